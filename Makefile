@@ -1,0 +1,32 @@
+# Everything that must hold, in one command: make test
+#
+# It needs a Rust toolchain and the package registry, and installs what else it
+# uses. Tests start what they need on free ports and end it by id.
+
+.PHONY: test lint unit doc demo bench tools
+
+test: lint unit doc demo
+
+lint: tools
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
+	@if command -v cargo-deny >/dev/null; then cargo deny --all-features check; else echo "cargo-deny is not installed: skipped"; fi
+
+unit: tools
+	cargo nextest run --workspace --all-features --locked
+
+doc:
+	cargo test --workspace --doc --all-features --locked
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --locked
+
+# The walk through, each step checked, with the binary that users get.
+demo:
+	cargo run --release --locked -- demo --exit
+
+bench:
+	bench/compare
+
+tools:
+	@cargo nextest --version >/dev/null 2>&1 || cargo install cargo-nextest --locked
+	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
+	@cargo clippy --version >/dev/null 2>&1 || rustup component add clippy

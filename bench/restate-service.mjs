@@ -1,0 +1,40 @@
+// The service behind Restate in bench/compare: the least that answers a payment. It has no
+// journaled step of its own, so what is measured is Restate's own durable path at its best.
+//
+// Usage: node restate-service.mjs PORT ADMIN_URL
+// Listens, registers itself with Restate, and says "ready" on standard output.
+
+import * as restate from "@restatedev/restate-sdk";
+
+const [port, admin] = process.argv.slice(2);
+const RETRIES_MAX = 100;
+const RETRY_PAUSE_MS = 100;
+
+const pay = restate.service({
+  name: "Pay",
+  handlers: {
+    charge: async (_ctx, { amount, currency }) => ({ id: "pay_1", amount, currency }),
+  },
+});
+
+// Restate's admin API comes up a moment after its process does.
+async function register() {
+  for (let attempt = 1; ; attempt += 1) {
+    try {
+      const response = await fetch(`${admin}/deployments`, {
+        method: "POST",
+        headers: { "content-type": "application/json" },
+        body: JSON.stringify({ uri: `http://127.0.0.1:${port}` }),
+      });
+      if (response.ok) return;
+      throw new Error(`Restate refused the service: ${response.status} ${await response.text()}`);
+    } catch (error) {
+      if (attempt === RETRIES_MAX) throw error;
+      await new Promise((resume) => setTimeout(resume, RETRY_PAUSE_MS));
+    }
+  }
+}
+
+await restate.serve({ services: [pay], port: Number(port) });
+await register();
+console.log("ready");

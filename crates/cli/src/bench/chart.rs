@@ -1,0 +1,169 @@
+//! The report as a bar chart in SVG, for the README.
+//!
+//! Written by hand: a few rectangles and words need no library. It brings its own background in
+//! both colour schemes, because a page may be dark where the reader's system is light.
+//! Bars are ratios, not rates: rates depend on the machine's mood, ratios hardly.
+
+use std::fmt::Write;
+
+use super::course::{Lane, Stage};
+use super::report::{Report, Row};
+use super::table::thousands;
+
+const WIDTH: f64 = 760.0;
+const LABEL_X: f64 = 236.0;
+const BAR_X: f64 = 248.0;
+const BAR_WIDTH_MAX: f64 = 330.0;
+const TOP: f64 = 84.0;
+const STEP: f64 = 36.0;
+const BAR_HEIGHT: f64 = 22.0;
+const BOTTOM: f64 = 34.0;
+
+const STYLE: &str = "\
+text{font:14px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#1f2328}\
+.title{font-size:17px;font-weight:600}.note{font-size:12px;fill:#59636e}\
+.figure{font-weight:600}.card{fill:#ffffff;stroke:#d1d9e0}\
+.ours{fill:#0f7b5f}.theirs{fill:#afb8c1}.line{stroke:#59636e;stroke-dasharray:3 4}\
+@media(prefers-color-scheme:dark){text{fill:#f0f6fc}.note{fill:#9198a1}\
+.card{fill:#0d1117;stroke:#3d444d}.ours{fill:#3fb58f}.theirs{fill:#656c76}.line{stroke:#9198a1}}";
+
+/// The bars, from top to bottom. Only what was measured is drawn.
+const BARS: [(Stage, Lane, &str); 6] = [
+    (Stage::Empty, Lane::Nginx, "nginx, plain proxy"),
+    (Stage::Empty, Lane::PassThrough, "Onceward, no key"),
+    (Stage::Empty, Lane::Replay, "Onceward, replay"),
+    (Stage::Empty, Lane::First, "Onceward, first run, fsynced"),
+    (Stage::Full, Lane::FirstFull, "the same, store already full"),
+    (Stage::Empty, Lane::Restate, "Restate, first run"),
+];
+
+pub(super) fn render(report: &Report) -> String {
+    let connections = report.pace.connections.first().copied().unwrap_or_default();
+    let bars = bars(report, connections);
+    let longest = bars
+        .iter()
+        .filter_map(|(_, row)| row.ratio)
+        .fold(1.0, f64::max);
+    let scale = BAR_WIDTH_MAX / longest;
+    let height = TOP + STEP * bars.len() as f64 + BOTTOM;
+    let mut svg = String::new();
+    open(&mut svg, height, report, connections);
+    for (at, (label, row)) in bars.iter().enumerate() {
+        bar(&mut svg, TOP + STEP * at as f64, label, row, scale);
+    }
+    close(&mut svg, height, report, BAR_X + scale);
+    svg
+}
+
+fn bars(report: &Report, connections: usize) -> Vec<(&'static str, &Row)> {
+    let find = |stage, lane| {
+        let mut rows = report
+            .rows
+            .iter()
+            .filter(|row| row.connections == connections);
+        rows.find(|row| row.stage == stage && row.lane == lane)
+    };
+    BARS.iter()
+        .filter_map(|&(stage, lane, label)| Some((label, find(stage, lane)?)))
+        .collect()
+}
+
+fn open(svg: &mut String, height: f64, report: &Report, connections: usize) {
+    let yardstick = escape(report.yardstick.label());
+    let right = WIDTH - 1.0;
+    let inner = height - 1.0;
+    put(
+        svg,
+        format_args!(
+            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" aria-label="Requests per second as a ratio to {yardstick}">
+<style>{STYLE}</style>
+<rect class="card" x="0.5" y="0.5" width="{right}" height="{inner}" rx="8"/>
+<text class="title" x="24" y="36">Payments per second, as a ratio to {yardstick}</text>
+<text class="note" x="24" y="58">{connections} connections; longer is faster</text>"#
+        ),
+    );
+}
+
+fn bar(svg: &mut String, y: f64, label: &str, row: &Row, scale: f64) {
+    let ratio = row.ratio.unwrap_or_default();
+    let width = (ratio * scale).max(1.0);
+    let class = match row.lane {
+        Lane::Direct | Lane::Nginx | Lane::Restate => "theirs",
+        _ => "ours",
+    };
+    let baseline = y + 16.0;
+    let figure_x = BAR_X + width + 8.0;
+    let label = escape(label);
+    let rate = thousands(row.rate_per_second);
+    let digits = if ratio < 0.1 { 3 } else { 2 };
+    put(
+        svg,
+        format_args!(
+            r#"<text x="{LABEL_X}" y="{baseline}" text-anchor="end">{label}</text>
+<rect class="{class}" x="{BAR_X}" y="{y}" width="{width:.1}" height="{BAR_HEIGHT}" rx="3"/>
+<text x="{figure_x:.1}" y="{baseline}"><tspan class="figure">{ratio:.digits$}</tspan><tspan class="note" dx="8">{rate}/s</tspan></text>"#
+        ),
+    );
+}
+
+/// The line at 1, and where the figures are from.
+fn close(svg: &mut String, height: f64, report: &Report, one_x: f64) {
+    let machine = &report.machine;
+    let (from, to) = (TOP - 6.0, height - BOTTOM - 8.0);
+    let day = escape(machine.date.split('T').next().unwrap_or_default());
+    let processor = escape(&machine.processor);
+    let cores = machine.cores;
+    let y = height - 16.0;
+    put(
+        svg,
+        format_args!(
+            r#"<line class="line" x1="{one_x:.1}" y1="{from}" x2="{one_x:.1}" y2="{to}"/>
+<text class="note" x="24" y="{y}">{cores} cores ({processor}), shared with the load and the upstream; {day}; bench/compare</text>
+</svg>"#
+        ),
+    );
+}
+
+fn put(svg: &mut String, text: std::fmt::Arguments<'_>) {
+    writeln!(svg, "{text}").expect("a String takes all that is written");
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::report;
+    use super::*;
+
+    #[test]
+    fn text_is_escaped() {
+        let svg = render(&report());
+        assert!(
+            svg.contains("2 cores (Quick &amp; Co &lt;9000&gt;)"),
+            "{svg}"
+        );
+    }
+
+    #[test]
+    fn a_bar_is_as_long_as_its_ratio_and_says_it() {
+        let svg = render(&report());
+        let line =
+            r#"<tspan class="figure">0.30</tspan><tspan class="note" dx="8">6,000/s</tspan>"#;
+        assert!(svg.contains(line), "{svg}");
+        // 1.2 is the longest, so 0.3 is a quarter of it.
+        let rect = r#"width="82.5" height="22" rx="3"/>"#;
+        assert!(svg.contains(rect), "{svg}");
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_drawn() {
+        let mut report = report();
+        report.rows.retain(|row| row.lane != Lane::Restate);
+        assert!(!render(&report).contains("Restate"));
+    }
+}

@@ -1,0 +1,183 @@
+//! The report as text for a terminal: what was measured, then what was wanted.
+
+use std::fmt::Write;
+
+use super::course::Stage;
+use super::report::{Bound, Reached, Report, Row, Target};
+
+/// The whole report. A row with a fault shows the fault in place of its figures.
+pub(super) fn render(report: &Report) -> String {
+    let mut text = format!("{}\n\n", headline(report));
+    text.push_str(&layout(&measured(report)));
+    text.push_str("\nMedians over the rounds; a ratio is the median of each round's own.\n\n");
+    text.push_str(&layout(&wanted(&report.targets)));
+    text
+}
+
+fn headline(report: &Report) -> String {
+    let machine = &report.machine;
+    let pace = &report.pace;
+    format!(
+        "{} cores ({}), Linux {}, store on {}, {} rounds of {} s",
+        machine.cores,
+        machine.processor,
+        machine.kernel,
+        machine.store_file_system,
+        pace.rounds,
+        pace.measured_seconds,
+    )
+}
+
+fn measured(report: &Report) -> Vec<Vec<String>> {
+    let ratio = format!(
+        "to {}",
+        report
+            .yardstick
+            .label()
+            .split(',')
+            .next()
+            .unwrap_or_default()
+    );
+    let titles = [
+        "store",
+        "connections",
+        "what",
+        "per second",
+        "p50 ms",
+        "p99 ms",
+        &ratio,
+    ];
+    let mut lines = vec![titles.map(str::to_owned).to_vec()];
+    lines.extend(report.rows.iter().map(measured_line));
+    lines
+}
+
+fn measured_line(row: &Row) -> Vec<String> {
+    let store = match row.stage {
+        Stage::Empty => "empty",
+        Stage::Full => "beside full",
+    };
+    let mut line = vec![
+        store.into(),
+        row.connections.to_string(),
+        row.lane.label().into(),
+    ];
+    match &row.first_fault {
+        Some(fault) => line.push(format!("ERROR {} times: {fault}", row.faults)),
+        None => line.extend([
+            thousands(row.rate_per_second),
+            format!("{:.2}", row.p50_ms),
+            format!("{:.2}", row.p99_ms),
+            figure(row.ratio),
+        ]),
+    }
+    line
+}
+
+fn wanted(targets: &[Target]) -> Vec<Vec<String>> {
+    let titles = ["at 64 connections", "figure", "target", "reached"];
+    let mut lines = vec![titles.map(str::to_owned).to_vec()];
+    lines.extend(targets.iter().map(wanted_line));
+    lines
+}
+
+fn wanted_line(target: &Target) -> Vec<String> {
+    let (figure, bound) = match target.bound {
+        Bound::AtLeast(least) => (figure(target.figure), format!("at least {least}")),
+        Bound::AtMostMib(most) => (mib(target.figure), format!("under {most} MiB")),
+    };
+    let reached = match target.reached {
+        Reached::Yes => "yes",
+        Reached::No => "NO",
+        Reached::NotMeasured => "not measured",
+    };
+    vec![target.name.into(), figure, bound, reached.into()]
+}
+
+fn figure(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".into(), |value| format!("{value:.3}"))
+}
+
+fn mib(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".into(), |value| format!("{value:.0} MiB"))
+}
+
+/// `12345.6` as `12,346`.
+pub(super) fn thousands(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Columns as wide as their widest cell; a fault at the end of a short line may stand out.
+fn layout(lines: &[Vec<String>]) -> String {
+    let columns = lines.first().map_or(0, Vec::len);
+    let widths = (0..columns).map(|column| {
+        let cells = lines.iter().filter(|line| line.len() == columns);
+        cells
+            .map(|line| line[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    });
+    let widths = Vec::from_iter(widths);
+    let mut text = String::new();
+    for line in lines {
+        for (cell, width) in line.iter().zip(&widths) {
+            let number = cell.starts_with(|first: char| first.is_ascii_digit() || first == '-');
+            match number {
+                true => write!(text, "{cell:>width$}  "),
+                false => write!(text, "{cell:<width$}  "),
+            }
+            .expect("a String takes all that is written");
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::report;
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        let cases = [
+            (0.4, "0"),
+            (999.0, "999"),
+            (1000.0, "1,000"),
+            (1234567.8, "1,234,568"),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(thousands(value), expected);
+        }
+    }
+
+    #[test]
+    fn a_row_tells_its_figures_and_a_target_its_fate() {
+        let text = render(&report());
+        let row = "empty                 64  onceward, first run                   6,000    1.50    1.50     0.300\n";
+        assert!(text.contains(row), "{text}");
+        let target = "replay to nginx                   1.200  at least 1.3   NO\n";
+        assert!(text.contains(target), "{text}");
+    }
+
+    #[test]
+    fn a_fault_stands_in_place_of_the_figures() {
+        let mut report = report();
+        report.rows[0].faults = 7;
+        report.rows[0].first_fault = Some("status 503".into());
+        let text = render(&report);
+        assert!(
+            text.contains("nginx, plain proxy               ERROR 7 times: status 503\n"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,148 @@
+//! Processes that a command starts: this same program as a sample service or as a gateway.
+//!
+//! Processes, not threads, so that a gateway's memory, scheduling and death are its own, as they
+//! are in service. Each says in one line of JSON on its standard output where it listens. Dropping
+//! one ends it by its id.
+
+use std::ffi::OsString;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+const START_MAX: Duration = Duration::from_secs(30);
+
+/// A child of ours that listens.
+pub(crate) struct Process {
+    child: Child,
+    ready: Ready,
+    drain: JoinHandle<()>,
+}
+
+/// The line that a child prints when it is ready.
+#[derive(Deserialize)]
+struct Ready {
+    listen: SocketAddr,
+    admin: Option<SocketAddr>,
+}
+
+impl Process {
+    /// A sample service on a free port.
+    pub(crate) async fn sample() -> anyhow::Result<Self> {
+        Self::start(["sample", "--listen", "127.0.0.1:0"].map(OsString::from)).await
+    }
+
+    /// A gateway at `listen` before `upstream`, with the embedded store in `store`.
+    pub(crate) async fn gateway(
+        upstream: SocketAddr,
+        store: &Path,
+        listen: SocketAddr,
+    ) -> anyhow::Result<Self> {
+        let mut url = OsString::from("embedded:");
+        url.push(store);
+        Self::start([
+            "serve".into(),
+            "--upstream".into(),
+            format!("http://{upstream}").into(),
+            "--listen".into(),
+            listen.to_string().into(),
+            "--admin".into(),
+            "127.0.0.1:0".into(),
+            "--log".into(),
+            "error".into(),
+            "--store".into(),
+            url,
+        ])
+        .await
+    }
+
+    async fn start(args: impl IntoIterator<Item = OsString>) -> anyhow::Result<Self> {
+        let args = Vec::from_iter(args);
+        let name = args.first().and_then(|arg| arg.to_str()).unwrap_or_default().to_owned();
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(&args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("`{name}` cannot be started"))?;
+        let stdout = child.stdout.take().expect("its standard output is a pipe");
+        let mut stdout = BufReader::new(stdout);
+        let ready = timeout(START_MAX, read_ready(&mut stdout)).await;
+        let ready = ready.map_err(anyhow::Error::from).flatten();
+        let ready = ready.with_context(|| format!("`{name}` did not say where it listens"))?;
+        let drain = tokio::spawn(drain(stdout));
+        Ok(Process {
+            child,
+            ready,
+            drain,
+        })
+    }
+
+    /// Where it listens.
+    pub(crate) fn listen(&self) -> SocketAddr {
+        self.ready.listen
+    }
+
+    /// Where its admin listener is, if it has one.
+    pub(crate) fn admin(&self) -> Option<SocketAddr> {
+        self.ready.admin
+    }
+
+    /// Kills it, and returns when it is gone.
+    pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
+        Ok(self.child.kill().await?)
+    }
+
+    /// The most memory that it ever had resident, as the kernel counts it.
+    pub(crate) fn peak_memory_bytes(&self) -> Option<u64> {
+        let id = self.child.id()?;
+        let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+        peak_memory_kib(&status).map(|kib| kib * 1024)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.drain.abort();
+    }
+}
+
+async fn read_ready(stdout: &mut BufReader<ChildStdout>) -> anyhow::Result<Ready> {
+    let mut line = String::new();
+    ensure!(stdout.read_line(&mut line).await? > 0, "it ended");
+    serde_json::from_str(&line).with_context(|| format!("it said {line:?}"))
+}
+
+/// A child that goes on printing must not block on a full pipe.
+async fn drain(mut stdout: BufReader<ChildStdout>) {
+    // A broken pipe means that the child ended.
+    let _ = tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await;
+}
+
+fn peak_memory_kib(status: &str) -> Option<u64> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peak_is_read_from_the_kernels_words() {
+        let status = "Name:\tonceward\nVmPeak:\t  99 kB\nVmHWM:\t   12345 kB\nVmRSS:\t 1 kB\n";
+        assert_eq!(peak_memory_kib(status), Some(12345));
+        assert_eq!(peak_memory_kib("Name:\tonceward\n"), None);
+    }
+}

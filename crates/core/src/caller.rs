@@ -1,0 +1,223 @@
+//! Who sends: tenant, project and a typed subject.
+//!
+//! A caller is part of an operation's identity, so that no reply ever crosses
+//! from one to another. Names that the gateway gives itself (those that begin
+//! with `_`, and two services) cannot come in through a token or a key.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The longest tenant, project or subject id, in bytes.
+pub const NAME_BYTES_MAX: usize = 256;
+
+/// The subject under which verified webhooks are recorded.
+pub const WEBHOOK_INGEST: &str = "webhook-ingest";
+/// The subject of the trusted scheduler.
+pub const SCHEDULER: &str = "scheduler";
+
+/// What kind of subject acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum SubjectKind {
+    /// A person.
+    User,
+    /// A program.
+    Service,
+    /// A person as a member of the tenant.
+    TenantMember,
+    /// An application that acts for itself, or an unknown sender.
+    Client,
+}
+
+impl SubjectKind {
+    /// The word in names, headers and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Service => "service",
+            Self::TenantMember => "tenant_member",
+            Self::Client => "client",
+        }
+    }
+
+    fn parse(word: &str) -> Option<Self> {
+        [Self::User, Self::Service, Self::TenantMember, Self::Client]
+            .into_iter()
+            .find(|kind| kind.as_str() == word)
+    }
+}
+
+/// A typed subject, displayed as `{type}:{id}`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Subject {
+    kind: SubjectKind,
+    id: Arc<str>,
+}
+
+impl Subject {
+    /// A subject of this kind. The id is 1 to 256 bytes without control characters.
+    pub fn new(kind: SubjectKind, id: &str) -> Result<Self, CallerError> {
+        Ok(Self {
+            kind,
+            id: checked("subject", id)?,
+        })
+    }
+
+    /// Parses `{type}:{id}`; the id may hold further colons.
+    pub fn parse(text: &str) -> Result<Self, CallerError> {
+        let (kind, id) = text.split_once(':').ok_or(CallerError::UntypedSubject)?;
+        let kind = SubjectKind::parse(kind).ok_or(CallerError::UntypedSubject)?;
+        Self::new(kind, id)
+    }
+
+    /// What kind of subject it is.
+    pub fn kind(&self) -> SubjectKind {
+        self.kind
+    }
+
+    /// The id without its type.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind.as_str(), self.id)
+    }
+}
+
+/// Who sends a request.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Caller {
+    tenant: Arc<str>,
+    project: Arc<str>,
+    subject: Subject,
+}
+
+/// Why parts do not name a caller.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallerError {
+    /// A name is empty.
+    #[error("the {0} is empty")]
+    Empty(&'static str),
+    /// A name is too long.
+    #[error("the {0} is longer than 256 bytes")]
+    TooLong(&'static str),
+    /// A name holds a control character.
+    #[error("the {0} holds a control character")]
+    Control(&'static str),
+    /// A subject without a known type.
+    #[error("a subject is written user:…, service:…, tenant_member:… or client:…")]
+    UntypedSubject,
+    /// A name that only the gateway gives.
+    #[error("the {0} is a name that only the gateway itself gives")]
+    Reserved(&'static str),
+}
+
+impl Caller {
+    /// The caller of a gateway or layer that knows no callers.
+    pub fn local() -> Self {
+        Self {
+            tenant: "_local".into(),
+            project: "_local".into(),
+            subject: Subject {
+                kind: SubjectKind::Client,
+                id: "anonymous".into(),
+            },
+        }
+    }
+
+    /// A caller named by the program itself. Reserved names are allowed.
+    pub fn trusted(tenant: &str, project: &str, subject: Subject) -> Result<Self, CallerError> {
+        Ok(Self {
+            tenant: checked("tenant", tenant)?,
+            project: checked("project", project)?,
+            subject,
+        })
+    }
+
+    /// A caller named by a token or a key from outside. Reserved names are refused.
+    pub fn claimed(tenant: &str, project: &str, subject: Subject) -> Result<Self, CallerError> {
+        if tenant.starts_with('_') {
+            return Err(CallerError::Reserved("tenant"));
+        }
+        if project.starts_with('_') {
+            return Err(CallerError::Reserved("project"));
+        }
+        let ours = matches!(subject.id(), WEBHOOK_INGEST | SCHEDULER);
+        if subject.kind == SubjectKind::Service && ours {
+            return Err(CallerError::Reserved("subject"));
+        }
+        Self::trusted(tenant, project, subject)
+    }
+
+    /// The tenant.
+    pub fn tenant(&self) -> &str {
+        &self.tenant
+    }
+
+    /// The project.
+    pub fn project(&self) -> &str {
+        &self.project
+    }
+
+    /// The subject.
+    pub fn subject(&self) -> &Subject {
+        &self.subject
+    }
+}
+
+fn checked(what: &'static str, name: &str) -> Result<Arc<str>, CallerError> {
+    if name.is_empty() {
+        return Err(CallerError::Empty(what));
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(CallerError::TooLong(what));
+    }
+    if name.chars().any(char::is_control) {
+        return Err(CallerError::Control(what));
+    }
+    Ok(name.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::plain("acme", "shop", "user:1", Ok(()))]
+    #[case::colons_in_the_id("acme", "shop", "user:a:b", Ok(()))]
+    #[case::tenant_sentinel("_local", "shop", "user:1", Err(CallerError::Reserved("tenant")))]
+    #[case::project_sentinel("acme", "_tenant", "user:1", Err(CallerError::Reserved("project")))]
+    #[case::ingest(
+        "acme",
+        "shop",
+        "service:webhook-ingest",
+        Err(CallerError::Reserved("subject"))
+    )]
+    #[case::scheduler(
+        "acme",
+        "shop",
+        "service:scheduler",
+        Err(CallerError::Reserved("subject"))
+    )]
+    #[case::user_of_that_name("acme", "shop", "user:scheduler", Ok(()))]
+    #[case::empty("", "shop", "user:1", Err(CallerError::Empty("tenant")))]
+    #[case::control("ac\u{7}me", "shop", "user:1", Err(CallerError::Control("tenant")))]
+    #[case::untyped("acme", "shop", "42", Err(CallerError::UntypedSubject))]
+    #[case::unknown_type("acme", "shop", "robot:42", Err(CallerError::UntypedSubject))]
+    fn claimed_callers(
+        #[case] tenant: &str,
+        #[case] project: &str,
+        #[case] subject: &str,
+        #[case] want: Result<(), CallerError>,
+    ) {
+        let got =
+            Subject::parse(subject).and_then(|subject| Caller::claimed(tenant, project, subject));
+        assert_eq!(got.map(|_| ()), want);
+    }
+}

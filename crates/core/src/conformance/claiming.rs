@@ -1,0 +1,197 @@
+//! Promises about claims: who may run.
+
+use std::collections::HashSet;
+
+use super::trial::{
+    LEASE, Trial, accepted, completed, done, expect, granted, identity, terms, told,
+};
+use crate::class::AfterLoss;
+use crate::record::{Settled, Settlement, State};
+use crate::store::{Claim, Force, Resolution};
+
+/// Nobody has it, so the first to ask may run, under the id it brought.
+pub async fn first_claim_is_granted(trial: &Trial) {
+    let ask = trial.ask();
+    let grant = trial.grant(&ask).await;
+    assert_eq!((grant.digest, grant.id), (ask.digest, ask.id));
+    let record = trial.get(&ask).await.expect("a granted claim is on record");
+    assert_eq!(record.state, State::Running);
+    assert_eq!(record.identity, ask.identity);
+    assert_eq!(record.fingerprint, ask.fingerprint);
+    assert_eq!(record.terms, ask.terms);
+    assert_eq!((record.fence, record.attempts), (grant.fence, 1));
+}
+
+/// While one attempt runs, another is told so, and who runs.
+pub async fn second_claim_is_busy(trial: &Trial) {
+    let ask = trial.ask();
+    let grant = trial.grant(&ask).await;
+    let seen = expect(&trial.claim(&trial.retry(&ask)).await, "busy");
+    assert_eq!(
+        (seen.id, seen.state, seen.fence),
+        (grant.id, State::Running, grant.fence)
+    );
+}
+
+/// A claim whose answer was lost is asked again and granted again.
+pub async fn same_attempt_is_granted_again_under_the_same_fence(trial: &Trial) {
+    let ask = trial.ask();
+    let first = trial.grant(&ask).await;
+    assert_eq!(trial.grant(&ask).await, first);
+    let record = trial.get(&ask).await.expect("a granted claim is on record");
+    assert_eq!(record.attempts, 1, "asking again is no second attempt");
+}
+
+/// A different request under the key is told as such, whatever the state, and
+/// leaves no trace.
+pub async fn mismatch_beats_every_state(trial: &Trial) {
+    let states = State::ALL.into_iter();
+    for state in states.filter(|state| *state != State::Released) {
+        let ask = trial.operation_in(state).await;
+        let before = trial.get(&ask).await;
+        let claim = trial.claim(&trial.other_request(&ask)).await;
+        assert_eq!(told(&claim).0, "mismatch", "while {state:?}");
+        assert_eq!(trial.get(&ask).await, before, "while {state:?}");
+    }
+}
+
+/// What was released binds nobody: a different request may take the key. It
+/// is the same operation, tried once more.
+pub async fn released_key_is_free_for_any_request(trial: &Trial) {
+    let ask = trial.operation_in(State::Released).await;
+    let id = trial.id(&ask).await;
+    let other = trial.other_request(&ask);
+    assert_eq!(trial.grant(&other).await.id, id);
+    let record = trial.get(&ask).await.expect("a granted claim is on record");
+    assert_eq!(record.attempts, 2);
+    assert_eq!(record.fingerprint, other.fingerprint);
+}
+
+/// Release, loss, purge and resolution: each grant after them is higher.
+pub async fn fence_rises_with_every_grant(trial: &Trial) {
+    let ask = trial.ask_with(terms(AfterLoss::Free));
+    let mut fences = Vec::new();
+    for step in 0..12 {
+        let grant = trial.grant(&trial.retry(&ask)).await;
+        fences.push(grant.fence);
+        match step % 4 {
+            0 => assert_eq!(
+                trial.settle(&grant, Settlement::Released).await,
+                Settled::Done
+            ),
+            1 => done(trial.inspect.purge(grant.id, Force::Yes).await),
+            2 => trial.advance(LEASE),
+            _ => {
+                assert_eq!(trial.settle(&grant, Settlement::Lost).await, Settled::Done);
+                done(trial.inspect.resolve(grant.id, Resolution::NotRun).await);
+            }
+        }
+    }
+    assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+}
+
+/// No two grants of a key share a fence, also when the record of the earlier
+/// one was swept away.
+pub async fn fence_is_never_used_again(trial: &Trial) {
+    let ask = trial.ask();
+    let mut fences = HashSet::new();
+    for _ in 0..4 {
+        let grant = trial.grant(&trial.retry(&ask)).await;
+        assert!(fences.insert(grant.fence), "{:?} came twice", grant.fence);
+        assert_eq!(
+            trial.settle(&grant, Settlement::Released).await,
+            Settled::Done
+        );
+        trial.advance(LEASE);
+        trial
+            .inspect
+            .sweep(usize::MAX)
+            .await
+            .expect("the store sweeps");
+    }
+}
+
+/// An attempt that never learned of its grant gives it back.
+pub async fn withdrawing_frees_the_own_attempt(trial: &Trial) {
+    let ask = trial.ask();
+    trial.grant(&ask).await;
+    trial.withdraw(&ask).await;
+    assert_eq!(trial.state(&ask).await, Some(State::Released));
+    granted(trial.claim(&trial.retry(&ask)).await);
+}
+
+/// Withdrawing what one does not hold does nothing: neither to what was never
+/// claimed, nor to another's run, nor to what is finished, nor to queued work.
+pub async fn withdrawing_leaves_others_alone(trial: &Trial) {
+    let never = trial.ask();
+    trial.withdraw(&never).await;
+    assert_eq!(trial.get(&never).await, None);
+
+    let held = trial.ask();
+    let grant = trial.grant(&held).await;
+    trial.withdraw(&trial.retry(&held)).await;
+    assert_eq!(trial.state(&held).await, Some(State::Running));
+
+    assert_eq!(trial.settle(&grant, completed(201)).await, Settled::Done);
+    trial.withdraw(&held).await;
+    assert_eq!(trial.state(&held).await, Some(State::Completed));
+
+    trial.clear_queue().await;
+    let queued = trial.ask();
+    accepted(&trial.enqueue(&queued, b"request", LEASE).await);
+    trial.withdraw(&queued).await;
+    assert_eq!(trial.state(&queued).await, Some(State::Queued));
+    trial.advance(LEASE);
+    trial.due(10).await;
+    trial.withdraw(&queued).await;
+    assert_eq!(
+        trial.state(&queued).await,
+        Some(State::Running),
+        "a delivery belongs to the gateway, not to who enqueued it"
+    );
+}
+
+/// However many ask at once, one runs and the others are told that it does.
+pub async fn sixty_four_claims_at_once_grant_one(trial: &Trial) {
+    let ask = trial.ask();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..64 {
+        let (trial, ask) = (trial.clone(), trial.retry(&ask));
+        tasks.spawn(async move { trial.claim(&ask).await });
+    }
+    let claims = tasks.join_all().await;
+    let granted = claims
+        .iter()
+        .filter(|claim| matches!(claim, Claim::Granted(_)));
+    assert_eq!(granted.count(), 1);
+    let busy = claims
+        .iter()
+        .filter(|claim| matches!(claim, Claim::Busy(_)));
+    assert_eq!(busy.count(), 63);
+}
+
+/// The same key of another tenant, project or endpoint is another operation.
+pub async fn identities_never_mix(trial: &Trial) {
+    let first = trial.ask();
+    let tenant = first.identity.caller.tenant();
+    let other_tenant = format!("{tenant}-2");
+    let others = [
+        identity(&other_tenant, "shop", "payments.create", "key"),
+        identity(tenant, "shop-2", "payments.create", "key"),
+        identity(tenant, "shop", "refunds.create", "key"),
+        identity(tenant, "shop", "payments.create", "key-2"),
+        identity(tenant, "shop", "payments.create", "KEY"),
+    ];
+    let grant = trial.grant(&first).await;
+    assert_eq!(trial.settle(&grant, completed(201)).await, Settled::Done);
+    for other in others {
+        let ask = trial.ask_as(other, first.terms.clone());
+        assert_eq!(trial.get(&ask).await, None, "{:?}", ask.identity);
+        let grant = trial.grant(&ask).await;
+        assert_eq!(
+            trial.settle(&grant, Settlement::Released).await,
+            Settled::Done
+        );
+    }
+    assert_eq!(trial.state(&first).await, Some(State::Completed));
+}

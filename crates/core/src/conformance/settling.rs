@@ -1,0 +1,245 @@
+//! Promises about what a holder says of its claim, and who is still heard.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::trial::{LEASE, Trial, completed, done, expect, failed, granted, reply, terms};
+use crate::class::AfterLoss;
+use crate::record::{Answer, Settled, Settlement, State};
+use crate::store::{Force, Grant};
+
+/// Everything that a holder can say.
+fn words() -> [Settlement; 6] {
+    [
+        completed(201),
+        failed(422),
+        Settlement::Released,
+        Settlement::Requeued { after: LEASE },
+        Settlement::Lost,
+        Settlement::Paused,
+    ]
+}
+
+/// Once somebody else was granted, the earlier holder says what it likes.
+pub async fn stale_fence_changes_nothing(trial: &Trial) {
+    for word in words() {
+        let ask = trial.ask();
+        let stale = trial.grant(&ask).await;
+        assert_eq!(
+            trial.settle(&stale, Settlement::Released).await,
+            Settled::Done
+        );
+        trial.grant(&trial.retry(&ask)).await;
+        let before = trial.get(&ask).await;
+        assert_eq!(
+            trial.settle(&stale, word.clone()).await,
+            Settled::Stale,
+            "{word:?}"
+        );
+        assert_eq!(trial.renew(&stale).await, Settled::Stale);
+        assert_eq!(trial.get(&ask).await, before, "{word:?}");
+    }
+}
+
+/// Who ran what was purged is not heard, whether it runs anew or not; nor is
+/// one who never was granted.
+pub async fn purged_holder_is_stale(trial: &Trial) {
+    for word in words() {
+        let ask = trial.ask();
+        let stale = trial.grant(&ask).await;
+        done(trial.inspect.purge(stale.id, Force::Yes).await);
+        assert_eq!(
+            trial.settle(&stale, word.clone()).await,
+            Settled::Stale,
+            "{word:?}"
+        );
+        assert_eq!(trial.renew(&stale).await, Settled::Stale);
+        assert_eq!(trial.get(&ask).await, None, "{word:?}");
+        trial.grant(&trial.retry(&ask)).await;
+        assert_eq!(
+            trial.settle(&stale, word.clone()).await,
+            Settled::Stale,
+            "{word:?}"
+        );
+        assert_eq!(trial.state(&ask).await, Some(State::Running), "{word:?}");
+    }
+}
+
+/// A holder that comes after its lease, or after it was given up as lost,
+/// still completes while nobody was granted since.
+pub async fn late_holder_is_still_heard(trial: &Trial) {
+    for after_loss in [AfterLoss::Hold, AfterLoss::Free] {
+        let ask = trial.ask_with(terms(after_loss));
+        let grant = trial.grant(&ask).await;
+        trial.advance(LEASE * 2);
+        assert_eq!(trial.settle(&grant, completed(201)).await, Settled::Done);
+        assert_eq!(
+            trial.state(&ask).await,
+            Some(State::Completed),
+            "{after_loss:?}"
+        );
+    }
+    let ask = trial.ask();
+    let grant = trial.grant(&ask).await;
+    assert_eq!(trial.settle(&grant, Settlement::Lost).await, Settled::Done);
+    assert_eq!(trial.settle(&grant, completed(201)).await, Settled::Done);
+    assert_eq!(trial.state(&ask).await, Some(State::Completed));
+}
+
+/// A holder whose acknowledgement was lost says it again.
+pub async fn same_word_again_is_done(trial: &Trial) {
+    for word in words() {
+        let ask = trial.ask();
+        let grant = trial.grant(&ask).await;
+        assert_eq!(trial.settle(&grant, word.clone()).await, Settled::Done);
+        let before = trial.get(&ask).await;
+        trial.advance(Duration::from_secs(1));
+        assert_eq!(
+            trial.settle(&grant, word.clone()).await,
+            Settled::Done,
+            "{word:?}"
+        );
+        assert_eq!(trial.get(&ask).await, before, "{word:?}");
+    }
+}
+
+/// What is finished stays as it is, whatever its holder adds.
+pub async fn other_word_after_the_end_is_stale(trial: &Trial) {
+    for end in [completed(201), failed(422)] {
+        let ask = trial.ask();
+        let grant = trial.grant(&ask).await;
+        assert_eq!(trial.settle(&grant, end.clone()).await, Settled::Done);
+        let before = trial.get(&ask).await;
+        let others = words().into_iter().filter(|word| *word != end);
+        for word in others {
+            assert_eq!(
+                trial.settle(&grant, word.clone()).await,
+                Settled::Stale,
+                "{word:?}"
+            );
+        }
+        assert_eq!(trial.renew(&grant).await, Settled::Stale);
+        assert_eq!(trial.get(&ask).await, before);
+    }
+}
+
+/// Status, headers in order with several lines of one name, bytes that are no
+/// text, trailers: all of it comes back.
+pub async fn completed_replays_byte_for_byte(trial: &Trial) {
+    for body in ["", "{\"paid\":true}", "\u{0}\r\n\r\n\u{0}"] {
+        let answer = Answer::Kept(reply(201, body));
+        replays(
+            trial,
+            Settlement::Completed(answer.clone()),
+            &answer,
+            State::Completed,
+        )
+        .await;
+    }
+}
+
+/// A failure for good is replayed like a success.
+pub async fn failed_replays_byte_for_byte(trial: &Trial) {
+    let answer = Answer::Kept(reply(422, Bytes::from_static(&[0, 159, 146, 150])));
+    replays(
+        trial,
+        Settlement::Failed(answer.clone()),
+        &answer,
+        State::Failed,
+    )
+    .await;
+}
+
+/// A mebibyte is kept as well as nothing.
+pub async fn large_reply_is_kept_whole(trial: &Trial) {
+    let body: Vec<u8> = (0..1_048_576_u32).map(|i| (i % 251) as u8).collect();
+    let answer = Answer::Kept(reply(200, body));
+    replays(
+        trial,
+        Settlement::Completed(answer.clone()),
+        &answer,
+        State::Completed,
+    )
+    .await;
+}
+
+/// A reply that was too large, or a stream, leaves its status.
+pub async fn reply_not_kept_tells_its_status(trial: &Trial) {
+    let answer = Answer::NotKept { status: 206 };
+    replays(
+        trial,
+        Settlement::Completed(answer.clone()),
+        &answer,
+        State::Completed,
+    )
+    .await;
+}
+
+async fn replays(trial: &Trial, word: Settlement, answer: &Answer, state: State) {
+    let ask = trial.ask();
+    let grant = trial.grant(&ask).await;
+    assert_eq!(trial.settle(&grant, word).await, Settled::Done);
+    let told = expect(&trial.claim(&trial.retry(&ask)).await, "finished");
+    assert_eq!(told.state, state);
+    assert!(
+        told.answer.as_ref() == Some(answer),
+        "the claim tells another answer"
+    );
+    let seen = trial
+        .get(&ask)
+        .await
+        .expect("a finished operation is on record");
+    assert!(
+        seen.answer.as_ref() == Some(answer),
+        "get tells another answer"
+    );
+    assert_eq!(seen.completed_at, told.completed_at);
+}
+
+/// The stream that was not kept broke off: it may have run, and that is all
+/// there is to know. Of a kept reply nobody can say so any more.
+pub async fn reply_not_kept_and_then_lost_is_unknown(trial: &Trial) {
+    let ask = trial.ask();
+    let grant = trial.grant(&ask).await;
+    let mark = Settlement::Completed(Answer::NotKept { status: 200 });
+    assert_eq!(trial.settle(&grant, mark).await, Settled::Done);
+    assert_eq!(trial.settle(&grant, Settlement::Lost).await, Settled::Done);
+    let seen = expect(&trial.claim(&trial.retry(&ask)).await, "unknown");
+    assert_eq!((&seen.answer, seen.completed_at), (&None, None));
+}
+
+/// Time does not tell whether it ran: what is lost stays unknown.
+pub async fn lost_is_unknown_and_held(trial: &Trial) {
+    let ask = trial.operation_in(State::Unknown).await;
+    expect(&trial.claim(&trial.retry(&ask)).await, "unknown");
+    trial.advance(super::REMEMBER * 10);
+    trial
+        .inspect
+        .sweep(usize::MAX)
+        .await
+        .expect("the store sweeps");
+    expect(&trial.claim(&trial.retry(&ask)).await, "unknown");
+}
+
+/// Where running twice was declared safe, the next request runs it, as the
+/// same operation, and the lost holder is stale from then on.
+pub async fn lost_is_granted_again_where_that_is_safe(trial: &Trial) {
+    let ask = trial.ask_with(terms(AfterLoss::Free));
+    let lost = trial.grant(&ask).await;
+    assert_eq!(trial.settle(&lost, Settlement::Lost).await, Settled::Done);
+    let again: Grant = granted(trial.claim(&trial.retry(&ask)).await);
+    assert_eq!(again.id, lost.id);
+    assert!(again.fence > lost.fence);
+    assert_eq!(trial.settle(&lost, completed(201)).await, Settled::Stale);
+}
+
+/// Paused work is told as such until an operator resumes it; then the next
+/// request runs it.
+pub async fn paused_is_told_until_resumed(trial: &Trial) {
+    let ask = trial.operation_in(State::Paused).await;
+    trial.advance(LEASE * 2);
+    let seen = expect(&trial.claim(&trial.retry(&ask)).await, "paused");
+    done(trial.inspect.resume(seen.id).await);
+    assert_eq!(granted(trial.claim(&trial.retry(&ask)).await).id, seen.id);
+}

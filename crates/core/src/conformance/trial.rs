@@ -1,0 +1,344 @@
+//! A store on trial, and what the promises are written with.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::caller::{Caller, Subject, SubjectKind};
+use crate::class::{AfterLoss, Terms};
+use crate::clock::ManualClock;
+use crate::fingerprint::{Algorithm, Fingerprint};
+use crate::identity::{Endpoint, Identity, OperationId};
+use crate::key::Key;
+use crate::record::{Answer, Attempt, Record, Reply, Settled, Settlement, State};
+use crate::store::{
+    Ask, Changed, Claim, Due, Enqueued, Filter, Force, Grant, Inspect, PAGE_MAX, PageAsk, Queue,
+    Stats, Store,
+};
+
+/// The lease of every operation on trial.
+pub const LEASE: Duration = Duration::from_secs(60);
+/// How long replies on trial are kept.
+pub const RETENTION: Duration = Duration::from_secs(60 * 60);
+/// How long keys on trial are remembered.
+pub const REMEMBER: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// A store on trial. Clones share the store, the clock and the count of names.
+#[derive(Clone)]
+pub struct Trial {
+    /// The store's main side.
+    pub store: Arc<dyn Store>,
+    /// Its queue.
+    pub queue: Arc<dyn Queue>,
+    /// Its operator's side.
+    pub inspect: Arc<dyn Inspect>,
+    /// The clock that the store judges by.
+    pub clock: Arc<ManualClock>,
+    /// Numbers for keys, attempts and ids that nobody used before.
+    drawn: Arc<AtomicU64>,
+    /// What must live as long as the store, such as its directory.
+    held: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Trial {
+    /// Puts a store that judges by `clock` on trial.
+    pub fn new<S: Store + Queue + Inspect>(store: Arc<S>, clock: Arc<ManualClock>) -> Self {
+        Self {
+            store: store.clone(),
+            queue: store.clone(),
+            inspect: store,
+            clock,
+            drawn: Arc::default(),
+            held: None,
+        }
+    }
+
+    /// Keeps something alive as long as the trial, such as a directory.
+    #[must_use]
+    pub fn holding(mut self, held: impl Any + Send + Sync) -> Self {
+        self.held = Some(Arc::new(held));
+        self
+    }
+
+    /// A new operation that is held when it is lost.
+    pub fn ask(&self) -> Ask {
+        self.ask_with(terms(AfterLoss::Hold))
+    }
+
+    /// A new operation under these terms, by a tenant of its own.
+    pub fn ask_with(&self, terms: Terms) -> Ask {
+        let number = self.draw();
+        self.ask_as(
+            identity(
+                &format!("tenant-{number}"),
+                "shop",
+                "payments.create",
+                "key",
+            ),
+            terms,
+        )
+    }
+
+    /// The first request for this identity.
+    pub(super) fn ask_as(&self, identity: Identity, terms: Terms) -> Ask {
+        let digest = identity.digest();
+        Ask {
+            digest,
+            identity,
+            fingerprint: fingerprint(1),
+            terms,
+            attempt: Attempt(u128::from(self.draw())),
+            id: OperationId::new(&digest, self.draw()),
+        }
+    }
+
+    /// The same request again, by another attempt.
+    pub fn retry(&self, ask: &Ask) -> Ask {
+        Ask {
+            attempt: Attempt(u128::from(self.draw())),
+            id: OperationId::new(&ask.digest, self.draw()),
+            ..ask.clone()
+        }
+    }
+
+    /// A different request under the same key.
+    pub fn other_request(&self, ask: &Ask) -> Ask {
+        Ask {
+            fingerprint: fingerprint(2),
+            ..self.retry(ask)
+        }
+    }
+
+    /// A number that was not drawn before.
+    fn draw(&self) -> u64 {
+        self.drawn.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(super) async fn claim(&self, ask: &Ask) -> Claim {
+        let claim = self.store.claim(ask).await;
+        claim.expect("the store answers a claim")
+    }
+
+    pub(super) async fn grant(&self, ask: &Ask) -> Grant {
+        granted(self.claim(ask).await)
+    }
+
+    pub(super) async fn settle(&self, grant: &Grant, word: Settlement) -> Settled {
+        let settled = self.store.settle(&grant.digest, grant.fence, word).await;
+        settled.expect("the store answers a settlement")
+    }
+
+    pub(super) async fn renew(&self, grant: &Grant) -> Settled {
+        let renewed = self.store.renew(&grant.digest, grant.fence).await;
+        renewed.expect("the store answers a renewal")
+    }
+
+    pub(super) async fn withdraw(&self, ask: &Ask) {
+        let withdrawn = self.store.withdraw(&ask.digest, ask.attempt).await;
+        withdrawn.expect("the store answers a withdrawal");
+    }
+
+    pub(super) async fn get(&self, ask: &Ask) -> Option<Arc<Record>> {
+        let record = self.store.get(&ask.digest).await;
+        record.expect("the store gives a record")
+    }
+
+    pub(super) async fn find(&self, id: OperationId) -> Option<Arc<Record>> {
+        let record = self.store.find(id).await;
+        record.expect("the store finds a record")
+    }
+
+    pub(super) async fn state(&self, ask: &Ask) -> Option<State> {
+        self.get(ask).await.map(|record| record.state)
+    }
+
+    pub(super) async fn id(&self, ask: &Ask) -> OperationId {
+        self.get(ask).await.expect("the operation is on record").id
+    }
+
+    pub(super) async fn enqueue(
+        &self,
+        ask: &Ask,
+        request: &'static [u8],
+        after: Duration,
+    ) -> Enqueued {
+        let enqueued = self
+            .queue
+            .enqueue(ask, Bytes::from_static(request), after)
+            .await;
+        enqueued.expect("the store answers an enqueueing")
+    }
+
+    pub(super) async fn due(&self, limit: usize) -> Vec<Due> {
+        let due = self.queue.due(limit).await;
+        due.expect("the store gives what is due")
+    }
+
+    /// Purges what other promises left in the queue, so that what is due next is ours.
+    pub(super) async fn clear_queue(&self) {
+        for state in [State::Queued, State::Running] {
+            let filter = Filter {
+                state: Some(state),
+                ..Filter::default()
+            };
+            for record in self.list(&filter).await {
+                if record.delivered {
+                    done(self.inspect.purge(record.id, Force::Yes).await);
+                }
+            }
+        }
+    }
+
+    pub(super) async fn list(&self, filter: &Filter) -> Vec<Arc<Record>> {
+        let page = PageAsk {
+            limit: PAGE_MAX,
+            after: None,
+        };
+        let page = self.inspect.list(filter, page).await;
+        page.expect("the store lists").records
+    }
+
+    pub(super) async fn stats(&self) -> Stats {
+        self.inspect.stats().await.expect("the store counts")
+    }
+
+    pub(super) fn advance(&self, span: Duration) {
+        self.clock.advance(span);
+    }
+
+    /// A new operation that was brought into this state.
+    pub(super) async fn operation_in(&self, state: State) -> Ask {
+        let ask = self.ask();
+        if state == State::Queued {
+            accepted(&self.enqueue(&ask, b"request", LEASE).await);
+            return ask;
+        }
+        let grant = self.grant(&ask).await;
+        let word = match state {
+            State::Queued | State::Running => None,
+            State::Completed | State::Expired => Some(completed(201)),
+            State::Failed => Some(failed(422)),
+            State::Released => Some(Settlement::Released),
+            State::Unknown => Some(Settlement::Lost),
+            State::Paused => Some(Settlement::Paused),
+        };
+        if let Some(word) = word {
+            assert_eq!(self.settle(&grant, word).await, Settled::Done);
+        }
+        if state == State::Expired {
+            self.advance(RETENTION);
+        }
+        assert_eq!(
+            self.state(&ask).await,
+            Some(state),
+            "brought into {state:?}"
+        );
+        ask
+    }
+}
+
+pub(super) fn terms(after_loss: AfterLoss) -> Terms {
+    Terms {
+        class: "trial".into(),
+        lease: LEASE,
+        retention: RETENTION,
+        remember: REMEMBER,
+        after_loss,
+    }
+}
+
+pub(super) fn identity(tenant: &str, project: &str, endpoint: &str, key: &str) -> Identity {
+    let subject = Subject::new(SubjectKind::User, "1").expect("a good subject");
+    Identity {
+        caller: Caller::trusted(tenant, project, subject).expect("a good caller"),
+        endpoint: Endpoint::new(endpoint),
+        key: Key::parse(key).expect("a good key"),
+    }
+}
+
+pub(super) fn fingerprint(number: u8) -> Fingerprint {
+    Fingerprint {
+        algorithm: Algorithm::Json1,
+        digest: [number; 32],
+        sender: [0; 16],
+    }
+}
+
+/// A reply with everything that is easily lost: lines of one name, bytes that
+/// are no text, trailers.
+pub(super) fn reply(status: u16, body: impl Into<Bytes>) -> Arc<Reply> {
+    let line = |name: &'static str, value: &'static [u8]| {
+        (
+            Bytes::from_static(name.as_bytes()),
+            Bytes::from_static(value),
+        )
+    };
+    Arc::new(Reply {
+        status,
+        headers: vec![
+            line("content-type", b"application/octet-stream"),
+            line("link", b"</b>; rel=next"),
+            line("x-bytes", b"\x80\xff\xfe"),
+            line("link", b"</a>; rel=prev"),
+            line("x-empty", b""),
+        ],
+        body: body.into(),
+        trailers: vec![line("grpc-status", b"0"), line("grpc-status", b"1")],
+    })
+}
+
+pub(super) fn completed(status: u16) -> Settlement {
+    Settlement::Completed(Answer::Kept(reply(status, "done")))
+}
+
+pub(super) fn failed(status: u16) -> Settlement {
+    Settlement::Failed(Answer::Kept(reply(status, "refused")))
+}
+
+#[track_caller]
+pub(super) fn granted(claim: Claim) -> Grant {
+    match claim {
+        Claim::Granted(grant) => grant,
+        other => panic!("the claim was to be granted, not {other:?}"),
+    }
+}
+
+#[track_caller]
+pub(super) fn accepted(enqueued: &Enqueued) -> OperationId {
+    match enqueued {
+        Enqueued::Accepted(id) => *id,
+        Enqueued::Known(claim) => panic!("it was to be accepted, not known as {claim:?}"),
+    }
+}
+
+#[track_caller]
+pub(super) fn done(changed: Result<Changed, crate::store::StoreError>) {
+    assert_eq!(
+        changed.expect("the store answers an operator"),
+        Changed::Done
+    );
+}
+
+/// The answer's name and the record it shows, so that claims can be compared.
+pub(super) fn told(claim: &Claim) -> (&'static str, Option<Arc<Record>>) {
+    match claim {
+        Claim::Granted(_) => ("granted", None),
+        Claim::Mismatch => ("mismatch", None),
+        Claim::Finished(record) => ("finished", Some(record.clone())),
+        Claim::Busy(record) => ("busy", Some(record.clone())),
+        Claim::Unknown(record) => ("unknown", Some(record.clone())),
+        Claim::Paused(record) => ("paused", Some(record.clone())),
+        Claim::Expired(record) => ("expired", Some(record.clone())),
+    }
+}
+
+/// Asserts what a claim was answered, and gives the record it shows.
+#[track_caller]
+pub(super) fn expect(claim: &Claim, want: &str) -> Arc<Record> {
+    let (got, record) = told(claim);
+    assert_eq!(got, want, "{claim:?}");
+    record.expect("every answer but a grant and a mismatch shows its record")
+}

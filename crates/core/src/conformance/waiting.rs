@@ -1,0 +1,81 @@
+//! Promises about waiting for a running operation.
+
+use std::time::{Duration, Instant};
+
+use super::trial::{Trial, completed, done};
+use crate::record::{Settled, State};
+use crate::store::{Ask, Force};
+
+/// Longer than any store needs to tell of a change.
+const LONG: Duration = Duration::from_secs(30);
+/// Longer than a waiter needs to begin to listen.
+const SHORT: Duration = Duration::from_millis(30);
+
+/// A waiter is woken when the operation is settled by somebody else.
+pub async fn waiting_ends_when_settled(trial: &Trial) {
+    let ask = trial.ask();
+    let grant = trial.grant(&ask).await;
+    let waiters: Vec<_> = (0..8).map(|_| spawn_waiter(trial, &ask)).collect();
+    tokio::time::sleep(SHORT).await;
+    assert_eq!(trial.settle(&grant, completed(201)).await, Settled::Done);
+    for waiter in waiters {
+        woken_early(waiter.await.expect("the waiter does not panic"));
+    }
+}
+
+/// A waiter is woken when an operator takes the operation away.
+pub async fn waiting_ends_when_purged(trial: &Trial) {
+    let ask = trial.ask();
+    let grant = trial.grant(&ask).await;
+    let waiter = spawn_waiter(trial, &ask);
+    tokio::time::sleep(SHORT).await;
+    done(trial.inspect.purge(grant.id, Force::Yes).await);
+    woken_early(waiter.await.expect("the waiter does not panic"));
+}
+
+/// Nobody waits longer than it asked for.
+pub async fn waiting_ends_at_its_limit(trial: &Trial) {
+    let ask = trial.ask();
+    trial.grant(&ask).await;
+    let waited = wait(trial, &ask, SHORT).await;
+    assert!(
+        waited >= SHORT,
+        "came back after {waited:?}, before the limit"
+    );
+    woken_early(waited);
+    assert_eq!(trial.state(&ask).await, Some(State::Running));
+}
+
+/// There is nothing to wait for once it is finished, or where it never was.
+pub async fn waiting_ends_at_once_when_nothing_runs(trial: &Trial) {
+    woken_early(wait(trial, &trial.ask(), LONG).await);
+    let states = [
+        State::Completed,
+        State::Failed,
+        State::Released,
+        State::Unknown,
+        State::Paused,
+        State::Expired,
+    ];
+    for state in states {
+        let ask = trial.operation_in(state).await;
+        woken_early(wait(trial, &ask, LONG).await);
+    }
+}
+
+fn spawn_waiter(trial: &Trial, ask: &Ask) -> tokio::task::JoinHandle<Duration> {
+    let (trial, ask) = (trial.clone(), ask.clone());
+    tokio::spawn(async move { wait(&trial, &ask, LONG).await })
+}
+
+async fn wait(trial: &Trial, ask: &Ask, limit: Duration) -> Duration {
+    let start = Instant::now();
+    let waited = trial.store.wait(&ask.digest, limit).await;
+    waited.expect("the store lets one wait");
+    start.elapsed()
+}
+
+#[track_caller]
+fn woken_early(waited: Duration) {
+    assert!(waited < LONG / 2, "waited {waited:?} for what was there");
+}

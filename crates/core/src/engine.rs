@@ -1,0 +1,455 @@
+//! The engine: from a claim to its record, whatever dies in between.
+//!
+//! It puts a deadline on every step of the store, takes back claims whose
+//! answer was lost, renews leases while work goes on, tells those who wait, and
+//! writes an outcome again and again until the store has it. It knows nothing
+//! of HTTP; [`Reply`] is bytes to it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::TaskTracker;
+
+use crate::class::Terms;
+use crate::entropy::Entropy;
+use crate::fingerprint::Fingerprint;
+use crate::flights::{Flights, Landed, Seat};
+use crate::identity::{Digest, Identity, OperationId};
+use crate::record::{Attempt, Fence, Record, Reply, Settled, Settlement, State};
+use crate::store::{Ask, Claim, Grant, Store, StoreError};
+
+/// The bounds of an engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// How long one step of the store may take.
+    pub store_deadline: Duration,
+    /// How many may wait for one operation.
+    pub waiters_per_key: usize,
+    /// How many may wait in all.
+    pub waiters: usize,
+    /// How often a waiter looks for itself, should a hint get lost.
+    pub poll: Duration,
+    /// How long an outcome that the store refused is tried again.
+    pub record_again: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            store_deadline: Duration::from_secs(2),
+            waiters_per_key: 10_000,
+            waiters: 100_000,
+            poll: Duration::from_secs(1),
+            record_again: Duration::from_secs(10 * 60),
+        }
+    }
+}
+
+/// The store did not answer in time.
+#[derive(Debug, thiserror::Error)]
+#[error("the store did not answer within {0:?}")]
+struct TooSlow(Duration);
+
+/// Runs operations at most once per granted claim.
+pub struct Engine {
+    store: Arc<dyn Store>,
+    flights: Arc<Flights>,
+    entropy: Entropy,
+    limits: Limits,
+    tasks: TaskTracker,
+    running: Arc<AtomicUsize>,
+}
+
+/// How an operation is found when it is entered.
+pub enum Entry {
+    /// It is ours to run.
+    Lead(Lead),
+    /// It runs elsewhere; one may wait.
+    Follow(Follow),
+    /// It finished; the record holds its answer.
+    Finished(Arc<Record>),
+    /// The key belongs to a different request.
+    Mismatch,
+    /// It may have run.
+    Unknown(Arc<Record>),
+    /// Its attempts are used up.
+    Paused(Arc<Record>),
+    /// It finished and its reply is gone.
+    Expired(Arc<Record>),
+}
+
+impl Engine {
+    /// An engine on this store.
+    pub fn new(store: Arc<dyn Store>, entropy: Entropy, limits: Limits) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            flights: Arc::new(Flights::new()),
+            entropy,
+            limits,
+            tasks: TaskTracker::new(),
+            running: Arc::default(),
+        })
+    }
+
+    /// Where work that must outlive its client is spawned. Shutdown waits for it.
+    pub fn tasks(&self) -> &TaskTracker {
+        &self.tasks
+    }
+
+    /// How many operations this process runs.
+    pub fn running(&self) -> usize {
+        self.running.load(Ordering::Relaxed)
+    }
+
+    /// How many requests wait for an operation.
+    pub fn waiters(&self) -> usize {
+        self.flights.waiters()
+    }
+
+    /// Enters an operation: claims it, or tells how it stands.
+    pub async fn enter(
+        self: &Arc<Self>,
+        identity: Identity,
+        fingerprint: Fingerprint,
+        terms: Terms,
+    ) -> Result<Entry, StoreError> {
+        let digest = identity.digest();
+        let ask = Ask {
+            id: OperationId::new(&digest, self.entropy.next_u64()),
+            attempt: Attempt(self.entropy.next_u128()),
+            digest,
+            identity,
+            fingerprint,
+            terms,
+        };
+        // Seated before the claim: see `flights`.
+        let seat = self.flights.board(&digest);
+        let claim = match self.within_deadline(self.store.claim(&ask)).await {
+            Ok(claim) => claim,
+            Err(error) => {
+                self.withdraw(digest, ask.attempt);
+                return Err(error);
+            }
+        };
+        Ok(match claim {
+            Claim::Granted(grant) => Entry::Lead(Lead::new(self, seat, grant, ask.terms.lease)),
+            Claim::Busy(record) => Entry::Follow(Follow {
+                engine: self.clone(),
+                seat,
+                record,
+            }),
+            Claim::Finished(record) => Entry::Finished(record),
+            Claim::Mismatch => Entry::Mismatch,
+            Claim::Unknown(record) => Entry::Unknown(record),
+            Claim::Paused(record) => Entry::Paused(record),
+            Claim::Expired(record) => Entry::Expired(record),
+        })
+    }
+
+    /// Looks an operation up.
+    pub async fn look(&self, digest: &Digest) -> Result<Option<Arc<Record>>, StoreError> {
+        self.within_deadline(self.store.get(digest)).await
+    }
+
+    /// Looks an operation up by its id.
+    pub async fn find(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        self.within_deadline(self.store.find(id)).await
+    }
+
+    /// Waits for an operation that is known to run.
+    pub fn follow(self: &Arc<Self>, record: Arc<Record>) -> Follow {
+        Follow {
+            engine: self.clone(),
+            seat: self.flights.board(&record.digest),
+            record,
+        }
+    }
+
+    async fn within_deadline<T>(
+        &self,
+        step: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let limit = self.limits.store_deadline;
+        match timeout(limit, step).await {
+            Ok(answer) => answer,
+            Err(_) => Err(StoreError::Unavailable(Box::new(TooSlow(limit)))),
+        }
+    }
+
+    /// Takes back a claim that may have been granted without our knowing.
+    /// Nothing was forwarded under it, so the key must not stay taken.
+    fn withdraw(self: &Arc<Self>, digest: Digest, attempt: Attempt) {
+        let engine = self.clone();
+        self.tasks.spawn(async move {
+            let step = || engine.store.withdraw(&digest, attempt);
+            if let Err(error) = engine.until_recorded(step).await {
+                tracing::error!(%error, "a claim whose answer was lost could not be taken back");
+            }
+        });
+    }
+
+    /// Repeats a step until the store takes it, with growing pauses.
+    async fn until_recorded<T, F>(&self, mut step: impl FnMut() -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let give_up = Instant::now() + self.limits.record_again;
+        let mut pause = Duration::from_millis(50);
+        loop {
+            match self.within_deadline(step()).await {
+                Ok(done) => return Ok(done),
+                Err(error) if Instant::now() + pause > give_up => return Err(error),
+                Err(error) => tracing::warn!(%error, "the store refused an outcome; trying again"),
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(5));
+        }
+    }
+}
+
+/// The right to run an operation, and the duty to say what became of it.
+///
+/// Dropped without a word (a panic, a cancelled task), it counts as lost.
+pub struct Lead {
+    engine: Arc<Engine>,
+    seat: Option<Seat>,
+    grant: Grant,
+    lease: Duration,
+}
+
+/// What became of recording an outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// The store has it.
+    Durably,
+    /// The store has another word from somebody who came after us.
+    Stale,
+    /// The store did not take it; it is being tried again.
+    NotYet,
+}
+
+impl Lead {
+    fn new(engine: &Arc<Engine>, seat: Seat, grant: Grant, lease: Duration) -> Self {
+        engine.running.fetch_add(1, Ordering::Relaxed);
+        Self {
+            engine: engine.clone(),
+            seat: Some(seat.lead()),
+            grant,
+            lease,
+        }
+    }
+
+    /// The operation's id.
+    pub fn id(&self) -> OperationId {
+        self.grant.id
+    }
+
+    /// The fence of this run.
+    pub fn fence(&self) -> Fence {
+        self.grant.fence
+    }
+
+    /// Does work under the lease, renewing it as long as the work takes.
+    pub async fn holding<T>(&self, work: impl Future<Output = T>) -> T {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = sleep(self.lease / 3) => self.renew().await,
+            }
+        }
+    }
+
+    /// A failed renewal stops nothing: the work has begun, and its outcome is
+    /// judged by the fence when it comes.
+    async fn renew(&self) {
+        let Grant { digest, fence, .. } = self.grant;
+        let step = self.engine.store.renew(&digest, fence);
+        match self.engine.within_deadline(step).await {
+            Ok(Settled::Done) => {}
+            Ok(Settled::Stale) => tracing::warn!(operation_id = %self.grant.id, "lost the lease"),
+            Err(error) => tracing::warn!(%error, "could not renew a lease"),
+        }
+    }
+
+    /// Records that the operation finished, for good.
+    pub async fn finish(self, settlement: Settlement, reply: Option<Arc<Reply>>) -> Recorded {
+        let otherwise = reply.map_or(Landed::Lost, Landed::Answered);
+        self.settle(settlement, Landed::Recorded, otherwise).await
+    }
+
+    /// Records that the key is free again; those who wait get this run's answer.
+    pub async fn release(self, reply: Option<Arc<Reply>>) -> Recorded {
+        let landed = reply.map_or(Landed::Nothing, Landed::Answered);
+        self.settle(Settlement::Released, landed.clone(), landed)
+            .await
+    }
+
+    /// Records that the operation may have run. All who wait are told at once.
+    pub async fn lose(self) -> Recorded {
+        self.settle(Settlement::Lost, Landed::Lost, Landed::Lost)
+            .await
+    }
+
+    /// Records that the answer will not be kept, before it streams. The lead
+    /// stays, to be [`landed`](Self::landed) or lost when the stream has ended.
+    pub async fn mark_not_kept(&self, settlement: Settlement) -> Recorded {
+        self.write(settlement).await
+    }
+
+    /// Ends a lead whose outcome is already recorded.
+    pub fn landed(mut self) {
+        self.leave(Landed::Recorded);
+    }
+
+    async fn settle(mut self, settlement: Settlement, then: Landed, otherwise: Landed) -> Recorded {
+        let recorded = self.write(settlement.clone()).await;
+        match recorded {
+            Recorded::Durably => self.leave(then),
+            Recorded::Stale => self.leave(Landed::Recorded),
+            Recorded::NotYet => {
+                self.leave(otherwise);
+                self.write_later(settlement);
+            }
+        }
+        recorded
+    }
+
+    async fn write(&self, settlement: Settlement) -> Recorded {
+        let Grant { digest, fence, .. } = self.grant;
+        let step = self.engine.store.settle(&digest, fence, settlement);
+        match self.engine.within_deadline(step).await {
+            Ok(Settled::Done) => Recorded::Durably,
+            Ok(Settled::Stale) => {
+                tracing::warn!(operation_id = %self.grant.id, "an outcome came too late to count");
+                Recorded::Stale
+            }
+            Err(error) => {
+                tracing::error!(%error, operation_id = %self.grant.id, "an outcome was not recorded");
+                Recorded::NotYet
+            }
+        }
+    }
+
+    fn write_later(&self, settlement: Settlement) {
+        let engine = self.engine.clone();
+        let Grant { digest, fence, id } = self.grant;
+        self.engine.tasks.spawn(async move {
+            let step = || engine.store.settle(&digest, fence, settlement.clone());
+            if let Err(error) = engine.until_recorded(step).await {
+                tracing::error!(%error, operation_id = %id, "gave up recording an outcome");
+            }
+        });
+    }
+
+    fn leave(&mut self, landed: Landed) {
+        if let Some(seat) = self.seat.take() {
+            seat.land(landed);
+            self.engine.running.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        if self.seat.is_some() {
+            self.leave(Landed::Lost);
+            // Without a runtime the process is ending: the lease tells the rest.
+            if tokio::runtime::Handle::try_current().is_ok() {
+                self.write_later(Settlement::Lost);
+            }
+        }
+    }
+}
+
+/// A place among those who wait for an operation.
+pub struct Follow {
+    engine: Arc<Engine>,
+    seat: Seat,
+    record: Arc<Record>,
+}
+
+/// What waiting came to.
+pub enum Awaited {
+    /// The operation has another state now.
+    Settled(Arc<Record>),
+    /// The run that one waited for was answered, and its answer is not kept.
+    Answered(Arc<Reply>),
+    /// It may have run.
+    Lost,
+    /// Nothing was done: the key is free again.
+    Freed,
+    /// It still runs.
+    StillRunning,
+    /// Too many wait already.
+    TooMany,
+}
+
+impl Follow {
+    /// The record of what one waits for.
+    pub fn record(&self) -> &Arc<Record> {
+        &self.record
+    }
+
+    /// Waits for the operation to leave `running`, at most this long.
+    pub async fn settled(&self, limit: Duration) -> Result<Awaited, StoreError> {
+        let limits = &self.engine.limits;
+        let counted = self
+            .seat
+            .wait_within(limits.waiters_per_key, limits.waiters);
+        let Some(_waiting) = counted else {
+            return Ok(Awaited::TooMany);
+        };
+        timeout(limit, self.watch())
+            .await
+            .unwrap_or(Ok(Awaited::StillRunning))
+    }
+
+    /// A leader in this process tells by itself; one elsewhere shows in the store.
+    async fn watch(&self) -> Result<Awaited, StoreError> {
+        loop {
+            tokio::select! {
+                biased;
+                landed = self.seat.landed() => return self.told(landed).await,
+                hint = self.engine.store.wait(&self.record.digest, self.engine.limits.poll) => hint?,
+            }
+            // A leader of ours has already settled in the store and is about to
+            // tell more than the store knows.
+            if self.seat.is_led() {
+                return self.told(self.seat.landed().await).await;
+            }
+            match self.seen().await? {
+                Awaited::StillRunning => {}
+                settled => return Ok(settled),
+            }
+        }
+    }
+
+    async fn told(&self, landed: Landed) -> Result<Awaited, StoreError> {
+        match landed {
+            Landed::Recorded => self.seen().await,
+            Landed::Answered(reply) => Ok(Awaited::Answered(reply)),
+            Landed::Lost => Ok(Awaited::Lost),
+            Landed::Nothing => Ok(Awaited::Freed),
+        }
+    }
+
+    async fn seen(&self) -> Result<Awaited, StoreError> {
+        let record = self.engine.look(&self.record.digest).await?;
+        Ok(match record {
+            None => Awaited::Freed,
+            Some(record) => match record.state {
+                State::Queued | State::Running => Awaited::StillRunning,
+                State::Released => Awaited::Freed,
+                State::Unknown => Awaited::Lost,
+                State::Completed | State::Failed | State::Paused | State::Expired => {
+                    Awaited::Settled(record)
+                }
+            },
+        })
+    }
+}

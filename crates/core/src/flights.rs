@@ -1,0 +1,177 @@
+//! Operations under way in this process, and those who wait for them.
+//!
+//! Everyone who is about to claim an operation takes a seat in its flight
+//! first. So whoever is told *busy* has been listening since before the claim,
+//! and cannot miss the answer of a leader in the same process: not even a
+//! released one, which no store keeps.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use crate::identity::Digest;
+use crate::record::Reply;
+
+const SHARDS: usize = 64;
+
+/// All flights of a process.
+pub(crate) struct Flights {
+    shards: Vec<Mutex<HashMap<Digest, Arc<Flight>>>>,
+    waiters: AtomicUsize,
+}
+
+/// One operation under way.
+struct Flight {
+    stage: watch::Sender<Stage>,
+    waiters: AtomicUsize,
+}
+
+/// How far a flight is.
+#[derive(Clone, Debug)]
+pub(crate) enum Stage {
+    /// Nobody in this process was granted, so far.
+    Boarding,
+    /// Somebody in this process runs it and will tell.
+    Led,
+    /// The leader is done, and this came of it.
+    Landed(Landed),
+}
+
+/// What a leader tells those who wait.
+#[derive(Clone, Debug)]
+pub(crate) enum Landed {
+    /// The store has it.
+    Recorded,
+    /// The store does not have it: it was released, or could not be recorded.
+    Answered(Arc<Reply>),
+    /// It may have run.
+    Lost,
+    /// Nothing was done, and there is no answer to pass on.
+    Nothing,
+}
+
+impl Flights {
+    pub(crate) fn new() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            waiters: AtomicUsize::new(0),
+        }
+    }
+
+    /// Takes a seat: whatever a leader tells from now on is heard.
+    pub(crate) fn board(self: &Arc<Self>, digest: &Digest) -> Seat {
+        let flight = self
+            .shard(digest)
+            .entry(*digest)
+            .or_insert_with(|| {
+                Arc::new(Flight {
+                    stage: watch::Sender::new(Stage::Boarding),
+                    waiters: AtomicUsize::new(0),
+                })
+            })
+            .clone();
+        Seat {
+            flights: self.clone(),
+            flight,
+            digest: *digest,
+        }
+    }
+
+    /// How many wait, in all.
+    pub(crate) fn waiters(&self) -> usize {
+        self.waiters.load(Ordering::Relaxed)
+    }
+
+    fn shard(&self, digest: &Digest) -> MutexGuard<'_, HashMap<Digest, Arc<Flight>>> {
+        let [first, ..] = digest.as_bytes();
+        self.shards[*first as usize % SHARDS]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One seat in a flight.
+pub(crate) struct Seat {
+    flights: Arc<Flights>,
+    flight: Arc<Flight>,
+    digest: Digest,
+}
+
+impl Seat {
+    /// Takes the lead. A flight that has landed is over: the new run is another.
+    pub(crate) fn lead(self) -> Self {
+        let over = matches!(*self.flight.stage.borrow(), Stage::Landed(_));
+        let seat = if over {
+            self.flights.board(&self.digest)
+        } else {
+            self
+        };
+        seat.flight.stage.send_replace(Stage::Led);
+        seat
+    }
+
+    /// Tells all who wait what came of it, and closes the flight: who comes now
+    /// boards another, and cannot take this answer for one of a later run.
+    pub(crate) fn land(self, landed: Landed) {
+        let mut shard = self.flights.shard(&self.digest);
+        if shard
+            .get(&self.digest)
+            .is_some_and(|flight| Arc::ptr_eq(flight, &self.flight))
+        {
+            shard.remove(&self.digest);
+        }
+        drop(shard);
+        self.flight.stage.send_replace(Stage::Landed(landed));
+    }
+
+    /// Whether somebody in this process leads.
+    pub(crate) fn is_led(&self) -> bool {
+        !matches!(*self.flight.stage.borrow(), Stage::Boarding)
+    }
+
+    /// Waits for the leader's word.
+    pub(crate) async fn landed(&self) -> Landed {
+        let mut stage = self.flight.stage.subscribe();
+        loop {
+            if let Stage::Landed(landed) = &*stage.borrow_and_update() {
+                return landed.clone();
+            }
+            if stage.changed().await.is_err() {
+                // The sender lives in the flight that this seat keeps.
+                return Landed::Nothing;
+            }
+        }
+    }
+
+    /// Counts this seat as waiting, unless there are too many already.
+    pub(crate) fn wait_within(&self, per_key: usize, in_all: usize) -> Option<Waiter<'_>> {
+        let waiter = Waiter(self);
+        let here = self.flight.waiters.fetch_add(1, Ordering::Relaxed);
+        let all = self.flights.waiters.fetch_add(1, Ordering::Relaxed);
+        (here < per_key && all < in_all).then_some(waiter)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut shard = self.flights.shard(&self.digest);
+        let current = shard.get(&self.digest);
+        let ours = current.is_some_and(|flight| Arc::ptr_eq(flight, &self.flight));
+        // Left over: the map's own reference and this one.
+        if ours && Arc::strong_count(&self.flight) <= 2 {
+            shard.remove(&self.digest);
+        }
+    }
+}
+
+/// A seat that is counted as waiting.
+pub(crate) struct Waiter<'a>(&'a Seat);
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.0.flight.waiters.fetch_sub(1, Ordering::Relaxed);
+        self.0.flights.waiters.fetch_sub(1, Ordering::Relaxed);
+    }
+}

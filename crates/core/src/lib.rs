@@ -1,0 +1,25 @@
+//! What idempotency is: keys, callers, fingerprints, operations, leases and
+//! fences; the traits that every store fulfils; the engine that runs a request
+//! at most once per granted claim; and the memory store, which is the model
+//! that all other stores are compared with.
+//!
+//! No I/O happens here. Clock and randomness are handed in.
+
+pub mod bell;
+pub mod caller;
+pub mod class;
+pub mod classify;
+pub mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod engine;
+pub mod entropy;
+pub mod fingerprint;
+mod flights;
+pub mod identity;
+pub mod judge;
+pub mod key;
+pub mod memory;
+pub mod record;
+pub mod store;
+pub mod wire;

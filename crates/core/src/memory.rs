@@ -1,0 +1,469 @@
+//! The store in memory: the model that every other store is compared with, and
+//! a store for tests and trials. It forgets everything when the process ends.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::bell::Bells;
+use crate::clock::{Clock, Timestamp};
+use crate::identity::{Digest, OperationId};
+use crate::judge::{Standing, judge};
+use crate::record::{Answer, Attempt, Fence, Record, Settled, Settlement, State};
+use crate::store::{
+    Ask, Changed, Claim, Cursor, Due, Enqueued, Filter, Force, Inspect, PAGE_MAX, Page, PageAsk,
+    Queue, Resolution, Stats, Store, StoreError,
+};
+
+/// A store in memory.
+pub struct MemoryStore {
+    clock: Arc<dyn Clock>,
+    shelf: Mutex<Shelf>,
+    bells: Bells,
+}
+
+#[derive(Default)]
+struct Shelf {
+    entries: HashMap<Digest, Entry>,
+    /// The last number given: a fence, or the place of a change in listings.
+    last: u64,
+}
+
+struct Entry {
+    record: Arc<Record>,
+    request: Bytes,
+    changed: u64,
+}
+
+impl MemoryStore {
+    /// An empty store that judges by this clock.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            clock,
+            shelf: Mutex::default(),
+            bells: Bells::default(),
+        }
+    }
+
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        // Every step leaves the shelf whole, also one that panicked before it wrote.
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a restart does to a store that one process owns: who held a lease
+    /// is gone, so every lease ends now.
+    #[cfg(feature = "conformance")]
+    pub(crate) fn end_leases(&self) {
+        let now = self.clock.now();
+        self.shelf().entries.retain(|_, entry| {
+            if entry.record.state != State::Running {
+                return true;
+            }
+            let after = entry.record.without_holder(now).map(Arc::new);
+            after.map(|record| entry.record = record).is_some()
+        });
+    }
+
+    /// Lets an operator change a record by id.
+    fn change(
+        &self,
+        id: OperationId,
+        act: impl FnOnce(&mut Shelf, Digest, State, Timestamp) -> Changed,
+    ) -> Changed {
+        let now = self.clock.now();
+        let mut shelf = self.shelf();
+        let found = shelf.find(id, now);
+        let Some((digest, state)) = found else {
+            return Changed::Absent;
+        };
+        let changed = act(&mut shelf, digest, state, now);
+        drop(shelf);
+        self.bells.ring(&digest);
+        changed
+    }
+}
+
+impl Shelf {
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    fn record(&self, digest: &Digest) -> Option<&Arc<Record>> {
+        self.entries.get(digest).map(|entry| &entry.record)
+    }
+
+    fn find(&self, id: OperationId, now: Timestamp) -> Option<(Digest, State)> {
+        let mut records = self.entries.values().map(|entry| &entry.record);
+        let record = records.find(|record| record.id == id)?;
+        Some((record.digest, record.state_at(now)?))
+    }
+
+    fn judge(&self, ask: &Ask, now: Timestamp) -> Standing {
+        let record = self.record(&ask.digest).map(Arc::as_ref);
+        judge(record, &ask.fingerprint, ask.attempt, &ask.terms, now)
+    }
+
+    /// The answer to a claim that is not granted anew.
+    fn known(&self, ask: &Ask, standing: Standing, now: Timestamp) -> Option<Claim> {
+        let seen = self.record(&ask.digest)?.seen_at(now)?;
+        Claim::known(standing, seen)
+    }
+
+    fn write(&mut self, record: Record) {
+        let changed = self.next();
+        match self.entries.get_mut(&record.digest) {
+            Some(entry) => {
+                entry.record = Arc::new(record);
+                entry.changed = changed;
+            }
+            None => {
+                let entry = Entry {
+                    request: Bytes::new(),
+                    changed,
+                    record: Arc::new(record),
+                };
+                self.entries.insert(entry.record.digest, entry);
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
+        let now = self.clock.now();
+        let mut shelf = self.shelf();
+        let standing = shelf.judge(ask, now);
+        if let Some(claim) = shelf.known(ask, standing, now) {
+            return Ok(claim);
+        }
+        let mut record = ask.to_record_after(shelf.record(&ask.digest).map(Arc::as_ref), now);
+        let fence = Fence(shelf.next());
+        record.grant(fence, ask.attempt, now);
+        let grant = record.as_grant();
+        shelf.write(record);
+        Ok(Claim::Granted(grant))
+    }
+
+    async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError> {
+        let held = self
+            .shelf()
+            .record(digest)
+            .filter(|record| record.attempt == attempt && !record.delivered)
+            .map(|record| record.fence);
+        if let Some(fence) = held {
+            self.settle(digest, fence, Settlement::Released).await?;
+        }
+        Ok(())
+    }
+
+    async fn renew(&self, digest: &Digest, fence: Fence) -> Result<Settled, StoreError> {
+        let now = self.clock.now();
+        let mut shelf = self.shelf();
+        let Some(entry) = shelf.entries.get_mut(digest) else {
+            return Ok(Settled::Stale);
+        };
+        let mut record = Record::clone(&entry.record);
+        let renewed = record.renew(fence, now);
+        entry.record = Arc::new(record);
+        Ok(renewed)
+    }
+
+    async fn settle(
+        &self,
+        digest: &Digest,
+        fence: Fence,
+        settlement: Settlement,
+    ) -> Result<Settled, StoreError> {
+        let now = self.clock.now();
+        let mut shelf = self.shelf();
+        let Some(before) = shelf.record(digest) else {
+            return Ok(Settled::Stale);
+        };
+        let mut record = Record::clone(before);
+        let settled = record.settle(fence, &settlement, now);
+        // The same word again changes nothing, nor the place in listings.
+        if record != **before {
+            shelf.write(record);
+        }
+        drop(shelf);
+        self.bells.ring(digest);
+        Ok(settled)
+    }
+
+    async fn get(&self, digest: &Digest) -> Result<Option<Arc<Record>>, StoreError> {
+        let now = self.clock.now();
+        Ok(self.shelf().record(digest).and_then(|r| r.seen_at(now)))
+    }
+
+    async fn find(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        let found = self.shelf().find(id, self.clock.now());
+        match found {
+            Some((digest, _)) => self.get(&digest).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError> {
+        let bell = self.bells.listen(digest);
+        let runs = self
+            .get(digest)
+            .await?
+            .is_some_and(|record| matches!(record.state, State::Running | State::Queued));
+        if runs {
+            bell.heard_within(limit).await;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Queue for MemoryStore {
+    async fn enqueue(
+        &self,
+        ask: &Ask,
+        request: Bytes,
+        after: Duration,
+    ) -> Result<Enqueued, StoreError> {
+        let now = self.clock.now();
+        let mut shelf = self.shelf();
+        let standing = shelf.judge(ask, now);
+        if let Some(claim) = shelf.known(ask, standing, now) {
+            return Ok(Enqueued::Known(claim));
+        }
+        let mut record = ask.to_record_after(shelf.record(&ask.digest).map(Arc::as_ref), now);
+        record.enqueue(now.plus(after));
+        let id = record.id;
+        shelf.write(record);
+        if let Some(entry) = shelf.entries.get_mut(&ask.digest) {
+            entry.request = request;
+        }
+        Ok(Enqueued::Accepted(id))
+    }
+
+    async fn due(&self, limit: usize) -> Result<Vec<Due>, StoreError> {
+        let now = self.clock.now();
+        let mut shelf = self.shelf();
+        let mut due: Vec<_> = shelf
+            .entries
+            .values()
+            .filter(|entry| entry.record.is_due(now))
+            .map(|entry| (entry.record.until, entry.changed, entry.record.digest))
+            .collect();
+        due.sort_unstable();
+        let mut granted = Vec::new();
+        for (_, _, digest) in due.into_iter().take(limit) {
+            let fence = Fence(shelf.next());
+            let Some(record) = shelf.record(&digest) else {
+                continue;
+            };
+            let mut record = Record::clone(record);
+            record.grant(fence, record.attempt, now);
+            shelf.write(record.clone());
+            let request = shelf
+                .entries
+                .get(&digest)
+                .map(|entry| entry.request.clone());
+            granted.push(Due {
+                grant: record.as_grant(),
+                record: Arc::new(record),
+                request: request.unwrap_or_default(),
+            });
+        }
+        Ok(granted)
+    }
+
+    async fn next_due(&self) -> Result<Option<Timestamp>, StoreError> {
+        let shelf = self.shelf();
+        let records = shelf.entries.values().map(|entry| &entry.record);
+        Ok(records.filter_map(|record| record.due_at()).min())
+    }
+}
+
+#[async_trait]
+impl Inspect for MemoryStore {
+    async fn list(&self, filter: &Filter, page: PageAsk) -> Result<Page, StoreError> {
+        let now = self.clock.now();
+        let shelf = self.shelf();
+        let mut found: Vec<_> = shelf
+            .entries
+            .values()
+            .filter(|entry| page.after.is_none_or(|after| entry.changed < after.0))
+            .filter_map(|entry| Some((entry.changed, entry.record.seen_at(now)?)))
+            .filter(|(_, record)| filter.matches(record))
+            .collect();
+        found.sort_unstable_by_key(|(changed, _)| std::cmp::Reverse(*changed));
+        let limit = page.limit.min(PAGE_MAX);
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let last = found.last().map(|(changed, _)| Cursor(*changed));
+        Ok(Page {
+            next: last.filter(|_| more),
+            records: found.into_iter().map(|(_, record)| record).collect(),
+        })
+    }
+
+    async fn purge(&self, id: OperationId, force: Force) -> Result<Changed, StoreError> {
+        Ok(self.change(id, |shelf, digest, state, _| {
+            if state == State::Running && force == Force::No {
+                return Changed::Refused(state);
+            }
+            shelf.entries.remove(&digest);
+            Changed::Done
+        }))
+    }
+
+    async fn resolve(&self, id: OperationId, word: Resolution) -> Result<Changed, StoreError> {
+        Ok(self.change(id, |shelf, digest, state, now| {
+            if state != State::Unknown {
+                return Changed::Refused(state);
+            }
+            let fence = Fence(shelf.next());
+            if let Some(record) = shelf.record(&digest) {
+                let mut record = Record::clone(record);
+                record.resolve(fence, &word, now);
+                shelf.write(record);
+            }
+            Changed::Done
+        }))
+    }
+
+    async fn resume(&self, id: OperationId) -> Result<Changed, StoreError> {
+        Ok(self.change(id, |shelf, digest, state, now| {
+            if state != State::Paused {
+                return Changed::Refused(state);
+            }
+            if let Some(record) = shelf.record(&digest) {
+                let mut record = Record::clone(record);
+                record.resume(now);
+                shelf.write(record);
+            }
+            Changed::Done
+        }))
+    }
+
+    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+        let now = self.clock.now();
+        let mut shelf = self.shelf();
+        let over: Vec<_> = shelf
+            .entries
+            .values()
+            .filter(|entry| entry.record.is_over(now))
+            .map(|entry| entry.record.digest)
+            .take(limit)
+            .collect();
+        for digest in &over {
+            shelf.entries.remove(digest);
+        }
+        Ok(over.len())
+    }
+
+    async fn stats(&self) -> Result<Stats, StoreError> {
+        let now = self.clock.now();
+        let shelf = self.shelf();
+        let mut stats = Stats::default();
+        for entry in shelf.entries.values() {
+            if let Some(state) = entry.record.state_at(now) {
+                stats.count(state);
+            }
+            if let Some(Answer::Kept(reply)) = &entry.record.answer {
+                stats.bytes += reply.body.len() as u64;
+            }
+        }
+        Ok(stats)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::class::AfterLoss;
+    use crate::clock::ManualClock;
+    use crate::record::Reply;
+    use crate::record::tests::{LEASE, START, record};
+
+    /// An operation of its own, by number.
+    fn ask(number: u64) -> Ask {
+        let record = record(State::Running, AfterLoss::Hold);
+        let mut digest = [0; 32];
+        digest[..8].copy_from_slice(&number.to_be_bytes());
+        let digest = Digest::from_bytes(digest);
+        Ask {
+            digest,
+            identity: record.identity,
+            fingerprint: record.fingerprint,
+            terms: record.terms,
+            attempt: Attempt(1),
+            id: OperationId::new(&digest, 1),
+        }
+    }
+
+    fn store() -> (MemoryStore, Arc<ManualClock>) {
+        let clock = Arc::new(ManualClock::new(START));
+        (MemoryStore::new(clock.clone()), clock)
+    }
+
+    async fn fence(store: &MemoryStore, ask: &Ask) -> Fence {
+        match store.claim(ask).await {
+            Ok(Claim::Granted(grant)) => grant.fence,
+            other => panic!("not granted: {other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn sweep_takes_no_more_than_its_limit() {
+        let (store, clock) = store();
+        for number in 0..5 {
+            let ask = ask(number);
+            let fence = fence(&store, &ask).await;
+            let settled = store.settle(&ask.digest, fence, Settlement::Released).await;
+            assert_eq!(settled.ok(), Some(Settled::Done));
+        }
+        assert_eq!(store.sweep(10).await.ok(), Some(0), "nothing is over yet");
+        clock.advance(LEASE);
+        for taken in [2, 2, 1, 0] {
+            assert_eq!(store.sweep(2).await.ok(), Some(taken));
+        }
+    }
+
+    #[tokio::test]
+    async fn bytes_are_those_of_the_replies() {
+        let (store, _) = store();
+        let ask = ask(1);
+        let fence = fence(&store, &ask).await;
+        let reply = Reply {
+            status: 200,
+            headers: Vec::new(),
+            body: Bytes::from_static(b"seven!!"),
+            trailers: Vec::new(),
+        };
+        let word = Settlement::Completed(Answer::Kept(Arc::new(reply)));
+        assert_eq!(
+            store.settle(&ask.digest, fence, word).await.ok(),
+            Some(Settled::Done)
+        );
+        assert_eq!(store.stats().await.map(|stats| stats.bytes).ok(), Some(7));
+    }
+
+    #[tokio::test]
+    async fn page_ends_where_the_next_begins() {
+        let (store, _) = store();
+        for number in 0..4 {
+            fence(&store, &ask(number)).await;
+        }
+        let ask = PageAsk {
+            limit: 4,
+            after: None,
+        };
+        let page = store.list(&Filter::default(), ask).await.expect("a page");
+        assert_eq!(
+            (page.records.len(), page.next),
+            (4, None),
+            "a full page may be the last"
+        );
+    }
+}

@@ -1,0 +1,664 @@
+//! An operation's record and its life.
+//!
+//! The rules that move a record are pure functions here, so that the memory
+//! and the embedded store share them to the letter and the SQL and Lua of the
+//! others have a model to be compared with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::class::{AfterLoss, Terms};
+use crate::clock::Timestamp;
+use crate::fingerprint::Fingerprint;
+use crate::identity::{Digest, Identity, OperationId};
+use crate::store::{Grant, Resolution};
+
+/// Where an operation stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// Recorded with its request, to be delivered by the gateway.
+    Queued,
+    /// Claimed; an attempt runs.
+    Running,
+    /// The reply is kept; it was a success.
+    Completed,
+    /// The reply is kept; it was a failure for good.
+    Failed,
+    /// Free again; shown for the length of one lease.
+    Released,
+    /// It may have run.
+    Unknown,
+    /// Its attempts are used up.
+    Paused,
+    /// The reply is gone, the key still remembered.
+    Expired,
+}
+
+impl State {
+    /// Every state.
+    pub const ALL: [Self; 8] = [
+        Self::Queued,
+        Self::Running,
+        Self::Completed,
+        Self::Failed,
+        Self::Released,
+        Self::Unknown,
+        Self::Paused,
+        Self::Expired,
+    ];
+
+    /// The state of an operation that was answered with this status for good.
+    pub fn of_status(status: u16) -> Self {
+        if status < 400 {
+            Self::Completed
+        } else {
+            Self::Failed
+        }
+    }
+
+    /// The word in answers, metrics and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Released => "released",
+            Self::Unknown => "unknown",
+            Self::Paused => "paused",
+            Self::Expired => "expired",
+        }
+    }
+}
+
+/// A number that rises with every grant; it survives release, purge and restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fence(pub u64);
+
+/// The holder's own name for its claim, so that asking again after a lost
+/// answer is recognised as the same claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Attempt(pub u128);
+
+/// A header or trailer line, as bytes.
+pub type Field = (Bytes, Bytes);
+
+/// What the upstream answered, whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The HTTP status.
+    pub status: u16,
+    /// The headers that are kept, in order, several lines of one name included.
+    pub headers: Vec<Field>,
+    /// The body.
+    pub body: Bytes,
+    /// The trailers.
+    pub trailers: Vec<Field>,
+}
+
+/// What a record holds of the upstream's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// All of it.
+    Kept(Arc<Reply>),
+    /// Only its status: the body was too large, or a stream.
+    NotKept {
+        /// The HTTP status.
+        status: u16,
+    },
+    /// Only its status: retention is over.
+    Gone {
+        /// The HTTP status.
+        status: u16,
+    },
+}
+
+impl Answer {
+    /// The upstream's status.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::Kept(reply) => reply.status,
+            Self::NotKept { status } | Self::Gone { status } => *status,
+        }
+    }
+}
+
+/// One operation, as a store keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The public id.
+    pub id: OperationId,
+    /// The digest of the identity.
+    pub digest: Digest,
+    /// Caller, endpoint and key.
+    pub identity: Identity,
+    /// What was asked.
+    pub fingerprint: Fingerprint,
+    /// What was frozen of its class.
+    pub terms: Terms,
+    /// The state as last written; [`Record::state_at`] tells what time made of it.
+    pub state: State,
+    /// The fence of the last grant.
+    pub fence: Fence,
+    /// The attempt of the last grant.
+    pub attempt: Attempt,
+    /// How often it was granted.
+    pub attempts: u32,
+    /// The gateway delivers it by itself: released means queued again.
+    pub delivered: bool,
+    /// When it was first recorded.
+    pub created_at: Timestamp,
+    /// Running: when the lease ends. Released: how long that is shown. Queued: when it is due.
+    pub until: Timestamp,
+    /// When it was completed or failed.
+    pub completed_at: Option<Timestamp>,
+    /// What the upstream answered; present when completed or failed.
+    pub answer: Option<Answer>,
+}
+
+impl Record {
+    /// The state at this moment; `None` once the record counts as absent.
+    pub fn state_at(&self, now: Timestamp) -> Option<State> {
+        match self.state {
+            State::Running if now >= self.until => match (self.terms.after_loss, self.delivered) {
+                (AfterLoss::Hold, _) => Some(State::Unknown),
+                (AfterLoss::Free, true) => Some(State::Queued),
+                (AfterLoss::Free, false) => None,
+            },
+            State::Released if now >= self.until => None,
+            State::Completed | State::Failed => match self.completed_at {
+                Some(done) if now >= done.plus(self.terms.remember) => None,
+                Some(done) if now >= done.plus(self.terms.retention) => Some(State::Expired),
+                _ => Some(self.state),
+            },
+            state => Some(state),
+        }
+    }
+
+    /// The record as it is to be shown at this moment: the state of now, and no
+    /// reply that has expired. `None` once it counts as absent.
+    pub fn seen_at(self: &Arc<Self>, now: Timestamp) -> Option<Arc<Self>> {
+        let state = self.state_at(now)?;
+        if state == self.state {
+            return Some(self.clone());
+        }
+        let mut seen = Self::clone(self);
+        seen.state = state;
+        if state == State::Expired {
+            seen.answer = seen.answer.map(|answer| Answer::Gone {
+                status: answer.status(),
+            });
+        }
+        Some(Arc::new(seen))
+    }
+
+    /// When the reply expires, once it is kept.
+    pub fn expires_at(&self) -> Option<Timestamp> {
+        self.completed_at.map(|at| at.plus(self.terms.retention))
+    }
+
+    /// When the key is forgotten, once it is kept.
+    pub fn forgotten_at(&self) -> Option<Timestamp> {
+        self.completed_at.map(|at| at.plus(self.terms.remember))
+    }
+
+    /// Lets a new attempt run: the step behind `Granted`.
+    pub fn grant(&mut self, fence: Fence, attempt: Attempt, now: Timestamp) {
+        self.state = State::Running;
+        self.fence = fence;
+        self.attempt = attempt;
+        self.attempts = self.attempts.saturating_add(1);
+        self.until = now.plus(self.terms.lease);
+        self.completed_at = None;
+        self.answer = None;
+    }
+
+    /// Whether the holder of `fence` may still act on this record: nobody was
+    /// granted since, and it runs or is unknown.
+    pub fn is_held_by(&self, fence: Fence) -> bool {
+        self.fence == fence && matches!(self.state, State::Running | State::Unknown)
+    }
+
+    /// Applies what the holder of `fence` has to say. Saying the same again is
+    /// [`Settled::Done`]; a stale fence changes nothing.
+    pub fn settle(&mut self, fence: Fence, settlement: &Settlement, now: Timestamp) -> Settled {
+        if self.is_over(now) {
+            // Swept or not, what is over is not there.
+            return Settled::Stale;
+        }
+        if !self.is_held_by(fence) {
+            return self.settle_again(fence, settlement);
+        }
+        match settlement {
+            Settlement::Completed(answer) => self.finish(State::Completed, answer.clone(), now),
+            Settlement::Failed(answer) => self.finish(State::Failed, answer.clone(), now),
+            Settlement::Requeued { after } if self.delivered => self.enqueue(now.plus(*after)),
+            // What was never enqueued has no request to deliver: it is free.
+            Settlement::Released | Settlement::Requeued { .. } => {
+                self.state = State::Released;
+                self.until = now.plus(self.terms.lease);
+            }
+            Settlement::Lost => self.state = State::Unknown,
+            Settlement::Paused => self.state = State::Paused,
+        }
+        Settled::Done
+    }
+
+    fn settle_again(&mut self, fence: Fence, settlement: &Settlement) -> Settled {
+        if self.fence != fence {
+            return Settled::Stale;
+        }
+        match (self.state, settlement) {
+            (State::Completed, Settlement::Completed(_))
+            | (State::Failed, Settlement::Failed(_))
+            | (State::Released, Settlement::Released)
+            | (State::Queued, Settlement::Requeued { .. })
+            | (State::Paused, Settlement::Paused) => Settled::Done,
+            (State::Released, Settlement::Requeued { .. }) if !self.delivered => Settled::Done,
+            // A reply that was marked as not kept, and then broke off.
+            (State::Completed | State::Failed, Settlement::Lost)
+                if matches!(self.answer, Some(Answer::NotKept { .. })) =>
+            {
+                self.state = State::Unknown;
+                self.completed_at = None;
+                self.answer = None;
+                Settled::Done
+            }
+            _ => Settled::Stale,
+        }
+    }
+
+    /// Extends the lease of the holder of `fence`. A holder that was thought
+    /// lost, while nobody was granted since, runs again.
+    pub fn renew(&mut self, fence: Fence, now: Timestamp) -> Settled {
+        if !self.is_held_by(fence) {
+            return Settled::Stale;
+        }
+        self.state = State::Running;
+        self.until = now.plus(self.terms.lease);
+        Settled::Done
+    }
+
+    /// Settles an unknown operation by somebody's word. The new fence makes the
+    /// old holder stale.
+    pub fn resolve(&mut self, fence: Fence, word: &Resolution, now: Timestamp) {
+        self.fence = fence;
+        match word {
+            Resolution::Ran(reply) => {
+                let state = State::of_status(reply.status);
+                self.finish(state, Answer::Kept(reply.clone()), now);
+            }
+            Resolution::NotRun => self.free(now),
+        }
+    }
+
+    /// What becomes of a running operation when it is certain that its holder
+    /// is gone: as at the end of its lease, but now. `None` where it is free.
+    pub fn without_holder(&self, now: Timestamp) -> Option<Self> {
+        let mut record = self.clone();
+        match (self.terms.after_loss, self.delivered) {
+            (AfterLoss::Hold, _) => record.state = State::Unknown,
+            (AfterLoss::Free, true) => record.enqueue(now),
+            (AfterLoss::Free, false) => return None,
+        }
+        Some(record)
+    }
+
+    /// Lets a paused operation go on.
+    pub fn resume(&mut self, now: Timestamp) {
+        self.free(now);
+    }
+
+    /// Queued again at once where the gateway delivers it, else released.
+    fn free(&mut self, now: Timestamp) {
+        if self.delivered {
+            self.enqueue(now);
+        } else {
+            self.state = State::Released;
+            self.until = now.plus(self.terms.lease);
+        }
+    }
+
+    /// Queues the operation for delivery by the gateway.
+    pub fn enqueue(&mut self, due: Timestamp) {
+        self.delivered = true;
+        self.state = State::Queued;
+        self.until = due;
+    }
+
+    /// When queued work is due; `None` for all other.
+    pub fn due_at(&self) -> Option<Timestamp> {
+        let lost = self.state == State::Running && self.terms.after_loss == AfterLoss::Free;
+        (self.state == State::Queued || (self.delivered && lost)).then_some(self.until)
+    }
+
+    /// Whether queued work is due now.
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        self.due_at().is_some_and(|due| now >= due)
+    }
+
+    /// Whether time has made the record absent, and no holder can still speak
+    /// for it: its room may be reclaimed.
+    pub fn is_over(&self, now: Timestamp) -> bool {
+        self.state != State::Running && self.state_at(now).is_none()
+    }
+
+    /// What the holder of this record's last grant is told.
+    pub fn as_grant(&self) -> Grant {
+        Grant {
+            digest: self.digest,
+            id: self.id,
+            fence: self.fence,
+        }
+    }
+
+    /// Records an outcome, whoever tells it.
+    pub fn finish(&mut self, state: State, answer: Answer, now: Timestamp) {
+        self.state = state;
+        self.completed_at = Some(now);
+        self.answer = Some(answer);
+    }
+}
+
+/// What the holder says became of its claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settlement {
+    /// It ran; this is to be replayed.
+    Completed(Answer),
+    /// It failed for good; this is to be replayed.
+    Failed(Answer),
+    /// Nothing was done, or trying again was declared safe: the key is free.
+    Released,
+    /// Queued work that is to be tried again later.
+    Requeued {
+        /// How much later.
+        after: Duration,
+    },
+    /// It may have run, and nobody knows.
+    Lost,
+    /// Its attempts are used up.
+    Paused,
+}
+
+/// Whether a holder's word counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// It is recorded.
+    Done,
+    /// Somebody else was granted since, or resolved or purged it. Nothing changed.
+    Stale,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::caller::Caller;
+    use crate::fingerprint::Algorithm;
+    use crate::identity::Endpoint;
+    use crate::key::Key;
+
+    /// When sample records were written.
+    pub(crate) const START: Timestamp = Timestamp::from_unix_ms(1_700_000_000_000);
+    pub(crate) const LEASE: Duration = Duration::from_secs(60);
+    pub(crate) const RETENTION: Duration = Duration::from_secs(3_600);
+    pub(crate) const REMEMBER: Duration = Duration::from_secs(7_200);
+
+    const MOMENT: Duration = Duration::from_millis(1);
+    const HELD: Fence = Fence(7);
+
+    pub(crate) fn fingerprint(number: u8) -> Fingerprint {
+        Fingerprint {
+            algorithm: Algorithm::Json1,
+            digest: [number; 32],
+            sender: [0; 16],
+        }
+    }
+
+    /// A record that came into this state at [`START`].
+    pub(crate) fn record(state: State, after_loss: AfterLoss) -> Record {
+        let identity = Identity {
+            caller: Caller::local(),
+            endpoint: Endpoint::new("payments.create"),
+            key: Key::parse("k").expect("a good key"),
+        };
+        let digest = identity.digest();
+        let finished = matches!(state, State::Completed | State::Failed);
+        Record {
+            id: OperationId::new(&digest, 1),
+            digest,
+            identity,
+            fingerprint: fingerprint(1),
+            terms: Terms {
+                class: "interactive".into(),
+                lease: LEASE,
+                retention: RETENTION,
+                remember: REMEMBER,
+                after_loss,
+            },
+            state,
+            fence: HELD,
+            attempt: Attempt(1),
+            attempts: 1,
+            delivered: false,
+            created_at: START,
+            until: START.plus(LEASE),
+            completed_at: finished.then_some(START),
+            answer: finished.then(|| kept(200)),
+        }
+    }
+
+    fn kept(status: u16) -> Answer {
+        Answer::Kept(Arc::new(Reply {
+            status,
+            headers: Vec::new(),
+            body: Bytes::new(),
+            trailers: Vec::new(),
+        }))
+    }
+
+    fn words() -> [Settlement; 6] {
+        [
+            Settlement::Completed(kept(201)),
+            Settlement::Failed(kept(422)),
+            Settlement::Released,
+            Settlement::Requeued { after: LEASE * 2 },
+            Settlement::Lost,
+            Settlement::Paused,
+        ]
+    }
+
+    /// What each of the [`words`] leads to; a dash where it is stale.
+    fn outcomes(record: &Record, fence: Fence, now: Timestamp) -> String {
+        let outcome = |word: &Settlement| {
+            let mut after = record.clone();
+            match after.settle(fence, word, now) {
+                Settled::Done => format!("{:?}", after.state),
+                Settled::Stale => {
+                    assert_eq!(after, *record, "a stale word changed something: {word:?}");
+                    "-".to_owned()
+                }
+            }
+        };
+        words().each_ref().map(outcome).join(" ")
+    }
+
+    #[rstest]
+    #[case::running(State::Running, "Completed Failed Released Released Unknown Paused")]
+    #[case::unknown(State::Unknown, "Completed Failed Released Released Unknown Paused")]
+    #[case::completed(State::Completed, "Completed - - - - -")]
+    #[case::failed(State::Failed, "- Failed - - - -")]
+    #[case::released(State::Released, "- - Released Released - -")]
+    #[case::paused(State::Paused, "- - - - - Paused")]
+    fn settling(#[case] state: State, #[case] want: &str) {
+        let record = record(state, AfterLoss::Hold);
+        assert_eq!(outcomes(&record, HELD, START), want);
+        assert_eq!(
+            outcomes(&record, Fence(6), START),
+            "- - - - - -",
+            "a lower fence"
+        );
+        assert_eq!(
+            outcomes(&record, Fence(8), START),
+            "- - - - - -",
+            "a higher fence"
+        );
+    }
+
+    #[rstest]
+    #[case::running(State::Running, "Completed Failed Released Queued Unknown Paused")]
+    #[case::unknown(State::Unknown, "Completed Failed Released Queued Unknown Paused")]
+    #[case::queued(State::Queued, "- - - Queued - -")]
+    #[case::released(State::Released, "- - Released - - -")]
+    #[case::paused(State::Paused, "- - - - - Paused")]
+    fn settling_a_delivery(#[case] state: State, #[case] want: &str) {
+        let mut record = record(state, AfterLoss::Hold);
+        record.delivered = true;
+        assert_eq!(outcomes(&record, HELD, START), want);
+        assert_eq!(outcomes(&record, Fence(6), START), "- - - - - -");
+    }
+
+    #[rstest]
+    #[case::late(
+        State::Running,
+        LEASE,
+        "Completed Failed Released Released Unknown Paused"
+    )]
+    #[case::released_and_gone(State::Released, LEASE, "- - - - - -")]
+    #[case::expired(State::Completed, RETENTION, "Completed - - - - -")]
+    #[case::forgotten(State::Completed, REMEMBER, "- - - - - -")]
+    fn settling_later(#[case] state: State, #[case] later: Duration, #[case] want: &str) {
+        for after_loss in [AfterLoss::Hold, AfterLoss::Free] {
+            let record = record(state, after_loss);
+            assert_eq!(outcomes(&record, HELD, START.plus(later)), want);
+        }
+    }
+
+    #[test]
+    fn settling_what_was_not_kept_as_lost_makes_it_unknown() {
+        for state in [State::Completed, State::Failed] {
+            let mut record = record(state, AfterLoss::Hold);
+            record.answer = Some(Answer::NotKept { status: 200 });
+            assert_eq!(record.settle(HELD, &Settlement::Lost, START), Settled::Done);
+            assert_eq!(
+                (record.state, record.answer, record.completed_at),
+                (State::Unknown, None, None)
+            );
+        }
+    }
+
+    #[test]
+    fn settling_keeps_the_time_and_the_answer() {
+        let mut record = record(State::Running, AfterLoss::Hold);
+        let now = START.plus(MOMENT);
+        record.settle(HELD, &Settlement::Failed(kept(404)), now);
+        assert_eq!(
+            (record.completed_at, &record.answer),
+            (Some(now), &Some(kept(404)))
+        );
+        assert_eq!(record.expires_at(), Some(now.plus(RETENTION)));
+        assert_eq!(record.forgotten_at(), Some(now.plus(REMEMBER)));
+        record.settle(HELD, &Settlement::Failed(kept(400)), now.plus(LEASE));
+        assert_eq!(
+            (record.completed_at, record.answer),
+            (Some(now), Some(kept(404)))
+        );
+    }
+
+    #[rstest]
+    #[case::running(State::Running, AfterLoss::Hold, LEASE - MOMENT, Some(State::Running))]
+    #[case::lost(State::Running, AfterLoss::Hold, LEASE, Some(State::Unknown))]
+    #[case::running_freely(State::Running, AfterLoss::Free, LEASE - MOMENT, Some(State::Running))]
+    #[case::freed(State::Running, AfterLoss::Free, LEASE, None)]
+    #[case::released(State::Released, AfterLoss::Hold, LEASE - MOMENT, Some(State::Released))]
+    #[case::released_and_gone(State::Released, AfterLoss::Hold, LEASE, None)]
+    #[case::completed(State::Completed, AfterLoss::Hold, RETENTION - MOMENT, Some(State::Completed))]
+    #[case::expired(State::Completed, AfterLoss::Hold, RETENTION, Some(State::Expired))]
+    #[case::failed(State::Failed, AfterLoss::Hold, RETENTION - MOMENT, Some(State::Failed))]
+    #[case::failed_and_expired(State::Failed, AfterLoss::Hold, REMEMBER - MOMENT, Some(State::Expired))]
+    #[case::forgotten(State::Failed, AfterLoss::Hold, REMEMBER, None)]
+    #[case::unknown_for_ever(State::Unknown, AfterLoss::Hold, REMEMBER * 1_000, Some(State::Unknown))]
+    #[case::paused_for_ever(State::Paused, AfterLoss::Free, REMEMBER * 1_000, Some(State::Paused))]
+    #[case::queued_for_ever(State::Queued, AfterLoss::Hold, REMEMBER * 1_000, Some(State::Queued))]
+    fn states_over_time(
+        #[case] state: State,
+        #[case] after_loss: AfterLoss,
+        #[case] later: Duration,
+        #[case] want: Option<State>,
+    ) {
+        let record = Arc::new(record(state, after_loss));
+        let now = START.plus(later);
+        assert_eq!(record.state_at(now), want);
+        assert_eq!(record.seen_at(now).map(|seen| seen.state), want);
+        let reclaimed = want.is_none() && state != State::Running;
+        assert_eq!(record.is_over(now), reclaimed, "its holder may still come");
+    }
+
+    #[rstest]
+    #[case::held(AfterLoss::Hold, Some(State::Unknown), None)]
+    #[case::freed(AfterLoss::Free, Some(State::Queued), Some(LEASE))]
+    fn delivery_after_its_lease(
+        #[case] after_loss: AfterLoss,
+        #[case] want: Option<State>,
+        #[case] due: Option<Duration>,
+    ) {
+        let mut record = record(State::Running, after_loss);
+        record.delivered = true;
+        assert_eq!(record.state_at(START.plus(LEASE)), want);
+        assert_eq!(record.due_at(), due.map(|span| START.plus(span)));
+        assert_eq!(record.is_due(START.plus(LEASE)), due.is_some());
+        assert!(!record.is_due(START.plus(LEASE - MOMENT)));
+        let alone = record.without_holder(START).map(|record| record.state);
+        assert_eq!(alone, want, "as at the end of the lease");
+    }
+
+    #[test]
+    fn expired_reply_is_not_shown() {
+        let record = Arc::new(record(State::Completed, AfterLoss::Hold));
+        let seen = record
+            .seen_at(START.plus(RETENTION))
+            .expect("still remembered");
+        assert_eq!(seen.answer, Some(Answer::Gone { status: 200 }));
+    }
+
+    #[rstest]
+    #[case::running(State::Running, Settled::Done)]
+    #[case::thought_lost(State::Unknown, Settled::Done)]
+    #[case::completed(State::Completed, Settled::Stale)]
+    #[case::released(State::Released, Settled::Stale)]
+    #[case::paused(State::Paused, Settled::Stale)]
+    #[case::queued(State::Queued, Settled::Stale)]
+    fn renewing(#[case] state: State, #[case] want: Settled) {
+        let mut renewed = record(state, AfterLoss::Hold);
+        let now = START.plus(LEASE * 3);
+        assert_eq!(renewed.renew(Fence(6), now), Settled::Stale);
+        assert_eq!(renewed, record(state, AfterLoss::Hold));
+        assert_eq!(renewed.renew(HELD, now), want);
+        if want == Settled::Done {
+            assert_eq!(
+                (renewed.state, renewed.until),
+                (State::Running, now.plus(LEASE))
+            );
+        }
+    }
+
+    #[rstest]
+    #[case::ran(Resolution::Ran(Arc::new(Reply { status: 201, headers: vec![], body: Bytes::new(), trailers: vec![] })), false, State::Completed)]
+    #[case::ran_and_failed(Resolution::Ran(Arc::new(Reply { status: 400, headers: vec![], body: Bytes::new(), trailers: vec![] })), false, State::Failed)]
+    #[case::not_run(Resolution::NotRun, false, State::Released)]
+    #[case::delivery_not_run(Resolution::NotRun, true, State::Queued)]
+    fn resolving(#[case] word: Resolution, #[case] delivered: bool, #[case] want: State) {
+        let mut record = record(State::Unknown, AfterLoss::Hold);
+        record.delivered = delivered;
+        record.resolve(Fence(8), &word, START);
+        assert_eq!((record.state, record.fence), (want, Fence(8)));
+        assert_eq!(
+            outcomes(&record, HELD, START),
+            "- - - - - -",
+            "the old holder"
+        );
+    }
+}

@@ -1,0 +1,345 @@
+//! The narrow waist: what every store promises.
+//!
+//! Each method of [`Store`] is one atomic step. Nothing is acknowledged before
+//! it is durable, as far as the store is durable at all. An error means that
+//! the fate of the step is not known: the caller may repeat it, because each
+//! step is recognised when it comes again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::class::Terms;
+use crate::clock::Timestamp;
+use crate::fingerprint::Fingerprint;
+use crate::identity::{Digest, Identity, OperationId};
+use crate::judge::Standing;
+use crate::record::{Attempt, Fence, Record, Reply, Settled, Settlement, State};
+
+/// The largest page of a listing.
+pub const PAGE_MAX: usize = 1_000;
+
+/// Why a store could not take a step.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// It is away, full or too slow; later it may be there again.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// What it holds under this key cannot be trusted. It is never taken for absent.
+    #[error("the store holds a damaged record: {0}")]
+    Damaged(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// What a claim asks.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// The digest of the identity.
+    pub digest: Digest,
+    /// Caller, endpoint and key.
+    pub identity: Identity,
+    /// What is asked for.
+    pub fingerprint: Fingerprint,
+    /// What the record will freeze of its class.
+    pub terms: Terms,
+    /// The holder's name for this claim.
+    pub attempt: Attempt,
+    /// The id that the operation gets if it is new.
+    pub id: OperationId,
+}
+
+impl Ask {
+    /// The record that this ask makes, before any grant. What was released or
+    /// lost keeps its id and its count of attempts; what is absent begins anew.
+    pub fn to_record_after(&self, before: Option<&Record>, now: Timestamp) -> Record {
+        let before = before.filter(|record| record.state_at(now).is_some());
+        Record {
+            id: before.map_or(self.id, |record| record.id),
+            digest: self.digest,
+            identity: self.identity.clone(),
+            fingerprint: self.fingerprint,
+            terms: self.terms.clone(),
+            state: State::Queued,
+            fence: Fence(0),
+            attempt: self.attempt,
+            attempts: before.map_or(0, |record| record.attempts),
+            delivered: false,
+            created_at: before.map_or(now, |record| record.created_at),
+            until: now,
+            completed_at: None,
+            answer: None,
+        }
+    }
+}
+
+/// What a claim is answered.
+#[derive(Clone, Debug)]
+pub enum Claim {
+    /// This attempt may run.
+    Granted(Grant),
+    /// It finished; here is the record with its answer.
+    Finished(Arc<Record>),
+    /// Another attempt runs, or it is queued.
+    Busy(Arc<Record>),
+    /// The key belongs to a different request. Nothing of that is told.
+    Mismatch,
+    /// It may have run.
+    Unknown(Arc<Record>),
+    /// Its attempts are used up.
+    Paused(Arc<Record>),
+    /// It finished and its reply is gone.
+    Expired(Arc<Record>),
+}
+
+impl Claim {
+    /// The answer for a known record as seen now; `None` where the claim is to
+    /// be granted anew.
+    pub fn known(standing: Standing, seen: Arc<Record>) -> Option<Self> {
+        match standing {
+            Standing::Free => None,
+            Standing::Ours => Some(Self::Granted(seen.as_grant())),
+            Standing::Mismatch => Some(Self::Mismatch),
+            Standing::Busy => Some(Self::Busy(seen)),
+            Standing::Finished => Some(Self::Finished(seen)),
+            Standing::Expired => Some(Self::Expired(seen)),
+            Standing::Unknown => Some(Self::Unknown(seen)),
+            Standing::Paused => Some(Self::Paused(seen)),
+        }
+    }
+}
+
+/// A granted claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The operation's digest.
+    pub digest: Digest,
+    /// The operation's id.
+    pub id: OperationId,
+    /// This grant's fence.
+    pub fence: Fence,
+}
+
+/// The store that every shape of the product stands on.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Asks for the right to run. One atomic step, judged by
+    /// [`judge`](crate::judge::judge) at the store's own time.
+    ///
+    /// A grant is durable when it is answered. The fence of a grant is higher
+    /// than that of every grant before it for this key, across release, purge
+    /// and restart. The same attempt asking again is granted again, under the
+    /// same fence.
+    async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError>;
+
+    /// Takes back a claim whose answer never came: if this attempt holds the
+    /// operation it is released, otherwise nothing happens.
+    async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError>;
+
+    /// Extends the holder's lease by the length in the record's terms.
+    async fn renew(&self, digest: &Digest, fence: Fence) -> Result<Settled, StoreError>;
+
+    /// Records what became of a claim. Durable when answered. A holder that
+    /// comes late while nobody was granted since is still heard, out of
+    /// `unknown` too; the same word again is [`Settled::Done`]; a stale fence
+    /// changes nothing.
+    async fn settle(
+        &self,
+        digest: &Digest,
+        fence: Fence,
+        settlement: Settlement,
+    ) -> Result<Settled, StoreError>;
+
+    /// The record as it stands now. An expired reply is not given.
+    async fn get(&self, digest: &Digest) -> Result<Option<Arc<Record>>, StoreError>;
+
+    /// The record with this id as it stands now.
+    async fn find(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError>;
+
+    /// Returns when the operation may have left `running`, or after `limit`.
+    /// A hint: look again afterwards.
+    async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError>;
+}
+
+/// Work that the gateway delivers itself.
+#[async_trait]
+pub trait Queue: Send + Sync + 'static {
+    /// Records an operation with its request in one durable step, due after
+    /// `after`. A known operation is answered as [`Store::claim`] would, and
+    /// nothing is recorded.
+    async fn enqueue(
+        &self,
+        ask: &Ask,
+        request: Bytes,
+        after: Duration,
+    ) -> Result<Enqueued, StoreError>;
+
+    /// Grants up to `limit` queued operations that are due, oldest first. Each
+    /// is `running` under a new fence when answered, and is given once.
+    async fn due(&self, limit: usize) -> Result<Vec<Due>, StoreError>;
+
+    /// When the next queued operation is due; `None` when nothing is queued.
+    async fn next_due(&self) -> Result<Option<Timestamp>, StoreError>;
+}
+
+/// What enqueueing is answered.
+#[derive(Clone, Debug)]
+pub enum Enqueued {
+    /// It is recorded and will be delivered.
+    Accepted(OperationId),
+    /// It was known already; never [`Claim::Granted`].
+    Known(Claim),
+}
+
+/// A queued operation whose turn has come.
+#[derive(Clone, Debug)]
+pub struct Due {
+    /// The right to run it.
+    pub grant: Grant,
+    /// The record.
+    pub record: Arc<Record>,
+    /// The request, as it was enqueued.
+    pub request: Bytes,
+}
+
+/// Looking into a store, and an operator's hand in it.
+#[async_trait]
+pub trait Inspect: Send + Sync + 'static {
+    /// Operations that match, the most recently claimed or settled first.
+    async fn list(&self, filter: &Filter, page: PageAsk) -> Result<Page, StoreError>;
+
+    /// Forgets an operation and raises its fence. Running work is forgotten
+    /// only by force.
+    async fn purge(&self, id: OperationId, force: Force) -> Result<Changed, StoreError>;
+
+    /// Settles an unknown operation by somebody's word and raises its fence.
+    async fn resolve(&self, id: OperationId, word: Resolution) -> Result<Changed, StoreError>;
+
+    /// Lets a paused operation go on: the next request runs it, or it is due at once.
+    async fn resume(&self, id: OperationId) -> Result<Changed, StoreError>;
+
+    /// Reclaims room from what is over, at most about `limit` operations of it,
+    /// and tells how many. Never blocks a key, never changes an answer.
+    async fn sweep(&self, limit: usize) -> Result<usize, StoreError>;
+
+    /// How much there is.
+    async fn stats(&self) -> Result<Stats, StoreError>;
+}
+
+/// Which operations to list; what is `None` matches all.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// By tenant.
+    pub tenant: Option<String>,
+    /// By project.
+    pub project: Option<String>,
+    /// By endpoint.
+    pub endpoint: Option<String>,
+    /// By state as it stands now.
+    pub state: Option<State>,
+    /// By raw key.
+    pub key: Option<String>,
+    /// Created at or after.
+    pub since: Option<Timestamp>,
+    /// Created before.
+    pub before: Option<Timestamp>,
+}
+
+impl Filter {
+    /// Whether a record, as seen now, matches.
+    pub fn matches(&self, record: &Record) -> bool {
+        fn is(want: Option<&String>, got: &str) -> bool {
+            want.is_none_or(|want| want == got)
+        }
+        is(self.tenant.as_ref(), record.identity.caller.tenant())
+            && is(self.project.as_ref(), record.identity.caller.project())
+            && is(self.endpoint.as_ref(), record.identity.endpoint.as_str())
+            && is(self.key.as_ref(), record.identity.key.as_str())
+            && self.state.is_none_or(|want| want == record.state)
+            && self.since.is_none_or(|since| record.created_at >= since)
+            && self.before.is_none_or(|before| record.created_at < before)
+    }
+}
+
+/// Which page of a listing.
+#[derive(Clone, Copy, Debug)]
+pub struct PageAsk {
+    /// How many at most; capped at [`PAGE_MAX`].
+    pub limit: usize,
+    /// Where the page before ended.
+    pub after: Option<Cursor>,
+}
+
+/// A place in a listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor(pub u64);
+
+/// A page of a listing.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// The records, without the bodies of their replies being promised.
+    pub records: Vec<Arc<Record>>,
+    /// Where the next page begins; `None` at the end.
+    pub next: Option<Cursor>,
+}
+
+/// Whether running work may be forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Force {
+    /// Refuse while it runs.
+    No,
+    /// Forget it even then.
+    Yes,
+}
+
+/// Somebody's word on an unknown outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// It ran, and this was the reply.
+    Ran(Arc<Reply>),
+    /// It did not run and never will under this fence or a lower one.
+    NotRun,
+}
+
+/// What an operator's change came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// It is done.
+    Done,
+    /// There is no such operation.
+    Absent,
+    /// Its state does not allow it.
+    Refused(State),
+}
+
+/// How much a store holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Operations that run.
+    pub running: u64,
+    /// Operations that wait for delivery.
+    pub queued: u64,
+    /// Operations that may have run.
+    pub unknown: u64,
+    /// Operations whose attempts are used up.
+    pub paused: u64,
+    /// All operations on record.
+    pub operations: u64,
+    /// Bytes on disk, or in memory where there is no disk.
+    pub bytes: u64,
+}
+
+impl Stats {
+    /// Counts one operation that stands like this.
+    pub fn count(&mut self, state: State) {
+        self.operations += 1;
+        match state {
+            State::Running => self.running += 1,
+            State::Queued => self.queued += 1,
+            State::Unknown => self.unknown += 1,
+            State::Paused => self.paused += 1,
+            State::Completed | State::Failed | State::Released | State::Expired => {}
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Sending a request on to the upstream, and its answer back.
+//!
+//! The upstream hears from us, and only from us, who sends and under which
+//! grant. On a protected request the answer must say whether anything can have
+//! happened: that is `Unanswered`'s business, and `upstream`'s to know.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{Request, Response, StatusCode, Uri, Version};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use onceward_core::caller::Caller;
+use onceward_http::body::{self, Body};
+use onceward_http::fields;
+use onceward_http::problem::{Code, Problem};
+use onceward_http::run::{Granted, Unanswered};
+use tokio_util::task::TaskTracker;
+
+use crate::metrics::Metrics;
+use crate::passing::Passing;
+use crate::upstream::{RequestBody, SendError, Upstream};
+
+const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// Sends requests to one upstream.
+pub(crate) struct Forwarder {
+    upstream: Arc<Upstream>,
+    metrics: Arc<Metrics>,
+    /// How long a client may pause within a body that streams through.
+    pause_max: Duration,
+    /// How long the upstream may take to begin its answer.
+    timeout: Duration,
+    /// Upgraded connections, to be waited for at the end.
+    tunnels: TaskTracker,
+}
+
+impl Forwarder {
+    pub(crate) fn new(
+        upstream: Arc<Upstream>,
+        metrics: Arc<Metrics>,
+        timeout: Duration,
+        pause_max: Duration,
+    ) -> Self {
+        Self {
+            upstream,
+            metrics,
+            pause_max,
+            timeout,
+            tunnels: TaskTracker::new(),
+        }
+    }
+
+    /// Sends a protected request once, in the name of its grant.
+    pub(crate) async fn protected(
+        &self,
+        request: Request<Bytes>,
+        granted: Option<Granted>,
+        peer: SocketAddr,
+    ) -> Result<Response<Body>, Unanswered> {
+        let (mut parts, body) = request.into_parts();
+        prepare(&mut parts, peer);
+        let headers = &mut parts.headers;
+        headers.insert(
+            header::ACCEPT_ENCODING,
+            HeaderValue::from_static("identity"),
+        );
+        headers.remove(header::CONTENT_LENGTH);
+        headers.remove(fields::PREFER);
+        if let Some(granted) = granted {
+            introduce(headers, &granted);
+        }
+        fail::fail_point!("before-connect", |_| std::process::abort());
+        let sent = self.send(Request::from_parts(parts, body)).await;
+        fail::fail_point!("after-sent", |_| std::process::abort());
+        match sent {
+            Ok(response) => Ok(response),
+            Err(SendError::NotSent(cause)) => Err(Unanswered::NotSent(Box::new(cause))),
+            Err(SendError::Lost(cause)) => Err(Unanswered::Lost(Box::new(cause))),
+        }
+    }
+
+    /// Passes an unprotected request through, streaming both ways.
+    pub(crate) async fn pass(
+        &self,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+    ) -> Result<Response<Body>, Problem> {
+        if asks_for_upgrade(&request) {
+            return self.upgrade(request, peer).await;
+        }
+        let (mut parts, body) = request.into_parts();
+        prepare(&mut parts, peer);
+        let body = Passing::new(body, self.pause_max);
+        let fault = body.fault();
+        let request = Request::from_parts(parts, body::boxed(body));
+        match tokio::time::timeout(self.timeout, self.send(request)).await {
+            Ok(Ok(mut response)) => {
+                fields::strip_hop_by_hop(response.headers_mut());
+                Ok(response)
+            }
+            Ok(Err(_)) if fault.is_the_clients() => Err(Problem::new(
+                Code::BadRequest,
+                "The request's body broke off or is malformed.",
+            )),
+            Ok(Err(error)) => Err(unanswered(&error)),
+            Err(_) => Err(no_answer()),
+        }
+    }
+
+    async fn send<B: Into<RequestBody>>(
+        &self,
+        request: Request<B>,
+    ) -> Result<Response<Body>, SendError> {
+        let start = Instant::now();
+        let response = self.upstream.send(request).await?;
+        self.metrics.upstream_took(start.elapsed());
+        Ok(response.map(body::boxed))
+    }
+
+    /// Passes a request for another protocol, and the protocol if it is granted.
+    async fn upgrade(
+        &self,
+        mut request: Request<Incoming>,
+        peer: SocketAddr,
+    ) -> Result<Response<Body>, Problem> {
+        let protocol = request.headers().get(header::UPGRADE).cloned();
+        let client = hyper::upgrade::on(&mut request);
+        let (mut parts, _) = request.into_parts();
+        prepare(&mut parts, peer);
+        switch_to(&mut parts.headers, protocol);
+        let request = Request::from_parts(parts, RequestBody::Empty);
+        let sent = tokio::time::timeout(self.timeout, self.upstream.send(request)).await;
+        let mut response = match sent {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(unanswered(&error)),
+            Err(_) => return Err(no_answer()),
+        };
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            fields::strip_hop_by_hop(response.headers_mut());
+            // The head asked for another protocol, so `framing` has stopped
+            // watching: this connection must not carry another request.
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+            return Ok(response.map(body::boxed));
+        }
+        let protocol = response.headers().get(header::UPGRADE).cloned();
+        let server = hyper::upgrade::on(&mut response);
+        self.tunnels.spawn(async move {
+            let (Ok(client), Ok(server)) = tokio::join!(client, server) else {
+                return;
+            };
+            let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
+            // A tunnel that breaks has ended; both sides have noticed.
+            let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+        });
+        fields::strip_hop_by_hop(response.headers_mut());
+        switch_to(response.headers_mut(), protocol);
+        Ok(response.map(body::boxed))
+    }
+}
+
+fn asks_for_upgrade(request: &Request<Incoming>) -> bool {
+    request.version() == Version::HTTP_11
+        && request.headers().contains_key(header::UPGRADE)
+        && fields::connection_options(request.headers()).contains(&header::UPGRADE)
+}
+
+fn switch_to(headers: &mut HeaderMap, protocol: Option<HeaderValue>) {
+    if let Some(protocol) = protocol {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, protocol);
+    }
+}
+
+/// Makes a request ours: what belongs to the client's connection, what only we
+/// may say and what could be mistaken for it goes; where it came from is said.
+fn prepare(parts: &mut Parts, peer: SocketAddr) {
+    let takes_trailers = parts
+        .headers
+        .get(header::TE)
+        .is_some_and(|te| te.as_bytes() == b"trailers");
+    let host = host(parts);
+    let headers = &mut parts.headers;
+    fields::strip_hop_by_hop(headers);
+    headers.remove(header::EXPECT);
+    for name in &fields::FROM_GATEWAY_ONLY {
+        headers.remove(name);
+    }
+    for name in foreign(headers) {
+        headers.remove(name);
+    }
+    if takes_trailers {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+    let ip = HeaderValue::try_from(peer.ip().to_string()).expect("an address is visible ASCII");
+    headers.insert(X_FORWARDED_FOR, ip);
+    headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+    if let Some(host) = host {
+        headers.insert(X_FORWARDED_HOST, host.clone());
+        headers.insert(header::HOST, host);
+    }
+    // Only the path: the upstream is ours to choose, not the client's.
+    let path = parts.uri.path_and_query().cloned();
+    parts.uri = path.map_or_else(|| Uri::from_static("/"), Uri::from);
+    parts.version = Version::HTTP_11;
+}
+
+fn host(parts: &Parts) -> Option<HeaderValue> {
+    match parts.headers.get(header::HOST) {
+        Some(host) => Some(host.clone()),
+        None => HeaderValue::try_from(parts.uri.authority()?.as_str()).ok(),
+    }
+}
+
+/// Names that claim a proxy's knowledge, and names with an underscore, which
+/// many upstreams read as if it were a hyphen.
+fn foreign(headers: &HeaderMap) -> Vec<HeaderName> {
+    headers
+        .keys()
+        .filter(|name| {
+            let text = name.as_str();
+            **name == FORWARDED || text.starts_with("x-forwarded-") || text.contains('_')
+        })
+        .cloned()
+        .collect()
+}
+
+/// Tells the upstream who sends and under which grant.
+fn introduce(headers: &mut HeaderMap, granted: &Granted) {
+    let mut say = |name: HeaderName, value: String| {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(name, value);
+        }
+    };
+    say(fields::IDEMPOTENCY_KEY, granted.name.clone());
+    say(fields::IDEMPOTENCY_FENCE, granted.fence.0.to_string());
+    say(fields::OPERATION_ID, granted.id.to_string());
+    introduce_caller(&granted.caller, say);
+}
+
+fn introduce_caller(caller: &Caller, mut say: impl FnMut(HeaderName, String)) {
+    say(fields::TENANT_ID, caller.tenant().to_owned());
+    say(fields::PROJECT_ID, caller.project().to_owned());
+    say(fields::SUBJECT, caller.subject().to_string());
+}
+
+fn unanswered(error: &SendError) -> Problem {
+    tracing::warn!(%error, "an unprotected request has no answer");
+    match error {
+        SendError::NotSent(_) => Problem::new(
+            Code::UpstreamUnreachable,
+            "The upstream could not be reached. Nothing was sent.",
+        )
+        .retry_after(1),
+        SendError::Lost(_) => no_answer(),
+    }
+}
+
+fn no_answer() -> Problem {
+    Problem::new(
+        Code::OutcomeUnknown,
+        "The request was sent without protection and no answer came: it may have run.",
+    )
+    .with_status(StatusCode::GATEWAY_TIMEOUT)
+}

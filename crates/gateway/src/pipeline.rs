@@ -1,0 +1,191 @@
+//! The life of a request, top to bottom.
+//!
+//! Each step takes what the step before returned, so none can be skipped:
+//! screen, route, authenticate, read; then identify, claim, forward and record,
+//! which are one function shared with the tower layer; then respond.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, header};
+use hyper::body::Incoming;
+use onceward_core::caller::Caller;
+use onceward_core::class::Class;
+use onceward_core::identity::Endpoint;
+use onceward_core::key::{Key, KeyError};
+use onceward_http::body::Body;
+use onceward_http::fields::IDEMPOTENCY_KEY;
+use onceward_http::problem::{Code, Problem};
+use onceward_http::read::read;
+use onceward_http::recovery::{Recovery, recover};
+use onceward_http::run::{Call, Ended, Protection, run};
+
+use crate::access::{Access, Source};
+use crate::forward::Forwarder;
+use crate::metrics::{Metrics, RouteMetrics};
+use crate::pages;
+use crate::screen::screen;
+
+/// Everything that a request meets on its way.
+pub(crate) struct Pipeline {
+    pub(crate) protection: Arc<Protection>,
+    pub(crate) class: Arc<Class>,
+    pub(crate) caller: Caller,
+    pub(crate) forwarder: Arc<Forwarder>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) route_metrics: RouteMetrics,
+    pub(crate) access: Access,
+    pub(crate) body_limit: usize,
+    pub(crate) body_deadline: Duration,
+}
+
+/// Where a request goes.
+enum Route {
+    /// Through, untouched.
+    Pass,
+    /// To a page of our own.
+    Page(&'static str),
+    /// To the reply of an earlier one.
+    Recover,
+    /// Through, at most once.
+    Protect(Key),
+}
+
+impl Pipeline {
+    /// Answers a request.
+    pub(crate) async fn serve(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+    ) -> Response<Body> {
+        let start = Instant::now();
+        let site = site(&request);
+        let path = request.uri().path().to_owned();
+        let answer = self.answer(request, peer).await;
+        self.metrics.request_took(start.elapsed());
+        answer.unwrap_or_else(|problem| problem.to_response(&site, &path))
+    }
+
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+    ) -> Result<Response<Body>, Problem> {
+        screen(&request)?;
+        let key = match self.route(&request) {
+            Ok(Route::Pass) => return self.forwarder.pass(request, peer).await,
+            Ok(Route::Page(page)) => return Ok(pages::answer(page)),
+            Ok(Route::Recover) => return self.recover(&request).await,
+            Ok(Route::Protect(key)) => key,
+            Err(error) => return Err(self.refuse_key(error)),
+        };
+        self.route_metrics.key_present();
+        let caller = self.authenticate(&request);
+        let request = self.read(request).await?;
+        let call = Call {
+            endpoint: endpoint(request.method(), request.uri().path()),
+            class: self.class.clone(),
+            caller,
+            key,
+            request,
+        };
+        let access = self.access.begin(&call);
+        let forwarder = self.forwarder.clone();
+        // Identify, claim, forward, record.
+        let ended = run(&self.protection, call, move |request, granted| async move {
+            forwarder.protected(request, granted, peer).await
+        })
+        .await;
+        self.access.end(access, &ended);
+        self.respond(ended)
+    }
+
+    /// Where nothing is configured, POST and PATCH are `ACCEPTED`.
+    fn route(&self, request: &Request<Incoming>) -> Result<Route, KeyError> {
+        let path = request.uri().path();
+        match *request.method() {
+            Method::POST | Method::PATCH => {
+                let lines = request.headers().get_all(IDEMPOTENCY_KEY);
+                match Key::from_header(lines.iter().map(HeaderValue::as_bytes))? {
+                    Some(key) => Ok(Route::Protect(key)),
+                    None => {
+                        self.route_metrics.key_missing();
+                        Ok(Route::Pass)
+                    }
+                }
+            }
+            Method::GET | Method::HEAD => Ok(match pages::find(path) {
+                Some(page) => Route::Page(page),
+                None if Recovery::parse(path).is_some() => Route::Recover,
+                None => Route::Pass,
+            }),
+            _ => Ok(Route::Pass),
+        }
+    }
+
+    /// Where nothing is configured there is one caller; what clients send to
+    /// identify themselves joins the fingerprint instead.
+    fn authenticate(&self, _request: &Request<Incoming>) -> Caller {
+        self.caller.clone()
+    }
+
+    /// The whole body, before any claim: what breaks off here leaves no trace.
+    async fn read(&self, request: Request<Incoming>) -> Result<Request<Bytes>, Problem> {
+        let (parts, body) = request.into_parts();
+        let reading = read(body, self.body_limit);
+        match tokio::time::timeout(self.body_deadline, reading).await {
+            Ok(body) => Ok(Request::from_parts(parts, body?)),
+            Err(_) => Err(Problem::new(
+                Code::BadRequest,
+                format!("The request's body did not come within {:?}.", self.body_deadline),
+            )),
+        }
+    }
+
+    async fn recover(&self, request: &Request<Incoming>) -> Result<Response<Body>, Problem> {
+        let caller = self.authenticate(request);
+        let Some(recovery) = Recovery::parse(request.uri().path()) else {
+            return Err(Problem::new(Code::NoOperation, "There is no such operation."));
+        };
+        let endpoints = [Method::POST, Method::PATCH].map(|m| endpoint(&m, recovery.path));
+        let key = recovery.key.clone().ok();
+        let ended = recover(
+            &self.protection,
+            &self.class,
+            &caller,
+            &endpoints,
+            recovery,
+            request.headers(),
+        )
+        .await;
+        self.access.recovered(&caller, key.as_ref(), &endpoints[0], &ended);
+        self.respond(ended)
+    }
+
+    fn respond(&self, ended: Ended) -> Result<Response<Body>, Problem> {
+        self.route_metrics.ended(ended.outcome);
+        ended.answer
+    }
+
+    fn refuse_key(&self, error: KeyError) -> Problem {
+        self.metrics.invalid_key(&self.route_metrics, error.reason());
+        self.access.refused_key(&self.caller, Source::Header, error);
+        Problem::invalid_key(error)
+    }
+}
+
+fn endpoint(method: &Method, path: &str) -> Endpoint {
+    Endpoint::new(&format!("{method} {path}"))
+}
+
+/// Where the client thinks it is, for links to problem pages.
+fn site(request: &Request<Incoming>) -> String {
+    let host = request.headers().get(header::HOST);
+    let host = host.and_then(|host| host.to_str().ok());
+    match host.or_else(|| request.uri().authority().map(http::uri::Authority::as_str)) {
+        Some(host) => format!("http://{host}"),
+        None => String::new(),
+    }
+}

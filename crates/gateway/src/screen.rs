@@ -1,0 +1,135 @@
+//! Refusing what no proxy should pass on, before a route is even looked for.
+//!
+//! The bytes of the head were watched on the way in (`framing`); here the parsed
+//! request is judged: its method, target, host and connection options.
+
+use http::uri::Authority;
+use http::{HeaderMap, HeaderName, Method, Request, Version, header};
+use onceward_http::fields;
+use onceward_http::problem::{Code, Problem};
+
+/// Headers that were checked here and must reach the next step, so `Connection`
+/// may not name them as its own.
+const NOT_CONNECTION_OPTIONS: [HeaderName; 5] = [
+    header::AUTHORIZATION,
+    header::COOKIE,
+    header::HOST,
+    header::CONTENT_TYPE,
+    fields::IDEMPOTENCY_KEY,
+];
+
+/// Refuses a request that must not go any further.
+pub(crate) fn screen<B>(request: &Request<B>) -> Result<(), Problem> {
+    method(request.method())?;
+    target(request)?;
+    host(request)?;
+    connection(request.headers())
+}
+
+fn method(method: &Method) -> Result<(), Problem> {
+    if matches!(*method, Method::CONNECT | Method::TRACE) {
+        return Err(Problem::new(
+            Code::MethodNotAllowed,
+            format!("{method} is not served."),
+        ));
+    }
+    // `post` is another method than `POST`: it must not slip past a route for POST.
+    if method.as_str().bytes().any(|byte| byte.is_ascii_lowercase()) {
+        return Err(Problem::new(
+            Code::MethodNotAllowed,
+            "Methods are case-sensitive; the usual ones are upper case.",
+        ));
+    }
+    Ok(())
+}
+
+fn target<B>(request: &Request<B>) -> Result<(), Problem> {
+    let path = request.uri().path();
+    if !path.starts_with('/') && path != "*" {
+        return Err(bad("the request target is not a path"));
+    }
+    let query = request.uri().query().unwrap_or_default();
+    if !path.is_ascii() || !query.is_ascii() {
+        return Err(bad("the request target holds bytes outside ASCII; percent-encode them"));
+    }
+    escapes(path)?;
+    escapes(query)
+}
+
+/// Every `%` begins two hexadecimal digits, and none of them is a NUL.
+fn escapes(text: &str) -> Result<(), Problem> {
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            continue;
+        }
+        match (bytes.next(), bytes.next()) {
+            (Some(b'0'), Some(b'0')) => return Err(bad("the request target holds %00")),
+            (Some(a), Some(b)) if a.is_ascii_hexdigit() && b.is_ascii_hexdigit() => {}
+            _ => return Err(bad("a % in the request target is not followed by two hexadecimal digits")),
+        }
+    }
+    Ok(())
+}
+
+/// HTTP/1.1 needs exactly one good Host; HTTP/2 carries it in the target.
+fn host<B>(request: &Request<B>) -> Result<(), Problem> {
+    let mut lines = request.headers().get_all(header::HOST).iter();
+    match (lines.next(), lines.next()) {
+        (Some(_), Some(_)) => Err(bad("there is more than one Host")),
+        (Some(line), None) if line.is_empty() => Err(bad("the Host is empty")),
+        (Some(line), None) => match Authority::try_from(line.as_bytes()) {
+            Ok(host) if !host.as_str().contains('@') => Ok(()),
+            _ => Err(bad("the Host is not a host name with an optional port")),
+        },
+        (None, _) if request.version() == Version::HTTP_11 => Err(bad("the Host is missing")),
+        (None, _) => Ok(()),
+    }
+}
+
+fn connection(headers: &HeaderMap) -> Result<(), Problem> {
+    let options = fields::connection_options(headers);
+    match options.iter().find(|name| NOT_CONNECTION_OPTIONS.contains(name)) {
+        Some(name) => Err(bad(&format!("Connection names {name}, which is not its own"))),
+        None => Ok(()),
+    }
+}
+
+fn bad(what: &str) -> Problem {
+    Problem::new(Code::BadRequest, format!("The request is malformed: {what}."))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("/a/b?c=%20", true)]
+    #[case("/a%2Fb", true)]
+    #[case("/a%00b", false)]
+    #[case("/a%zzb", false)]
+    #[case("/a%2", false)]
+    #[case("/a?x=%", false)]
+    fn targets(#[case] target: &str, #[case] good: bool) {
+        let request = Request::builder()
+            .uri(target)
+            .header("host", "a")
+            .body(())
+            .expect("a request");
+        assert_eq!(screen(&request).is_ok(), good, "{target}");
+    }
+
+    #[rstest]
+    #[case("example.com", true)]
+    #[case("example.com:8080", true)]
+    #[case("[::1]:80", true)]
+    #[case("a/../b", false)]
+    #[case("user@a", false)]
+    #[case("", false)]
+    fn hosts(#[case] host: &str, #[case] good: bool) {
+        let request = Request::builder().header("host", host).body(()).expect("a request");
+        assert_eq!(screen(&request).is_ok(), good, "{host}");
+    }
+}

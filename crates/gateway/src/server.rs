@@ -1,0 +1,107 @@
+//! Accepting connections and serving HTTP/1 and HTTP/2 on them.
+//!
+//! Every connection has bounds: how long a head may take, how large it may be,
+//! how many streams it may hold. Draining lets what was begun end and closes
+//! what is idle.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+use crate::framing::{HEAD_BYTES_MAX, HEADERS_MAX, Watched};
+use crate::pipeline::Pipeline;
+
+/// How long a client may take for a request's head, and stay idle between two.
+const HEAD_DEADLINE: Duration = Duration::from_secs(30);
+/// How many requests one HTTP/2 connection may have under way.
+const STREAMS_MAX: u32 = 256;
+/// How long to rest when the process has no file descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves the pipeline on a listener until told to stop; returns when the last
+/// connection is done.
+pub(crate) async fn serve(listener: TcpListener, pipeline: Arc<Pipeline>, stop: CancellationToken) {
+    let http = builder();
+    let connections = GracefulShutdown::new();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                serve_one(&http, &connections, stream, peer, pipeline.clone());
+            }
+            Err(error) => pause_after(&error).await,
+        }
+    }
+    drop(listener);
+    connections.shutdown().await;
+}
+
+fn builder() -> auto::Builder<TokioExecutor> {
+    let mut http = auto::Builder::new(TokioExecutor::new());
+    http.http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_DEADLINE)
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .pipeline_flush(true);
+    http.http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(HEAD_BYTES_MAX as u32)
+        .keep_alive_interval(HEAD_DEADLINE);
+    http
+}
+
+fn serve_one(
+    http: &auto::Builder<TokioExecutor>,
+    connections: &GracefulShutdown,
+    stream: TcpStream,
+    peer: SocketAddr,
+    pipeline: Arc<Pipeline>,
+) {
+    // Without it small answers wait for the client's acknowledgement.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, %peer, "could not switch off delays");
+    }
+    let service = service_fn(move |request: Request<Incoming>| {
+        let pipeline = pipeline.clone();
+        async move { Ok::<_, Infallible>(pipeline.serve(request, peer).await) }
+    });
+    let io = TokioIo::new(Watched::new(stream));
+    let connection = http.serve_connection_with_upgrades(io, service).into_owned();
+    let connection = connections.watch(connection);
+    // `connections` waits for it at the end.
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(error, %peer, "a connection ended badly");
+        }
+    });
+}
+
+/// A connection that failed while it was accepted is nobody's concern; a lack
+/// of descriptors is, and must not make a busy loop.
+async fn pause_after(error: &io::Error) {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    if !matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionRefused | ConnectionReset
+    ) {
+        tracing::error!(%error, "cannot accept connections");
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
+}

@@ -1,0 +1,544 @@
+//! Raw servers on real sockets that answer, break off and close as told, and
+//! what each leaves the sender to believe.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http_body_util::channel::Channel;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rstest::rstest;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::mpsc;
+
+use super::*;
+
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npaid";
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A server that tells of every connection and hands it to `serve`.
+async fn server<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> Server
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let (accepted, connections) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            if accepted.send(()).is_err() {
+                return;
+            }
+            tokio::spawn(serve(stream));
+        }
+    });
+    Server {
+        address,
+        connections,
+    }
+}
+
+struct Server {
+    address: SocketAddr,
+    connections: mpsc::UnboundedReceiver<()>,
+}
+
+impl Server {
+    fn http1(&self) -> Upstream {
+        Upstream::parse(&format!("http://{}", self.address)).expect("an address")
+    }
+
+    fn http2(&self) -> Upstream {
+        Upstream::parse(&format!("h2c://{}", self.address)).expect("an address")
+    }
+
+    fn connections(&self) -> usize {
+        self.connections.len()
+    }
+}
+
+/// Reads a request whose body is `paid` or nothing. False at the end.
+async fn read_request(stream: &mut TcpStream) -> bool {
+    let mut seen = Vec::new();
+    loop {
+        if stream.read_buf(&mut seen).await.unwrap_or(0) == 0 {
+            return false;
+        }
+        if seen.ends_with(b"\r\n\r\n") && seen.starts_with(b"GET") || seen.ends_with(b"please") {
+            return true;
+        }
+    }
+}
+
+async fn answer_each(mut stream: TcpStream, answer: &'static [u8]) {
+    while read_request(&mut stream).await {
+        if stream.write_all(answer).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn request(method: Method, body: impl Into<RequestBody>) -> Request<RequestBody> {
+    Request::builder()
+        .method(method)
+        .uri("/payments")
+        .header(header::HOST, "shop.example")
+        .body(body.into())
+        .expect("a valid request")
+}
+
+fn post() -> Request<RequestBody> {
+    request(Method::POST, Bytes::from_static(b"please"))
+}
+
+async fn read(response: Response<ResponseBody>) -> Bytes {
+    let body = response.into_body().collect().await;
+    body.expect("a whole body").to_bytes()
+}
+
+fn pool(upstream: &Upstream) -> &Arc<http1::Pool> {
+    match &upstream.pool {
+        Pool::Http1(pool) => pool,
+        Pool::Http2(_) => panic!("an HTTP/1 upstream"),
+    }
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let wait = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let waited = tokio::time::timeout(PATIENCE, wait).await;
+    waited.unwrap_or_else(|_| panic!("waited in vain until {what}"));
+}
+
+fn assert_not_sent<T>(sent: Result<T, SendError>) {
+    match sent {
+        Err(SendError::NotSent(_)) => {}
+        Err(error @ SendError::Lost(_)) => panic!("not sent, but: {error}"),
+        Ok(_) => panic!("not sent, but answered"),
+    }
+}
+
+fn assert_lost<T>(sent: Result<T, SendError>) {
+    match sent {
+        Err(SendError::Lost(_)) => {}
+        Err(error @ SendError::NotSent(_)) => panic!("lost, but: {error}"),
+        Ok(_) => panic!("lost, but answered"),
+    }
+}
+
+#[rstest]
+#[case("http://127.0.0.1:3000")]
+#[case("http://localhost")]
+#[case("http://[::1]:3000/")]
+#[case("h2c://payments.internal:50051")]
+fn an_upstream_is_a_scheme_and_a_host(#[case] url: &str) {
+    Upstream::parse(url).expect("a valid upstream");
+}
+
+#[rstest]
+#[case(
+    "https://a",
+    "TLS to upstreams is not there yet: use http:// or h2c://"
+)]
+#[case("ftp://a", "an upstream begins with http:// or h2c://")]
+#[case("a:80", "an upstream begins with http:// or h2c://")]
+#[case("http://me@a", "an upstream names a host and, if need be, a port")]
+#[case("http://a/base", "an upstream has no path: requests keep their own")]
+#[case("http://a?q", "an upstream has no path: requests keep their own")]
+#[case("http://a b", "the upstream is not a URL")]
+#[case("", "the upstream is not a URL")]
+fn what_is_no_upstream_says_why(#[case] url: &str, #[case] why: &str) {
+    let error = Upstream::parse(url).expect_err("not an upstream");
+    assert_eq!(error.to_string(), why);
+}
+
+#[tokio::test]
+async fn nobody_listening_is_not_sent() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    drop(listener);
+    for scheme in ["http", "h2c"] {
+        let upstream = Upstream::parse(&format!("{scheme}://{address}")).expect("an address");
+        let sent = upstream.send(post()).await;
+        assert!(matches!(sent, Err(SendError::NotSent(Cause::Connect(_)))));
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_takes_too_long_is_not_sent() {
+    // Nobody accepts here, and the queue is soon full: then nothing answers.
+    let socket = TcpSocket::new_v4().expect("a socket");
+    let any = "127.0.0.1:0".parse().expect("an address");
+    socket.bind(any).expect("a free port");
+    let listener = socket.listen(1).expect("bound");
+    let address = listener.local_addr().expect("bound");
+    let mut queued = Vec::new();
+    let short = Duration::from_millis(100);
+    while let Ok(stream) = tokio::time::timeout(short, TcpStream::connect(address)).await {
+        queued.push(stream);
+    }
+    let upstream = Upstream::parse(&format!("http://{address}")).expect("an address");
+    let upstream = upstream.with_limits(Limits {
+        connect_timeout: short,
+        ..Limits::default()
+    });
+    let sent = upstream.send(post()).await;
+    assert!(matches!(
+        sent,
+        Err(SendError::NotSent(Cause::ConnectTimeout(_)))
+    ));
+}
+
+#[tokio::test]
+async fn a_new_connection_that_closes_before_a_byte_gives_the_request_back() {
+    let server = server(|stream| async move { drop(stream) }).await;
+    let upstream = server.http1();
+    let stream = upstream.dialer.dial().await.expect("somebody listens");
+    let tasks = upstream.dialer.tasks();
+    let connection = http1::Connection::open(stream, tasks).await;
+    let connection = connection.expect("a connection");
+    until("the connection is closed", || tasks.is_empty()).await;
+    let sent = connection.send(pool(&upstream), post()).await;
+    assert!(matches!(sent, http1::Sent::Returned(..)));
+}
+
+#[tokio::test]
+async fn a_request_that_was_read_and_not_answered_is_lost() {
+    let server = server(|mut stream| async move {
+        read_request(&mut stream).await;
+    })
+    .await;
+    assert_lost(server.http1().send(post()).await);
+}
+
+#[rstest]
+#[case::not_http(b"SMTP ready\r\n\r\n")]
+#[case::two_lengths(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab")]
+#[case::broken_off(b"HTTP/1.1 200 OK\r\nContent-Le")]
+#[tokio::test]
+async fn an_answer_that_is_none_is_lost(#[case] answer: &'static [u8]) {
+    let server = server(move |mut stream| async move {
+        read_request(&mut stream).await;
+        let _ = stream.write_all(answer).await;
+    })
+    .await;
+    assert_lost(server.http1().send(post()).await);
+}
+
+#[tokio::test]
+async fn an_answer_with_too_large_a_head_is_lost() {
+    let server = server(|mut stream| async move {
+        read_request(&mut stream).await;
+        let head = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(128 * 1024));
+        let _ = stream.write_all(head.as_bytes()).await;
+    })
+    .await;
+    assert_lost(server.http1().send(post()).await);
+}
+
+#[rstest]
+#[case::length(OK)]
+#[case::chunks(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\npaid\r\n0\r\n\r\n")]
+#[tokio::test]
+async fn requests_in_a_row_share_a_connection(#[case] answer: &'static [u8]) {
+    let server = server(move |stream| answer_each(stream, answer)).await;
+    let upstream = server.http1();
+    for _ in 0..10 {
+        let response = upstream.send(post()).await.expect("an answer");
+        assert_eq!(read(response).await, "paid");
+        until("it is back", || pool(&upstream).ready() == 1).await;
+    }
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_without_a_body_gives_its_connection_back_unread() {
+    let server = server(|stream| answer_each(stream, b"HTTP/1.1 204 No Content\r\n\r\n")).await;
+    let upstream = server.http1();
+    for _ in 0..3 {
+        let response = upstream.send(post()).await.expect("an answer");
+        assert_eq!(response.status(), StatusCode::NO_CONTENT);
+        until("it is back", || pool(&upstream).ready() == 1).await;
+    }
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn requests_at_once_have_a_connection_each_and_few_are_kept() {
+    let server = server(|stream| answer_each(stream, OK)).await;
+    let upstream = server.http1().with_limits(Limits {
+        idle_max: 2,
+        ..Limits::default()
+    });
+    let (a, b, c) = tokio::join!(
+        upstream.send(post()),
+        upstream.send(post()),
+        upstream.send(post())
+    );
+    assert_eq!(server.connections(), 3);
+    for response in [a, b, c] {
+        read(response.expect("an answer")).await;
+    }
+    until("they are back", || pool(&upstream).ready() == 2).await;
+}
+
+#[tokio::test]
+async fn a_connection_unused_for_too_long_is_not_used_again() {
+    let server = server(|stream| answer_each(stream, OK)).await;
+    let upstream = server.http1().with_limits(Limits {
+        idle_timeout: Duration::ZERO,
+        ..Limits::default()
+    });
+    for _ in 0..2 {
+        read(upstream.send(post()).await.expect("an answer")).await;
+        until("it is back", || pool(&upstream).ready() == 1).await;
+    }
+    assert_eq!(server.connections(), 2);
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_the_upstream_closed_is_replaced() {
+    let server = server(|mut stream| async move {
+        read_request(&mut stream).await;
+        let _ = stream.write_all(OK).await;
+    })
+    .await;
+    let upstream = server.http1();
+    for _ in 0..3 {
+        let response = upstream.send(post()).await.expect("an answer");
+        assert_eq!(read(response).await, "paid");
+        until("it is closed", || pool(&upstream).ready() == 0).await;
+    }
+    assert_eq!(server.connections(), 3);
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_is_an_error() {
+    let server = server(|mut stream| async move {
+        read_request(&mut stream).await;
+        let _ = stream
+            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\npai")
+            .await;
+    })
+    .await;
+    let upstream = server.http1();
+    let response = upstream.send(post()).await.expect("a head");
+    response
+        .into_body()
+        .collect()
+        .await
+        .expect_err("half a body");
+    assert_eq!(pool(&upstream).ready(), 0);
+}
+
+#[tokio::test]
+async fn a_body_that_nobody_reads_closes_its_connection() {
+    let (closed, mut closings) = mpsc::unbounded_channel();
+    let server = server(move |mut stream| {
+        let closed = closed.clone();
+        async move {
+            read_request(&mut stream).await;
+            let _ = stream
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\npai")
+                .await;
+            assert!(!read_request(&mut stream).await);
+            let _ = closed.send(());
+        }
+    })
+    .await;
+    let upstream = server.http1();
+    drop(upstream.send(post()).await.expect("a head"));
+    let closing = tokio::time::timeout(PATIENCE, closings.recv()).await;
+    assert_eq!(closing, Ok(Some(())));
+    assert_eq!(pool(&upstream).ready(), 0);
+}
+
+#[tokio::test]
+async fn a_connection_that_still_sends_takes_no_other_request() {
+    let server = server(|mut stream| async move {
+        let mut head = [0; 16];
+        let _ = stream.read_exact(&mut head).await;
+        let _ = stream.write_all(OK).await;
+        // Reads on, as long as there is something.
+        let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+    })
+    .await;
+    let upstream = server.http1();
+    let (unfinished, body) = Channel::<Bytes, BoxError>::new(1);
+    let response = upstream
+        .send(request(Method::POST, body.boxed_unsync()))
+        .await;
+    assert_eq!(read(response.expect("an early answer")).await, "paid");
+    read(upstream.send(post()).await.expect("another answer")).await;
+    assert_eq!(server.connections(), 2);
+    drop(unfinished);
+}
+
+#[tokio::test]
+async fn the_head_goes_as_the_caller_made_it() {
+    let (heads, mut seen) = mpsc::unbounded_channel();
+    let server = server(move |mut stream| {
+        let heads = heads.clone();
+        async move {
+            let mut head = vec![0; 1024];
+            let length = stream.read(&mut head).await.unwrap_or(0);
+            let _ = stream.write_all(OK).await;
+            let _ = heads.send(String::from_utf8_lossy(&head[..length]).into_owned());
+        }
+    })
+    .await;
+    let upstream = server.http1();
+    let mut absolute = post();
+    *absolute.uri_mut() = Uri::from_static("http://elsewhere/payments?x=1");
+    *absolute.version_mut() = http::Version::HTTP_2;
+    read(upstream.send(absolute).await.expect("an answer")).await;
+    assert_eq!(
+        seen.recv().await.as_deref(),
+        Some(
+            "POST /payments?x=1 HTTP/1.1\r\nhost: shop.example\r\ncontent-length: 6\r\n\r\nplease"
+        )
+    );
+}
+
+#[tokio::test]
+async fn an_upgraded_connection_is_the_callers() {
+    let server = server(|mut stream| async move {
+        read_request(&mut stream).await;
+        let head =
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
+        let _ = stream.write_all(head).await;
+        let (mut from, mut to) = stream.split();
+        let _ = tokio::io::copy(&mut from, &mut to).await;
+    })
+    .await;
+    let upstream = server.http1();
+    let mut request = request(Method::GET, RequestBody::Empty);
+    let headers = request.headers_mut();
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, HeaderValue::from_static("echo"));
+    let response = upstream.send(request).await.expect("an answer");
+    assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+    let upgraded = hyper::upgrade::on(response).await.expect("an upgrade");
+    let mut tunnel = TokioIo::new(upgraded);
+    tunnel.write_all(b"hello").await.expect("an open tunnel");
+    let mut echo = [0; 5];
+    tunnel.read_exact(&mut echo).await.expect("an echo");
+    assert_eq!(&echo, b"hello");
+    assert_eq!(pool(&upstream).ready(), 0);
+}
+
+#[tokio::test]
+async fn closing_waits_for_the_last_answer() {
+    let server = server(|stream| answer_each(stream, OK)).await;
+    let upstream = server.http1();
+    let (first, second) = tokio::join!(upstream.send(post()), upstream.send(post()));
+    read(first.expect("an answer")).await;
+    let closing = upstream.close();
+    tokio::pin!(closing);
+    let early = tokio::time::timeout(Duration::from_millis(50), &mut closing).await;
+    assert!(early.is_err(), "an answer is still being read");
+    read(second.expect("an answer")).await;
+    let waited = tokio::time::timeout(PATIENCE, closing).await;
+    waited.expect("the last answer was read");
+}
+
+/// An HTTP/2 server of hyper's that gives body and trailers back.
+async fn echo_http2(stream: TcpStream) {
+    let echo = service_fn(|request: Request<Incoming>| async {
+        let uri = request.uri().to_string();
+        let body = request.into_body().collect().await.expect("a whole body");
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", HeaderValue::from_static("0"));
+        let body = Full::new(body.to_bytes()).with_trailers(std::future::ready(Some(Ok(trailers))));
+        let mut response = Response::new(body);
+        let uri = HeaderValue::from_str(&uri).expect("an ASCII target");
+        response.headers_mut().insert("x-uri", uri);
+        Ok::<_, Infallible>(response)
+    });
+    let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+        .serve_connection(TokioIo::new(stream), echo)
+        .await;
+}
+
+#[tokio::test]
+async fn http2_carries_bodies_and_trailers_on_one_connection() {
+    let server = server(echo_http2).await;
+    let upstream = server.http2();
+    let (a, b) = tokio::join!(upstream.send(post()), upstream.send(post()));
+    for response in [a, b, upstream.send(post()).await] {
+        let response = response.expect("an answer");
+        assert_eq!(response.headers()["x-uri"], "http://shop.example/payments");
+        let body = response.into_body().collect().await.expect("a whole body");
+        let trailers = body.trailers().expect("trailers");
+        assert_eq!(trailers["grpc-status"], "0");
+        assert_eq!(body.to_bytes(), "please");
+    }
+    assert_eq!(server.connections(), 1);
+    let closed = tokio::time::timeout(PATIENCE, upstream.close()).await;
+    closed.expect("the connection closes");
+}
+
+/// Raw HTTP/2: greets, waits for a request's first frames, says `last` and
+/// closes after the client has.
+async fn break_off_http2(mut stream: TcpStream, last: &'static [u8]) {
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let _ = stream.write_all(&settings).await;
+    let mut seen = Vec::new();
+    // The body comes after the head.
+    while !seen.windows(6).any(|bytes| bytes == b"please") {
+        if stream.read_buf(&mut seen).await.unwrap_or(0) == 0 {
+            return;
+        }
+    }
+    if stream.write_all(last).await.is_ok() && !last.is_empty() {
+        let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+    }
+}
+
+/// RST_STREAM on the first stream, with a reason.
+const REFUSED: &[u8] = &[0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 7];
+const INTERNAL: &[u8] = &[0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 2];
+/// GOAWAY with a last stream and a reason.
+const AWAY_BEFORE: &[u8] = &[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+const AWAY_BROKEN: &[u8] = &[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+
+#[tokio::test]
+async fn http2_is_not_sent_when_the_upstream_says_so() {
+    for last in [REFUSED, AWAY_BEFORE] {
+        let server = server(move |stream| break_off_http2(stream, last)).await;
+        assert_not_sent(server.http2().send(post()).await);
+    }
+}
+
+#[tokio::test]
+async fn http2_is_lost_otherwise() {
+    for last in [INTERNAL, AWAY_BROKEN, b""] {
+        let server = server(move |stream| break_off_http2(stream, last)).await;
+        assert_lost(server.http2().send(post()).await);
+    }
+}
+
+#[tokio::test]
+async fn http2_opens_a_new_connection_when_the_old_one_has_closed() {
+    let server = server(|stream| async move {
+        let limited = tokio::time::timeout(Duration::from_millis(200), echo_http2(stream));
+        let _ = limited.await;
+    })
+    .await;
+    let upstream = server.http2();
+    read(upstream.send(post()).await.expect("an answer")).await;
+    let tasks = upstream.dialer.tasks();
+    until("the connection is closed", || tasks.is_empty()).await;
+    read(upstream.send(post()).await.expect("an answer")).await;
+    assert_eq!(server.connections(), 2);
+}

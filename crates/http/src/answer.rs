@@ -1,0 +1,156 @@
+//! Answers made from records and replies.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION, RETRY_AFTER};
+use http::response::Parts;
+use http::{HeaderMap, Response, StatusCode};
+use onceward_core::clock::Timestamp;
+use onceward_core::identity::OperationId;
+use onceward_core::record::{Answer, Record, Reply, State};
+
+use crate::body::{self, Body};
+use crate::fields;
+use crate::problem::{Code, Problem};
+use crate::status::{StatusDocument, Word, id_header};
+
+/// What a caller is answered, before problems are written for their reader.
+pub(crate) type Answered = Result<Response<Body>, Problem>;
+
+/// Takes from an upstream's answer what belongs to one connection and what only
+/// we may say.
+pub(crate) fn clean(parts: &mut Parts) {
+    fields::strip_hop_by_hop(&mut parts.headers);
+    fields::strip_ours(&mut parts.headers);
+}
+
+/// A reply to keep, from an answer that was read whole.
+pub(crate) fn reply_of(parts: &Parts, body: Bytes, trailers: &HeaderMap) -> Reply {
+    Reply {
+        status: parts.status.as_u16(),
+        headers: fields::kept(&parts.headers),
+        body,
+        trailers: fields::fields(trailers),
+    }
+}
+
+/// The first caller's answer: the upstream's own, with our headers.
+pub(crate) fn first(
+    mut parts: Parts,
+    body: Body,
+    word: Word,
+    id: OperationId,
+    expires: Option<Timestamp>,
+) -> Response<Body> {
+    mark(&mut parts.headers, word, id, expires);
+    Response::from_parts(parts, body)
+}
+
+fn mark(headers: &mut HeaderMap, word: Word, id: OperationId, expires: Option<Timestamp>) {
+    headers.insert(fields::IDEMPOTENCY_STATUS, word.to_header());
+    headers.insert(fields::OPERATION_ID, id_header(id));
+    if let Some(at) = expires {
+        let at = HeaderValue::try_from(at.to_string()).expect("a timestamp is visible ASCII");
+        headers.insert(fields::IDEMPOTENCY_EXPIRES, at);
+    }
+}
+
+/// A reply given again.
+pub(crate) fn again(
+    reply: &Arc<Reply>,
+    word: Word,
+    id: OperationId,
+    expires: Option<Timestamp>,
+) -> Response<Body> {
+    let trailers = fields::to_headers(&reply.trailers);
+    let mut response = Response::new(body::with_trailers(reply.body.clone(), trailers));
+    // The status was one when it was kept; a record's checksum vouches for it.
+    *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or_default();
+    let headers = response.headers_mut();
+    *headers = fields::to_headers(&reply.headers);
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(
+        fields::IDEMPOTENT_REPLAYED,
+        HeaderValue::from_static("true"),
+    );
+    mark(headers, word, id, expires);
+    response
+}
+
+/// What a later caller gets from a record that no longer runs.
+pub(crate) fn of_record(record: &Record) -> Answered {
+    let word = Word::of(record);
+    match (&record.state, &record.answer) {
+        (State::Completed | State::Failed, Some(Answer::Kept(reply))) => {
+            Ok(again(reply, word, record.id, record.expires_at()))
+        }
+        (_, Some(Answer::NotKept { status })) => Err(Problem::new(
+            Code::ReplyNotKept,
+            "The operation ran. Its reply was too large to keep, or a stream, and went to the first caller only.",
+        )
+        .originally(*status)
+        .about(record.id)
+        .standing(word)),
+        (_, Some(answer)) => Err(Problem::new(
+            Code::ReplyExpired,
+            "The operation ran. Its reply has expired; the key is still remembered, so it does not run again.",
+        )
+        .originally(answer.status())
+        .about(record.id)
+        .standing(word)),
+        (State::Paused, None) => Err(Problem::new(
+            Code::Paused,
+            "The attempts are used up. An operator can resume or purge the operation.",
+        )
+        .about(record.id)
+        .standing(word)),
+        (State::Unknown, None) => Err(unknown(record.id)),
+        (_, None) => Err(in_progress(record.id, word)),
+    }
+}
+
+/// The operation may have run: what later callers are told.
+pub(crate) fn unknown(id: OperationId) -> Problem {
+    Problem::new(
+        Code::OutcomeUnknown,
+        "The request was sent and no answer came: it may have run. It will not be repeated until its outcome is resolved.",
+    )
+    .about(id)
+    .standing(Word::Unknown)
+}
+
+/// The operation still runs, or was released a moment ago.
+pub(crate) fn in_progress(id: OperationId, word: Word) -> Problem {
+    Problem::new(
+        Code::InProgress,
+        "A request with this key is being worked on. Send the same request again in a moment.",
+    )
+    .retry_after(1)
+    .about(id)
+    .standing(word)
+}
+
+/// 202: it runs, and this is where to ask.
+pub(crate) fn accepted(record: &Record, status_path: &str) -> Response<Body> {
+    let mut response = document(record, StatusCode::ACCEPTED);
+    if let Ok(place) = HeaderValue::from_str(status_path) {
+        response.headers_mut().insert(LOCATION, place);
+    }
+    response
+        .headers_mut()
+        .insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}
+
+/// The status document of a record.
+pub(crate) fn document(record: &Record, status: StatusCode) -> Response<Body> {
+    let bytes = serde_json::to_vec(&StatusDocument::of(record)).unwrap_or_default();
+    let mut response = Response::new(body::full(bytes));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    mark(headers, Word::of(record), record.id, record.expires_at());
+    response
+}

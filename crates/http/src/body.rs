@@ -1,0 +1,45 @@
+//! Bodies: one boxed type, so that a kept reply, a problem and a stream are the
+//! same thing to whoever answers.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty, Full};
+
+/// Any error of a body or a service.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The body of every answer.
+pub type Body = UnsyncBoxBody<Bytes, BoxError>;
+
+/// A body of nothing.
+pub fn empty() -> Body {
+    Empty::new().map_err(|never| match never {}).boxed_unsync()
+}
+
+/// A body that is all there.
+pub fn full(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into())
+        .map_err(|never| match never {})
+        .boxed_unsync()
+}
+
+/// A body that is all there, with its trailers.
+pub fn with_trailers(bytes: Bytes, trailers: HeaderMap) -> Body {
+    if trailers.is_empty() {
+        return full(bytes);
+    }
+    Full::new(bytes)
+        .with_trailers(std::future::ready(Some(Ok(trailers))))
+        .map_err(|never: std::convert::Infallible| match never {})
+        .boxed_unsync()
+}
+
+/// Somebody else's body as ours.
+pub fn boxed<B>(body: B) -> Body
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    body.map_err(Into::into).boxed_unsync()
+}

@@ -1,0 +1,210 @@
+//! Header names of ours, and which headers pass, stay or go.
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use onceward_core::record::Field;
+
+/// The sender's key; towards the upstream, the namespaced one.
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// How the operation stands.
+pub const IDEMPOTENCY_STATUS: HeaderName = HeaderName::from_static("idempotency-status");
+/// When the kept reply expires.
+pub const IDEMPOTENCY_EXPIRES: HeaderName = HeaderName::from_static("idempotency-expires");
+/// The fence of the run, towards the upstream.
+pub const IDEMPOTENCY_FENCE: HeaderName = HeaderName::from_static("idempotency-fence");
+/// The upstream's own word on its answer; not forwarded.
+pub const IDEMPOTENCY_OUTCOME: HeaderName = HeaderName::from_static("idempotency-outcome");
+/// `true` on a replay.
+pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+/// The operation's id.
+pub const OPERATION_ID: HeaderName = HeaderName::from_static("x-operation-id");
+/// The caller's tenant, towards the upstream.
+pub const TENANT_ID: HeaderName = HeaderName::from_static("x-tenant-id");
+/// The caller's project, towards the upstream.
+pub const PROJECT_ID: HeaderName = HeaderName::from_static("x-project-id");
+/// The caller's subject, towards the upstream.
+pub const SUBJECT: HeaderName = HeaderName::from_static("x-subject");
+/// The caller's wish how long to wait.
+pub const PREFER: HeaderName = HeaderName::from_static("prefer");
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const RESTATE_ID: HeaderName = HeaderName::from_static("x-restate-id");
+
+/// What only a gateway may say to an upstream: dropped from every request.
+pub const FROM_GATEWAY_ONLY: [HeaderName; 5] = [
+    IDEMPOTENCY_FENCE,
+    OPERATION_ID,
+    TENANT_ID,
+    PROJECT_ID,
+    SUBJECT,
+];
+
+/// What only a gateway may say to a client: dropped from every protected answer.
+const TO_CLIENT_ONLY: [HeaderName; 6] = [
+    IDEMPOTENCY_STATUS,
+    IDEMPOTENCY_EXPIRES,
+    IDEMPOTENCY_OUTCOME,
+    IDEMPOTENT_REPLAYED,
+    OPERATION_ID,
+    RESTATE_ID,
+];
+
+/// Headers that belong to one connection.
+const HOP_BY_HOP: [HeaderName; 6] = [
+    header::CONNECTION,
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    header::TE,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// True of the first answer only, or of the moment it was given.
+const NOT_REPLAYED: [&str; 13] = [
+    "set-cookie",
+    "date",
+    "age",
+    "server",
+    "via",
+    "alt-svc",
+    "server-timing",
+    "www-authenticate",
+    "proxy-authenticate",
+    "authentication-info",
+    "proxy-authentication-info",
+    "retry-after",
+    // Framing is made anew for each answer.
+    "content-length",
+];
+
+/// The same, by the beginning of the name: rate limits, CORS and trace context.
+const NOT_REPLAYED_PREFIXES: [&str; 6] = [
+    "ratelimit",
+    "x-ratelimit",
+    "x-rate-limit",
+    "access-control-",
+    "traceparent",
+    "tracestate",
+];
+
+/// Removes the headers of one connection, and those that `Connection` names.
+pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    for name in connection_options(headers) {
+        headers.remove(name);
+    }
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// The header names that `Connection` lists.
+pub fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
+    if !headers.contains_key(header::CONNECTION) {
+        return Vec::new();
+    }
+    headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+        .filter_map(|option| HeaderName::from_bytes(option.trim_ascii()).ok())
+        .collect()
+}
+
+/// Removes what only a gateway may say to a client.
+pub fn strip_ours(headers: &mut HeaderMap) {
+    for name in &TO_CLIENT_ONLY {
+        headers.remove(name);
+    }
+}
+
+/// The headers of an answer that a replay gives again, in order. Hop-by-hop
+/// headers must be gone already.
+pub fn kept(headers: &HeaderMap) -> Vec<Field> {
+    headers
+        .iter()
+        .filter(|(name, _)| is_replayed(name))
+        .map(|(name, value)| field(name, value))
+        .collect()
+}
+
+fn is_replayed(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    !NOT_REPLAYED.contains(&name)
+        && !NOT_REPLAYED_PREFIXES
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+}
+
+fn field(name: &HeaderName, value: &HeaderValue) -> Field {
+    (
+        Bytes::copy_from_slice(name.as_str().as_bytes()),
+        Bytes::copy_from_slice(value.as_bytes()),
+    )
+}
+
+/// All lines of a map, in order.
+pub fn fields(headers: &HeaderMap) -> Vec<Field> {
+    headers
+        .iter()
+        .map(|(name, value)| field(name, value))
+        .collect()
+}
+
+/// Kept lines as a header map. They were headers when they were kept.
+pub fn to_headers(fields: &[Field]) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(fields.len());
+    for (name, value) in fields {
+        let name = HeaderName::from_bytes(name);
+        let value = HeaderValue::from_maybe_shared(value.clone());
+        if let (Ok(name), Ok(value)) = (name, value) {
+            headers.append(name, value);
+        }
+    }
+    headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    #[test]
+    fn what_connection_names_is_stripped() {
+        let mut map = headers(&[
+            ("connection", "close, X-Secret"),
+            ("connection", "x-other"),
+            ("x-secret", "1"),
+            ("x-other", "1"),
+            ("keep-alive", "5"),
+            ("x-kept", "1"),
+        ]);
+        strip_hop_by_hop(&mut map);
+        assert_eq!(map, headers(&[("x-kept", "1")]));
+    }
+
+    #[test]
+    fn kept_headers_keep_order_and_repetition() {
+        let map = headers(&[
+            ("link", "<a>"),
+            ("set-cookie", "s=1"),
+            ("link", "<b>"),
+            ("date", "now"),
+            ("x-ratelimit-remaining", "3"),
+            ("access-control-allow-origin", "*"),
+            ("content-type", "text/plain"),
+        ]);
+        let again = to_headers(&kept(&map));
+        assert_eq!(
+            again,
+            headers(&[("link", "<a>"), ("link", "<b>"), ("content-type", "text/plain")])
+        );
+    }
+}

@@ -1,0 +1,18 @@
+//! Idempotency for HTTP.
+//!
+//! [`run::run`] is the whole of it: identify, claim, forward, record. The
+//! gateway calls it for requests on their way to an upstream, [`layer`] for a
+//! service in this process. [`problem`] is the only place that chooses a status.
+
+mod answer;
+#[cfg(feature = "axum")]
+pub mod axum;
+pub mod body;
+mod capture;
+pub mod fields;
+pub mod layer;
+pub mod problem;
+pub mod read;
+pub mod recovery;
+pub mod run;
+pub mod status;

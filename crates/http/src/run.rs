@@ -1,0 +1,603 @@
+//! The one function that runs a request at most once: identify, claim, forward,
+//! record. The gateway and the tower layer both call it.
+//!
+//! What follows a granted claim runs detached from whoever asked, so a client
+//! that goes cancels neither the call nor its record. A claim is durable before
+//! anything is forwarded; a kept reply is durable before any of it is answered.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::response::Parts;
+use http::{Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, channel::Channel, channel::Sender};
+use onceward_core::caller::Caller;
+use onceward_core::class::{Class, InFlight, OnMismatch, OnStoreFailure};
+use onceward_core::classify::{Hint, Meaning, classify};
+use onceward_core::clock::Clock;
+use onceward_core::engine::{Awaited, Engine, Entry, Follow, Lead, Recorded};
+use onceward_core::fingerprint::{Asked, Fingerprint, Fingerprinter};
+use onceward_core::identity::{Endpoint, Identity, OperationId};
+use onceward_core::key::Key;
+use onceward_core::record::{Answer, Fence, Record, Settlement, State};
+use onceward_core::store::StoreError;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::answer;
+use crate::body::{self, Body, BoxError};
+use crate::capture::{Captured, capture};
+use crate::fields;
+use crate::problem::{Code, Problem};
+use crate::status::Word;
+
+/// How many frames of an answer that streams may wait for a slow client.
+const STREAM_FRAMES_MAX: usize = 16;
+
+/// Whether the credentials of a request are part of what is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credentials {
+    /// Yes: nobody has checked them, so one client must not read another's reply.
+    Compared,
+    /// No: the caller was authenticated, and tokens change between retries.
+    Trusted,
+}
+
+/// How requests are protected.
+pub struct Protection {
+    /// Runs them.
+    pub engine: Arc<Engine>,
+    /// Tells the time for what is said to the first caller.
+    pub clock: Arc<dyn Clock>,
+    /// Compares them.
+    pub fingerprinter: Fingerprinter,
+    /// Whether their credentials are compared.
+    pub credentials: Credentials,
+    /// How long the upstream may take, headers and each piece of its body.
+    pub upstream_timeout: Duration,
+    /// The largest reply that is kept, in bytes.
+    pub reply_limit: usize,
+}
+
+/// A request that is to be protected, its body read.
+pub struct Call {
+    /// Who sends it.
+    pub caller: Caller,
+    /// Where to.
+    pub endpoint: Endpoint,
+    /// Its key.
+    pub key: Key,
+    /// What the route chose.
+    pub class: Arc<Class>,
+    /// The request.
+    pub request: Request<Bytes>,
+}
+
+/// The grant under which a request is forwarded.
+#[derive(Clone, Debug)]
+pub struct Granted {
+    /// The operation's id.
+    pub id: OperationId,
+    /// The fence of this run.
+    pub fence: Fence,
+    /// The namespaced name of the key.
+    pub name: String,
+    /// Who sends.
+    pub caller: Caller,
+}
+
+/// Why a forwarded request has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Unanswered {
+    /// No byte of it was sent: nothing can have happened.
+    #[error("nothing was sent: {0}")]
+    NotSent(#[source] BoxError),
+    /// It was sent, and may have run.
+    #[error("sent, but no answer came: {0}")]
+    Lost(#[source] BoxError),
+}
+
+/// What a protected request came to, for metrics and logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It ran and the reply is kept; this is its state.
+    Ran(State),
+    /// It ran and the reply is too large to keep.
+    RanNotKept,
+    /// It ran and the key is free again.
+    Released,
+    /// It ran, and the store would not take the outcome.
+    NotRecorded,
+    /// It may have run.
+    Lost,
+    /// The upstream could not be reached.
+    NotSent,
+    /// A kept reply was given again; this is the operation's state.
+    Replayed(State),
+    /// The answer of the run that was waited for, which is not kept.
+    Shared,
+    /// The store was away and it was forwarded unprotected.
+    Bypassed,
+    /// It runs elsewhere; the caller was told where to ask.
+    Accepted,
+    /// Refused.
+    Refused(Code),
+}
+
+impl Outcome {
+    /// The word in logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ran(state) => state.as_str(),
+            Self::RanNotKept => "not-kept",
+            Self::Released => "released",
+            Self::NotRecorded => "not-recorded",
+            Self::Lost => "unknown",
+            Self::NotSent => "not-sent",
+            Self::Replayed(_) => "replayed",
+            Self::Shared => "shared",
+            Self::Bypassed => "bypassed",
+            Self::Accepted => "accepted",
+            Self::Refused(code) => code.as_str(),
+        }
+    }
+}
+
+/// What a protected request came to.
+pub struct Ended {
+    /// In a word.
+    pub outcome: Outcome,
+    /// The operation, where there is one to be told.
+    pub id: Option<OperationId>,
+    /// The answer.
+    pub answer: Result<Response<Body>, Problem>,
+}
+
+impl Ended {
+    fn answered(outcome: Outcome, id: OperationId, response: Response<Body>) -> Self {
+        Self {
+            outcome,
+            id: Some(id),
+            answer: Ok(response),
+        }
+    }
+
+    fn problem(outcome: Outcome, id: Option<OperationId>, problem: Problem) -> Self {
+        Self {
+            outcome,
+            id,
+            answer: Err(problem),
+        }
+    }
+
+    pub(crate) fn refused(problem: Problem) -> Self {
+        Self::problem(Outcome::Refused(problem.code()), None, problem)
+    }
+
+    /// From a record that no longer runs.
+    pub(crate) fn from_record(record: &Record) -> Self {
+        let answer = answer::of_record(record);
+        Self {
+            outcome: match &answer {
+                Ok(_) => Outcome::Replayed(record.state),
+                Err(problem) => Outcome::Refused(problem.code()),
+            },
+            id: Some(record.id),
+            answer,
+        }
+    }
+}
+
+/// Runs a request at most once. `forward` is called at most once, with the
+/// grant; without one only where the store is away and the class says `bypass`.
+pub async fn run<F, Fut>(protection: &Arc<Protection>, call: Call, forward: F) -> Ended
+where
+    F: FnOnce(Request<Bytes>, Option<Granted>) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
+{
+    let (identity, name, fingerprint) = match identify(protection, &call) {
+        Ok(identified) => identified,
+        Err(problem) => return Ended::refused(problem),
+    };
+    let digest = identity.digest();
+    fail::fail_point!("before-claim", |_| std::process::abort());
+    let entry = protection
+        .engine
+        .enter(identity, fingerprint, call.class.terms())
+        .await;
+    fail::fail_point!("after-claim", |_| std::process::abort());
+    match entry {
+        Ok(Entry::Lead(lead)) => {
+            let granted = Granted {
+                id: lead.id(),
+                fence: lead.fence(),
+                name,
+                caller: call.caller,
+            };
+            lead_on(protection, lead, &call.class, forward(call.request, Some(granted))).await
+        }
+        Ok(Entry::Follow(follow)) => wait_for(&call.class, &call.request, &call.key, &follow).await,
+        Ok(Entry::Finished(record) | Entry::Expired(record)) => Ended::from_record(&record),
+        Ok(Entry::Paused(record) | Entry::Unknown(record)) => Ended::from_record(&record),
+        Ok(Entry::Mismatch) => mismatched(protection, &call.class, &digest).await,
+        Err(error) => without_store(&call.class, &error, || forward(call.request, None)).await,
+    }
+}
+
+/// Who, where, which key; and what is asked for.
+fn identify(
+    protection: &Protection,
+    call: &Call,
+) -> Result<(Identity, String, Fingerprint), Problem> {
+    let identity = Identity {
+        caller: call.caller.clone(),
+        endpoint: call.endpoint.clone(),
+        key: call.key.clone(),
+    };
+    let name = identity.name().map_err(Problem::invalid_key)?;
+    let request = &call.request;
+    let credentials = match protection.credentials {
+        Credentials::Compared => credentials(request.headers()),
+        Credentials::Trusted => Vec::new(),
+    };
+    let fingerprint = protection.fingerprinter.fingerprint(&Asked {
+        method: request.method().as_str(),
+        path: request.uri().path(),
+        query: request.uri().query(),
+        content_type: request
+            .headers()
+            .get(header::CONTENT_TYPE)
+            .map(http::HeaderValue::as_bytes),
+        body: request.body(),
+        credentials: &credentials,
+    });
+    Ok((identity, name, fingerprint))
+}
+
+/// The headers by which clients identify themselves to somebody else.
+pub(crate) fn credentials(headers: &http::HeaderMap) -> Vec<(&'static str, &[u8])> {
+    ["authorization", "x-api-key", "cookie"]
+        .into_iter()
+        .flat_map(|name| headers.get_all(name).iter().map(move |v| (name, v.as_bytes())))
+        .collect()
+}
+
+/// Runs an operation that is ours, detached from the caller.
+async fn lead_on<Fut>(
+    protection: &Arc<Protection>,
+    lead: Lead,
+    class: &Arc<Class>,
+    forwarded: Fut,
+) -> Ended
+where
+    Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
+{
+    let id = lead.id();
+    let (tell, told) = oneshot::channel();
+    let work = attempt(protection.clone(), lead, class.clone(), forwarded, tell);
+    protection.engine.tasks().spawn(work);
+    told.await.unwrap_or_else(|_| {
+        // The work panicked; its lead counts as lost.
+        Ended::problem(Outcome::Lost, Some(id), lost(id))
+    })
+}
+
+/// One run: forward, then record, then tell the caller, if there still is one.
+async fn attempt<Fut>(
+    protection: Arc<Protection>,
+    lead: Lead,
+    class: Arc<Class>,
+    forwarded: Fut,
+    tell: oneshot::Sender<Ended>,
+) where
+    Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
+{
+    let limit = protection.upstream_timeout;
+    let answer = lead.holding(timeout(limit, forwarded)).await;
+    let answer = answer.unwrap_or_else(|_| Err(Unanswered::Lost(Box::new(TooSlow(limit)))));
+    let ended = match answer {
+        Ok(response) => return record(&protection, lead, &class, response, tell).await,
+        Err(Unanswered::NotSent(error)) => not_sent(lead, &error).await,
+        Err(Unanswered::Lost(error)) => lose(lead, &error).await,
+    };
+    // A caller that has gone needs no answer.
+    let _ = tell.send(ended);
+}
+
+/// The upstream did not answer in time.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer within {0:?}")]
+struct TooSlow(Duration);
+
+async fn not_sent(lead: Lead, error: &BoxError) -> Ended {
+    let id = lead.id();
+    tracing::warn!(operation_id = %id, error = %error, "the upstream could not be reached");
+    lead.release(None).await;
+    let problem = Problem::new(
+        Code::UpstreamUnreachable,
+        "The upstream could not be reached. Nothing was sent, so nothing was done; the key is free.",
+    );
+    let problem = problem.about(id).standing(Word::Released).retry_after(1);
+    Ended::problem(Outcome::NotSent, Some(id), problem)
+}
+
+async fn lose(lead: Lead, error: &BoxError) -> Ended {
+    let id = lead.id();
+    tracing::warn!(operation_id = %id, error = %error, "the outcome is unknown");
+    lead.lose().await;
+    Ended::problem(Outcome::Lost, Some(id), lost(id))
+}
+
+/// What the first caller is told of an operation that may have run.
+fn lost(id: OperationId) -> Problem {
+    answer::unknown(id).with_status(StatusCode::GATEWAY_TIMEOUT)
+}
+
+/// Records a complete answer, or one that will not be kept.
+async fn record(
+    protection: &Protection,
+    lead: Lead,
+    class: &Class,
+    response: Response<Body>,
+    tell: oneshot::Sender<Ended>,
+) {
+    let (mut parts, body) = response.into_parts();
+    let hint = parts.headers.get(fields::IDEMPOTENCY_OUTCOME);
+    let hint = hint.and_then(|value| Hint::parse(value.as_bytes()));
+    let meaning = classify(parts.status.as_u16(), hint);
+    answer::clean(&mut parts);
+    let limit = protection.upstream_timeout;
+    let reading = timeout(limit, capture(&parts.headers, body, protection.reply_limit));
+    let captured = lead.holding(reading).await;
+    fail::fail_point!("before-record", |_| std::process::abort());
+    match captured {
+        Ok(Captured::Whole(body, trailers)) => {
+            // Framing is made anew from the whole body.
+            parts.headers.remove(header::CONTENT_LENGTH);
+            let ended = record_whole(protection, lead, class, meaning, parts, body, trailers).await;
+            fail::fail_point!("before-answer", |_| std::process::abort());
+            let _ = tell.send(ended);
+        }
+        Ok(Captured::TooLarge(read, rest)) => {
+            stream(lead, meaning, parts, read, rest, limit, tell).await;
+        }
+        Ok(Captured::Broken(error)) => {
+            let _ = tell.send(lose(lead, &error).await);
+        }
+        Err(_) => {
+            let _ = tell.send(lose(lead, &(Box::new(TooSlow(limit)) as BoxError)).await);
+        }
+    }
+}
+
+async fn record_whole(
+    protection: &Protection,
+    lead: Lead,
+    class: &Class,
+    meaning: Meaning,
+    parts: Parts,
+    body: Bytes,
+    trailers: http::HeaderMap,
+) -> Ended {
+    let id = lead.id();
+    let reply = Arc::new(answer::reply_of(&parts, body.clone(), &trailers));
+    let state = State::of_status(reply.status);
+    let recorded = match meaning {
+        Meaning::Keep => {
+            let answer = Answer::Kept(reply.clone());
+            lead.finish(settlement(state, answer), Some(reply)).await
+        }
+        Meaning::Release => lead.release(Some(reply)).await,
+        Meaning::Unknown => lead.lose().await,
+    };
+    fail::fail_point!("after-record", |_| std::process::abort());
+    let (outcome, word) = match (recorded, meaning) {
+        (Recorded::NotYet, _) => (Outcome::NotRecorded, Word::Unknown),
+        // Somebody has decided since; this caller still gets what really happened.
+        (Recorded::Stale, _) => (Outcome::NotRecorded, Word::Unknown),
+        (Recorded::Durably, Meaning::Keep) => (Outcome::Ran(state), word_of(state)),
+        (Recorded::Durably, Meaning::Release) => (Outcome::Released, Word::Released),
+        (Recorded::Durably, Meaning::Unknown) => (Outcome::Lost, Word::Unknown),
+    };
+    let kept = matches!(outcome, Outcome::Ran(_));
+    let expires = kept.then(|| protection.clock.now().plus(class.retention));
+    let body = body::with_trailers(body, trailers);
+    Ended::answered(outcome, id, answer::first(parts, body, word, id, expires))
+}
+
+fn settlement(state: State, answer: Answer) -> Settlement {
+    match state {
+        State::Failed => Settlement::Failed(answer),
+        _ => Settlement::Completed(answer),
+    }
+}
+
+fn word_of(state: State) -> Word {
+    match state {
+        State::Failed => Word::Failed,
+        _ => Word::Completed,
+    }
+}
+
+/// Streams an answer that is not kept to the first caller, and records how it
+/// ended. The mark is durable before the first byte is answered, so that no
+/// crash on the way can lead to a second run.
+async fn stream(
+    lead: Lead,
+    meaning: Meaning,
+    parts: Parts,
+    read: Bytes,
+    rest: Body,
+    idle: Duration,
+    tell: oneshot::Sender<Ended>,
+) {
+    let id = lead.id();
+    let state = State::of_status(parts.status.as_u16());
+    let (outcome, word) = match meaning {
+        Meaning::Keep => {
+            let status = parts.status.as_u16();
+            let mark = settlement(state, Answer::NotKept { status });
+            match lead.mark_not_kept(mark).await {
+                Recorded::Durably => (Outcome::RanNotKept, word_of(state)),
+                Recorded::Stale | Recorded::NotYet => (Outcome::NotRecorded, Word::Unknown),
+            }
+        }
+        Meaning::Release => (Outcome::Released, Word::Released),
+        Meaning::Unknown => (Outcome::Lost, Word::Unknown),
+    };
+    let (mut sender, channel) = Channel::<Bytes, BoxError>::new(STREAM_FRAMES_MAX);
+    let response = answer::first(parts, body::boxed(channel), word, id, None);
+    let _ = tell.send(Ended::answered(outcome, id, response));
+    match lead.holding(pump(&mut sender, read, rest, idle)).await {
+        Ok(()) => match (meaning, outcome) {
+            (Meaning::Keep, Outcome::RanNotKept) => lead.landed(),
+            (Meaning::Release, _) => drop(lead.release(None).await),
+            _ => drop(lead.lose().await),
+        },
+        Err(error) => {
+            tracing::warn!(operation_id = %id, error = %error, "an answer broke off");
+            lead.lose().await;
+            sender.abort(error);
+        }
+    }
+}
+
+/// Carries a body over to the client; when the client has gone, reads on to
+/// learn whether the answer was whole.
+async fn pump(
+    sender: &mut Sender<Bytes, BoxError>,
+    read: Bytes,
+    mut rest: Body,
+    idle: Duration,
+) -> Result<(), BoxError> {
+    let mut listening = read.is_empty() || sender.send_data(read).await.is_ok();
+    loop {
+        let frame = timeout(idle, rest.frame()).await;
+        let frame = match frame.map_err(|_| TooSlow(idle))? {
+            Some(frame) => frame?,
+            None => return Ok(()),
+        };
+        if listening {
+            listening = sender.send(frame).await.is_ok();
+        }
+    }
+}
+
+/// What a duplicate gets while the first still runs.
+async fn wait_for(
+    class: &Class,
+    request: &Request<Bytes>,
+    key: &Key,
+    follow: &Follow,
+) -> Ended {
+    let id = follow.record().id;
+    let limit = match class.in_flight {
+        InFlight::Wait => class.wait.min(preferred_wait(request.headers()).unwrap_or(class.wait)),
+        InFlight::Reject => {
+            return Ended::refused(answer::in_progress(id, Word::Processing));
+        }
+        InFlight::Accept => {
+            let path = format!("{}/by-idempotency-key/{key}/status", request.uri().path());
+            let response = answer::accepted(follow.record(), &path);
+            return Ended::answered(Outcome::Accepted, id, response);
+        }
+    };
+    awaited(follow.settled(limit).await, id)
+}
+
+/// What waiting came to, as an answer.
+pub(crate) fn awaited(awaited: Result<Awaited, StoreError>, id: OperationId) -> Ended {
+    match awaited {
+        Ok(Awaited::Settled(record)) => Ended::from_record(&record),
+        Ok(Awaited::Answered(reply)) => {
+            let response = answer::again(&reply, Word::Released, id, None);
+            Ended::answered(Outcome::Shared, id, response)
+        }
+        Ok(Awaited::Lost) => Ended::refused(answer::unknown(id)),
+        Ok(Awaited::Freed) => Ended::refused(answer::in_progress(id, Word::Released)),
+        Ok(Awaited::StillRunning | Awaited::TooMany) => {
+            Ended::refused(answer::in_progress(id, Word::Processing))
+        }
+        Err(error) => Ended::refused(unavailable(&error)),
+    }
+}
+
+/// The caller's own limit, from `Prefer: wait=n`.
+pub(crate) fn preferred_wait(headers: &http::HeaderMap) -> Option<Duration> {
+    let seconds = headers
+        .get_all(fields::PREFER)
+        .iter()
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split([',', ';']))
+        .find_map(|part| part.trim().strip_prefix("wait="))?;
+    seconds.trim_matches('"').parse().ok().map(Duration::from_secs)
+}
+
+async fn mismatched(
+    protection: &Protection,
+    class: &Class,
+    digest: &onceward_core::identity::Digest,
+) -> Ended {
+    let problem = Problem::new(
+        Code::KeyReused,
+        "This key was used for a different request. Use a new key for a new intent, and the same request for a retry.",
+    );
+    match class.mismatch {
+        OnMismatch::Unprocessable => Ended::refused(problem),
+        OnMismatch::Conflict => Ended::refused(problem.with_status(StatusCode::CONFLICT)),
+        OnMismatch::Replay => match protection.engine.look(digest).await {
+            Ok(Some(record)) => Ended::from_record(&record),
+            Ok(None) => Ended::refused(problem),
+            Err(error) => Ended::refused(unavailable(&error)),
+        },
+    }
+}
+
+/// The store is away: refuse, or pass the request on and say so.
+async fn without_store<Fut>(
+    class: &Class,
+    error: &StoreError,
+    forward: impl FnOnce() -> Fut,
+) -> Ended
+where
+    Fut: Future<Output = Result<Response<Body>, Unanswered>>,
+{
+    if class.on_store_failure == OnStoreFailure::Reject {
+        return Ended::refused(unavailable(error));
+    }
+    tracing::warn!(%error, "the store is away; a request goes unprotected");
+    let answer = match forward().await {
+        Ok(response) => {
+            let (mut parts, body) = response.into_parts();
+            answer::clean(&mut parts);
+            let word = Word::Bypassed.to_header();
+            parts.headers.insert(fields::IDEMPOTENCY_STATUS, word);
+            Ok(Response::from_parts(parts, body))
+        }
+        Err(Unanswered::NotSent(_)) => Err(Problem::new(
+            Code::UpstreamUnreachable,
+            "The upstream could not be reached.",
+        )),
+        Err(Unanswered::Lost(_)) => Err(Problem::new(
+            Code::OutcomeUnknown,
+            "The request was sent unprotected and no answer came: it may have run.",
+        )
+        .with_status(StatusCode::GATEWAY_TIMEOUT)),
+    };
+    Ended {
+        outcome: Outcome::Bypassed,
+        id: None,
+        answer: answer.map_err(|problem| problem.standing(Word::Bypassed)),
+    }
+}
+
+pub(crate) fn unavailable(error: &StoreError) -> Problem {
+    tracing::error!(%error, "the store is unavailable");
+    Problem::new(
+        Code::StoreUnavailable,
+        "The store cannot be reached. Nothing was forwarded; send the same request again.",
+    )
+    .retry_after(1)
+}

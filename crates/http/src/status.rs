@@ -1,0 +1,98 @@
+//! The word that tells a caller how an operation stands, and the JSON of the
+//! status route.
+
+use http::HeaderValue;
+use onceward_core::identity::OperationId;
+use onceward_core::record::{Answer, Record, State};
+use serde::Serialize;
+
+/// A value of `Idempotency-Status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// Queued or running.
+    Processing,
+    /// Finished well.
+    Completed,
+    /// Finished badly, for good.
+    Failed,
+    /// It may have run.
+    Unknown,
+    /// Its attempts are used up.
+    Paused,
+    /// The key is free again.
+    Released,
+    /// The store was away and the route lets requests pass.
+    Bypassed,
+}
+
+impl Word {
+    /// The word itself.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Processing => "processing",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Unknown => "unknown",
+            Self::Paused => "paused",
+            Self::Released => "released",
+            Self::Bypassed => "bypassed",
+        }
+    }
+
+    /// The word as a header value.
+    pub fn to_header(self) -> HeaderValue {
+        HeaderValue::from_static(self.as_str())
+    }
+
+    /// How a record stands.
+    pub fn of(record: &Record) -> Self {
+        match record.state {
+            State::Queued | State::Running => Self::Processing,
+            State::Completed => Self::Completed,
+            State::Failed => Self::Failed,
+            State::Released => Self::Released,
+            State::Unknown => Self::Unknown,
+            State::Paused => Self::Paused,
+            State::Expired => match record.answer.as_ref().map(Answer::status) {
+                Some(400..) => Self::Failed,
+                _ => Self::Completed,
+            },
+        }
+    }
+}
+
+/// An operation's id as a header value.
+pub fn id_header(id: OperationId) -> HeaderValue {
+    HeaderValue::try_from(id.to_string()).expect("an operation id is visible ASCII")
+}
+
+/// What the status route answers.
+#[derive(Serialize)]
+pub struct StatusDocument<'a> {
+    operation_id: String,
+    endpoint: &'a str,
+    state: &'static str,
+    status: &'static str,
+    attempts: u32,
+    created_at: String,
+    completed_at: Option<String>,
+    expires_at: Option<String>,
+    original_status: Option<u16>,
+}
+
+impl<'a> StatusDocument<'a> {
+    /// The document of a record as seen now.
+    pub fn of(record: &'a Record) -> Self {
+        Self {
+            operation_id: record.id.to_string(),
+            endpoint: record.identity.endpoint.as_str(),
+            state: record.state.as_str(),
+            status: Word::of(record).as_str(),
+            attempts: record.attempts,
+            created_at: record.created_at.to_string(),
+            completed_at: record.completed_at.map(|at| at.to_string()),
+            expires_at: record.expires_at().map(|at| at.to_string()),
+            original_status: record.answer.as_ref().map(Answer::status),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! A store that fails at the worst moments.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use onceward_core::class::{Class, OnStoreFailure};
+use onceward_core::identity::{Digest, OperationId};
+use onceward_core::memory::MemoryStore;
+use onceward_core::record::{Attempt, Fence, Record, Settled, Settlement};
+use onceward_core::store::{Ask, Claim, Store, StoreError};
+
+use crate::harness::{Origin, memory, protect, until};
+
+/// A memory store, some of whose acknowledgements never arrive.
+struct Faulty {
+    inner: Arc<MemoryStore>,
+    /// The claim is made, and its answer lost.
+    lose_claims: AtomicBool,
+    /// Outcomes are refused.
+    refuse_outcomes: AtomicBool,
+    /// Nothing works.
+    away: AtomicBool,
+}
+
+impl Faulty {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            inner: memory(),
+            lose_claims: AtomicBool::new(false),
+            refuse_outcomes: AtomicBool::new(false),
+            away: AtomicBool::new(false),
+        })
+    }
+
+    fn fault(&self, fault: &AtomicBool) -> Result<(), StoreError> {
+        if fault.load(Ordering::SeqCst) || self.away.load(Ordering::SeqCst) {
+            return Err(StoreError::Unavailable("injected".into()));
+        }
+        Ok(())
+    }
+}
+
+const NEVER: AtomicBool = AtomicBool::new(false);
+
+#[async_trait]
+impl Store for Faulty {
+    async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
+        self.fault(&NEVER)?;
+        let claim = self.inner.claim(ask).await;
+        if self.lose_claims.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        claim
+    }
+
+    async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError> {
+        self.fault(&self.lose_claims)?;
+        self.inner.withdraw(digest, attempt).await
+    }
+
+    async fn renew(&self, digest: &Digest, fence: Fence) -> Result<Settled, StoreError> {
+        self.fault(&NEVER)?;
+        self.inner.renew(digest, fence).await
+    }
+
+    async fn settle(
+        &self,
+        digest: &Digest,
+        fence: Fence,
+        settlement: Settlement,
+    ) -> Result<Settled, StoreError> {
+        self.fault(&self.refuse_outcomes)?;
+        self.inner.settle(digest, fence, settlement).await
+    }
+
+    async fn get(&self, digest: &Digest) -> Result<Option<Arc<Record>>, StoreError> {
+        self.fault(&NEVER)?;
+        self.inner.get(digest).await
+    }
+
+    async fn find(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        self.fault(&NEVER)?;
+        self.inner.find(id).await
+    }
+
+    async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError> {
+        self.fault(&NEVER)?;
+        self.inner.wait(digest, limit).await
+    }
+}
+
+#[tokio::test]
+async fn a_lost_acknowledgement_of_a_claim_strands_and_repeats_nothing() {
+    let (origin, store) = (Origin::status(200), Faulty::new());
+    let service = protect(&origin, Class::interactive(), store.clone());
+    store.lose_claims.store(true, Ordering::SeqCst);
+    let first = service.post("k", "a").await;
+    assert_eq!((first.status, first.code().as_str()), (503, "store-unavailable"));
+    assert_eq!(origin.runs(), 0, "nothing was forwarded");
+    store.lose_claims.store(false, Ordering::SeqCst);
+    until(|| service.engine.tasks().is_empty()).await;
+    assert_eq!(service.post("k", "a").await.body, "run 1", "the key is not stranded");
+    assert!(service.post("k", "a").await.is_replay());
+    assert_eq!(origin.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_lets_nothing_through() {
+    let (origin, store) = (Origin::status(200), Faulty::new());
+    let service = protect(&origin, Class::interactive(), store.clone());
+    store.away.store(true, Ordering::SeqCst);
+    let answer = service.post("k", "a").await;
+    assert_eq!((answer.status, answer.code().as_str()), (503, "store-unavailable"));
+    assert_eq!(answer.header("retry-after"), "1");
+    assert_eq!(origin.runs(), 0);
+}
+
+#[tokio::test]
+async fn bypass_forwards_and_says_so() {
+    let (origin, store) = (Origin::status(200), Faulty::new());
+    let mut class = Class::interactive();
+    class.on_store_failure = OnStoreFailure::Bypass;
+    let service = protect(&origin, class, store.clone());
+    store.away.store(true, Ordering::SeqCst);
+    let answer = service.post("k", "a").await;
+    assert_eq!((answer.status, answer.header("idempotency-status")), (200, "bypassed"));
+}
+
+#[tokio::test]
+async fn an_outcome_that_is_not_recorded_is_answered_and_written_again() {
+    let (origin, store) = (Origin::status(200).gated(), Faulty::new());
+    let service = protect(&origin, Class::interactive(), store.clone());
+    let first = service.spawn_post("k", "a");
+    origin.called(1).await;
+    let waiter = service.spawn_post("k", "a");
+    until(|| service.engine.waiters() == 1).await;
+    store.refuse_outcomes.store(true, Ordering::SeqCst);
+    origin.open();
+    let first = first.await.unwrap();
+    assert_eq!((first.status, first.body.as_str()), (200, "run 1"));
+    assert_eq!(first.header("idempotency-status"), "unknown");
+    assert_eq!(waiter.await.unwrap().body, "run 1", "who waited gets it too");
+    store.refuse_outcomes.store(false, Ordering::SeqCst);
+    until(|| service.engine.tasks().is_empty()).await;
+    let again = service.post("k", "a").await;
+    assert_eq!((again.body.as_str(), again.is_replay()), ("run 1", true));
+    assert_eq!(origin.runs(), 1);
+}

@@ -1,0 +1,181 @@
+//! How fast the embedded store is on this machine: claim and settle, as pairs
+//! per second, by concurrent callers, on an empty store and on a filled one.
+//!
+//! `cargo run --release -p onceward-stores --example pairs -- [DIR] [FILL] [SECONDS]`
+
+#![allow(clippy::print_stdout)]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use onceward_core::caller::Caller;
+use onceward_core::class::Class;
+use onceward_core::clock::SystemClock;
+use onceward_core::fingerprint::{Algorithm, Fingerprint};
+use onceward_core::identity::{Endpoint, Identity, OperationId};
+use onceward_core::key::Key;
+use onceward_core::record::{Answer, Attempt, Reply, Settlement};
+use onceward_core::store::{Ask, Claim};
+use onceward_stores::{Opened, open};
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+#[tokio::main]
+async fn main() -> Outcome<()> {
+    let mut arguments = std::env::args().skip(1);
+    let directory = arguments.next().map_or_else(
+        || std::env::temp_dir().join(format!("onceward-pairs-{}", std::process::id())),
+        PathBuf::from,
+    );
+    let fill: u64 = arguments.next().map_or(Ok(1_000_000), |text| text.parse())?;
+    let seconds: u64 = arguments.next().map_or(Ok(5), |text| text.parse())?;
+    let span = Duration::from_secs(seconds);
+    let url = format!("embedded:{}", directory.display());
+
+    let bench = Bench::open(&url)?;
+    bench.measure("empty", span).await?;
+    let begun = Instant::now();
+    bench.fill(fill).await?;
+    println!("filled with {fill} in {:.1?}", begun.elapsed());
+    bench.measure("filled", span).await?;
+    drop(bench);
+
+    let begun = Instant::now();
+    let bench = Bench::open(&url)?;
+    println!("reopened in {:.1?}", begun.elapsed());
+    bench.measure("reopened", span).await?;
+    bench.replays(span).await?;
+    let stats = bench.opened.inspect.stats().await?;
+    println!("{} operations in {} MiB", stats.operations, stats.bytes >> 20);
+    Ok(())
+}
+
+#[derive(Clone)]
+struct Bench {
+    opened: Opened,
+    drawn: Arc<AtomicU64>,
+    run: u64,
+}
+
+impl Bench {
+    fn open(url: &str) -> Outcome<Self> {
+        Ok(Self {
+            opened: open(url, Arc::new(SystemClock::new()))?,
+            drawn: Arc::default(),
+            run: std::time::UNIX_EPOCH.elapsed()?.as_nanos() as u64,
+        })
+    }
+
+    async fn measure(&self, name: &str, span: Duration) -> Outcome<()> {
+        for callers in [1, 64, 1024] {
+            let (pairs, took, mut latencies) = self.run(callers, Pace::For(span)).await?;
+            latencies.sort_unstable();
+            let at = |part: f64| latencies[((latencies.len() - 1) as f64 * part) as usize];
+            println!(
+                "{name:9} {callers:5} callers: {:8.0} pairs/s   p50 {:6.2?}  p99 {:6.2?}  max {:6.2?}",
+                pairs as f64 / took.as_secs_f64(),
+                at(0.5),
+                at(0.99),
+                at(1.0),
+            );
+        }
+        Ok(())
+    }
+
+    async fn fill(&self, count: u64) -> Outcome<()> {
+        self.run(1024, Pace::Pairs(self.drawn.load(Ordering::Relaxed) + count)).await?;
+        Ok(())
+    }
+
+    async fn run(&self, callers: usize, pace: Pace) -> Outcome<(usize, Duration, Vec<Duration>)> {
+        let begun = Instant::now();
+        let tasks: Vec<_> = (0..callers)
+            .map(|_| tokio::spawn(self.clone().call(pace, begun)))
+            .collect();
+        let mut latencies = Vec::new();
+        for task in tasks {
+            latencies.extend(task.await??);
+        }
+        Ok((latencies.len(), begun.elapsed(), latencies))
+    }
+
+    async fn call(self, pace: Pace, begun: Instant) -> Outcome<Vec<Duration>> {
+        let mut latencies = Vec::new();
+        loop {
+            let number = self.drawn.fetch_add(1, Ordering::Relaxed);
+            match pace {
+                Pace::For(span) if begun.elapsed() >= span => return Ok(latencies),
+                Pace::Pairs(last) if number >= last => return Ok(latencies),
+                _ => {}
+            }
+            let start = Instant::now();
+            self.pair(number).await?;
+            latencies.push(start.elapsed());
+        }
+    }
+
+    async fn pair(&self, number: u64) -> Outcome<()> {
+        let ask = self.ask(number)?;
+        let Claim::Granted(grant) = self.opened.store.claim(&ask).await? else {
+            return Err("a new key was not granted".into());
+        };
+        let settlement = Settlement::Completed(Answer::Kept(Arc::new(reply())));
+        self.opened.store.settle(&grant.digest, grant.fence, settlement).await?;
+        Ok(())
+    }
+
+    async fn replays(&self, span: Duration) -> Outcome<()> {
+        let last = self.drawn.load(Ordering::Relaxed);
+        let begun = Instant::now();
+        let mut replays = 0;
+        while begun.elapsed() < span {
+            let ask = self.ask(last - 2000 + replays % 100)?;
+            self.opened.store.claim(&ask).await?;
+            replays += 1;
+        }
+        println!("replays       1 caller : {:8.0} /s", replays as f64 / begun.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    fn ask(&self, number: u64) -> Outcome<Ask> {
+        let identity = Identity {
+            caller: Caller::local(),
+            endpoint: Endpoint::new("POST /payments"),
+            key: Key::parse(&format!("{:016x}-{number:016x}", self.run))?,
+        };
+        let digest = identity.digest();
+        Ok(Ask {
+            digest,
+            identity,
+            fingerprint: Fingerprint {
+                algorithm: Algorithm::Json1,
+                digest: *digest.as_bytes(),
+                sender: [0; 16],
+            },
+            terms: Class::interactive().terms(),
+            attempt: Attempt(u128::from(number)),
+            id: OperationId::new(&digest, number),
+        })
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Pace {
+    For(Duration),
+    Pairs(u64),
+}
+
+fn reply() -> Reply {
+    Reply {
+        status: 201,
+        headers: vec![(
+            Bytes::from_static(b"content-type"),
+            Bytes::from_static(b"application/json"),
+        )],
+        body: Bytes::from_static(br#"{"id":"pay_0123456789","amount":1000,"currency":"EUR","status":"paid"}"#),
+        trailers: Vec::new(),
+    }
+}

@@ -1,0 +1,321 @@
+//! Buckets: tables of finished operations that are forgotten at about the same
+//! time, so that room is reclaimed table by table and never row by row through
+//! an index.
+//!
+//! A bucket is named by the moment at which all in it is over. Its width
+//! follows from how long the things in it are kept, so that a class has 16 to
+//! 32 of them; as the widths are powers of two, classes share buckets and their
+//! number stays bounded.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use onceward_core::clock::Timestamp;
+
+use super::filter::Filter;
+use super::sql;
+
+/// About a second: nothing is gained by finer buckets.
+const WIDTH_MS_MIN: u64 = 1 << 10;
+/// About a year.
+const WIDTH_MS_MAX: u64 = 1 << 35;
+/// The bucket of what is kept for ever: SQLite's largest number.
+const NEVER: u64 = i64::MAX as u64;
+
+/// The moment at which a bucket is over. It names the bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Ends(pub(super) u64);
+
+impl Ends {
+    /// The bucket for what was kept for `span` and is over at `over`.
+    pub(super) fn of(over: Timestamp, span: Duration) -> Self {
+        let width = width_ms(span);
+        let ends = over.unix_ms().div_ceil(width).saturating_mul(width);
+        Self(ends.min(NEVER))
+    }
+
+    /// Whether all in the bucket is over.
+    pub(super) fn is_over(self, now: Timestamp) -> bool {
+        self.0 <= now.unix_ms()
+    }
+}
+
+/// How much time one bucket spans.
+fn width_ms(span: Duration) -> u64 {
+    let sixteenth = u64::try_from(span.as_millis() / 16).unwrap_or(u64::MAX);
+    let below = sixteenth.checked_ilog2().map_or(0, |log| 1 << log);
+    below.clamp(WIDTH_MS_MIN, WIDTH_MS_MAX)
+}
+
+/// The two families of buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    /// Finished operations, by when their keys are forgotten.
+    Kept,
+    /// Replies that go before their keys do, by when they expire.
+    Reply,
+}
+
+impl Family {
+    /// The name in the table of buckets.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Kept => "kept",
+            Self::Reply => "reply",
+        }
+    }
+}
+
+/// A bucket of finished operations.
+pub(super) struct Kept {
+    /// Its name.
+    pub(super) ends: Ends,
+    /// Which keys may be in it.
+    pub(super) filter: Filter,
+    rows: AtomicU64,
+    first_over_ms: AtomicU64,
+    pub(super) table: String,
+    pub(super) create: String,
+    pub(super) insert: String,
+    pub(super) find: String,
+    pub(super) delete: String,
+    pub(super) list: String,
+    pub(super) count: String,
+    pub(super) prefixes: String,
+    pub(super) unindex: String,
+    pub(super) restore_request: String,
+    pub(super) sweep: String,
+    pub(super) drop: String,
+}
+
+impl Kept {
+    /// The bucket with this name that holds so much.
+    pub(super) fn new(ends: Ends, tally: Tally, filter: Filter) -> Self {
+        let name = |template: &str| template.replace("{ends}", &ends.0.to_string());
+        let table = name("kept_{ends}");
+        Self {
+            ends,
+            filter,
+            rows: AtomicU64::new(tally.rows),
+            first_over_ms: AtomicU64::new(tally.first_over_ms),
+            create: name(sql::KEPT),
+            insert: name(sql::KEPT_INSERT),
+            find: name(sql::KEPT_FIND),
+            delete: name(sql::KEPT_DELETE),
+            list: sql::LIST.replace("{table}", &table),
+            count: name(sql::KEPT_COUNT),
+            prefixes: name(sql::KEPT_PREFIXES),
+            unindex: name(sql::KEPT_UNINDEX),
+            restore_request: name(sql::KEPT_RESTORE_REQUEST),
+            sweep: sql::SWEEP_ROWS.replace("{table}", &table),
+            drop: sql::DROP.replace("{table}", &table),
+            table,
+        }
+    }
+
+    /// How much it holds.
+    pub(super) fn tally(&self) -> Tally {
+        Tally {
+            rows: self.rows.load(Ordering::Relaxed),
+            first_over_ms: self.first_over_ms.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Only the writer counts.
+    pub(super) fn set_tally(&self, tally: Tally) {
+        self.rows.store(tally.rows, Ordering::Relaxed);
+        self.first_over_ms.store(tally.first_over_ms, Ordering::Relaxed);
+    }
+
+    /// How much of it is over.
+    pub(super) fn age(&self, now: Timestamp) -> Age {
+        if self.ends.is_over(now) {
+            Age::Over
+        } else if self.tally().first_over_ms <= now.unix_ms() {
+            Age::PartlyOver
+        } else {
+            Age::Lasting
+        }
+    }
+}
+
+/// How much a bucket of finished operations holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tally {
+    /// How many rows.
+    pub(super) rows: u64,
+    /// When the first of them is over, or earlier.
+    pub(super) first_over_ms: u64,
+}
+
+impl Tally {
+    /// Of a bucket with nothing in it.
+    pub(super) fn empty(ends: Ends) -> Self {
+        Self {
+            rows: 0,
+            first_over_ms: ends.0,
+        }
+    }
+
+    /// With one row more.
+    pub(super) fn with(self, over: Timestamp) -> Self {
+        Self {
+            rows: self.rows + 1,
+            first_over_ms: self.first_over_ms.min(over.unix_ms()),
+        }
+    }
+
+    /// With so many rows less.
+    pub(super) fn without(self, rows: u64) -> Self {
+        Self {
+            rows: self.rows.saturating_sub(rows),
+            ..self
+        }
+    }
+}
+
+/// How much of a bucket is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Age {
+    /// Nothing.
+    Lasting,
+    /// Some of it may be; the rows tell.
+    PartlyOver,
+    /// All of it.
+    Over,
+}
+
+/// A bucket of replies.
+pub(super) struct Reply {
+    /// Its name.
+    pub(super) ends: Ends,
+    pub(super) create: String,
+    pub(super) insert: String,
+    pub(super) read: String,
+    pub(super) delete: String,
+    pub(super) restore_request: String,
+    pub(super) sweep: String,
+    pub(super) drop: String,
+}
+
+impl Reply {
+    /// The bucket with this name.
+    pub(super) fn new(ends: Ends) -> Self {
+        let name = |template: &str| template.replace("{ends}", &ends.0.to_string());
+        let table = name("reply_{ends}");
+        Self {
+            ends,
+            create: name(sql::REPLY),
+            insert: name(sql::REPLY_INSERT),
+            read: name(sql::REPLY_READ),
+            delete: name(sql::REPLY_DELETE),
+            restore_request: name(sql::REPLY_RESTORE_REQUEST),
+            sweep: sql::SWEEP_ROWS.replace("{table}", &table),
+            drop: sql::DROP.replace("{table}", &table),
+        }
+    }
+}
+
+/// The buckets that there are. The writer makes and drops them, readers look.
+#[derive(Default)]
+pub(super) struct Buckets {
+    kept: RwLock<BTreeMap<Ends, Arc<Kept>>>,
+    replies: RwLock<BTreeMap<Ends, Arc<Reply>>>,
+}
+
+impl Buckets {
+    /// The buckets of finished operations, the first to go first.
+    pub(super) fn kept(&self) -> RwLockReadGuard<'_, BTreeMap<Ends, Arc<Kept>>> {
+        self.kept.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether an operation whose digest begins like this may have finished.
+    pub(super) fn may_hold(&self, prefix: u64, now: Timestamp) -> bool {
+        let kept = self.kept();
+        lasting(&kept, now).any(|bucket| bucket.filter.may_hold(prefix))
+    }
+
+    /// The buckets that may hold an operation whose digest begins like this.
+    pub(super) fn maybe_with(&self, prefix: u64, now: Timestamp) -> Vec<Arc<Kept>> {
+        let kept = self.kept();
+        lasting(&kept, now)
+            .filter(|bucket| bucket.filter.may_hold(prefix))
+            .cloned()
+            .collect()
+    }
+
+    /// The bucket of replies with this name.
+    pub(super) fn reply(&self, ends: Ends) -> Option<Arc<Reply>> {
+        self.replies().get(&ends).cloned()
+    }
+
+    /// The buckets of replies, the first to go first.
+    pub(super) fn replies(&self) -> RwLockReadGuard<'_, BTreeMap<Ends, Arc<Reply>>> {
+        self.replies.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add_kept(&self, bucket: Arc<Kept>) {
+        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
+        kept.insert(bucket.ends, bucket);
+    }
+
+    pub(super) fn remove_kept(&self, ends: Ends) {
+        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
+        kept.remove(&ends);
+    }
+
+    pub(super) fn add_reply(&self, bucket: Arc<Reply>) {
+        let mut replies = self.replies.write().unwrap_or_else(PoisonError::into_inner);
+        replies.insert(bucket.ends, bucket);
+    }
+
+    pub(super) fn remove_reply(&self, ends: Ends) {
+        let mut replies = self.replies.write().unwrap_or_else(PoisonError::into_inner);
+        replies.remove(&ends);
+    }
+}
+
+/// The buckets that are not over, the last to go first.
+fn lasting(
+    kept: &BTreeMap<Ends, Arc<Kept>>,
+    now: Timestamp,
+) -> impl Iterator<Item = &Arc<Kept>> {
+    let all = kept.values().rev();
+    all.take_while(move |bucket| !bucket.ends.is_over(now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(60 * 60);
+
+    #[test]
+    fn a_class_has_16_to_32_buckets_between_the_smallest_and_the_largest_width() {
+        for hours in [1, 3, 24, 7 * 24, 30 * 24, 365 * 24] {
+            let span = hours * HOUR;
+            let buckets = span.as_millis() / u128::from(width_ms(span));
+            assert!((16..=32).contains(&buckets), "{hours} h: {buckets} buckets");
+        }
+    }
+
+    #[test]
+    fn a_bucket_is_over_only_when_all_in_it_is() {
+        let span = 24 * HOUR;
+        for ms in [1, 1_700_000_000_000, 1_700_000_000_001, u64::MAX] {
+            let over = Timestamp::from_unix_ms(ms);
+            let ends = Ends::of(over, span);
+            assert!(ends.0 >= ms.min(NEVER), "{ms}");
+            assert!(ends.0 - ms.min(NEVER) < width_ms(span), "{ms}");
+        }
+    }
+
+    #[test]
+    fn spans_without_end_have_a_bucket_without_end() {
+        let never = Timestamp::default().plus(Duration::MAX);
+        assert_eq!(Ends::of(never, Duration::MAX), Ends(NEVER));
+        assert!(i64::try_from(NEVER).is_ok());
+    }
+}

@@ -1,0 +1,106 @@
+//! The store's directory, and the lock that gives it to one process.
+//!
+//! Only because nobody else writes here may the leases of an earlier process
+//! be called lost at the start. The lock is the operating system's, so it goes
+//! with the process, however that ends; the process id in the file is there to
+//! be shown to whoever comes second.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use crate::OpenError;
+
+/// The SQLite file.
+const DATABASE: &str = "onceward.db";
+/// The file that is locked.
+const LOCK: &str = "lock";
+
+/// A directory that this process owns until the value is dropped.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Directory {
+    /// Makes the directory if it is missing, and takes it.
+    pub(super) fn take(path: &Path) -> Result<Self, OpenError> {
+        make(path).map_err(|source| OpenError::Directory {
+            path: path.into(),
+            source,
+        })?;
+        let lock = lock(&path.join(LOCK))?;
+        Ok(Self {
+            path: path.into(),
+            _lock: lock,
+        })
+    }
+
+    /// Where the SQLite file is.
+    pub(super) fn database(&self) -> PathBuf {
+        self.path.join(DATABASE)
+    }
+
+    /// How many bytes the store takes on disk.
+    pub(super) fn bytes(&self) -> u64 {
+        let log = self.path.join(format!("{DATABASE}-wal"));
+        [self.database(), log]
+            .iter()
+            .filter_map(|file| fs::metadata(file).ok())
+            .map(|file| file.len())
+            .sum()
+    }
+}
+
+fn make(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    fs::create_dir_all(path)?;
+    // A directory survives a power cut only once its parent is synced.
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
+        _ => File::open(".")?.sync_all(),
+    }
+}
+
+fn lock(path: &Path) -> Result<File, OpenError> {
+    let refused = |source| OpenError::Directory {
+        path: path.into(),
+        source,
+    };
+    let mut file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map_err(refused)?;
+    match file.try_lock() {
+        Ok(()) => sign(&mut file).map_err(refused)?,
+        Err(TryLockError::WouldBlock) => {
+            return Err(OpenError::InUse {
+                path: path.into(),
+                owner: owner(&mut file),
+            });
+        }
+        Err(TryLockError::Error(source)) => return Err(refused(source)),
+    }
+    Ok(file)
+}
+
+fn sign(file: &mut File) -> io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(file, "{}", std::process::id())
+}
+
+/// What the owner wrote: its process id. It may be about to write it.
+fn owner(file: &mut File) -> String {
+    let mut text = String::new();
+    match file.read_to_string(&mut text) {
+        Ok(_) if !text.trim().is_empty() => text.trim().to_owned(),
+        _ => "unknown".to_owned(),
+    }
+}

@@ -1,0 +1,84 @@
+//! What can go wrong in the embedded store, in its own words, and the one
+//! place where they become a [`StoreError`].
+
+use std::sync::Arc;
+
+use onceward_core::store::StoreError;
+use onceward_core::wire::WireError;
+use rusqlite::ErrorCode;
+use rusqlite::ffi::{SQLITE_IOERR_DIR_FSYNC, SQLITE_IOERR_FSYNC};
+
+/// Why a step was not taken.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    /// Nothing was written; the next write may find room.
+    #[error("the disk is full: nothing was recorded; service goes on as soon as there is room")]
+    Full(#[source] rusqlite::Error),
+    /// What the system holds of a file is not known any more. Trying again
+    /// could report as durable what is not.
+    #[error("the disk did not confirm a write ({0}): restart the process to go on")]
+    Unsynced(#[source] rusqlite::Error),
+    /// Any other word of SQLite.
+    #[error("SQLite says: {0}")]
+    Sqlite(#[source] rusqlite::Error),
+    /// The pages that hold a record are damaged.
+    #[error("the file is damaged where this record lies: {0}")]
+    Unreadable(#[source] rusqlite::Error),
+    /// The bytes of a record are damaged, or of a later version.
+    #[error(transparent)]
+    Record(#[from] WireError),
+    /// The record of an open operation was found damaged at the start.
+    #[error("its record was found damaged when the store was opened")]
+    Lost,
+    /// Another step of the same transaction failed.
+    #[error("the transaction was rolled back: {0}")]
+    RolledBack(#[source] Arc<Fault>),
+    /// The store was closed meanwhile.
+    #[error("the store is closed")]
+    Closed,
+}
+
+/// What a step comes to.
+pub(super) type Step<T> = Result<T, Fault>;
+
+impl Fault {
+    /// A fault of a read: damage is then told as such, of this record alone.
+    pub(super) fn of_read(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Unreadable(error),
+            _ => Self::from(error),
+        }
+    }
+
+    /// Whether the transaction around the step cannot be trusted any more.
+    pub(super) fn spoils_transaction(&self) -> bool {
+        !matches!(self, Self::Unreadable(_) | Self::Record(_) | Self::Lost)
+    }
+
+    /// Whether no later step may succeed.
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self, Self::Unsynced(_))
+    }
+}
+
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Self {
+        let Some(cause) = error.sqlite_error() else {
+            return Self::Sqlite(error);
+        };
+        match (cause.code, cause.extended_code) {
+            (ErrorCode::DiskFull, _) => Self::Full(error),
+            (_, SQLITE_IOERR_FSYNC | SQLITE_IOERR_DIR_FSYNC) => Self::Unsynced(error),
+            _ => Self::Sqlite(error),
+        }
+    }
+}
+
+impl From<Fault> for StoreError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Unreadable(_) | Fault::Record(_) | Fault::Lost => Self::Damaged(fault.into()),
+            _ => Self::Unavailable(fault.into()),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The SQLite file: how it is opened, what it must be, and how it is tuned.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use super::fault::Fault;
+use super::sql;
+use crate::OpenError;
+
+/// Marks the file as ours: "Once".
+const APPLICATION_ID: i32 = 0x4f6e_6365;
+/// The layout of the tables that this program writes and reads.
+const LAYOUT: i32 = 1;
+
+/// Statements that a connection keeps prepared: those of all buckets in use.
+const STATEMENTS_MAX: usize = 256;
+/// Nobody but people with sqlite3 locks the file, and they are patient for us.
+const BUSY_MAX: Duration = Duration::from_secs(5);
+
+/// The connection that writes. Makes the file if there is none.
+pub(super) fn open_writer(path: &Path, pages_max: Option<u32>) -> Result<Connection, OpenError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let open = || -> rusqlite::Result<Connection> {
+        let db = Connection::open_with_flags(path, flags)?;
+        db.busy_timeout(BUSY_MAX)?;
+        db.pragma_update(None, "page_size", 4096)?;
+        db.pragma_update(None, "journal_mode", "WAL")?;
+        db.pragma_update(None, "synchronous", "FULL")?;
+        db.pragma_update(None, "cache_size", -16 * 1024)?;
+        db.pragma_update(None, "temp_store", "MEMORY")?;
+        if let Some(pages) = pages_max {
+            db.pragma_update(None, "max_page_count", pages)?;
+        }
+        db.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        Ok(db)
+    };
+    let db = open().map_err(|source| refuse(path, source))?;
+    check_layout(&db, path)?;
+    Ok(db)
+}
+
+/// A connection that only reads.
+pub(super) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let open = || -> rusqlite::Result<Connection> {
+        let db = Connection::open_with_flags(path, flags)?;
+        db.busy_timeout(BUSY_MAX)?;
+        db.pragma_update(None, "cache_size", -4 * 1024)?;
+        db.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        Ok(db)
+    };
+    open().map_err(|source| refuse(path, source))
+}
+
+/// Writes the layout into a new file; refuses one that is not ours or newer.
+fn check_layout(db: &Connection, path: &Path) -> Result<(), OpenError> {
+    let read = |name| db.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+    let tables = || db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0));
+    let refuse = |source| refuse(path, source);
+    let application = read("application_id").map_err(refuse)?;
+    let layout = read("user_version").map_err(refuse)?;
+    let tables: i64 = tables().map_err(refuse)?;
+    match (application, layout, tables) {
+        (0, 0, 0) => write_layout(db).map_err(refuse),
+        (APPLICATION_ID, LAYOUT, 1..) => Ok(()),
+        (APPLICATION_ID, layout, _) if layout > LAYOUT => Err(OpenError::Newer {
+            path: path.into(),
+            layout,
+        }),
+        _ => Err(OpenError::Foreign { path: path.into() }),
+    }
+}
+
+fn write_layout(db: &Connection) -> rusqlite::Result<()> {
+    let transaction = db.unchecked_transaction()?;
+    transaction.execute_batch(sql::SCHEMA)?;
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    transaction.pragma_update(None, "user_version", LAYOUT)?;
+    transaction.commit()
+}
+
+/// What SQLite says of a file that it cannot open, with the path and a way out.
+pub(super) fn refuse(path: &Path, source: rusqlite::Error) -> OpenError {
+    let path = path.into();
+    match source.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+            OpenError::Damaged { path, source: source.into() }
+        }
+        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
+            OpenError::NotWritable { path, source: source.into() }
+        }
+        _ => OpenError::Database { path, source: source.into() },
+    }
+}
+
+/// The same for what was found while the file was read at the start.
+pub(super) fn refuse_for(path: &Path, fault: Fault) -> OpenError {
+    match fault {
+        Fault::Full(source)
+        | Fault::Unsynced(source)
+        | Fault::Sqlite(source)
+        | Fault::Unreadable(source) => refuse(path, source),
+        fault => OpenError::Database {
+            path: path.into(),
+            source: fault.into(),
+        },
+    }
+}

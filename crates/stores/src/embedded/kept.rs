@@ -1,0 +1,159 @@
+//! Looking a finished operation up in the file, the same way for readers and
+//! for the writer.
+//!
+//! An operation that ran again after it was forgotten has several rows until
+//! the older buckets go; the one with the highest number counts.
+
+use std::sync::Arc;
+
+use onceward_core::clock::{Clock, Timestamp};
+use onceward_core::identity::{Digest, OperationId};
+use onceward_core::record::{Answer, Record, Reply, State};
+use onceward_core::wire;
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use super::bucket::{Buckets, Ends, Kept};
+use super::fault::{Fault, Step};
+
+/// What is looked for.
+#[derive(Clone, Copy)]
+pub(super) enum Wanted {
+    /// The operation with this digest.
+    Digest(Digest),
+    /// The operation with this id.
+    Id(OperationId),
+}
+
+impl Wanted {
+    /// By which the index finds it.
+    pub(super) fn prefix(self) -> u64 {
+        match self {
+            Self::Digest(digest) => digest.prefix(),
+            Self::Id(id) => id.prefix(),
+        }
+    }
+
+    fn is(self, record: &Record) -> bool {
+        match self {
+            Self::Digest(digest) => record.digest == digest,
+            Self::Id(id) => record.id == id,
+        }
+    }
+}
+
+/// A finished operation and where it lies.
+#[derive(Clone)]
+pub(super) struct Found {
+    /// The bucket.
+    pub(super) bucket: Arc<Kept>,
+    /// Its row there.
+    pub(super) row: u64,
+    /// The bucket of its reply, if that is another.
+    pub(super) replied: Option<Ends>,
+    /// The record.
+    pub(super) record: Arc<Record>,
+}
+
+/// Finds the newest record of a finished operation in the buckets that are not over.
+pub(super) fn find(
+    db: &Connection,
+    buckets: &Buckets,
+    wanted: Wanted,
+    clock: &dyn Clock,
+) -> Step<Option<Found>> {
+    let mut newest: Option<Found> = None;
+    for bucket in buckets.maybe_with(wanted.prefix(), clock.now()) {
+        let found = match find_in(db, buckets, &bucket, wanted, clock) {
+            // It was dropped between the look at the list and the read.
+            Err(_) if bucket.ends.is_over(clock.now()) => None,
+            found => found?,
+        };
+        if let Some(found) = found
+            && newest.as_ref().is_none_or(|newest| newest.row < found.row)
+        {
+            newest = Some(found);
+        }
+    }
+    Ok(newest)
+}
+
+fn find_in(
+    db: &Connection,
+    buckets: &Buckets,
+    bucket: &Arc<Kept>,
+    wanted: Wanted,
+    clock: &dyn Clock,
+) -> Step<Option<Found>> {
+    let mut statement = db.prepare_cached(&bucket.find).map_err(Fault::of_read)?;
+    let mut rows = statement
+        .query([wanted.prefix().cast_signed()])
+        .map_err(Fault::of_read)?;
+    while let Some(row) = rows.next().map_err(Fault::of_read)? {
+        let found = read(db, buckets, bucket, row, clock)?;
+        if wanted.is(&found.record) {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+fn read(
+    db: &Connection,
+    buckets: &Buckets,
+    bucket: &Arc<Kept>,
+    row: &Row<'_>,
+    clock: &dyn Clock,
+) -> Step<Found> {
+    let id: i64 = row.get(0).map_err(Fault::of_read)?;
+    let replied: Option<i64> = row.get(1).map_err(Fault::of_read)?;
+    let replied = replied.map(|ends| Ends(ends.cast_unsigned()));
+    let reply = match replied {
+        Some(ends) => match read_apart(db, buckets, ends, id) {
+            Err(_) if ends.is_over(clock.now()) => None,
+            reply => reply?,
+        },
+        None => blob(row, 3)?.map(wire::decode_reply).transpose()?,
+    };
+    let bytes = blob(row, 2)?.unwrap_or_default();
+    let mut record = wire::decode_record(bytes, || Ok(reply.map(Arc::new)))?;
+    mark_expired(&mut record, clock.now());
+    Ok(Found {
+        bucket: bucket.clone(),
+        row: id.cast_unsigned(),
+        replied,
+        record: Arc::new(record),
+    })
+}
+
+/// The reply in a bucket of its own; nothing once that is gone.
+fn read_apart(db: &Connection, buckets: &Buckets, ends: Ends, id: i64) -> Step<Option<Reply>> {
+    let Some(bucket) = buckets.reply(ends) else {
+        return Ok(None);
+    };
+    let mut statement = db.prepare_cached(&bucket.read).map_err(Fault::of_read)?;
+    let bytes: Option<Option<Vec<u8>>> = statement
+        .query_row([id], |row| row.get(0))
+        .optional()
+        .map_err(Fault::of_read)?;
+    match bytes.flatten() {
+        Some(bytes) => Ok(Some(wire::decode_reply(&bytes)?)),
+        None => Ok(None),
+    }
+}
+
+fn blob<'r>(row: &'r Row<'_>, column: usize) -> Step<Option<&'r [u8]>> {
+    let value = row.get_ref(column).map_err(Fault::of_read)?;
+    value
+        .as_blob_or_null()
+        .map_err(|error| Fault::of_read(error.into()))
+}
+
+/// A wall clock that was set back before a restart could show a reply that was
+/// already dropped as still kept.
+fn mark_expired(record: &mut Record, now: Timestamp) {
+    let shown = record.state_at(now);
+    let gone = matches!(record.answer, Some(Answer::Gone { .. }));
+    if gone && matches!(shown, Some(State::Completed | State::Failed)) {
+        record.state = State::Expired;
+    }
+}

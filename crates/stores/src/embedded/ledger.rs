@@ -1,0 +1,389 @@
+//! The writer's hand on the file: one transaction at a time, begun by the first
+//! write in it, and all that must be taken back in memory when it fails.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use onceward_core::clock::Timestamp;
+use onceward_core::record::Record;
+use onceward_core::wire;
+use rusqlite::{Connection, params};
+
+use super::bucket::{Buckets, Ends, Family, Kept, Reply, Tally};
+use super::fault::Step;
+use super::filter::Filter;
+use super::kept::Found;
+use super::mirror::Live;
+use super::sql;
+
+/// How many numbers are reserved at a time, so that the mark on disk moves rarely.
+const NUMBERS_RESERVED: u64 = 1 << 16;
+
+/// The file, as the writer has it.
+pub(super) struct Ledger {
+    db: Connection,
+    buckets: Arc<Buckets>,
+    /// The last number given.
+    last: u64,
+    /// Up to here numbers may be given.
+    reserved: u64,
+    open: Option<Transaction>,
+}
+
+/// What a failed transaction has to take back.
+#[derive(Default)]
+struct Transaction {
+    reserved_before: u64,
+    tallies_before: BTreeMap<Ends, (Arc<Kept>, Tally)>,
+    kept_made: Vec<Ends>,
+    replies_made: Vec<Ends>,
+    kept_dropped: Vec<Arc<Kept>>,
+    replies_dropped: Vec<Arc<Reply>>,
+}
+
+impl Ledger {
+    /// The ledger of an opened file. Every number up to `last` may have been given.
+    pub(super) fn new(db: Connection, buckets: Arc<Buckets>, last: u64) -> Self {
+        Self {
+            db,
+            buckets,
+            last,
+            reserved: last,
+            open: None,
+        }
+    }
+
+    /// To read what the open transaction sees.
+    pub(super) fn db(&self) -> &Connection {
+        &self.db
+    }
+
+    /// The next number: a fence, and the place of a change in listings.
+    pub(super) fn next(&mut self) -> Step<u64> {
+        if self.last == self.reserved {
+            let reserved = self.reserved + NUMBERS_RESERVED;
+            self.write(sql::SEQUENCE_RAISE, [reserved.cast_signed()])?;
+            self.reserved = reserved;
+        }
+        self.last += 1;
+        Ok(self.last)
+    }
+
+    /// Writes an open operation into its row.
+    pub(super) fn insert_live(&mut self, live: &Live) -> Step<()> {
+        let record = &live.record;
+        self.write(
+            sql::LIVE_INSERT,
+            params![
+                live.row.cast_signed(),
+                record.digest.prefix().cast_signed(),
+                record.identity.caller.tenant(),
+                record.identity.caller.project(),
+                record.identity.endpoint.as_str(),
+                record.identity.key.as_str(),
+                record.state.as_str(),
+                record.created_at.unix_ms().cast_signed(),
+                live.request.map(u64::cast_signed),
+                wire::encode_record(record),
+            ],
+        )?;
+        Ok(())
+    }
+
+    /// Writes an open operation over its row.
+    pub(super) fn update_live(&mut self, live: &Live) -> Step<()> {
+        let row = live.row.cast_signed();
+        let bytes = wire::encode_record(&live.record);
+        self.write(
+            sql::LIVE_UPDATE,
+            params![row, live.record.state.as_str(), bytes],
+        )?;
+        Ok(())
+    }
+
+    /// Deletes an open operation's row; its request stays.
+    pub(super) fn delete_live(&mut self, live: &Live) -> Step<()> {
+        self.write(sql::LIVE_DELETE, [live.row.cast_signed()])?;
+        Ok(())
+    }
+
+    /// Writes the request of an operation to be delivered.
+    pub(super) fn insert_request(&mut self, row: u64, body: &[u8]) -> Step<()> {
+        self.write(sql::REQUEST_INSERT, params![row.cast_signed(), body])?;
+        Ok(())
+    }
+
+    /// Reads a request.
+    pub(super) fn read_request(&self, row: u64) -> Step<Bytes> {
+        let mut statement = self.db.prepare_cached(sql::REQUEST_READ)?;
+        let body: Vec<u8> = statement.query_row([row.cast_signed()], |row| row.get(0))?;
+        Ok(body.into())
+    }
+
+    /// Deletes a request.
+    pub(super) fn delete_request(&mut self, row: u64) -> Step<()> {
+        self.write(sql::REQUEST_DELETE, [row.cast_signed()])?;
+        Ok(())
+    }
+
+    /// Writes a finished operation into its buckets, with its encoded reply and
+    /// with the request that lies in this row.
+    pub(super) fn insert_kept(
+        &mut self,
+        row: u64,
+        record: &Record,
+        reply: Option<&[u8]>,
+        request: Option<u64>,
+    ) -> Step<()> {
+        let (Some(forgotten), Some(expired)) = (record.forgotten_at(), record.expires_at()) else {
+            return Ok(());
+        };
+        let bucket = self.kept_bucket(Ends::of(forgotten, record.terms.remember))?;
+        let request = request.map(u64::cast_signed);
+        let apart = Ends::of(expired, record.terms.retention);
+        if apart == bucket.ends || (reply.is_none() && request.is_none()) {
+            self.insert_kept_row(&bucket, row, record, None, reply, request)?;
+        } else {
+            let replies = self.reply_bucket(apart)?;
+            self.write(&replies.insert, params![row.cast_signed(), reply, request])?;
+            self.insert_kept_row(&bucket, row, record, Some(apart), None, None)?;
+        }
+        bucket.filter.add(record.digest.prefix());
+        self.count(&bucket, bucket.tally().with(forgotten));
+        Ok(())
+    }
+
+    fn insert_kept_row(
+        &mut self,
+        bucket: &Kept,
+        row: u64,
+        record: &Record,
+        replied: Option<Ends>,
+        reply: Option<&[u8]>,
+        request: Option<i64>,
+    ) -> Step<()> {
+        self.write(
+            &bucket.insert,
+            params![
+                row.cast_signed(),
+                record.digest.prefix().cast_signed(),
+                record.identity.caller.tenant(),
+                record.identity.caller.project(),
+                record.identity.endpoint.as_str(),
+                record.identity.key.as_str(),
+                record.state.as_str(),
+                record.created_at.unix_ms().cast_signed(),
+                over_ms(record),
+                replied.map(|ends| ends.0.cast_signed()),
+                wire::encode_record(record),
+                reply,
+                request,
+            ],
+        )?;
+        Ok(())
+    }
+
+    /// Deletes a finished operation with its reply and request.
+    pub(super) fn delete_kept(&mut self, found: &Found) -> Step<()> {
+        let row = [found.row.cast_signed()];
+        self.write(&found.bucket.delete, row)?;
+        if let Some(replies) = self.replies_of(found) {
+            self.write(&replies.delete, row)?;
+        }
+        self.count(&found.bucket, found.bucket.tally().without(1));
+        Ok(())
+    }
+
+    /// Takes the request of a finished operation back among the requests, into
+    /// this row; `None` where it has none.
+    pub(super) fn restore_request(&mut self, found: &Found, row: u64) -> Step<Option<u64>> {
+        let rows = params![found.row.cast_signed(), row.cast_signed()];
+        let restored = match self.replies_of(found) {
+            Some(replies) => self.write(&replies.restore_request, rows)?,
+            None => self.write(&found.bucket.restore_request, rows)?,
+        };
+        Ok((restored > 0).then_some(row))
+    }
+
+    fn replies_of(&self, found: &Found) -> Option<Arc<Reply>> {
+        found.replied.and_then(|ends| self.buckets.reply(ends))
+    }
+
+    /// Reclaims up to `limit` rows of the first bucket of finished operations
+    /// that is over; `None` if there is no such bucket.
+    pub(super) fn sweep_kept(&mut self, now: Timestamp, limit: usize) -> Step<Option<usize>> {
+        let first = self.buckets.kept().values().next().cloned();
+        let Some(bucket) = first.filter(|bucket| bucket.ends.is_over(now)) else {
+            return Ok(None);
+        };
+        // Without the index rows go page by page, not each by a search of its own.
+        self.write(&bucket.unindex, [])?;
+        let swept = self.write(&bucket.sweep, [limit as i64])?;
+        self.count(&bucket, bucket.tally().without(swept as u64));
+        if swept < limit {
+            self.drop_kept(bucket)?;
+        }
+        Ok(Some(swept))
+    }
+
+    /// Reclaims up to `limit` rows of the first bucket of replies that is over;
+    /// `None` if there is no such bucket.
+    pub(super) fn sweep_replies(&mut self, now: Timestamp, limit: usize) -> Step<Option<usize>> {
+        let first = self.buckets.replies().values().next().cloned();
+        let Some(bucket) = first.filter(|bucket| bucket.ends.is_over(now)) else {
+            return Ok(None);
+        };
+        let swept = self.write(&bucket.sweep, [limit as i64])?;
+        if swept < limit {
+            self.drop_reply(bucket)?;
+        }
+        Ok(Some(swept))
+    }
+
+    /// Makes the open transaction durable. After an error nothing of it counts,
+    /// here or in the file.
+    pub(super) fn commit(&mut self) -> Step<()> {
+        let Some(open) = self.open.take() else {
+            return Ok(());
+        };
+        let committed = self.count_and_commit(&open);
+        if committed.is_err() {
+            self.open = Some(open);
+            self.roll_back();
+        }
+        committed
+    }
+
+    fn count_and_commit(&self, open: &Transaction) -> Step<()> {
+        let mut count = self.db.prepare_cached(sql::BUCKET_COUNT)?;
+        for (bucket, _) in open.tallies_before.values() {
+            let tally = bucket.tally();
+            count.execute(params![
+                Family::Kept.as_str(),
+                bucket.ends.0.cast_signed(),
+                tally.rows.cast_signed(),
+                tally.first_over_ms.cast_signed(),
+            ])?;
+        }
+        fail::fail_point!("store-before-commit", |_| std::process::abort());
+        self.db.prepare_cached(sql::COMMIT)?.execute([])?;
+        fail::fail_point!("store-after-commit", |_| std::process::abort());
+        Ok(())
+    }
+
+    /// Forgets the open transaction, here and in the file.
+    pub(super) fn roll_back(&mut self) {
+        let Some(open) = self.open.take() else {
+            return;
+        };
+        // SQLite may have rolled back by itself, and then says so.
+        if !self.db.is_autocommit()
+            && let Err(error) = self.db.execute_batch("ROLLBACK")
+        {
+            tracing::error!(%error, "the embedded store could not roll back a transaction");
+        }
+        self.reserved = open.reserved_before;
+        for (bucket, tally) in open.tallies_before.into_values() {
+            bucket.set_tally(tally);
+        }
+        for bucket in open.kept_dropped {
+            self.buckets.add_kept(bucket);
+        }
+        for bucket in open.replies_dropped {
+            self.buckets.add_reply(bucket);
+        }
+        for ends in open.kept_made {
+            self.buckets.remove_kept(ends);
+        }
+        for ends in open.replies_made {
+            self.buckets.remove_reply(ends);
+        }
+    }
+
+    fn kept_bucket(&mut self, ends: Ends) -> Step<Arc<Kept>> {
+        let known = self.buckets.kept().get(&ends).cloned();
+        if let Some(bucket) = known {
+            return Ok(bucket);
+        }
+        let bucket = Arc::new(Kept::new(ends, Tally::empty(ends), Filter::empty()));
+        self.make_bucket(Family::Kept, ends, &bucket.create)?;
+        self.transaction()?.kept_made.push(ends);
+        self.buckets.add_kept(bucket.clone());
+        Ok(bucket)
+    }
+
+    fn reply_bucket(&mut self, ends: Ends) -> Step<Arc<Reply>> {
+        if let Some(bucket) = self.buckets.reply(ends) {
+            return Ok(bucket);
+        }
+        let bucket = Arc::new(Reply::new(ends));
+        self.make_bucket(Family::Reply, ends, &bucket.create)?;
+        self.transaction()?.replies_made.push(ends);
+        self.buckets.add_reply(bucket.clone());
+        Ok(bucket)
+    }
+
+    fn make_bucket(&mut self, family: Family, ends: Ends, create: &str) -> Step<()> {
+        self.transaction()?;
+        self.db.execute_batch(create)?;
+        let name = params![family.as_str(), ends.0.cast_signed()];
+        self.write(sql::BUCKET_INSERT, name)?;
+        Ok(())
+    }
+
+    fn drop_kept(&mut self, bucket: Arc<Kept>) -> Step<()> {
+        self.drop_bucket(Family::Kept, bucket.ends, &bucket.drop)?;
+        self.buckets.remove_kept(bucket.ends);
+        self.transaction()?.kept_dropped.push(bucket);
+        Ok(())
+    }
+
+    fn drop_reply(&mut self, bucket: Arc<Reply>) -> Step<()> {
+        self.drop_bucket(Family::Reply, bucket.ends, &bucket.drop)?;
+        self.buckets.remove_reply(bucket.ends);
+        self.transaction()?.replies_dropped.push(bucket);
+        Ok(())
+    }
+
+    fn drop_bucket(&mut self, family: Family, ends: Ends, drop: &str) -> Step<()> {
+        let name = params![family.as_str(), ends.0.cast_signed()];
+        self.write(sql::BUCKET_DELETE, name)?;
+        self.db.execute_batch(drop)?;
+        Ok(())
+    }
+
+    /// Counts what a bucket holds; the count goes to the file with the commit.
+    fn count(&mut self, bucket: &Arc<Kept>, tally: Tally) {
+        let before = bucket.tally();
+        bucket.set_tally(tally);
+        if let Some(open) = &mut self.open {
+            open.tallies_before
+                .entry(bucket.ends)
+                .or_insert_with(|| (bucket.clone(), before));
+        }
+    }
+
+    fn write(&mut self, sql: &str, params: impl rusqlite::Params) -> Step<usize> {
+        self.transaction()?;
+        Ok(self.db.prepare_cached(sql)?.execute(params)?)
+    }
+
+    /// The open transaction, begun if there is none.
+    fn transaction(&mut self) -> Step<&mut Transaction> {
+        if self.open.is_none() {
+            self.db.prepare_cached(sql::BEGIN)?.execute([])?;
+        }
+        let reserved_before = self.reserved;
+        Ok(self.open.get_or_insert_with(|| Transaction {
+            reserved_before,
+            ..Transaction::default()
+        }))
+    }
+}
+
+/// When a finished operation's key is forgotten, as SQLite counts.
+fn over_ms(record: &Record) -> i64 {
+    let forgotten = record.forgotten_at().unwrap_or_default();
+    i64::try_from(forgotten.unix_ms()).unwrap_or(i64::MAX)
+}

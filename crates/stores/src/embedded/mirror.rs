@@ -1,0 +1,166 @@
+//! Open operations, all of them, in memory: queued, running, released, unknown
+//! and paused. A claim never reads the file for them.
+//!
+//! The mirror runs ahead of the file by one transaction. It remembers what each
+//! changed entry was before, and goes back there if the transaction fails.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use onceward_core::clock::Timestamp;
+use onceward_core::identity::{Digest, OperationId};
+use onceward_core::record::{Record, State};
+
+use super::fault::{Fault, Step};
+
+/// An open operation.
+#[derive(Clone)]
+pub(super) struct Live {
+    /// Its row: the number of its last change.
+    pub(super) row: u64,
+    /// The row of its request, if the gateway delivers it.
+    pub(super) request: Option<u64>,
+    /// The record.
+    pub(super) record: Arc<Record>,
+}
+
+/// The open operations.
+#[derive(Default)]
+pub(super) struct Mirror {
+    entries: BTreeMap<Digest, Live>,
+    /// What is to be delivered: when, in which order, and which.
+    due: BTreeSet<(Timestamp, u64, Digest)>,
+    /// What was released: until when that is shown.
+    released: BTreeSet<(Timestamp, Digest)>,
+    /// What the entries changed by the open transaction were before.
+    before: HashMap<Digest, Option<Live>>,
+    /// The prefixes of operations whose record cannot be read.
+    damaged: HashSet<u64>,
+}
+
+impl Mirror {
+    /// The open operation, if it is one.
+    pub(super) fn get(&self, digest: &Digest) -> Step<Option<&Live>> {
+        self.check(digest.prefix())?;
+        Ok(self.entries.get(digest))
+    }
+
+    /// The open operation with this id, if it is one.
+    pub(super) fn find(&self, id: OperationId) -> Step<Option<&Live>> {
+        self.check(id.prefix())?;
+        let mut least = [0; 32];
+        least[..8].copy_from_slice(&id.prefix().to_be_bytes());
+        let alike = self.entries.range(Digest::from_bytes(least)..);
+        Ok(alike
+            .take_while(|(digest, _)| digest.prefix() == id.prefix())
+            .map(|(_, live)| live)
+            .find(|live| live.record.id == id))
+    }
+
+    fn check(&self, prefix: u64) -> Step<()> {
+        if !self.damaged.is_empty() && self.damaged.contains(&prefix) {
+            return Err(Fault::Lost);
+        }
+        Ok(())
+    }
+
+    /// All open operations.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Live> {
+        self.entries.values()
+    }
+
+    /// When the next delivery is due.
+    pub(super) fn next_due(&self) -> Option<Timestamp> {
+        self.due.first().map(|(due, _, _)| *due)
+    }
+
+    /// The deliveries that are due now, oldest first.
+    pub(super) fn due(&self, now: Timestamp, limit: usize) -> Vec<Live> {
+        self.due
+            .iter()
+            .take_while(|(due, _, _)| *due <= now)
+            .take(limit)
+            .filter_map(|(_, _, digest)| self.entries.get(digest).cloned())
+            .collect()
+    }
+
+    /// Released operations that are over, oldest first.
+    pub(super) fn over(&self, now: Timestamp, limit: usize) -> Vec<Live> {
+        self.released
+            .iter()
+            .take_while(|(until, _)| *until <= now)
+            .take(limit)
+            .filter_map(|(_, digest)| self.entries.get(digest).cloned())
+            .collect()
+    }
+
+    /// Puts an operation as it is now.
+    pub(super) fn put(&mut self, live: Live) {
+        let digest = live.record.digest;
+        let before = self.set(digest, Some(live));
+        self.before.entry(digest).or_insert(before);
+    }
+
+    /// Takes an operation out.
+    pub(super) fn take(&mut self, digest: &Digest) {
+        let before = self.set(*digest, None);
+        self.before.entry(*digest).or_insert(before);
+    }
+
+    /// Marks an operation whose record cannot be read.
+    pub(super) fn mark_damaged(&mut self, prefix: u64) {
+        self.damaged.insert(prefix);
+    }
+
+    /// Whether the open transaction changed this operation.
+    pub(super) fn is_changed(&self, digest: &Digest) -> bool {
+        self.before.contains_key(digest)
+    }
+
+    /// Whether the open transaction changed anything.
+    pub(super) fn has_changes(&self) -> bool {
+        !self.before.is_empty()
+    }
+
+    /// The transaction is durable.
+    pub(super) fn keep(&mut self) {
+        self.before.clear();
+    }
+
+    /// The transaction failed: all is as it was before it.
+    pub(super) fn undo(&mut self) {
+        for (digest, before) in std::mem::take(&mut self.before) {
+            self.set(digest, before);
+        }
+    }
+
+    fn set(&mut self, digest: Digest, live: Option<Live>) -> Option<Live> {
+        let before = self.entries.remove(&digest);
+        if let Some(before) = &before {
+            self.unindex(before);
+        }
+        if let Some(live) = live {
+            self.index(&live);
+            self.entries.insert(digest, live);
+        }
+        before
+    }
+
+    fn index(&mut self, live: &Live) {
+        if let Some(due) = live.record.due_at() {
+            self.due.insert((due, live.row, live.record.digest));
+        }
+        if live.record.state == State::Released {
+            self.released.insert((live.record.until, live.record.digest));
+        }
+    }
+
+    fn unindex(&mut self, live: &Live) {
+        if let Some(due) = live.record.due_at() {
+            self.due.remove(&(due, live.row, live.record.digest));
+        }
+        if live.record.state == State::Released {
+            self.released.remove(&(live.record.until, live.record.digest));
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! The embedded store: durable, for one process, on SQLite.
+//!
+//! A claim goes by three doors, each cheaper than the next. Finished operations
+//! that are hot are answered from memory (`hot`). If a filter says that the key
+//! may have finished (`bucket`, `filter`), a reader looks (`reader`, `kept`).
+//! All else goes to the one writer (`writer`), which judges again with
+//! authority: open operations from its mirror in memory (`mirror`), the rest
+//! from the file (`ledger`), many steps to one transaction and one sync.
+//!
+//! In the file (`sql/schema.sql`) open operations have one small table;
+//! finished ones have a table per bucket of expiry, so that room is reclaimed
+//! by the table. One number counts it all: it is fence, row id and place in
+//! listings, and never goes back.
+
+mod bucket;
+mod directory;
+mod fault;
+mod file;
+mod filter;
+mod hot;
+mod kept;
+mod ledger;
+mod mirror;
+mod reader;
+mod shelf;
+mod sql;
+mod start;
+mod writer;
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use onceward_core::bell::Bells;
+use onceward_core::clock::{Clock, Timestamp};
+use onceward_core::identity::{Digest, OperationId};
+use onceward_core::record::{Answer, Attempt, Fence, Record, Reply, Settled, Settlement, State};
+use onceward_core::store::{
+    Ask, Changed, Claim, Due, Enqueued, Filter, Force, Inspect, Page, PageAsk, Queue, Resolution,
+    Stats, Store, StoreError,
+};
+use onceward_core::wire;
+
+use self::bucket::Buckets;
+use self::directory::Directory;
+use self::fault::{Fault, Step};
+use self::hot::Hot;
+use self::kept::Wanted;
+use self::reader::Readers;
+use self::start::Filling;
+use self::writer::{Command, Writer};
+use crate::OpenError;
+
+/// The most rows that one slice of sweeping takes, so that no claim waits long
+/// behind it.
+const SWEEP_SLICE: usize = 256;
+
+/// What an embedded store may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Memory for hot replies, in bytes.
+    pub hot_bytes_max: u64,
+    /// The largest file, in pages of 4 KiB; beyond it the store says that the
+    /// disk is full. `None`: as large as the disk allows.
+    pub pages_max: Option<u32>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            hot_bytes_max: 64 << 20,
+            pages_max: None,
+        }
+    }
+}
+
+/// A store in a directory of its own.
+pub struct EmbeddedStore {
+    // Dropped in this order: the lock goes last, when nobody writes any more.
+    writer: Writer,
+    _filling: Filling,
+    readers: Readers,
+    shared: Arc<Shared>,
+    directory: Directory,
+}
+
+/// What the writer and the readers share.
+struct Shared {
+    clock: Arc<dyn Clock>,
+    buckets: Arc<Buckets>,
+    hot: Hot,
+    bells: Bells,
+    failed: OnceLock<Arc<Fault>>,
+}
+
+impl Shared {
+    /// Nothing succeeds once a write was not confirmed.
+    fn check(&self) -> Step<()> {
+        match self.failed.get() {
+            Some(fault) => Err(Fault::RolledBack(fault.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn fail(&self, fault: Arc<Fault>) {
+        // The first fault is the cause of all later ones.
+        let _ = self.failed.set(fault);
+    }
+}
+
+impl EmbeddedStore {
+    /// Opens the store in this directory, which is made if it is missing, and
+    /// takes it for this process. Every lease of an earlier process is lost.
+    pub fn open(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        Self::open_within(path, clock, Limits::default())
+    }
+
+    /// The same, within limits.
+    pub fn open_within(
+        path: &Path,
+        clock: Arc<dyn Clock>,
+        limits: Limits,
+    ) -> Result<Self, OpenError> {
+        let directory = Directory::take(path)?;
+        let database = directory.database();
+        let shared = Arc::new(Shared {
+            clock,
+            buckets: Arc::default(),
+            hot: Hot::new(limits.hot_bytes_max),
+            bells: Bells::default(),
+            failed: OnceLock::new(),
+        });
+        let db = file::open_writer(&database, limits.pages_max)?;
+        let shelf = start::load(db, &shared).map_err(|fault| file::refuse_for(&database, fault))?;
+        let readers = Readers::open(&database, shared.clone())?;
+        let filling = Filling::start(&database, shared.clone())?;
+        let writer =
+            Writer::start(shelf, shared.clone()).map_err(|source| OpenError::Directory {
+                path: path.into(),
+                source,
+            })?;
+        Ok(Self {
+            writer,
+            _filling: filling,
+            readers,
+            shared,
+            directory,
+        })
+    }
+
+    /// The finished operation as it stands now, without asking the writer;
+    /// `None` leaves it to the writer.
+    async fn finished(&self, wanted: Wanted) -> Step<Option<Arc<Record>>> {
+        self.shared.check()?;
+        let now = self.shared.clock.now();
+        let hot = match wanted {
+            Wanted::Digest(digest) => self.shared.hot.get(&digest),
+            Wanted::Id(_) => None,
+        };
+        if let Some(record) = hot
+            && record.state_at(now).is_some()
+        {
+            return Ok(Some(record));
+        }
+        if !self.shared.buckets.may_hold(wanted.prefix(), now) {
+            return Ok(None);
+        }
+        self.readers.find(wanted).await
+    }
+
+    async fn look_up(&self, wanted: Wanted) -> Result<Option<Arc<Record>>, StoreError> {
+        let finished = self.finished(wanted).await?;
+        let seen = finished.and_then(|record| record.seen_at(self.shared.clock.now()));
+        match seen {
+            Some(record) => Ok(Some(record)),
+            None => self.writer.ask(|to| Command::Get(wanted, to)).await,
+        }
+    }
+}
+
+#[async_trait]
+impl Store for EmbeddedStore {
+    async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
+        let finished = self.finished(Wanted::Digest(ask.digest)).await?;
+        let now = self.shared.clock.now();
+        let claim = finished.and_then(|record| shelf::answer_for(&record, ask, now));
+        match claim {
+            Some(claim) => Ok(claim),
+            None => {
+                let ask = Box::new(ask.clone());
+                self.writer.ask(|to| Command::Claim(ask, to)).await
+            }
+        }
+    }
+
+    async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError> {
+        let command = |to| Command::Withdraw(*digest, attempt, to);
+        self.writer.ask(command).await
+    }
+
+    async fn renew(&self, digest: &Digest, fence: Fence) -> Result<Settled, StoreError> {
+        let command = |to| Command::Renew(*digest, fence, to);
+        self.writer.ask(command).await
+    }
+
+    async fn settle(
+        &self,
+        digest: &Digest,
+        fence: Fence,
+        settlement: Settlement,
+    ) -> Result<Settled, StoreError> {
+        let reply = match &settlement {
+            Settlement::Completed(Answer::Kept(reply))
+            | Settlement::Failed(Answer::Kept(reply)) => Some(encode(reply)),
+            _ => None,
+        };
+        let command = |to| Command::Settle(*digest, fence, settlement, reply, to);
+        self.writer.ask(command).await
+    }
+
+    async fn get(&self, digest: &Digest) -> Result<Option<Arc<Record>>, StoreError> {
+        self.look_up(Wanted::Digest(*digest)).await
+    }
+
+    async fn find(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        self.look_up(Wanted::Id(id)).await
+    }
+
+    async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError> {
+        let bell = self.shared.bells.listen(digest);
+        let record = self.get(digest).await?;
+        let runs = record
+            .is_some_and(|record| matches!(record.state, State::Running | State::Queued));
+        if runs {
+            bell.heard_within(limit).await;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Queue for EmbeddedStore {
+    async fn enqueue(
+        &self,
+        ask: &Ask,
+        request: Bytes,
+        after: Duration,
+    ) -> Result<Enqueued, StoreError> {
+        let ask = Box::new(ask.clone());
+        let command = |to| Command::Enqueue(ask, request, after, to);
+        self.writer.ask(command).await
+    }
+
+    async fn due(&self, limit: usize) -> Result<Vec<Due>, StoreError> {
+        self.writer.ask(|to| Command::Due(limit, to)).await
+    }
+
+    async fn next_due(&self) -> Result<Option<Timestamp>, StoreError> {
+        self.writer.ask(Command::NextDue).await
+    }
+}
+
+#[async_trait]
+impl Inspect for EmbeddedStore {
+    async fn list(&self, filter: &Filter, page: PageAsk) -> Result<Page, StoreError> {
+        self.shared.check()?;
+        Ok(self.readers.list(filter.clone(), page).await?)
+    }
+
+    async fn purge(&self, id: OperationId, force: Force) -> Result<Changed, StoreError> {
+        self.writer.ask(|to| Command::Purge(id, force, to)).await
+    }
+
+    async fn resolve(&self, id: OperationId, word: Resolution) -> Result<Changed, StoreError> {
+        let reply = match &word {
+            Resolution::Ran(reply) => Some(encode(reply)),
+            Resolution::NotRun => None,
+        };
+        let command = |to| Command::Resolve(id, word, reply, to);
+        self.writer.ask(command).await
+    }
+
+    async fn resume(&self, id: OperationId) -> Result<Changed, StoreError> {
+        self.writer.ask(|to| Command::Resume(id, to)).await
+    }
+
+    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+        let mut operations = 0;
+        let mut left = limit;
+        while left > 0 {
+            let slice = left.min(SWEEP_SLICE);
+            let swept = self.writer.ask(|to| Command::Sweep(slice, to)).await?;
+            if swept.rows == 0 {
+                break;
+            }
+            operations += swept.operations;
+            left = left.saturating_sub(swept.rows);
+        }
+        Ok(operations)
+    }
+
+    async fn stats(&self) -> Result<Stats, StoreError> {
+        let stats = self.writer.ask(Command::Stats).await?;
+        let left = self.readers.count_left().await?;
+        Ok(Stats {
+            operations: stats.operations + left,
+            bytes: self.directory.bytes(),
+            ..stats
+        })
+    }
+}
+
+fn encode(reply: &Reply) -> Vec<u8> {
+    wire::encode_reply(reply)
+}

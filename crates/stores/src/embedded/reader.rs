@@ -1,0 +1,221 @@
+//! Reading the file beside the writer: a few connections, used on threads that
+//! may block.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use onceward_core::clock::Timestamp;
+use onceward_core::record::{Record, State};
+use onceward_core::store::{Cursor, Filter, PAGE_MAX, Page, PageAsk};
+use onceward_core::wire;
+use rusqlite::{Connection, params};
+use tokio::sync::Semaphore;
+
+use super::bucket::{Age, Kept};
+use super::fault::{Fault, Step};
+use super::kept::{self, Wanted};
+use super::{Shared, file, sql};
+use crate::OpenError;
+
+/// How many reads of the file run at a time.
+const READERS: usize = 4;
+
+/// The connections that read.
+pub(super) struct Readers {
+    pool: Arc<Mutex<Vec<Connection>>>,
+    free: Arc<Semaphore>,
+    shared: Arc<Shared>,
+}
+
+impl Readers {
+    /// Opens the connections.
+    pub(super) fn open(path: &Path, shared: Arc<Shared>) -> Result<Self, OpenError> {
+        let pool: Result<Vec<_>, _> = (0..READERS).map(|_| file::open_reader(path)).collect();
+        Ok(Self {
+            pool: Arc::new(Mutex::new(pool?)),
+            free: Arc::new(Semaphore::new(READERS)),
+            shared,
+        })
+    }
+
+    /// The newest record of a finished operation. It is offered to the hot ones.
+    pub(super) async fn find(&self, wanted: Wanted) -> Step<Option<Arc<Record>>> {
+        self.read(move |db, shared| {
+            let round = shared.hot.round();
+            let found = kept::find(db, &shared.buckets, wanted, &*shared.clock)?;
+            let record = found.map(|found| found.record);
+            if let Some(record) = &record {
+                shared.hot.offer(record, round);
+            }
+            Ok(record)
+        })
+        .await
+    }
+
+    /// A page of a listing, from one snapshot of the file.
+    pub(super) async fn list(&self, filter: Filter, ask: PageAsk) -> Step<Page> {
+        self.read(move |db, shared| {
+            let snapshot = db.unchecked_transaction()?;
+            Listing::new(&filter, ask).read_all(&snapshot, shared)
+        })
+        .await
+    }
+
+    /// How many operations are left in buckets that are partly over.
+    pub(super) async fn count_left(&self) -> Step<u64> {
+        let now = self.shared.clock.now();
+        let kept: Vec<_> = self.shared.buckets.kept().values().cloned().collect();
+        let mut left = 0;
+        for bucket in kept {
+            if bucket.age(now) == Age::PartlyOver {
+                left += self.count(bucket, now).await?;
+            }
+        }
+        Ok(left)
+    }
+
+    async fn count(&self, bucket: Arc<Kept>, now: Timestamp) -> Step<u64> {
+        self.read(move |db, _| {
+            let mut statement = db.prepare_cached(&bucket.count)?;
+            let now = now.unix_ms().cast_signed();
+            let count: i64 = statement.query_row([now], |row| row.get(0))?;
+            Ok(count.cast_unsigned())
+        })
+        .await
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&Connection, &Shared) -> Step<T> + Send + 'static,
+    ) -> Step<T> {
+        let free = self.free.clone().acquire_owned().await;
+        let free = free.map_err(|_| Fault::Closed)?;
+        let pool = self.pool.clone();
+        let shared = self.shared.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            let db = lock(&pool).pop().ok_or(Fault::Closed)?;
+            let result = act(&db, &shared);
+            lock(&pool).push(db);
+            drop(free);
+            result
+        });
+        read.await.map_err(|_| Fault::Closed)?
+    }
+}
+
+fn lock(pool: &Mutex<Vec<Connection>>) -> MutexGuard<'_, Vec<Connection>> {
+    pool.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The newest records that match, gathered table by table.
+struct Listing<'a> {
+    filter: &'a Filter,
+    limit: usize,
+    before: u64,
+    found: Vec<(u64, Arc<Record>)>,
+}
+
+impl<'a> Listing<'a> {
+    fn new(filter: &'a Filter, ask: PageAsk) -> Self {
+        Self {
+            filter,
+            limit: ask.limit.min(PAGE_MAX),
+            before: ask.after.map_or(i64::MAX as u64, |cursor| cursor.0),
+            found: Vec::new(),
+        }
+    }
+
+    fn read_all(mut self, db: &Connection, shared: &Shared) -> Step<Page> {
+        let live = sql::LIST.replace("{table}", "live");
+        self.read_table(db, shared, &live)?;
+        let buckets: Vec<_> = shared.buckets.kept().values().rev().cloned().collect();
+        for bucket in buckets {
+            if bucket.ends.is_over(shared.clock.now()) {
+                break;
+            }
+            match self.read_table(db, shared, &bucket.list) {
+                // It was made after the snapshot, or dropped before it.
+                Err(_) if !has_table(db, &bucket.table)? => {}
+                read => read?,
+            }
+        }
+        Ok(self.into_page())
+    }
+
+    /// Adds what a table has that is newer than the last that would still be on the page.
+    fn read_table(&mut self, db: &Connection, shared: &Shared, list: &str) -> Step<()> {
+        let after = self.oldest_wanted();
+        let (state, or_state) = stored_states(self.filter.state);
+        let mut statement = db.prepare_cached(list)?;
+        let mut rows = statement.query(params![
+            self.before.cast_signed(),
+            after.cast_signed(),
+            self.filter.tenant,
+            self.filter.project,
+            self.filter.endpoint,
+            self.filter.key,
+            state.map(State::as_str),
+            or_state.map(State::as_str),
+            self.filter.since.map_or(0, |since| since.unix_ms().cast_signed()),
+            self.filter.before.map_or(i64::MAX, |before| before.unix_ms().cast_signed()),
+        ])?;
+        let mut taken = 0;
+        while taken <= self.limit
+            && let Some(row) = rows.next().map_err(Fault::of_read)?
+        {
+            let id: i64 = row.get(0)?;
+            let bytes = row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?;
+            if let Some(record) = self.matching(bytes, shared)? {
+                self.found.push((id.cast_unsigned(), record));
+                taken += 1;
+            }
+        }
+        self.found.sort_unstable_by_key(|(id, _)| std::cmp::Reverse(*id));
+        self.found.truncate(self.limit + 1);
+        Ok(())
+    }
+
+    /// The number that a row must exceed to be on the page: once it is full,
+    /// that of the one row more which tells that there is a next page.
+    fn oldest_wanted(&self) -> u64 {
+        self.found.get(self.limit).map_or(0, |(id, _)| *id)
+    }
+
+    fn matching(&self, bytes: &[u8], shared: &Shared) -> Step<Option<Arc<Record>>> {
+        let record = match wire::decode_record(bytes, || Ok(None)) {
+            Ok(record) => Arc::new(record),
+            Err(error) => {
+                // One damaged record does not hide the others.
+                tracing::error!(%error, "a listing left out a damaged record");
+                return Ok(None);
+            }
+        };
+        let seen = record.seen_at(shared.clock.now());
+        Ok(seen.filter(|record| self.filter.matches(record)))
+    }
+
+    fn into_page(mut self) -> Page {
+        let more = self.found.len() > self.limit;
+        self.found.truncate(self.limit);
+        let last = self.found.last().map(|(id, _)| Cursor(*id));
+        Page {
+            next: last.filter(|_| more),
+            records: self.found.into_iter().map(|(_, record)| record).collect(),
+        }
+    }
+}
+
+/// As which states an operation may have been written that is in this one now.
+fn stored_states(state: Option<State>) -> (Option<State>, Option<State>) {
+    match state {
+        None => (None, None),
+        Some(State::Expired) => (Some(State::Completed), Some(State::Failed)),
+        // A lease that ran out leaves the row as it was.
+        Some(state @ (State::Queued | State::Unknown)) => (Some(state), Some(State::Running)),
+        Some(state) => (Some(state), None),
+    }
+}
+
+fn has_table(db: &Connection, table: &str) -> Step<bool> {
+    Ok(db.table_exists(None, table)?)
+}

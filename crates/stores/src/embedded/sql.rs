@@ -1,0 +1,42 @@
+//! The statements, as they stand in `sql/`. Those that name `{ends}` or
+//! `{table}` are filled in once per bucket, never on the way of a request.
+
+pub(super) const BEGIN: &str = "BEGIN IMMEDIATE";
+pub(super) const COMMIT: &str = "COMMIT";
+
+pub(super) const SCHEMA: &str = include_str!("sql/schema.sql");
+pub(super) const SEQUENCE_READ: &str = include_str!("sql/sequence_read.sql");
+pub(super) const SEQUENCE_RAISE: &str = include_str!("sql/sequence_raise.sql");
+
+pub(super) const LIVE_READ: &str = include_str!("sql/live_read.sql");
+pub(super) const LIVE_INSERT: &str = include_str!("sql/live_insert.sql");
+pub(super) const LIVE_UPDATE: &str = include_str!("sql/live_update.sql");
+pub(super) const LIVE_DELETE: &str = include_str!("sql/live_delete.sql");
+
+pub(super) const REQUEST_READ: &str = include_str!("sql/request_read.sql");
+pub(super) const REQUEST_INSERT: &str = include_str!("sql/request_insert.sql");
+pub(super) const REQUEST_DELETE: &str = include_str!("sql/request_delete.sql");
+
+pub(super) const BUCKET_READ: &str = include_str!("sql/bucket_read.sql");
+pub(super) const BUCKET_INSERT: &str = include_str!("sql/bucket_insert.sql");
+pub(super) const BUCKET_COUNT: &str = include_str!("sql/bucket_count.sql");
+pub(super) const BUCKET_DELETE: &str = include_str!("sql/bucket_delete.sql");
+
+pub(super) const KEPT: &str = include_str!("sql/kept.sql");
+pub(super) const KEPT_INSERT: &str = include_str!("sql/kept_insert.sql");
+pub(super) const KEPT_FIND: &str = include_str!("sql/kept_find.sql");
+pub(super) const KEPT_DELETE: &str = include_str!("sql/kept_delete.sql");
+pub(super) const KEPT_COUNT: &str = include_str!("sql/kept_count.sql");
+pub(super) const KEPT_PREFIXES: &str = include_str!("sql/kept_prefixes.sql");
+pub(super) const KEPT_UNINDEX: &str = include_str!("sql/kept_unindex.sql");
+pub(super) const KEPT_RESTORE_REQUEST: &str = include_str!("sql/kept_restore_request.sql");
+
+pub(super) const REPLY: &str = include_str!("sql/reply.sql");
+pub(super) const REPLY_INSERT: &str = include_str!("sql/reply_insert.sql");
+pub(super) const REPLY_READ: &str = include_str!("sql/reply_read.sql");
+pub(super) const REPLY_DELETE: &str = include_str!("sql/reply_delete.sql");
+pub(super) const REPLY_RESTORE_REQUEST: &str = include_str!("sql/reply_restore_request.sql");
+
+pub(super) const LIST: &str = include_str!("sql/list.sql");
+pub(super) const SWEEP_ROWS: &str = include_str!("sql/sweep_rows.sql");
+pub(super) const DROP: &str = include_str!("sql/drop.sql");

@@ -1,0 +1,1 @@
+UPDATE bucket SET rows = ?3, first = ?4 WHERE family = ?1 AND ends = ?2

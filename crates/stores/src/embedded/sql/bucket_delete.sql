@@ -1,0 +1,1 @@
+DELETE FROM bucket WHERE family = ?1 AND ends = ?2

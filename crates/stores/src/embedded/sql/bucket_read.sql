@@ -1,0 +1,1 @@
+SELECT ends, rows, first FROM bucket WHERE family = ?1 ORDER BY ends

@@ -1,0 +1,19 @@
+-- Finished operations whose keys are forgotten by {ends}. The prefix is the
+-- first eight bytes of the digest; `over` is when the key is forgotten. `replied` names the bucket of the reply;
+-- where it is null, the reply goes at the same time and is here.
+CREATE TABLE kept_{ends} (
+    id       INTEGER PRIMARY KEY,
+    prefix   INTEGER NOT NULL,
+    tenant   TEXT NOT NULL,
+    project  TEXT NOT NULL,
+    endpoint TEXT NOT NULL,
+    key      TEXT NOT NULL,
+    state    TEXT NOT NULL,
+    created  INTEGER NOT NULL,
+    over     INTEGER NOT NULL,
+    replied  INTEGER,
+    record   BLOB NOT NULL,
+    reply    BLOB,
+    request  BLOB
+);
+CREATE INDEX kept_{ends}_prefix ON kept_{ends} (prefix);

@@ -1,0 +1,1 @@
+SELECT count(*) FROM kept_{ends} WHERE over > ?1

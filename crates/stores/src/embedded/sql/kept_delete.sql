@@ -1,0 +1,1 @@
+DELETE FROM kept_{ends} WHERE id = ?1

@@ -1,0 +1,1 @@
+DROP INDEX IF EXISTS kept_{ends}_prefix

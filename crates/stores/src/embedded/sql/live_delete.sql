@@ -1,0 +1,1 @@
+DELETE FROM live WHERE id = ?1

@@ -1,0 +1,1 @@
+SELECT id, prefix, request, record FROM live

@@ -1,0 +1,7 @@
+-- Replies that expire by {ends}, and the requests of what was delivered, under
+-- the ids of their operations.
+CREATE TABLE reply_{ends} (
+    id      INTEGER PRIMARY KEY,
+    reply   BLOB,
+    request BLOB
+);

@@ -1,0 +1,1 @@
+DELETE FROM reply_{ends} WHERE id = ?1

@@ -1,0 +1,2 @@
+INSERT INTO reply_{ends} (id, reply, request)
+VALUES (?1, ?2, (SELECT body FROM request WHERE id = ?3))

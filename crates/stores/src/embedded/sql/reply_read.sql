@@ -1,0 +1,1 @@
+SELECT reply FROM reply_{ends} WHERE id = ?1

@@ -1,0 +1,1 @@
+DELETE FROM request WHERE id = ?1

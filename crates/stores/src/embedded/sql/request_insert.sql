@@ -1,0 +1,1 @@
+INSERT INTO request (id, body) VALUES (?1, ?2)

@@ -1,0 +1,1 @@
+SELECT body FROM request WHERE id = ?1

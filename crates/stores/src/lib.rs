@@ -1,0 +1,8 @@
+//! Where operations are kept. Each store is a room with a feature of its own;
+//! [`open`] turns the URL of a configuration into one.
+
+#[cfg(feature = "embedded")]
+pub mod embedded;
+mod open;
+
+pub use open::{OpenError, Opened, open};

@@ -1,0 +1,4 @@
+//! The stores, put to the promises of `core` and to what only the embedded
+//! store promises: what survives, what is refused, what goes on.
+
+mod conformance;
