@@ -4,11 +4,19 @@
 // Usage: node restate-service.mjs PORT ADMIN_URL
 // Listens, registers itself with Restate, and says "ready" on standard output.
 
+import { createServer } from "node:http2";
 import * as restate from "@restatedev/restate-sdk";
 
 const [port, admin] = process.argv.slice(2);
 const RETRIES_MAX = 100;
 const RETRY_PAUSE_MS = 100;
+
+// The SDK expects a newer Node.js than some distributions have.
+Promise.withResolvers ??= () => {
+  const parts = {};
+  parts.promise = new Promise((resolve, reject) => Object.assign(parts, { resolve, reject }));
+  return parts;
+};
 
 const pay = restate.service({
   name: "Pay",
@@ -35,6 +43,8 @@ async function register() {
   }
 }
 
-await restate.serve({ services: [pay], port: Number(port) });
+// Not `restate.serve`, which listens on every interface.
+const server = createServer(restate.createEndpointHandler({ services: [pay] }));
+server.listen(Number(port), "127.0.0.1");
 await register();
 console.log("ready");

@@ -32,11 +32,43 @@ enum Cli {
 }
 
 #[tokio::main]
-async fn main() -> anyhow::Result<ExitCode> {
-    match Cli::parse() {
+async fn main() -> ExitCode {
+    let ended = match Cli::parse() {
         Cli::Demo(args) => demo::run(args).await,
         Cli::Serve(args) => serve::run(args).await,
         Cli::Bench(args) => bench::run(args).await,
         Cli::Sample(args) => sample::run(args).await,
+    };
+    ended.unwrap_or_else(|error| {
+        eprintln!("Error: {}", in_one_line(&error));
+        ExitCode::FAILURE
+    })
+}
+
+/// An error with its causes. A cause that the text before it already tells is
+/// not told again.
+fn in_one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        match line.as_str() {
+            "" => line = cause,
+            told if told.contains(&cause) => {}
+            told => line = format!("{told}: {cause}"),
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::in_one_line;
+
+    #[test]
+    fn each_cause_is_told_once() {
+        let error = anyhow!("the port is taken").context("cannot listen: the port is taken");
+        let error = error.context("no gateway");
+        assert_eq!(in_one_line(&error), "no gateway: cannot listen: the port is taken");
     }
 }

@@ -127,13 +127,13 @@ impl Engine {
         };
         // Seated before the claim: see `flights`.
         let seat = self.flights.board(&digest);
-        let claim = match self.within_deadline(self.store.claim(&ask)).await {
-            Ok(claim) => claim,
-            Err(error) => {
-                self.withdraw(digest, ask.attempt);
-                return Err(error);
-            }
+        let pending = Pending {
+            engine: self,
+            digest,
+            attempt: ask.attempt,
         };
+        let claim = self.within_deadline(self.store.claim(&ask)).await?;
+        pending.answered();
         Ok(match claim {
             Claim::Granted(grant) => Entry::Lead(Lead::new(self, seat, grant, ask.terms.lease)),
             Claim::Busy(record) => Entry::Follow(Follow {
@@ -210,6 +210,26 @@ impl Engine {
     }
 }
 
+/// A claim whose answer has not come. If it never does, because the store
+/// failed or whoever asked has gone, the claim is taken back.
+struct Pending<'a> {
+    engine: &'a Arc<Engine>,
+    digest: Digest,
+    attempt: Attempt,
+}
+
+impl Pending<'_> {
+    fn answered(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.engine.withdraw(self.digest, self.attempt);
+    }
+}
+
 /// The right to run an operation, and the duty to say what became of it.
 ///
 /// Dropped without a word (a panic, a cancelled task), it counts as lost.
@@ -245,6 +265,11 @@ impl Lead {
     /// The operation's id.
     pub fn id(&self) -> OperationId {
         self.grant.id
+    }
+
+    /// The operation's digest.
+    pub fn digest(&self) -> Digest {
+        self.grant.digest
     }
 
     /// The fence of this run.

@@ -371,7 +371,8 @@ pub enum Settlement {
     Failed(Answer),
     /// Nothing was done, or trying again was declared safe: the key is free.
     Released,
-    /// Queued work that is to be tried again later.
+    /// Queued work that is to be tried again later. What was never enqueued is
+    /// released instead.
     Requeued {
         /// How much later.
         after: Duration,

@@ -72,7 +72,8 @@ impl Forwarder {
             header::ACCEPT_ENCODING,
             HeaderValue::from_static("identity"),
         );
-        headers.remove(header::CONTENT_LENGTH);
+        // Said also of an empty body, without which some servers refuse a POST.
+        headers.insert(header::CONTENT_LENGTH, body.len().into());
         headers.remove(fields::PREFER);
         if let Some(granted) = granted {
             introduce(headers, &granted);
@@ -145,10 +146,6 @@ impl Forwarder {
         };
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             fields::strip_hop_by_hop(response.headers_mut());
-            // The head asked for another protocol, so `framing` has stopped
-            // watching: this connection must not carry another request.
-            let close = HeaderValue::from_static("close");
-            response.headers_mut().insert(header::CONNECTION, close);
             return Ok(response.map(body::boxed));
         }
         let protocol = response.headers().get(header::UPGRADE).cloned();
@@ -167,7 +164,8 @@ impl Forwarder {
     }
 }
 
-fn asks_for_upgrade(request: &Request<Incoming>) -> bool {
+/// Whether a request asks for another protocol on its connection.
+pub(crate) fn asks_for_upgrade<B>(request: &Request<B>) -> bool {
     request.version() == Version::HTTP_11
         && request.headers().contains_key(header::UPGRADE)
         && fields::connection_options(request.headers()).contains(&header::UPGRADE)

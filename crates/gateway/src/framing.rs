@@ -11,6 +11,8 @@
 //! How it refuses: [`Watched`] lets through what came before the violation,
 //! then gives hyper bytes that no parser accepts. hyper answers 400 and closes,
 //! after the requests that came before. There is no second writer of answers.
+//! hyper's `pipeline_flush` must stay off: with it hyper never writes an answer
+//! while unread bytes follow, so the 400 and what came before it would be lost.
 //!
 //! It follows the ends of messages exactly, so a body is never taken for a
 //! head. It does not judge what a request means: methods, targets, keys and

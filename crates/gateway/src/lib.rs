@@ -166,12 +166,11 @@ impl Gateway {
         if !admin_address.ip().is_loopback() {
             return Err(StartError::AdminExposed(admin_address));
         }
-        let clock = Arc::new(SystemClock::new());
-        let opened = open(&settings.store, clock.clone())?;
         let secret = match settings.store.strip_prefix("embedded:") {
+            Some("") | None => Secret::new()?,
             Some(directory) => Secret::in_directory(Path::new(directory))?,
-            None => Secret::new()?,
         };
+        let opened = open(&settings.store, Arc::new(SystemClock::new()))?;
         let metrics = Arc::new(Metrics::new()?);
         let entropy = Entropy::system().map_err(StartError::Entropy)?;
         let engine = Engine::new(metrics.timed(opened.store), entropy, Limits::default());
@@ -186,7 +185,6 @@ impl Gateway {
         let pipeline = Arc::new(Pipeline {
             protection: Arc::new(Protection {
                 engine: engine.clone(),
-                clock,
                 fingerprinter: Fingerprinter::keyed(secret.bytes()),
                 credentials: Credentials::Compared,
                 upstream_timeout: settings.upstream_timeout,

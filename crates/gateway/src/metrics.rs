@@ -86,6 +86,7 @@ pub(crate) struct RouteMetrics {
     collision: Counter,
     hit_completed: Counter,
     hit_failed: Counter,
+    bypassed: Counter,
     labels: Labels,
 }
 
@@ -129,6 +130,7 @@ impl Metrics {
                 "idempotency_cache_hit_total",
                 Some(("restate_status", "failed")),
             ),
+            bypassed: counter("onceward_bypassed_total", None),
             labels,
         }
     }
@@ -221,6 +223,7 @@ impl RouteMetrics {
             Outcome::Replayed(State::Failed) => self.hit_failed.increment(1),
             Outcome::Replayed(_) => self.hit_completed.increment(1),
             Outcome::Refused(Code::KeyReused) => self.collision.increment(1),
+            Outcome::Bypassed => self.bypassed.increment(1),
             _ => {}
         }
     }
@@ -235,6 +238,7 @@ fn describe(recorder: &PrometheusRecorder) {
     counter("idempotency_key_invalid_total", "Requests refused for a malformed key.");
     counter("idempotency_key_collision_total", "Requests refused because their key belongs to a different request.");
     counter("idempotency_cache_hit_total", "Kept replies given again.");
+    counter("onceward_bypassed_total", "Requests forwarded unprotected while the store was away.");
     let gauge = |name: &'static str, text: &'static str| {
         recorder.describe_gauge(name.into(), None, text.into());
     };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use onceward_core::caller::Caller;
 use onceward_core::class::Class;
@@ -23,9 +23,9 @@ use onceward_http::recovery::{Recovery, recover};
 use onceward_http::run::{Call, Ended, Protection, run};
 
 use crate::access::{Access, Source};
-use crate::forward::Forwarder;
+use crate::forward::{Forwarder, asks_for_upgrade};
 use crate::metrics::{Metrics, RouteMetrics};
-use crate::pages;
+use crate::pages::{self, Page};
 use crate::screen::screen;
 
 /// Everything that a request meets on its way.
@@ -46,7 +46,7 @@ enum Route {
     /// Through, untouched.
     Pass,
     /// To a page of our own.
-    Page(&'static str),
+    Page(Page),
     /// To the reply of an earlier one.
     Recover,
     /// Through, at most once.
@@ -63,9 +63,17 @@ impl Pipeline {
         let start = Instant::now();
         let site = site(&request);
         let path = request.uri().path().to_owned();
+        let upgrade = asks_for_upgrade(&request);
         let answer = self.answer(request, peer).await;
         self.metrics.request_took(start.elapsed());
-        answer.unwrap_or_else(|problem| problem.to_response(&site, &path))
+        let mut response = answer.unwrap_or_else(|problem| problem.to_response(&site, &path));
+        if upgrade && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            // The head asked for another protocol, so `framing` has stopped
+            // watching: this connection must not carry another request.
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+        }
+        response
     }
 
     async fn answer(
@@ -76,7 +84,7 @@ impl Pipeline {
         screen(&request)?;
         let key = match self.route(&request) {
             Ok(Route::Pass) => return self.forwarder.pass(request, peer).await,
-            Ok(Route::Page(page)) => return Ok(pages::answer(page)),
+            Ok(Route::Page(page)) => return Ok(pages::answer(page, &self.class)),
             Ok(Route::Recover) => return self.recover(&request).await,
             Ok(Route::Protect(key)) => key,
             Err(error) => return Err(self.refuse_key(error)),

@@ -13,6 +13,8 @@ use sha2::Sha256;
 
 /// The file's name beside the data.
 const FILE: &str = "secret.key";
+/// The store's file, by which a directory is known to be in use.
+const DATABASE: &str = "onceward.db";
 
 /// 32 random bytes that never leave the gateway.
 #[derive(Clone)]
@@ -37,6 +39,12 @@ pub enum SecretError {
         /// How many bytes it holds.
         bytes: usize,
     },
+    /// There are operations, and the key they were compared with is gone.
+    #[error("{path} is missing beside the operations that were compared with it; restore it from a backup, or move the directory away to begin anew")]
+    Missing {
+        /// Which file.
+        path: PathBuf,
+    },
     /// The system gives no random bytes.
     #[error("the system gives no random bytes: {0}")]
     Random(getrandom::Error),
@@ -50,9 +58,31 @@ impl Secret {
         Ok(Self(bytes))
     }
 
-    /// The secret of a directory, made if it is not there yet.
+    /// The secret of a directory, made if both are new. To be called before the
+    /// store makes its own files there.
     pub(crate) fn in_directory(directory: &Path) -> Result<Self, SecretError> {
         let path = directory.join(FILE);
+        let used = directory.join(DATABASE).exists();
+        match Self::read(&path) {
+            Err(SecretError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                if used {
+                    return Err(SecretError::Missing { path });
+                }
+                Self::new()?
+                    .write(directory, &path)
+                    .map_err(|source| SecretError::File {
+                        path: path.clone(),
+                        source,
+                    })?;
+                // Whoever was first has written it.
+                Self::read(&path)
+            }
+            read => read,
+        }
+    }
+
+    fn read(path: &Path) -> Result<Self, SecretError> {
+        let path = path.to_owned();
         match fs::read(&path) {
             Ok(bytes) => match <[u8; 32]>::try_from(bytes.as_slice()) {
                 Ok(bytes) => Ok(Self(bytes)),
@@ -61,20 +91,15 @@ impl Secret {
                     bytes: bytes.len(),
                 }),
             },
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let secret = Self::new()?;
-                match secret.write(directory, &path) {
-                    Ok(()) => Ok(secret),
-                    Err(source) => Err(SecretError::File { path, source }),
-                }
-            }
             Err(source) => Err(SecretError::File { path, source }),
         }
     }
 
-    /// Written aside and renamed, so that a crash leaves all of it or nothing.
+    /// Written aside and then linked, so that a crash leaves all of it or
+    /// nothing, and of two processes that start at once only one has its way.
     fn write(&self, directory: &Path, path: &Path) -> io::Result<()> {
-        let aside = directory.join(format!("{FILE}.new"));
+        fs::create_dir_all(directory)?;
+        let aside = directory.join(format!("{FILE}.{}", std::process::id()));
         let mut options = fs::OpenOptions::new();
         options.write(true).create(true).truncate(true);
         #[cfg(unix)]
@@ -82,8 +107,12 @@ impl Secret {
         let mut file = options.open(&aside)?;
         file.write_all(&self.0)?;
         file.sync_all()?;
-        fs::rename(&aside, path)?;
-        fs::File::open(directory)?.sync_all()
+        let linked = fs::hard_link(&aside, path);
+        fs::remove_file(&aside)?;
+        match linked {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => fs::File::open(directory)?.sync_all(),
+        }
     }
 
     /// The bytes, for keyed fingerprints.
@@ -99,5 +128,32 @@ impl Secret {
         mac.update(value);
         let hash = mac.finalize().into_bytes();
         data_encoding::HEXLOWER.encode(&hash[..12])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_made_once_and_stays() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let first = Secret::in_directory(directory.path()).expect("made");
+        let again = Secret::in_directory(directory.path()).expect("read");
+        assert_eq!(first.0, again.0);
+        assert_eq!(first.hash(b"k"), again.hash(b"k"));
+    }
+
+    #[test]
+    fn a_lost_or_damaged_secret_is_not_made_anew() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join(FILE);
+        fs::write(&path, b"short").expect("written");
+        let damaged = Secret::in_directory(directory.path());
+        assert!(matches!(damaged, Err(SecretError::Length { bytes: 5, .. })));
+        fs::remove_file(&path).expect("removed");
+        fs::write(directory.path().join(DATABASE), b"").expect("written");
+        let lost = Secret::in_directory(directory.path());
+        assert!(matches!(lost, Err(SecretError::Missing { .. })));
     }
 }

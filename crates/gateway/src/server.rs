@@ -57,8 +57,7 @@ fn builder() -> auto::Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_DEADLINE)
         .max_headers(HEADERS_MAX)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .pipeline_flush(true);
+        .max_buf_size(HEAD_BYTES_MAX);
     http.http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)

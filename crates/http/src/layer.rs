@@ -15,7 +15,6 @@ use http::request::Parts;
 use http::{Method, Request, Response};
 use onceward_core::caller::Caller;
 use onceward_core::class::Class;
-use onceward_core::clock::SystemClock;
 use onceward_core::engine::Engine;
 use onceward_core::fingerprint::Fingerprinter;
 use onceward_core::identity::Endpoint;
@@ -36,7 +35,7 @@ enum Demand {
     Required,
 }
 
-type NameCaller = dyn Fn(&Parts) -> Option<Caller> + Send + Sync;
+type NameCaller = dyn Fn(&Parts) -> Caller + Send + Sync;
 
 /// Makes the service inside it safe to retry.
 #[derive(Clone)]
@@ -95,13 +94,11 @@ impl IdempotencyBuilder {
         }
     }
 
-    /// Who sends a request, as an earlier layer has found out; `None` is
-    /// answered as the anonymous caller. Callers never see each other's replies.
+    /// Who sends a request, as an earlier layer has found out. Callers never
+    /// see each other's replies; within one caller, credentials are no longer
+    /// compared, so whoever is not authenticated must not get this far.
     #[must_use]
-    pub fn caller(
-        self,
-        name: impl Fn(&Parts) -> Option<Caller> + Send + Sync + 'static,
-    ) -> Self {
+    pub fn caller(self, name: impl Fn(&Parts) -> Caller + Send + Sync + 'static) -> Self {
         Self {
             caller: Some(Box::new(name)),
             ..self
@@ -147,14 +144,13 @@ impl IdempotencyBuilder {
         IdempotencyLayer(Arc::new(Guard {
             protection: Arc::new(Protection {
                 engine: self.engine,
-                clock: Arc::new(SystemClock::new()),
                 fingerprinter: self.fingerprinter,
                 credentials,
                 upstream_timeout: self.timeout,
                 reply_limit: self.reply_limit,
             }),
             class: Arc::new(self.class),
-            caller: self.caller.unwrap_or_else(|| Box::new(|_| None)),
+            caller: self.caller.unwrap_or_else(|| Box::new(|_| Caller::local())),
             demand: self.demand,
             body_limit: self.body_limit,
         }))
@@ -261,7 +257,7 @@ impl Guard {
     }
 
     async fn recover(&self, parts: Parts) -> Result<Response<Body>, Problem> {
-        let caller = self.caller_of(&parts);
+        let caller = (self.caller)(&parts);
         let Some(recovery) = Recovery::parse(parts.uri.path()) else {
             return Err(Problem::new(Code::NoOperation, "There is no such operation."));
         };
@@ -290,7 +286,7 @@ impl Guard {
         let (parts, body) = request.into_parts();
         let body = read(body, self.body_limit).await?;
         let call = Call {
-            caller: self.caller_of(&parts),
+            caller: (self.caller)(&parts),
             endpoint: endpoint(&parts.method, parts.uri.path()),
             key,
             class: self.class.clone(),
@@ -301,10 +297,6 @@ impl Guard {
         })
         .await
         .answer
-    }
-
-    fn caller_of(&self, parts: &Parts) -> Caller {
-        (self.caller)(parts).unwrap_or_else(Caller::local)
     }
 }
 

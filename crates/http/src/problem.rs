@@ -4,7 +4,7 @@
 //! and each has a page in `docs/problems/`. The client's text is in this file;
 //! the log's text is wherever the cause is known.
 
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LINK, RETRY_AFTER};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LINK, RETRY_AFTER};
 use http::{Response, StatusCode};
 use onceward_core::identity::OperationId;
 use onceward_core::key::KeyError;
@@ -16,6 +16,9 @@ use crate::status::Word;
 
 /// Where the product publishes what it does.
 pub const WELL_KNOWN: &str = "/.well-known/idempotency";
+
+/// The methods that are served at all.
+const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 /// What kind of problem it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -237,7 +240,7 @@ impl Problem {
     pub fn invalid_key(error: KeyError) -> Self {
         Self {
             reason: Some(error.reason()),
-            ..Self::new(Code::KeyInvalid, format!("{error}."))
+            ..Self::new(Code::KeyInvalid, format!("The key is refused: {error}."))
         }
     }
 
@@ -317,6 +320,9 @@ impl Problem {
         let link = format!("<{site}{WELL_KNOWN}>; rel=\"describedby\"");
         if let Ok(link) = HeaderValue::from_str(&link) {
             headers.insert(LINK, link);
+        }
+        if self.code == Code::MethodNotAllowed {
+            headers.insert(ALLOW, HeaderValue::from_static(METHODS));
         }
         if let Some(seconds) = self.retry_after_s {
             headers.insert(RETRY_AFTER, seconds.into());

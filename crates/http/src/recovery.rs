@@ -125,7 +125,7 @@ async fn give(
 
 fn told(record: &Record, status: StatusCode) -> Ended {
     Ended {
-        outcome: Outcome::Replayed(record.state),
+        outcome: Outcome::Told,
         id: Some(record.id),
         answer: Ok(answer::document(record, status)),
     }

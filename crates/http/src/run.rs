@@ -16,10 +16,10 @@ use http_body_util::{BodyExt, channel::Channel, channel::Sender};
 use onceward_core::caller::Caller;
 use onceward_core::class::{Class, InFlight, OnMismatch, OnStoreFailure};
 use onceward_core::classify::{Hint, Meaning, classify};
-use onceward_core::clock::Clock;
+use onceward_core::clock::Timestamp;
 use onceward_core::engine::{Awaited, Engine, Entry, Follow, Lead, Recorded};
 use onceward_core::fingerprint::{Asked, Fingerprint, Fingerprinter};
-use onceward_core::identity::{Endpoint, Identity, OperationId};
+use onceward_core::identity::{Digest, Endpoint, Identity, OperationId};
 use onceward_core::key::Key;
 use onceward_core::record::{Answer, Fence, Record, Settlement, State};
 use onceward_core::store::StoreError;
@@ -49,13 +49,12 @@ pub enum Credentials {
 pub struct Protection {
     /// Runs them.
     pub engine: Arc<Engine>,
-    /// Tells the time for what is said to the first caller.
-    pub clock: Arc<dyn Clock>,
     /// Compares them.
     pub fingerprinter: Fingerprinter,
     /// Whether their credentials are compared.
     pub credentials: Credentials,
-    /// How long the upstream may take, headers and each piece of its body.
+    /// How long the upstream may take for its head, then for a body that is
+    /// kept; and how long it may pause within one that streams.
     pub upstream_timeout: Duration,
     /// The largest reply that is kept, in bytes.
     pub reply_limit: usize,
@@ -122,6 +121,8 @@ pub enum Outcome {
     Bypassed,
     /// It runs elsewhere; the caller was told where to ask.
     Accepted,
+    /// Somebody asked how it stands.
+    Told,
     /// Refused.
     Refused(Code),
 }
@@ -140,6 +141,7 @@ impl Outcome {
             Self::Shared => "shared",
             Self::Bypassed => "bypassed",
             Self::Accepted => "accepted",
+            Self::Told => "told",
             Self::Refused(code) => code.as_str(),
         }
     }
@@ -216,7 +218,7 @@ where
                 name,
                 caller: call.caller,
             };
-            lead_on(protection, lead, &call.class, forward(call.request, Some(granted))).await
+            lead_on(protection, lead, forward(call.request, Some(granted))).await
         }
         Ok(Entry::Follow(follow)) => wait_for(&call.class, &call.request, &call.key, &follow).await,
         Ok(Entry::Finished(record) | Entry::Expired(record)) => Ended::from_record(&record),
@@ -265,18 +267,13 @@ pub(crate) fn credentials(headers: &http::HeaderMap) -> Vec<(&'static str, &[u8]
 }
 
 /// Runs an operation that is ours, detached from the caller.
-async fn lead_on<Fut>(
-    protection: &Arc<Protection>,
-    lead: Lead,
-    class: &Arc<Class>,
-    forwarded: Fut,
-) -> Ended
+async fn lead_on<Fut>(protection: &Arc<Protection>, lead: Lead, forwarded: Fut) -> Ended
 where
     Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
 {
     let id = lead.id();
     let (tell, told) = oneshot::channel();
-    let work = attempt(protection.clone(), lead, class.clone(), forwarded, tell);
+    let work = attempt(protection.clone(), lead, forwarded, tell);
     protection.engine.tasks().spawn(work);
     told.await.unwrap_or_else(|_| {
         // The work panicked; its lead counts as lost.
@@ -288,7 +285,6 @@ where
 async fn attempt<Fut>(
     protection: Arc<Protection>,
     lead: Lead,
-    class: Arc<Class>,
     forwarded: Fut,
     tell: oneshot::Sender<Ended>,
 ) where
@@ -298,7 +294,7 @@ async fn attempt<Fut>(
     let answer = lead.holding(timeout(limit, forwarded)).await;
     let answer = answer.unwrap_or_else(|_| Err(Unanswered::Lost(Box::new(TooSlow(limit)))));
     let ended = match answer {
-        Ok(response) => return record(&protection, lead, &class, response, tell).await,
+        Ok(response) => return record(&protection, lead, response, tell).await,
         Err(Unanswered::NotSent(error)) => not_sent(lead, &error).await,
         Err(Unanswered::Lost(error)) => lose(lead, &error).await,
     };
@@ -339,7 +335,6 @@ fn lost(id: OperationId) -> Problem {
 async fn record(
     protection: &Protection,
     lead: Lead,
-    class: &Class,
     response: Response<Body>,
     tell: oneshot::Sender<Ended>,
 ) {
@@ -356,7 +351,7 @@ async fn record(
         Ok(Captured::Whole(body, trailers)) => {
             // Framing is made anew from the whole body.
             parts.headers.remove(header::CONTENT_LENGTH);
-            let ended = record_whole(protection, lead, class, meaning, parts, body, trailers).await;
+            let ended = record_whole(&protection.engine, lead, meaning, parts, body, trailers).await;
             fail::fail_point!("before-answer", |_| std::process::abort());
             let _ = tell.send(ended);
         }
@@ -373,15 +368,14 @@ async fn record(
 }
 
 async fn record_whole(
-    protection: &Protection,
+    engine: &Engine,
     lead: Lead,
-    class: &Class,
     meaning: Meaning,
     parts: Parts,
     body: Bytes,
     trailers: http::HeaderMap,
 ) -> Ended {
-    let id = lead.id();
+    let (id, digest) = (lead.id(), lead.digest());
     let reply = Arc::new(answer::reply_of(&parts, body.clone(), &trailers));
     let state = State::of_status(reply.status);
     let recorded = match meaning {
@@ -401,10 +395,22 @@ async fn record_whole(
         (Recorded::Durably, Meaning::Release) => (Outcome::Released, Word::Released),
         (Recorded::Durably, Meaning::Unknown) => (Outcome::Lost, Word::Unknown),
     };
-    let kept = matches!(outcome, Outcome::Ran(_));
-    let expires = kept.then(|| protection.clock.now().plus(class.retention));
+    let expires = match outcome {
+        Outcome::Ran(_) => expiry(engine, &digest).await,
+        _ => None,
+    };
     let body = body::with_trailers(body, trailers);
     Ended::answered(outcome, id, answer::first(parts, body, word, id, expires))
+}
+
+/// When a reply that was just kept expires, by the store's own clock, so that
+/// the first caller is told the same as all later ones.
+async fn expiry(engine: &Engine, digest: &Digest) -> Option<Timestamp> {
+    match engine.look(digest).await {
+        Ok(record) => record?.expires_at(),
+        // The reply is recorded; only the header is left out.
+        Err(_) => None,
+    }
 }
 
 fn settlement(state: State, answer: Answer) -> Settlement {
@@ -538,7 +544,7 @@ pub(crate) fn preferred_wait(headers: &http::HeaderMap) -> Option<Duration> {
 async fn mismatched(
     protection: &Protection,
     class: &Class,
-    digest: &onceward_core::identity::Digest,
+    digest: &Digest,
 ) -> Ended {
     let problem = Problem::new(
         Code::KeyReused,

@@ -1,1 +1,35 @@
-//! Being written.
+//! Makes retries safe: the work is not done twice, and the same answer comes
+//! back. This crate is the door for applications; it re-exports what they need.
+//!
+//! A service behind [`IdempotencyLayer`] runs a POST or PATCH with an
+//! `Idempotency-Key` at most once per granted claim and replays its reply:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use onceward::{Engine, Entropy, IdempotencyLayer, Limits, SystemClock, open};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // `embedded:DIR` keeps operations on disk, `memory:` forgets them.
+//! let store = open("memory:", Arc::new(SystemClock::new()))?;
+//! let engine = Engine::new(store.store, Entropy::system()?, Limits::default());
+//! let layer = IdempotencyLayer::builder(engine).build();
+//! // `Router::new().route(…).layer(layer)`, or any tower service.
+//! # let _ = layer;
+//! # Ok(())
+//! # }
+//! ```
+
+pub use onceward_core::caller::{Caller, CallerError, Subject, SubjectKind};
+pub use onceward_core::class::{Class, InFlight, OnMismatch, OnStoreFailure, OnUnknown};
+pub use onceward_core::clock::{Clock, ManualClock, SystemClock, Timestamp};
+pub use onceward_core::engine::{Engine, Limits};
+pub use onceward_core::entropy::Entropy;
+pub use onceward_core::fingerprint::canonical_json;
+pub use onceward_core::key::{Key, KeyError, MintError};
+pub use onceward_core::{record, store};
+#[cfg(feature = "axum")]
+pub use onceward_http::axum;
+pub use onceward_http::layer::{IdempotencyBuilder, IdempotencyLayer, Idempotent};
+pub use onceward_http::run::Granted;
+pub use onceward_stores::{OpenError, Opened, open};

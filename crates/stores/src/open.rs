@@ -122,6 +122,12 @@ pub enum OpenError {
         /// Which.
         path: PathBuf,
     },
+    /// The system gives no thread.
+    #[error("cannot start a thread for the store: {source}")]
+    Thread {
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// Anything else.
     #[error("cannot open {}: {source}", path.display())]
     Database {

@@ -19,12 +19,14 @@ const STEP: f64 = 36.0;
 const BAR_HEIGHT: f64 = 22.0;
 const BOTTOM: f64 = 34.0;
 
+// The halo around the words keeps them readable where the line at 1 passes.
 const STYLE: &str = "\
-text{font:14px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#1f2328}\
+text{font:14px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#1f2328;\
+stroke:#ffffff;stroke-width:4px;paint-order:stroke}\
 .title{font-size:17px;font-weight:600}.note{font-size:12px;fill:#59636e}\
 .figure{font-weight:600}.card{fill:#ffffff;stroke:#d1d9e0}\
 .ours{fill:#0f7b5f}.theirs{fill:#afb8c1}.line{stroke:#59636e;stroke-dasharray:3 4}\
-@media(prefers-color-scheme:dark){text{fill:#f0f6fc}.note{fill:#9198a1}\
+@media(prefers-color-scheme:dark){text{fill:#f0f6fc;stroke:#0d1117}.note{fill:#9198a1}\
 .card{fill:#0d1117;stroke:#3d444d}.ours{fill:#3fb58f}.theirs{fill:#656c76}.line{stroke:#9198a1}}";
 
 /// The bars, from top to bottom. Only what was measured is drawn.
@@ -33,7 +35,7 @@ const BARS: [(Stage, Lane, &str); 6] = [
     (Stage::Empty, Lane::PassThrough, "Onceward, no key"),
     (Stage::Empty, Lane::Replay, "Onceward, replay"),
     (Stage::Empty, Lane::First, "Onceward, first run, fsynced"),
-    (Stage::Full, Lane::FirstFull, "the same, store already full"),
+    (Stage::Full, Lane::FirstFull, "the same, full store"),
     (Stage::Empty, Lane::Restate, "Restate, first run"),
 ];
 
@@ -48,10 +50,11 @@ pub(super) fn render(report: &Report) -> String {
     let height = TOP + STEP * bars.len() as f64 + BOTTOM;
     let mut svg = String::new();
     open(&mut svg, height, report, connections);
+    line_at_one(&mut svg, height, BAR_X + scale);
     for (at, (label, row)) in bars.iter().enumerate() {
         bar(&mut svg, TOP + STEP * at as f64, label, row, scale);
     }
-    close(&mut svg, height, report, BAR_X + scale);
+    close(&mut svg, height, report);
     svg
 }
 
@@ -69,18 +72,29 @@ fn bars(report: &Report, connections: usize) -> Vec<(&'static str, &Row)> {
 }
 
 fn open(svg: &mut String, height: f64, report: &Report, connections: usize) {
-    let yardstick = escape(report.yardstick.label());
-    let right = WIDTH - 1.0;
-    let inner = height - 1.0;
+    let title = match report.yardstick {
+        Lane::Nginx => "Payments per second, as a ratio to nginx as a plain proxy",
+        _ => "Payments per second, as a ratio to no proxy at all",
+    };
+    let records = thousands(report.pace.records as f64);
+    let (right, inner) = (WIDTH - 1.0, height - 1.0);
     put(
         svg,
         format_args!(
-            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" aria-label="Requests per second as a ratio to {yardstick}">
+            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" aria-label="{title}">
 <style>{STYLE}</style>
 <rect class="card" x="0.5" y="0.5" width="{right}" height="{inner}" rx="8"/>
-<text class="title" x="24" y="36">Payments per second, as a ratio to {yardstick}</text>
-<text class="note" x="24" y="58">{connections} connections; longer is faster</text>"#
+<text class="title" x="24" y="36">{title}</text>
+<text class="note" x="24" y="58">longer is faster; {connections} connections; a full store has {records} records</text>"#
         ),
+    );
+}
+
+fn line_at_one(svg: &mut String, height: f64, x: f64) {
+    let (from, to) = (TOP - 6.0, height - BOTTOM - 8.0);
+    put(
+        svg,
+        format_args!(r#"<line class="line" x1="{x:.1}" y1="{from}" x2="{x:.1}" y2="{to}"/>"#),
     );
 }
 
@@ -106,19 +120,16 @@ fn bar(svg: &mut String, y: f64, label: &str, row: &Row, scale: f64) {
     );
 }
 
-/// The line at 1, and where the figures are from.
-fn close(svg: &mut String, height: f64, report: &Report, one_x: f64) {
+/// Where the figures are from.
+fn close(svg: &mut String, height: f64, report: &Report) {
     let machine = &report.machine;
-    let (from, to) = (TOP - 6.0, height - BOTTOM - 8.0);
     let day = escape(machine.date.split('T').next().unwrap_or_default());
     let processor = escape(&machine.processor);
-    let cores = machine.cores;
-    let y = height - 16.0;
+    let (cores, y) = (machine.cores, height - 16.0);
     put(
         svg,
         format_args!(
-            r#"<line class="line" x1="{one_x:.1}" y1="{from}" x2="{one_x:.1}" y2="{to}"/>
-<text class="note" x="24" y="{y}">{cores} cores ({processor}), shared with the load and the upstream; {day}; bench/compare</text>
+            r#"<text class="note" x="24" y="{y}">{cores} cores ({processor}), shared with the load and the upstream; {day}; bench/compare</text>
 </svg>"#
         ),
     );

@@ -1,8 +1,9 @@
 //! The course of a bench: which lanes are run, in which order, how often.
 //!
 //! A machine has moods, so lanes are only compared within a round: each round runs every lane
-//! once, in a rotated order, and every round has a fresh gateway with an empty store. The second
+//! once, every other round backwards, and has a fresh gateway with an empty store. The second
 //! stage puts a full store beside an empty one, so that their ratio is from the same minutes.
+//! The yardstick stands farthest from the lanes that write, so that it is not held up by them.
 //! Nothing is left out and nothing is run twice for a better figure.
 
 use std::path::Path;
@@ -13,8 +14,9 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::gateway::{Gateway, seed, style};
-use super::load::{Length, Load, Outcome, Run};
+use super::load::{Length, Load, Run};
 use super::script::Script;
+use super::tally::Outcome;
 use super::target::Target;
 
 /// What is measured: the same payment, each time by another way.
@@ -135,8 +137,8 @@ impl Course<'_> {
                 .map(|nginx| (Lane::Nginx, nginx, Script::PassThrough)),
         );
         entries.push((Lane::PassThrough, gateway.target(), Script::PassThrough));
-        entries.push((Lane::First, gateway.target(), gateway.first()?));
         entries.push((Lane::Replay, gateway.target(), gateway.replay()));
+        entries.push((Lane::First, gateway.target(), gateway.first()?));
         if let Some(restate) = self.restate {
             entries.push((Lane::Restate, restate, Script::Restate(seed()?)));
         }
@@ -166,10 +168,10 @@ impl Course<'_> {
         };
         Ok(vec![
             yardstick,
-            (Lane::First, empty.target(), empty.first()?),
-            (Lane::FirstFull, full.target(), full.first()?),
             (Lane::Replay, empty.target(), empty.replay()),
             (Lane::ReplayFull, full.target(), full.replay()),
+            (Lane::First, empty.target(), empty.first()?),
+            (Lane::FirstFull, full.target(), full.first()?),
         ])
     }
 
@@ -210,9 +212,10 @@ impl Course<'_> {
             number,
             connections,
         } = round;
-        // Should a lane leave work behind, it does not always fall on the same next one.
-        let turn = number % entries.len();
-        entries.rotate_left(turn);
+        // To and fro: a lane that leaves work behind burdens its neighbours on both sides alike.
+        if number % 2 == 1 {
+            entries.reverse();
+        }
         bar.set_length((entries.len() * self.pace.rounds * self.pace.connections.len()) as u64);
         for (lane, target, script) in entries {
             bar.set_message(format!("{}, {connections} connections", lane.label()));

@@ -12,9 +12,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tempfile::TempDir;
 use tokio::time::sleep;
 
-use super::load::{Faults, Length, Load, Run};
+use super::load::{Length, Load, Run};
 use super::process::Process;
 use super::script::{REPLAY_KEYS, Script, Seed};
+use super::tally::Answers;
 use super::target::Target;
 
 const PRIME_CONNECTIONS: usize = 16;
@@ -84,7 +85,7 @@ impl Gateway {
             }
         };
         bar.finish_and_clear();
-        expect_clean("filling the store", &outcome.faults)
+        expect_clean("filling the store", &outcome.answers)
     }
 
     /// The most memory that the process ever had resident.
@@ -116,7 +117,7 @@ async fn prime(target: Target) -> anyhow::Result<Seed> {
     let seed = seed()?;
     let length = Length::Count(REPLAY_KEYS);
     let run = start(target, Script::First(seed), PRIME_CONNECTIONS, length)?;
-    expect_clean("priming the gateway", &run.finish().await?.faults)?;
+    expect_clean("priming the gateway", &run.finish().await?.answers)?;
     Ok(seed)
 }
 
@@ -135,12 +136,16 @@ fn start(
     })
 }
 
-fn expect_clean(what: &str, faults: &Faults) -> anyhow::Result<()> {
-    let first = faults.first.as_deref().unwrap_or_default();
+fn expect_clean(what: &str, answers: &Answers) -> anyhow::Result<()> {
+    let Answers {
+        faults,
+        first_fault,
+        ..
+    } = answers;
+    let first = first_fault.as_deref().unwrap_or_default();
     ensure!(
-        faults.count == 0,
-        "{what} went wrong {} times, first: {first}",
-        faults.count
+        *faults == 0,
+        "{what} went wrong {faults} times, first: {first}"
     );
     Ok(())
 }

@@ -15,21 +15,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use hdrhistogram::Histogram;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::{JoinSet, LocalSet};
 
-use super::reply::{self, After, Malformed, Progress, Reply};
-use super::script::{Request, Script, Verdict};
+use super::reply::{self, After, Progress, Reply};
+use super::script::{Request, Script};
+use super::tally::{Fault, Outcome, Part, Tally, Window};
 use super::target::Target;
 
 /// Far above any answer that is measured.
 const REPLY_BYTES_MAX: usize = 8 * 1024;
 /// No answer on any connection for this long is a fault.
 const STALL_MAX: Duration = Duration::from_secs(10);
-const LATENCY_US_MAX: u64 = 60_000_000;
 
 /// What is to be sent, where, by how many, for how long.
 #[derive(Clone, Copy)]
@@ -50,23 +49,6 @@ pub(super) enum Length {
     },
     /// Exactly so many requests, all counted.
     Count(u64),
-}
-
-/// What came of a load.
-#[derive(Debug)]
-pub(super) struct Outcome {
-    /// Expected answers per second.
-    pub(super) rate: f64,
-    pub(super) latency: Histogram<u64>,
-    pub(super) faults: Faults,
-}
-
-/// Answers by the first digit of their status, and what went wrong.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Faults {
-    pub(super) count: u64,
-    pub(super) first: Option<String>,
-    pub(super) answers_by_class: [u64; 6],
 }
 
 /// A load under way. Dropping it stops the load.
@@ -145,148 +127,6 @@ fn shares(connections: usize, threads: usize) -> impl Iterator<Item = usize> {
     (0..threads).map(move |at| (connections + at) / threads)
 }
 
-/// The part of the time in which answers are counted.
-#[derive(Clone, Copy)]
-struct Window {
-    from: Instant,
-    until: Option<Instant>,
-}
-
-impl Window {
-    fn open(length: Length) -> Self {
-        let now = Instant::now();
-        match length {
-            Length::Time { warmup, measured } => Window {
-                from: now + warmup,
-                until: Some(now + warmup + measured),
-            },
-            Length::Count(_) => Window {
-                from: now,
-                until: None,
-            },
-        }
-    }
-
-    fn part(&self, now: Instant) -> Part {
-        match self.until {
-            Some(until) if now >= until => Part::After,
-            _ if now < self.from => Part::Warmup,
-            _ => Part::Counted,
-        }
-    }
-
-    fn length(&self) -> Duration {
-        self.until.unwrap_or_else(Instant::now) - self.from
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Warmup,
-    Counted,
-    After,
-}
-
-/// What one thread has seen.
-struct Tally {
-    latency: Histogram<u64>,
-    answers: u64,
-    faults: Faults,
-    seconds: f64,
-}
-
-impl Tally {
-    fn new() -> Self {
-        let latency = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3);
-        let latency = latency.expect("the bounds and three digits are legal for a histogram");
-        Tally {
-            latency,
-            answers: 0,
-            faults: Faults::default(),
-            seconds: 0.0,
-        }
-    }
-
-    fn answer(&mut self, script: Script, reply: &Reply, took: Duration, part: Part) {
-        self.answers += 1;
-        self.faults.answers_by_class[usize::from(reply.status / 100).min(5)] += 1;
-        match (script.judge(reply), part) {
-            (Verdict::Expected, Part::Counted) => {
-                let took_us = u64::try_from(took.as_micros()).unwrap_or(LATENCY_US_MAX);
-                self.latency.saturating_record(took_us.max(1));
-            }
-            (Verdict::Expected, _) => {}
-            (verdict, _) => self.faults.note(|| Fault::Answer(verdict).to_string()),
-        }
-    }
-
-    fn add(&mut self, other: Tally) {
-        self.latency
-            .add(&other.latency)
-            .expect("all histograms have the same bounds");
-        self.answers += other.answers;
-        self.seconds = self.seconds.max(other.seconds);
-        self.faults.add(other.faults);
-    }
-
-    fn outcome(self) -> Outcome {
-        let rate = self.latency.len() as f64 / self.seconds.max(f64::EPSILON);
-        Outcome {
-            rate,
-            latency: self.latency,
-            faults: self.faults,
-        }
-    }
-}
-
-impl Faults {
-    fn note(&mut self, text: impl FnOnce() -> String) {
-        self.count += 1;
-        self.first.get_or_insert_with(text);
-    }
-
-    pub(super) fn add(&mut self, other: Faults) {
-        self.count += other.count;
-        self.first = self.first.take().or(other.first);
-        for (mine, theirs) in self.answers_by_class.iter_mut().zip(other.answers_by_class) {
-            *mine += theirs;
-        }
-    }
-}
-
-/// Why a load is not valid.
-enum Fault {
-    Answer(Verdict),
-    Io(io::Error),
-    Malformed(Malformed),
-    TooLarge,
-    /// More than the one answer came.
-    Unasked,
-    Stalled,
-}
-
-impl std::fmt::Display for Fault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Fault::Answer(Verdict::Expected) => f.write_str("nothing is wrong"),
-            Fault::Answer(Verdict::Status(status)) => write!(f, "status {status}"),
-            Fault::Answer(Verdict::RanAgain) => f.write_str("not replayed"),
-            Fault::Answer(Verdict::ReplayedTooSoon) => f.write_str("replayed a first run"),
-            Fault::Io(error) => write!(f, "connection: {error}"),
-            Fault::Malformed(error) => write!(f, "{error}"),
-            Fault::TooLarge => f.write_str("answer too large"),
-            Fault::Unasked => f.write_str("an answer nobody asked for"),
-            Fault::Stalled => f.write_str("no answer for 10 s"),
-        }
-    }
-}
-
-impl From<io::Error> for Fault {
-    fn from(error: io::Error) -> Self {
-        Fault::Io(error)
-    }
-}
-
 /// One thread's life: connect all, then drive them until the load is over or stalls.
 fn work(load: &Load, connections: usize, tickets: &Arc<Tickets>) -> anyhow::Result<Tally> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -316,26 +156,24 @@ async fn drive_all(load: &Load, streams: Vec<TcpStream>, tickets: &Arc<Tickets>)
         let (load, tickets, tally) = (*load, tickets.clone(), tally.clone());
         lines.spawn_local(async move {
             if let Err(fault) = drive(&load, stream, window, &tickets, &tally).await {
-                tally.borrow_mut().faults.note(|| fault.to_string());
+                tally.borrow_mut().fault(&fault);
             }
         });
     }
     tokio::select! {
         () = async { while lines.join_next().await.is_some() {} } => {}
-        () = stall(&tally) => tally.borrow_mut().faults.note(|| Fault::Stalled.to_string()),
+        () = stall(&tally) => tally.borrow_mut().fault(&Fault::Stalled),
     }
     // The lines that are still there hold the tally, and end here.
     drop(lines);
-    let mut tally = tally.replace(Tally::new());
-    tally.seconds = window.length().as_secs_f64();
-    tally
+    tally.replace(Tally::new()).closed(window)
 }
 
 /// Ends when no answer has come for too long. One watch for all is cheaper than a timer each.
 async fn stall(tally: &RefCell<Tally>) {
     let mut seen = None;
     loop {
-        let answers = tally.borrow().answers;
+        let answers = tally.borrow().answered();
         if seen.replace(answers) == Some(answers) {
             return;
         }
@@ -413,10 +251,10 @@ mod tests {
     async fn a_counted_load_sends_exactly_that_many() {
         let (outcome, payments) = run(Script::PassThrough, Length::Count(1001)).await;
         assert_eq!(
-            (payments, outcome.latency.len(), outcome.faults.count),
+            (payments, outcome.latency.len(), outcome.answers.faults),
             (1001, 1001, 0)
         );
-        assert_eq!(outcome.faults.answers_by_class, [0, 0, 1001, 0, 0, 0]);
+        assert_eq!(outcome.answers.by_class, [0, 0, 1001, 0, 0, 0]);
     }
 
     #[tokio::test]
@@ -430,7 +268,7 @@ mod tests {
             },
         )
         .await;
-        assert_eq!(outcome.faults.count, 0);
+        assert_eq!(outcome.answers.faults, 0);
         assert!(
             outcome.latency.len() < payments,
             "{} of {payments}",
@@ -446,8 +284,8 @@ mod tests {
             Length::Count(10),
         )
         .await;
-        assert_eq!((outcome.latency.len(), outcome.faults.count), (0, 10));
-        assert_eq!(outcome.faults.first.as_deref(), Some("not replayed"));
+        assert_eq!((outcome.latency.len(), outcome.answers.faults), (0, 10));
+        assert_eq!(outcome.answers.first_fault.as_deref(), Some("not replayed"));
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod reply;
 mod report;
 mod script;
 mod table;
+mod tally;
 mod target;
 
 #[derive(clap::Args)]
@@ -70,7 +71,7 @@ pub(crate) struct Args {
     /// Write the report as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write the report as a chart.
+    /// Write the report as a chart, if every answer was as expected.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Exit with 1 when a target is missed or was not measured.
@@ -127,7 +128,8 @@ fn tell(report: &Report, args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.json {
         write(path, &serde_json::to_string_pretty(report)?)?;
     }
-    if let Some(path) = &args.svg {
+    // A chart has no room to say that its figures are worth nothing.
+    if let Some(path) = args.svg.as_ref().filter(|_| report.is_valid()) {
         write(path, &chart::render(report))?;
     }
     Ok(match report.is_valid() {

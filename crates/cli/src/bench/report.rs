@@ -7,8 +7,8 @@
 use serde::Serialize;
 
 use super::course::{Lane, Measured, Pace, Results, Stage};
-use super::load::Faults;
 use super::machine::Machine;
+use super::tally::Answers;
 
 /// The connections at which the targets are judged.
 const TARGET_CONNECTIONS: usize = 64;
@@ -144,10 +144,10 @@ fn row(measured: &[Measured], place: Place, yardstick: Lane) -> Row {
             .map(|one| one.outcome.latency.value_at_quantile(quantile));
         median(values.map(|us| us as f64 / 1000.0).collect()).unwrap_or_default()
     };
-    let mut faults = Faults::default();
+    let mut answers = Answers::default();
     rounds
         .iter()
-        .for_each(|one| faults.add(one.outcome.faults.clone()));
+        .for_each(|one| answers.add(one.outcome.answers.clone()));
     let rates = rates(measured, place);
     Row {
         stage,
@@ -168,9 +168,9 @@ fn row(measured: &[Measured], place: Place, yardstick: Lane) -> Row {
         p999_ms: at(0.999),
         max_ms: at(1.0),
         rates_by_round: rates,
-        answers_by_class: faults.answers_by_class,
-        faults: faults.count,
-        first_fault: faults.first,
+        answers_by_class: answers.by_class,
+        faults: answers.faults,
+        first_fault: answers.first_fault,
     }
 }
 
@@ -281,7 +281,7 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 pub(super) mod tests {
     use hdrhistogram::Histogram;
 
-    use super::super::load::Outcome;
+    use super::super::tally::Outcome;
     use super::*;
 
     fn one(stage: Stage, lane: Lane, rate: f64) -> Measured {
@@ -290,7 +290,7 @@ pub(super) mod tests {
         let outcome = Outcome {
             rate,
             latency,
-            faults: Faults::default(),
+            answers: Answers::default(),
         };
         Measured {
             stage,

@@ -46,21 +46,20 @@ impl Script {
         }
     }
 
-    /// Whether an answer is the one that this load is about. A rate of other answers means nothing.
-    pub(super) fn judge(self, reply: &Reply) -> Verdict {
+    /// Whether an answer is the one that this load is about. A rate of others means nothing.
+    pub(super) fn judge(self, reply: &Reply) -> Result<(), Wrong> {
         match (self, reply.origin) {
-            _ if !(200..300).contains(&reply.status) => Verdict::Status(reply.status),
-            (Script::Replay(_), Origin::Run) => Verdict::RanAgain,
-            (Script::First(_) | Script::PassThrough, Origin::Replay) => Verdict::ReplayedTooSoon,
-            _ => Verdict::Expected,
+            _ if !(200..300).contains(&reply.status) => Err(Wrong::Status(reply.status)),
+            (Script::Replay(_), Origin::Run) => Err(Wrong::RanAgain),
+            (Script::First(_) | Script::PassThrough, Origin::Replay) => Err(Wrong::ReplayedTooSoon),
+            _ => Ok(()),
         }
     }
 }
 
-/// What an answer is worth.
+/// What is wrong with an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Expected,
+pub(super) enum Wrong {
     Status(u16),
     RanAgain,
     ReplayedTooSoon,
@@ -176,18 +175,18 @@ mod tests {
     fn only_the_answer_that_is_measured_is_expected() {
         let (first, replay) = (Script::First(Seed(1)), Script::Replay(Seed(1)));
         let cases = [
-            (first, 201, Origin::Run, Verdict::Expected),
-            (first, 201, Origin::Replay, Verdict::ReplayedTooSoon),
-            (first, 503, Origin::Run, Verdict::Status(503)),
-            (replay, 201, Origin::Replay, Verdict::Expected),
-            (replay, 201, Origin::Run, Verdict::RanAgain),
-            (Script::PassThrough, 404, Origin::Run, Verdict::Status(404)),
+            (first, 201, Origin::Run, Ok(())),
+            (first, 201, Origin::Replay, Err(Wrong::ReplayedTooSoon)),
+            (first, 503, Origin::Run, Err(Wrong::Status(503))),
+            (replay, 201, Origin::Replay, Ok(())),
+            (replay, 201, Origin::Run, Err(Wrong::RanAgain)),
             (
-                Script::Restate(Seed(1)),
-                200,
+                Script::PassThrough,
+                404,
                 Origin::Run,
-                Verdict::Expected,
+                Err(Wrong::Status(404)),
             ),
+            (Script::Restate(Seed(1)), 200, Origin::Run, Ok(())),
         ];
         for (script, status, origin, expected) in cases {
             let reply = Reply {

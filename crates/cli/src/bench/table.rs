@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::course::Stage;
+use super::course::{Lane, Stage};
 use super::report::{Bound, Reached, Report, Row, Target};
 
 /// The whole report. A row with a fault shows the fault in place of its figures.
@@ -29,15 +29,10 @@ fn headline(report: &Report) -> String {
 }
 
 fn measured(report: &Report) -> Vec<Vec<String>> {
-    let ratio = format!(
-        "to {}",
-        report
-            .yardstick
-            .label()
-            .split(',')
-            .next()
-            .unwrap_or_default()
-    );
+    let ratio = match report.yardstick {
+        Lane::Nginx => "to nginx",
+        _ => "to direct",
+    };
     let titles = [
         "store",
         "connections",
@@ -45,7 +40,7 @@ fn measured(report: &Report) -> Vec<Vec<String>> {
         "per second",
         "p50 ms",
         "p99 ms",
-        &ratio,
+        ratio,
     ];
     let mut lines = vec![titles.map(str::to_owned).to_vec()];
     lines.extend(report.rows.iter().map(measured_line));

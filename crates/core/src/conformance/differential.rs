@@ -29,7 +29,7 @@ use crate::record::{Answer, Attempt, Fence, Record, Settlement, State};
 use crate::store::{Ask, Claim, Cursor, Enqueued, Filter, Grant, Page, PageAsk, Stats, StoreError};
 
 /// How many steps a script has at most.
-const STEPS_MAX: usize = 60;
+const STEPS_MAX: usize = 100;
 /// How many runs the search for a shorter script may take.
 const SHRINK_MAX: u32 = 2_000;
 

@@ -330,15 +330,15 @@ fn delay() -> impl Strategy<Value = Duration> {
 
 /// Spans that lead just past the moments at which something changes.
 fn span() -> impl Strategy<Value = Duration> {
-    prop::sample::select(vec![
-        LEASE / 6,
-        LEASE / 2,
-        LEASE,
-        RETENTION - LEASE,
-        RETENTION,
-        REMEMBER - RETENTION,
-        REMEMBER,
-    ])
+    prop_oneof![
+        4 => Just(LEASE / 6),
+        3 => Just(LEASE / 2),
+        4 => Just(LEASE),
+        1 => Just(RETENTION - LEASE),
+        1 => Just(RETENTION),
+        1 => Just(REMEMBER - RETENTION),
+        1 => Just(REMEMBER),
+    ]
 }
 
 fn word() -> impl Strategy<Value = Word> {
@@ -347,8 +347,8 @@ fn word() -> impl Strategy<Value = Word> {
         1 => prop::sample::select(vec![200, 422]).prop_map(Word::NotKept),
         2 => Just(Word::Released),
         1 => delay().prop_map(Word::Requeued),
-        2 => Just(Word::Lost),
-        1 => Just(Word::Paused),
+        3 => Just(Word::Lost),
+        2 => Just(Word::Paused),
     ]
 }
 

@@ -21,8 +21,9 @@ pub const DEPTH_MAX: usize = 128;
 /// their digits however many they are.
 ///
 /// `None` for what has no such form: text that is not JSON or not UTF-8, lone
-/// surrogates, a name that occurs twice in an object (after unescaping),
-/// numbers beyond the range of a double, or nesting beyond [`DEPTH_MAX`].
+/// surrogates, a name that occurs twice in an object (after unescaping), a
+/// fraction or exponent beyond the range of a double, or nesting beyond
+/// [`DEPTH_MAX`].
 ///
 /// ```
 /// use onceward_core::fingerprint::canonical_json;

@@ -381,7 +381,11 @@ async fn serve_one(listener: TcpListener) {
         }
         Ok::<_, Infallible>(response)
     });
-    let served = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new())
+    let mut http = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+    http.http1()
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(HEAD_BYTES_MAX);
+    let served = http
         .serve_connection(TokioIo::new(Watched::new(socket)), echo)
         .await;
     // A refused request ends in an error of hyper's; the client's side tells.

@@ -1,7 +1,7 @@
 //! A store that fails at the worst moments.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,6 +18,8 @@ struct Faulty {
     inner: Arc<MemoryStore>,
     /// The claim is made, and its answer lost.
     lose_claims: AtomicBool,
+    /// How many claims were made.
+    claims: AtomicUsize,
     /// Outcomes are refused.
     refuse_outcomes: AtomicBool,
     /// Nothing works.
@@ -29,6 +31,7 @@ impl Faulty {
         Arc::new(Self {
             inner: memory(),
             lose_claims: AtomicBool::new(false),
+            claims: AtomicUsize::new(0),
             refuse_outcomes: AtomicBool::new(false),
             away: AtomicBool::new(false),
         })
@@ -42,13 +45,14 @@ impl Faulty {
     }
 }
 
-const NEVER: AtomicBool = AtomicBool::new(false);
+static NEVER: AtomicBool = AtomicBool::new(false);
 
 #[async_trait]
 impl Store for Faulty {
     async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
         self.fault(&NEVER)?;
         let claim = self.inner.claim(ask).await;
+        self.claims.fetch_add(1, Ordering::SeqCst);
         if self.lose_claims.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }
@@ -104,6 +108,20 @@ async fn a_lost_acknowledgement_of_a_claim_strands_and_repeats_nothing() {
     assert_eq!(service.post("k", "a").await.body, "run 1", "the key is not stranded");
     assert!(service.post("k", "a").await.is_replay());
     assert_eq!(origin.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_during_its_claim_strands_nothing() {
+    let (origin, store) = (Origin::status(200), Faulty::new());
+    let service = protect(&origin, Class::interactive(), store.clone());
+    store.lose_claims.store(true, Ordering::SeqCst);
+    let gone = service.spawn_post("k", "a");
+    until(|| store.claims.load(Ordering::SeqCst) == 1).await;
+    gone.abort();
+    assert!(gone.await.is_err());
+    store.lose_claims.store(false, Ordering::SeqCst);
+    until(|| service.engine.tasks().is_empty()).await;
+    assert_eq!(service.post("k", "a").await.body, "run 1");
 }
 
 #[tokio::test]

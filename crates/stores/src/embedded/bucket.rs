@@ -126,7 +126,8 @@ impl Kept {
     /// Only the writer counts.
     pub(super) fn set_tally(&self, tally: Tally) {
         self.rows.store(tally.rows, Ordering::Relaxed);
-        self.first_over_ms.store(tally.first_over_ms, Ordering::Relaxed);
+        self.first_over_ms
+            .store(tally.first_over_ms, Ordering::Relaxed);
     }
 
     /// How much of it is over.
@@ -278,10 +279,7 @@ impl Buckets {
 }
 
 /// The buckets that are not over, the last to go first.
-fn lasting(
-    kept: &BTreeMap<Ends, Arc<Kept>>,
-    now: Timestamp,
-) -> impl Iterator<Item = &Arc<Kept>> {
+fn lasting(kept: &BTreeMap<Ends, Arc<Kept>>, now: Timestamp) -> impl Iterator<Item = &Arc<Kept>> {
     let all = kept.values().rev();
     all.take_while(move |bucket| !bucket.ends.is_over(now))
 }

@@ -30,6 +30,7 @@ pub(super) fn open_writer(path: &Path, pages_max: Option<u32>) -> Result<Connect
         db.pragma_update(None, "page_size", 4096)?;
         db.pragma_update(None, "journal_mode", "WAL")?;
         db.pragma_update(None, "synchronous", "FULL")?;
+        db.pragma_update(None, "wal_autocheckpoint", 0)?;
         db.pragma_update(None, "cache_size", -16 * 1024)?;
         db.pragma_update(None, "temp_store", "MEMORY")?;
         if let Some(pages) = pages_max {
@@ -41,6 +42,18 @@ pub(super) fn open_writer(path: &Path, pages_max: Option<u32>) -> Result<Connect
     let db = open().map_err(|source| refuse(path, source))?;
     check_layout(&db, path)?;
     Ok(db)
+}
+
+/// A connection that moves the log into the file.
+pub(super) fn open_checkpointer(path: &Path) -> Result<Connection, OpenError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let open = || -> rusqlite::Result<Connection> {
+        let db = Connection::open_with_flags(path, flags)?;
+        db.busy_timeout(BUSY_MAX)?;
+        db.pragma_update(None, "synchronous", "FULL")?;
+        Ok(db)
+    };
+    open().map_err(|source| refuse(path, source))
 }
 
 /// A connection that only reads.
@@ -87,13 +100,20 @@ fn write_layout(db: &Connection) -> rusqlite::Result<()> {
 pub(super) fn refuse(path: &Path, source: rusqlite::Error) -> OpenError {
     let path = path.into();
     match source.sqlite_error_code() {
-        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
-            OpenError::Damaged { path, source: source.into() }
-        }
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => OpenError::Damaged {
+            path,
+            source: source.into(),
+        },
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
-            OpenError::NotWritable { path, source: source.into() }
+            OpenError::NotWritable {
+                path,
+                source: source.into(),
+            }
         }
-        _ => OpenError::Database { path, source: source.into() },
+        _ => OpenError::Database {
+            path,
+            source: source.into(),
+        },
     }
 }
 

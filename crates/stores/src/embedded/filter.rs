@@ -150,7 +150,10 @@ mod tests {
         let wrong = (0..100_000)
             .filter(|_| filter.may_hold(entropy.next_u64()))
             .count();
-        assert!(wrong < 400, "{wrong} of 100000 absent keys taken for present");
+        assert!(
+            wrong < 400,
+            "{wrong} of 100000 absent keys taken for present"
+        );
     }
 
     #[test]

@@ -11,6 +11,7 @@ use onceward_core::wire;
 use rusqlite::{Connection, params};
 
 use super::bucket::{Buckets, Ends, Family, Kept, Reply, Tally};
+use super::checkpoint::{self, Checkpointer};
 use super::fault::Step;
 use super::filter::Filter;
 use super::kept::Found;
@@ -29,11 +30,13 @@ pub(super) struct Ledger {
     /// Up to here numbers may be given.
     reserved: u64,
     open: Option<Transaction>,
+    checkpointer: Checkpointer,
 }
 
 /// What a failed transaction has to take back.
 #[derive(Default)]
 struct Transaction {
+    rows: usize,
     reserved_before: u64,
     tallies_before: BTreeMap<Ends, (Arc<Kept>, Tally)>,
     kept_made: Vec<Ends>,
@@ -44,14 +47,27 @@ struct Transaction {
 
 impl Ledger {
     /// The ledger of an opened file. Every number up to `last` may have been given.
-    pub(super) fn new(db: Connection, buckets: Arc<Buckets>, last: u64) -> Self {
+    pub(super) fn new(
+        db: Connection,
+        buckets: Arc<Buckets>,
+        last: u64,
+        checkpointer: Checkpointer,
+    ) -> Self {
         Self {
             db,
             buckets,
             last,
             reserved: last,
             open: None,
+            checkpointer,
         }
+    }
+
+    /// Leaves one whole file behind, with no log beside it.
+    pub(super) fn close(self) -> Step<()> {
+        drop(self.checkpointer);
+        self.db.query_row(sql::CHECKPOINT_ALL, [], |_| Ok(()))?;
+        Ok(())
     }
 
     /// To read what the open transaction sees.
@@ -251,6 +267,8 @@ impl Ledger {
         if committed.is_err() {
             self.open = Some(open);
             self.roll_back();
+        } else {
+            self.checkpointer.count(open.rows);
         }
         committed
     }
@@ -272,6 +290,14 @@ impl Ledger {
         Ok(())
     }
 
+    /// Between two transactions: moves the last of a long log into the file.
+    pub(super) fn shorten_log(&self) -> Step<()> {
+        if self.checkpointer.is_log_long() {
+            checkpoint::move_log(&self.db)?;
+        }
+        Ok(())
+    }
+
     /// Forgets the open transaction, here and in the file.
     pub(super) fn roll_back(&mut self) {
         let Some(open) = self.open.take() else {
@@ -279,7 +305,7 @@ impl Ledger {
         };
         // SQLite may have rolled back by itself, and then says so.
         if !self.db.is_autocommit()
-            && let Err(error) = self.db.execute_batch("ROLLBACK")
+            && let Err(error) = self.db.execute_batch(sql::ROLLBACK)
         {
             tracing::error!(%error, "the embedded store could not roll back a transaction");
         }
@@ -365,7 +391,7 @@ impl Ledger {
     }
 
     fn write(&mut self, sql: &str, params: impl rusqlite::Params) -> Step<usize> {
-        self.transaction()?;
+        self.transaction()?.rows += 1;
         Ok(self.db.prepare_cached(sql)?.execute(params)?)
     }
 

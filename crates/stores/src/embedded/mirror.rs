@@ -151,7 +151,8 @@ impl Mirror {
             self.due.insert((due, live.row, live.record.digest));
         }
         if live.record.state == State::Released {
-            self.released.insert((live.record.until, live.record.digest));
+            self.released
+                .insert((live.record.until, live.record.digest));
         }
     }
 
@@ -160,7 +161,8 @@ impl Mirror {
             self.due.remove(&(due, live.row, live.record.digest));
         }
         if live.record.state == State::Released {
-            self.released.remove(&(live.record.until, live.record.digest));
+            self.released
+                .remove(&(live.record.until, live.record.digest));
         }
     }
 }

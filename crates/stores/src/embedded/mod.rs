@@ -13,6 +13,7 @@
 //! listings, and never goes back.
 
 mod bucket;
+mod checkpoint;
 mod directory;
 mod fault;
 mod file;
@@ -44,6 +45,7 @@ use onceward_core::store::{
 use onceward_core::wire;
 
 use self::bucket::Buckets;
+use self::checkpoint::Checkpointer;
 use self::directory::Directory;
 use self::fault::{Fault, Step};
 use self::hot::Hot;
@@ -78,9 +80,10 @@ impl Default for Limits {
 
 /// A store in a directory of its own.
 pub struct EmbeddedStore {
-    // Dropped in this order: the lock goes last, when nobody writes any more.
-    writer: Writer,
+    // Dropped in this order: reading ends, then the writer leaves one whole file
+    // behind; the lock goes last.
     _filling: Filling,
+    writer: Writer,
     readers: Readers,
     shared: Arc<Shared>,
     directory: Directory,
@@ -101,6 +104,14 @@ impl Shared {
         match self.failed.get() {
             Some(fault) => Err(Fault::RolledBack(fault.clone())),
             None => Ok(()),
+        }
+    }
+
+    /// A checkpoint that fails loses nothing: all of it is still in the log.
+    fn report_checkpoint(&self, fault: Fault) {
+        tracing::error!(%fault, "the embedded store could not move its log into its file");
+        if fault.is_final() {
+            self.fail(Arc::new(fault));
         }
     }
 
@@ -133,17 +144,16 @@ impl EmbeddedStore {
             failed: OnceLock::new(),
         });
         let db = file::open_writer(&database, limits.pages_max)?;
-        let shelf = start::load(db, &shared).map_err(|fault| file::refuse_for(&database, fault))?;
+        let checkpointer = Checkpointer::start(&database, shared.clone())?;
+        let shelf = start::load(db, checkpointer, &shared)
+            .map_err(|fault| file::refuse_for(&database, fault))?;
         let readers = Readers::open(&database, shared.clone())?;
         let filling = Filling::start(&database, shared.clone())?;
         let writer =
-            Writer::start(shelf, shared.clone()).map_err(|source| OpenError::Directory {
-                path: path.into(),
-                source,
-            })?;
+            Writer::start(shelf, shared.clone()).map_err(|source| OpenError::Thread { source })?;
         Ok(Self {
-            writer,
             _filling: filling,
+            writer,
             readers,
             shared,
             directory,
@@ -231,8 +241,8 @@ impl Store for EmbeddedStore {
     async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError> {
         let bell = self.shared.bells.listen(digest);
         let record = self.get(digest).await?;
-        let runs = record
-            .is_some_and(|record| matches!(record.state, State::Running | State::Queued));
+        let runs =
+            record.is_some_and(|record| matches!(record.state, State::Running | State::Queued));
         if runs {
             bell.heard_within(limit).await;
         }

@@ -44,7 +44,10 @@ impl Readers {
             let round = shared.hot.round();
             let found = kept::find(db, &shared.buckets, wanted, &*shared.clock)?;
             let record = found.map(|found| found.record);
-            if let Some(record) = &record {
+            // A reply that went early is for the file to tell, every time.
+            if let Some(record) = &record
+                && record.state != State::Expired
+            {
                 shared.hot.offer(record, round);
             }
             Ok(record)
@@ -156,8 +159,12 @@ impl<'a> Listing<'a> {
             self.filter.key,
             state.map(State::as_str),
             or_state.map(State::as_str),
-            self.filter.since.map_or(0, |since| since.unix_ms().cast_signed()),
-            self.filter.before.map_or(i64::MAX, |before| before.unix_ms().cast_signed()),
+            self.filter
+                .since
+                .map_or(0, |since| since.unix_ms().cast_signed()),
+            self.filter
+                .before
+                .map_or(i64::MAX, |before| before.unix_ms().cast_signed()),
         ])?;
         let mut taken = 0;
         while taken <= self.limit
@@ -170,7 +177,8 @@ impl<'a> Listing<'a> {
                 taken += 1;
             }
         }
-        self.found.sort_unstable_by_key(|(id, _)| std::cmp::Reverse(*id));
+        self.found
+            .sort_unstable_by_key(|(id, _)| std::cmp::Reverse(*id));
         self.found.truncate(self.limit + 1);
         Ok(())
     }

@@ -12,9 +12,7 @@ use onceward_core::clock::Timestamp;
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::judge::{Standing, judge};
 use onceward_core::record::{Attempt, Fence, Record, Settled, Settlement, State};
-use onceward_core::store::{
-    Ask, Changed, Claim, Due, Enqueued, Force, Resolution, Stats,
-};
+use onceward_core::store::{Ask, Changed, Claim, Due, Enqueued, Force, Resolution, Stats};
 
 use super::Shared;
 use super::bucket::Age;
@@ -185,7 +183,12 @@ impl Shelf {
         Ok(known.and_then(|known| known.record().seen_at(now)))
     }
 
-    pub(super) fn enqueue(&mut self, ask: &Ask, request: &Bytes, after: Duration) -> Step<Enqueued> {
+    pub(super) fn enqueue(
+        &mut self,
+        ask: &Ask,
+        request: &Bytes,
+        after: Duration,
+    ) -> Step<Enqueued> {
         let now = self.now();
         let known = self.look_up(Wanted::Digest(ask.digest))?;
         if let Some(claim) = answer(known.as_ref(), ask, now) {
@@ -204,10 +207,10 @@ impl Shelf {
         let now = self.now();
         self.see_all();
         let due = self.mirror.due(now, limit);
-        due.into_iter().map(|live| self.deliver(live, now)).collect()
+        due.iter().map(|live| self.deliver(live, now)).collect()
     }
 
-    fn deliver(&mut self, live: Live, now: Timestamp) -> Step<Due> {
+    fn deliver(&mut self, live: &Live, now: Timestamp) -> Step<Due> {
         let request = match live.request {
             Some(row) => self.ledger.read_request(row)?,
             None => Bytes::new(),
@@ -215,7 +218,7 @@ impl Shelf {
         let row = self.ledger.next()?;
         let mut record = Record::clone(&live.record);
         record.grant(Fence(row), record.attempt, now);
-        let record = self.move_live(&live, row, record, live.request)?;
+        let record = self.move_live(live, row, record, live.request)?;
         Ok(Due {
             grant: record.as_grant(),
             record,
@@ -506,12 +509,6 @@ fn answer(known: Option<&Known>, ask: &Ask, now: Timestamp) -> Option<Claim> {
 
 /// The answer that a record gives to a claim; `None` where it leaves the key free.
 pub(super) fn answer_for(record: &Arc<Record>, ask: &Ask, now: Timestamp) -> Option<Claim> {
-    let standing: Standing = judge(
-        Some(record),
-        &ask.fingerprint,
-        ask.attempt,
-        &ask.terms,
-        now,
-    );
+    let standing: Standing = judge(Some(record), &ask.fingerprint, ask.attempt, &ask.terms, now);
     Claim::known(standing, record.seen_at(now)?)
 }

@@ -3,6 +3,9 @@
 
 pub(super) const BEGIN: &str = "BEGIN IMMEDIATE";
 pub(super) const COMMIT: &str = "COMMIT";
+pub(super) const ROLLBACK: &str = "ROLLBACK";
+pub(super) const CHECKPOINT: &str = "PRAGMA wal_checkpoint(PASSIVE)";
+pub(super) const CHECKPOINT_ALL: &str = "PRAGMA wal_checkpoint(TRUNCATE)";
 
 pub(super) const SCHEMA: &str = include_str!("sql/schema.sql");
 pub(super) const SEQUENCE_READ: &str = include_str!("sql/sequence_read.sql");

@@ -15,6 +15,7 @@ use onceward_core::wire;
 use rusqlite::Connection;
 
 use super::bucket::{Buckets, Ends, Family, Kept, Reply, Tally};
+use super::checkpoint::Checkpointer;
 use super::fault::{Fault, Step};
 use super::filter::Filter;
 use super::ledger::Ledger;
@@ -27,11 +28,20 @@ use crate::OpenError;
 const KEYS_PER_LOOK: u64 = 4096;
 
 /// Reads what the writer holds in memory, and lets go of earlier leases.
-pub(super) fn load(db: Connection, shared: &Arc<Shared>) -> Step<Shelf> {
+pub(super) fn load(
+    db: Connection,
+    checkpointer: Checkpointer,
+    shared: &Arc<Shared>,
+) -> Step<Shelf> {
     let last: i64 = db.query_row(sql::SEQUENCE_READ, [], |row| row.get(0))?;
     load_buckets(&db, &shared.buckets)?;
     let mirror = load_mirror(&db)?;
-    let ledger = Ledger::new(db, shared.buckets.clone(), last.cast_unsigned());
+    let ledger = Ledger::new(
+        db,
+        shared.buckets.clone(),
+        last.cast_unsigned(),
+        checkpointer,
+    );
     let mut shelf = Shelf::new(ledger, mirror, shared.clone());
     lose_leases(&mut shelf, shared.clock.now())?;
     Ok(shelf)
@@ -121,10 +131,7 @@ impl Filling {
         let thread = std::thread::Builder::new()
             .name("onceward-filling".into())
             .spawn(move || fill(&db, &shared, &stopped))
-            .map_err(|source| OpenError::Directory {
-                path: path.into(),
-                source,
-            })?;
+            .map_err(|source| OpenError::Thread { source })?;
         Ok(Self {
             stop,
             thread: Some(thread),

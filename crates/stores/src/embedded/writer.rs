@@ -112,7 +112,9 @@ impl Desk {
                 self.perform(command);
             }
             self.commit();
+            self.shorten_log();
         }
+        self.close();
     }
 
     fn perform(&mut self, command: Command) {
@@ -144,17 +146,15 @@ impl Desk {
     }
 
     /// Takes one step, and answers it now or with the commit.
-    fn step<T: Send + 'static>(
-        &mut self,
-        to: Answer<T>,
-        take: impl FnOnce(&mut Shelf) -> Step<T>,
-    ) {
+    fn step<T: Send + 'static>(&mut self, to: Answer<T>, take: impl FnOnce(&mut Shelf) -> Step<T>) {
         if let Err(fault) = self.shared.check() {
             return tell(to, Err(fault));
         }
         self.shelf.begin_step();
         match take(&mut self.shelf) {
-            Ok(value) if self.shelf.is_unsettled() => self.held.push(Box::new(Waiting { to, value })),
+            Ok(value) if self.shelf.is_unsettled() => {
+                self.held.push(Box::new(Waiting { to, value }));
+            }
             Ok(value) => tell(to, Ok(value)),
             Err(fault) if fault.spoils_transaction() => {
                 self.shelf.roll_back();
@@ -171,6 +171,21 @@ impl Desk {
             Err(fault) => {
                 self.fail(fault);
             }
+        }
+    }
+
+    fn shorten_log(&self) {
+        if let Err(fault) = self.shelf.ledger.shorten_log() {
+            self.shared.report_checkpoint(fault);
+        }
+    }
+
+    fn close(self) {
+        // What could not be synced once is left for the next start to judge.
+        if self.shared.check().is_ok()
+            && let Err(fault) = self.shelf.ledger.close()
+        {
+            self.shared.report_checkpoint(fault);
         }
     }
 

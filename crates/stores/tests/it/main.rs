@@ -2,3 +2,13 @@
 //! store promises: what survives, what is refused, what goes on.
 
 mod conformance;
+#[cfg(feature = "failpoints")]
+mod crashing;
+mod damage;
+mod full;
+mod house;
+mod killed;
+mod opening;
+mod reclaiming;
+mod surviving;
+mod versions;

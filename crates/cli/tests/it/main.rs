@@ -1,0 +1,30 @@
+//! The program itself: real processes on the embedded store, in front of a
+//! service in the test that writes down everything it really got.
+//!
+//! What is shown here is what only a process can show: that it may die at any
+//! step, that it stops as it should, and that it says clearly why it does not
+//! start.
+
+// A test that fails says what it wanted; a panic is how. What it prints is
+// shown when it fails: seeds and figures.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+mod checker;
+mod client;
+mod disk;
+mod gateway;
+mod holder;
+mod log;
+mod manners;
+mod origin;
+mod storm;
+mod sweep;
+
+use std::time::Duration;
+
+/// Waits until something holds; the test runner's deadline is the limit.
+async fn until<F: Future<Output = bool>>(mut holds: impl FnMut() -> F) {
+    while !holds().await {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,315 @@
+//! A minute of `kill -9`: sixteen clients with fresh keys and retries, and a
+//! gateway that is killed about once a second, at random moments, also while
+//! it starts. What the clients heard and what the service got goes before the
+//! checker.
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::checker::{Asked, Body, Effect, Figures, Heard, Key, Ran, check};
+use crate::client::{Answer, Client};
+use crate::gateway::{Gateway, Plan, gateway};
+use crate::origin::{Manner, Order, Run, origin_choosing, raw};
+
+/// How long the gateway is killed for.
+const STORM: Duration = Duration::from_secs(60);
+const CLIENTS: usize = 16;
+/// How long the service may take, at most: most kills find requests under way.
+const WORK_MS_MAX: u64 = 120;
+/// How long a client waits for one answer before it asks again.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a client asks in vain before it calls the gateway dead.
+const TRIES_MAX: usize = 2000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_every_second_for_a_minute_nothing_runs_twice_and_nothing_is_forgotten() {
+    let seed = seed();
+    eprintln!("ONCEWARD_SEED={seed} gives the same moments again");
+    let mut random = Rng::with_seed(seed);
+    let directory = tempfile::tempdir().unwrap();
+    let order = Order::default();
+    let origin = origin_choosing(order.clone(), manner).await;
+    let at = free_address(&mut random);
+    let plan = gateway(&origin, directory.path()).at(at).option("--log", "error");
+
+    let gateway = plan.run().await;
+    let shop = Arc::new(Shop::new(at, order));
+    let mut clients = JoinSet::new();
+    for _ in 0..CLIENTS {
+        clients.spawn(shop.clone().buy(random.fork()));
+    }
+    let (gateway, kills) = storm(gateway, &plan, &mut random).await;
+    shop.close();
+    while let Some(client) = clients.join_next().await {
+        client.unwrap();
+    }
+
+    // Everybody has an end now. It must outlive one more death.
+    gateway.kill().await;
+    let gateway = plan.run().await;
+    ask_all_again(&shop).await;
+    let (figures, violations) = check(&shop.log(), &ledger(&origin.runs()));
+    eprintln!("{kills:?}, {figures:?}");
+    assert_eq!(violations, []);
+    assert_not_vacuous(&kills, &figures);
+    // Recovery knows exactly the operations that the clients were told of.
+    assert_eq!(gauge(&gateway, "onceward_unknown").await, figures.unknown);
+    assert_eq!(gauge(&gateway, "onceward_in_flight").await, 0);
+}
+
+/// From the environment, to try a run again; else another each time.
+fn seed() -> u64 {
+    match std::env::var("ONCEWARD_SEED") {
+        Ok(seed) => seed.parse().expect("a seed is a number"),
+        Err(_) => fastrand::u64(..),
+    }
+}
+
+/// An address whose port the system gives to nobody else while the gateway is
+/// down. One from its own range could even be given to a client of ours, which
+/// would then be connected to itself.
+fn free_address(random: &mut Rng) -> SocketAddr {
+    loop {
+        let address = SocketAddr::from(([127, 0, 0, 1], random.u16(10_000..30_000)));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+}
+
+/// The service refuses some keys the first time, without doing anything.
+fn manner(key: &str, times: usize) -> Manner {
+    let work = Duration::from_millis(fastrand::u64(..WORK_MS_MAX));
+    match number(key).is_multiple_of(8) && times == 1 {
+        true => Manner::Refuse,
+        false => Manner::Pay(work),
+    }
+}
+
+/// How often the gateway was killed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kills {
+    serving: usize,
+    starting: usize,
+}
+
+/// Kills and restarts until the time is over; gives the gateway that is left.
+async fn storm(mut gateway: Gateway, plan: &Plan, random: &mut Rng) -> (Gateway, Kills) {
+    let mut kills = Kills::default();
+    let end = Instant::now() + STORM;
+    while Instant::now() < end {
+        sleep(Duration::from_millis(random.u64(200..1500))).await;
+        gateway.kill().await;
+        kills.serving += 1;
+        while random.u8(..8) == 0 {
+            let starting = plan.start();
+            sleep(Duration::from_millis(random.u64(..150))).await;
+            starting.kill().await;
+            kills.starting += 1;
+        }
+        gateway = plan.run().await;
+    }
+    (gateway, kills)
+}
+
+/// What the clients share.
+struct Shop {
+    at: SocketAddr,
+    order: Order,
+    closed: Mutex<bool>,
+    keys: AtomicUsize,
+    log: Mutex<Vec<Asked>>,
+}
+
+impl Shop {
+    fn new(at: SocketAddr, order: Order) -> Self {
+        Self {
+            at,
+            order,
+            closed: Mutex::new(false),
+            keys: AtomicUsize::new(0),
+            log: Mutex::default(),
+        }
+    }
+
+    fn close(&self) {
+        *self.closed.lock().unwrap() = true;
+    }
+
+    fn is_closed(&self) -> bool {
+        *self.closed.lock().unwrap()
+    }
+
+    fn log(&self) -> Vec<Asked> {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// The life of one client: a fresh key, alone or twice at once, until its
+    /// end is known; then perhaps an old one, or one with another body.
+    async fn buy(self: Arc<Self>, mut random: Rng) {
+        let (mut client, mut twin) = (Client::new(self.at), Client::new(self.at));
+        let mut ended = Vec::new();
+        while !self.is_closed() {
+            let key = self.keys.fetch_add(1, Ordering::SeqCst);
+            let doubled = random.u8(..4) == 0;
+            tokio::join!(self.until_ended(&mut client, key), async {
+                if doubled {
+                    self.until_ended(&mut twin, key).await;
+                }
+            });
+            ended.push(key);
+            let old = ended[random.usize(..ended.len())];
+            match random.u8(..8) {
+                0 => self.until_ended(&mut client, old).await,
+                1 => drop(self.ask(&mut client, old, Body::Other).await),
+                _ => {}
+            }
+        }
+    }
+
+    /// Asks again and again, as a client does that wants to know.
+    async fn until_ended(&self, client: &mut Client, key: Key) {
+        for _ in 0..TRIES_MAX {
+            match self.ask(client, key, Body::Own).await {
+                Heard::Final(_) | Heard::Unknown => return,
+                Heard::Later | Heard::Nothing => sleep(Duration::from_millis(15)).await,
+                Heard::Reused => panic!("key {key} was used by nobody else"),
+            }
+        }
+        panic!("key {key} had no end after {TRIES_MAX} tries");
+    }
+
+    /// Asks once, and writes down what was heard.
+    async fn ask(&self, client: &mut Client, key: Key, body: Body) -> Heard {
+        let sent = self.order.next();
+        let asked = timeout(PATIENCE, client.post(&format!("key-{key}"), &text(key, body))).await;
+        let heard = match asked {
+            Ok(Ok(answer)) => heard(&answer),
+            Ok(Err(_)) | Err(_) => Heard::Nothing,
+        };
+        self.log.lock().unwrap().push(Asked {
+            key,
+            body,
+            sent,
+            heard_at: self.order.next(),
+            heard: heard.clone(),
+        });
+        heard
+    }
+}
+
+/// Asks for every key once more, each client for its share.
+async fn ask_all_again(shop: &Arc<Shop>) {
+    let keys = shop.keys.load(Ordering::SeqCst);
+    let mut clients = JoinSet::new();
+    for first in 0..CLIENTS {
+        let shop = shop.clone();
+        clients.spawn(async move {
+            let mut client = Client::new(shop.at);
+            for key in (first..keys).step_by(CLIENTS) {
+                let mut tries = 0..TRIES_MAX;
+                // No word is no word; but the first word is the last.
+                while tries.next().is_some()
+                    && shop.ask(&mut client, key, Body::Own).await == Heard::Nothing
+                {}
+            }
+        });
+    }
+    while let Some(client) = clients.join_next().await {
+        client.unwrap();
+    }
+}
+
+/// What the request under a key says.
+fn text(key: Key, body: Body) -> String {
+    match body {
+        Body::Own => format!(r#"{{"order":{key}}}"#),
+        Body::Other => format!(r#"{{"order":{key},"also":"this"}}"#),
+    }
+}
+
+fn number(key: &str) -> Key {
+    let number = key.strip_prefix("key-").map(str::parse);
+    number.expect("all keys are ours").expect("and numbered")
+}
+
+fn heard(answer: &Answer) -> Heard {
+    match (answer.status, answer.code().as_str()) {
+        (201, _) => Heard::Final(whole(answer)),
+        (409 | 504, "outcome-unknown") => Heard::Unknown,
+        (422, "key-reused") => Heard::Reused,
+        // It runs, or the service refused it.
+        (409, "in-progress") | (503, "") => Heard::Later,
+        // A machine so slow that the store's deadline passed.
+        (503, "store-unavailable") => Heard::Nothing,
+        _ => panic!("nobody answers like this: {answer:?}"),
+    }
+}
+
+/// The answer in bytes: status, kept headers, body.
+fn whole(answer: &Answer) -> Vec<u8> {
+    let kept = answer.kept();
+    let mut fields = kept.fields;
+    // Told by the gateway of the run, and not by the service.
+    fields.retain(|(name, _)| name != "x-operation-id");
+    reply(kept.status, &fields, &kept.body)
+}
+
+fn reply(status: u16, fields: &[(String, Vec<u8>)], body: &[u8]) -> Vec<u8> {
+    let mut bytes = format!("{status}\n").into_bytes();
+    for (name, value) in fields {
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.extend_from_slice(b": ");
+        bytes.extend_from_slice(value);
+        bytes.push(b'\n');
+    }
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// The service's ledger in the checker's words.
+fn ledger(runs: &[Run]) -> Vec<Ran> {
+    runs.iter()
+        .map(|run| {
+            let key = number(raw(&run.key));
+            Ran {
+                key,
+                at: run.at,
+                fence: run.fence,
+                body: match run.body == text(key, Body::Own) {
+                    true => Body::Own,
+                    false => Body::Other,
+                },
+                effect: match run.manner {
+                    Manner::Refuse => Effect::Refused,
+                    _ => Effect::Done(reply(201, &run.fields(), run.reply.as_bytes())),
+                },
+            }
+        })
+        .collect()
+}
+
+/// A run that saw little proves little. The bounds are far below what any
+/// machine does.
+fn assert_not_vacuous(kills: &Kills, figures: &Figures) {
+    assert!(kills.serving >= 20, "{kills:?}");
+    assert!(figures.completed >= 500, "{figures:?}");
+    assert!(figures.unknown > 0 && figures.unknown_and_done > 0, "{figures:?}");
+    assert!(figures.unanswered > 0 && figures.completed_by_retry > 0, "{figures:?}");
+    assert!(figures.reused > 0 && figures.refused > 0, "{figures:?}");
+}
+
+/// What the gateway counts.
+async fn gauge(gateway: &Gateway, name: &str) -> usize {
+    let page = gateway.admin("/metrics").await.unwrap();
+    let page = String::from_utf8(page.body.into()).unwrap();
+    let gauges: HashMap<_, _> = page.lines().filter_map(|line| line.split_once(' ')).collect();
+    gauges[name].parse().unwrap()
+}

@@ -1,0 +1,28 @@
+//! An origin, a gateway before it, and clients, each in a sentence:
+//!
+//! ```ignore
+//! let origin = origin().reply(201, "paid").run().await;
+//! let gateway = gateway(&origin).run().await;
+//! let answer = gateway.post("/payments", "k").body("a").send().await;
+//! ```
+
+mod bulk;
+mod client;
+mod gateway;
+mod origin;
+mod raw;
+
+use std::time::Duration;
+
+pub(crate) use self::bulk::{BULK_BYTES, bulk, bulk_hash, settled};
+pub(crate) use self::client::{Answer, Answering, Ask};
+pub(crate) use self::gateway::{GatewayBuilder, Running, gateway, gateway_to};
+pub(crate) use self::origin::{Origin, OriginBuilder, Reply, Reserved, Seen, origin};
+pub(crate) use self::raw::{RawClient, RawOrigin, raw_origin};
+
+/// Waits until something holds; the test runner's deadline is the limit.
+pub(crate) async fn until(mut holds: impl FnMut() -> bool) {
+    while !holds() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}

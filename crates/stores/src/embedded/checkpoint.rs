@@ -1,0 +1,96 @@
+//! Moving committed pages from the log into the file, beside the writer.
+//!
+//! SQLite would do it in a commit now and then, and all who wait for that
+//! commit would wait for a second sync with many scattered pages. A thread of
+//! its own does the bulk instead. It can never be done while the writer goes
+//! on, and the log only begins anew when all of it has been moved; so once the
+//! log is long the writer moves the little that is left, between two batches.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+
+use super::fault::{Fault, Step};
+use super::{Shared, file, sql};
+use crate::OpenError;
+
+/// After how many written rows the log is moved; a row touches about one page.
+const ROWS_PER_ROUND: usize = 4096;
+/// From this length the log is to begin anew: 32 MiB.
+const LOG_PAGES_MAX: i64 = 8192;
+
+/// The thread that moves the log. Dropping it ends it.
+pub(super) struct Checkpointer {
+    rows: usize,
+    wake: Option<SyncSender<()>>,
+    is_long: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Checkpointer {
+    /// Starts the thread.
+    pub(super) fn start(path: &Path, shared: Arc<Shared>) -> Result<Self, OpenError> {
+        let db = file::open_checkpointer(path)?;
+        let (wake, woken) = sync_channel(1);
+        let is_long = Arc::new(AtomicBool::new(false));
+        let tell_long = is_long.clone();
+        let thread = std::thread::Builder::new()
+            .name("onceward-checkpoint".into())
+            .spawn(move || run(&db, &shared, &woken, &tell_long))
+            .map_err(|source| OpenError::Thread { source })?;
+        Ok(Self {
+            rows: 0,
+            wake: Some(wake),
+            is_long,
+            thread: Some(thread),
+        })
+    }
+
+    /// So many rows were committed.
+    pub(super) fn count(&mut self, rows: usize) {
+        self.rows += rows;
+        if self.rows >= ROWS_PER_ROUND {
+            self.rows = 0;
+            // Full means that it is awake already.
+            let _ = self.wake.as_ref().map(|wake| wake.try_send(()));
+        }
+    }
+
+    /// Whether the writer should move what is left, so that the log begins anew.
+    /// It is said once per round.
+    pub(super) fn is_log_long(&self) -> bool {
+        self.is_long.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl Drop for Checkpointer {
+    fn drop(&mut self) {
+        self.wake = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the embedded store's checkpoints had panicked");
+        }
+    }
+}
+
+fn run(db: &Connection, shared: &Shared, woken: &Receiver<()>, is_long: &AtomicBool) {
+    while woken.recv().is_ok() {
+        match move_log(db) {
+            Ok(pages) => is_long.store(pages > LOG_PAGES_MAX, Ordering::Relaxed),
+            Err(fault) => shared.report_checkpoint(fault),
+        }
+    }
+}
+
+/// Moves what no reader still needs in the log; tells how long the log is.
+pub(super) fn move_log(db: &Connection) -> Step<i64> {
+    let mut statement = db.prepare_cached(sql::CHECKPOINT)?;
+    statement
+        .query_row([], |row| row.get(1))
+        .map_err(Fault::from)
+}

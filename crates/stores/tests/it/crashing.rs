@@ -1,0 +1,76 @@
+//! The process aborted at each side of the commit: what was acknowledged is
+//! there, and what was not is there wholly or not at all.
+
+use std::fs;
+use std::path::Path;
+
+use onceward_core::record::State;
+
+use crate::house::*;
+
+const OPERATIONS: u64 = 3;
+/// A claim and a completion each.
+const COMMITS: u64 = 2 * OPERATIONS;
+
+/// Runs operations, one after the other, until it is aborted; makes a file for
+/// each step that was acknowledged.
+#[tokio::test]
+async fn child_steps() {
+    let Some(home) = directory_as_child() else {
+        return;
+    };
+    let _points = fail::FailScenario::setup();
+    let store = open(&home.join("store"), &clock());
+    let acknowledge = |step: u64| fs::write(home.join(step.to_string()), "").expect("written");
+    for number in 1..=OPERATIONS {
+        let grant = grant(&store, &ask(number)).await;
+        acknowledge(2 * number - 1);
+        settle(&store, &grant, completed(number)).await;
+        acknowledge(2 * number);
+    }
+}
+
+fn acknowledged(home: &Path) -> u64 {
+    let steps = 1..=COMMITS;
+    steps
+        .take_while(|step| home.join(step.to_string()).exists())
+        .count() as u64
+}
+
+/// How many steps are in the store.
+async fn recorded(home: &Path) -> u64 {
+    let store = open(&home.join("store"), &clock());
+    let mut steps = 0;
+    for number in 1..=OPERATIONS {
+        steps += match get(&store, &ask(number)).await.map(|record| record.state) {
+            Some(State::Unknown) => 1,
+            Some(State::Completed) if is_replayed(&store, number).await => 2,
+            None => 0,
+            other => panic!("number {number} is {other:?}"),
+        };
+    }
+    steps
+}
+
+async fn crash_at(point: &str, before_it: u64) -> (u64, u64) {
+    let home = directory();
+    let points = format!("export FAILPOINTS='{point}={before_it}*off->return';");
+    let mut child = child("crashing::child_steps", home.path(), &points);
+    let ended = child.0.wait().expect("the child ends");
+    assert!(!ended.success(), "it was aborted");
+    (acknowledged(home.path()), recorded(home.path()).await)
+}
+
+#[tokio::test]
+async fn crash_before_the_commit_leaves_what_was_acknowledged() {
+    for step in 0..COMMITS {
+        assert_eq!(crash_at("store-before-commit", step).await, (step, step));
+    }
+}
+
+#[tokio::test]
+async fn crash_after_the_commit_leaves_what_was_not_yet_acknowledged_too() {
+    for step in 0..COMMITS {
+        assert_eq!(crash_at("store-after-commit", step).await, (step, step + 1));
+    }
+}

@@ -1,0 +1,114 @@
+//! A full disk: refused, nothing lost, and service goes on when there is room.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use onceward_core::store::{Claim, Inspect, Store, StoreError};
+use onceward_stores::embedded::{EmbeddedStore, Limits};
+
+use crate::house::*;
+
+/// Runs operations until the store refuses one; how many were completed.
+async fn fill(store: &EmbeddedStore, from: u64) -> (u64, StoreError) {
+    for number in from.. {
+        let grant = match store.claim(&ask(number)).await {
+            Ok(Claim::Granted(grant)) => grant,
+            Ok(other) => panic!("number {number}: {other:?}"),
+            Err(error) => return (number - 1, error),
+        };
+        let settled = store
+            .settle(&grant.digest, grant.fence, completed(number))
+            .await;
+        if let Err(error) = settled {
+            return (number - 1, error);
+        }
+    }
+    unreachable!("numbers do not end")
+}
+
+#[tokio::test]
+async fn full_file_refuses_keeps_what_it_has_and_goes_on_when_swept() {
+    let (home, clock) = (directory(), clock());
+    let limits = Limits {
+        pages_max: Some(64),
+        ..Limits::default()
+    };
+    let open = || EmbeddedStore::open_within(home.path(), clock.clone(), limits);
+    let store = open().expect("the store opens");
+    let (last, error) = fill(&store, 1).await;
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+    assert!(error.to_string().contains("the disk is full"), "{error}");
+    assert!(last > 100, "{last}");
+    for number in 1..=last {
+        assert!(is_replayed(&store, number).await, "number {number}");
+    }
+    drop(store);
+
+    let store = open().expect("a full store opens");
+    assert!(is_replayed(&store, last).await);
+    clock.advance(Duration::from_secs(2 * 24 * 60 * 60));
+    let swept = store
+        .sweep(usize::MAX)
+        .await
+        .expect("sweeping needs no room");
+    assert_eq!(swept as u64, last);
+    complete(&store, last + 100).await;
+}
+
+/// Fills a store on a disk that is full, waits for room, and goes on.
+#[tokio::test]
+async fn child_fills() {
+    let Some(home) = directory_as_child() else {
+        return;
+    };
+    let store = open(&home.join("store"), &clock());
+    let (last, error) = fill(&store, 1).await;
+    fs::create_dir(home.join(format!("refused {last} {error}").replace('/', " "))).expect("told");
+    for number in 1..=last {
+        assert!(is_replayed(&store, number).await, "number {number}");
+    }
+    let mut number = last + 1000;
+    while store.claim(&ask(number)).await.is_err() {
+        number += 1;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(is_replayed(&store, last).await);
+    fs::create_dir(home.join("went on")).expect("told");
+}
+
+/// The system refuses to let the log grow, in the middle of a commit, and
+/// later lets it: a limit on the size of files, which binds root too.
+#[test]
+fn refused_writes_are_rolled_back_and_service_goes_on_when_there_is_room() {
+    let home = directory();
+    // Blocks of 512 bytes. The signal would end the process before the error does.
+    let limit = "trap '' XFSZ; ulimit -S -f 600;";
+    let mut child = child("full::child_fills", home.path(), limit);
+    let told = |word: &str| {
+        let names = fs::read_dir(home.path()).expect("listed").flatten();
+        let mut names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.find(|name| name.starts_with(word))
+    };
+    let refused = wait_until("the child was refused", || told("refused"));
+    assert!(refused.contains("the store is unavailable"), "{refused}");
+    let lifted = Command::new("prlimit")
+        .arg(format!("--pid={}", child.0.id()))
+        .arg("--fsize=unlimited")
+        .status();
+    assert!(lifted.expect("prlimit is part of util-linux").success());
+    wait_until("the child went on", || told("went on"));
+    let ended = child.0.wait().expect("the child ends");
+    assert!(ended.success());
+    assert_intact(&home.path().join("store"));
+}
+
+fn assert_intact(home: &Path) {
+    drop(open(home, &clock()));
+    let db = rusqlite::Connection::open(home.join("onceward.db")).expect("SQLite opens it");
+    let check: String = db
+        .query_row("PRAGMA integrity_check", [], |row| row.get(0))
+        .expect("SQLite checks");
+    assert_eq!(check, "ok");
+}

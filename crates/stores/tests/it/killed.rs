@@ -1,0 +1,92 @@
+//! A process that is killed in the middle of its work loses nothing that it
+//! acknowledged.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use onceward_core::record::State;
+
+use crate::house::*;
+
+const ACKNOWLEDGED: &str = "acknowledged";
+const CALLERS: u64 = 16;
+const ENOUGH: usize = 600;
+
+/// Works until it is killed, writing down what was acknowledged. Only the
+/// child does: for anyone else there is no directory to work in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn child_works() {
+    let Some(home) = directory_as_child() else {
+        return;
+    };
+    let list = File::options()
+        .append(true)
+        .create(true)
+        .open(home.join(ACKNOWLEDGED));
+    let list = Arc::new(Mutex::new(list.expect("the list can be written")));
+    let store = Arc::new(open(&home.join("store"), &clock()));
+    let work = (0..CALLERS).map(|caller| {
+        let (store, list) = (store.clone(), list.clone());
+        tokio::spawn(async move {
+            let write = |word: &str, number: u64| {
+                let mut list = list.lock().expect("nobody panicked");
+                let line = format!("{word} {number}\n");
+                list.write_all(line.as_bytes())
+                    .expect("the list can be written");
+            };
+            for number in (caller..).step_by(CALLERS as usize) {
+                let grant = grant(&store, &ask(number)).await;
+                write("claimed", number);
+                settle(&store, &grant, completed(number)).await;
+                write("completed", number);
+            }
+        })
+    });
+    for work in work.collect::<Vec<_>>() {
+        work.await.expect("it works until it is killed");
+    }
+}
+
+fn acknowledged(home: &Path) -> Vec<(String, u64)> {
+    let list = fs::read_to_string(home.join(ACKNOWLEDGED)).unwrap_or_default();
+    let whole = list.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let entry = |line: &str| {
+        let (word, number) = line.split_once(' ').expect("a word and a number");
+        (word.to_owned(), number.parse().expect("a number"))
+    };
+    whole.lines().map(entry).collect()
+}
+
+#[tokio::test]
+async fn killed_process_loses_nothing_that_it_acknowledged() {
+    let home = directory();
+    for round in 1..=3 {
+        let begun_with = acknowledged(home.path()).len();
+        let _ = fs::remove_dir_all(home.path().join("store"));
+        let _ = fs::remove_file(home.path().join(ACKNOWLEDGED));
+        let mut child = child("killed::child_works", home.path(), "");
+        wait_until("enough is acknowledged", || {
+            (acknowledged(home.path()).len() >= ENOUGH * round).then_some(())
+        });
+        child.kill();
+        check(home.path()).await;
+        assert!(round == 1 || begun_with > 0);
+    }
+}
+
+async fn check(home: &Path) {
+    let store = open(&home.join("store"), &clock());
+    for (word, number) in acknowledged(home) {
+        let record = get(&store, &ask(number)).await;
+        let state = record.map(|record| record.state);
+        match word.as_str() {
+            "completed" => assert!(is_replayed(&store, number).await, "{number}: {state:?}"),
+            _ => assert!(
+                matches!(state, Some(State::Unknown | State::Completed)),
+                "{number} was claimed and is {state:?}"
+            ),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Room is reclaimed by the bucket, and what is over never stands in the way.
+
+use std::time::Duration;
+
+use onceward_core::class::{Class, Terms};
+use onceward_core::record::{Answer, State};
+use onceward_core::store::{Claim, Filter, Inspect, PageAsk, Store};
+use rusqlite::Connection;
+
+use crate::house::*;
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+fn tables(home: &std::path::Path) -> Vec<String> {
+    let db = Connection::open(home.join("onceward.db")).expect("SQLite opens it");
+    let mut names = db
+        .prepare("SELECT name FROM sqlite_schema WHERE name GLOB '*_[0-9]*' ORDER BY name")
+        .expect("a good statement");
+    let names = names.query_map([], |row| row.get(0)).expect("it runs");
+    names.collect::<Result<_, _>>().expect("names")
+}
+
+#[tokio::test]
+async fn sweeping_tells_how_many_it_reclaimed_and_leaves_no_table() {
+    let (home, clock) = (directory(), clock());
+    let store = open(home.path(), &clock);
+    for number in 1..=700 {
+        complete(&store, number).await;
+    }
+    assert_eq!(store.sweep(usize::MAX).await.expect("swept"), 0);
+    clock.advance(DAY + DAY);
+    assert_eq!(store.stats().await.expect("counted").operations, 0);
+    assert_eq!(store.sweep(300).await.expect("swept"), 300);
+    assert_eq!(store.sweep(usize::MAX).await.expect("swept"), 400);
+    drop(store);
+    assert_eq!(tables(home.path()), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn released_keys_are_reclaimed_too() {
+    let (home, clock) = (directory(), clock());
+    let store = open(home.path(), &clock);
+    let grant = grant(&store, &ask(1)).await;
+    settle(&store, &grant, onceward_core::record::Settlement::Released).await;
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(store.sweep(10).await.expect("swept"), 1);
+    assert_eq!(store.sweep(10).await.expect("swept"), 0);
+}
+
+#[tokio::test]
+async fn forgotten_key_runs_anew_before_it_is_swept_and_the_newest_record_counts() {
+    let (home, clock) = (directory(), clock());
+    let store = open(home.path(), &clock);
+    complete(&store, 1).await;
+    clock.advance(DAY);
+    assert_eq!(get(&store, &ask(1)).await, None);
+    let again = retry(&ask(1));
+    let grant = grant(&store, &again).await;
+    settle(&store, &grant, completed(99)).await;
+    drop(store);
+    let store = open(home.path(), &clock);
+    let record = get(&store, &ask(1)).await.expect("it is on record");
+    assert_eq!(record.answer, Some(Answer::Kept(reply(99))));
+    let all = PageAsk {
+        limit: 10,
+        after: None,
+    };
+    let listed = store.list(&Filter::default(), all).await.expect("listed");
+    assert_eq!(listed.records.len(), 1);
+    assert_eq!(store.stats().await.expect("counted").operations, 1);
+}
+
+#[tokio::test]
+async fn reply_goes_before_its_key_and_a_late_retry_is_refused() {
+    let (home, clock) = (directory(), clock());
+    let terms = Terms {
+        retention: DAY,
+        remember: 30 * DAY,
+        ..Class::financial().terms()
+    };
+    let ask = ask_with(1, terms);
+    let store = open(home.path(), &clock);
+    let grant = grant(&store, &ask).await;
+    settle(&store, &grant, completed(1)).await;
+    drop(store);
+    let store = open(home.path(), &clock);
+    assert!(is_replayed(&store, 1).await, "read from two tables");
+    clock.advance(3 * DAY);
+    assert_eq!(
+        store.sweep(usize::MAX).await.expect("swept"),
+        0,
+        "no operation is over"
+    );
+    drop(store);
+    let left = tables(home.path());
+    assert!(
+        left.iter().all(|name| name.starts_with("kept_")),
+        "{left:?}"
+    );
+
+    // Also for a wall clock that was set back: what is gone is gone.
+    for clock in [clock, crate::house::clock()] {
+        let store = open(home.path(), &clock);
+        match store.claim(&retry(&ask)).await.expect("the store answers") {
+            Claim::Expired(record) => assert_eq!(record.state, State::Expired),
+            other => panic!("{other:?}"),
+        }
+    }
+}
