@@ -69,6 +69,9 @@ mod tests {
     fn each_cause_is_told_once() {
         let error = anyhow!("the port is taken").context("cannot listen: the port is taken");
         let error = error.context("no gateway");
-        assert_eq!(in_one_line(&error), "no gateway: cannot listen: the port is taken");
+        assert_eq!(
+            in_one_line(&error),
+            "no gateway: cannot listen: the port is taken"
+        );
     }
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Uri, Version};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper_util::rt::TokioIo;
 use onceward_core::caller::Caller;
 use onceward_http::body::{self, Body};
@@ -66,7 +66,7 @@ impl Forwarder {
         peer: SocketAddr,
     ) -> Result<Response<Body>, Unanswered> {
         let (mut parts, body) = request.into_parts();
-        prepare(&mut parts, peer);
+        self.prepare(&mut parts, peer);
         let headers = &mut parts.headers;
         headers.insert(
             header::ACCEPT_ENCODING,
@@ -74,7 +74,7 @@ impl Forwarder {
         );
         // Said also of an empty body, without which some servers refuse a POST.
         headers.insert(header::CONTENT_LENGTH, body.len().into());
-        headers.remove(fields::PREFER);
+        fields::strip_preferred_wait(headers);
         if let Some(granted) = granted {
             introduce(headers, &granted);
         }
@@ -82,6 +82,7 @@ impl Forwarder {
         let sent = self.send(Request::from_parts(parts, body)).await;
         fail::fail_point!("after-sent", |_| std::process::abort());
         match sent {
+            Ok(response) if is_switch(&response) => Err(Unanswered::Lost(Box::new(Switched))),
             Ok(response) => Ok(response),
             Err(SendError::NotSent(cause)) => Err(Unanswered::NotSent(Box::new(cause))),
             Err(SendError::Lost(cause)) => Err(Unanswered::Lost(Box::new(cause))),
@@ -94,20 +95,29 @@ impl Forwarder {
         request: Request<Incoming>,
         peer: SocketAddr,
     ) -> Result<Response<Body>, Problem> {
-        if asks_for_upgrade(&request) {
+        if asks_for_tunnel(&request) {
             return self.upgrade(request, peer).await;
         }
         let (mut parts, body) = request.into_parts();
-        prepare(&mut parts, peer);
+        self.prepare(&mut parts, peer);
+        if !body.is_end_stream() && !parts.headers.contains_key(header::CONTENT_LENGTH) {
+            // Unless told so, hyper sends a GET of unknown length without its body.
+            let chunked = HeaderValue::from_static("chunked");
+            parts.headers.insert(header::TRANSFER_ENCODING, chunked);
+        }
         let body = Passing::new(body, self.pause_max);
-        let fault = body.fault();
+        let progress = body.progress();
         let request = Request::from_parts(parts, body::boxed(body));
-        match tokio::time::timeout(self.timeout, self.send(request)).await {
+        match progress.answered(self.timeout, self.send(request)).await {
+            Ok(Ok(response)) if is_switch(&response) => {
+                tracing::warn!(error = %Switched, "an unprotected request has no answer");
+                Err(no_answer())
+            }
             Ok(Ok(mut response)) => {
                 fields::strip_hop_by_hop(response.headers_mut());
                 Ok(response)
             }
-            Ok(Err(_)) if fault.is_the_clients() => Err(Problem::new(
+            Ok(Err(_)) if progress.is_broken_off() => Err(Problem::new(
                 Code::BadRequest,
                 "The request's body broke off or is malformed.",
             )),
@@ -135,7 +145,7 @@ impl Forwarder {
         let protocol = request.headers().get(header::UPGRADE).cloned();
         let client = hyper::upgrade::on(&mut request);
         let (mut parts, _) = request.into_parts();
-        prepare(&mut parts, peer);
+        self.prepare(&mut parts, peer);
         switch_to(&mut parts.headers, protocol);
         let request = Request::from_parts(parts, RequestBody::Empty);
         let sent = tokio::time::timeout(self.timeout, self.upstream.send(request)).await;
@@ -162,6 +172,52 @@ impl Forwarder {
         switch_to(response.headers_mut(), protocol);
         Ok(response.map(body::boxed))
     }
+
+    /// Makes a request ours: what belongs to the client's connection, what only
+    /// we may say and what could be mistaken for it goes; where it came from is
+    /// said.
+    fn prepare(&self, parts: &mut Parts, peer: SocketAddr) {
+        let takes_trailers = parts
+            .headers
+            .get(header::TE)
+            .is_some_and(|te| te.as_bytes() == b"trailers");
+        let host = host(parts);
+        let headers = &mut parts.headers;
+        fields::strip_hop_by_hop(headers);
+        headers.remove(header::EXPECT);
+        for name in &fields::FROM_GATEWAY_ONLY {
+            headers.remove(name);
+        }
+        for name in foreign(headers) {
+            headers.remove(name);
+        }
+        if takes_trailers {
+            headers.insert(header::TE, HeaderValue::from_static("trailers"));
+        }
+        let ip = HeaderValue::try_from(peer.ip().to_string()).expect("an address is visible ASCII");
+        headers.insert(X_FORWARDED_FOR, ip);
+        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+        if let Some(host) = host {
+            headers.insert(X_FORWARDED_HOST, host.clone());
+            headers.insert(header::HOST, host);
+        } else if let Ok(own) = HeaderValue::try_from(self.upstream.authority().as_str()) {
+            // HTTP/1.0 need not name a host; what goes upstream must.
+            headers.insert(header::HOST, own);
+        }
+        // Only the path: the upstream is ours to choose, not the client's.
+        let path = parts.uri.path_and_query().cloned();
+        parts.uri = path.map_or_else(|| Uri::from_static("/"), Uri::from);
+        parts.version = Version::HTTP_11;
+    }
+}
+
+/// The upstream speaks another protocol now, and nobody asked for it.
+#[derive(Debug, thiserror::Error)]
+#[error("the upstream switched to another protocol unasked")]
+struct Switched;
+
+fn is_switch(response: &Response<Body>) -> bool {
+    response.status() == StatusCode::SWITCHING_PROTOCOLS
 }
 
 /// Whether a request asks for another protocol on its connection.
@@ -171,44 +227,30 @@ pub(crate) fn asks_for_upgrade<B>(request: &Request<B>) -> bool {
         && fields::connection_options(request.headers()).contains(&header::UPGRADE)
 }
 
+/// Whether that protocol may pass. HTTP itself may not: its requests would
+/// reach the upstream unscreened and unprotected. Nor may one that comes after
+/// a body, which has to go first.
+fn asks_for_tunnel(request: &Request<Incoming>) -> bool {
+    let is_http = |line: &HeaderValue| {
+        line.as_bytes().split(|byte| *byte == b',').any(|protocol| {
+            let protocol = protocol.trim_ascii().to_ascii_lowercase();
+            protocol.starts_with(b"h2") || protocol.starts_with(b"http")
+        })
+    };
+    asks_for_upgrade(request)
+        && request.body().is_end_stream()
+        && !request
+            .headers()
+            .get_all(header::UPGRADE)
+            .iter()
+            .any(is_http)
+}
+
 fn switch_to(headers: &mut HeaderMap, protocol: Option<HeaderValue>) {
     if let Some(protocol) = protocol {
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, protocol);
     }
-}
-
-/// Makes a request ours: what belongs to the client's connection, what only we
-/// may say and what could be mistaken for it goes; where it came from is said.
-fn prepare(parts: &mut Parts, peer: SocketAddr) {
-    let takes_trailers = parts
-        .headers
-        .get(header::TE)
-        .is_some_and(|te| te.as_bytes() == b"trailers");
-    let host = host(parts);
-    let headers = &mut parts.headers;
-    fields::strip_hop_by_hop(headers);
-    headers.remove(header::EXPECT);
-    for name in &fields::FROM_GATEWAY_ONLY {
-        headers.remove(name);
-    }
-    for name in foreign(headers) {
-        headers.remove(name);
-    }
-    if takes_trailers {
-        headers.insert(header::TE, HeaderValue::from_static("trailers"));
-    }
-    let ip = HeaderValue::try_from(peer.ip().to_string()).expect("an address is visible ASCII");
-    headers.insert(X_FORWARDED_FOR, ip);
-    headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
-    if let Some(host) = host {
-        headers.insert(X_FORWARDED_HOST, host.clone());
-        headers.insert(header::HOST, host);
-    }
-    // Only the path: the upstream is ours to choose, not the client's.
-    let path = parts.uri.path_and_query().cloned();
-    parts.uri = path.map_or_else(|| Uri::from_static("/"), Uri::from);
-    parts.version = Version::HTTP_11;
 }
 
 fn host(parts: &Parts) -> Option<HeaderValue> {

@@ -159,7 +159,8 @@ impl Gateway {
                 timeout: settings.upstream_timeout,
             });
         }
-        let upstream = Arc::new(Upstream::parse(&settings.upstream)?);
+        let upstream = Upstream::parse(&settings.upstream)?;
+        let upstream = Arc::new(upstream.with_limits(bounds(settings.upstream_timeout)));
         let listener = bind(&settings.listen).await?;
         let admin_listener = bind(&settings.admin).await?;
         let admin_address = local_address(&admin_listener, &settings.admin)?;
@@ -249,6 +250,8 @@ impl Gateway {
         let ending = async {
             self.servers.wait().await;
             self.engine.tasks().wait().await;
+            // Within the limit too: what was cut still holds its connection.
+            self.upstream.close().await;
         };
         let drained = match tokio::time::timeout(limit, ending).await {
             Ok(()) => Drained::Whole,
@@ -259,7 +262,6 @@ impl Gateway {
         self.stop_all.cancel();
         self.keepers.close();
         self.keepers.wait().await;
-        self.upstream.close().await;
         drained
     }
 
@@ -285,6 +287,16 @@ pub enum Drained {
         /// How many operations still ran.
         running: usize,
     },
+}
+
+/// Connecting is given up before the answer is: only then is it certain that
+/// nothing was sent.
+fn bounds(timeout: Duration) -> upstream::Limits {
+    let usual = upstream::Limits::default();
+    upstream::Limits {
+        connect_timeout: usual.connect_timeout.min(timeout / 2),
+        ..usual
+    }
 }
 
 async fn bind(address: &str) -> Result<TcpListener, StartError> {

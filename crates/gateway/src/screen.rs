@@ -34,7 +34,11 @@ fn method(method: &Method) -> Result<(), Problem> {
         ));
     }
     // `post` is another method than `POST`: it must not slip past a route for POST.
-    if method.as_str().bytes().any(|byte| byte.is_ascii_lowercase()) {
+    if method
+        .as_str()
+        .bytes()
+        .any(|byte| byte.is_ascii_lowercase())
+    {
         return Err(Problem::new(
             Code::MethodNotAllowed,
             "Methods are case-sensitive; the usual ones are upper case.",
@@ -50,7 +54,9 @@ fn target<B>(request: &Request<B>) -> Result<(), Problem> {
     }
     let query = request.uri().query().unwrap_or_default();
     if !path.is_ascii() || !query.is_ascii() {
-        return Err(bad("the request target holds bytes outside ASCII; percent-encode them"));
+        return Err(bad(
+            "the request target holds bytes outside ASCII; percent-encode them",
+        ));
     }
     escapes(path)?;
     escapes(query)
@@ -66,7 +72,11 @@ fn escapes(text: &str) -> Result<(), Problem> {
         match (bytes.next(), bytes.next()) {
             (Some(b'0'), Some(b'0')) => return Err(bad("the request target holds %00")),
             (Some(a), Some(b)) if a.is_ascii_hexdigit() && b.is_ascii_hexdigit() => {}
-            _ => return Err(bad("a % in the request target is not followed by two hexadecimal digits")),
+            _ => {
+                return Err(bad(
+                    "a % in the request target is not followed by two hexadecimal digits",
+                ));
+            }
         }
     }
     Ok(())
@@ -74,6 +84,10 @@ fn escapes(text: &str) -> Result<(), Problem> {
 
 /// HTTP/1.1 needs exactly one good Host; HTTP/2 carries it in the target.
 fn host<B>(request: &Request<B>) -> Result<(), Problem> {
+    let named = request.uri().authority();
+    if named.is_some_and(|host| host.as_str().contains('@')) {
+        return Err(bad("there is a user before the host"));
+    }
     let mut lines = request.headers().get_all(header::HOST).iter();
     match (lines.next(), lines.next()) {
         (Some(_), Some(_)) => Err(bad("there is more than one Host")),
@@ -89,14 +103,22 @@ fn host<B>(request: &Request<B>) -> Result<(), Problem> {
 
 fn connection(headers: &HeaderMap) -> Result<(), Problem> {
     let options = fields::connection_options(headers);
-    match options.iter().find(|name| NOT_CONNECTION_OPTIONS.contains(name)) {
-        Some(name) => Err(bad(&format!("Connection names {name}, which is not its own"))),
+    match options
+        .iter()
+        .find(|name| NOT_CONNECTION_OPTIONS.contains(name))
+    {
+        Some(name) => Err(bad(&format!(
+            "Connection names {name}, which is not its own"
+        ))),
         None => Ok(()),
     }
 }
 
 fn bad(what: &str) -> Problem {
-    Problem::new(Code::BadRequest, format!("The request is malformed: {what}."))
+    Problem::new(
+        Code::BadRequest,
+        format!("The request is malformed: {what}."),
+    )
 }
 
 #[cfg(test)]
@@ -129,7 +151,10 @@ mod tests {
     #[case("user@a", false)]
     #[case("", false)]
     fn hosts(#[case] host: &str, #[case] good: bool) {
-        let request = Request::builder().header("host", host).body(()).expect("a request");
+        let request = Request::builder()
+            .header("host", host)
+            .body(())
+            .expect("a request");
         assert_eq!(screen(&request).is_ok(), good, "{host}");
     }
 }

@@ -31,6 +31,9 @@ pub fn with_trailers(bytes: Bytes, trailers: HeaderMap) -> Body {
     }
     Full::new(bytes)
         .with_trailers(std::future::ready(Some(Ok(trailers))))
+        // This hides the body's length: with it HTTP/1 would send no chunks,
+        // and without chunks no trailers.
+        .map_frame(|frame| frame)
         .map_err(|never: std::convert::Infallible| match never {})
         .boxed_unsync()
 }

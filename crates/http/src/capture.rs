@@ -7,6 +7,8 @@ use http_body_util::BodyExt;
 
 use crate::body::{Body, BoxError};
 
+const EVENT_STREAM: &[u8] = b"text/event-stream";
+
 /// What reading came to.
 pub(crate) enum Captured {
     /// All of it, with its trailers.
@@ -45,7 +47,8 @@ pub(crate) async fn capture(headers: &HeaderMap, mut body: Body, limit: usize) -
 fn is_stream(headers: &HeaderMap) -> bool {
     headers
         .get(header::CONTENT_TYPE)
-        .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+        .and_then(|value| value.as_bytes().get(..EVENT_STREAM.len()))
+        .is_some_and(|start| start.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
 /// The pieces of a body: one is kept as it is, more are joined.

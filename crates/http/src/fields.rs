@@ -111,6 +111,26 @@ pub fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
+/// Removes the wish how long to wait, which is the gateway's to meet, and keeps
+/// the other preferences.
+pub fn strip_preferred_wait(headers: &mut HeaderMap) {
+    let http::header::Entry::Occupied(mut entry) = headers.entry(PREFER) else {
+        return;
+    };
+    let kept: Vec<&[u8]> = entry
+        .iter()
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+        .filter(|preference| {
+            let name = preference.split(|byte| b"=;".contains(byte)).next();
+            !name.is_some_and(|name| name.trim_ascii().eq_ignore_ascii_case(b"wait"))
+        })
+        .collect();
+    match HeaderValue::from_bytes(kept.join(&b","[..]).trim_ascii()) {
+        Ok(kept) if !kept.is_empty() => drop(entry.insert(kept)),
+        _ => drop(entry.remove()),
+    }
+}
+
 /// Removes what only a gateway may say to a client.
 pub fn strip_ours(headers: &mut HeaderMap) {
     for name in &TO_CLIENT_ONLY {
@@ -191,6 +211,23 @@ mod tests {
     }
 
     #[test]
+    fn of_preferences_only_the_wait_goes() {
+        let stripped = |lines| {
+            let mut map = headers(lines);
+            strip_preferred_wait(&mut map);
+            map
+        };
+        assert_eq!(stripped(&[("prefer", "Wait = 5")]), headers(&[]));
+        assert_eq!(
+            stripped(&[
+                ("prefer", "return=minimal, wait=5"),
+                ("prefer", "x=\"a, b\"")
+            ]),
+            headers(&[("prefer", "return=minimal,x=\"a, b\"")])
+        );
+    }
+
+    #[test]
     fn kept_headers_keep_order_and_repetition() {
         let map = headers(&[
             ("link", "<a>"),
@@ -204,7 +241,11 @@ mod tests {
         let again = to_headers(&kept(&map));
         assert_eq!(
             again,
-            headers(&[("link", "<a>"), ("link", "<b>"), ("content-type", "text/plain")])
+            headers(&[
+                ("link", "<a>"),
+                ("link", "<b>"),
+                ("content-type", "text/plain")
+            ])
         );
     }
 }

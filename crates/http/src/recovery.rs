@@ -13,7 +13,9 @@ use percent_encoding::percent_decode_str;
 
 use crate::answer;
 use crate::problem::{Code, Problem};
-use crate::run::{Credentials, Ended, Outcome, Protection, awaited, credentials, preferred_wait, unavailable};
+use crate::run::{
+    Credentials, Ended, Outcome, Protection, awaited, credentials, preferred_wait, unavailable,
+};
 
 /// What stands between an endpoint's path and the key.
 const MARK: &str = "/by-idempotency-key/";
@@ -55,6 +57,8 @@ impl<'a> Recovery<'a> {
             Ok(key) => Key::parse(&key),
             Err(_) => Err(KeyError::Charset),
         };
+        // Beneath the root there is no second slash.
+        let path = if path.is_empty() { "/" } else { path };
         Some(Self { path, key, want })
     }
 }
@@ -139,6 +143,7 @@ mod tests {
 
     #[rstest]
     #[case("/pay/by-idempotency-key/k1", Some(("/pay", Ok("k1"), Want::Reply)))]
+    #[case("/by-idempotency-key/k1", Some(("/", Ok("k1"), Want::Reply)))]
     #[case("/pay/by-idempotency-key/k1/output", Some(("/pay", Ok("k1"), Want::Output)))]
     #[case("/pay/by-idempotency-key/k1/status", Some(("/pay", Ok("k1"), Want::Status)))]
     #[case("/pay/by-idempotency-key/k%2D1", Some(("/pay", Ok("k-1"), Want::Reply)))]
@@ -151,7 +156,11 @@ mod tests {
         let got = Recovery::parse(path);
         let got = got.as_ref().map(|recovery| {
             let key = recovery.key.as_ref().map(Key::as_str);
-            (recovery.path, key.map_err(|error| error.reason()), recovery.want)
+            (
+                recovery.path,
+                key.map_err(|error| error.reason()),
+                recovery.want,
+            )
         });
         assert_eq!(got, want);
     }

@@ -3,6 +3,7 @@
 //! It is primed when it is opened, so that its oldest records are the ones replayed: on a full
 //! store they were written a million records ago.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::pin::pin;
 use std::time::Duration;
@@ -12,8 +13,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tempfile::TempDir;
 use tokio::time::sleep;
 
+use crate::process::Process;
+
 use super::load::{Length, Load, Run};
-use super::process::Process;
 use super::script::{REPLAY_KEYS, Script, Seed};
 use super::tally::Answers;
 use super::target::Target;
@@ -35,8 +37,9 @@ impl Gateway {
     /// A new process with an empty store in a directory of its own under `stores`.
     pub(super) async fn fresh(upstream: Target, stores: &Path) -> anyhow::Result<Self> {
         let store = TempDir::with_prefix_in("store-", stores)?;
-        let process = Process::gateway(upstream, store.path()).await?;
-        let target = process.target();
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let process = Process::gateway(upstream.addr(), store.path(), listen).await?;
+        let target = Target::at(process.listen())?;
         let primed = prime(target).await?;
         Ok(Gateway {
             target,
@@ -95,8 +98,8 @@ impl Gateway {
 
     /// Ends it and removes its store, both before this returns. Dropping does the same, later.
     pub(super) async fn close(self) -> anyhow::Result<()> {
-        if let Some(process) = self.process {
-            process.end().await?;
+        if let Some(mut process) = self.process {
+            process.kill().await?;
         }
         self.store.map_or(Ok(()), TempDir::close)?;
         Ok(())

@@ -1,5 +1,6 @@
-//! What the figures were taken on. Rates mean little without it, and a store on a file system
-//! in memory has durability for free, so that is told too.
+//! What the figures were taken on. Rates mean little without it. A store on a file system in
+//! memory has durability for free, and a machine that is busy with something else slows the
+//! lanes unequally, so these are told too.
 
 use std::fs;
 use std::path::Path;
@@ -15,6 +16,8 @@ pub(super) struct Machine {
     pub(super) processor: String,
     pub(super) kernel: String,
     pub(super) store_file_system: String,
+    /// Over the minute before the start: what else the machine was doing.
+    pub(super) load_average_before: String,
     pub(super) date: String,
 }
 
@@ -27,6 +30,7 @@ impl Machine {
                 Some(text.trim().to_owned())
             }),
             store_file_system: read("/proc/self/mounts", |mounts| file_system(mounts, store)),
+            load_average_before: read("/proc/loadavg", load_average),
             date: jiff::Timestamp::now().to_string(),
         }
     }
@@ -44,6 +48,10 @@ fn processor(cpuinfo: &str) -> Option<String> {
         .lines()
         .find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+fn load_average(loadavg: &str) -> Option<String> {
+    loadavg.split(' ').next().map(str::to_owned)
 }
 
 /// The type of the file system with the longest mount point above `store`.

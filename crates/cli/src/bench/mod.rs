@@ -13,9 +13,10 @@ use anyhow::{Context, bail};
 use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::process::Process;
+
 use course::{Course, Pace};
 use machine::Machine;
-use process::Process;
 use report::Report;
 use target::Target;
 
@@ -24,7 +25,6 @@ mod course;
 mod gateway;
 mod load;
 mod machine;
-mod process;
 mod reply;
 mod report;
 mod script;
@@ -92,13 +92,10 @@ async fn measure(args: &Args) -> anyhow::Result<Report> {
     let stores = TempDir::with_prefix_in("onceward-bench-", &args.store_dir)
         .with_context(|| format!("no store can be made in {}", args.store_dir.display()))?;
     let machine = Machine::look(stores.path());
-    let sample = match args.upstream {
-        Some(_) => None,
-        None => Some(Process::sample().await?),
-    };
-    let upstream = args.upstream.or(sample.as_ref().map(Process::target));
+    // Held to the end, where it was started.
+    let (upstream, _sample) = upstream(args).await?;
     let course = Course {
-        upstream: upstream.expect("a sample was started where no upstream was given"),
+        upstream,
         nginx: args.nginx,
         restate: args.restate,
         gateway: args.gateway,
@@ -107,6 +104,15 @@ async fn measure(args: &Args) -> anyhow::Result<Report> {
     };
     let results = Box::pin(course.run()).await?;
     Ok(Report::new(machine, course.pace, &results))
+}
+
+/// The upstream that was given, or else a sample of our own.
+async fn upstream(args: &Args) -> anyhow::Result<(Target, Option<Process>)> {
+    if let Some(given) = args.upstream {
+        return Ok((given, None));
+    }
+    let sample = Process::sample().await?;
+    Ok((Target::at(sample.listen())?, Some(sample)))
 }
 
 impl Args {

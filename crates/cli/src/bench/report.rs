@@ -327,6 +327,7 @@ pub(super) mod tests {
             processor: "Quick & Co <9000>".into(),
             kernel: "6.1".into(),
             store_file_system: "ext4".into(),
+            load_average_before: "0.10".into(),
             date: "2026-11-15T12:00:00Z".into(),
         };
         let pace = Pace {

@@ -18,11 +18,12 @@ fn headline(report: &Report) -> String {
     let machine = &report.machine;
     let pace = &report.pace;
     format!(
-        "{} cores ({}), Linux {}, store on {}, {} rounds of {} s",
+        "{} cores ({}), Linux {}, store on {}, load before {}, {} rounds of {} s",
         machine.cores,
         machine.processor,
         machine.kernel,
         machine.store_file_system,
+        machine.load_average_before,
         pace.rounds,
         pace.measured_seconds,
     )

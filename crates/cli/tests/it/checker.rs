@@ -81,6 +81,8 @@ pub(crate) enum Violation {
     EndForgotten(Key),
     /// A different request under the key was not refused as such.
     OtherNotRefused(Key),
+    /// The key's own request was refused as a different one.
+    OwnRefused(Key),
     /// The last word on it was no end.
     NotEnded(Key),
 }
@@ -141,27 +143,52 @@ impl Story<'_> {
         let ends = Vec::from_iter(self.own().filter(|asked| asked.heard.is_end()));
         let first_end = ends.iter().map(|asked| asked.heard_at).min();
 
-        let earlier = self.ran.split_last().map_or(&[][..], |(_, earlier)| earlier);
-        must(earlier.iter().all(|ran| ran.effect == Effect::Refused), Violation::RanAgain);
+        let earlier = self
+            .ran
+            .split_last()
+            .map_or(&[][..], |(_, earlier)| earlier);
         must(
-            self.ran.iter().all(|ran| first_end.is_none_or(|end| ran.at < end)),
+            earlier.iter().all(|ran| ran.effect == Effect::Refused),
+            Violation::RanAgain,
+        );
+        must(
+            self.ran
+                .iter()
+                .all(|ran| first_end.is_none_or(|end| ran.at < end)),
             Violation::RanAfterTheEnd,
         );
         must(
             self.ran.is_sorted_by(|one, next| one.fence < next.fence),
             Violation::FenceDidNotRise,
         );
-        must(self.ran.iter().all(|ran| ran.body == Body::Own), Violation::OtherRan);
+        must(
+            self.ran.iter().all(|ran| ran.body == Body::Own),
+            Violation::OtherRan,
+        );
 
         let answers = || ends.iter().filter_map(|asked| asked.heard.answer());
         must(answers().all(|answer| self.did(answer)), Violation::NotDone);
-        must(answers().all(|answer| Some(answer) == answers().next()), Violation::EndsDiffer);
-        must(self.own().all(|asked| self.remembers(asked)), Violation::EndForgotten);
         must(
-            self.others().all(|asked| matches!(asked.heard, Heard::Reused | Heard::Nothing)),
+            answers().all(|answer| Some(answer) == answers().next()),
+            Violation::EndsDiffer,
+        );
+        must(
+            self.own().all(|asked| self.remembers(asked)),
+            Violation::EndForgotten,
+        );
+        must(
+            self.others()
+                .all(|asked| matches!(asked.heard, Heard::Reused | Heard::Nothing)),
             Violation::OtherNotRefused,
         );
-        must(self.own().last().is_none_or(|last| last.heard.is_end()), Violation::NotEnded);
+        must(
+            self.own().all(|asked| asked.heard != Heard::Reused),
+            Violation::OwnRefused,
+        );
+        must(
+            self.own().last().is_none_or(|last| last.heard.is_end()),
+            Violation::NotEnded,
+        );
     }
 
     /// Whether a request was told the end that somebody had heard before it was sent.
@@ -181,20 +208,36 @@ impl Story<'_> {
     }
 
     fn own(&self) -> impl Iterator<Item = &Asked> {
-        self.asked.iter().copied().filter(|asked| asked.body == Body::Own)
+        self.asked
+            .iter()
+            .copied()
+            .filter(|asked| asked.body == Body::Own)
     }
 
     fn others(&self) -> impl Iterator<Item = &Asked> {
-        self.asked.iter().copied().filter(|asked| asked.body == Body::Other)
+        self.asked
+            .iter()
+            .copied()
+            .filter(|asked| asked.body == Body::Other)
     }
 
     fn count(&self, figures: &mut Figures) {
-        let unanswered = self.asked.iter().filter(|asked| asked.heard == Heard::Nothing);
+        let unanswered = self
+            .asked
+            .iter()
+            .filter(|asked| asked.heard == Heard::Nothing);
         let unanswered = unanswered.count();
         let done = self.ran.iter().any(|ran| ran.effect != Effect::Refused);
         figures.unanswered += unanswered;
-        figures.reused += self.others().filter(|asked| asked.heard == Heard::Reused).count();
-        figures.refused += self.ran.iter().filter(|ran| ran.effect == Effect::Refused).count();
+        figures.reused += self
+            .others()
+            .filter(|asked| asked.heard == Heard::Reused)
+            .count();
+        figures.refused += self
+            .ran
+            .iter()
+            .filter(|ran| ran.effect == Effect::Refused)
+            .count();
         if self.own().any(|asked| asked.heard.answer().is_some()) {
             figures.completed += 1;
             figures.completed_by_retry += usize::from(unanswered > 0);
@@ -222,7 +265,8 @@ mod tests {
     use rstest::rstest;
 
     use super::Violation::{
-        EndForgotten, EndsDiffer, FenceDidNotRise, NotDone, NotEnded, OtherNotRefused, OtherRan, RanAfterTheEnd, RanAgain,
+        EndForgotten, EndsDiffer, FenceDidNotRise, NotDone, NotEnded, OtherNotRefused, OtherRan,
+        OwnRefused, RanAfterTheEnd, RanAgain,
     };
     use super::*;
 
@@ -299,9 +343,15 @@ mod tests {
         vec![own(0, 2, paid("a")), own(3, 4, Heard::Later), own(5, 6, paid("a"))], vec![done(1, 1, "a")], EndForgotten)]
     #[case::a_different_request_was_answered(
         vec![own(0, 2, paid("a")), other(3, 4, paid("a"))], vec![done(1, 1, "a")], OtherNotRefused)]
+    #[case::taken_for_a_different_request(
+        vec![own(0, 2, paid("a")), own(3, 4, Heard::Reused)], vec![done(1, 1, "a")], OwnRefused)]
     #[case::still_running_at_the_end(
         vec![own(0, 2, Heard::Later)], vec![done(1, 1, "a")], NotEnded)]
-    fn a_bad_history_is_caught(#[case] asked: Vec<Asked>, #[case] ran: Vec<Ran>, #[case] wanted: fn(Key) -> Violation) {
+    fn a_bad_history_is_caught(
+        #[case] asked: Vec<Asked>,
+        #[case] ran: Vec<Ran>,
+        #[case] wanted: fn(Key) -> Violation,
+    ) {
         let (_, violations) = check(&asked, &ran);
         assert!(violations.contains(&wanted(1)), "{violations:?}");
     }

@@ -49,6 +49,7 @@ impl Answer {
         let mut headers = self.headers.clone();
         for ours in [
             "date",
+            "connection",
             "cache-control",
             "idempotent-replayed",
             "idempotency-status",

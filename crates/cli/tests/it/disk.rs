@@ -26,10 +26,16 @@ async fn without_room_nothing_is_forwarded_and_with_room_service_goes_on() {
     gateway.limit_files(Some(0));
     for _ in 0..2 {
         let refused = gateway.post("k", BODY).await.unwrap();
-        assert_eq!((refused.status, refused.code().as_str()), (503, "store-unavailable"));
+        assert_eq!(
+            (refused.status, refused.code().as_str()),
+            (503, "store-unavailable")
+        );
         assert_ne!(refused.header("retry-after"), "");
         let told = refused.json();
-        assert_eq!((&told["retryable"], &told["safe_new_key"]), (&true.into(), &false.into()));
+        assert_eq!(
+            (&told["retryable"], &told["safe_new_key"]),
+            (&true.into(), &false.into())
+        );
     }
     assert_eq!(origin.runs_of("k").len(), 0);
     let again = gateway.post("earlier", BODY).await.unwrap();
@@ -37,7 +43,10 @@ async fn without_room_nothing_is_forwarded_and_with_room_service_goes_on() {
     // What ran meanwhile is answered, and recorded when there is room.
     origin.open();
     let under_way = under_way.await.unwrap().unwrap();
-    assert_eq!((under_way.status, under_way.header("idempotency-status")), (201, "unknown"));
+    assert_eq!(
+        (under_way.status, under_way.header("idempotency-status")),
+        (201, "unknown")
+    );
 
     gateway.limit_files(None);
     until(|| async { gateway.state("under-way").await.as_deref() == Some("completed") }).await;

@@ -36,7 +36,10 @@ pub(crate) fn onceward() -> Command {
 /// Runs the program to its end.
 pub(crate) async fn run_to_end(args: &[OsString]) -> Output {
     let run = onceward().args(args).output();
-    timeout(Duration::from_secs(60), run).await.unwrap().unwrap()
+    timeout(Duration::from_secs(60), run)
+        .await
+        .unwrap()
+        .unwrap()
 }
 
 /// How a gateway is to be started.
@@ -51,6 +54,11 @@ pub(crate) struct Plan {
 pub(crate) fn gateway(origin: &Origin, directory: &Path) -> Plan {
     let mut store = OsString::from("embedded:");
     store.push(directory);
+    gateway_on(origin, store)
+}
+
+/// A gateway in front of this service, on this store.
+pub(crate) fn gateway_on(origin: &Origin, store: impl Into<OsString>) -> Plan {
     let args = ["serve", "--admin", "127.0.0.1:0", "--upstream"].map(OsString::from);
     Plan {
         args: args.into(),
@@ -232,7 +240,14 @@ impl Gateway {
 
     /// From now on no file may grow beyond this; `None` lifts the limit.
     pub(crate) fn limit_files(&self, bytes: Option<u64>) {
-        let before = prlimit(Some(self.id()), Resource::Fsize, Rlimit { current: bytes, maximum: None });
+        let before = prlimit(
+            Some(self.id()),
+            Resource::Fsize,
+            Rlimit {
+                current: bytes,
+                maximum: None,
+            },
+        );
         before.unwrap();
     }
 

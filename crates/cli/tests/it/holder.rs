@@ -45,7 +45,10 @@ async fn stopped_for_longer_than_its_lease_it_runs_nothing_twice() {
             assert!(third.is_replay(), "{third:?}");
             assert_eq!(third.kept(), first.kept());
             // It came between the end of the lease and the record, or after.
-            assert!(second.kept() == first.kept() || second.code() == "outcome-unknown", "{second:?}");
+            assert!(
+                second.kept() == first.kept() || second.code() == "outcome-unknown",
+                "{second:?}"
+            );
         }
         504 => {
             assert_eq!(first.code(), "outcome-unknown");
@@ -83,7 +86,10 @@ async fn stopped_between_answer_and_record_it_still_records() {
 
     let first = first.await.unwrap().unwrap();
     assert!(answered.elapsed() > LEASE * 3);
-    assert_eq!((first.status, first.header("idempotency-status")), (201, "completed"));
+    assert_eq!(
+        (first.status, first.header("idempotency-status")),
+        (201, "completed")
+    );
     let again = gateway.post("k", BODY).await.unwrap();
     assert!(again.is_replay(), "{again:?}");
     assert_eq!(again.kept(), first.kept());

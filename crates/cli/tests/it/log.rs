@@ -33,7 +33,8 @@ async fn tells_what_became_of_each_request_and_none_of_its_secrets() {
     let origin = origin(Manner::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     // As much as it can be made to say.
-    let plan = gateway(&origin, directory.path()).option("--log", "trace,hyper=off,hyper_util=off,h2=off,mio=off");
+    let plan = gateway(&origin, directory.path())
+        .option("--log", "trace,hyper=off,hyper_util=off,h2=off,mio=off");
     let gateway = plan.run().await;
     let mut client = Client::new(gateway.listen());
     for request in requests() {
@@ -44,20 +45,36 @@ async fn tells_what_became_of_each_request_and_none_of_its_secrets() {
     assert_eq!(status.code(), Some(0));
 
     let parsed = log.iter().map(|line| serde_json::from_str(line));
-    let lines: Vec<Value> = parsed.collect::<Result<_, _>>().expect("every line is JSON");
+    let lines: Vec<Value> = parsed
+        .collect::<Result<_, _>>()
+        .expect("every line is JSON");
     for line in &log {
         assert!(!line.contains(CANARY), "{line}");
     }
     let told = |name: &str| -> Vec<&Value> {
-        let lines = lines.iter().filter(|line| line["target"] == "onceward::access");
+        let lines = lines
+            .iter()
+            .filter(|line| line["target"] == "onceward::access");
         lines.filter_map(|line| line.get(name)).collect()
     };
-    assert_eq!(told("idempotency_outcome"), ["completed", "replayed", "key-reused", "replayed", "key-invalid"]);
+    assert_eq!(
+        told("idempotency_outcome"),
+        [
+            "completed",
+            "replayed",
+            "key-reused",
+            "replayed",
+            "key-invalid"
+        ]
+    );
     for name in NAMES {
         assert!(told(name).len() >= 2, "{name} is told: {lines:?}");
     }
     let keys = told("idempotency_key_namespaced");
-    assert!(keys.iter().all(|key| *key == keys[0]), "one key, one hash: {keys:?}");
+    assert!(
+        keys.iter().all(|key| *key == keys[0]),
+        "one key, one hash: {keys:?}"
+    );
 }
 
 /// A first request, the same again, another under its key, a recovery, and one
@@ -65,7 +82,10 @@ async fn tells_what_became_of_each_request_and_none_of_its_secrets() {
 fn requests() -> [Request<Full<Bytes>>; 5] {
     let key = format!("{CANARY}-key");
     let first = || with_secrets(post_request(&key, &format!(r#"{{"card":"{CANARY}"}}"#)));
-    let other = with_secrets(post_request(&key, &format!(r#"{{"card":"{CANARY}","also":"this"}}"#)));
+    let other = with_secrets(post_request(
+        &key,
+        &format!(r#"{{"card":"{CANARY}","also":"this"}}"#),
+    ));
     let recovery = with_secrets(get_request(&format!("{PATH}/by-idempotency-key/{key}")));
     let invalid = post_request(&format!("{CANARY}:no"), "{}");
     [first(), first(), other, recovery, invalid]

@@ -30,7 +30,10 @@ async fn sigterm_lets_what_runs_end_and_be_recorded() {
     origin.open();
 
     let first = asked.await.unwrap().unwrap();
-    assert_eq!((first.status, first.header("idempotency-status")), (201, "completed"));
+    assert_eq!(
+        (first.status, first.header("idempotency-status")),
+        (201, "completed")
+    );
     let (status, log) = gateway.ended().await;
     assert_eq!(status.code(), Some(0), "{log:?}");
     let restarted = plan.run().await;
@@ -81,7 +84,10 @@ async fn second_signal_ends_it_at_once(#[case] signal: Signal) {
     assert!(asked.await.unwrap().is_err());
     let restarted = plan.run().await;
     assert_eq!(restarted.state("k").await.as_deref(), Some("unknown"));
-    assert_eq!(restarted.post("k", BODY).await.unwrap().code(), "outcome-unknown");
+    assert_eq!(
+        restarted.post("k", BODY).await.unwrap().code(),
+        "outcome-unknown"
+    );
     assert_eq!(origin.runs().len(), 1);
 }
 
@@ -94,9 +100,14 @@ async fn drain_that_takes_too_long_is_cut_and_what_ran_is_unknown() {
     let asked = gateway.spawn_post("k", BODY);
     origin.called(1).await;
     gateway.signal(Signal::TERM);
+    let signalled = Instant::now();
     let (status, log) = gateway.ended().await;
     assert_eq!(status.code(), Some(0));
-    assert!(log.iter().any(|line| line.contains("they are unknown now")), "{log:?}");
+    assert!(signalled.elapsed() < Duration::from_secs(10));
+    assert!(
+        log.iter().any(|line| line.contains("they are unknown now")),
+        "{log:?}"
+    );
     assert!(asked.await.unwrap().is_err());
     let restarted = plan.run().await;
     assert_eq!(restarted.state("k").await.as_deref(), Some("unknown"));
@@ -135,20 +146,31 @@ async fn taken_port_is_named() {
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = holder.local_addr().unwrap();
     let said = refusal(&gateway(&origin, directory.path()).at(taken).args()).await;
-    assert!(said.contains(&format!("cannot listen on {taken}")), "{said}");
+    assert!(
+        said.contains(&format!("cannot listen on {taken}")),
+        "{said}"
+    );
     assert_eq!(said.matches("in use").count(), 1, "said once: {said}");
 }
 
 #[rstest]
 #[case::no_url("nonsense", "memory:", "an upstream begins with http:// or h2c://")]
-#[case::no_host("http://", "memory:", "an upstream names a host")]
+#[case::no_host("http://", "memory:", "the upstream is not a URL")]
 #[case::a_path("http://127.0.0.1:1/api", "memory:", "an upstream")]
 #[case::tls("https://shop.example", "memory:", "use http:// or h2c://")]
-#[case::unknown_store("http://127.0.0.1:1", "mysql://user:secret@db/x", "there is no store `mysql:`")]
+#[case::unknown_store(
+    "http://127.0.0.1:1",
+    "mysql://user:hunter2@db/x",
+    "there is no store `mysql:`"
+)]
 #[case::no_directory("http://127.0.0.1:1", "embedded:", "`embedded:` lacks its directory")]
-#[case::no_place("http://127.0.0.1:1", "embedded:/proc/onceward", "cannot use /proc/onceward")]
+#[case::no_place("http://127.0.0.1:1", "embedded:/proc/onceward", "/proc/onceward")]
 #[tokio::test]
-async fn mistake_is_told_in_one_sentence(#[case] upstream: &str, #[case] store: &str, #[case] wanted: &str) {
+async fn mistake_is_told_in_one_sentence(
+    #[case] upstream: &str,
+    #[case] store: &str,
+    #[case] wanted: &str,
+) {
     let args = [
         "serve",
         "--listen",
@@ -162,7 +184,7 @@ async fn mistake_is_told_in_one_sentence(#[case] upstream: &str, #[case] store: 
     ];
     let said = refusal(&args.map(OsString::from)).await;
     assert!(said.contains(wanted), "{said}");
-    assert!(!said.contains("secret"), "{said}");
+    assert!(!said.contains("hunter2"), "{said}");
 }
 
 /// Runs what must be refused; gives the one line in which it is.

@@ -177,7 +177,9 @@ impl Drop for Origin {
 
 /// The sender's key in a namespaced one.
 pub(crate) fn raw(namespaced: &str) -> &str {
-    namespaced.rsplit_once(':').map_or(namespaced, |(_, raw)| raw)
+    namespaced
+        .rsplit_once(':')
+        .map_or(namespaced, |(_, raw)| raw)
 }
 
 async fn accept(listener: TcpListener, desk: Arc<Desk>) {

@@ -7,13 +7,15 @@
 //! not run again.
 
 use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
 
 use rstest::rstest;
 use rustix::process::Signal;
+use tokio::time::sleep;
 
 use crate::client::Answer;
-use crate::gateway::{Gateway, gateway};
-use crate::origin::{Manner, Order, Origin, origin_choosing};
+use crate::gateway::{Gateway, Plan, gateway};
+use crate::origin::{Manner, Order, Origin, origin, origin_choosing};
 
 /// How the process dies while it serves the request.
 enum Death {
@@ -49,7 +51,12 @@ const REFUSE: Manner = Manner::Refuse;
 #[rstest]
 #[case::before_the_claim(At("before-claim=return"), PAY, 0, Free)]
 #[case::before_the_claim_is_durable(At("store-before-commit=return"), PAY, 0, Free)]
-#[case::when_the_claim_is_durable_and_not_acknowledged(At("store-after-commit=return"), PAY, 0, Unknown)]
+#[case::when_the_claim_is_durable_and_not_acknowledged(
+    At("store-after-commit=return"),
+    PAY,
+    0,
+    Unknown
+)]
 #[case::after_the_claim(At("after-claim=return"), PAY, 0, Unknown)]
 #[case::before_connecting(At("before-connect=return"), PAY, 0, Unknown)]
 #[case::while_the_service_works(WhileTheServiceWorks, Manner::Hold, 1, Unknown)]
@@ -57,13 +64,23 @@ const REFUSE: Manner = Manner::Refuse;
 #[case::in_the_middle_of_the_reply(InTheMiddleOfTheReply, Manner::Half, 1, Unknown)]
 #[case::before_the_record(At("before-record=return"), PAY, 1, Unknown)]
 #[case::before_the_reply_is_durable(At("store-before-commit=1*off->return"), PAY, 1, Unknown)]
-#[case::when_the_reply_is_durable_and_not_acknowledged(At("store-after-commit=1*off->return"), PAY, 1, Completed)]
+#[case::when_the_reply_is_durable_and_not_acknowledged(
+    At("store-after-commit=1*off->return"),
+    PAY,
+    1,
+    Completed
+)]
 #[case::after_the_record(At("after-record=return"), PAY, 1, Completed)]
 #[case::before_answering(At("before-answer=return"), PAY, 1, Completed)]
 #[case::before_the_release_is_durable(At("store-before-commit=1*off->return"), REFUSE, 1, Unknown)]
 #[case::after_the_release(At("after-record=return"), REFUSE, 1, Released)]
 #[tokio::test]
-async fn crash(#[case] death: Death, #[case] manner: Manner, #[case] sent: Sent, #[case] found: Found) {
+async fn crash(
+    #[case] death: Death,
+    #[case] manner: Manner,
+    #[case] sent: Sent,
+    #[case] found: Found,
+) {
     let directory = tempfile::tempdir().unwrap();
     let order = Order::default();
     let origin = origin_choosing(order, move |key, times| match (key, times) {
@@ -79,7 +96,11 @@ async fn crash(#[case] death: Death, #[case] manner: Manner, #[case] sent: Sent,
     healthy.kill().await;
 
     die(&death, plan.clone(), &origin).await;
-    assert_eq!(origin.runs_of(CRASHED).len(), sent, "runs before the restart");
+    assert_eq!(
+        origin.runs_of(CRASHED).len(),
+        sent,
+        "runs before the restart"
+    );
 
     let restarted = plan.run().await;
     assert_eq!(restarted.state(CRASHED).await.as_deref(), found.state());
@@ -96,6 +117,22 @@ async fn crash(#[case] death: Death, #[case] manner: Manner, #[case] sent: Sent,
     assert_eq!(third.kept(), second.kept(), "after another restart");
     check_earlier(&once_more, &acknowledged).await;
     check_ledger(&origin, sent + runs_more);
+}
+
+#[tokio::test]
+async fn killed_at_any_moment_of_its_first_start_it_starts_again() {
+    let origin = origin(PAY).await;
+    // Longer than a start takes, in steps shorter than any part of it.
+    for after in (0..120).step_by(4).map(Duration::from_millis) {
+        let directory = tempfile::tempdir().unwrap();
+        let plan = gateway(&origin, directory.path());
+        let starting = plan.start();
+        sleep(after).await;
+        starting.kill().await;
+        let key = format!("after-{}", after.as_millis());
+        let answer = plan.run().await.post(&key, BODY).await.unwrap();
+        assert_eq!(answer.status, 201, "killed after {after:?}");
+    }
 }
 
 /// The key of an operation that was acknowledged before the crash.
@@ -117,7 +154,7 @@ impl Found {
 }
 
 /// Starts a gateway, sends the request, and sees it die without an answer.
-async fn die(death: &Death, plan: crate::gateway::Plan, origin: &Origin) {
+async fn die(death: &Death, plan: Plan, origin: &Origin) {
     let (plan, signal) = match death {
         At(point) => (plan.failing(point), Signal::ABORT),
         WhileTheServiceWorks | InTheMiddleOfTheReply => (plan, Signal::KILL),
@@ -136,7 +173,10 @@ async fn die(death: &Death, plan: crate::gateway::Plan, origin: &Origin) {
     let (status, log) = doomed.ended().await;
     assert_eq!(status.signal(), Some(signal.as_raw()), "{log:?}");
     let answer = asked.await.unwrap();
-    assert!(answer.is_err(), "it was answered before it died: {answer:?}");
+    assert!(
+        answer.is_err(),
+        "it was answered before it died: {answer:?}"
+    );
 }
 
 fn check_answers(found: Found, origin: &Origin, first: &Answer, second: &Answer) {
@@ -148,7 +188,10 @@ fn check_answers(found: Found, origin: &Origin, first: &Answer, second: &Answer)
         }
         Unknown => {
             for answer in [first, second] {
-                assert_eq!((answer.status, answer.code().as_str()), (409, "outcome-unknown"));
+                assert_eq!(
+                    (answer.status, answer.code().as_str()),
+                    (409, "outcome-unknown")
+                );
                 assert_eq!(answer.header("idempotency-status"), "unknown");
             }
         }
@@ -167,7 +210,10 @@ fn check_answers(found: Found, origin: &Origin, first: &Answer, second: &Answer)
 fn check_ledger(origin: &Origin, runs: usize) {
     let ledger = origin.runs_of(CRASHED);
     assert_eq!(ledger.len(), runs, "{ledger:?}");
-    assert!(ledger.is_sorted_by(|one, next| one.fence < next.fence), "{ledger:?}");
+    assert!(
+        ledger.is_sorted_by(|one, next| one.fence < next.fence),
+        "{ledger:?}"
+    );
     assert!(ledger.iter().all(|run| run.body == BODY), "{ledger:?}");
 }
 

@@ -4,7 +4,11 @@ use crate::harness::{Reply, gateway, origin};
 
 #[tokio::test]
 async fn what_was_sent_ends_and_is_replayed_though_its_client_has_gone() {
-    let origin = origin().replying(|_, run| Reply::new(201, format!("run {run}"))).gated().run().await;
+    let origin = origin()
+        .replying(|_, run| Reply::new(201, format!("run {run}")))
+        .gated()
+        .run()
+        .await;
     let gateway = gateway(&origin).run().await;
     let gone = gateway.post("/payments", "k").body("a").spawn();
     origin.called(1).await;
@@ -27,7 +31,15 @@ async fn an_http2_client_that_goes_cancels_nothing_either() {
     assert!(gone.await.unwrap_err().is_cancelled());
     origin.open();
     gateway.idle().await;
-    assert!(gateway.post("/payments", "k").body("a").h2c().send().await.is_replay());
+    assert!(
+        gateway
+            .post("/payments", "k")
+            .body("a")
+            .h2c()
+            .send()
+            .await
+            .is_replay()
+    );
     assert_eq!(origin.runs(), 1);
 }
 
@@ -35,13 +47,21 @@ async fn an_http2_client_that_goes_cancels_nothing_either() {
 async fn a_body_that_breaks_off_leaves_no_trace() {
     let origin = origin().run().await;
     let gateway = gateway(&origin).run().await;
-    for head in ["Content-Length: 10\r\n\r\nhalf", "Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n"] {
+    for head in [
+        "Content-Length: 10\r\n\r\nhalf",
+        "Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+    ] {
         let mut client = gateway.raw().await;
         client
-            .say(format!("POST /payments HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k\r\n{head}"))
+            .say(format!(
+                "POST /payments HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k\r\n{head}"
+            ))
             .await;
     }
-    let status = gateway.get("/payments/by-idempotency-key/k/status").send().await;
+    let status = gateway
+        .get("/payments/by-idempotency-key/k/status")
+        .send()
+        .await;
     assert_eq!(status.problem(), (404, "no-operation".to_owned()));
     // When it is drained, nothing can come any more.
     gateway.drain().await;

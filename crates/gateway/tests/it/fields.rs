@@ -25,7 +25,10 @@ async fn kept_headers_keep_their_bytes_order_and_repetition() {
     assert_eq!(again.header("cache-control"), "no-store");
     for answer in [first, again] {
         assert_eq!(answer.body, Bytes::from_static(b"\0\xff\xfe"));
-        assert_eq!(answer.headers("link"), ["</a>; rel=\"next\"", "</b>; rel=\"last\""]);
+        assert_eq!(
+            answer.headers("link"),
+            ["</a>; rel=\"next\"", "</b>; rel=\"last\""]
+        );
         assert_eq!(answer.header("etag"), "\"1\"");
         assert_eq!(answer.header("content-type"), "application/octet-stream");
         let name = HeaderValue::from_bytes("Zoë".as_bytes()).unwrap();
@@ -51,7 +54,10 @@ async fn kept_headers_keep_their_bytes_order_and_repetition() {
 #[case("x-rate-limit-reset", "60")]
 #[case("access-control-allow-origin", "*")]
 #[case("access-control-expose-headers", "etag")]
-#[case("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
+#[case(
+    "traceparent",
+    "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+)]
 #[case("tracestate", "a=1")]
 #[tokio::test]
 async fn what_was_true_of_the_first_answer_alone_is_not_replayed(
@@ -94,7 +100,9 @@ async fn an_origin_cannot_speak_in_the_gateways_name() {
         ("x-operation-id", "op_spoofed"),
         ("x-restate-id", "inv_1"),
     ];
-    let builder = spoofed.iter().fold(origin(), |builder, (name, value)| builder.header(name, value));
+    let builder = spoofed.iter().fold(origin(), |builder, (name, value)| {
+        builder.header(name, value)
+    });
     let origin = builder.run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let first = gateway.post("/payments", "k").send().await;
@@ -102,7 +110,10 @@ async fn an_origin_cannot_speak_in_the_gateways_name() {
     assert!(!first.is_replay() && again.is_replay());
     for answer in [first, again] {
         for (name, value) in spoofed {
-            assert!(!(answer.headers(name).contains(&value) && value != "true"), "{name}");
+            assert!(
+                !(answer.headers(name).contains(&value) && value != "true"),
+                "{name}"
+            );
         }
     }
 }
@@ -112,10 +123,15 @@ async fn an_origin_cannot_speak_in_the_gateways_name() {
 #[case(304)]
 #[tokio::test]
 async fn an_answer_without_a_body_is_replayed_without_one(#[case] status: u16) {
-    let origin = origin().reply(status, "").header("etag", "\"1\"").run().await;
+    let origin = origin()
+        .reply(status, "")
+        .header("etag", "\"1\"")
+        .run()
+        .await;
     let gateway = gateway(&origin).run().await;
     let mut client = gateway.raw().await;
-    let ask = "POST /payments HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n";
+    let ask =
+        "POST /payments HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n";
     // The end of the head is the end of the answer, so the next one is heard.
     for replayed in [false, true, true] {
         client.say(ask).await;
@@ -123,7 +139,11 @@ async fn an_answer_without_a_body_is_replayed_without_one(#[case] status: u16) {
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
         assert!(head.contains("etag: \"1\""), "{head}");
         assert!(!head.contains("transfer-encoding"), "{head}");
-        assert_eq!(head.contains("idempotent-replayed: true"), replayed, "{head}");
+        assert_eq!(
+            head.contains("idempotent-replayed: true"),
+            replayed,
+            "{head}"
+        );
     }
     assert_eq!(origin.runs(), 1);
 }
@@ -159,11 +179,21 @@ async fn a_client_that_expects_to_be_told_to_go_on_is_told() {
                  Connection: close\r\nContent-Length: 3\r\n\r\n",
             )
             .await;
-        assert_eq!(client.hear("\r\n\r\n").await, "HTTP/1.1 100 Continue\r\n\r\n");
+        assert_eq!(
+            client.hear("\r\n\r\n").await,
+            "HTTP/1.1 100 Continue\r\n\r\n"
+        );
         client.say("abc").await;
         let answer = client.hear_out().await;
-        assert!(answer.starts_with("HTTP/1.1 201 ") && answer.ends_with("\r\n\r\npaid"), "{answer}");
-        assert_eq!(answer.contains("idempotent-replayed: true"), replayed, "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 201 ") && answer.ends_with("\r\n\r\npaid"),
+            "{answer}"
+        );
+        assert_eq!(
+            answer.contains("idempotent-replayed: true"),
+            replayed,
+            "{answer}"
+        );
     }
     let seen = origin.only();
     assert_eq!((seen.text(), seen.header("expect")), ("abc", ""));
@@ -181,5 +211,11 @@ async fn a_client_whose_request_is_refused_is_not_told_to_go_on() {
         )
         .await;
     let answers = client.answers(1).await;
-    assert_eq!(answers.iter().map(|answer| answer.status).collect::<Vec<_>>(), [400]);
+    assert_eq!(
+        answers
+            .iter()
+            .map(|answer| answer.status)
+            .collect::<Vec<_>>(),
+        [400]
+    );
 }

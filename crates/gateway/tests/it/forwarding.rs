@@ -10,11 +10,24 @@ const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 async fn the_origin_learns_who_sends_and_under_which_grant() {
     let origin = origin().run().await;
     let gateway = gateway(&origin).run().await;
-    let answer = gateway.post("/payments?a=1", "\"k-1\"").body("a").send().await;
+    let answer = gateway
+        .post("/payments?a=1", "\"k-1\"")
+        .body("a")
+        .send()
+        .await;
     let seen = origin.only();
-    assert_eq!((seen.method.as_str(), seen.target.as_str(), seen.text()), ("POST", "/payments?a=1", "a"));
-    assert_eq!(seen.header("idempotency-key"), "t-_local:_local:client:anonymous:k-1");
-    assert_eq!(seen.header("x-operation-id"), answer.header("x-operation-id"));
+    assert_eq!(
+        (seen.method.as_str(), seen.target.as_str(), seen.text()),
+        ("POST", "/payments?a=1", "a")
+    );
+    assert_eq!(
+        seen.header("idempotency-key"),
+        "t-_local:_local:client:anonymous:k-1"
+    );
+    assert_eq!(
+        seen.header("x-operation-id"),
+        answer.header("x-operation-id")
+    );
     assert_eq!(seen.header("x-tenant-id"), "_local");
     assert_eq!(seen.header("x-project-id"), "_local");
     assert_eq!(seen.header("x-subject"), "client:anonymous");
@@ -29,8 +42,15 @@ async fn the_fence_rises_with_every_run() {
     for _ in 0..3 {
         gateway.post("/payments", "k").send().await;
     }
-    let fences: Vec<u64> = origin.ledger().iter().map(|seen| seen.header("idempotency-fence").parse().unwrap()).collect();
-    assert!(fences.is_sorted_by(|a, b| a < b) && fences.len() == 3, "{fences:?}");
+    let fences: Vec<u64> = origin
+        .ledger()
+        .iter()
+        .map(|seen| seen.header("idempotency-fence").parse().unwrap())
+        .collect();
+    assert!(
+        fences.is_sorted_by(|a, b| a < b) && fences.len() == 3,
+        "{fences:?}"
+    );
 }
 
 #[rstest]
@@ -67,7 +87,11 @@ async fn the_origin_learns_where_it_came_from_and_from_nobody_else(
     }
     ask.send().await;
     let seen = origin.only();
-    assert!(!format!("{:?}", seen.headers).contains("victim"), "{:?}", seen.headers);
+    assert!(
+        !format!("{:?}", seen.headers).contains("victim"),
+        "{:?}",
+        seen.headers
+    );
     assert_eq!(seen.header("x-mine"), "kept");
     assert_eq!(seen.header("host"), "shop.example");
     assert_eq!(seen.header("x-forwarded-host"), "shop.example");
@@ -79,7 +103,10 @@ async fn the_origin_learns_where_it_came_from_and_from_nobody_else(
 #[case::protected("POST /payments", Some("k"))]
 #[case::passing("PUT /payments", None)]
 #[tokio::test]
-async fn what_belongs_to_the_clients_connection_stays_there(#[case] what: &str, #[case] key: Option<&str>) {
+async fn what_belongs_to_the_clients_connection_stays_there(
+    #[case] what: &str,
+    #[case] key: Option<&str>,
+) {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let mut ask = gateway
@@ -98,7 +125,10 @@ async fn what_belongs_to_the_clients_connection_stays_there(#[case] what: &str, 
     for name in ["connection", "x-hop", "keep-alive", "proxy-connection"] {
         assert_eq!(seen.header(name), "", "{name}");
     }
-    assert_eq!((seen.header("te"), seen.header("x-mine")), ("trailers", "kept"));
+    assert_eq!(
+        (seen.header("te"), seen.header("x-mine")),
+        ("trailers", "kept")
+    );
 }
 
 #[tokio::test]
@@ -110,13 +140,20 @@ async fn credentials_and_preferences_reach_the_origin() {
         .header("authorization", "Bearer t")
         .header("cookie", "a=1")
         .header("prefer", "return=minimal, wait=5")
-        .header("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+        .header(
+            "traceparent",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        )
         .send()
         .await;
     let seen = origin.only();
     assert_eq!(seen.header("authorization"), "Bearer t");
     assert_eq!(seen.header("cookie"), "a=1");
-    assert_eq!(seen.header("prefer"), "return=minimal", "how long to wait is between us");
+    assert_eq!(
+        seen.header("prefer"),
+        "return=minimal",
+        "how long to wait is between us"
+    );
     assert!(seen.header("traceparent").starts_with("00-0af7"));
 }
 
@@ -134,9 +171,16 @@ async fn a_protected_body_goes_out_with_its_length() {
         .await;
     assert_eq!(client.answers(1).await[0].status, 200);
     let seen = origin.only();
-    assert_eq!((seen.body.as_str(), seen.headers("content-length")), ("abc", vec!["3"]));
+    assert_eq!(
+        (seen.body.as_str(), seen.headers("content-length")),
+        ("abc", vec!["3"])
+    );
     assert!(seen.headers("transfer-encoding").is_empty());
-    assert!(!seen.head.contains("evil"), "trailers are dropped: {}", seen.head);
+    assert!(
+        !seen.head.contains("evil"),
+        "trailers are dropped: {}",
+        seen.head
+    );
 }
 
 /// The target goes out as it came in, byte by byte, and without its host.
@@ -159,6 +203,59 @@ async fn targets_are_not_rewritten(#[case] target: &str, #[case] want: &str) {
             .await;
         assert_eq!(client.answers(1).await[0].status, 200);
     }
-    let targets: Vec<_> = origin.ledger().iter().map(|seen| seen.target().to_owned()).collect();
+    let targets: Vec<_> = origin
+        .ledger()
+        .iter()
+        .map(|seen| seen.target().to_owned())
+        .collect();
     assert_eq!(targets, [want, want]);
+}
+
+#[tokio::test]
+async fn a_question_about_the_whole_server_passes() {
+    let origin = raw_origin(OK).await;
+    let gateway = gateway_to(&origin.url()).in_memory().run().await;
+    let mut client = gateway.raw().await;
+    client.say("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    assert_eq!(client.answers(1).await[0].status, 200);
+    assert!(
+        origin.only().head.starts_with("OPTIONS * HTTP/1.1\r\n"),
+        "{}",
+        origin.only().head
+    );
+}
+
+/// Only what is kept must be readable by whoever asks next.
+#[tokio::test]
+async fn what_passes_may_be_compressed() {
+    let origin = origin().run().await;
+    let gateway = gateway(&origin).in_memory().run().await;
+    gateway
+        .get("/report")
+        .header("accept-encoding", "gzip, br")
+        .send()
+        .await;
+    assert_eq!(origin.only().header("accept-encoding"), "gzip, br");
+}
+
+#[tokio::test]
+async fn pipelined_requests_are_answered_in_order() {
+    let origin =
+        raw_origin("HTTP/1.1 200 OK\r\nx-target: {target}\r\ncontent-length: 2\r\n\r\nok").await;
+    let gateway = gateway_to(&origin.url()).in_memory().run().await;
+    let mut client = gateway.raw().await;
+    let targets = ["/1", "/2", "/1", "/3"];
+    for target in targets {
+        let head = format!("POST {target} HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k\r\n");
+        client
+            .say(format!("{head}Content-Length: 1\r\n\r\na"))
+            .await;
+    }
+    let answers = client.answers(4).await;
+    let answered: Vec<_> = answers
+        .iter()
+        .flat_map(|answer| answer.message.headers("x-target"))
+        .collect();
+    assert_eq!(answered, targets);
+    assert_eq!(origin.ledger().len(), 3, "one of them is a replay");
 }

@@ -14,7 +14,10 @@ async fn quoted_and_bare_keys_are_the_same(#[case] spelling: &str) {
     let gateway = gateway(&origin).run().await;
     gateway.post("/payments", "k-1").send().await;
     let again = gateway.post("/payments", spelling).send().await;
-    assert_eq!((again.status, again.is_replay(), origin.runs()), (201, true, 1));
+    assert_eq!(
+        (again.status, again.is_replay(), origin.runs()),
+        (201, true, 1)
+    );
 }
 
 #[tokio::test]
@@ -95,5 +98,8 @@ async fn the_body_of_a_refused_request_is_not_the_next_request() {
         .await;
     client.hear_out().await;
     let ledger = origin.ledger();
-    assert!(ledger.iter().all(|seen| seen.target == "/next"), "{ledger:?}");
+    assert!(
+        ledger.iter().all(|seen| seen.target == "/next"),
+        "{ledger:?}"
+    );
 }

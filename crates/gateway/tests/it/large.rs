@@ -10,7 +10,10 @@ const LIMIT: usize = 1000;
 #[case::at_the_limit(LIMIT, 200)]
 #[case::over_it(LIMIT + 1, 410)]
 #[tokio::test]
-async fn a_reply_over_the_limit_goes_whole_to_the_first_caller_only(#[case] size: usize, #[case] again: u16) {
+async fn a_reply_over_the_limit_goes_whole_to_the_first_caller_only(
+    #[case] size: usize,
+    #[case] again: u16,
+) {
     let origin = origin().reply(200, "x".repeat(size)).run().await;
     let gateway = gateway(&origin).reply_limit(LIMIT).run().await;
     let first = gateway.post("/export", "k").send().await;
@@ -26,8 +29,15 @@ async fn a_reply_that_was_not_kept_is_told_so_with_its_status() {
     let gateway = gateway(&origin).reply_limit(LIMIT).run().await;
     gateway.post("/export", "k").send().await;
     check_not_kept(&gateway, 207).await;
-    let status = gateway.get("/export/by-idempotency-key/k/status").send().await.json();
-    assert_eq!((&status["state"], &status["original_status"]), (&"completed".into(), &207.into()));
+    let status = gateway
+        .get("/export/by-idempotency-key/k/status")
+        .send()
+        .await
+        .json();
+    assert_eq!(
+        (&status["state"], &status["original_status"]),
+        (&"completed".into(), &207.into())
+    );
     assert_eq!(origin.runs(), 1);
 }
 
@@ -37,7 +47,10 @@ async fn a_reply_over_the_limit_streams_and_is_marked_before_its_first_byte() {
     let gateway = gateway(&origin).reply_limit(LIMIT).run().await;
     origin.emit("a".repeat(LIMIT + 1));
     let mut first = gateway.post("/export", "k").begin().await;
-    assert_eq!((first.status(), first.header("idempotency-expires")), (200, ""));
+    assert_eq!(
+        (first.status(), first.header("idempotency-expires")),
+        (200, "")
+    );
     check_not_kept(&gateway, 200).await;
     origin.emit("b");
     origin.end();
@@ -102,8 +115,14 @@ async fn a_large_reply_is_read_to_its_end_though_its_client_has_gone(
 #[case::with_a_parameter("text/event-stream; charset=utf-8")]
 #[case::in_capitals("Text/Event-Stream")]
 #[tokio::test]
-async fn events_of_a_protected_request_come_one_by_one_and_are_not_kept(#[case] content_type: &str) {
-    let origin = origin().header("content-type", content_type).streaming().run().await;
+async fn events_of_a_protected_request_come_one_by_one_and_are_not_kept(
+    #[case] content_type: &str,
+) {
+    let origin = origin()
+        .header("content-type", content_type)
+        .streaming()
+        .run()
+        .await;
     let gateway = gateway(&origin).run().await;
     origin.emit("data: 1\n\n");
     let mut first = gateway.post("/watch", "k").begin().await;
@@ -111,7 +130,7 @@ async fn events_of_a_protected_request_come_one_by_one_and_are_not_kept(#[case] 
     origin.emit("data: 2\n\n");
     assert_eq!(first.piece().await, "data: 2\n\n");
     origin.end();
-    assert!(first.next().await.is_none());
+    assert!(first.ends().await);
     let again = gateway.post("/watch", "k").send().await;
     assert_eq!(again.problem(), (410, "reply-not-kept".to_owned()));
     assert_eq!(origin.runs(), 1);

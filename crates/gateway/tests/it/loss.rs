@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use rstest::rstest;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use crate::harness::{Answer, OriginBuilder, Reserved, Running, gateway, gateway_to, origin, raw_origin};
+use crate::harness::{
+    Answer, OriginBuilder, Reserved, Running, gateway, gateway_to, origin, raw_origin,
+};
 
 /// Long enough for an origin that answers, short enough to wait for one that
 /// does not.
-const SOON: Duration = Duration::from_millis(500);
+const SOON: Duration = Duration::from_secs(1);
 
 #[tokio::test]
 async fn an_origin_that_is_not_there_leaves_the_key_free() {
@@ -19,11 +22,29 @@ async fn an_origin_that_is_not_there_leaves_the_key_free() {
     assert_eq!(refused.header("idempotency-status"), "released");
     assert_ne!(refused.header("retry-after"), "");
     let problem = refused.json();
-    assert_eq!((&problem["retryable"], &problem["safe_new_key"]), (&true.into(), &true.into()));
+    assert_eq!(
+        (&problem["retryable"], &problem["safe_new_key"]),
+        (&true.into(), &true.into())
+    );
 
     let origin = origin().reply(201, "paid").run_at(nobody);
     let answer = gateway.post("/payments", "k").body("a").send().await;
-    assert_eq!((answer.status, answer.is_replay(), origin.runs()), (201, false, 1));
+    assert_eq!(
+        (answer.status, answer.is_replay(), origin.runs()),
+        (201, false, 1)
+    );
+}
+
+#[tokio::test]
+async fn an_origin_that_lets_nobody_in_leaves_the_key_free() {
+    let crowded = Crowded::new().await;
+    let gateway = gateway_to(&crowded.url())
+        .upstream_timeout(2 * SOON)
+        .run()
+        .await;
+    let refused = gateway.post("/payments", "k").send().await;
+    assert_eq!(refused.problem(), (502, "upstream-unreachable".to_owned()));
+    assert_eq!(refused.header("idempotency-status"), "released");
 }
 
 #[rstest]
@@ -73,6 +94,33 @@ async fn an_answer_that_comes_too_late_changes_nothing() {
     assert_eq!(origin.runs(), 1);
 }
 
+/// A port whose queue is full, and nobody takes from it.
+struct Crowded {
+    listener: TcpListener,
+    _inside: Vec<TcpStream>,
+}
+
+impl Crowded {
+    async fn new() -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(0).unwrap();
+        let mut inside = Vec::new();
+        let connect = || TcpStream::connect(listener.local_addr().unwrap());
+        while let Ok(stream) = tokio::time::timeout(SOON, connect()).await {
+            inside.push(stream.unwrap());
+        }
+        Self {
+            listener,
+            _inside: inside,
+        }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.listener.local_addr().unwrap())
+    }
+}
+
 /// The first caller is told 504, all others 409, whichever way they ask.
 async fn check_unknown(gateway: &Running) {
     let first = gateway.post("/payments", "k").body("a").send().await;
@@ -94,6 +142,9 @@ async fn check_unknown_again(gateway: &Running) {
 fn assert_unknown(answer: &Answer) {
     assert_eq!(answer.header("idempotency-status"), "unknown");
     let problem = answer.json();
-    assert_eq!((&problem["retryable"], &problem["safe_new_key"]), (&false.into(), &false.into()));
+    assert_eq!(
+        (&problem["retryable"], &problem["safe_new_key"]),
+        (&false.into(), &false.into())
+    );
     assert_eq!(problem["operation_id"], answer.header("x-operation-id"));
 }

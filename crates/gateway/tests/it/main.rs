@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod clients;
+mod expiry;
 mod fields;
 mod forwarding;
 mod harness;

@@ -5,8 +5,12 @@ use std::time::Duration;
 use onceward_core::class::Class;
 use onceward_gateway::{Drained, Gateway, StartError};
 use tempfile::TempDir;
+use tokio::net::TcpStream;
 
-use crate::harness::{Ask, Running, gateway, origin};
+use crate::harness::{Ask, Reply, Running, gateway, origin};
+
+/// Between two looks at something that takes its time.
+const PAUSE: Duration = Duration::from_millis(5);
 
 const LABELS: &str = "tenant=\"_local\",project=\"_local\",endpoint=\"_default\"";
 
@@ -17,44 +21,94 @@ async fn it_is_alive_and_ready() {
     for path in ["/livez", "/readyz"] {
         assert_eq!(gateway.admin(path).await.status, 200, "{path}");
     }
-    assert_eq!(gateway.admin("/payments").await.status, 404, "it does not forward");
+    assert_eq!(
+        gateway.admin("/payments").await.status,
+        404,
+        "it does not forward"
+    );
     assert_eq!(gateway.get("/livez").send().await.status, 200);
-    assert_eq!(origin.only().target, "/livez", "and the other listener does");
+    assert_eq!(
+        origin.only().target,
+        "/livez",
+        "and the other listener does"
+    );
 }
 
 #[tokio::test]
 async fn traffic_is_counted_without_keys_or_paths() {
     let origin = origin().replying(|seen, _| {
-        let status = if seen.target.contains("refused") { 422 } else { 201 };
-        crate::harness::Reply::new(status, "")
+        let status = if seen.target.contains("refused") {
+            422
+        } else {
+            201
+        };
+        Reply::new(status, "")
     });
     let origin = origin.run().await;
     let gateway = gateway(&origin).run().await;
     let count = async |line: String| assert_line(&gateway, &line).await;
 
     gateway.ask("POST /secretpath").send().await;
-    gateway.post("/secretpath", "secretkey").body("a").send().await;
-    gateway.post("/secretpath", "secretkey").body("a").send().await;
-    gateway.post("/secretpath", "secretkey").body("b").send().await;
+    gateway
+        .post("/secretpath", "secretkey")
+        .body("a")
+        .send()
+        .await;
+    gateway
+        .post("/secretpath", "secretkey")
+        .body("a")
+        .send()
+        .await;
+    gateway
+        .post("/secretpath", "secretkey")
+        .body("b")
+        .send()
+        .await;
     gateway.post("/refused", "secretkey").send().await;
     gateway.post("/refused", "secretkey").send().await;
     gateway.post("/secretpath", "a b").send().await;
-    gateway.get("/secretpath/by-idempotency-key/secretkey").send().await;
-    gateway.get("/secretpath/by-idempotency-key/secretkey/status").send().await;
+    gateway
+        .get("/secretpath/by-idempotency-key/secretkey")
+        .send()
+        .await;
+    gateway
+        .get("/secretpath/by-idempotency-key/secretkey/status")
+        .send()
+        .await;
 
-    count(format!("idempotency_key_present_total{{{LABELS},case=\"A\"}} 5")).await;
-    count(format!("idempotency_key_missing_total{{{LABELS},class=\"interactive\"}} 1")).await;
-    count(format!("idempotency_key_invalid_total{{{LABELS},reason=\"charset\"}} 1")).await;
+    count(format!(
+        "idempotency_key_present_total{{{LABELS},case=\"A\"}} 5"
+    ))
+    .await;
+    count(format!(
+        "idempotency_key_missing_total{{{LABELS},class=\"interactive\"}} 1"
+    ))
+    .await;
+    count(format!(
+        "idempotency_key_invalid_total{{{LABELS},reason=\"charset\"}} 1"
+    ))
+    .await;
     count(format!("idempotency_key_collision_total{{{LABELS}}} 1")).await;
     // A retry and a recovery; to ask how it stands is neither.
-    count(format!("idempotency_cache_hit_total{{{LABELS},restate_status=\"completed\"}} 2")).await;
-    count(format!("idempotency_cache_hit_total{{{LABELS},restate_status=\"failed\"}} 1")).await;
+    count(format!(
+        "idempotency_cache_hit_total{{{LABELS},restate_status=\"completed\"}} 2"
+    ))
+    .await;
+    count(format!(
+        "idempotency_cache_hit_total{{{LABELS},restate_status=\"failed\"}} 1"
+    ))
+    .await;
     count("onceward_request_duration_seconds_count 9".to_owned()).await;
     count("onceward_upstream_duration_seconds_count 3".to_owned()).await;
     count("onceward_store_duration_seconds_count{step=\"claim\"} 5".to_owned()).await;
     count("onceward_in_flight 0".to_owned()).await;
     count("onceward_stored_operations 2".to_owned()).await;
-    for gauge in ["onceward_waiters", "onceward_queued", "onceward_unknown", "onceward_paused"] {
+    for gauge in [
+        "onceward_waiters",
+        "onceward_queued",
+        "onceward_unknown",
+        "onceward_paused",
+    ] {
         count(format!("{gauge} 0")).await;
     }
     let page = gateway.metrics().await;
@@ -63,14 +117,18 @@ async fn traffic_is_counted_without_keys_or_paths() {
 
 async fn assert_line(gateway: &Running, line: &str) {
     let page = gateway.metrics().await;
-    assert!(page.lines().any(|is| is == line), "{line} is not in\n{page}");
+    assert!(
+        page.lines().any(|is| is == line),
+        "{line} is not in\n{page}"
+    );
 }
 
 #[tokio::test]
 async fn a_drain_waits_for_what_runs_and_records_it() {
     let directory = TempDir::new().unwrap();
     let origin = origin().reply(201, "paid").gated().run().await;
-    let gateway = gateway(&origin).directory(directory.path()).run().await;
+    let start = || gateway(&origin).directory(directory.path()).run();
+    let gateway = start().await;
     let (listen, admin) = (gateway.address(), gateway.admin_address());
     let first = gateway.post("/payments", "k").spawn();
     origin.called(1).await;
@@ -80,16 +138,23 @@ async fn a_drain_waits_for_what_runs_and_records_it() {
 
     let draining = tokio::spawn(gateway.drain());
     while Ask::new(admin, "GET /readyz").send().await.status != 503 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(PAUSE).await;
     }
     assert_eq!(Ask::new(admin, "GET /livez").send().await.status, 200);
-    assert!(tokio::net::TcpStream::connect(listen).await.is_err(), "no new connections");
+    // No new connections.
+    while TcpStream::connect(listen).await.is_ok() {
+        tokio::time::sleep(PAUSE).await;
+    }
     origin.open();
     origin.open();
-    assert_eq!(first.await.unwrap().text(), "paid", "what was begun is answered");
+    assert_eq!(
+        first.await.unwrap().text(),
+        "paid",
+        "what was begun is answered"
+    );
     assert_eq!(draining.await.unwrap(), Drained::Whole);
 
-    let gateway = crate::harness::gateway(&origin).directory(directory.path()).run().await;
+    let gateway = start().await;
     for key in ["k", "abandoned"] {
         let again = gateway.post("/payments", key).send().await;
         assert_eq!((again.text(), again.is_replay()), ("paid", true));
@@ -112,7 +177,11 @@ async fn a_drain_that_is_cut_leaves_an_unknown_outcome() {
 /// A client that listens to events for ever must not keep the process alive.
 #[tokio::test]
 async fn a_drain_ends_though_a_client_goes_on_listening() {
-    let origin = origin().header("content-type", "text/event-stream").streaming().run().await;
+    let origin = origin()
+        .header("content-type", "text/event-stream")
+        .streaming()
+        .run()
+        .await;
     let gateway = gateway(&origin).in_memory().run().await;
     origin.emit("data: 1\n\n");
     let mut events = gateway.get("/events").begin().await;
@@ -132,18 +201,34 @@ async fn a_second_gateway_on_the_same_directory_is_refused() {
     assert!(matches!(error, StartError::Store(_)), "{error}");
     let text = error.to_string();
     let owner = format!("is held by process {}", std::process::id());
-    assert!(text.contains(&owner) && text.contains("use another directory"), "{text}");
-    assert_eq!(first.get("/payments").send().await.status, 200, "the first goes on");
+    assert!(
+        text.contains(&owner) && text.contains("use another directory"),
+        "{text}"
+    );
+    assert_eq!(
+        first.get("/payments").send().await.status,
+        200,
+        "the first goes on"
+    );
 }
 
 #[tokio::test]
 async fn replies_and_fingerprints_survive_a_restart() {
     let directory = TempDir::new().unwrap();
     let origin = origin().reply(201, "paid").run().await;
-    let start = || gateway(&origin).directory(directory.path()).class(Class::financial()).run();
+    let start = || {
+        gateway(&origin)
+            .directory(directory.path())
+            .class(Class::financial())
+            .run()
+    };
     let gateway = start().await;
     let ask = |gateway: &Running, body: &'static str| {
-        gateway.post("/payments", "k").header("authorization", "Bearer t").body(body).send()
+        gateway
+            .post("/payments", "k")
+            .header("authorization", "Bearer t")
+            .body(body)
+            .send()
     };
     let first = ask(&gateway, "a").await;
     assert_eq!(gateway.drain().await, Drained::Whole);

@@ -21,11 +21,18 @@ enum Second {
 #[case::between(&[502, 504], "unknown", Second::Refused)]
 #[tokio::test]
 async fn the_status_decides(#[case] statuses: &[u16], #[case] word: &str, #[case] want: Second) {
-    let origin = origin().replying(|seen, run| reply(&seen.target, run)).run().await;
+    let origin = origin()
+        .replying(|seen, run| reply(&seen.target, run))
+        .run()
+        .await;
     let gateway = gateway(&origin).run().await;
     for status in statuses {
         let first = gateway.post(&format!("/{status}"), "k").send().await;
-        assert_eq!((first.status, first.is_replay()), (*status, false), "the answer passes");
+        assert_eq!(
+            (first.status, first.is_replay()),
+            (*status, false),
+            "the answer passes"
+        );
         assert_eq!(first.header("idempotency-status"), word, "{status}");
         let expires = first.header("idempotency-expires");
         assert_eq!(expires.is_empty(), want != Second::Replayed, "{status}");
@@ -45,11 +52,19 @@ async fn the_origins_own_word_beats_the_status(
     #[case] status: u16,
     #[case] want: Second,
 ) {
-    let origin = origin().reply(status, "").header("idempotency-outcome", word).run().await;
+    let origin = origin()
+        .reply(status, "")
+        .header("idempotency-outcome", word)
+        .run()
+        .await;
     let gateway = gateway(&origin).run().await;
     let first = gateway.post(&format!("/{status}"), "k").send().await;
     assert_eq!(first.status, status);
-    assert_eq!(first.header("idempotency-outcome"), "", "it is not passed on");
+    assert_eq!(
+        first.header("idempotency-outcome"),
+        "",
+        "it is not passed on"
+    );
     assert_eq!(second(&origin, &gateway, status).await, want);
 }
 

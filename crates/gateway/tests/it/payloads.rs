@@ -54,8 +54,14 @@ async fn send(payload: &Payload) -> Seen {
     let origin = raw_origin(OK).await;
     let gateway = gateway_to(&origin.url()).in_memory().run().await;
     let mut client = gateway.raw().await;
-    client.say(BASE64.decode(payload.raw_b64.as_bytes()).unwrap()).await;
-    let wanted = if payload.want == "2-responses-in-order" { 2 } else { 1 };
+    client
+        .say(BASE64.decode(payload.raw_b64.as_bytes()).unwrap())
+        .await;
+    let wanted = if payload.want == "2-responses-in-order" {
+        2
+    } else {
+        1
+    };
     let answers = tokio::time::timeout(PATIENCE, client.answers(wanted)).await;
     let Ok(answers) = answers else {
         panic!("{}: neither an answer nor a closed connection", payload.id);
@@ -73,16 +79,26 @@ fn is_as_wanted(want: &str, seen: &Seen) -> bool {
         "reject-or-accept" | "reject-or-merge" => seen.is_rejected() || seen.is_accepted(),
         "400" => seen.is_rejected_with(400),
         "reject-405" => seen.is_rejected_with(405),
-        "not-treated-as-POST" => seen.is_rejected() || seen.forwarded.iter().all(|request| request.method() == "post"),
+        "not-treated-as-POST" => {
+            seen.is_rejected()
+                || seen
+                    .forwarded
+                    .iter()
+                    .all(|request| request.method() == "post")
+        }
         "trailers-not-merged" => seen.is_accepted() && seen.forwarded.iter().all(has_no_trailers),
         // There are no routes here: what is not refused goes on as it came.
         "not-normalised-differently-than-upstream" => seen.is_forwarded_as("/a/../admin"),
         "decode-once-only" => seen.is_forwarded_as("/v1/recover/k%252Fother"),
         "exact" => seen.is_forwarded_as("/v1/recover/k;x=1"),
         "404-no-collapse" => seen.is_forwarded_as("//v1//recover/k"),
-        "400-or-exact-bytes" => seen.is_rejected_with(400) || seen.is_forwarded_as("/v1/recover/\u{c3}\u{a9}"),
+        "400-or-exact-bytes" => {
+            seen.is_rejected_with(400) || seen.is_forwarded_as("/v1/recover/\u{c3}\u{a9}")
+        }
         "400-or-drop" => seen.is_rejected_with(400) || seen.is_forwarded_as("/x"),
-        "100-then-final; never store 100" => seen.statuses() == [100, 200] && seen.forwarded.len() == 1,
+        "100-then-final; never store 100" => {
+            seen.statuses() == [100, 200] && seen.forwarded.len() == 1
+        }
         "strip-internal-headers" => seen.is_accepted() && seen.forwarded.iter().all(is_not_spoofed),
         "2-responses-in-order" => {
             seen.statuses() == [200, 200]
@@ -105,7 +121,9 @@ impl Seen {
     /// Which request each answer belongs to.
     fn answered_targets(&self) -> Vec<&str> {
         let answers = self.answers.iter();
-        answers.flat_map(|answer| answer.message.headers("x-target")).collect()
+        answers
+            .flat_map(|answer| answer.message.headers("x-target"))
+            .collect()
     }
 
     /// An error or a closed connection, and nothing whole behind it.
@@ -128,7 +146,9 @@ impl Seen {
 
 fn has_no_trailers(request: &RawMessage) -> bool {
     let names = ["authorization", "idempotency-key", "content-length"];
-    request.body == "abc" && request.trailers.is_empty() && names.iter().all(|name| request.headers(name).is_empty())
+    request.body == "abc"
+        && request.trailers.is_empty()
+        && names.iter().all(|name| request.headers(name).is_empty())
 }
 
 fn is_not_spoofed(request: &RawMessage) -> bool {

@@ -12,7 +12,11 @@ use crate::harness::{gateway, gateway_to, origin};
 #[tokio::test]
 async fn http2_without_tls_is_spoken(#[case] inside: bool, #[case] outside: bool) {
     let origin = origin().reply(201, "paid").run().await;
-    let url = if outside { origin.h2c_url() } else { origin.url() };
+    let url = if outside {
+        origin.h2c_url()
+    } else {
+        origin.url()
+    };
     let gateway = gateway_to(&url).run().await;
     let ask = || {
         let ask = gateway.post("/payments?a=1", "k").body("a");
@@ -21,12 +25,24 @@ async fn http2_without_tls_is_spoken(#[case] inside: bool, #[case] outside: bool
     let (first, again) = (ask().await, ask().await);
     assert_eq!((first.text(), first.is_replay()), ("paid", false));
     assert_eq!((again.text(), again.is_replay()), ("paid", true));
-    let version = |two: bool| if two { Version::HTTP_2 } else { Version::HTTP_11 };
+    let version = |two: bool| {
+        if two {
+            Version::HTTP_2
+        } else {
+            Version::HTTP_11
+        }
+    };
     assert_eq!(first.version, version(inside));
     let seen = origin.only();
-    assert_eq!((seen.version, seen.target.as_str(), seen.text()), (version(outside), "/payments?a=1", "a"));
+    assert_eq!(
+        (seen.version, seen.target.as_str(), seen.text()),
+        (version(outside), "/payments?a=1", "a")
+    );
     assert_eq!(seen.header("x-forwarded-host"), "shop.example");
-    assert_eq!(seen.header("idempotency-key"), "t-_local:_local:client:anonymous:k");
+    assert_eq!(
+        seen.header("idempotency-key"),
+        "t-_local:_local:client:anonymous:k"
+    );
 }
 
 #[tokio::test]
@@ -35,7 +51,10 @@ async fn one_protocols_reply_is_replayed_over_the_other() {
     let gateway = gateway(&origin).run().await;
     gateway.post("/payments", "k").body("a").send().await;
     let again = gateway.post("/payments", "k").body("a").h2c().send().await;
-    assert_eq!((again.text(), again.is_replay(), origin.runs()), ("paid", true, 1));
+    assert_eq!(
+        (again.text(), again.is_replay(), origin.runs()),
+        ("paid", true, 1)
+    );
 }
 
 #[tokio::test]
@@ -57,7 +76,10 @@ async fn an_http10_request_without_a_host_is_forwarded_with_the_origins() {
     let mut client = gateway.raw().await;
     client.say("GET /payments HTTP/1.0\r\n\r\n").await;
     let answer = client.hear_out().await;
-    assert!(answer.starts_with("HTTP/1.0 200 ") && answer.ends_with("ok"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.0 200 ") && answer.ends_with("ok"),
+        "{answer}"
+    );
     assert_eq!(origin.only().header("host"), origin.address().to_string());
 }
 
@@ -65,7 +87,12 @@ async fn an_http10_request_without_a_host_is_forwarded_with_the_origins() {
 async fn an_http2_host_with_a_user_before_it_is_refused() {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
-    let answer = gateway.get("/payments").host("user@shop.example").h2c().send().await;
+    let answer = gateway
+        .get("/payments")
+        .host("user@shop.example")
+        .h2c()
+        .send()
+        .await;
     assert_eq!(answer.problem(), (400, "bad-request".to_owned()));
     assert_eq!(origin.begun(), 0);
 }

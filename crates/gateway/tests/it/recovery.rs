@@ -7,17 +7,27 @@ use crate::harness::{Reply, Running, gateway, origin};
 
 #[tokio::test]
 async fn the_reply_is_given_again_by_its_key() {
-    let origin = origin().reply(201, "paid").header("location", "/payments/1").run().await;
+    let origin = origin()
+        .reply(201, "paid")
+        .header("location", "/payments/1")
+        .run()
+        .await;
     let gateway = gateway(&origin).run().await;
     let first = gateway.post("/payments", "k-1").body("a").send().await;
     for rest in ["", "/output"] {
         for key in ["k-1", "k%2D1"] {
             let target = format!("/payments/by-idempotency-key/{key}{rest}");
             let reply = gateway.get(&target).send().await;
-            assert_eq!((reply.status, reply.text(), reply.is_replay()), (201, "paid", true));
+            assert_eq!(
+                (reply.status, reply.text(), reply.is_replay()),
+                (201, "paid", true)
+            );
             assert_eq!(reply.header("location"), "/payments/1");
             assert_eq!(reply.header("cache-control"), "no-store");
-            assert_eq!(reply.header("x-operation-id"), first.header("x-operation-id"));
+            assert_eq!(
+                reply.header("x-operation-id"),
+                first.header("x-operation-id")
+            );
         }
     }
     assert_eq!(origin.runs(), 1);
@@ -29,10 +39,20 @@ async fn one_who_asks_early_waits_or_is_told_how_it_stands() {
     let gateway = gateway(&origin).run().await;
     let first = gateway.post("/payments", "k").spawn();
     origin.called(1).await;
-    let output = gateway.get("/payments/by-idempotency-key/k/output").send().await;
-    assert_eq!((output.status, output.header("idempotency-status")), (202, "processing"));
+    let output = gateway
+        .get("/payments/by-idempotency-key/k/output")
+        .send()
+        .await;
+    assert_eq!(
+        (output.status, output.header("idempotency-status")),
+        (202, "processing")
+    );
     assert_eq!(output.json()["state"], "running");
-    let hasty = gateway.get("/payments/by-idempotency-key/k").header("prefer", "wait=0").send().await;
+    let hasty = gateway
+        .get("/payments/by-idempotency-key/k")
+        .header("prefer", "wait=0")
+        .send()
+        .await;
     assert_eq!(hasty.problem(), (409, "in-progress".to_owned()));
 
     let patient = gateway.get("/payments/by-idempotency-key/k").spawn();
@@ -50,7 +70,10 @@ async fn the_status_tells_nine_things() {
     let first = gateway.post("/payments", "k").spawn();
     origin.called(1).await;
     let running = status(&gateway, "k").await;
-    assert_eq!((&running["state"], &running["status"]), (&"running".into(), &"processing".into()));
+    assert_eq!(
+        (&running["state"], &running["status"]),
+        (&"running".into(), &"processing".into())
+    );
     for name in ["completed_at", "expires_at", "original_status"] {
         assert!(running[name].is_null(), "{name}");
     }
@@ -58,17 +81,35 @@ async fn the_status_tells_nine_things() {
     origin.open();
     let first = first.await.unwrap();
     let done = status(&gateway, "k").await;
-    let names: Vec<_> = done.as_object().unwrap().keys().map(String::as_str).collect();
+    let names: Vec<_> = done
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
     let mut contract = [
-        "operation_id", "endpoint", "state", "status", "attempts",
-        "created_at", "completed_at", "expires_at", "original_status",
+        "operation_id",
+        "endpoint",
+        "state",
+        "status",
+        "attempts",
+        "created_at",
+        "completed_at",
+        "expires_at",
+        "original_status",
     ];
     contract.sort_unstable();
     assert_eq!(names, contract);
     assert_eq!(done["operation_id"], first.header("x-operation-id"));
     assert_eq!(done["endpoint"], "POST /payments");
-    assert_eq!((&done["state"], &done["status"]), (&"failed".into(), &"failed".into()));
-    assert_eq!((&done["attempts"], &done["original_status"]), (&1.into(), &422.into()));
+    assert_eq!(
+        (&done["state"], &done["status"]),
+        (&"failed".into(), &"failed".into())
+    );
+    assert_eq!(
+        (&done["attempts"], &done["original_status"]),
+        (&1.into(), &422.into())
+    );
     assert_eq!(done["expires_at"], first.header("idempotency-expires"));
     let at = |name: &str| done[name].as_str().unwrap().parse::<Timestamp>().unwrap();
     assert!(at("created_at").as_millisecond() >= before.as_millisecond());
@@ -77,12 +118,29 @@ async fn the_status_tells_nine_things() {
 
 #[tokio::test]
 async fn a_post_is_looked_for_before_a_patch() {
-    let origin = origin().replying(|seen, _| Reply::new(200, seen.method.to_string())).run().await;
+    let origin = origin()
+        .replying(|seen, _| Reply::new(200, seen.method.to_string()))
+        .run()
+        .await;
     let gateway = gateway(&origin).run().await;
     gateway.ask("PATCH /payments").key("k").send().await;
-    assert_eq!(gateway.get("/payments/by-idempotency-key/k").send().await.text(), "PATCH");
+    assert_eq!(
+        gateway
+            .get("/payments/by-idempotency-key/k")
+            .send()
+            .await
+            .text(),
+        "PATCH"
+    );
     gateway.ask("POST /payments").key("k").send().await;
-    assert_eq!(gateway.get("/payments/by-idempotency-key/k").send().await.text(), "POST");
+    assert_eq!(
+        gateway
+            .get("/payments/by-idempotency-key/k")
+            .send()
+            .await
+            .text(),
+        "POST"
+    );
 }
 
 #[tokio::test]
@@ -90,7 +148,10 @@ async fn an_operation_on_the_root_is_found_beneath_it() {
     let origin = origin().reply(201, "paid").run().await;
     let gateway = gateway(&origin).run().await;
     gateway.post("/", "k").send().await;
-    assert_eq!(gateway.get("/by-idempotency-key/k").send().await.text(), "paid");
+    assert_eq!(
+        gateway.get("/by-idempotency-key/k").send().await.text(),
+        "paid"
+    );
 }
 
 #[tokio::test]
@@ -98,8 +159,14 @@ async fn a_head_of_a_recovery_route_is_its_get_without_the_body() {
     let origin = origin().reply(201, "paid").run().await;
     let gateway = gateway(&origin).run().await;
     gateway.post("/payments", "k").send().await;
-    let head = gateway.ask("HEAD /payments/by-idempotency-key/k").send().await;
-    assert_eq!((head.status, head.text(), head.is_replay()), (201, "", true));
+    let head = gateway
+        .ask("HEAD /payments/by-idempotency-key/k")
+        .send()
+        .await;
+    assert_eq!(
+        (head.status, head.text(), head.is_replay()),
+        (201, "", true)
+    );
 }
 
 #[rstest]
@@ -135,13 +202,17 @@ async fn another_clients_operation_is_not_to_be_told_from_none() {
     for rest in routes {
         before.push(recover_as_thief(&gateway, rest).await);
     }
-    let owner = gateway.post("/payments", "k").header("authorization", "Bearer owner");
+    let owner = gateway
+        .post("/payments", "k")
+        .header("authorization", "Bearer owner");
     assert_eq!(owner.send().await.status, 201);
     for (rest, before) in routes.into_iter().zip(before) {
         assert!(before.starts_with("HTTP/1.1 404 "), "{before}");
         assert_eq!(recover_as_thief(&gateway, rest).await, before);
     }
-    let own = gateway.get("/payments/by-idempotency-key/k").header("authorization", "Bearer owner");
+    let own = gateway
+        .get("/payments/by-idempotency-key/k")
+        .header("authorization", "Bearer owner");
     assert_eq!(own.send().await.text(), "paid");
 }
 
@@ -155,11 +226,20 @@ async fn recover_as_thief(gateway: &Running, rest: &str) -> String {
         ))
         .await;
     let heard = client.hear_out().await;
-    heard.split_inclusive('\n').filter(|line| !line.starts_with("date: ")).collect()
+    heard
+        .split_inclusive('\n')
+        .filter(|line| !line.starts_with("date: "))
+        .collect()
 }
 
 async fn status(gateway: &Running, key: &str) -> serde_json::Value {
-    let answer = gateway.get(&format!("/payments/by-idempotency-key/{key}/status")).send().await;
-    assert_eq!((answer.status, answer.header("content-type")), (200, "application/json"));
+    let answer = gateway
+        .get(&format!("/payments/by-idempotency-key/{key}/status"))
+        .send()
+        .await;
+    assert_eq!(
+        (answer.status, answer.header("content-type")),
+        (200, "application/json")
+    );
     answer.json()
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use onceward_http::problem::Code;
 use rstest::rstest;
 
 use crate::harness::{gateway, origin};
@@ -17,22 +18,44 @@ async fn a_body_over_the_limit_is_refused_before_any_claim(#[case] rest: &str) {
     let gateway = gateway(&origin).body_limit(10).run().await;
     let mut client = gateway.raw().await;
     client
-        .say(format!("POST /payments HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k\r\n{rest}"))
+        .say(format!(
+            "POST /payments HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k\r\n{rest}"
+        ))
         .await;
     let answers = client.answers(1).await;
     assert_eq!(answers[0].status, 413);
-    assert!(answers[0].message.body.contains("\"code\":\"body-too-large\""));
-    let status = gateway.get("/payments/by-idempotency-key/k/status").send().await;
+    assert!(
+        answers[0]
+            .message
+            .body
+            .contains("\"code\":\"body-too-large\"")
+    );
+    let status = gateway
+        .get("/payments/by-idempotency-key/k/status")
+        .send()
+        .await;
     assert_eq!((status.status, origin.begun()), (404, 0));
-    let answer = gateway.post("/payments", "k").body("0123456789").send().await;
-    assert_eq!((answer.status, answer.is_replay()), (200, false), "the limit itself is good");
+    let answer = gateway
+        .post("/payments", "k")
+        .body("0123456789")
+        .send()
+        .await;
+    assert_eq!(
+        (answer.status, answer.is_replay()),
+        (200, false),
+        "the limit itself is good"
+    );
 }
 
 #[tokio::test]
 async fn an_unprotected_body_has_no_limit() {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().body_limit(10).run().await;
-    let answer = gateway.ask("POST /payments").body("hello world").send().await;
+    let answer = gateway
+        .ask("POST /payments")
+        .body("hello world")
+        .send()
+        .await;
     assert_eq!((answer.status, origin.runs()), (200, 1));
 }
 
@@ -45,7 +68,9 @@ async fn a_body_that_does_not_come_is_given_up(#[case] key: &str) {
     let gateway = gateway(&origin).in_memory().body_deadline(SOON).run().await;
     let mut client = gateway.raw().await;
     client
-        .say(format!("POST /payments HTTP/1.1\r\nHost: a\r\n{key}Content-Length: 9\r\n\r\nhalf"))
+        .say(format!(
+            "POST /payments HTTP/1.1\r\nHost: a\r\n{key}Content-Length: 9\r\n\r\nhalf"
+        ))
         .await;
     let heard = client.hear_out().await;
     assert!(heard.starts_with("HTTP/1.1 400 "), "{heard}");
@@ -68,7 +93,11 @@ async fn a_malformed_target_is_refused_on_every_route(
 ) {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
-    let answer = gateway.ask(&format!("{method} {target}")).key("k").send().await;
+    let answer = gateway
+        .ask(&format!("{method} {target}"))
+        .key("k")
+        .send()
+        .await;
     assert_eq!(answer.problem(), (400, "bad-request".to_owned()));
     assert_eq!(origin.begun(), 0);
 }
@@ -82,10 +111,17 @@ async fn methods_that_no_proxy_should_pass_are_refused(#[case] what: &str) {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let mut client = gateway.raw().await;
-    client.say(format!("{what} HTTP/1.1\r\nHost: shop.example:80\r\n\r\n")).await;
+    client
+        .say(format!("{what} HTTP/1.1\r\nHost: shop.example:80\r\n\r\n"))
+        .await;
     let answers = client.answers(1).await;
     assert_eq!(answers[0].status, 405);
-    assert!(answers[0].message.body.contains("\"code\":\"method-not-allowed\""));
+    assert!(
+        answers[0]
+            .message
+            .body
+            .contains("\"code\":\"method-not-allowed\"")
+    );
     assert_eq!(origin.begun(), 0);
 }
 
@@ -112,11 +148,17 @@ async fn a_problem_says_all_that_a_program_needs() {
     let link = "<http://shop.example/.well-known/idempotency>; rel=\"describedby\"";
     assert_eq!(answer.header("link"), link);
     let problem = answer.json();
-    assert_eq!(problem["type"], "http://shop.example/.well-known/idempotency/problems/key-invalid");
+    assert_eq!(
+        problem["type"],
+        "http://shop.example/.well-known/idempotency/problems/key-invalid"
+    );
     assert_eq!(problem["status"], 400);
     assert_eq!(problem["instance"], "/payments");
     assert_eq!(problem["code"], "key-invalid");
-    assert_eq!((&problem["retryable"], &problem["safe_new_key"]), (&false.into(), &true.into()));
+    assert_eq!(
+        (&problem["retryable"], &problem["safe_new_key"]),
+        (&false.into(), &true.into())
+    );
     assert!(problem["title"].is_string() && problem["detail"].is_string());
 }
 
@@ -134,7 +176,38 @@ async fn the_page_behind_a_problem_is_there(#[case] what: &str, #[case] key: &st
     let link = problem["type"].as_str().unwrap();
     let path = link.strip_prefix("http://shop.example").unwrap();
     let page = gateway.get(path).send().await;
-    assert_eq!((page.status, page.header("content-type")), (200, "text/markdown; charset=utf-8"));
+    assert_eq!(
+        (page.status, page.header("content-type")),
+        (200, "text/markdown; charset=utf-8")
+    );
     assert!(page.text().contains(code), "{}", page.text());
     assert_eq!(origin.begun(), 0, "it is the gateway's own");
+}
+
+#[tokio::test]
+async fn every_problem_has_a_page() {
+    let origin = origin().run().await;
+    let gateway = gateway(&origin).in_memory().run().await;
+    for code in Code::ALL {
+        let word = code.as_str();
+        let path = format!("/.well-known/idempotency/problems/{word}");
+        let page = gateway.get(&path).send().await;
+        assert!(page.status == 200 && page.text().contains(word), "{word}");
+    }
+    assert_eq!(origin.begun(), 0);
+}
+
+#[tokio::test]
+async fn the_policy_that_a_problem_links_to_is_published() {
+    let origin = origin().run().await;
+    let gateway = gateway(&origin).in_memory().run().await;
+    let policy = gateway.get("/.well-known/idempotency").send().await;
+    assert_eq!(
+        (policy.status, policy.header("content-type")),
+        (200, "application/json")
+    );
+    let route = &policy.json()["routes"][0];
+    assert_eq!(route["policy"], "ACCEPTED");
+    assert_eq!(route["retention_seconds"], 24 * 60 * 60);
+    assert_eq!(origin.begun(), 0);
 }

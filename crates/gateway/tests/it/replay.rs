@@ -9,16 +9,31 @@ use crate::harness::{Reply, gateway, origin};
 
 #[tokio::test]
 async fn a_second_request_gets_the_first_answer_again() {
-    let origin = origin().reply(201, "paid").header("location", "/payments/1").run().await;
+    let origin = origin()
+        .reply(201, "paid")
+        .header("location", "/payments/1")
+        .run()
+        .await;
     let gateway = gateway(&origin).run().await;
     let first = gateway.post("/payments", "k").body("a").send().await;
     let again = gateway.post("/payments", "k").body("a").send().await;
 
-    assert_eq!((first.status, first.text(), first.is_replay()), (201, "paid", false));
-    assert_eq!((again.status, again.text(), again.is_replay()), (201, "paid", true));
+    assert_eq!(
+        (first.status, first.text(), first.is_replay()),
+        (201, "paid", false)
+    );
+    assert_eq!(
+        (again.status, again.text(), again.is_replay()),
+        (201, "paid", true)
+    );
     assert_eq!(again.header("cache-control"), "no-store");
     assert!(first.header("x-operation-id").starts_with("op_"));
-    for name in ["location", "x-operation-id", "idempotency-status", "idempotency-expires"] {
+    for name in [
+        "location",
+        "x-operation-id",
+        "idempotency-status",
+        "idempotency-expires",
+    ] {
         assert_ne!(first.header(name), "", "{name}");
         assert_eq!(first.header(name), again.header(name), "{name}");
     }
@@ -35,13 +50,20 @@ async fn a_reply_is_kept_for_the_time_that_its_class_says() {
     let day = Duration::from_secs(24 * 60 * 60);
     let expires: Timestamp = first.header("idempotency-expires").parse().unwrap();
     // What is written has whole milliseconds.
-    assert!(expires >= before + day - Duration::from_millis(1), "{expires}");
+    assert!(
+        expires >= before + day - Duration::from_millis(1),
+        "{expires}"
+    );
     assert!(expires <= Timestamp::now() + day, "{expires}");
 }
 
 #[tokio::test]
 async fn two_hundred_clients_with_one_key_run_once() {
-    let origin = origin().replying(|_, run| Reply::new(201, format!("run {run}"))).gated().run().await;
+    let origin = origin()
+        .replying(|_, run| Reply::new(201, format!("run {run}")))
+        .gated()
+        .run()
+        .await;
     let gateway = gateway(&origin).run().await;
     let clients: Vec<_> = (0..200)
         .map(|_| gateway.post("/payments", "k").body("a").spawn())
@@ -70,10 +92,17 @@ async fn a_different_request_is_refused_even_while_the_first_runs() {
     assert_eq!(first.await.unwrap().status, 201);
     let other = gateway.post("/payments", "k").body("b").send().await;
     assert_eq!(other.problem(), (422, "key-reused".to_owned()));
-    assert!(!other.text().contains("paid"), "nothing of the reply is told");
+    assert!(
+        !other.text().contains("paid"),
+        "nothing of the reply is told"
+    );
     assert_eq!(other.header("x-operation-id"), "", "nor of the operation");
     let again = gateway.post("/payments", "k").body("a").send().await;
-    assert_eq!((again.text(), origin.runs()), ("paid", 1), "the reply is not touched");
+    assert_eq!(
+        (again.text(), origin.runs()),
+        ("paid", 1),
+        "the reply is not touched"
+    );
 }
 
 #[rstest]
@@ -92,7 +121,15 @@ async fn json_is_compared_by_what_it_means(
 ) {
     let origin = origin().reply(201, "").run().await;
     let gateway = gateway(&origin).run().await;
-    assert_eq!(gateway.post("/payments", "k").json(first).send().await.status, 201);
+    assert_eq!(
+        gateway
+            .post("/payments", "k")
+            .json(first)
+            .send()
+            .await
+            .status,
+        201
+    );
     let again = gateway.post("/payments", "k").json(second).send().await;
     assert_eq!((again.status, origin.runs()), (status, 1));
 }
@@ -110,7 +147,11 @@ async fn target_and_content_type_are_compared_too(
     let origin = origin().reply(201, "").run().await;
     let gateway = gateway(&origin).run().await;
     let ask = |target: &str, content_type: &str| {
-        gateway.post(target, "k").header("content-type", content_type).body("a").send()
+        gateway
+            .post(target, "k")
+            .header("content-type", content_type)
+            .body("a")
+            .send()
     };
     assert_eq!(ask("/payments?a=1&b=2", "text/plain").await.status, 201);
     assert_eq!(ask(target, content_type).await.status, status);
@@ -119,13 +160,19 @@ async fn target_and_content_type_are_compared_too(
 
 #[tokio::test]
 async fn a_key_is_independent_on_another_path_and_method() {
-    let origin = origin().replying(|_, run| Reply::new(200, format!("run {run}"))).run().await;
+    let origin = origin()
+        .replying(|_, run| Reply::new(200, format!("run {run}")))
+        .run()
+        .await;
     let gateway = gateway(&origin).run().await;
     let asks = ["POST /payments", "PATCH /payments", "POST /refunds"];
     for round in 0..2 {
         for (run, what) in (1..).zip(asks) {
             let answer = gateway.ask(what).key("k").body("a").send().await;
-            assert_eq!((answer.text(), answer.is_replay()), (format!("run {run}").as_str(), round == 1));
+            assert_eq!(
+                (answer.text(), answer.is_replay()),
+                (format!("run {run}").as_str(), round == 1)
+            );
         }
     }
     assert_eq!(origin.runs(), 3);
@@ -136,7 +183,9 @@ async fn another_token_is_another_request() {
     let origin = origin().reply(201, "a secret").run().await;
     let gateway = gateway(&origin).run().await;
     let ask = |token: &str| {
-        let ask = gateway.post("/payments", "k").header("authorization", token);
+        let ask = gateway
+            .post("/payments", "k")
+            .header("authorization", token);
         ask.body("a").send()
     };
     assert_eq!(ask("Bearer one").await.text(), "a secret");

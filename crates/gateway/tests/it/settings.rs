@@ -47,5 +47,8 @@ async fn a_port_that_is_taken_is_named() {
     let (mut settings, _directory) = gateway_to("http://127.0.0.1:1").settings();
     settings.listen = address.to_string();
     let error = Gateway::start(settings).await.err().unwrap().to_string();
-    assert!(error.starts_with(&format!("cannot listen on {address}: ")), "{error}");
+    assert!(
+        error.starts_with(&format!("cannot listen on {address}: ")),
+        "{error}"
+    );
 }

@@ -5,7 +5,10 @@ use rstest::rstest;
 use crate::harness::{Answer, Ask, OriginBuilder, gateway_to, origin};
 
 fn summed() -> OriginBuilder {
-    origin().reply(201, "paid").trailer("x-checksum", "7").trailer("x-rows", "1")
+    origin()
+        .reply(201, "paid")
+        .trailer("x-checksum", "7")
+        .trailer("x-rows", "1")
 }
 
 #[derive(Clone, Copy)]
@@ -41,8 +44,16 @@ async fn trailers_pass_and_are_replayed(#[case] client: Protocol, #[case] upstre
 
 fn check(answer: &Answer) {
     assert_eq!((answer.status, answer.text()), (201, "paid"));
-    let trailer = |name: &str| answer.trailers.get(name).map(|value| value.to_str().unwrap());
-    assert_eq!((trailer("x-checksum"), trailer("x-rows")), (Some("7"), Some("1")));
+    let trailer = |name: &str| {
+        answer
+            .trailers
+            .get(name)
+            .map(|value| value.to_str().unwrap())
+    };
+    assert_eq!(
+        (trailer("x-checksum"), trailer("x-rows")),
+        (Some("7"), Some("1"))
+    );
 }
 
 #[tokio::test]

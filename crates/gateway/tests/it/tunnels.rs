@@ -22,11 +22,18 @@ async fn an_upgrade_tunnels_bytes_both_ways() {
         .await;
     let head = client.hear("\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
-    assert!(head.contains("upgrade: websocket") && head.contains("sec-websocket-accept: yes"), "{head}");
+    assert!(
+        head.contains("upgrade: websocket") && head.contains("sec-websocket-accept: yes"),
+        "{head}"
+    );
     client.say(b"hello\0").await;
     assert_eq!(client.hear("\0").await, "HELLO\0");
     client.say(b"GET / HTTP/1.1\r\n\r\n").await;
-    assert_eq!(client.hear("\r\n\r\n").await, "GET / HTTP/1.1\r\n\r\n", "whatever they are");
+    assert_eq!(
+        client.hear("\r\n\r\n").await,
+        "GET / HTTP/1.1\r\n\r\n",
+        "whatever they are"
+    );
 }
 
 /// Once a head asked for another protocol, the bytes after it are no longer
@@ -54,7 +61,11 @@ async fn an_upgrade_that_is_not_granted_closes_the_connection(
     let heard = client.hear_out().await;
     assert!(heard.starts_with(&format!("HTTP/1.1 {status} ")), "{heard}");
     assert_eq!(heard.matches("HTTP/1.1 ").count(), 1, "{heard}");
-    assert!(origin.ledger().iter().all(|seen| seen.target() == "/chat"), "{:?}", origin.ledger());
+    assert!(
+        origin.ledger().iter().all(|seen| seen.target() == "/chat"),
+        "{:?}",
+        origin.ledger()
+    );
 }
 
 #[tokio::test]
@@ -87,7 +98,10 @@ async fn an_upgrade_to_http2_is_never_passed_on() {
         )
         .await;
     let heard = client.hear_out().await;
-    assert!(heard.starts_with("HTTP/1.1 200 ") && heard.ends_with("ok"), "{heard}");
+    assert!(
+        heard.starts_with("HTTP/1.1 200 ") && heard.ends_with("ok"),
+        "{heard}"
+    );
     let seen = origin.only();
     for name in ["upgrade", "connection", "http2-settings"] {
         assert!(seen.headers(name).is_empty(), "{}", seen.head);
@@ -112,7 +126,9 @@ async fn the_body_of_a_request_to_upgrade_is_forwarded_with_it() {
 
 #[tokio::test]
 async fn a_protocol_that_nobody_asked_for_is_not_switched_to() {
-    let origin = raw_origin("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n").await;
+    let origin =
+        raw_origin("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n")
+            .await;
     let gateway = gateway_to(&origin.url()).in_memory().run().await;
     let answer = gateway.get("/payments").send().await;
     assert_eq!(answer.problem(), (504, "outcome-unknown".to_owned()));

@@ -28,7 +28,11 @@ async fn a_client_that_does_not_want_to_wait_is_told_at_once() {
     let gateway = gateway(&origin).run().await;
     let first = gateway.post("/payments", "k").spawn();
     origin.called(1).await;
-    let second = gateway.post("/payments", "k").header("prefer", "wait=0").send().await;
+    let second = gateway
+        .post("/payments", "k")
+        .header("prefer", "wait=0")
+        .send()
+        .await;
     assert_eq!(second.problem(), (409, "in-progress".to_owned()));
     assert_eq!(second.header("retry-after"), "1");
     assert_eq!(second.header("idempotency-status"), "processing");
@@ -64,7 +68,10 @@ async fn a_class_may_answer_202_with_the_place_to_ask() {
     let first = gateway.post("/payments", "k").spawn();
     origin.called(1).await;
     let second = gateway.post("/payments", "k").send().await;
-    assert_eq!((second.status, second.header("location")), (202, "/payments/by-idempotency-key/k/status"));
+    assert_eq!(
+        (second.status, second.header("location")),
+        (202, "/payments/by-idempotency-key/k/status")
+    );
     let status = gateway.get(second.header("location")).send().await;
     assert_eq!(status.json()["state"], "running");
     origin.open();
@@ -73,7 +80,11 @@ async fn a_class_may_answer_202_with_the_place_to_ask() {
 
 #[tokio::test]
 async fn a_release_while_sixty_wait_is_one_run_that_all_are_told_of() {
-    let origin = origin().replying(|_, run| Reply::new(503, format!("run {run}"))).gated().run().await;
+    let origin = origin()
+        .replying(|_, run| Reply::new(503, format!("run {run}")))
+        .gated()
+        .run()
+        .await;
     let gateway = gateway(&origin).run().await;
     let clients = sixty_and_one(&gateway).await;
     origin.open();
@@ -110,7 +121,10 @@ async fn a_waiter_that_goes_disturbs_nobody() {
     let gateway = gateway(&origin).run().await;
     let first = gateway.post("/payments", "k").spawn();
     origin.called(1).await;
-    let (gone, stays) = (gateway.post("/payments", "k").spawn(), gateway.post("/payments", "k").spawn());
+    let (gone, stays) = (
+        gateway.post("/payments", "k").spawn(),
+        gateway.post("/payments", "k").spawn(),
+    );
     gateway.waiting(2).await;
     gone.abort();
     gateway.waiting(1).await;
@@ -121,7 +135,9 @@ async fn a_waiter_that_goes_disturbs_nobody() {
 
 /// One that runs and sixty that wait for it.
 async fn sixty_and_one(gateway: &Running) -> Vec<JoinHandle<Answer>> {
-    let clients = (0..61).map(|_| gateway.post("/payments", "k").spawn()).collect();
+    let clients = (0..61)
+        .map(|_| gateway.post("/payments", "k").spawn())
+        .collect();
     gateway.waiting(60).await;
     clients
 }

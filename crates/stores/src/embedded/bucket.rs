@@ -15,6 +15,7 @@ use std::time::Duration;
 use onceward_core::clock::Timestamp;
 
 use super::filter::Filter;
+use super::index::Tail;
 use super::sql;
 
 /// About a second: nothing is gained by finer buckets.
@@ -74,8 +75,11 @@ pub(super) struct Kept {
     pub(super) ends: Ends,
     /// Which keys may be in it.
     pub(super) filter: Filter,
+    /// Where the newest of them lie.
+    pub(super) tail: Tail,
     rows: AtomicU64,
     first_over_ms: AtomicU64,
+    sealed: AtomicU64,
     pub(super) table: String,
     pub(super) create: String,
     pub(super) insert: String,
@@ -83,8 +87,12 @@ pub(super) struct Kept {
     pub(super) delete: String,
     pub(super) list: String,
     pub(super) count: String,
-    pub(super) prefixes: String,
-    pub(super) unindex: String,
+    pub(super) read_tail: String,
+    pub(super) index_insert: String,
+    pub(super) index_find: String,
+    pub(super) index_read: String,
+    pub(super) index_sweep: String,
+    pub(super) index_drop: String,
     pub(super) restore_request: String,
     pub(super) sweep: String,
     pub(super) drop: String,
@@ -95,9 +103,12 @@ impl Kept {
     pub(super) fn new(ends: Ends, tally: Tally, filter: Filter) -> Self {
         let name = |template: &str| template.replace("{ends}", &ends.0.to_string());
         let table = name("kept_{ends}");
+        let index = name("index_{ends}");
         Self {
             ends,
             filter,
+            tail: Tail::default(),
+            sealed: AtomicU64::new(tally.sealed),
             rows: AtomicU64::new(tally.rows),
             first_over_ms: AtomicU64::new(tally.first_over_ms),
             create: name(sql::KEPT),
@@ -106,8 +117,12 @@ impl Kept {
             delete: name(sql::KEPT_DELETE),
             list: sql::LIST.replace("{table}", &table),
             count: name(sql::KEPT_COUNT),
-            prefixes: name(sql::KEPT_PREFIXES),
-            unindex: name(sql::KEPT_UNINDEX),
+            read_tail: name(sql::KEPT_TAIL),
+            index_insert: name(sql::INDEX_INSERT),
+            index_find: name(sql::INDEX_FIND),
+            index_read: name(sql::INDEX_READ),
+            index_sweep: sql::SWEEP_ROWS.replace("{table}", &index),
+            index_drop: sql::DROP.replace("{table}", &index),
             restore_request: name(sql::KEPT_RESTORE_REQUEST),
             sweep: sql::SWEEP_ROWS.replace("{table}", &table),
             drop: sql::DROP.replace("{table}", &table),
@@ -120,6 +135,7 @@ impl Kept {
         Tally {
             rows: self.rows.load(Ordering::Relaxed),
             first_over_ms: self.first_over_ms.load(Ordering::Relaxed),
+            sealed: self.sealed.load(Ordering::Relaxed),
         }
     }
 
@@ -128,6 +144,7 @@ impl Kept {
         self.rows.store(tally.rows, Ordering::Relaxed);
         self.first_over_ms
             .store(tally.first_over_ms, Ordering::Relaxed);
+        self.sealed.store(tally.sealed, Ordering::Relaxed);
     }
 
     /// How much of it is over.
@@ -149,6 +166,8 @@ pub(super) struct Tally {
     pub(super) rows: u64,
     /// When the first of them is over, or earlier.
     pub(super) first_over_ms: u64,
+    /// The last row that is in its index.
+    pub(super) sealed: u64,
 }
 
 impl Tally {
@@ -157,6 +176,7 @@ impl Tally {
         Self {
             rows: 0,
             first_over_ms: ends.0,
+            sealed: 0,
         }
     }
 
@@ -165,6 +185,7 @@ impl Tally {
         Self {
             rows: self.rows + 1,
             first_over_ms: self.first_over_ms.min(over.unix_ms()),
+            ..self
         }
     }
 

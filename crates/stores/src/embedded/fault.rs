@@ -27,6 +27,9 @@ pub(super) enum Fault {
     /// The bytes of a record are damaged, or of a later version.
     #[error(transparent)]
     Record(#[from] WireError),
+    /// A leaf of an index is damaged, and with it every key that it may hold.
+    #[error("the index that leads to this record is damaged")]
+    Index,
     /// The record of an open operation was found damaged at the start.
     #[error("its record was found damaged when the store was opened")]
     Lost,
@@ -52,7 +55,15 @@ impl Fault {
 
     /// Whether the transaction around the step cannot be trusted any more.
     pub(super) fn spoils_transaction(&self) -> bool {
-        !matches!(self, Self::Unreadable(_) | Self::Record(_) | Self::Lost)
+        !self.is_damage()
+    }
+
+    /// Whether it is of one record alone.
+    pub(super) fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::Unreadable(_) | Self::Record(_) | Self::Index | Self::Lost
+        )
     }
 
     /// Whether no later step may succeed.
@@ -77,8 +88,8 @@ impl From<rusqlite::Error> for Fault {
 impl From<Fault> for StoreError {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Unreadable(_) | Fault::Record(_) | Fault::Lost => Self::Damaged(fault.into()),
-            _ => Self::Unavailable(fault.into()),
+            fault if fault.is_damage() => Self::Damaged(fault.into()),
+            fault => Self::Unavailable(fault.into()),
         }
     }
 }

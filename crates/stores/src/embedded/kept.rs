@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use onceward_core::clock::{Clock, Timestamp};
+use onceward_core::clock::Timestamp;
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Answer, Record, Reply, State};
 use onceward_core::wire;
@@ -14,6 +14,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::bucket::{Buckets, Ends, Kept};
 use super::fault::{Fault, Step};
+use super::index;
 
 /// What is looked for.
 #[derive(Clone, Copy)]
@@ -59,16 +60,11 @@ pub(super) fn find(
     db: &Connection,
     buckets: &Buckets,
     wanted: Wanted,
-    clock: &dyn Clock,
+    now: Timestamp,
 ) -> Step<Option<Found>> {
     let mut newest: Option<Found> = None;
-    for bucket in buckets.maybe_with(wanted.prefix(), clock.now()) {
-        let found = match find_in(db, buckets, &bucket, wanted, clock) {
-            // It was dropped between the look at the list and the read.
-            Err(_) if bucket.ends.is_over(clock.now()) => None,
-            found => found?,
-        };
-        if let Some(found) = found
+    for bucket in buckets.maybe_with(wanted.prefix(), now) {
+        if let Some(found) = find_in(db, buckets, &bucket, wanted, now)?
             && newest.as_ref().is_none_or(|newest| newest.row < found.row)
         {
             newest = Some(found);
@@ -82,47 +78,68 @@ fn find_in(
     buckets: &Buckets,
     bucket: &Arc<Kept>,
     wanted: Wanted,
-    clock: &dyn Clock,
+    now: Timestamp,
 ) -> Step<Option<Found>> {
-    let mut statement = db.prepare_cached(&bucket.find).map_err(Fault::of_read)?;
-    let mut rows = statement
-        .query([wanted.prefix().cast_signed()])
-        .map_err(Fault::of_read)?;
-    while let Some(row) = rows.next().map_err(Fault::of_read)? {
-        let found = read(db, buckets, bucket, row, clock)?;
-        if wanted.is(&found.record) {
+    for row in rows_like(db, bucket, wanted.prefix())? {
+        let found = read(db, buckets, bucket, row, now)?;
+        if let Some(found) = found.filter(|found| wanted.is(&found.record)) {
             return Ok(Some(found));
         }
     }
     Ok(None)
 }
 
+/// The rows that may hold a digest with this prefix, the newest first.
+fn rows_like(db: &Connection, bucket: &Kept, prefix: u64) -> Step<Vec<u64>> {
+    // The tail first: a row that is sealed in between is then found twice, not never.
+    let mut like = bucket.tail.rows(prefix);
+    let mut statement = db
+        .prepare_cached(&bucket.index_find)
+        .map_err(Fault::of_read)?;
+    let mut leaves = statement
+        .query(index::leaf_ids(prefix))
+        .map_err(Fault::of_read)?;
+    while let Some(leaf) = leaves.next().map_err(Fault::of_read)? {
+        let entries = index::decode(blob(leaf, 0)?.unwrap_or_default())?;
+        like.extend(
+            entries
+                .filter(|entry| entry.0 == prefix)
+                .map(|entry| entry.1),
+        );
+    }
+    like.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(like)
+}
+
+/// The record in this row; nothing if it was purged, or never committed.
 fn read(
     db: &Connection,
     buckets: &Buckets,
     bucket: &Arc<Kept>,
-    row: &Row<'_>,
-    clock: &dyn Clock,
-) -> Step<Found> {
-    let id: i64 = row.get(0).map_err(Fault::of_read)?;
-    let replied: Option<i64> = row.get(1).map_err(Fault::of_read)?;
+    row: u64,
+    now: Timestamp,
+) -> Step<Option<Found>> {
+    let id = row.cast_signed();
+    let mut statement = db.prepare_cached(&bucket.find).map_err(Fault::of_read)?;
+    let mut rows = statement.query([id]).map_err(Fault::of_read)?;
+    let Some(columns) = rows.next().map_err(Fault::of_read)? else {
+        return Ok(None);
+    };
+    let replied: Option<i64> = columns.get(0).map_err(Fault::of_read)?;
     let replied = replied.map(|ends| Ends(ends.cast_unsigned()));
     let reply = match replied {
-        Some(ends) => match read_apart(db, buckets, ends, id) {
-            Err(_) if ends.is_over(clock.now()) => None,
-            reply => reply?,
-        },
-        None => blob(row, 3)?.map(wire::decode_reply).transpose()?,
+        Some(ends) => read_apart(db, buckets, ends, id)?,
+        None => blob(columns, 2)?.map(wire::decode_reply).transpose()?,
     };
-    let bytes = blob(row, 2)?.unwrap_or_default();
+    let bytes = blob(columns, 1)?.unwrap_or_default();
     let mut record = wire::decode_record(bytes, || Ok(reply.map(Arc::new)))?;
-    mark_expired(&mut record, clock.now());
-    Ok(Found {
+    mark_expired(&mut record, now);
+    Ok(Some(Found {
         bucket: bucket.clone(),
-        row: id.cast_unsigned(),
+        row,
         replied,
         record: Arc::new(record),
-    })
+    }))
 }
 
 /// The reply in a bucket of its own; nothing once that is gone.

@@ -63,8 +63,11 @@ impl Ledger {
         }
     }
 
-    /// Leaves one whole file behind, with no log beside it.
-    pub(super) fn close(self) -> Step<()> {
+    /// Leaves one whole file behind, with no log beside it, and no tails to read.
+    pub(super) fn close(mut self) -> Step<()> {
+        let tails = with_tails(&self.buckets, |_| true);
+        self.transaction()?;
+        self.seal_and_commit(&tails)?;
         drop(self.checkpointer);
         self.db.query_row(sql::CHECKPOINT_ALL, [], |_| Ok(()))?;
         Ok(())
@@ -166,6 +169,7 @@ impl Ledger {
             self.insert_kept_row(&bucket, row, record, Some(apart), None, None)?;
         }
         bucket.filter.add(record.digest.prefix());
+        bucket.tail.add(record.digest.prefix(), row);
         self.count(&bucket, bucket.tally().with(forgotten));
         Ok(())
     }
@@ -233,11 +237,9 @@ impl Ledger {
         let Some(bucket) = first.filter(|bucket| bucket.ends.is_over(now)) else {
             return Ok(None);
         };
-        // Without the index rows go page by page, not each by a search of its own.
-        self.write(&bucket.unindex, [])?;
         let swept = self.write(&bucket.sweep, [limit as i64])?;
         self.count(&bucket, bucket.tally().without(swept as u64));
-        if swept < limit {
+        if swept == 0 && self.write(&bucket.index_sweep, [limit as i64])? == 0 {
             self.drop_kept(bucket)?;
         }
         Ok(Some(swept))
@@ -251,7 +253,7 @@ impl Ledger {
             return Ok(None);
         };
         let swept = self.write(&bucket.sweep, [limit as i64])?;
-        if swept < limit {
+        if swept == 0 {
             self.drop_reply(bucket)?;
         }
         Ok(Some(swept))
@@ -263,14 +265,45 @@ impl Ledger {
         let Some(open) = self.open.take() else {
             return Ok(());
         };
-        let committed = self.count_and_commit(&open);
+        let seals = seals_due(&self.buckets, &open);
+        self.open = Some(open);
+        let committed = self.seal_and_commit(&seals);
         if committed.is_err() {
-            self.open = Some(open);
             self.roll_back();
-        } else {
-            self.checkpointer.count(open.rows);
+            return committed;
         }
-        committed
+        for bucket in seals {
+            bucket.tail.forget(bucket.tally().sealed);
+        }
+        let open = self.open.take();
+        self.checkpointer.count(open.map_or(0, |open| open.rows));
+        Ok(())
+    }
+
+    fn seal_and_commit(&mut self, seals: &[Arc<Kept>]) -> Step<()> {
+        for bucket in seals {
+            self.seal(bucket)?;
+        }
+        match &self.open {
+            Some(open) => self.count_and_commit(open),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the tail of a bucket into its index.
+    fn seal(&mut self, bucket: &Arc<Kept>) -> Step<()> {
+        for (id, entries) in bucket.tail.leaves(self.last) {
+            self.write(&bucket.index_insert, params![id, entries])?;
+        }
+        let sealed = self.last;
+        self.count(
+            bucket,
+            Tally {
+                sealed,
+                ..bucket.tally()
+            },
+        );
+        Ok(())
     }
 
     fn count_and_commit(&self, open: &Transaction) -> Step<()> {
@@ -282,6 +315,7 @@ impl Ledger {
                 bucket.ends.0.cast_signed(),
                 tally.rows.cast_signed(),
                 tally.first_over_ms.cast_signed(),
+                tally.sealed.cast_signed(),
             ])?;
         }
         fail::fail_point!("store-before-commit", |_| std::process::abort());
@@ -360,6 +394,7 @@ impl Ledger {
 
     fn drop_kept(&mut self, bucket: Arc<Kept>) -> Step<()> {
         self.drop_bucket(Family::Kept, bucket.ends, &bucket.drop)?;
+        self.db.execute_batch(&bucket.index_drop)?;
         self.buckets.remove_kept(bucket.ends);
         self.transaction()?.kept_dropped.push(bucket);
         Ok(())
@@ -406,6 +441,25 @@ impl Ledger {
             ..Transaction::default()
         }))
     }
+}
+
+/// The buckets whose tails are to be sealed with this transaction: the long
+/// ones, and where a new bucket takes over those of the buckets before it.
+fn seals_due(buckets: &Buckets, open: &Transaction) -> Vec<Arc<Kept>> {
+    if let Some(newest) = open.kept_made.iter().max() {
+        return with_tails(buckets, |bucket| bucket.ends < *newest);
+    }
+    let touched = open.tallies_before.values().map(|(bucket, _)| bucket);
+    touched
+        .filter(|bucket| bucket.tail.is_long())
+        .cloned()
+        .collect()
+}
+
+fn with_tails(buckets: &Buckets, wanted: impl Fn(&Kept) -> bool) -> Vec<Arc<Kept>> {
+    let kept = buckets.kept();
+    let tails = kept.values().filter(|bucket| !bucket.tail.is_empty());
+    tails.filter(|bucket| wanted(bucket)).cloned().collect()
 }
 
 /// When a finished operation's key is forgotten, as SQLite counts.

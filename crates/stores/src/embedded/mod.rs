@@ -19,6 +19,7 @@ mod fault;
 mod file;
 mod filter;
 mod hot;
+mod index;
 mod kept;
 mod ledger;
 mod mirror;
@@ -177,7 +178,12 @@ impl EmbeddedStore {
         if !self.shared.buckets.may_hold(wanted.prefix(), now) {
             return Ok(None);
         }
-        self.readers.find(wanted).await
+        match self.readers.find(wanted).await {
+            // A bucket may be listed before it is committed, or be dropped just
+            // now. What a reader cannot tell, the writer can.
+            Err(fault) if !fault.is_damage() => Ok(None),
+            found => found,
+        }
     }
 
     async fn look_up(&self, wanted: Wanted) -> Result<Option<Arc<Record>>, StoreError> {

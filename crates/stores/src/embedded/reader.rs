@@ -42,7 +42,7 @@ impl Readers {
     pub(super) async fn find(&self, wanted: Wanted) -> Step<Option<Arc<Record>>> {
         self.read(move |db, shared| {
             let round = shared.hot.round();
-            let found = kept::find(db, &shared.buckets, wanted, &*shared.clock)?;
+            let found = kept::find(db, &shared.buckets, wanted, shared.clock.now())?;
             let record = found.map(|found| found.record);
             // A reply that went early is for the file to tell, every time.
             if let Some(record) = &record
@@ -79,6 +79,9 @@ impl Readers {
 
     async fn count(&self, bucket: Arc<Kept>, now: Timestamp) -> Step<u64> {
         self.read(move |db, _| {
+            if !has_table(db, &bucket.table)? {
+                return Ok(0);
+            }
             let mut statement = db.prepare_cached(&bucket.count)?;
             let now = now.unix_ms().cast_signed();
             let count: i64 = statement.query_row([now], |row| row.get(0))?;

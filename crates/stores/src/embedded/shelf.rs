@@ -369,8 +369,7 @@ impl Shelf {
     }
 
     fn find_kept(&self, wanted: Wanted) -> Step<Option<Found>> {
-        let Shared { buckets, clock, .. } = &*self.shared;
-        kept::find(self.ledger.db(), buckets, wanted, &**clock)
+        kept::find(self.ledger.db(), &self.shared.buckets, wanted, self.now())
     }
 
     /// The present step looks at all open operations.

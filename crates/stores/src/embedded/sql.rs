@@ -30,9 +30,12 @@ pub(super) const KEPT_INSERT: &str = include_str!("sql/kept_insert.sql");
 pub(super) const KEPT_FIND: &str = include_str!("sql/kept_find.sql");
 pub(super) const KEPT_DELETE: &str = include_str!("sql/kept_delete.sql");
 pub(super) const KEPT_COUNT: &str = include_str!("sql/kept_count.sql");
-pub(super) const KEPT_PREFIXES: &str = include_str!("sql/kept_prefixes.sql");
-pub(super) const KEPT_UNINDEX: &str = include_str!("sql/kept_unindex.sql");
+pub(super) const KEPT_TAIL: &str = include_str!("sql/kept_tail.sql");
 pub(super) const KEPT_RESTORE_REQUEST: &str = include_str!("sql/kept_restore_request.sql");
+
+pub(super) const INDEX_INSERT: &str = include_str!("sql/index_insert.sql");
+pub(super) const INDEX_FIND: &str = include_str!("sql/index_find.sql");
+pub(super) const INDEX_READ: &str = include_str!("sql/index_read.sql");
 
 pub(super) const REPLY: &str = include_str!("sql/reply.sql");
 pub(super) const REPLY_INSERT: &str = include_str!("sql/reply_insert.sql");

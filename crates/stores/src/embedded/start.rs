@@ -21,11 +21,8 @@ use super::filter::Filter;
 use super::ledger::Ledger;
 use super::mirror::{Live, Mirror};
 use super::shelf::Shelf;
-use super::{Shared, file, sql};
+use super::{Shared, file, index, sql};
 use crate::OpenError;
-
-/// Every how many keys the filling asks whether it should stop.
-const KEYS_PER_LOOK: u64 = 4096;
 
 /// Reads what the writer holds in memory, and lets go of earlier leases.
 pub(super) fn load(
@@ -50,10 +47,24 @@ pub(super) fn load(
 fn load_buckets(db: &Connection, buckets: &Buckets) -> Step<()> {
     for (ends, tally) in read_buckets(db, Family::Kept)? {
         let bucket = Kept::new(ends, tally, Filter::unread(tally.rows));
+        load_tail(db, &bucket)?;
         buckets.add_kept(Arc::new(bucket));
     }
     for (ends, _) in read_buckets(db, Family::Reply)? {
         buckets.add_reply(Arc::new(Reply::new(ends)));
+    }
+    Ok(())
+}
+
+/// The rows that are in no leaf yet.
+fn load_tail(db: &Connection, bucket: &Kept) -> Step<()> {
+    let mut statement = db.prepare(&bucket.read_tail)?;
+    let mut rows = statement.query([bucket.tally().sealed.cast_signed()])?;
+    while let Some(row) = rows.next()? {
+        let id: i64 = row.get(0)?;
+        let prefix: i64 = row.get(1)?;
+        bucket.filter.add(prefix.cast_unsigned());
+        bucket.tail.add(prefix.cast_unsigned(), id.cast_unsigned());
     }
     Ok(())
 }
@@ -64,9 +75,11 @@ fn read_buckets(db: &Connection, family: Family) -> Step<Vec<(Ends, Tally)>> {
         let ends: i64 = row.get(0)?;
         let rows: i64 = row.get(1)?;
         let first: i64 = row.get(2)?;
+        let sealed: i64 = row.get(3)?;
         let tally = Tally {
             rows: rows.cast_unsigned(),
             first_over_ms: first.cast_unsigned(),
+            sealed: sealed.cast_unsigned(),
         };
         Ok((Ends(ends.cast_unsigned()), tally))
     })?;
@@ -163,17 +176,21 @@ fn fill(db: &Connection, shared: &Shared, stop: &AtomicBool) {
     }
 }
 
-/// Rows that the writer adds meanwhile it also adds to the filter by itself.
+/// Reads the leaves. What the tail has was added when that was read, and what
+/// the writer seals meanwhile it has added by itself.
 fn fill_one(db: &Connection, bucket: &Kept, stop: &AtomicBool) -> Step<()> {
-    let mut statement = db.prepare(&bucket.prefixes).map_err(Fault::of_read)?;
+    let mut statement = db.prepare(&bucket.index_read).map_err(Fault::of_read)?;
     let mut rows = statement.query([]).map_err(Fault::of_read)?;
-    let mut keys = 0;
     while let Some(row) = rows.next().map_err(Fault::of_read)? {
-        let prefix: i64 = row.get(0).map_err(Fault::of_read)?;
-        bucket.filter.add(prefix.cast_unsigned());
-        keys += 1;
-        if keys % KEYS_PER_LOOK == 0 && stop.load(Ordering::Relaxed) {
+        if stop.load(Ordering::Relaxed) {
             return Ok(());
+        }
+        let leaf = row.get_ref(0).map_err(Fault::of_read)?;
+        let leaf = leaf
+            .as_blob()
+            .map_err(|error| Fault::of_read(error.into()))?;
+        for (prefix, _) in index::decode(leaf)? {
+            bucket.filter.add(prefix);
         }
     }
     bucket.filter.complete();

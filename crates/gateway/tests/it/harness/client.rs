@@ -102,7 +102,10 @@ impl Ask {
             tasks.spawn(connection);
             sender.send_request(self.request).await?
         };
-        Ok(Answering { response, _tasks: tasks })
+        Ok(Answering {
+            response,
+            _tasks: tasks,
+        })
     }
 }
 
@@ -133,6 +136,17 @@ impl Answering {
     pub(crate) async fn next(&mut self) -> Option<Result<Bytes, hyper::Error>> {
         let frame = self.response.body_mut().frame().await?;
         Some(frame.map(|frame| frame.into_data().unwrap_or_default()))
+    }
+
+    /// Whether the body ends here, as it should. HTTP/2 may say so with a piece
+    /// of nothing.
+    pub(crate) async fn ends(&mut self) -> bool {
+        loop {
+            match self.next().await {
+                Some(Ok(piece)) if piece.is_empty() => {}
+                other => return other.is_none(),
+            }
+        }
     }
 
     /// The next piece of the body, as text.

@@ -46,13 +46,19 @@ impl GatewayBuilder {
     /// With its store in this directory, which stays.
     pub(crate) fn directory(mut self, directory: &Path) -> Self {
         self.settings.store = store_in(directory);
-        Self { directory: None, ..self }
+        Self {
+            directory: None,
+            ..self
+        }
     }
 
     /// With a store in memory, where the store does not matter.
     pub(crate) fn in_memory(mut self) -> Self {
         self.settings.store = "memory:".to_owned();
-        Self { directory: None, ..self }
+        Self {
+            directory: None,
+            ..self
+        }
     }
 
     pub(crate) fn class(mut self, class: Class) -> Self {
@@ -125,7 +131,9 @@ impl Running {
 
     /// Asks the admin listener.
     pub(crate) async fn admin(&self, path: &str) -> Answer {
-        Ask::new(self.gateway.admin(), &format!("GET {path}")).send().await
+        Ask::new(self.gateway.admin(), &format!("GET {path}"))
+            .send()
+            .await
     }
 
     pub(crate) fn admin_address(&self) -> SocketAddr {

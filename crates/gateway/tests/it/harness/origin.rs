@@ -84,7 +84,10 @@ impl Reply {
             return self.head().map(|()| full(self.body.clone()));
         }
         let (mut sender, body) = Channel::<Bytes, BoxError>::new(2);
-        for frame in [Frame::data(self.body.clone()), Frame::trailers(self.trailers.clone())] {
+        for frame in [
+            Frame::data(self.body.clone()),
+            Frame::trailers(self.trailers.clone()),
+        ] {
             sender.try_send(frame).unwrap();
         }
         self.head().map(|()| boxed(body))
@@ -144,45 +147,68 @@ impl OriginBuilder {
     pub(crate) fn trailer(self, name: &'static str, value: &'static str) -> Self {
         let mut this = self.header("trailer", name);
         let name = HeaderName::from_static(name);
-        this.reply.trailers.append(name, HeaderValue::from_static(value));
+        this.reply
+            .trailers
+            .append(name, HeaderValue::from_static(value));
         this
     }
 
     /// Replies by what was asked; the number counts the runs from 1.
-    pub(crate) fn replying(self, answers: impl Fn(&Seen, usize) -> Reply + Send + Sync + 'static) -> Self {
+    pub(crate) fn replying(
+        self,
+        answers: impl Fn(&Seen, usize) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         let answers: Option<Arc<Answers>> = Some(Arc::new(answers));
         Self { answers, ..self }
     }
 
     /// Reads the request and closes the connection without a word.
     pub(crate) fn hanging_up(self) -> Self {
-        Self { manner: Manner::HangUp, ..self }
+        Self {
+            manner: Manner::HangUp,
+            ..self
+        }
     }
 
     /// Sends the head of the reply, then what [`Origin::emit`] is given.
     pub(crate) fn streaming(self) -> Self {
-        Self { manner: Manner::Stream, ..self }
+        Self {
+            manner: Manner::Stream,
+            ..self
+        }
     }
 
     /// Answers with the bulk.
     pub(crate) fn bulky(self) -> Self {
-        Self { manner: Manner::Bulk, ..self }
+        Self {
+            manner: Manner::Bulk,
+            ..self
+        }
     }
 
     /// Gives back each piece of a body as it comes.
     pub(crate) fn echoing(self) -> Self {
-        Self { manner: Manner::Echo, ..self }
+        Self {
+            manner: Manner::Echo,
+            ..self
+        }
     }
 
     /// Does not look at a request's body before [`Origin::open`], and keeps
     /// only its hash.
     pub(crate) fn hashing_when_open(self) -> Self {
-        Self { hashing: true, ..self }
+        Self {
+            hashing: true,
+            ..self
+        }
     }
 
     /// Answers only after [`Origin::open`], one request for each.
     pub(crate) fn gated(self) -> Self {
-        Self { gated: true, ..self }
+        Self {
+            gated: true,
+            ..self
+        }
     }
 
     pub(crate) async fn run(self) -> Origin {
@@ -195,7 +221,11 @@ impl OriginBuilder {
     }
 
     fn run_on(self, listener: TcpListener) -> Origin {
-        let permits = if self.gated { 0 } else { Semaphore::MAX_PERMITS };
+        let permits = if self.gated {
+            0
+        } else {
+            Semaphore::MAX_PERMITS / 2
+        };
         let (feed, fed) = mpsc::unbounded_channel();
         let origin = Origin {
             address: listener.local_addr().unwrap(),
@@ -349,7 +379,10 @@ async fn serve(stream: TcpStream, desk: Arc<Desk>) {
 struct HangsUp;
 
 impl Desk {
-    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, HangsUp> {
+    async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, HangsUp> {
         self.begun.fetch_add(1, Ordering::SeqCst);
         if self.manner == Manner::Echo {
             let (parts, body) = request.into_parts();
@@ -406,12 +439,15 @@ impl Desk {
         let (mut sender, body) = Channel::<Bytes, BoxError>::new(1);
         tokio::spawn(async move {
             let mut fed = self.fed.lock().await;
-            loop {
-                match fed.recv().await {
-                    Some(Piece::Data(data)) if sender.send_data(data).await.is_ok() => {}
-                    Some(Piece::BreakOff) => return sender.abort(Box::new(HangsUp)),
-                    // Nobody listens any more, or this is the end.
-                    _ => return,
+            while let Some(piece) = fed.recv().await {
+                let sent = match piece {
+                    Piece::Data(data) => sender.send_data(data).await,
+                    Piece::BreakOff => return sender.abort(Box::new(HangsUp)),
+                    Piece::End => return,
+                };
+                if sent.is_err() {
+                    // Nobody listens any more.
+                    return;
                 }
             }
         });

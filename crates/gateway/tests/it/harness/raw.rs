@@ -6,8 +6,6 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::until;
-
 /// A connection to the gateway.
 pub(crate) struct RawClient {
     stream: TcpStream,
@@ -58,14 +56,8 @@ impl RawClient {
 
     /// Takes what comes next; a reset ends a connection as well.
     async fn listen(&mut self) -> bool {
-        let mut bytes = [0; 16 << 10];
-        match self.stream.read(&mut bytes).await {
-            Ok(0) | Err(_) => false,
-            Ok(count) => {
-                self.heard.extend_from_slice(&bytes[..count]);
-                true
-            }
-        }
+        let read = self.stream.read_buf(&mut self.heard).await;
+        read.is_ok_and(|count| count > 0)
     }
 }
 
@@ -127,7 +119,9 @@ fn take_message(bytes: &[u8]) -> Option<(RawMessage, &[u8])> {
     // One byte for each character, whatever it is.
     let head: String = bytes[..end].iter().map(|byte| char::from(*byte)).collect();
     let rest = &bytes[end..];
-    let length = header_values(&head, "content-length").first().map(|value| value.parse::<usize>().unwrap());
+    let length = header_values(&head, "content-length")
+        .first()
+        .map(|value| value.parse::<usize>().unwrap());
     let (body, trailers, rest) = if header_values(&head, "transfer-encoding").is_empty() {
         let length = length.unwrap_or(0);
         (rest.get(..length)?.to_vec(), Vec::new(), &rest[length..])
@@ -152,7 +146,11 @@ fn take_chunks(mut bytes: &[u8]) -> Option<Chunks<'_>> {
         let size = usize::from_str_radix(line.split(';').next().unwrap(), 16).unwrap();
         bytes = &bytes[end + 2..];
         if size == 0 {
-            let trailers = if bytes.starts_with(b"\r\n") { 0 } else { find(bytes, b"\r\n\r\n")? + 2 };
+            let trailers = if bytes.starts_with(b"\r\n") {
+                0
+            } else {
+                find(bytes, b"\r\n\r\n")? + 2
+            };
             let rest = bytes.get(trailers + 2..)?;
             return Some((body, bytes[..trailers].to_vec(), rest));
         }
@@ -162,7 +160,9 @@ fn take_chunks(mut bytes: &[u8]) -> Option<Chunks<'_>> {
 }
 
 fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
-    bytes.windows(wanted.len()).position(|window| window == wanted)
+    bytes
+        .windows(wanted.len())
+        .position(|window| window == wanted)
 }
 
 /// An origin that reads whole requests off its connections and answers each
@@ -189,9 +189,17 @@ pub(crate) async fn raw_origin(answer: &'static str) -> RawOrigin {
     origin
 }
 
-async fn answer_each(mut stream: TcpStream, answer: &'static str, ledger: Arc<Mutex<Vec<RawMessage>>>) {
+async fn answer_each(
+    mut stream: TcpStream,
+    answer: &'static str,
+    ledger: Arc<Mutex<Vec<RawMessage>>>,
+) {
     let mut heard = Vec::new();
-    while stream.read_buf(&mut heard).await.is_ok_and(|count| count > 0) {
+    while stream
+        .read_buf(&mut heard)
+        .await
+        .is_ok_and(|count| count > 0)
+    {
         while let Some((message, rest)) = take_message(&heard) {
             heard = rest.to_vec();
             let answer = answer.replace("{target}", message.target());
@@ -217,10 +225,5 @@ impl RawOrigin {
         let mut ledger = self.ledger();
         assert_eq!(ledger.len(), 1, "{ledger:?}");
         ledger.remove(0)
-    }
-
-    /// Waits until so many requests came whole.
-    pub(crate) async fn called(&self, times: usize) {
-        until(|| self.ledger.lock().unwrap().len() >= times).await;
     }
 }

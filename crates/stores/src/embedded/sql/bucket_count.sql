@@ -1,1 +1,1 @@
-UPDATE bucket SET rows = ?3, first = ?4 WHERE family = ?1 AND ends = ?2
+UPDATE bucket SET rows = ?3, first = ?4, sealed = ?5 WHERE family = ?1 AND ends = ?2

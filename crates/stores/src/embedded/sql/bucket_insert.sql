@@ -1,1 +1,1 @@
-INSERT INTO bucket (family, ends, rows, first) VALUES (?1, ?2, 0, ?2)
+INSERT INTO bucket (family, ends, rows, first, sealed) VALUES (?1, ?2, 0, ?2, 0)

@@ -1,1 +1,1 @@
-SELECT ends, rows, first FROM bucket WHERE family = ?1 ORDER BY ends
+SELECT ends, rows, first, sealed FROM bucket WHERE family = ?1 ORDER BY ends

@@ -1,6 +1,7 @@
 -- Finished operations whose keys are forgotten by {ends}. The prefix is the
--- first eight bytes of the digest; `over` is when the key is forgotten. `replied` names the bucket of the reply;
--- where it is null, the reply goes at the same time and is here.
+-- first eight bytes of the digest; `over` is when the key is forgotten. `replied`
+-- names the bucket of the reply; where it is null, the reply goes at the same
+-- time and is here.
 CREATE TABLE kept_{ends} (
     id       INTEGER PRIMARY KEY,
     prefix   INTEGER NOT NULL,
@@ -16,4 +17,9 @@ CREATE TABLE kept_{ends} (
     reply    BLOB,
     request  BLOB
 );
-CREATE INDEX kept_{ends}_prefix ON kept_{ends} (prefix);
+
+-- Where the operations with a given prefix lie, thousands at a time: see index.rs.
+CREATE TABLE index_{ends} (
+    id      INTEGER PRIMARY KEY,
+    entries BLOB NOT NULL
+);

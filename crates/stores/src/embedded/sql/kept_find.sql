@@ -1,1 +1,1 @@
-SELECT id, replied, record, reply FROM kept_{ends} WHERE prefix = ?1 ORDER BY id DESC
+SELECT replied, record, reply FROM kept_{ends} WHERE id = ?1

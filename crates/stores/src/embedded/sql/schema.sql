@@ -27,12 +27,13 @@ CREATE TABLE request (
     body BLOB NOT NULL
 );
 
--- Which buckets there are, how many rows each has, and when the first of them
--- is over.
+-- Which buckets there are, how many rows each has, when the first of them is
+-- over, and the last row that is in the bucket's index.
 CREATE TABLE bucket (
     family TEXT NOT NULL,
     ends   INTEGER NOT NULL,
     rows   INTEGER NOT NULL,
     first  INTEGER NOT NULL,
+    sealed INTEGER NOT NULL,
     PRIMARY KEY (family, ends)
 ) WITHOUT ROWID;

@@ -1,0 +1,1 @@
+INSERT INTO index_{ends} (id, entries) VALUES (?1, ?2)

@@ -1,0 +1,1 @@
+SELECT entries FROM index_{ends}

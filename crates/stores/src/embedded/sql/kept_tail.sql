@@ -1,0 +1,1 @@
+SELECT id, prefix FROM kept_{ends} WHERE id > ?1

@@ -1,1 +1,0 @@
-DROP INDEX IF EXISTS kept_{ends}_prefix
