@@ -13,12 +13,14 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Uri, Version};
 use hyper::body::{Body as _, Incoming};
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use onceward_core::caller::Caller;
 use onceward_http::body::{self, Body};
 use onceward_http::fields;
 use onceward_http::problem::{Code, Problem};
 use onceward_http::run::{Granted, Unanswered};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::metrics::Metrics;
@@ -38,8 +40,9 @@ pub(crate) struct Forwarder {
     pause_max: Duration,
     /// How long the upstream may take to begin its answer.
     timeout: Duration,
-    /// Upgraded connections, to be waited for at the end.
+    /// Upgraded connections, ended by [`Forwarder::close`].
     tunnels: TaskTracker,
+    closing: CancellationToken,
 }
 
 impl Forwarder {
@@ -55,7 +58,15 @@ impl Forwarder {
             pause_max,
             timeout,
             tunnels: TaskTracker::new(),
+            closing: CancellationToken::new(),
         }
+    }
+
+    /// Ends all tunnels: nobody knows what is said in them, nor for how long.
+    pub(crate) async fn close(&self) {
+        self.closing.cancel();
+        self.tunnels.close();
+        self.tunnels.wait().await;
     }
 
     /// Sends a protected request once, in the name of its grant.
@@ -100,6 +111,7 @@ impl Forwarder {
         }
         let (mut parts, body) = request.into_parts();
         self.prepare(&mut parts, peer);
+        strip_forged_name(&mut parts.headers);
         if !body.is_end_stream() && !parts.headers.contains_key(header::CONTENT_LENGTH) {
             // Unless told so, hyper sends a GET of unknown length without its body.
             let chunked = HeaderValue::from_static("chunked");
@@ -159,15 +171,9 @@ impl Forwarder {
             return Ok(response.map(body::boxed));
         }
         let protocol = response.headers().get(header::UPGRADE).cloned();
-        let server = hyper::upgrade::on(&mut response);
-        self.tunnels.spawn(async move {
-            let (Ok(client), Ok(server)) = tokio::join!(client, server) else {
-                return;
-            };
-            let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
-            // A tunnel that breaks has ended; both sides have noticed.
-            let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
-        });
+        let tunnel = tunnel(client, hyper::upgrade::on(&mut response));
+        let closing = self.closing.clone();
+        self.tunnels.spawn(closing.run_until_cancelled_owned(tunnel));
         fields::strip_hop_by_hop(response.headers_mut());
         switch_to(response.headers_mut(), protocol);
         Ok(response.map(body::boxed))
@@ -208,6 +214,15 @@ impl Forwarder {
         let path = parts.uri.path_and_query().cloned();
         parts.uri = path.map_or_else(|| Uri::from_static("/"), Uri::from);
         parts.version = Version::HTTP_11;
+    }
+}
+
+/// Carries bytes both ways until one side ends.
+async fn tunnel(client: OnUpgrade, server: OnUpgrade) {
+    if let (Ok(client), Ok(server)) = tokio::join!(client, server) {
+        let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
+        // A tunnel that breaks has ended; both sides have noticed.
+        let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
     }
 }
 
@@ -271,6 +286,19 @@ fn foreign(headers: &HeaderMap) -> Vec<HeaderName> {
         })
         .cloned()
         .collect()
+}
+
+/// A key that passes unprotected is the upstream's business, unless it looks
+/// like a namespaced name, which only we give.
+fn strip_forged_name(headers: &mut HeaderMap) {
+    let forged = headers
+        .get_all(fields::IDEMPOTENCY_KEY)
+        .iter()
+        .map(|line| line.as_bytes().trim_ascii())
+        .any(|line| line.strip_prefix(b"\"").unwrap_or(line).starts_with(b"t-"));
+    if forged {
+        headers.remove(fields::IDEMPOTENCY_KEY);
+    }
 }
 
 /// Tells the upstream who sends and under which grant.

@@ -141,6 +141,7 @@ pub struct Gateway {
     admin: SocketAddr,
     engine: Arc<Engine>,
     upstream: Arc<Upstream>,
+    forwarder: Arc<Forwarder>,
     draining: Arc<AtomicBool>,
     stop_serving: CancellationToken,
     stop_all: CancellationToken,
@@ -175,12 +176,12 @@ impl Gateway {
         let metrics = Arc::new(Metrics::new()?);
         let entropy = Entropy::system().map_err(StartError::Entropy)?;
         let engine = Engine::new(metrics.timed(opened.store), entropy, Limits::default());
-        let forwarder = Forwarder::new(
+        let forwarder = Arc::new(Forwarder::new(
             upstream.clone(),
             metrics.clone(),
             settings.upstream_timeout,
             settings.body_deadline,
-        );
+        ));
         let caller = Caller::local();
         let labels = Labels::unconfigured(&caller, &settings.class.name);
         let pipeline = Arc::new(Pipeline {
@@ -193,7 +194,7 @@ impl Gateway {
             }),
             class: Arc::new(settings.class),
             caller,
-            forwarder: Arc::new(forwarder),
+            forwarder: forwarder.clone(),
             route_metrics: metrics.route(labels),
             metrics: metrics.clone(),
             access: Access::new(secret),
@@ -205,6 +206,7 @@ impl Gateway {
             admin: admin_address,
             engine: engine.clone(),
             upstream,
+            forwarder,
             draining: Arc::default(),
             stop_serving: CancellationToken::new(),
             stop_all: CancellationToken::new(),
@@ -250,6 +252,7 @@ impl Gateway {
         let ending = async {
             self.servers.wait().await;
             self.engine.tasks().wait().await;
+            self.forwarder.close().await;
             // Within the limit too: what was cut still holds its connection.
             self.upstream.close().await;
         };

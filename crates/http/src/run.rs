@@ -5,6 +5,7 @@
 //! that goes cancels neither the call nor its record. A claim is durable before
 //! anything is forwarded; a kept reply is durable before any of it is answered.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::response::Parts;
 use http::{Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, channel::Channel, channel::Sender};
+use http_body::Frame;
+use http_body_util::BodyExt;
+use http_body_util::channel::{Channel, Sender};
 use onceward_core::caller::Caller;
 use onceward_core::class::{Class, InFlight, OnMismatch, OnStoreFailure};
 use onceward_core::classify::{Hint, Meaning, classify};
@@ -245,7 +248,7 @@ fn identify(
         Credentials::Trusted => Vec::new(),
     };
     let fingerprint = protection.fingerprinter.fingerprint(&Asked {
-        method: request.method().as_str(),
+        method: &effective_method(request),
         path: request.uri().path(),
         query: request.uri().query(),
         content_type: request
@@ -256,6 +259,18 @@ fn identify(
         credentials: &credentials,
     });
     Ok((identity, name, fingerprint))
+}
+
+/// The method, and the other one that some upstreams let a header put in its place.
+fn effective_method(request: &Request<Bytes>) -> Cow<'_, str> {
+    let method = request.method().as_str();
+    let overriding = ["x-http-method-override", "x-http-method", "x-method-override"]
+        .into_iter()
+        .find_map(|name| request.headers().get(name));
+    match overriding {
+        None => method.into(),
+        Some(other) => format!("{method} {}", String::from_utf8_lossy(other.as_bytes())).into(),
+    }
 }
 
 /// The headers by which clients identify themselves to somebody else.
@@ -453,10 +468,14 @@ async fn stream(
         Meaning::Release => (Outcome::Released, Word::Released),
         Meaning::Unknown => (Outcome::Lost, Word::Unknown),
     };
-    let (mut sender, channel) = Channel::<Bytes, BoxError>::new(STREAM_FRAMES_MAX);
+    let (sender, channel) = Channel::<Bytes, BoxError>::new(STREAM_FRAMES_MAX);
     let response = answer::first(parts, body::boxed(channel), word, id, None);
     let _ = tell.send(Ended::answered(outcome, id, response));
-    match lead.holding(pump(&mut sender, read, rest, idle)).await {
+    let mut client = Client {
+        sender: Some(sender),
+        patience: idle,
+    };
+    match lead.holding(pump(&mut client, read, rest, idle)).await {
         Ok(()) => match (meaning, outcome) {
             (Meaning::Keep, Outcome::RanNotKept) => lead.landed(),
             (Meaning::Release, _) => drop(lead.release(None).await),
@@ -465,7 +484,7 @@ async fn stream(
         Err(error) => {
             tracing::warn!(operation_id = %id, error = %error, "an answer broke off");
             lead.lose().await;
-            sender.abort(error);
+            client.abort(error);
         }
     }
 }
@@ -473,20 +492,50 @@ async fn stream(
 /// Carries a body over to the client; when the client has gone, reads on to
 /// learn whether the answer was whole.
 async fn pump(
-    sender: &mut Sender<Bytes, BoxError>,
+    client: &mut Client,
     read: Bytes,
     mut rest: Body,
     idle: Duration,
 ) -> Result<(), BoxError> {
-    let mut listening = read.is_empty() || sender.send_data(read).await.is_ok();
+    client.give(Frame::data(read)).await;
     loop {
         let frame = timeout(idle, rest.frame()).await;
-        let frame = match frame.map_err(|_| TooSlow(idle))? {
-            Some(frame) => frame?,
+        match frame.map_err(|_| TooSlow(idle))? {
+            Some(frame) => client.give(frame?).await,
             None => return Ok(()),
+        }
+    }
+}
+
+/// The reader of an answer that streams, as long as it reads.
+struct Client {
+    sender: Option<Sender<Bytes, BoxError>>,
+    patience: Duration,
+}
+
+/// The client did not read.
+#[derive(Debug, thiserror::Error)]
+#[error("the client read nothing for {0:?}")]
+struct NotReading(Duration);
+
+impl Client {
+    /// Gives a piece to the client. One that does not read is cut off, so that
+    /// it holds neither the operation nor the upstream's connection.
+    async fn give(&mut self, frame: Frame<Bytes>) {
+        let Some(sender) = &mut self.sender else {
+            return;
         };
-        if listening {
-            listening = sender.send(frame).await.is_ok();
+        match timeout(self.patience, sender.send(frame)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => self.sender = None,
+            Err(_) => self.abort(Box::new(NotReading(self.patience))),
+        }
+    }
+
+    /// Breaks the answer off, so that nobody takes it for whole.
+    fn abort(&mut self, error: BoxError) {
+        if let Some(sender) = self.sender.take() {
+            sender.abort(error);
         }
     }
 }

@@ -222,5 +222,7 @@ async fn check_earlier(gateway: &Gateway, acknowledged: &Answer) {
     let again = gateway.post(EARLIER, BODY).await.unwrap();
     assert!(again.is_replay());
     assert_eq!(again.kept(), acknowledged.kept());
+    let expires = |answer: &Answer| answer.header("idempotency-expires").to_owned();
+    assert_eq!(expires(&again), expires(acknowledged));
     assert_eq!(gateway.state(EARLIER).await.as_deref(), Some("completed"));
 }

@@ -259,3 +259,31 @@ async fn pipelined_requests_are_answered_in_order() {
     assert_eq!(answered, targets);
     assert_eq!(origin.ledger().len(), 3, "one of them is a replay");
 }
+
+/// A key that passes unprotected is the upstream's business; a name that only
+/// the gateway gives is not.
+#[rstest]
+#[case::a_key("k-1", "k-1")]
+#[case::a_quoted_key("\"k-1\"", "\"k-1\"")]
+#[case::a_forged_name("t-victim:shop:user:1:k", "")]
+#[case::a_quoted_forged_name("\"t-victim:shop:user:1:k\"", "")]
+#[tokio::test]
+async fn a_namespaced_name_cannot_be_forged_where_nothing_is_protected(
+    #[case] sent: &'static str,
+    #[case] forwarded: &str,
+) {
+    let origin = origin().run().await;
+    let gateway = gateway(&origin).in_memory().run().await;
+    gateway.ask("PUT /orders/1").header("idempotency-key", sent).send().await;
+    assert_eq!(origin.only().header("idempotency-key"), forwarded);
+}
+
+#[tokio::test]
+async fn a_method_in_a_header_is_part_of_what_is_asked() {
+    let origin = origin().run().await;
+    let gateway = gateway(&origin).in_memory().run().await;
+    gateway.post("/orders/1", "k").send().await;
+    let other = gateway.post("/orders/1", "k").header("x-http-method-override", "DELETE");
+    assert_eq!(other.send().await.problem(), (422, "key-reused".to_owned()));
+    assert_eq!(origin.runs(), 1);
+}

@@ -1,8 +1,10 @@
 //! Replies that are too large to keep, and streams.
 
+use std::time::Duration;
+
 use rstest::rstest;
 
-use crate::harness::{Running, gateway, origin};
+use crate::harness::{Answering, Running, gateway, origin};
 
 const LIMIT: usize = 1000;
 
@@ -63,6 +65,22 @@ async fn a_reply_over_the_limit_streams_and_is_marked_before_its_first_byte() {
     assert_eq!(origin.runs(), 1);
 }
 
+/// 64 MiB are more than all buffers on the way hold.
+#[tokio::test]
+async fn a_client_that_does_not_read_holds_neither_operation_nor_upstream() {
+    let origin = origin().bulky().run().await;
+    let patience = Duration::from_millis(500);
+    let gateway = gateway(&origin)
+        .reply_limit(LIMIT)
+        .upstream_timeout(patience)
+        .run()
+        .await;
+    let mut first = gateway.post("/export", "k").begin().await;
+    gateway.idle().await;
+    check_not_kept(&gateway, 200).await;
+    assert!(breaks_off(&mut first).await, "the client sees that it is not whole");
+}
+
 #[tokio::test]
 async fn a_large_reply_that_breaks_off_is_unknown() {
     let origin = origin().streaming().run().await;
@@ -70,14 +88,7 @@ async fn a_large_reply_that_breaks_off_is_unknown() {
     origin.emit("a".repeat(LIMIT + 1));
     let mut first = gateway.post("/export", "k").begin().await;
     origin.break_off();
-    let broken = loop {
-        match first.next().await {
-            Some(Ok(_)) => {}
-            Some(Err(_)) => break true,
-            None => break false,
-        }
-    };
-    assert!(broken, "the client sees that it is not whole");
+    assert!(breaks_off(&mut first).await, "the client sees that it is not whole");
     let again = gateway.post("/export", "k").send().await;
     assert_eq!(again.problem(), (409, "outcome-unknown".to_owned()));
     assert_eq!(origin.runs(), 1);
@@ -143,5 +154,16 @@ async fn check_not_kept(gateway: &Running, original_status: u16) {
         assert_eq!(answer.problem(), (410, "reply-not-kept".to_owned()));
         assert_eq!(answer.json()["original_status"], original_status);
         assert_eq!(answer.json()["safe_new_key"], false);
+    }
+}
+
+/// Reads on, and tells whether the body ended without being whole.
+async fn breaks_off(answering: &mut Answering) -> bool {
+    loop {
+        match answering.next().await {
+            Some(Ok(_)) => {}
+            Some(Err(_)) => return true,
+            None => return false,
+        }
     }
 }

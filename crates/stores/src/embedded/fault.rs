@@ -93,3 +93,32 @@ impl From<Fault> for StoreError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::ffi;
+
+    use super::*;
+
+    #[test]
+    fn only_a_sync_that_failed_is_final() {
+        let cases = [
+            (ffi::SQLITE_IOERR_FSYNC, true),
+            (ffi::SQLITE_IOERR_DIR_FSYNC, true),
+            (ffi::SQLITE_FULL, false),
+            (ffi::SQLITE_IOERR_WRITE, false),
+            (ffi::SQLITE_IOERR_READ, false),
+            (ffi::SQLITE_BUSY, false),
+        ];
+        for (code, want) in cases {
+            let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            let fault = Fault::from(error);
+            assert_eq!(fault.is_final(), want, "{fault:?}");
+            assert!(fault.spoils_transaction(), "{fault:?}");
+            assert!(matches!(
+                StoreError::from(fault),
+                StoreError::Unavailable(_)
+            ));
+        }
+    }
+}

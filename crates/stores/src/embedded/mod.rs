@@ -2,7 +2,7 @@
 //!
 //! A claim goes by three doors, each cheaper than the next. Finished operations
 //! that are hot are answered from memory (`hot`). If a filter says that the key
-//! may have finished (`bucket`, `filter`), a reader looks (`reader`, `kept`).
+//! may have finished (`bucket`, `filter`), a reader looks (`reader`, `kept`, `index`).
 //! All else goes to the one writer (`writer`), which judges again with
 //! authority: open operations from its mirror in memory (`mirror`), the rest
 //! from the file (`ledger`), many steps to one transaction and one sync.

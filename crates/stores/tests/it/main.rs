@@ -5,6 +5,7 @@ mod conformance;
 #[cfg(feature = "failpoints")]
 mod crashing;
 mod damage;
+mod finding;
 mod full;
 mod house;
 mod killed;
