@@ -116,7 +116,9 @@ struct Stops {
 /// asked for once more, after one more stop, and judged.
 async fn storm(store: OsString, stop: Stop, length: Duration) -> Seen {
     let seed = seed();
-    eprintln!("ONCEWARD_SEED={seed} gives the same moments again");
+    eprintln!(
+        "ONCEWARD_SEED={seed} draws the same moments again; how threads interleave is not drawn"
+    );
     let mut random = Rng::with_seed(seed);
     let order = Order::default();
     let origin = origin_choosing(order.clone(), manners(random.fork())).await;
