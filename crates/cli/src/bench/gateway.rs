@@ -3,13 +3,14 @@
 //! It is primed when it is opened, so that its oldest records are the ones replayed: on a full
 //! store they were written a million records ago.
 
+use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::{anyhow, ensure};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use tempfile::TempDir;
 use tokio::time::sleep;
 
@@ -75,7 +76,7 @@ impl Gateway {
     /// Records so many operations, each by a request like any other, and shows how far it is.
     pub(super) async fn fill(&self, records: u64) -> anyhow::Result<()> {
         let bar = ProgressBar::new(records).with_style(style(
-            "filling the store {bar:30} {human_pos} of {human_len} records, {per_sec}, {eta} left",
+            "filling the store {bar:30} {human_pos} of {human_len} records, {rate}, {eta} left",
         ));
         let length = Length::Count(records);
         let run = start(self.target, self.first()?, FILL_CONNECTIONS, length)?;
@@ -112,8 +113,14 @@ pub(super) fn seed() -> anyhow::Result<Seed> {
         .map_err(|error| anyhow!("the system has no randomness: {error}"))
 }
 
+/// `{rate}` in a template is steps per second, whole.
 pub(super) fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).expect("the templates are literals that parse")
+    ProgressStyle::with_template(template)
+        .expect("the templates are literals that parse")
+        .with_key("rate", |state: &ProgressState, text: &mut dyn Write| {
+            // What cannot be drawn is only missing on the screen.
+            let _ = write!(text, "{:.0}/s", state.per_sec());
+        })
 }
 
 async fn prime(target: Target) -> anyhow::Result<Seed> {
