@@ -66,7 +66,11 @@ impl Process {
 
     async fn start(args: impl IntoIterator<Item = OsString>) -> anyhow::Result<Self> {
         let args = Vec::from_iter(args);
-        let name = args.first().and_then(|arg| arg.to_str()).unwrap_or_default().to_owned();
+        let name = args
+            .first()
+            .and_then(|arg| arg.to_str())
+            .unwrap_or_default()
+            .to_owned();
         let mut child = Command::new(std::env::current_exe()?)
             .args(&args)
             .stdin(Stdio::null())

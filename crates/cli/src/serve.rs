@@ -57,8 +57,13 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let gateway = Gateway::start(settings).await?;
     let (listen, admin) = (gateway.listen(), gateway.admin());
     tracing::info!(%listen, %admin, upstream = args.upstream, "serving");
-    tracing::warn!("no callers are configured: every client is the same caller, told apart only by the credentials it sends");
-    println!("{}", serde_json::json!({ "listen": listen, "admin": admin }));
+    tracing::warn!(
+        "no callers are configured: every client is the same caller, told apart only by the credentials it sends"
+    );
+    println!(
+        "{}",
+        serde_json::json!({ "listen": listen, "admin": admin })
+    );
 
     tokio::select! {
         _ = terminate.recv() => {}
@@ -73,7 +78,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match drained {
         Drained::Whole => tracing::info!("stopped"),
         Drained::Cut { running } => {
-            tracing::warn!(running, "stopped while operations ran; they are unknown now");
+            tracing::warn!(
+                running,
+                "stopped while operations ran; they are unknown now"
+            );
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::identity::Digest;
 use crate::record::Reply;
@@ -24,8 +24,15 @@ pub(crate) struct Flights {
 
 /// One operation under way.
 struct Flight {
-    stage: watch::Sender<Stage>,
+    stage: Mutex<Stage>,
+    landed: Notify,
     waiters: AtomicUsize,
+}
+
+impl Flight {
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// How far a flight is.
@@ -67,7 +74,8 @@ impl Flights {
             .entry(*digest)
             .or_insert_with(|| {
                 Arc::new(Flight {
-                    stage: watch::Sender::new(Stage::Boarding),
+                    stage: Mutex::new(Stage::Boarding),
+                    landed: Notify::new(),
                     waiters: AtomicUsize::new(0),
                 })
             })
@@ -102,13 +110,13 @@ pub(crate) struct Seat {
 impl Seat {
     /// Takes the lead. A flight that has landed is over: the new run is another.
     pub(crate) fn lead(self) -> Self {
-        let over = matches!(*self.flight.stage.borrow(), Stage::Landed(_));
+        let over = matches!(*self.flight.stage(), Stage::Landed(_));
         let seat = if over {
             self.flights.board(&self.digest)
         } else {
             self
         };
-        seat.flight.stage.send_replace(Stage::Led);
+        *seat.flight.stage() = Stage::Led;
         seat
     }
 
@@ -123,25 +131,26 @@ impl Seat {
             shard.remove(&self.digest);
         }
         drop(shard);
-        self.flight.stage.send_replace(Stage::Landed(landed));
+        *self.flight.stage() = Stage::Landed(landed);
+        self.flight.landed.notify_waiters();
     }
 
     /// Whether somebody in this process leads.
     pub(crate) fn is_led(&self) -> bool {
-        !matches!(*self.flight.stage.borrow(), Stage::Boarding)
+        !matches!(*self.flight.stage(), Stage::Boarding)
     }
 
     /// Waits for the leader's word.
     pub(crate) async fn landed(&self) -> Landed {
-        let mut stage = self.flight.stage.subscribe();
         loop {
-            if let Stage::Landed(landed) = &*stage.borrow_and_update() {
+            let told = self.flight.landed.notified();
+            tokio::pin!(told);
+            // Listening before looking: no word falls in between.
+            told.as_mut().enable();
+            if let Stage::Landed(landed) = &*self.flight.stage() {
                 return landed.clone();
             }
-            if stage.changed().await.is_err() {
-                // The sender lives in the flight that this seat keeps.
-                return Landed::Nothing;
-            }
+            told.await;
         }
     }
 

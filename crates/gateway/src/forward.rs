@@ -173,7 +173,8 @@ impl Forwarder {
         let protocol = response.headers().get(header::UPGRADE).cloned();
         let tunnel = tunnel(client, hyper::upgrade::on(&mut response));
         let closing = self.closing.clone();
-        self.tunnels.spawn(closing.run_until_cancelled_owned(tunnel));
+        self.tunnels
+            .spawn(closing.run_until_cancelled_owned(tunnel));
         fields::strip_hop_by_hop(response.headers_mut());
         switch_to(response.headers_mut(), protocol);
         Ok(response.map(body::boxed))

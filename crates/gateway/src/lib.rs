@@ -106,7 +106,9 @@ pub enum StartError {
         source: io::Error,
     },
     /// The admin listener would be reachable from other machines.
-    #[error("the admin listener {0} is not a loopback address, and there is no token to protect it; use 127.0.0.1")]
+    #[error(
+        "the admin listener {0} is not a loopback address, and there is no token to protect it; use 127.0.0.1"
+    )]
     AdminExposed(SocketAddr),
     /// The upstream's URL is not one.
     #[error(transparent)]
@@ -118,7 +120,9 @@ pub enum StartError {
     #[error(transparent)]
     Secret(#[from] SecretError),
     /// The lease would end before the upstream may answer.
-    #[error("the lease of class {class} ({lease:?}) is shorter than the upstream timeout ({timeout:?}); make it longer")]
+    #[error(
+        "the lease of class {class} ({lease:?}) is shorter than the upstream timeout ({timeout:?}); make it longer"
+    )]
     ShortLease {
         /// Which class.
         class: Arc<str>,

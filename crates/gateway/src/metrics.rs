@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, Unit};
-use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use metrics_exporter_prometheus::{
+    BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+};
 use onceward_core::caller::Caller;
 use onceward_core::engine::Engine;
 use onceward_core::identity::{Digest, OperationId};
@@ -149,7 +151,8 @@ impl Metrics {
     /// A key that was refused. Rare, so its counter is looked up each time.
     pub(crate) fn invalid_key(&self, route: &RouteMetrics, reason: &'static str) {
         let labels = route.labels.with(Some(("reason", reason)));
-        self.counter("idempotency_key_invalid_total", labels).increment(1);
+        self.counter("idempotency_key_invalid_total", labels)
+            .increment(1);
     }
 
     /// How long a request took, from its head to the head of its answer.
@@ -233,17 +236,35 @@ fn describe(recorder: &PrometheusRecorder) {
     let counter = |name: &'static str, text: &'static str| {
         recorder.describe_counter(name.into(), None, text.into());
     };
-    counter("idempotency_key_present_total", "Requests that came with a key.");
-    counter("idempotency_key_missing_total", "Requests that could have had a key and came without one.");
-    counter("idempotency_key_invalid_total", "Requests refused for a malformed key.");
-    counter("idempotency_key_collision_total", "Requests refused because their key belongs to a different request.");
+    counter(
+        "idempotency_key_present_total",
+        "Requests that came with a key.",
+    );
+    counter(
+        "idempotency_key_missing_total",
+        "Requests that could have had a key and came without one.",
+    );
+    counter(
+        "idempotency_key_invalid_total",
+        "Requests refused for a malformed key.",
+    );
+    counter(
+        "idempotency_key_collision_total",
+        "Requests refused because their key belongs to a different request.",
+    );
     counter("idempotency_cache_hit_total", "Kept replies given again.");
-    counter("onceward_bypassed_total", "Requests forwarded unprotected while the store was away.");
+    counter(
+        "onceward_bypassed_total",
+        "Requests forwarded unprotected while the store was away.",
+    );
     let gauge = |name: &'static str, text: &'static str| {
         recorder.describe_gauge(name.into(), None, text.into());
     };
     gauge("onceward_in_flight", "Operations that this gateway runs.");
-    gauge("onceward_waiters", "Requests that wait for an operation under way.");
+    gauge(
+        "onceward_waiters",
+        "Requests that wait for an operation under way.",
+    );
     gauge("onceward_queued", "Operations that wait for delivery.");
     gauge("onceward_unknown", "Operations that may have run.");
     gauge("onceward_paused", "Operations whose attempts are used up.");
@@ -252,9 +273,18 @@ fn describe(recorder: &PrometheusRecorder) {
     let seconds = |name: &'static str, text: &'static str| {
         recorder.describe_histogram(name.into(), Some(Unit::Seconds), text.into());
     };
-    seconds("onceward_request_duration_seconds", "From a request's head to its answer's head.");
-    seconds("onceward_upstream_duration_seconds", "From sending to the head of the upstream's answer.");
-    seconds("onceward_store_duration_seconds", "One step of the store, made durable.");
+    seconds(
+        "onceward_request_duration_seconds",
+        "From a request's head to its answer's head.",
+    );
+    seconds(
+        "onceward_upstream_duration_seconds",
+        "From sending to the head of the upstream's answer.",
+    );
+    seconds(
+        "onceward_store_duration_seconds",
+        "One step of the store, made durable.",
+    );
 }
 
 /// A store that tells how long its steps take.

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::uri::Authority;
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use hyper::body::Incoming;
 use onceward_core::caller::Caller;
 use onceward_core::class::Class;
@@ -61,12 +62,11 @@ impl Pipeline {
         peer: SocketAddr,
     ) -> Response<Body> {
         let start = Instant::now();
-        let site = site(&request);
-        let path = request.uri().path().to_owned();
+        let place = Place::of(&request);
         let upgrade = asks_for_upgrade(&request);
         let answer = self.answer(request, peer).await;
         self.metrics.request_took(start.elapsed());
-        let mut response = answer.unwrap_or_else(|problem| problem.to_response(&site, &path));
+        let mut response = answer.unwrap_or_else(|problem| place.write(&problem));
         if upgrade && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             // The head asked for another protocol, so `framing` has stopped
             // watching: this connection must not carry another request.
@@ -83,7 +83,8 @@ impl Pipeline {
     ) -> Result<Response<Body>, Problem> {
         screen(&request)?;
         let key = match self.route(&request) {
-            Ok(Route::Pass) => return self.forwarder.pass(request, peer).await,
+            // Boxed, as is `run` below: what is large is not moved about with each request.
+            Ok(Route::Pass) => return Box::pin(self.forwarder.pass(request, peer)).await,
             Ok(Route::Page(page)) => return Ok(pages::answer(page, &self.class)),
             Ok(Route::Recover) => return self.recover(&request).await,
             Ok(Route::Protect(key)) => key,
@@ -102,9 +103,9 @@ impl Pipeline {
         let access = self.access.begin(&call);
         let forwarder = self.forwarder.clone();
         // Identify, claim, forward, record.
-        let ended = run(&self.protection, call, move |request, granted| async move {
+        let ended = Box::pin(run(&self.protection, call, move |request, granted| async move {
             forwarder.protected(request, granted, peer).await
-        })
+        }))
         .await;
         self.access.end(access, &ended);
         self.respond(ended)
@@ -147,7 +148,10 @@ impl Pipeline {
             Ok(body) => Ok(Request::from_parts(parts, body?)),
             Err(_) => Err(Problem::new(
                 Code::BadRequest,
-                format!("The request's body did not come within {:?}.", self.body_deadline),
+                format!(
+                    "The request's body did not come within {:?}.",
+                    self.body_deadline
+                ),
             )),
         }
     }
@@ -155,7 +159,10 @@ impl Pipeline {
     async fn recover(&self, request: &Request<Incoming>) -> Result<Response<Body>, Problem> {
         let caller = self.authenticate(request);
         let Some(recovery) = Recovery::parse(request.uri().path()) else {
-            return Err(Problem::new(Code::NoOperation, "There is no such operation."));
+            return Err(Problem::new(
+                Code::NoOperation,
+                "There is no such operation.",
+            ));
         };
         let endpoints = [Method::POST, Method::PATCH].map(|m| endpoint(&m, recovery.path));
         let key = recovery.key.clone().ok();
@@ -168,7 +175,8 @@ impl Pipeline {
             request.headers(),
         )
         .await;
-        self.access.recovered(&caller, key.as_ref(), &endpoints[0], &ended);
+        self.access
+            .recovered(&caller, key.as_ref(), &endpoints[0], &ended);
         self.respond(ended)
     }
 
@@ -178,7 +186,8 @@ impl Pipeline {
     }
 
     fn refuse_key(&self, error: KeyError) -> Problem {
-        self.metrics.invalid_key(&self.route_metrics, error.reason());
+        self.metrics
+            .invalid_key(&self.route_metrics, error.reason());
         self.access.refused_key(&self.caller, Source::Header, error);
         Problem::invalid_key(error)
     }
@@ -188,12 +197,24 @@ fn endpoint(method: &Method, path: &str) -> Endpoint {
     Endpoint::new(&format!("{method} {path}"))
 }
 
-/// Where the client thinks it is, for links to problem pages.
-fn site(request: &Request<Incoming>) -> String {
-    let host = request.headers().get(header::HOST);
-    let host = host.and_then(|host| host.to_str().ok());
-    match host.or_else(|| request.uri().authority().map(http::uri::Authority::as_str)) {
-        Some(host) => format!("http://{host}"),
-        None => String::new(),
+/// Where the client thinks it is, for the links in a problem.
+struct Place {
+    host: Option<HeaderValue>,
+    uri: Uri,
+}
+
+impl Place {
+    fn of(request: &Request<Incoming>) -> Self {
+        Self {
+            host: request.headers().get(header::HOST).cloned(),
+            uri: request.uri().clone(),
+        }
+    }
+
+    fn write(&self, problem: &Problem) -> Response<Body> {
+        let host = self.host.as_ref().and_then(|host| host.to_str().ok());
+        let host = host.or_else(|| self.uri.authority().map(Authority::as_str));
+        let site = host.map(|host| format!("http://{host}"));
+        problem.to_response(&site.unwrap_or_default(), self.uri.path())
     }
 }

@@ -32,7 +32,9 @@ pub enum SecretError {
         source: io::Error,
     },
     /// The file does not hold a key.
-    #[error("the key file {path} holds {bytes} bytes where 32 are right; restore it from a backup, because a new key makes every kept request look different")]
+    #[error(
+        "the key file {path} holds {bytes} bytes where 32 are right; restore it from a backup, because a new key makes every kept request look different"
+    )]
     Length {
         /// Which file.
         path: PathBuf,
@@ -40,7 +42,9 @@ pub enum SecretError {
         bytes: usize,
     },
     /// There are operations, and the key they were compared with is gone.
-    #[error("{path} is missing beside the operations that were compared with it; restore it from a backup, or move the directory away to begin anew")]
+    #[error(
+        "{path} is missing beside the operations that were compared with it; restore it from a backup, or move the directory away to begin anew"
+    )]
     Missing {
         /// Which file.
         path: PathBuf,

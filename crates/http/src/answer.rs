@@ -25,12 +25,13 @@ pub(crate) fn clean(parts: &mut Parts) {
     fields::strip_ours(&mut parts.headers);
 }
 
-/// A reply to keep, from an answer that was read whole.
-pub(crate) fn reply_of(parts: &Parts, body: Bytes, trailers: &HeaderMap) -> Reply {
+/// A reply to keep, from an answer that was read whole. Its body is a copy: what
+/// was read is a part of some connection's buffer, all of which it would hold.
+pub(crate) fn reply_of(parts: &Parts, body: &[u8], trailers: &HeaderMap) -> Reply {
     Reply {
         status: parts.status.as_u16(),
         headers: fields::kept(&parts.headers),
-        body,
+        body: Bytes::copy_from_slice(body),
         trailers: fields::fields(trailers),
     }
 }

@@ -32,10 +32,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Operation {
 impl<S: Send + Sync> OptionalFromRequestParts<S> for Operation {
     type Rejection = std::convert::Infallible;
 
-    async fn from_request_parts(
-        parts: &mut Parts,
-        _: &S,
-    ) -> Result<Option<Self>, Self::Rejection> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Self::Rejection> {
         Ok(parts.extensions.get::<Granted>().cloned().map(Self))
     }
 }

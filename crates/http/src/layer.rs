@@ -259,13 +259,23 @@ impl Guard {
     async fn recover(&self, parts: Parts) -> Result<Response<Body>, Problem> {
         let caller = (self.caller)(&parts);
         let Some(recovery) = Recovery::parse(parts.uri.path()) else {
-            return Err(Problem::new(Code::NoOperation, "There is no such operation."));
+            return Err(Problem::new(
+                Code::NoOperation,
+                "There is no such operation.",
+            ));
         };
         let endpoints = [Method::POST, Method::PATCH].map(|m| endpoint(&m, recovery.path));
         let headers = &parts.headers;
-        recover(&self.protection, &self.class, &caller, &endpoints, recovery, headers)
-            .await
-            .answer
+        recover(
+            &self.protection,
+            &self.class,
+            &caller,
+            &endpoints,
+            recovery,
+            headers,
+        )
+        .await
+        .answer
     }
 
     async fn protect<S, B, R>(

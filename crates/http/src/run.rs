@@ -202,15 +202,14 @@ where
     F: FnOnce(Request<Bytes>, Option<Granted>) -> Fut + Send + 'static,
     Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
 {
-    let (identity, name, fingerprint) = match identify(protection, &call) {
+    let (identity, fingerprint) = match identify(protection, &call) {
         Ok(identified) => identified,
         Err(problem) => return Ended::refused(problem),
     };
-    let digest = identity.digest();
     fail::fail_point!("before-claim", |_| std::process::abort());
     let entry = protection
         .engine
-        .enter(identity, fingerprint, call.class.terms())
+        .enter(identity.clone(), fingerprint, call.class.terms())
         .await;
     fail::fail_point!("after-claim", |_| std::process::abort());
     match entry {
@@ -218,7 +217,8 @@ where
             let granted = Granted {
                 id: lead.id(),
                 fence: lead.fence(),
-                name,
+                // It was found short enough before the claim.
+                name: identity.name().unwrap_or_default(),
                 caller: call.caller,
             };
             lead_on(protection, lead, forward(call.request, Some(granted))).await
@@ -226,22 +226,19 @@ where
         Ok(Entry::Follow(follow)) => wait_for(&call.class, &call.request, &call.key, &follow).await,
         Ok(Entry::Finished(record) | Entry::Expired(record)) => Ended::from_record(&record),
         Ok(Entry::Paused(record) | Entry::Unknown(record)) => Ended::from_record(&record),
-        Ok(Entry::Mismatch) => mismatched(protection, &call.class, &digest).await,
+        Ok(Entry::Mismatch) => mismatched(protection, &call.class, &identity.digest()).await,
         Err(error) => without_store(&call.class, &error, || forward(call.request, None)).await,
     }
 }
 
 /// Who, where, which key; and what is asked for.
-fn identify(
-    protection: &Protection,
-    call: &Call,
-) -> Result<(Identity, String, Fingerprint), Problem> {
+fn identify(protection: &Protection, call: &Call) -> Result<(Identity, Fingerprint), Problem> {
     let identity = Identity {
         caller: call.caller.clone(),
         endpoint: call.endpoint.clone(),
         key: call.key.clone(),
     };
-    let name = identity.name().map_err(Problem::invalid_key)?;
+    identity.check_name().map_err(Problem::invalid_key)?;
     let request = &call.request;
     let credentials = match protection.credentials {
         Credentials::Compared => credentials(request.headers()),
@@ -258,15 +255,19 @@ fn identify(
         body: request.body(),
         credentials: &credentials,
     });
-    Ok((identity, name, fingerprint))
+    Ok((identity, fingerprint))
 }
 
 /// The method, and the other one that some upstreams let a header put in its place.
 fn effective_method(request: &Request<Bytes>) -> Cow<'_, str> {
     let method = request.method().as_str();
-    let overriding = ["x-http-method-override", "x-http-method", "x-method-override"]
-        .into_iter()
-        .find_map(|name| request.headers().get(name));
+    let overriding = [
+        "x-http-method-override",
+        "x-http-method",
+        "x-method-override",
+    ]
+    .into_iter()
+    .find_map(|name| request.headers().get(name));
     match overriding {
         None => method.into(),
         Some(other) => format!("{method} {}", String::from_utf8_lossy(other.as_bytes())).into(),
@@ -277,7 +278,12 @@ fn effective_method(request: &Request<Bytes>) -> Cow<'_, str> {
 pub(crate) fn credentials(headers: &http::HeaderMap) -> Vec<(&'static str, &[u8])> {
     ["authorization", "x-api-key", "cookie"]
         .into_iter()
-        .flat_map(|name| headers.get_all(name).iter().map(move |v| (name, v.as_bytes())))
+        .flat_map(|name| {
+            headers
+                .get_all(name)
+                .iter()
+                .map(move |v| (name, v.as_bytes()))
+        })
         .collect()
 }
 
@@ -289,7 +295,7 @@ where
     let id = lead.id();
     let (tell, told) = oneshot::channel();
     let work = attempt(protection.clone(), lead, forwarded, tell);
-    protection.engine.tasks().spawn(work);
+    protection.engine.tasks().spawn(Box::pin(work));
     told.await.unwrap_or_else(|_| {
         // The work panicked; its lead counts as lost.
         Ended::problem(Outcome::Lost, Some(id), lost(id))
@@ -366,7 +372,8 @@ async fn record(
         Ok(Captured::Whole(body, trailers)) => {
             // Framing is made anew from the whole body.
             parts.headers.remove(header::CONTENT_LENGTH);
-            let ended = record_whole(&protection.engine, lead, meaning, parts, body, trailers).await;
+            let ended =
+                record_whole(&protection.engine, lead, meaning, parts, body, trailers).await;
             fail::fail_point!("before-answer", |_| std::process::abort());
             let _ = tell.send(ended);
         }
@@ -391,7 +398,7 @@ async fn record_whole(
     trailers: http::HeaderMap,
 ) -> Ended {
     let (id, digest) = (lead.id(), lead.digest());
-    let reply = Arc::new(answer::reply_of(&parts, body.clone(), &trailers));
+    let reply = Arc::new(answer::reply_of(&parts, &body, &trailers));
     let state = State::of_status(reply.status);
     let recorded = match meaning {
         Meaning::Keep => {
@@ -541,15 +548,12 @@ impl Client {
 }
 
 /// What a duplicate gets while the first still runs.
-async fn wait_for(
-    class: &Class,
-    request: &Request<Bytes>,
-    key: &Key,
-    follow: &Follow,
-) -> Ended {
+async fn wait_for(class: &Class, request: &Request<Bytes>, key: &Key, follow: &Follow) -> Ended {
     let id = follow.record().id;
     let limit = match class.in_flight {
-        InFlight::Wait => class.wait.min(preferred_wait(request.headers()).unwrap_or(class.wait)),
+        InFlight::Wait => class
+            .wait
+            .min(preferred_wait(request.headers()).unwrap_or(class.wait)),
         InFlight::Reject => {
             return Ended::refused(answer::in_progress(id, Word::Processing));
         }
@@ -587,14 +591,14 @@ pub(crate) fn preferred_wait(headers: &http::HeaderMap) -> Option<Duration> {
         .filter_map(|line| line.to_str().ok())
         .flat_map(|line| line.split([',', ';']))
         .find_map(|part| part.trim().strip_prefix("wait="))?;
-    seconds.trim_matches('"').parse().ok().map(Duration::from_secs)
+    seconds
+        .trim_matches('"')
+        .parse()
+        .ok()
+        .map(Duration::from_secs)
 }
 
-async fn mismatched(
-    protection: &Protection,
-    class: &Class,
-    digest: &Digest,
-) -> Ended {
+async fn mismatched(protection: &Protection, class: &Class, digest: &Digest) -> Ended {
     let problem = Problem::new(
         Code::KeyReused,
         "This key was used for a different request. Use a new key for a new intent, and the same request for a retry.",

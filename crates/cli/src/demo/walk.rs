@@ -164,7 +164,10 @@ async fn gateway_killed(
     guide.title("The gateway killed (SIGKILL) and started again");
     let before = stage.payments();
     let took = stage.kill_and_restart().await?;
-    guide.line(&format!("☠ killed; serving again after {} ms", took.as_millis()));
+    guide.line(&format!(
+        "☠ killed; serving again after {} ms",
+        took.as_millis()
+    ));
     let answer = guide.ask(stage, FIRST).await?;
     guide.sum_up(
         stage,
@@ -211,7 +214,9 @@ impl Guide {
     fn request(&self, payment: Payment, how: &str) {
         let Payment { path, key, .. } = payment;
         let body = payment.body();
-        self.line(&format!("→ POST {path}   Idempotency-Key: {key}   {body}   {how}"));
+        self.line(&format!(
+            "→ POST {path}   Idempotency-Key: {key}   {body}   {how}"
+        ));
     }
 
     fn line(&self, text: &str) {
@@ -222,7 +227,11 @@ impl Guide {
     async fn ask(&self, stage: &Stage, payment: Payment) -> anyhow::Result<Answer> {
         self.request(payment, "");
         let answer = send(stage.address(), payment).await?;
-        let ours = ["idempotent-replayed", "idempotency-status", "x-operation-id"];
+        let ours = [
+            "idempotent-replayed",
+            "idempotency-status",
+            "x-operation-id",
+        ];
         let ours: Vec<_> = ours
             .into_iter()
             .filter(|name| !answer.header(name).is_empty())
@@ -248,7 +257,10 @@ impl Guide {
 
     fn end(&self) {
         match self.wrong {
-            0 => println!("\n{}", self.paint("32", "All steps were as they should be.")),
+            0 => println!(
+                "\n{}",
+                self.paint("32", "All steps were as they should be.")
+            ),
             wrong => println!(
                 "\n{}",
                 self.paint("31", &format!("{wrong} steps were not as they should be."))

@@ -274,7 +274,11 @@ async fn a_namespaced_name_cannot_be_forged_where_nothing_is_protected(
 ) {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
-    gateway.ask("PUT /orders/1").header("idempotency-key", sent).send().await;
+    gateway
+        .ask("PUT /orders/1")
+        .header("idempotency-key", sent)
+        .send()
+        .await;
     assert_eq!(origin.only().header("idempotency-key"), forwarded);
 }
 
@@ -283,7 +287,9 @@ async fn a_method_in_a_header_is_part_of_what_is_asked() {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     gateway.post("/orders/1", "k").send().await;
-    let other = gateway.post("/orders/1", "k").header("x-http-method-override", "DELETE");
+    let other = gateway
+        .post("/orders/1", "k")
+        .header("x-http-method-override", "DELETE");
     assert_eq!(other.send().await.problem(), (422, "key-reused".to_owned()));
     assert_eq!(origin.runs(), 1);
 }

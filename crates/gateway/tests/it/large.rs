@@ -78,7 +78,10 @@ async fn a_client_that_does_not_read_holds_neither_operation_nor_upstream() {
     let mut first = gateway.post("/export", "k").begin().await;
     gateway.idle().await;
     check_not_kept(&gateway, 200).await;
-    assert!(breaks_off(&mut first).await, "the client sees that it is not whole");
+    assert!(
+        breaks_off(&mut first).await,
+        "the client sees that it is not whole"
+    );
 }
 
 #[tokio::test]
@@ -88,7 +91,10 @@ async fn a_large_reply_that_breaks_off_is_unknown() {
     origin.emit("a".repeat(LIMIT + 1));
     let mut first = gateway.post("/export", "k").begin().await;
     origin.break_off();
-    assert!(breaks_off(&mut first).await, "the client sees that it is not whole");
+    assert!(
+        breaks_off(&mut first).await,
+        "the client sees that it is not whole"
+    );
     let again = gateway.post("/export", "k").send().await;
     assert_eq!(again.problem(), (409, "outcome-unknown".to_owned()));
     assert_eq!(origin.runs(), 1);

@@ -36,7 +36,10 @@ async fn a_wait_that_runs_out_is_in_progress() {
     let _first = service.spawn_post("k", "a");
     origin.called(1).await;
     let second = service.post("k", "a").await;
-    assert_eq!((second.status, second.code().as_str()), (409, "in-progress"));
+    assert_eq!(
+        (second.status, second.code().as_str()),
+        (409, "in-progress")
+    );
     assert_eq!(second.header("retry-after"), "1");
     assert_eq!(second.header("idempotency-status"), "processing");
 }
@@ -48,7 +51,9 @@ async fn the_caller_may_wait_for_less() {
     let _first = service.spawn_post("k", "a");
     origin.called(1).await;
     let mut request = post("k", "a");
-    request.headers_mut().insert("prefer", "wait=0".parse().unwrap());
+    request
+        .headers_mut()
+        .insert("prefer", "wait=0".parse().unwrap());
     assert_eq!(service.send(request).await.code(), "in-progress");
 }
 
@@ -59,7 +64,10 @@ async fn reject_refuses_at_once() {
     let _first = service.spawn_post("k", "a");
     origin.called(1).await;
     let second = service.post("k", "a").await;
-    assert_eq!((second.status, second.code().as_str()), (409, "in-progress"));
+    assert_eq!(
+        (second.status, second.code().as_str()),
+        (409, "in-progress")
+    );
 }
 
 #[tokio::test]
@@ -72,10 +80,22 @@ async fn accept_tells_where_to_ask() {
     assert_eq!(second.status, 202);
     let place = second.header("location").to_owned();
     assert_eq!(place, "/pay/by-idempotency-key/k/status");
-    assert!(service.get(&place).await.body.contains("\"status\":\"processing\""));
+    assert!(
+        service
+            .get(&place)
+            .await
+            .body
+            .contains("\"status\":\"processing\"")
+    );
     origin.open();
     first.await.unwrap();
-    assert!(service.get(&place).await.body.contains("\"status\":\"completed\""));
+    assert!(
+        service
+            .get(&place)
+            .await
+            .body
+            .contains("\"status\":\"completed\"")
+    );
 }
 
 #[tokio::test]
@@ -92,13 +112,27 @@ async fn a_mismatch_beats_busy_and_tells_nothing() {
 #[tokio::test]
 async fn a_mismatch_may_be_a_conflict_or_a_replay() {
     let origin = Origin::status(201);
-    let conflict = protect(&origin, class(|c| c.mismatch = OnMismatch::Conflict), memory());
+    let conflict = protect(
+        &origin,
+        class(|c| c.mismatch = OnMismatch::Conflict),
+        memory(),
+    );
     conflict.post("k", "a").await;
     assert_eq!(conflict.post("k", "b").await.status, 409);
-    let replay = protect(&origin, class(|c| c.mismatch = OnMismatch::Replay), memory());
+    let replay = protect(
+        &origin,
+        class(|c| c.mismatch = OnMismatch::Replay),
+        memory(),
+    );
     let first = replay.post("k", "a").await;
     let other = replay.post("k", "b").await;
-    assert_eq!((other.body, other.headers.contains_key("idempotent-replayed")), (first.body, true));
+    assert_eq!(
+        (
+            other.body,
+            other.headers.contains_key("idempotent-replayed")
+        ),
+        (first.body, true)
+    );
 }
 
 #[tokio::test]
@@ -118,7 +152,11 @@ async fn a_release_while_sixty_wait_tells_all_and_runs_once() {
     }
     assert_eq!(origin.runs(), 1, "no waiter runs by itself");
     origin.open();
-    assert_eq!(service.post("k", "a").await.body, "run 2", "a retry runs again");
+    assert_eq!(
+        service.post("k", "a").await.body,
+        "run 2",
+        "a retry runs again"
+    );
 }
 
 #[tokio::test]
@@ -133,7 +171,10 @@ async fn an_unknown_outcome_is_told_to_all_who_wait_at_once() {
     assert_eq!(first.await.unwrap().status, 504);
     for waiter in waiting {
         let answer = waiter.await.unwrap();
-        assert_eq!((answer.status, answer.code().as_str()), (409, "outcome-unknown"));
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (409, "outcome-unknown")
+        );
     }
 }
 
@@ -143,7 +184,11 @@ async fn retry_runs_an_unknown_operation_again_under_a_new_fence() {
         assert!(run > 1, "the first run breaks");
         http::Response::new(Full::from(format!("run {run}")))
     });
-    let service = protect(&origin, class(|c| c.on_unknown = OnUnknown::Retry), memory());
+    let service = protect(
+        &origin,
+        class(|c| c.on_unknown = OnUnknown::Retry),
+        memory(),
+    );
     assert_eq!(service.post("k", "a").await.status, 504);
     until(|| service.engine.tasks().is_empty()).await;
     assert_eq!(service.post("k", "a").await.body, "run 2");

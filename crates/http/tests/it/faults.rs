@@ -101,11 +101,18 @@ async fn a_lost_acknowledgement_of_a_claim_strands_and_repeats_nothing() {
     let service = protect(&origin, Class::interactive(), store.clone());
     store.lose_claims.store(true, Ordering::SeqCst);
     let first = service.post("k", "a").await;
-    assert_eq!((first.status, first.code().as_str()), (503, "store-unavailable"));
+    assert_eq!(
+        (first.status, first.code().as_str()),
+        (503, "store-unavailable")
+    );
     assert_eq!(origin.runs(), 0, "nothing was forwarded");
     store.lose_claims.store(false, Ordering::SeqCst);
     until(|| service.engine.tasks().is_empty()).await;
-    assert_eq!(service.post("k", "a").await.body, "run 1", "the key is not stranded");
+    assert_eq!(
+        service.post("k", "a").await.body,
+        "run 1",
+        "the key is not stranded"
+    );
     assert!(service.post("k", "a").await.is_replay());
     assert_eq!(origin.runs(), 1);
 }
@@ -130,7 +137,10 @@ async fn a_store_that_is_away_lets_nothing_through() {
     let service = protect(&origin, Class::interactive(), store.clone());
     store.away.store(true, Ordering::SeqCst);
     let answer = service.post("k", "a").await;
-    assert_eq!((answer.status, answer.code().as_str()), (503, "store-unavailable"));
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (503, "store-unavailable")
+    );
     assert_eq!(answer.header("retry-after"), "1");
     assert_eq!(origin.runs(), 0);
 }
@@ -143,7 +153,10 @@ async fn bypass_forwards_and_says_so() {
     let service = protect(&origin, class, store.clone());
     store.away.store(true, Ordering::SeqCst);
     let answer = service.post("k", "a").await;
-    assert_eq!((answer.status, answer.header("idempotency-status")), (200, "bypassed"));
+    assert_eq!(
+        (answer.status, answer.header("idempotency-status")),
+        (200, "bypassed")
+    );
 }
 
 #[tokio::test]
@@ -159,7 +172,11 @@ async fn an_outcome_that_is_not_recorded_is_answered_and_written_again() {
     let first = first.await.unwrap();
     assert_eq!((first.status, first.body.as_str()), (200, "run 1"));
     assert_eq!(first.header("idempotency-status"), "unknown");
-    assert_eq!(waiter.await.unwrap().body, "run 1", "who waited gets it too");
+    assert_eq!(
+        waiter.await.unwrap().body,
+        "run 1",
+        "who waited gets it too"
+    );
     store.refuse_outcomes.store(false, Ordering::SeqCst);
     until(|| service.engine.tasks().is_empty()).await;
     let again = service.post("k", "a").await;

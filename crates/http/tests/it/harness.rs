@@ -33,7 +33,9 @@ pub(crate) struct Origin {
 
 impl Origin {
     /// Answers every request like this; the number counts its runs from 1.
-    pub(crate) fn answering(answer: impl Fn(usize) -> Response<Full<Bytes>> + Send + Sync + 'static) -> Self {
+    pub(crate) fn answering(
+        answer: impl Fn(usize) -> Response<Full<Bytes>> + Send + Sync + 'static,
+    ) -> Self {
         Self {
             runs: Arc::default(),
             gate: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
@@ -93,7 +95,8 @@ pub(crate) async fn until(mut holds: impl FnMut() -> bool) {
 /// A protected origin.
 #[derive(Clone)]
 pub(crate) struct Protected {
-    service: BoxCloneSyncService<Request<Full<Bytes>>, Response<onceward_http::body::Body>, Infallible>,
+    service:
+        BoxCloneSyncService<Request<Full<Bytes>>, Response<onceward_http::body::Body>, Infallible>,
     pub(crate) engine: Arc<Engine>,
 }
 
@@ -117,7 +120,11 @@ pub(crate) fn protect(origin: &Origin, class: Class, store: Arc<dyn Store>) -> P
 }
 
 /// Protects an origin with a layer.
-pub(crate) fn protect_with(origin: &Origin, layer: &IdempotencyLayer, engine: Arc<Engine>) -> Protected {
+pub(crate) fn protect_with(
+    origin: &Origin,
+    layer: &IdempotencyLayer,
+    engine: Arc<Engine>,
+) -> Protected {
     let origin = origin.clone();
     let inner = service_fn(move |request| origin.call(request));
     Protected {
@@ -169,7 +176,8 @@ impl Protected {
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
-        self.send(Request::get(path).body(Full::default()).unwrap()).await
+        self.send(Request::get(path).body(Full::default()).unwrap())
+            .await
     }
 
     /// `POST /pay` in a task of its own.

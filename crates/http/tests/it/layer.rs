@@ -19,7 +19,10 @@ async fn a_second_request_is_replayed_and_does_not_run() {
     assert_eq!((first.status, first.is_replay()), (201, false));
     assert_eq!((again.status, again.is_replay()), (201, true));
     assert_eq!(first.body, again.body);
-    assert_eq!(first.header("x-operation-id"), again.header("x-operation-id"));
+    assert_eq!(
+        first.header("x-operation-id"),
+        again.header("x-operation-id")
+    );
     assert_eq!(again.header("idempotency-status"), "completed");
     assert_eq!(again.header("cache-control"), "no-store");
     assert_eq!(origin.runs(), 1);
@@ -44,7 +47,10 @@ async fn a_required_key_that_is_missing_is_refused() {
     let service = protect_with(&origin, &layer, engine);
     let request = Request::post("/pay").body(Full::default()).unwrap();
     let answer = service.send(request).await;
-    assert_eq!((answer.status, answer.code().as_str()), (400, "key-missing"));
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (400, "key-missing")
+    );
     assert_eq!(origin.runs(), 0);
 }
 
@@ -61,7 +67,9 @@ async fn callers_never_see_each_others_replies() {
     let service = protect_with(&origin, &layer, engine);
     let ask = |user: &'static str| {
         let mut request = post("k", "a");
-        request.headers_mut().insert("x-user", user.parse().unwrap());
+        request
+            .headers_mut()
+            .insert("x-user", user.parse().unwrap());
         service.send(request)
     };
     assert_eq!(ask("user:1").await.body, "run 1");
@@ -76,7 +84,9 @@ async fn without_callers_credentials_tell_clients_apart() {
     let service = protect(&origin, Class::interactive(), memory());
     let as_client = |token: &'static str| {
         let mut request = post("k", "a");
-        request.headers_mut().insert("authorization", token.parse().unwrap());
+        request
+            .headers_mut()
+            .insert("authorization", token.parse().unwrap());
         request
     };
     let first = service.send(as_client("Bearer one")).await;
@@ -90,7 +100,10 @@ async fn without_callers_credentials_tell_clients_apart() {
     };
     assert_eq!(recover("Bearer one").await.body, first.body);
     assert_eq!(recover("Bearer two").await.code(), "no-operation");
-    assert_eq!(service.get("/pay/by-idempotency-key/k").await.code(), "no-operation");
+    assert_eq!(
+        service.get("/pay/by-idempotency-key/k").await.code(),
+        "no-operation"
+    );
 }
 
 #[tokio::test]
@@ -111,10 +124,16 @@ async fn a_panic_is_an_unknown_outcome_and_is_not_repeated() {
     let origin = Origin::answering(|_| panic!("the handler breaks"));
     let service = protect(&origin, Class::interactive(), memory());
     let first = service.post("k", "a").await;
-    assert_eq!((first.status, first.code().as_str()), (504, "outcome-unknown"));
+    assert_eq!(
+        (first.status, first.code().as_str()),
+        (504, "outcome-unknown")
+    );
     until(|| service.engine.tasks().is_empty()).await;
     let again = service.post("k", "a").await;
-    assert_eq!((again.status, again.code().as_str()), (409, "outcome-unknown"));
+    assert_eq!(
+        (again.status, again.code().as_str()),
+        (409, "outcome-unknown")
+    );
     assert_eq!(origin.runs(), 1);
 }
 
@@ -132,7 +151,11 @@ async fn what_the_upstream_says_of_its_answer_beats_the_status() {
     for (origin, runs) in [(said("permanent", 503), 1), (said("transient", 200), 2)] {
         let service = protect(&origin, Class::interactive(), memory());
         let first = service.post("k", "a").await;
-        assert_eq!(first.header("idempotency-outcome"), "", "it is not forwarded");
+        assert_eq!(
+            first.header("idempotency-outcome"),
+            "",
+            "it is not forwarded"
+        );
         service.post("k", "a").await;
         assert_eq!(origin.runs(), runs);
     }
@@ -145,8 +168,15 @@ async fn a_reply_over_the_limit_goes_to_the_first_caller_only() {
     let first = service.post("k", "a").await;
     assert_eq!((first.status, first.body.len()), (200, 5000));
     let again = service.post("k", "a").await;
-    assert_eq!((again.status, again.code().as_str()), (410, "reply-not-kept"));
-    assert!(again.body.contains("\"original_status\":200"), "{}", again.body);
+    assert_eq!(
+        (again.status, again.code().as_str()),
+        (410, "reply-not-kept")
+    );
+    assert!(
+        again.body.contains("\"original_status\":200"),
+        "{}",
+        again.body
+    );
     assert_eq!(origin.runs(), 1);
 }
 
@@ -158,7 +188,11 @@ async fn recovery_gives_the_reply_and_tells_the_status() {
     origin.called(1).await;
     let early = service.get("/pay/by-idempotency-key/k/output").await;
     assert_eq!(early.status, 202);
-    assert!(early.body.contains("\"state\":\"running\""), "{}", early.body);
+    assert!(
+        early.body.contains("\"state\":\"running\""),
+        "{}",
+        early.body
+    );
     let waiting = {
         let service = service.clone();
         tokio::spawn(async move { service.get("/pay/by-idempotency-key/k").await })
@@ -169,7 +203,17 @@ async fn recovery_gives_the_reply_and_tells_the_status() {
     let output = service.get("/pay/by-idempotency-key/k/output").await;
     assert_eq!((output.status, output.body.as_str()), (201, "run 1"));
     let status = service.get("/pay/by-idempotency-key/k/status").await;
-    assert!(status.body.contains("\"original_status\":201"), "{}", status.body);
-    assert_eq!(service.get("/pay/by-idempotency-key/none").await.code(), "no-operation");
-    assert_eq!(service.get("/pay/by-idempotency-key/a%20b").await.code(), "key-invalid");
+    assert!(
+        status.body.contains("\"original_status\":201"),
+        "{}",
+        status.body
+    );
+    assert_eq!(
+        service.get("/pay/by-idempotency-key/none").await.code(),
+        "no-operation"
+    );
+    assert_eq!(
+        service.get("/pay/by-idempotency-key/a%20b").await.code(),
+        "key-invalid"
+    );
 }
