@@ -123,6 +123,7 @@ fn bad(what: &str) -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use rstest::rstest;
 
     use super::*;
@@ -156,5 +157,22 @@ mod tests {
             .body(())
             .expect("a request");
         assert_eq!(screen(&request).is_ok(), good, "{host}");
+    }
+
+    proptest! {
+        /// What passes decodes: no escape is cut short, none is a NUL.
+        #[test]
+        fn whatever_passes_decodes(target in "/[a-z%0-9A-F?&=;.]{0,40}", host in any::<Vec<u8>>()) {
+            let request = Request::builder().uri(&target).header("host", host).body(());
+            if let Ok(request) = request
+                && screen(&request).is_ok()
+            {
+                let good = |part: &str| {
+                    let digits = part.as_bytes().first_chunk::<2>();
+                    digits.is_some_and(|d| d.iter().all(u8::is_ascii_hexdigit) && d != b"00")
+                };
+                prop_assert!(target.split('%').skip(1).all(good), "{}", target);
+            }
+        }
     }
 }

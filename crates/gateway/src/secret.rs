@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use hmac::{Hmac, KeyInit, Mac};
+use onceward_stores::embedded::make_directory;
 use sha2::Sha256;
 
 /// The file's name beside the data.
@@ -102,7 +103,7 @@ impl Secret {
     /// Written aside and then linked, so that a crash leaves all of it or
     /// nothing, and of two processes that start at once only one has its way.
     fn write(&self, directory: &Path, path: &Path) -> io::Result<()> {
-        fs::create_dir_all(directory)?;
+        make_directory(directory)?;
         let aside = directory.join(format!("{FILE}.{}", std::process::id()));
         let mut options = fs::OpenOptions::new();
         options.write(true).create(true).truncate(true);

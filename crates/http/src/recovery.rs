@@ -137,6 +137,7 @@ fn told(record: &Record, status: StatusCode) -> Ended {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use rstest::rstest;
 
     use super::*;
@@ -163,5 +164,14 @@ mod tests {
             )
         });
         assert_eq!(got, want);
+    }
+
+    proptest! {
+        #[test]
+        fn any_path_is_taken_apart_or_left_alone(path in "(/|%|by-idempotency-key|output|\\PC){0,40}") {
+            if let Some(recovery) = Recovery::parse(&path) {
+                prop_assert!(recovery.path.starts_with('/') || path.starts_with(recovery.path));
+            }
+        }
     }
 }

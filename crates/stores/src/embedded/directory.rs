@@ -26,7 +26,7 @@ pub(super) struct Directory {
 impl Directory {
     /// Makes the directory if it is missing, and takes it.
     pub(super) fn take(path: &Path) -> Result<Self, OpenError> {
-        make(path).map_err(|source| OpenError::Directory {
+        make_directory(path).map_err(|source| OpenError::Directory {
             path: path.into(),
             source,
         })?;
@@ -53,11 +53,17 @@ impl Directory {
     }
 }
 
-fn make(path: &Path) -> io::Result<()> {
+/// Makes a store's directory if it is missing, for its owner only: it holds
+/// replies in the clear. One that is there keeps its rights.
+pub fn make_directory(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
-    fs::create_dir_all(path)?;
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)?;
     // A directory survives a power cut only once its parent is synced.
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),

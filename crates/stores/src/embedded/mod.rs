@@ -48,6 +48,7 @@ use onceward_core::wire;
 use self::bucket::Buckets;
 use self::checkpoint::Checkpointer;
 use self::directory::Directory;
+pub use self::directory::make_directory;
 use self::fault::{Fault, Step};
 use self::hot::Hot;
 use self::kept::Wanted;
