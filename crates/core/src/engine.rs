@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
@@ -34,6 +35,8 @@ pub struct Limits {
     pub poll: Duration,
     /// How long an outcome that the store refused is tried again.
     pub record_again: Duration,
+    /// How many claims whose answer was lost may be taken back at once.
+    pub withdrawals: usize,
 }
 
 impl Default for Limits {
@@ -44,9 +47,13 @@ impl Default for Limits {
             waiters: 100_000,
             poll: Duration::from_secs(1),
             record_again: Duration::from_secs(10 * 60),
+            withdrawals: 10_000,
         }
     }
 }
+
+/// However short a lease is, renewing it is not all that is done.
+const RENEWAL_PAUSE_MIN: Duration = Duration::from_millis(10);
 
 /// The store did not answer in time.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +67,7 @@ pub struct Engine {
     entropy: Entropy,
     limits: Limits,
     tasks: TaskTracker,
+    withdrawals: Arc<Semaphore>,
     running: Arc<AtomicUsize>,
 }
 
@@ -90,6 +98,7 @@ impl Engine {
             entropy,
             limits,
             tasks: TaskTracker::new(),
+            withdrawals: Arc::new(Semaphore::new(limits.withdrawals)),
             running: Arc::default(),
         })
     }
@@ -181,14 +190,27 @@ impl Engine {
 
     /// Takes back a claim that may have been granted without our knowing.
     /// Nothing was forwarded under it, so the key must not stay taken.
+    ///
+    /// While a store is away for long there are only so many who try: a claim
+    /// that is not taken back is found out when its lease ends.
     fn withdraw(self: &Arc<Self>, digest: Digest, attempt: Attempt) {
+        // Without a runtime the process is ending: the lease tells the rest.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        let Ok(turn) = self.withdrawals.clone().try_acquire_owned() else {
+            tracing::error!("too many claims wait to be taken back; one is left to its lease");
+            return;
+        };
         let engine = self.clone();
-        self.tasks.spawn(async move {
+        let work = async move {
             let step = || engine.store.withdraw(&digest, attempt);
             if let Err(error) = engine.until_recorded(step).await {
                 tracing::error!(%error, "a claim whose answer was lost could not be taken back");
             }
-        });
+            drop(turn);
+        };
+        self.tasks.spawn_on(work, &runtime);
     }
 
     /// Repeats a step until the store takes it, with growing pauses.
@@ -201,6 +223,8 @@ impl Engine {
         loop {
             match self.within_deadline(step()).await {
                 Ok(done) => return Ok(done),
+                // What is damaged stays so.
+                Err(error @ StoreError::Damaged(_)) => return Err(error),
                 Err(error) if Instant::now() + pause > give_up => return Err(error),
                 Err(error) => tracing::warn!(%error, "the store refused an outcome; trying again"),
             }
@@ -284,7 +308,7 @@ impl Lead {
             tokio::select! {
                 biased;
                 done = &mut work => return done,
-                () = sleep(self.lease / 3) => self.renew().await,
+                () = sleep((self.lease / 3).max(RENEWAL_PAUSE_MIN)) => self.renew().await,
             }
         }
     }
@@ -303,13 +327,13 @@ impl Lead {
 
     /// Records that the operation finished, for good.
     pub async fn finish(self, settlement: Settlement, reply: Option<Arc<Reply>>) -> Recorded {
-        let otherwise = reply.map_or(Landed::Lost, Landed::Answered);
+        let otherwise = reply.map_or(Landed::Lost, Landed::NotRecorded);
         self.settle(settlement, Landed::Recorded, otherwise).await
     }
 
     /// Records that the key is free again; those who wait get this run's answer.
     pub async fn release(self, reply: Option<Arc<Reply>>) -> Recorded {
-        let landed = reply.map_or(Landed::Nothing, Landed::Answered);
+        let landed = reply.map_or(Landed::Nothing, Landed::Released);
         self.settle(Settlement::Released, landed.clone(), landed)
             .await
     }
@@ -403,7 +427,7 @@ pub enum Awaited {
     /// The operation has another state now.
     Settled(Arc<Record>),
     /// The run that one waited for was answered, and its answer is not kept.
-    Answered(Arc<Reply>),
+    Answered(Arc<Reply>, Recorded),
     /// It may have run.
     Lost,
     /// Nothing was done: the key is free again.
@@ -457,7 +481,8 @@ impl Follow {
     async fn told(&self, landed: Landed) -> Result<Awaited, StoreError> {
         match landed {
             Landed::Recorded => self.seen().await,
-            Landed::Answered(reply) => Ok(Awaited::Answered(reply)),
+            Landed::Released(reply) => Ok(Awaited::Answered(reply, Recorded::Durably)),
+            Landed::NotRecorded(reply) => Ok(Awaited::Answered(reply, Recorded::NotYet)),
             Landed::Lost => Ok(Awaited::Lost),
             Landed::Nothing => Ok(Awaited::Freed),
         }

@@ -24,6 +24,8 @@ pub(crate) struct Flights {
 
 /// One operation under way.
 struct Flight {
+    /// How many are seated; changed only under the shard's lock.
+    seats: AtomicUsize,
     stage: Mutex<Stage>,
     landed: Notify,
     waiters: AtomicUsize,
@@ -51,8 +53,10 @@ pub(crate) enum Stage {
 pub(crate) enum Landed {
     /// The store has it.
     Recorded,
-    /// The store does not have it: it was released, or could not be recorded.
-    Answered(Arc<Reply>),
+    /// It was released with this answer, which no store keeps.
+    Released(Arc<Reply>),
+    /// It was answered, and the store would not take it.
+    NotRecorded(Arc<Reply>),
     /// It may have run.
     Lost,
     /// Nothing was done, and there is no answer to pass on.
@@ -69,17 +73,20 @@ impl Flights {
 
     /// Takes a seat: whatever a leader tells from now on is heard.
     pub(crate) fn board(self: &Arc<Self>, digest: &Digest) -> Seat {
-        let flight = self
-            .shard(digest)
+        let mut shard = self.shard(digest);
+        let flight = shard
             .entry(*digest)
             .or_insert_with(|| {
                 Arc::new(Flight {
+                    seats: AtomicUsize::new(0),
                     stage: Mutex::new(Stage::Boarding),
                     landed: Notify::new(),
                     waiters: AtomicUsize::new(0),
                 })
             })
             .clone();
+        flight.seats.fetch_add(1, Ordering::Relaxed);
+        drop(shard);
         Seat {
             flights: self.clone(),
             flight,
@@ -168,8 +175,8 @@ impl Drop for Seat {
         let mut shard = self.flights.shard(&self.digest);
         let current = shard.get(&self.digest);
         let ours = current.is_some_and(|flight| Arc::ptr_eq(flight, &self.flight));
-        // Left over: the map's own reference and this one.
-        if ours && Arc::strong_count(&self.flight) <= 2 {
+        let last = self.flight.seats.fetch_sub(1, Ordering::Relaxed) == 1;
+        if ours && last {
             shard.remove(&self.digest);
         }
     }

@@ -324,7 +324,8 @@ pub struct Stats {
     pub unknown: u64,
     /// Operations whose attempts are used up.
     pub paused: u64,
-    /// All operations on record.
+    /// Operations on record. What is over may still count until its room is
+    /// reclaimed: telling it apart could take longer than anybody wants to wait.
     pub operations: u64,
     /// Bytes on disk, or in memory where there is no disk.
     pub bytes: u64,

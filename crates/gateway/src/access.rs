@@ -3,7 +3,7 @@
 //! same for the same key, so that its requests can be found together.
 
 use onceward_core::caller::Caller;
-use onceward_core::identity::{Endpoint, Identity};
+use onceward_core::identity::{Endpoint, Identity, OperationId};
 use onceward_core::key::{Key, KeyError};
 use onceward_http::run::{Call, Ended, Outcome};
 
@@ -32,12 +32,43 @@ impl Source {
     }
 }
 
-/// What is known of a request before it runs.
+/// What is known of a request before it runs. Dropped unwritten, it tells that
+/// the client went before the answer came.
 pub(crate) struct Line {
     caller: Caller,
     endpoint: Endpoint,
     key_hash: String,
     source: Source,
+    written: bool,
+}
+
+impl Line {
+    fn write(&mut self, outcome: &'static str, hit: bool, id: Option<OperationId>) {
+        self.written = true;
+        let operation_id = id.map(|id| id.to_string());
+        tracing::info!(
+            target: "onceward::access",
+            idempotency_case = "A",
+            idempotency_key_namespaced = self.key_hash,
+            idempotency_source = self.source.as_str(),
+            idempotency_policy = "ACCEPTED",
+            idempotency_outcome = outcome,
+            restate_invocation_id = Option::<&str>::None,
+            restate_cache_hit = hit,
+            tenant = self.caller.tenant(),
+            project = self.caller.project(),
+            endpoint = self.endpoint.as_str(),
+            operation_id,
+        );
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if !self.written {
+            self.write("client-gone", false, None);
+        }
+    }
 }
 
 impl Access {
@@ -52,25 +83,10 @@ impl Access {
 
     /// Writes what a request came to.
     pub(crate) fn end(&self, line: Option<Line>, ended: &Ended) {
-        let Some(line) = line else {
-            return;
-        };
-        let hit = matches!(ended.outcome, Outcome::Replayed(_));
-        let operation_id = ended.id.map(|id| id.to_string());
-        tracing::info!(
-            target: "onceward::access",
-            idempotency_case = "A",
-            idempotency_key_namespaced = line.key_hash,
-            idempotency_source = line.source.as_str(),
-            idempotency_policy = "ACCEPTED",
-            idempotency_outcome = ended.outcome.as_str(),
-            restate_invocation_id = Option::<&str>::None,
-            restate_cache_hit = hit,
-            tenant = line.caller.tenant(),
-            project = line.caller.project(),
-            endpoint = line.endpoint.as_str(),
-            operation_id,
-        );
+        if let Some(mut line) = line {
+            let hit = matches!(ended.outcome, Outcome::Replayed(_));
+            line.write(ended.outcome.as_str(), hit, ended.id);
+        }
     }
 
     /// Writes what a recovery request came to.
@@ -119,6 +135,7 @@ impl Access {
             caller: identity.caller,
             endpoint: identity.endpoint,
             source,
+            written: false,
         })
     }
 }

@@ -25,6 +25,9 @@ const BUCKETS: [f64; 14] = [
     0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
 ];
 
+/// How long the store may take to tell how much it holds.
+const STATS_DEADLINE: Duration = Duration::from_secs(2);
+
 const METADATA: Metadata<'static> = Metadata::new("onceward", Level::INFO, None);
 
 /// The labels that every request's counters carry.
@@ -186,9 +189,10 @@ impl Metrics {
     pub(crate) async fn render(&self, engine: &Engine, inspect: &dyn Inspect) -> String {
         self.gauges.in_flight.set(engine.running() as f64);
         self.gauges.waiters.set(engine.waiters() as f64);
-        match inspect.stats().await {
-            Ok(stats) => self.gauges.store(&stats),
-            Err(error) => tracing::warn!(%error, "the store does not tell how much it holds"),
+        match tokio::time::timeout(STATS_DEADLINE, inspect.stats()).await {
+            Ok(Ok(stats)) => self.gauges.store(&stats),
+            Ok(Err(error)) => tracing::warn!(%error, "the store does not tell how much it holds"),
+            Err(_) => tracing::warn!("the store takes too long to tell how much it holds"),
         }
         self.handle.render()
     }

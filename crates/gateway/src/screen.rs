@@ -88,11 +88,15 @@ fn host<B>(request: &Request<B>) -> Result<(), Problem> {
     if named.is_some_and(|host| host.as_str().contains('@')) {
         return Err(bad("there is a user before the host"));
     }
+    let is_http2 = request.version() == Version::HTTP_2;
     let mut lines = request.headers().get_all(header::HOST).iter();
     match (lines.next(), lines.next()) {
         (Some(_), Some(_)) => Err(bad("there is more than one Host")),
         (Some(line), None) if line.is_empty() => Err(bad("the Host is empty")),
         (Some(line), None) => match Authority::try_from(line.as_bytes()) {
+            Ok(host) if is_http2 && named.is_some_and(|named| *named != host) => {
+                Err(bad("Host and :authority are not the same"))
+            }
             Ok(host) if !host.as_str().contains('@') => Ok(()),
             _ => Err(bad("the Host is not a host name with an optional port")),
         },
@@ -157,6 +161,15 @@ mod tests {
             .body(())
             .expect("a request");
         assert_eq!(screen(&request).is_ok(), good, "{host}");
+    }
+
+    #[rstest]
+    #[case("http://a/x", "a", true)]
+    #[case("http://a/x", "b", false)]
+    fn host_and_authority_must_agree(#[case] target: &str, #[case] host: &str, #[case] good: bool) {
+        let request = Request::builder().version(Version::HTTP_2);
+        let request = request.uri(target).header("host", host);
+        assert_eq!(screen(&request.body(()).expect("a request")).is_ok(), good);
     }
 
     proptest! {

@@ -32,7 +32,7 @@ pub(crate) fn reply_of(parts: &Parts, body: &[u8], trailers: &HeaderMap) -> Repl
         status: parts.status.as_u16(),
         headers: fields::kept(&parts.headers),
         body: Bytes::copy_from_slice(body),
-        trailers: fields::fields(trailers),
+        trailers: fields::kept(trailers),
     }
 }
 

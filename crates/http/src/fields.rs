@@ -163,14 +163,6 @@ fn field(name: &HeaderName, value: &HeaderValue) -> Field {
     )
 }
 
-/// All lines of a map, in order.
-pub fn fields(headers: &HeaderMap) -> Vec<Field> {
-    headers
-        .iter()
-        .map(|(name, value)| field(name, value))
-        .collect()
-}
-
 /// Kept lines as a header map. They were headers when they were kept.
 pub fn to_headers(fields: &[Field]) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(fields.len());

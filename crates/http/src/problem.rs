@@ -249,6 +249,11 @@ impl Problem {
         self.code
     }
 
+    /// Which operation it is about, where that may be told.
+    pub fn operation_id(&self) -> Option<OperationId> {
+        self.operation_id
+    }
+
     /// With another status than the code's own.
     #[must_use]
     pub fn with_status(self, status: StatusCode) -> Self {

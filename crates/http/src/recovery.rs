@@ -13,9 +13,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::answer;
 use crate::problem::{Code, Problem};
-use crate::run::{
-    Credentials, Ended, Outcome, Protection, awaited, credentials, preferred_wait, unavailable,
-};
+use crate::run::{Ended, Outcome, Protection, awaited, preferred_wait, unavailable};
 
 /// What stands between an endpoint's path and the key.
 const MARK: &str = "/by-idempotency-key/";
@@ -84,7 +82,7 @@ pub async fn recover(
             key: key.clone(),
         };
         match protection.engine.look(&identity.digest()).await {
-            Ok(Some(record)) if is_own(protection, &record, headers) => {
+            Ok(Some(record)) if protection.is_sender(&record, headers) => {
                 return give(protection, class, &record, recovery.want, headers).await;
             }
             Ok(_) => {}
@@ -95,16 +93,6 @@ pub async fn recover(
         Code::NoOperation,
         "There is no operation with this key.",
     ))
-}
-
-/// Where nobody authenticates, only who sent the operation may read it.
-fn is_own(protection: &Protection, record: &Record, headers: &HeaderMap) -> bool {
-    match protection.credentials {
-        Credentials::Trusted => true,
-        Credentials::Compared => protection
-            .fingerprinter
-            .is_from(&record.fingerprint, &credentials(headers)),
-    }
 }
 
 async fn give(

@@ -178,7 +178,8 @@ impl Ended {
     }
 
     pub(crate) fn refused(problem: Problem) -> Self {
-        Self::problem(Outcome::Refused(problem.code()), None, problem)
+        let id = problem.operation_id();
+        Self::problem(Outcome::Refused(problem.code()), id, problem)
     }
 
     /// From a record that no longer runs.
@@ -226,8 +227,12 @@ where
         Ok(Entry::Follow(follow)) => wait_for(&call.class, &call.request, &call.key, &follow).await,
         Ok(Entry::Finished(record) | Entry::Expired(record)) => Ended::from_record(&record),
         Ok(Entry::Paused(record) | Entry::Unknown(record)) => Ended::from_record(&record),
-        Ok(Entry::Mismatch) => mismatched(protection, &call.class, &identity.digest()).await,
-        Err(error) => without_store(&call.class, &error, || forward(call.request, None)).await,
+        Ok(Entry::Mismatch) => mismatched(protection, &call, &identity.digest()).await,
+        Err(error) => {
+            let limit = protection.upstream_timeout;
+            let forward = || forward(call.request, None);
+            without_store(&call.class, &error, limit, forward).await
+        }
     }
 }
 
@@ -462,10 +467,10 @@ async fn stream(
     tell: oneshot::Sender<Ended>,
 ) {
     let id = lead.id();
-    let state = State::of_status(parts.status.as_u16());
+    let status = parts.status.as_u16();
+    let state = State::of_status(status);
     let (outcome, word) = match meaning {
         Meaning::Keep => {
-            let status = parts.status.as_u16();
             let mark = settlement(state, Answer::NotKept { status });
             match lead.mark_not_kept(mark).await {
                 Recorded::Durably => (Outcome::RanNotKept, word_of(state)),
@@ -482,18 +487,24 @@ async fn stream(
         sender: Some(sender),
         patience: idle,
     };
-    match lead.holding(pump(&mut client, read, rest, idle)).await {
+    let recorded = match lead.holding(pump(&mut client, read, rest, idle)).await {
         Ok(()) => match (meaning, outcome) {
-            (Meaning::Keep, Outcome::RanNotKept) => lead.landed(),
-            (Meaning::Release, _) => drop(lead.release(None).await),
-            _ => drop(lead.lose().await),
+            (Meaning::Keep, Outcome::RanNotKept) => return lead.landed(),
+            (Meaning::Keep, _) => {
+                let answer = Answer::NotKept { status };
+                lead.finish(settlement(state, answer), None).await
+            }
+            (Meaning::Release, _) => lead.release(None).await,
+            (Meaning::Unknown, _) => lead.lose().await,
         },
         Err(error) => {
             tracing::warn!(operation_id = %id, error = %error, "an answer broke off");
-            lead.lose().await;
+            let recorded = lead.lose().await;
             client.abort(error);
+            recorded
         }
-    }
+    };
+    tracing::debug!(operation_id = %id, ?recorded, "an answer that is not kept has ended");
 }
 
 /// Carries a body over to the client; when the client has gone, reads on to
@@ -558,7 +569,8 @@ async fn wait_for(class: &Class, request: &Request<Bytes>, key: &Key, follow: &F
             return Ended::refused(answer::in_progress(id, Word::Processing));
         }
         InFlight::Accept => {
-            let path = format!("{}/by-idempotency-key/{key}/status", request.uri().path());
+            let path = request.uri().path().trim_end_matches('/');
+            let path = format!("{path}/by-idempotency-key/{key}/status");
             let response = answer::accepted(follow.record(), &path);
             return Ended::answered(Outcome::Accepted, id, response);
         }
@@ -570,8 +582,12 @@ async fn wait_for(class: &Class, request: &Request<Bytes>, key: &Key, follow: &F
 pub(crate) fn awaited(awaited: Result<Awaited, StoreError>, id: OperationId) -> Ended {
     match awaited {
         Ok(Awaited::Settled(record)) => Ended::from_record(&record),
-        Ok(Awaited::Answered(reply)) => {
-            let response = answer::again(&reply, Word::Released, id, None);
+        Ok(Awaited::Answered(reply, recorded)) => {
+            let word = match recorded {
+                Recorded::NotYet => Word::Unknown,
+                Recorded::Durably | Recorded::Stale => Word::Released,
+            };
+            let response = answer::again(&reply, word, id, None);
             Ended::answered(Outcome::Shared, id, response)
         }
         Ok(Awaited::Lost) => Ended::refused(answer::unknown(id)),
@@ -585,32 +601,50 @@ pub(crate) fn awaited(awaited: Result<Awaited, StoreError>, id: OperationId) -> 
 
 /// The caller's own limit, from `Prefer: wait=n`.
 pub(crate) fn preferred_wait(headers: &http::HeaderMap) -> Option<Duration> {
-    let seconds = headers
-        .get_all(fields::PREFER)
-        .iter()
-        .filter_map(|line| line.to_str().ok())
-        .flat_map(|line| line.split([',', ';']))
-        .find_map(|part| part.trim().strip_prefix("wait="))?;
-    seconds
-        .trim_matches('"')
-        .parse()
-        .ok()
-        .map(Duration::from_secs)
+    let lines = headers.get_all(fields::PREFER).iter();
+    let lines = lines.filter_map(|line| line.to_str().ok());
+    let seconds = lines
+        .flat_map(|line| line.split(','))
+        .find_map(|preference| {
+            let (name, value) = preference.split(';').next()?.split_once('=')?;
+            name.trim()
+                .eq_ignore_ascii_case("wait")
+                .then(|| value.trim())
+        })?;
+    let seconds = seconds.trim_matches('"').parse().ok()?;
+    Some(Duration::from_secs(seconds))
 }
 
-async fn mismatched(protection: &Protection, class: &Class, digest: &Digest) -> Ended {
+async fn mismatched(protection: &Protection, call: &Call, digest: &Digest) -> Ended {
     let problem = Problem::new(
         Code::KeyReused,
         "This key was used for a different request. Use a new key for a new intent, and the same request for a retry.",
     );
-    match class.mismatch {
+    match call.class.mismatch {
         OnMismatch::Unprocessable => Ended::refused(problem),
         OnMismatch::Conflict => Ended::refused(problem.with_status(StatusCode::CONFLICT)),
         OnMismatch::Replay => match protection.engine.look(digest).await {
-            Ok(Some(record)) => Ended::from_record(&record),
-            Ok(None) => Ended::refused(problem),
+            Ok(Some(record)) if protection.is_sender(&record, call.request.headers()) => {
+                Ended::from_record(&record)
+            }
+            Ok(_) => Ended::refused(problem),
             Err(error) => Ended::refused(unavailable(&error)),
         },
+    }
+}
+
+impl Protection {
+    /// Whether a request with these headers may read what a record holds. Where
+    /// nobody authenticates, only who sent the operation may.
+    pub(crate) fn is_sender(&self, record: &Record, headers: &http::HeaderMap) -> bool {
+        match self.credentials {
+            Credentials::Trusted => true,
+            Credentials::Compared => {
+                let fingerprint = &record.fingerprint;
+                self.fingerprinter
+                    .is_from(fingerprint, &credentials(headers))
+            }
+        }
     }
 }
 
@@ -618,16 +652,21 @@ async fn mismatched(protection: &Protection, class: &Class, digest: &Digest) -> 
 async fn without_store<Fut>(
     class: &Class,
     error: &StoreError,
+    limit: Duration,
     forward: impl FnOnce() -> Fut,
 ) -> Ended
 where
     Fut: Future<Output = Result<Response<Body>, Unanswered>>,
 {
-    if class.on_store_failure == OnStoreFailure::Reject {
+    // A damaged record is a record: its operation may have run.
+    let away = matches!(error, StoreError::Unavailable(_));
+    if class.on_store_failure == OnStoreFailure::Reject || !away {
         return Ended::refused(unavailable(error));
     }
     tracing::warn!(%error, "the store is away; a request goes unprotected");
-    let answer = match forward().await {
+    let answer = timeout(limit, forward()).await;
+    let answer = answer.unwrap_or_else(|_| Err(Unanswered::Lost(Box::new(TooSlow(limit)))));
+    let answer = match answer {
         Ok(response) => {
             let (mut parts, body) = response.into_parts();
             answer::clean(&mut parts);
@@ -654,9 +693,15 @@ where
 
 pub(crate) fn unavailable(error: &StoreError) -> Problem {
     tracing::error!(%error, "the store is unavailable");
-    Problem::new(
-        Code::StoreUnavailable,
-        "The store cannot be reached. Nothing was forwarded; send the same request again.",
-    )
-    .retry_after(1)
+    match error {
+        StoreError::Damaged(_) => Problem::new(
+            Code::StoreUnavailable,
+            "What the store holds under this key is damaged. Nothing was forwarded; an operator has to look.",
+        ),
+        _ => Problem::new(
+            Code::StoreUnavailable,
+            "The store cannot be reached. Nothing was forwarded; send the same request again.",
+        )
+        .retry_after(1),
+    }
 }

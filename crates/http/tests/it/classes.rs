@@ -193,3 +193,23 @@ async fn retry_runs_an_unknown_operation_again_under_a_new_fence() {
     until(|| service.engine.tasks().is_empty()).await;
     assert_eq!(service.post("k", "a").await.body, "run 2");
 }
+
+#[tokio::test]
+async fn a_mismatch_is_never_a_replay_for_another_client() {
+    let origin = Origin::status(201);
+    let service = protect(
+        &origin,
+        class(|c| c.mismatch = OnMismatch::Replay),
+        memory(),
+    );
+    let from = |token: &'static str, body: &'static str| {
+        let mut request = post("k", body);
+        let token = token.parse().unwrap();
+        request.headers_mut().insert("authorization", token);
+        service.send(request)
+    };
+    assert_eq!(from("Bearer one", "a").await.status, 201);
+    assert!(from("Bearer one", "b").await.is_replay(), "its own client");
+    let thief = from("Bearer two", "a").await;
+    assert_eq!((thief.status, thief.code().as_str()), (422, "key-reused"));
+}

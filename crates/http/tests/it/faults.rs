@@ -24,6 +24,8 @@ struct Faulty {
     refuse_outcomes: AtomicBool,
     /// Nothing works.
     away: AtomicBool,
+    /// What is there cannot be read.
+    damaged: AtomicBool,
 }
 
 impl Faulty {
@@ -34,6 +36,7 @@ impl Faulty {
             claims: AtomicUsize::new(0),
             refuse_outcomes: AtomicBool::new(false),
             away: AtomicBool::new(false),
+            damaged: AtomicBool::new(false),
         })
     }
 
@@ -51,6 +54,9 @@ static NEVER: AtomicBool = AtomicBool::new(false);
 impl Store for Faulty {
     async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
         self.fault(&NEVER)?;
+        if self.damaged.load(Ordering::SeqCst) {
+            return Err(StoreError::Damaged("injected".into()));
+        }
         let claim = self.inner.claim(ask).await;
         self.claims.fetch_add(1, Ordering::SeqCst);
         if self.lose_claims.load(Ordering::SeqCst) {
@@ -182,4 +188,16 @@ async fn an_outcome_that_is_not_recorded_is_answered_and_written_again() {
     let again = service.post("k", "a").await;
     assert_eq!((again.body.as_str(), again.is_replay()), ("run 1", true));
     assert_eq!(origin.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_damaged_record_is_not_bypassed() {
+    let (origin, store) = (Origin::status(200), Faulty::new());
+    let mut class = Class::interactive();
+    class.on_store_failure = OnStoreFailure::Bypass;
+    let service = protect(&origin, class, store.clone());
+    store.damaged.store(true, Ordering::SeqCst);
+    let answer = service.post("k", "a").await;
+    assert_eq!((answer.status, answer.header("retry-after")), (503, ""));
+    assert_eq!(origin.runs(), 0, "it may have run before");
 }

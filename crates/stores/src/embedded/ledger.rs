@@ -80,8 +80,10 @@ impl Ledger {
 
     /// The next number: a fence, and the place of a change in listings.
     pub(super) fn next(&mut self) -> Step<u64> {
-        if self.last == self.reserved {
-            let reserved = self.reserved + NUMBERS_RESERVED;
+        // Beyond it too: a transaction that raised the mark may have failed, and
+        // what it gave is not given again.
+        if self.last >= self.reserved {
+            let reserved = self.last + NUMBERS_RESERVED;
             self.write(sql::SEQUENCE_RAISE, [reserved.cast_signed()])?;
             self.reserved = reserved;
         }
@@ -347,17 +349,18 @@ impl Ledger {
         for (bucket, tally) in open.tallies_before.into_values() {
             bucket.set_tally(tally);
         }
-        for bucket in open.kept_dropped {
-            self.buckets.add_kept(bucket);
-        }
-        for bucket in open.replies_dropped {
-            self.buckets.add_reply(bucket);
-        }
+        // In this order: a bucket may have been dropped and made anew.
         for ends in open.kept_made {
             self.buckets.remove_kept(ends);
         }
         for ends in open.replies_made {
             self.buckets.remove_reply(ends);
+        }
+        for bucket in open.kept_dropped {
+            self.buckets.add_kept(bucket);
+        }
+        for bucket in open.replies_dropped {
+            self.buckets.add_reply(bucket);
         }
     }
 

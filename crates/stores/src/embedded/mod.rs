@@ -320,9 +320,7 @@ impl Inspect for EmbeddedStore {
 
     async fn stats(&self) -> Result<Stats, StoreError> {
         let stats = self.writer.ask(Command::Stats).await?;
-        let left = self.readers.count_left().await?;
         Ok(Stats {
-            operations: stats.operations + left,
             bytes: self.directory.bytes(),
             ..stats
         })

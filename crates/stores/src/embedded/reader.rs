@@ -4,14 +4,12 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use onceward_core::clock::Timestamp;
 use onceward_core::record::{Record, State};
 use onceward_core::store::{Cursor, Filter, PAGE_MAX, Page, PageAsk};
 use onceward_core::wire;
 use rusqlite::{Connection, params};
 use tokio::sync::Semaphore;
 
-use super::bucket::{Age, Kept};
 use super::fault::{Fault, Step};
 use super::kept::{self, Wanted};
 use super::{Shared, file, sql};
@@ -60,32 +58,6 @@ impl Readers {
         self.read(move |db, shared| {
             let snapshot = db.unchecked_transaction()?;
             Listing::new(&filter, ask).read_all(&snapshot, shared)
-        })
-        .await
-    }
-
-    /// How many operations are left in buckets that are partly over.
-    pub(super) async fn count_left(&self) -> Step<u64> {
-        let now = self.shared.clock.now();
-        let kept: Vec<_> = self.shared.buckets.kept().values().cloned().collect();
-        let mut left = 0;
-        for bucket in kept {
-            if bucket.age(now) == Age::PartlyOver {
-                left += self.count(bucket, now).await?;
-            }
-        }
-        Ok(left)
-    }
-
-    async fn count(&self, bucket: Arc<Kept>, now: Timestamp) -> Step<u64> {
-        self.read(move |db, _| {
-            if !has_table(db, &bucket.table)? {
-                return Ok(0);
-            }
-            let mut statement = db.prepare_cached(&bucket.count)?;
-            let now = now.unix_ms().cast_signed();
-            let count: i64 = statement.query_row([now], |row| row.get(0))?;
-            Ok(count.cast_unsigned())
         })
         .await
     }

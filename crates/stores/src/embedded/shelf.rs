@@ -341,7 +341,7 @@ impl Shelf {
         let kept = self.shared.buckets.kept();
         let rows = kept
             .values()
-            .filter(|bucket| bucket.age(now) == Age::Lasting)
+            .filter(|bucket| bucket.age(now) != Age::Over)
             .map(|bucket| bucket.tally().rows);
         stats.operations += rows.sum::<u64>();
         stats

@@ -29,7 +29,6 @@ pub(super) const KEPT: &str = include_str!("sql/kept.sql");
 pub(super) const KEPT_INSERT: &str = include_str!("sql/kept_insert.sql");
 pub(super) const KEPT_FIND: &str = include_str!("sql/kept_find.sql");
 pub(super) const KEPT_DELETE: &str = include_str!("sql/kept_delete.sql");
-pub(super) const KEPT_COUNT: &str = include_str!("sql/kept_count.sql");
 pub(super) const KEPT_TAIL: &str = include_str!("sql/kept_tail.sql");
 pub(super) const KEPT_RESTORE_REQUEST: &str = include_str!("sql/kept_restore_request.sql");
 

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use onceward_core::store::{Claim, Inspect, Store, StoreError};
+use bytes::Bytes;
+use onceward_core::store::{Claim, Inspect, Queue, Store, StoreError};
 use onceward_stores::embedded::{EmbeddedStore, Limits};
 
 use crate::house::*;
@@ -55,6 +56,38 @@ async fn full_file_refuses_keeps_what_it_has_and_goes_on_when_swept() {
         .expect("sweeping needs no room");
     assert_eq!(swept as u64, last);
     complete(&store, last + 100).await;
+}
+
+/// The first step after a start raises the mark of the numbers. If just that one
+/// fails, the numbers after it must still be marked: or a later start gives them
+/// again, as fences and as rows.
+#[tokio::test]
+async fn numbers_rise_although_the_first_step_after_a_start_failed() {
+    let (home, clock) = (directory(), clock());
+    let limits = Limits {
+        pages_max: Some(64),
+        ..Limits::default()
+    };
+    let open = || EmbeddedStore::open_within(home.path(), clock.clone(), limits).expect("opens");
+    let store = open();
+    let too_large = Bytes::from(vec![0; 1 << 20]);
+    let refused = store.enqueue(&ask(1), too_large, Duration::ZERO).await;
+    assert!(refused.is_err(), "there is no room for it");
+    for number in 2..22 {
+        complete(&store, number).await;
+    }
+    let before = grant(&store, &ask(30)).await;
+    drop(store);
+
+    let store = open();
+    let after = grant(&store, &ask(31)).await;
+    assert!(after.fence > before.fence, "{after:?} after {before:?}");
+    complete(&store, 40).await;
+    drop(store);
+    let store = open();
+    for number in (2..22).chain([40]) {
+        assert!(is_replayed(&store, number).await, "number {number}");
+    }
 }
 
 /// Fills a store on a disk that is full, waits for room, and goes on.

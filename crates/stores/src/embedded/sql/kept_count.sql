@@ -1,1 +1,0 @@
-SELECT count(*) FROM kept_{ends} WHERE over > ?1
