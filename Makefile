@@ -3,6 +3,9 @@
 # It needs a Rust toolchain and the package registry, and installs what else it
 # uses. Tests start what they need on free ports and end it by id.
 
+# The last that this toolchain is known to build.
+NEXTEST = 0.9.143
+
 .PHONY: test lint unit doc demo bench tools
 
 test: lint unit doc demo
@@ -27,6 +30,6 @@ bench:
 	bench/compare
 
 tools:
-	@cargo nextest --version >/dev/null 2>&1 || cargo install cargo-nextest --locked
+	@cargo nextest --version >/dev/null 2>&1 || cargo install cargo-nextest --locked --version $(NEXTEST)
 	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@cargo clippy --version >/dev/null 2>&1 || rustup component add clippy

@@ -77,6 +77,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     match drained {
         Drained::Whole => tracing::info!("stopped"),
+        Drained::Cut { running: 0 } => {
+            tracing::warn!("stopped before all clients had gone; every operation had ended");
+        }
         Drained::Cut { running } => {
             tracing::warn!(
                 running,

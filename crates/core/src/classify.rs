@@ -42,7 +42,9 @@ pub fn classify(status: u16, hint: Option<Hint>) -> Meaning {
         (None, 401 | 403 | 407 | 408 | 409 | 423 | 425 | 429) => Meaning::Release,
         (None, 502 | 504) => Meaning::Unknown,
         (None, 200..=499) => Meaning::Keep,
-        (None, _) => Meaning::Release,
+        (None, 500..=599) => Meaning::Release,
+        // Not HTTP: nobody can say what it means.
+        (None, _) => Meaning::Unknown,
     }
 }
 
@@ -59,6 +61,7 @@ mod tests {
     #[case::try_again(&[401, 403, 407, 408, 409, 423, 425, 429], Meaning::Release)]
     #[case::server_error(&[500, 501, 503, 505, 507, 511, 599], Meaning::Release)]
     #[case::between(&[502, 504], Meaning::Unknown)]
+    #[case::beyond(&[600, 999], Meaning::Unknown)]
     fn by_status(#[case] statuses: &[u16], #[case] want: Meaning) {
         for status in statuses {
             assert_eq!(classify(*status, None), want, "{status}");

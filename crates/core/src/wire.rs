@@ -321,8 +321,7 @@ fn algorithm(code: u8) -> Result<Algorithm, WireError> {
         .ok_or(WireError::Field("algorithm"))
 }
 
-/// The number of a state in records and in the columns that stores filter by.
-pub fn state_code(state: State) -> u8 {
+fn state_code(state: State) -> u8 {
     match state {
         State::Queued => 0,
         State::Running => 1,

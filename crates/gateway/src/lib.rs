@@ -71,6 +71,8 @@ pub struct Settings {
     pub reply_limit: usize,
     /// How long the upstream may take.
     pub upstream_timeout: Duration,
+    /// How long a client may take for a request's head, and stay idle between two.
+    pub head_deadline: Duration,
     /// How long the body of a protected request may take, and a pause in one
     /// that streams through.
     pub body_deadline: Duration,
@@ -88,6 +90,7 @@ impl Settings {
             body_limit: 1 << 20,
             reply_limit: 1 << 20,
             upstream_timeout: Duration::from_secs(30),
+            head_deadline: Duration::from_secs(30),
             body_deadline: Duration::from_secs(30),
         }
     }
@@ -217,7 +220,8 @@ impl Gateway {
             servers: TaskTracker::new(),
             keepers: TaskTracker::new(),
         };
-        let serving = server::serve(listener, pipeline, gateway.stop_serving.clone());
+        let stop = gateway.stop_serving.clone();
+        let serving = server::serve(listener, pipeline, settings.head_deadline, stop);
         gateway.servers.spawn(serving);
         gateway.keep(sweep(opened.inspect.clone()));
         gateway.keep(fold(metrics.clone()));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::uri::Authority;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use hyper::body::Incoming;
 use onceward_core::caller::Caller;
 use onceward_core::class::Class;
@@ -78,10 +78,11 @@ impl Pipeline {
 
     async fn answer(
         &self,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         peer: SocketAddr,
     ) -> Result<Response<Body>, Problem> {
         screen(&request)?;
+        join_cookies(request.headers_mut());
         let key = match self.route(&request) {
             // Boxed, as is `run` below: what is large is not moved about with each request.
             Ok(Route::Pass) => return Box::pin(self.forwarder.pass(request, peer)).await,
@@ -190,6 +191,21 @@ impl Pipeline {
             .invalid_key(&self.route_metrics, error.reason());
         self.access.refused_key(&self.caller, Source::Header, error);
         Problem::invalid_key(error)
+    }
+}
+
+/// HTTP/2 may send cookies in crumbs; they are one header to all who come after.
+fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(header::COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let crumbs: Vec<_> = headers
+        .get_all(header::COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
+    if let Ok(cookies) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
+        headers.insert(header::COOKIE, cookies);
     }
 }
 

@@ -10,12 +10,13 @@ use onceward_http::problem::{Code, Problem};
 
 /// Headers that were checked here and must reach the next step, so `Connection`
 /// may not name them as its own.
-const NOT_CONNECTION_OPTIONS: [HeaderName; 5] = [
+const NOT_CONNECTION_OPTIONS: [HeaderName; 6] = [
     header::AUTHORIZATION,
     header::COOKIE,
     header::HOST,
     header::CONTENT_TYPE,
     fields::IDEMPOTENCY_KEY,
+    HeaderName::from_static("x-api-key"),
 ];
 
 /// Refuses a request that must not go any further.

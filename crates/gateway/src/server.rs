@@ -15,24 +15,29 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use crate::framing::{HEAD_BYTES_MAX, HEADERS_MAX, Watched};
 use crate::pipeline::Pipeline;
 
-/// How long a client may take for a request's head, and stay idle between two.
-const HEAD_DEADLINE: Duration = Duration::from_secs(30);
 /// How many requests one HTTP/2 connection may have under way.
 const STREAMS_MAX: u32 = 256;
+/// How often to look whether more of a beginning has come.
+const PREFACE_PAUSE: Duration = Duration::from_millis(50);
 /// How long to rest when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves the pipeline on a listener until told to stop; returns when the last
 /// connection is done.
-pub(crate) async fn serve(listener: TcpListener, pipeline: Arc<Pipeline>, stop: CancellationToken) {
-    let http = builder();
+pub(crate) async fn serve(
+    listener: TcpListener,
+    pipeline: Arc<Pipeline>,
+    head_deadline: Duration,
+    stop: CancellationToken,
+) {
+    let http = builder(head_deadline);
     let connections = GracefulShutdown::new();
     loop {
         let accepted = tokio::select! {
@@ -42,7 +47,16 @@ pub(crate) async fn serve(listener: TcpListener, pipeline: Arc<Pipeline>, stop: 
         };
         match accepted {
             Ok((stream, peer)) => {
-                serve_one(&http, &connections, stream, peer, pipeline.clone());
+                let watcher = connections.watcher();
+                let (http, pipeline, stop) = (http.clone(), pipeline.clone(), stop.clone());
+                // `connections` waits for it at the end, once it is watched.
+                tokio::spawn(async move {
+                    let speaking = has_spoken(&stream, head_deadline);
+                    let spoken = stop.run_until_cancelled_owned(speaking).await;
+                    if spoken == Some(true) {
+                        serve_one(&http, watcher, stream, peer, pipeline).await;
+                    }
+                });
             }
             Err(error) => pause_after(&error).await,
         }
@@ -51,11 +65,11 @@ pub(crate) async fn serve(listener: TcpListener, pipeline: Arc<Pipeline>, stop: 
     connections.shutdown().await;
 }
 
-fn builder() -> auto::Builder<TokioExecutor> {
+fn builder(head_deadline: Duration) -> auto::Builder<TokioExecutor> {
     let mut http = auto::Builder::new(TokioExecutor::new());
     http.http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_DEADLINE)
+        .header_read_timeout(head_deadline)
         .max_headers(HEADERS_MAX)
         .max_buf_size(HEAD_BYTES_MAX)
         // Most answers are small: one copy costs less than two pieces to write.
@@ -64,13 +78,32 @@ fn builder() -> auto::Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
         .max_header_list_size(HEAD_BYTES_MAX as u32)
-        .keep_alive_interval(HEAD_DEADLINE);
+        .keep_alive_interval(head_deadline);
     http
 }
 
-fn serve_one(
+/// Waits until a client has said enough to tell HTTP/1 from HTTP/2. hyper would
+/// wait for that without end.
+async fn has_spoken(stream: &TcpStream, limit: Duration) -> bool {
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let speaking = async {
+        let mut heard = [0; PREFACE.len()];
+        loop {
+            match stream.peek(&mut heard).await {
+                Ok(0) | Err(_) => return false,
+                Ok(count) if count == PREFACE.len() => return true,
+                Ok(count) if heard[..count] != PREFACE[..count] => return true,
+                // What was heard stays readable: waiting for more is a matter of time.
+                Ok(_) => tokio::time::sleep(PREFACE_PAUSE).await,
+            }
+        }
+    };
+    tokio::time::timeout(limit, speaking).await == Ok(true)
+}
+
+async fn serve_one(
     http: &auto::Builder<TokioExecutor>,
-    connections: &GracefulShutdown,
+    watcher: Watcher,
     stream: TcpStream,
     peer: SocketAddr,
     pipeline: Arc<Pipeline>,
@@ -84,16 +117,10 @@ fn serve_one(
         async move { Ok::<_, Infallible>(pipeline.serve(request, peer).await) }
     });
     let io = TokioIo::new(Watched::new(stream));
-    let connection = http
-        .serve_connection_with_upgrades(io, service)
-        .into_owned();
-    let connection = connections.watch(connection);
-    // `connections` waits for it at the end.
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(error, %peer, "a connection ended badly");
-        }
-    });
+    let connection = http.serve_connection_with_upgrades(io, service);
+    if let Err(error) = watcher.watch(connection).await {
+        tracing::debug!(error, %peer, "a connection ended badly");
+    }
 }
 
 /// A connection that failed while it was accepted is nobody's concern; a lack

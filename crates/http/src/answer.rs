@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION, RETRY_AFTER};
+use http::header::{
+    CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, LOCATION, RETRY_AFTER,
+};
 use http::response::Parts;
 use http::{HeaderMap, Response, StatusCode};
 use onceward_core::clock::Timestamp;
@@ -23,6 +25,13 @@ pub(crate) type Answered = Result<Response<Body>, Problem>;
 pub(crate) fn clean(parts: &mut Parts) {
     fields::strip_hop_by_hop(&mut parts.headers);
     fields::strip_ours(&mut parts.headers);
+}
+
+/// The same for its trailers, which must not say what headers may not.
+pub(crate) fn clean_trailers(trailers: &mut HeaderMap) {
+    fields::strip_hop_by_hop(trailers);
+    fields::strip_ours(trailers);
+    trailers.remove(CONTENT_LENGTH);
 }
 
 /// A reply to keep, from an answer that was read whole. Its body is a copy: what

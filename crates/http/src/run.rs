@@ -335,7 +335,7 @@ struct TooSlow(Duration);
 
 async fn not_sent(lead: Lead, error: &BoxError) -> Ended {
     let id = lead.id();
-    tracing::warn!(operation_id = %id, error = %error, "the upstream could not be reached");
+    tracing::warn!(operation_id = %id, error = causes(error), "the upstream could not be reached");
     lead.release(None).await;
     let problem = Problem::new(
         Code::UpstreamUnreachable,
@@ -347,9 +347,21 @@ async fn not_sent(lead: Lead, error: &BoxError) -> Ended {
 
 async fn lose(lead: Lead, error: &BoxError) -> Ended {
     let id = lead.id();
-    tracing::warn!(operation_id = %id, error = %error, "the outcome is unknown");
+    tracing::warn!(operation_id = %id, error = causes(error), "the outcome is unknown");
     lead.lose().await;
     Ended::problem(Outcome::Lost, Some(id), lost(id))
+}
+
+/// An error with all that led to it, for the log.
+fn causes(error: &BoxError) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
 }
 
 /// What the first caller is told of an operation that may have run.
@@ -374,7 +386,8 @@ async fn record(
     let captured = lead.holding(reading).await;
     fail::fail_point!("before-record", |_| std::process::abort());
     match captured {
-        Ok(Captured::Whole(body, trailers)) => {
+        Ok(Captured::Whole(body, mut trailers)) => {
+            answer::clean_trailers(&mut trailers);
             // Framing is made anew from the whole body.
             parts.headers.remove(header::CONTENT_LENGTH);
             let ended =

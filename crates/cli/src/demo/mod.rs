@@ -12,6 +12,7 @@ mod walk;
 use std::process::ExitCode;
 
 use stage::Stage;
+use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -50,6 +51,10 @@ Everything is still up. Try it yourself; run each line twice:
 Ctrl-C ends it."#,
         admin = stage.admin(),
     );
-    tokio::signal::ctrl_c().await?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted?,
+        _ = terminate.recv() => {}
+    }
     Ok(())
 }

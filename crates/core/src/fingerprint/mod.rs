@@ -96,7 +96,7 @@ pub struct Asked<'a> {
     pub query: Option<&'a str>,
     /// The `Content-Type`; its boundary and the order of its parameters do not count.
     pub content_type: Option<&'a [u8]>,
-    /// The whole body, decoded where a content coding is known.
+    /// The whole body, as it was sent.
     pub body: &'a [u8],
     /// The headers that tell clients apart where callers are not known.
     pub credentials: &'a [(&'a str, &'a [u8])],

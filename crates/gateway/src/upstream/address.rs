@@ -73,6 +73,11 @@ impl Dialer {
         &self.tasks
     }
 
+    /// How long opening a connection may take.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     pub(super) async fn dial(&self) -> Result<TcpStream, Cause> {
         let connect = TcpStream::connect((self.host.as_str(), self.port));
         let stream = tokio::time::timeout(self.timeout, connect)

@@ -66,7 +66,12 @@ impl Shared {
         dialer: &Dialer,
         request: Request<RequestBody>,
     ) -> Result<Sent, SendError> {
-        let mut sender = self.connect(dialer).await.map_err(SendError::NotSent)?;
+        // Waiting for somebody else's dialling counts: whoever is still without
+        // a connection when the time is up has sent nothing.
+        let limit = dialer.timeout();
+        let connected = tokio::time::timeout(limit, self.connect(dialer)).await;
+        let connected = connected.unwrap_or(Err(Cause::ConnectTimeout(limit)));
+        let mut sender = connected.map_err(SendError::NotSent)?;
         let mut error = match sender.try_send_request(request).await {
             Ok(response) => {
                 let response = response.map(|body| ResponseBody::new(body, None));

@@ -96,3 +96,17 @@ async fn an_http2_host_with_a_user_before_it_is_refused() {
     assert_eq!(answer.problem(), (400, "bad-request".to_owned()));
     assert_eq!(origin.begun(), 0);
 }
+
+#[tokio::test]
+async fn cookies_in_crumbs_are_the_same_cookies() {
+    let origin = origin().run().await;
+    let gateway = gateway(&origin).in_memory().run().await;
+    let crumbs = gateway
+        .post("/orders", "k")
+        .header("cookie", "a=1")
+        .header("cookie", "b=2");
+    assert_eq!(crumbs.h2c().send().await.status, 200);
+    assert_eq!(origin.only().header("cookie"), "a=1; b=2");
+    let whole = gateway.post("/orders", "k").header("cookie", "a=1; b=2");
+    assert!(whole.send().await.is_replay());
+}

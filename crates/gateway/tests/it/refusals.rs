@@ -211,3 +211,23 @@ async fn the_policy_that_a_problem_links_to_is_published() {
     assert_eq!(route["retention_seconds"], 24 * 60 * 60);
     assert_eq!(origin.begun(), 0);
 }
+
+#[rstest]
+#[case::nothing("")]
+#[case::one_letter("P")]
+#[case::half_a_preface("PRI * HTTP/2")]
+#[case::half_a_head("POST /orders HTTP/1.1\r\nHost: a\r\n")]
+#[tokio::test]
+async fn a_client_that_does_not_come_to_the_point_is_let_go(#[case] said: &str) {
+    let origin = origin().run().await;
+    let deadline = Duration::from_millis(200);
+    let gateway = gateway(&origin)
+        .in_memory()
+        .head_deadline(deadline)
+        .run()
+        .await;
+    let mut client = gateway.raw().await;
+    client.say(said).await;
+    client.hear_out().await;
+    assert_eq!(origin.runs(), 0);
+}

@@ -66,3 +66,28 @@ async fn a_client_that_takes_no_trailers_gets_the_body_alone() {
         assert!(answer.trailers.is_empty());
     }
 }
+
+#[tokio::test]
+async fn trailers_cannot_say_what_headers_may_not() {
+    let origin = summed()
+        .trailer("set-cookie", "s=1")
+        .trailer("x-operation-id", "op_forged")
+        .trailer("idempotent-replayed", "true")
+        .trailer("content-length", "99")
+        .run()
+        .await;
+    let gateway = gateway_to(&origin.url()).run().await;
+    let ask = || {
+        gateway
+            .post("/report", "k")
+            .header("te", "trailers")
+            .h2c()
+            .send()
+    };
+    let (first, again) = (ask().await, ask().await);
+    check(&first);
+    check(&again);
+    assert_eq!(again.trailers.len(), 2, "{:?}", again.trailers);
+    assert!(!first.trailers.contains_key("x-operation-id"));
+    assert!(!first.trailers.contains_key("content-length"));
+}

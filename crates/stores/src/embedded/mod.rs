@@ -1,6 +1,6 @@
 //! The embedded store: durable, for one process, on SQLite.
 //!
-//! A claim goes by three doors, each cheaper than the next. Finished operations
+//! A claim goes by three doors, the cheapest first. Finished operations
 //! that are hot are answered from memory (`hot`). If a filter says that the key
 //! may have finished (`bucket`, `filter`), a reader looks (`reader`, `kept`, `index`).
 //! All else goes to the one writer (`writer`), which judges again with

@@ -81,6 +81,11 @@ impl GatewayBuilder {
         self
     }
 
+    pub(crate) fn head_deadline(mut self, deadline: Duration) -> Self {
+        self.settings.head_deadline = deadline;
+        self
+    }
+
     pub(crate) fn body_deadline(mut self, deadline: Duration) -> Self {
         self.settings.body_deadline = deadline;
         self
