@@ -72,7 +72,7 @@ impl<'a> Policy<'a> {
     fn unconfigured(class: &'a Class) -> Self {
         Self {
             header: "Idempotency-Key",
-            key_pattern: "^[A-Za-z0-9._~-]{1,255}$",
+            key_pattern: "^(?!t-)[A-Za-z0-9._~-]{1,255}$",
             routes: [RoutePolicy {
                 methods: ["POST", "PATCH"],
                 path: "/{*rest}",

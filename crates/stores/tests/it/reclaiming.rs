@@ -67,6 +67,11 @@ async fn forgotten_key_runs_anew_before_it_is_swept_and_the_newest_record_counts
     };
     let listed = store.list(&Filter::default(), all).await.expect("listed");
     assert_eq!(listed.records.len(), 1);
+    let counted = store.stats().await.expect("counted").operations;
+    assert_eq!(
+        counted, 2,
+        "what is over counts until its room is reclaimed"
+    );
     clock.advance(2 * DAY);
     store.sweep(usize::MAX).await.expect("swept");
     assert_eq!(store.stats().await.expect("counted").operations, 0);
