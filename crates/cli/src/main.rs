@@ -13,9 +13,11 @@ use clap::Parser;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 mod bench;
+mod check;
 mod demo;
 mod process;
 mod sample;
+mod schema;
 mod serve;
 
 /// Makes retries safe: the work is not done twice, and the same answer comes back.
@@ -28,6 +30,10 @@ enum Cli {
     Demo(demo::Args),
     /// The gateway: protects any HTTP service with no configuration.
     Serve(serve::Args),
+    /// Every mistake and every doubtful choice in a configuration, with line numbers.
+    Check(check::Args),
+    /// The configuration's JSON Schema.
+    Schema,
     /// Side-by-side figures on this machine.
     Bench(bench::Args),
     /// A payments service to try things against.
@@ -40,6 +46,8 @@ async fn main() -> ExitCode {
     let ended = match Cli::parse() {
         Cli::Demo(args) => demo::run(args).await,
         Cli::Serve(args) => serve::run(args).await,
+        Cli::Check(args) => check::run(&args),
+        Cli::Schema => schema::run(),
         Cli::Bench(args) => bench::run(args).await,
         Cli::Sample(args) => sample::run(args).await,
     };

@@ -3,75 +3,87 @@
 //! Standard output gets one line of JSON when the gateway is ready; the log, one
 //! JSON object a line, goes to standard error. SIGTERM and Ctrl-C drain: what
 //! runs is finished and recorded. A second one ends it at once, which loses
-//! nothing that was acknowledged.
+//! nothing that was acknowledged. SIGHUP reads the configuration again.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
-use onceward_gateway::{Drained, Gateway, Settings};
+use anyhow::{Context, bail};
+use onceward_gateway::config::{self, Config};
+use onceward_gateway::{ConfigFile, Drained, Gateway};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The service to protect: http://HOST:PORT, or h2c://HOST:PORT for HTTP/2.
+    /// The service to protect, with no configuration: http://HOST:PORT, https://HOST:PORT, or
+    /// h2c://HOST:PORT for HTTP/2.
+    #[arg(long, value_name = "URL", required_unless_present = "config")]
+    upstream: Option<String>,
+    /// The configuration; `onceward check` tells its mistakes. It is followed when it changes.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["upstream", "listen", "admin", "store"])]
+    config: Option<PathBuf>,
+    /// Where to listen for requests [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Where to listen for operators: /livez, /readyz, /metrics, /admin/v1 [default: 127.0.0.1:8081]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// Where operations are kept: embedded:DIR, or memory: to forget them at the end
+    /// [default: embedded:./onceward-data]
     #[arg(long, value_name = "URL")]
-    upstream: String,
-    /// Where to listen for requests.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
-    listen: String,
-    /// Where to listen for operators: /livez, /readyz, /metrics.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081")]
-    admin: String,
-    /// Where operations are kept: embedded:DIR, or memory: to forget them at the end.
-    #[arg(long, value_name = "URL", default_value = "embedded:./onceward-data")]
-    store: String,
+    store: Option<String>,
     /// What to log: error, warn, info, debug, or a filter such as info,onceward::access=off.
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log: EnvFilter,
     /// How long the upstream may take, in milliseconds.
-    #[arg(long, hide = true, default_value_t = 30_000)]
-    upstream_timeout_ms: u64,
+    #[arg(long, hide = true)]
+    upstream_timeout_ms: Option<u64>,
     /// How long a claim lasts without renewal, in milliseconds.
-    #[arg(long, hide = true, default_value_t = 60_000)]
-    lease_ms: u64,
+    #[arg(long, hide = true)]
+    lease_ms: Option<u64>,
     /// How long a stop waits for what runs, in milliseconds.
-    #[arg(long, hide = true, default_value_t = 30_000)]
-    drain_ms: u64,
+    #[arg(long, hide = true)]
+    drain_ms: Option<u64>,
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    log_to_stderr(args.log);
+    log_to_stderr(args.log.clone());
     #[cfg(feature = "failpoints")]
     let _points = fail::FailScenario::setup();
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be awaited")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be awaited")?;
+    let mut hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be awaited")?;
 
-    let mut settings = Settings::new(&args.upstream);
-    settings.listen = args.listen;
-    settings.admin = args.admin;
-    settings.store = args.store;
-    settings.upstream_timeout = Duration::from_millis(args.upstream_timeout_ms);
-    settings.class.lease = Duration::from_millis(args.lease_ms);
-    let gateway = Gateway::start(settings).await?;
+    let (config, file) = configuration(&args)?;
+    let drain = args.drain_ms.map_or(config.server.drain, Duration::from_millis);
+    let knows_callers = config.auth.knows_callers();
+    let routes = config.routes.len();
+    let gateway = Gateway::start(config, file).await?;
     let (listen, admin) = (gateway.listen(), gateway.admin());
-    tracing::info!(%listen, %admin, upstream = args.upstream, "serving");
-    tracing::warn!(
-        "no callers are configured: every client is the same caller, told apart only by the credentials it sends"
-    );
+    tracing::info!(%listen, %admin, upstream = args.upstream, routes, "serving");
+    if !knows_callers {
+        tracing::warn!(
+            "no callers are configured: every client is the same caller, told apart only by the credentials it sends"
+        );
+    }
     println!(
         "{}",
         serde_json::json!({ "listen": listen, "admin": admin })
     );
 
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            // The log and the audit tell what came of it.
+            _ = hangup.recv() => drop(gateway.reload().await),
+        }
     }
     tracing::info!("draining");
     let drained = tokio::select! {
-        drained = gateway.drain(Duration::from_millis(args.drain_ms)) => drained,
+        drained = gateway.drain(drain) => drained,
         _ = terminate.recv() => return Ok(ExitCode::FAILURE),
         _ = interrupt.recv() => return Ok(ExitCode::FAILURE),
     };
@@ -88,6 +100,52 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the command line says, or the file that it names.
+fn configuration(args: &Args) -> anyhow::Result<(Config, Option<ConfigFile>)> {
+    let (mut config, file) = match (&args.upstream, &args.config) {
+        (Some(upstream), _) => (Config::unconfigured(upstream), None),
+        (None, Some(path)) => {
+            let file = ConfigFile {
+                path: path.clone(),
+                environment: std::env::vars().collect(),
+            };
+            (read(&file)?, Some(file))
+        }
+        (None, None) => bail!("say what to protect: --upstream URL, or --config FILE"),
+    };
+    let server = &mut config.server;
+    server.listen = args.listen.clone().unwrap_or(server.listen.clone());
+    server.admin = args.admin.clone().unwrap_or(server.admin.clone());
+    config.store = args.store.clone().unwrap_or(config.store);
+    if let Some(timeout) = args.upstream_timeout_ms.map(Duration::from_millis) {
+        for upstream in config.upstreams.values_mut() {
+            upstream.timeout = timeout;
+        }
+    }
+    if let Some(lease) = args.lease_ms.map(Duration::from_millis) {
+        for class in config.classes.values_mut() {
+            class.lease = lease;
+        }
+    }
+    Ok((config, file))
+}
+
+/// Reads a file, with every mistake in it; doubts go to the log.
+fn read(file: &ConfigFile) -> anyhow::Result<Config> {
+    match config::load(&file.path, &file.environment) {
+        Ok(loaded) => {
+            for doubt in &loaded.doubts {
+                tracing::warn!(doubt = doubt.to_string(), "a doubtful choice");
+            }
+            Ok(loaded.config)
+        }
+        Err(mistakes) => {
+            let mistakes: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
+            bail!("{}", mistakes.join("\n"))
+        }
+    }
 }
 
 fn log_to_stderr(filter: EnvFilter) {

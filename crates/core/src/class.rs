@@ -32,6 +32,63 @@ pub enum OnUnknown {
     Hold,
     /// The next request runs it again under a new fence.
     Retry,
+    /// Somebody who knows is asked first; see [`Class::reconcile_url`].
+    Reconcile,
+}
+
+/// What becomes of an operation when the gateway's own attempts are used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnExhausted {
+    /// It is paused until an operator resumes or purges it.
+    Pause,
+    /// The key is free, and the last answer is the answer.
+    Kill,
+}
+
+/// From when a reply's retention is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TtlBasis {
+    /// From when it was recorded.
+    Completion,
+    /// From when the operation was first claimed, however long it ran.
+    Creation,
+    /// From when it was last replayed, to within a tenth of the retention: not
+    /// every replay is written down.
+    Access,
+}
+
+/// Whether a reply is gone when its time is over, or when somebody sweeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// When its time is over, to the millisecond.
+    Strict,
+    /// When it is swept: until then it is replayed, and the key refused to
+    /// others. Without effect where traces are kept; see [`Terms::is_lazy`].
+    Lazy,
+}
+
+/// How long the gateway rests between its own attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// Before the second attempt, at most.
+    pub first: Duration,
+    /// Before any attempt, at most.
+    pub max: Duration,
+}
+
+impl Backoff {
+    /// The rest after this many attempts: twice as long each time, up to the
+    /// maximum, and a random part of that, so that many do not come back at
+    /// once. `chance` is a random number.
+    pub fn after(&self, attempts: u32, chance: u64) -> Duration {
+        let doubled = self
+            .first
+            .saturating_mul(1 << attempts.saturating_sub(1).min(30));
+        let whole = doubled.min(self.max);
+        // Half is certain: what failed needs some time at least.
+        let part = f64::from((chance >> 32) as u32) / f64::from(u32::MAX);
+        whole.mul_f64(0.5 + part / 2.0)
+    }
 }
 
 /// What happens to requests while the store is away.
@@ -62,8 +119,24 @@ pub struct Class {
     pub mismatch: OnMismatch,
     /// What becomes of an operation that may have run.
     pub on_unknown: OnUnknown,
+    /// Where to ask what became of an unknown operation.
+    pub reconcile_url: Option<Arc<str>>,
+    /// How often the gateway itself runs an operation within one claim.
+    pub max_attempts: u32,
+    /// How long it rests in between.
+    pub backoff: Backoff,
+    /// What happens after the last attempt, where there are several.
+    pub on_exhausted: OnExhausted,
     /// What happens while the store is away.
     pub on_store_failure: OnStoreFailure,
+    /// From when retention is counted.
+    pub ttl_basis: TtlBasis,
+    /// Whether time alone ends a reply.
+    pub expiry: Expiry,
+    /// How long a trace of the operation is shown to operators after its key is
+    /// forgotten. The key is free meanwhile; an operation that uses it again
+    /// takes the place of the trace.
+    pub keep_expired: Duration,
 }
 
 impl Class {
@@ -79,7 +152,17 @@ impl Class {
             wait: Duration::from_secs(30),
             mismatch: OnMismatch::Unprocessable,
             on_unknown: OnUnknown::Hold,
+            reconcile_url: None,
+            max_attempts: 1,
+            backoff: Backoff {
+                first: Duration::from_millis(500),
+                max: Duration::from_secs(60),
+            },
+            on_exhausted: OnExhausted::Pause,
             on_store_failure: OnStoreFailure::Reject,
+            ttl_basis: TtlBasis::Completion,
+            expiry: Expiry::Strict,
+            keep_expired: Duration::ZERO,
         }
     }
 
@@ -95,6 +178,19 @@ impl Class {
         }
     }
 
+    /// The class of verified webhooks, which providers send for days.
+    pub fn webhook() -> Self {
+        let week = Duration::from_secs(7 * 24 * 60 * 60);
+        Self {
+            name: "webhook".into(),
+            retention: week,
+            remember: week,
+            on_unknown: OnUnknown::Retry,
+            max_attempts: 20,
+            ..Self::interactive()
+        }
+    }
+
     /// What a record freezes of its class at the claim.
     pub fn terms(&self) -> Terms {
         Terms {
@@ -103,9 +199,12 @@ impl Class {
             retention: self.retention,
             remember: self.remember.max(self.retention),
             after_loss: match self.on_unknown {
-                OnUnknown::Hold => AfterLoss::Hold,
+                OnUnknown::Hold | OnUnknown::Reconcile => AfterLoss::Hold,
                 OnUnknown::Retry => AfterLoss::Free,
             },
+            ttl_basis: self.ttl_basis,
+            expiry: self.expiry,
+            keep_expired: self.keep_expired,
         }
     }
 }
@@ -133,4 +232,18 @@ pub struct Terms {
     pub remember: Duration,
     /// What a lease that runs out means.
     pub after_loss: AfterLoss,
+    /// From when retention is counted.
+    pub ttl_basis: TtlBasis,
+    /// Whether time alone ends a reply.
+    pub expiry: Expiry,
+    /// How long a trace is shown to operators after the key is forgotten.
+    pub keep_expired: Duration,
+}
+
+impl Terms {
+    /// Whether only sweeping ends a reply. A trace begins at the moment at
+    /// which its key is forgotten, so where traces are kept time decides.
+    pub fn is_lazy(&self) -> bool {
+        self.expiry == Expiry::Lazy && self.keep_expired.is_zero()
+    }
 }

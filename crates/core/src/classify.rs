@@ -48,6 +48,12 @@ pub fn classify(status: u16, hint: Option<Hint>) -> Meaning {
     }
 }
 
+/// Whether an answer that frees the key says that the same request may soon be
+/// answered otherwise. A refusal of the caller, or a conflict, does not.
+pub fn is_worth_repeating(status: u16, hint: Option<Hint>) -> bool {
+    hint == Some(Hint::Transient) || matches!(status, 408 | 425 | 429 | 500..=599)
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;

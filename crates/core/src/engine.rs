@@ -6,15 +6,14 @@
 //! of HTTP; [`Reply`] is bytes to it.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
-use crate::class::Terms;
+use crate::class::{Terms, TtlBasis};
 use crate::entropy::Entropy;
 use crate::fingerprint::Fingerprint;
 use crate::flights::{Flights, Landed, Seat};
@@ -29,6 +28,8 @@ pub struct Limits {
     pub store_deadline: Duration,
     /// How many may wait for one operation.
     pub waiters_per_key: usize,
+    /// How many may wait for the operations of one tenant.
+    pub waiters_per_tenant: usize,
     /// How many may wait in all.
     pub waiters: usize,
     /// How often a waiter looks for itself, should a hint get lost.
@@ -44,6 +45,7 @@ impl Default for Limits {
         Self {
             store_deadline: Duration::from_secs(2),
             waiters_per_key: 10_000,
+            waiters_per_tenant: 20_000,
             waiters: 100_000,
             poll: Duration::from_secs(1),
             record_again: Duration::from_secs(10 * 60),
@@ -65,11 +67,17 @@ pub struct Engine {
     store: Arc<dyn Store>,
     flights: Arc<Flights>,
     entropy: Entropy,
-    limits: Limits,
+    limits: RwLock<Limits>,
     tasks: TaskTracker,
-    withdrawals: Arc<Semaphore>,
+    /// Claims that are being taken back.
+    withdrawals: Arc<AtomicUsize>,
+    /// Replays that are being noted.
+    touches: Arc<AtomicUsize>,
     running: Arc<AtomicUsize>,
 }
+
+/// How many replays are noted at once; more are not.
+const TOUCHES_MAX: usize = 1_000;
 
 /// How an operation is found when it is entered.
 pub enum Entry {
@@ -96,16 +104,33 @@ impl Engine {
             store,
             flights: Arc::new(Flights::new()),
             entropy,
-            limits,
+            limits: RwLock::new(limits),
             tasks: TaskTracker::new(),
-            withdrawals: Arc::new(Semaphore::new(limits.withdrawals)),
+            withdrawals: Arc::default(),
+            touches: Arc::default(),
             running: Arc::default(),
         })
+    }
+
+    /// The bounds of now.
+    pub fn limits(&self) -> Limits {
+        *self.limits.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the bounds. What waits already, or was begun, goes on under the
+    /// bounds that it began with.
+    pub fn set_limits(&self, limits: Limits) {
+        *self.limits.write().unwrap_or_else(PoisonError::into_inner) = limits;
     }
 
     /// Where work that must outlive its client is spawned. Shutdown waits for it.
     pub fn tasks(&self) -> &TaskTracker {
         &self.tasks
+    }
+
+    /// A random number, for whoever must not come back together with all others.
+    pub fn chance(&self) -> u64 {
+        self.entropy.next_u64()
     }
 
     /// How many operations this process runs.
@@ -150,12 +175,36 @@ impl Engine {
                 seat,
                 record,
             }),
-            Claim::Finished(record) => Entry::Finished(record),
+            Claim::Finished(record) => {
+                self.note_replay(&record);
+                Entry::Finished(record)
+            }
             Claim::Mismatch => Entry::Mismatch,
             Claim::Unknown(record) => Entry::Unknown(record),
             Claim::Paused(record) => Entry::Paused(record),
             Claim::Expired(record) => Entry::Expired(record),
         })
+    }
+
+    /// Notes that an operation's reply is given again, where its retention
+    /// counts from that. Nobody waits for it. [`Engine::enter`] does it by
+    /// itself; whoever gives a reply that was [looked up](Engine::look) may too.
+    pub fn note_replay(self: &Arc<Self>, record: &Record) {
+        if record.terms.ttl_basis != TtlBasis::Access {
+            return;
+        }
+        let Some(turn) = Turn::take(&self.touches, TOUCHES_MAX) else {
+            // The reply expires a little earlier.
+            return;
+        };
+        let engine = self.clone();
+        let digest = record.digest;
+        self.tasks.spawn(async move {
+            if let Err(error) = engine.within_deadline(engine.store.touch(&digest)).await {
+                tracing::warn!(%error, "a replay could not be noted; its reply expires earlier");
+            }
+            drop(turn);
+        });
     }
 
     /// Looks an operation up.
@@ -181,7 +230,7 @@ impl Engine {
         &self,
         step: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let limit = self.limits.store_deadline;
+        let limit = self.limits().store_deadline;
         match timeout(limit, step).await {
             Ok(answer) => answer,
             Err(_) => Err(StoreError::Unavailable(Box::new(TooSlow(limit)))),
@@ -198,7 +247,7 @@ impl Engine {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };
-        let Ok(turn) = self.withdrawals.clone().try_acquire_owned() else {
+        let Some(turn) = Turn::take(&self.withdrawals, self.limits().withdrawals) else {
             tracing::error!("too many claims wait to be taken back; one is left to its lease");
             return;
         };
@@ -218,7 +267,7 @@ impl Engine {
     where
         F: Future<Output = Result<T, StoreError>>,
     {
-        let give_up = Instant::now() + self.limits.record_again;
+        let give_up = Instant::now() + self.limits().record_again;
         let mut pause = Duration::from_millis(50);
         loop {
             match self.within_deadline(step()).await {
@@ -231,6 +280,23 @@ impl Engine {
             sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(5));
         }
+    }
+}
+
+/// One of a bounded number of tasks.
+struct Turn(Arc<AtomicUsize>);
+
+impl Turn {
+    fn take(taken: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
+        let turn = Self(taken.clone());
+        let before = taken.fetch_add(1, Ordering::Relaxed);
+        (before < max).then_some(turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -344,6 +410,12 @@ impl Lead {
             .await
     }
 
+    /// Records that the attempts are used up.
+    pub async fn pause(self) -> Recorded {
+        self.settle(Settlement::Paused, Landed::Recorded, Landed::Lost)
+            .await
+    }
+
     /// Records that the answer will not be kept, before it streams. The lead
     /// stays, to be [`landed`](Self::landed) or lost when the stream has ended.
     pub async fn mark_not_kept(&self, settlement: Settlement) -> Recorded {
@@ -446,10 +518,8 @@ impl Follow {
 
     /// Waits for the operation to leave `running`, at most this long.
     pub async fn settled(&self, limit: Duration) -> Result<Awaited, StoreError> {
-        let limits = &self.engine.limits;
-        let counted = self
-            .seat
-            .wait_within(limits.waiters_per_key, limits.waiters);
+        let tenant = self.record.identity.caller.tenant();
+        let counted = self.seat.wait_within(&self.engine.limits(), tenant);
         let Some(_waiting) = counted else {
             return Ok(Awaited::TooMany);
         };
@@ -460,11 +530,12 @@ impl Follow {
 
     /// A leader in this process tells by itself; one elsewhere shows in the store.
     async fn watch(&self) -> Result<Awaited, StoreError> {
+        let poll = self.engine.limits().poll;
         loop {
             tokio::select! {
                 biased;
                 landed = self.seat.landed() => return self.told(landed).await,
-                hint = self.engine.store.wait(&self.record.digest, self.engine.limits.poll) => hint?,
+                hint = self.engine.store.wait(&self.record.digest, poll) => hint?,
             }
             // A leader of ours has already settled in the store and is about to
             // tell more than the store knows.
@@ -501,5 +572,110 @@ impl Follow {
                 }
             },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::class::AfterLoss;
+    use crate::clock::{Clock as _, ManualClock};
+    use crate::memory::MemoryStore;
+    use crate::record::Answer;
+    use crate::record::tests::{RETENTION, START, record};
+
+    /// An engine on a memory store, and an operation that is run through it.
+    struct House {
+        clock: Arc<ManualClock>,
+        engine: Arc<Engine>,
+        asked: Record,
+    }
+
+    impl House {
+        fn new(ttl_basis: TtlBasis) -> Self {
+            let clock = Arc::new(ManualClock::new(START));
+            let store = Arc::new(MemoryStore::new(clock.clone()));
+            let mut asked = record(State::Running, AfterLoss::Hold);
+            asked.terms.ttl_basis = ttl_basis;
+            Self {
+                engine: Engine::new(store, Entropy::seeded(7), Limits::default()),
+                clock,
+                asked,
+            }
+        }
+
+        async fn enter(&self) -> Entry {
+            let Record {
+                identity,
+                fingerprint,
+                terms,
+                ..
+            } = self.asked.clone();
+            let entered = self.engine.enter(identity, fingerprint, terms).await;
+            entered.expect("the store answers")
+        }
+
+        async fn complete(&self) {
+            let Entry::Lead(lead) = self.enter().await else {
+                panic!("it was to be led");
+            };
+            let word = Settlement::Completed(Answer::NotKept { status: 200 });
+            assert_eq!(lead.finish(word, None).await, Recorded::Durably);
+        }
+
+        async fn expires_in(&self) -> Duration {
+            let tasks = self.engine.tasks();
+            tasks.close();
+            tasks.wait().await;
+            tasks.reopen();
+            let record = self.engine.look(&self.asked.digest).await;
+            let record = record.expect("the store answers").expect("on record");
+            let expires = record.expires_at().expect("an outcome");
+            expires.since(self.clock.now())
+        }
+    }
+
+    #[tokio::test]
+    async fn replays_are_noted_where_retention_counts_from_them() {
+        for (basis, want) in [
+            (TtlBasis::Access, RETENTION),
+            (TtlBasis::Completion, RETENTION / 2),
+            (TtlBasis::Creation, RETENTION / 2),
+        ] {
+            let house = House::new(basis);
+            house.complete().await;
+            house.clock.advance(RETENTION / 2);
+            assert!(matches!(house.enter().await, Entry::Finished(_)));
+            assert_eq!(house.expires_in().await, want, "{basis:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn limits_change_while_others_wait() {
+        let house = House::new(TtlBasis::Completion);
+        let Entry::Lead(lead) = house.enter().await else {
+            panic!("it was to be led");
+        };
+        let follow = async || match house.enter().await {
+            Entry::Follow(follow) => follow,
+            _ => panic!("it was to be followed"),
+        };
+        let (first, second) = (follow().await, follow().await);
+        let waiting = tokio::spawn(async move { first.settled(Duration::MAX).await });
+        while house.engine.waiters() == 0 {
+            tokio::task::yield_now().await;
+        }
+        house.engine.set_limits(Limits {
+            waiters_per_tenant: 1,
+            ..house.engine.limits()
+        });
+        let refused = second.settled(Duration::ZERO).await;
+        assert!(matches!(refused, Ok(Awaited::TooMany)));
+        house.engine.set_limits(Limits::default());
+        let waited = second.settled(Duration::ZERO).await;
+        assert!(matches!(waited, Ok(Awaited::StillRunning)));
+        lead.release(None).await;
+        let first = waiting.await.expect("the first still waits");
+        assert!(matches!(first, Ok(Awaited::Freed)));
     }
 }

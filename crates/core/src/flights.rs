@@ -6,11 +6,13 @@
 //! released one, which no store keeps.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use crate::engine::Limits;
 use crate::identity::Digest;
 use crate::record::Reply;
 
@@ -20,6 +22,8 @@ const SHARDS: usize = 64;
 pub(crate) struct Flights {
     shards: Vec<Mutex<HashMap<Digest, Arc<Flight>>>>,
     waiters: AtomicUsize,
+    /// How many wait, by tenant; only those of whom somebody waits.
+    tenants: Mutex<HashMap<Arc<str>, usize>>,
 }
 
 /// One operation under way.
@@ -68,6 +72,7 @@ impl Flights {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             waiters: AtomicUsize::new(0),
+            tenants: Mutex::default(),
         }
     }
 
@@ -97,6 +102,32 @@ impl Flights {
     /// How many wait, in all.
     pub(crate) fn waiters(&self) -> usize {
         self.waiters.load(Ordering::Relaxed)
+    }
+
+    /// Counts one more waiter of a tenant; tells how many there were.
+    fn add_waiter(&self, tenant: &str) -> (Arc<str>, usize) {
+        let mut tenants = self.tenants();
+        let name = match tenants.get_key_value(tenant) {
+            Some((name, _)) => name.clone(),
+            None => tenant.into(),
+        };
+        let count = tenants.entry(name.clone()).or_default();
+        let before = *count;
+        *count += 1;
+        (name, before)
+    }
+
+    fn remove_waiter(&self, tenant: &Arc<str>) {
+        if let Entry::Occupied(mut count) = self.tenants().entry(tenant.clone()) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
+    fn tenants(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
+        self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn shard(&self, digest: &Digest) -> MutexGuard<'_, HashMap<Digest, Arc<Flight>>> {
@@ -162,11 +193,15 @@ impl Seat {
     }
 
     /// Counts this seat as waiting, unless there are too many already.
-    pub(crate) fn wait_within(&self, per_key: usize, in_all: usize) -> Option<Waiter<'_>> {
-        let waiter = Waiter(self);
+    pub(crate) fn wait_within(&self, limits: &Limits, tenant: &str) -> Option<Waiter<'_>> {
         let here = self.flight.waiters.fetch_add(1, Ordering::Relaxed);
         let all = self.flights.waiters.fetch_add(1, Ordering::Relaxed);
-        (here < per_key && all < in_all).then_some(waiter)
+        let (tenant, own) = self.flights.add_waiter(tenant);
+        let waiter = Waiter { seat: self, tenant };
+        let fits = here < limits.waiters_per_key
+            && own < limits.waiters_per_tenant
+            && all < limits.waiters;
+        fits.then_some(waiter)
     }
 }
 
@@ -183,11 +218,76 @@ impl Drop for Seat {
 }
 
 /// A seat that is counted as waiting.
-pub(crate) struct Waiter<'a>(&'a Seat);
+pub(crate) struct Waiter<'a> {
+    seat: &'a Seat,
+    tenant: Arc<str>,
+}
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        self.0.flight.waiters.fetch_sub(1, Ordering::Relaxed);
-        self.0.flights.waiters.fetch_sub(1, Ordering::Relaxed);
+        let Seat {
+            flight, flights, ..
+        } = self.seat;
+        flight.waiters.fetch_sub(1, Ordering::Relaxed);
+        flights.waiters.fetch_sub(1, Ordering::Relaxed);
+        flights.remove_waiter(&self.tenant);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    /// Three wait: two of `a` on one key, one of `b` on another. Then one more comes.
+    #[rstest]
+    #[case::room_for_all(9, 9, 9, true)]
+    #[case::key_is_full(2, 9, 9, false)]
+    #[case::tenant_is_full(9, 2, 9, false)]
+    #[case::all_is_full(9, 9, 3, false)]
+    #[case::just_enough(3, 3, 4, true)]
+    fn waiters_are_bounded(
+        #[case] waiters_per_key: usize,
+        #[case] waiters_per_tenant: usize,
+        #[case] waiters: usize,
+        #[case] fits: bool,
+    ) {
+        let wide = Limits::default();
+        let limits = Limits {
+            waiters_per_key,
+            waiters_per_tenant,
+            waiters,
+            ..wide
+        };
+        let flights = Arc::new(Flights::new());
+        let [one, other] = [1, 2].map(|n| flights.board(&Digest::from_bytes([n; 32])));
+        let waiting = [
+            one.wait_within(&wide, "a"),
+            one.wait_within(&wide, "a"),
+            other.wait_within(&wide, "b"),
+        ];
+        assert!(waiting.iter().all(Option::is_some));
+        for _ in 0..2 {
+            let last = one.wait_within(&limits, "a");
+            assert_eq!(last.is_some(), fits, "and refused ones count for nothing");
+        }
+        assert_eq!(flights.waiters(), 3);
+        drop(waiting);
+        assert_eq!((flights.waiters(), flights.tenants().len()), (0, 0));
+    }
+
+    #[test]
+    fn one_tenant_leaves_room_for_another() {
+        let limits = Limits {
+            waiters_per_tenant: 1,
+            ..Limits::default()
+        };
+        let flights = Arc::new(Flights::new());
+        let seat = flights.board(&Digest::from_bytes([1; 32]));
+        let own = seat.wait_within(&limits, "a");
+        assert!(own.is_some());
+        assert!(seat.wait_within(&limits, "a").is_none());
+        assert!(seat.wait_within(&limits, "b").is_some());
     }
 }

@@ -1,7 +1,8 @@
 //! The store in memory: the model that every other store is compared with, and
 //! a store for tests and trials. It forgets everything when the process ends.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,16 +15,19 @@ use crate::identity::{Digest, OperationId};
 use crate::judge::{Standing, judge};
 use crate::record::{Answer, Attempt, Fence, Record, Settled, Settlement, State};
 use crate::store::{
-    Ask, Changed, Claim, Cursor, Due, Enqueued, Filter, Force, Inspect, PAGE_MAX, Page, PageAsk,
-    Queue, Resolution, Stats, Store, StoreError,
+    Added, Ask, Changed, Claim, Cursor, Due, Enqueued, Filter, Force, Inspect, Order, PAGE_MAX,
+    Page, PageAsk, Queue, Registry, Resolution, Sheet, Stats, Store, StoreError,
 };
 
 /// A store in memory.
 pub struct MemoryStore {
     clock: Arc<dyn Clock>,
     shelf: Mutex<Shelf>,
+    documents: Mutex<HashMap<Sheet, Documents>>,
     bells: Bells,
 }
+
+type Documents = BTreeMap<String, Bytes>;
 
 #[derive(Default)]
 struct Shelf {
@@ -44,6 +48,7 @@ impl MemoryStore {
         Self {
             clock,
             shelf: Mutex::default(),
+            documents: Mutex::default(),
             bells: Bells::default(),
         }
     }
@@ -51,6 +56,13 @@ impl MemoryStore {
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
         // Every step leaves the shelf whole, also one that panicked before it wrote.
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something to the documents of a sheet.
+    fn on_sheet<T>(&self, sheet: Sheet, act: impl FnOnce(&mut Documents) -> T) -> T {
+        let documents = self.documents.lock();
+        let mut documents = documents.unwrap_or_else(PoisonError::into_inner);
+        act(documents.entry(sheet).or_default())
     }
 
     /// What a restart does to a store that one process owns: who held a lease
@@ -67,7 +79,7 @@ impl MemoryStore {
         });
     }
 
-    /// Lets an operator change a record by id.
+    /// Lets an operator change a record, or what is left of it, by id.
     fn change(
         &self,
         id: OperationId,
@@ -75,8 +87,10 @@ impl MemoryStore {
     ) -> Changed {
         let now = self.clock.now();
         let mut shelf = self.shelf();
-        let found = shelf.find(id, now);
-        let Some((digest, state)) = found else {
+        let found = shelf
+            .find(id)
+            .map(|record| (record.digest, record.shown_state_at(now)));
+        let Some((digest, Some(state))) = found else {
             return Changed::Absent;
         };
         let changed = act(&mut shelf, digest, state, now);
@@ -96,10 +110,9 @@ impl Shelf {
         self.entries.get(digest).map(|entry| &entry.record)
     }
 
-    fn find(&self, id: OperationId, now: Timestamp) -> Option<(Digest, State)> {
+    fn find(&self, id: OperationId) -> Option<&Arc<Record>> {
         let mut records = self.entries.values().map(|entry| &entry.record);
-        let record = records.find(|record| record.id == id)?;
-        Some((record.digest, record.state_at(now)?))
+        records.find(|record| record.id == id)
     }
 
     fn judge(&self, ask: &Ask, now: Timestamp) -> Standing {
@@ -201,11 +214,19 @@ impl Store for MemoryStore {
     }
 
     async fn find(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
-        let found = self.shelf().find(id, self.clock.now());
-        match found {
-            Some((digest, _)) => self.get(&digest).await,
-            None => Ok(None),
+        let now = self.clock.now();
+        Ok(self.shelf().find(id).and_then(|r| r.seen_at(now)))
+    }
+
+    async fn touch(&self, digest: &Digest) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let mut shelf = self.shelf();
+        if let Some(record) = shelf.record(digest).filter(|r| r.wants_touch(now)) {
+            let mut record = Record::clone(record);
+            record.touch(now);
+            shelf.write(record);
         }
+        Ok(())
     }
 
     async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError> {
@@ -293,7 +314,7 @@ impl Inspect for MemoryStore {
             .entries
             .values()
             .filter(|entry| page.after.is_none_or(|after| entry.changed < after.0))
-            .filter_map(|entry| Some((entry.changed, entry.record.seen_at(now)?)))
+            .filter_map(|entry| Some((entry.changed, entry.record.shown_at(now)?)))
             .filter(|(_, record)| filter.matches(record))
             .collect();
         found.sort_unstable_by_key(|(changed, _)| std::cmp::Reverse(*changed));
@@ -305,6 +326,11 @@ impl Inspect for MemoryStore {
             next: last.filter(|_| more),
             records: found.into_iter().map(|(_, record)| record).collect(),
         })
+    }
+
+    async fn show(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        let now = self.clock.now();
+        Ok(self.shelf().find(id).and_then(|r| r.shown_at(now)))
     }
 
     async fn purge(&self, id: OperationId, force: Force) -> Result<Changed, StoreError> {
@@ -359,6 +385,11 @@ impl Inspect for MemoryStore {
         for digest in &over {
             shelf.entries.remove(digest);
         }
+        for entry in shelf.entries.values_mut() {
+            if entry.record.is_overdue(now) {
+                Arc::make_mut(&mut entry.record).expire();
+            }
+        }
         Ok(over.len())
     }
 
@@ -375,6 +406,55 @@ impl Inspect for MemoryStore {
             }
         }
         Ok(stats)
+    }
+}
+
+#[async_trait]
+impl Registry for MemoryStore {
+    async fn put(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<(), StoreError> {
+        self.on_sheet(sheet, |documents| documents.insert(name.into(), document));
+        Ok(())
+    }
+
+    async fn add(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<Added, StoreError> {
+        Ok(self.on_sheet(sheet, |documents| {
+            if documents.contains_key(name) {
+                return Added::Known;
+            }
+            documents.insert(name.into(), document);
+            Added::Done
+        }))
+    }
+
+    async fn read(&self, sheet: Sheet, name: &str) -> Result<Option<Bytes>, StoreError> {
+        Ok(self.on_sheet(sheet, |documents| documents.get(name).cloned()))
+    }
+
+    async fn remove(&self, sheet: Sheet, name: &str) -> Result<(), StoreError> {
+        self.on_sheet(sheet, |documents| documents.remove(name));
+        Ok(())
+    }
+
+    async fn documents(
+        &self,
+        sheet: Sheet,
+        order: Order,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Bytes)>, StoreError> {
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let limit = limit.min(PAGE_MAX);
+        let own = |(name, document): (&String, &Bytes)| (name.clone(), document.clone());
+        Ok(self.on_sheet(sheet, |documents| match order {
+            Order::Rising => {
+                let rest = documents.range::<str, _>((after, Bound::Unbounded));
+                rest.take(limit).map(own).collect()
+            }
+            Order::Falling => {
+                let rest = documents.range::<str, _>((Bound::Unbounded, after));
+                rest.rev().take(limit).map(own).collect()
+            }
+        }))
     }
 }
 

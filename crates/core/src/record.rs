@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::class::{AfterLoss, Terms};
+use crate::class::{AfterLoss, Terms, TtlBasis};
 use crate::clock::Timestamp;
 use crate::fingerprint::Fingerprint;
 use crate::identity::{Digest, Identity, OperationId};
@@ -81,6 +81,9 @@ pub struct Fence(pub u64);
 /// answer is recognised as the same claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attempt(pub u128);
+
+/// However short retention is, noting replays is not all that is done.
+const TOUCH_PAUSE_MIN: Duration = Duration::from_secs(1);
 
 /// A header or trailer line, as bytes.
 pub type Field = (Bytes, Bytes);
@@ -154,6 +157,8 @@ pub struct Record {
     pub until: Timestamp,
     /// When it was completed or failed.
     pub completed_at: Option<Timestamp>,
+    /// When a replay was last noted, where retention counts from that.
+    pub touched_at: Option<Timestamp>,
     /// What the upstream answered; present when completed or failed.
     pub answer: Option<Answer>,
 }
@@ -168,40 +173,114 @@ impl Record {
                 (AfterLoss::Free, false) => None,
             },
             State::Released if now >= self.until => None,
-            State::Completed | State::Failed => match self.completed_at {
-                Some(done) if now >= done.plus(self.terms.remember) => None,
-                Some(done) if now >= done.plus(self.terms.retention) => Some(State::Expired),
-                _ => Some(self.state),
-            },
+            State::Completed | State::Failed | State::Expired => self.finished_at(now),
             state => Some(state),
         }
     }
 
-    /// The record as it is to be shown at this moment: the state of now, and no
+    /// The same once an outcome is recorded.
+    fn finished_at(&self, now: Timestamp) -> Option<State> {
+        let has_passed = |moment: Option<Timestamp>| moment.is_some_and(|moment| now >= moment);
+        if self.terms.is_lazy() {
+            // Whoever sweeps takes the reply, then the record; time takes nothing.
+            Some(self.state)
+        } else if has_passed(self.forgotten_at()) {
+            None
+        } else if has_passed(self.expires_at()) {
+            Some(State::Expired)
+        } else {
+            Some(self.state)
+        }
+    }
+
+    /// The state to show to an operator at this moment: an operation whose key
+    /// is forgotten is `expired` as long as its trace is kept.
+    pub fn shown_state_at(&self, now: Timestamp) -> Option<State> {
+        let trace = || {
+            let is_kept = self.over_at().is_some_and(|over| now < over);
+            is_kept.then_some(State::Expired)
+        };
+        self.state_at(now).or_else(trace)
+    }
+
+    /// The record as a caller sees it at this moment: the state of now, and no
     /// reply that has expired. `None` once it counts as absent.
     pub fn seen_at(self: &Arc<Self>, now: Timestamp) -> Option<Arc<Self>> {
-        let state = self.state_at(now)?;
+        self.state_at(now).map(|state| self.seen_as(state))
+    }
+
+    /// The record as an operator sees it at this moment: its trace too.
+    pub fn shown_at(self: &Arc<Self>, now: Timestamp) -> Option<Arc<Self>> {
+        self.shown_state_at(now).map(|state| self.seen_as(state))
+    }
+
+    fn seen_as(self: &Arc<Self>, state: State) -> Arc<Self> {
         if state == self.state {
-            return Some(self.clone());
+            return self.clone();
         }
         let mut seen = Self::clone(self);
-        seen.state = state;
         if state == State::Expired {
-            seen.answer = seen.answer.map(|answer| Answer::Gone {
-                status: answer.status(),
-            });
+            seen.expire();
         }
-        Some(Arc::new(seen))
+        seen.state = state;
+        Arc::new(seen)
     }
 
-    /// When the reply expires, once it is kept.
+    /// Lets the reply go; its status stays.
+    pub fn expire(&mut self) {
+        self.state = State::Expired;
+        self.answer = self.answer.take().map(|answer| Answer::Gone {
+            status: answer.status(),
+        });
+    }
+
+    /// From when retention is counted, once there is an outcome.
+    fn basis(&self) -> Option<Timestamp> {
+        let completed = self.completed_at?;
+        Some(match self.terms.ttl_basis {
+            TtlBasis::Completion => completed,
+            TtlBasis::Creation => self.created_at,
+            TtlBasis::Access => self.touched_at.map_or(completed, |at| at.max(completed)),
+        })
+    }
+
+    /// When the reply expires, once there is an outcome.
     pub fn expires_at(&self) -> Option<Timestamp> {
-        self.completed_at.map(|at| at.plus(self.terms.retention))
+        self.basis().map(|at| at.plus(self.terms.retention))
     }
 
-    /// When the key is forgotten, once it is kept.
+    /// When the key is forgotten, once there is an outcome.
     pub fn forgotten_at(&self) -> Option<Timestamp> {
-        self.completed_at.map(|at| at.plus(self.terms.remember))
+        self.basis().map(|at| at.plus(self.terms.remember))
+    }
+
+    /// When nothing of it is needed any more, once there is an outcome: the key
+    /// is forgotten, and its trace was shown long enough.
+    pub fn over_at(&self) -> Option<Timestamp> {
+        let forgotten = self.forgotten_at();
+        forgotten.map(|at| at.plus(self.terms.keep_expired))
+    }
+
+    /// Whether the reply has expired at this moment, and only who sweeps can
+    /// tell whether it is still there.
+    pub fn is_overdue(&self, now: Timestamp) -> bool {
+        self.terms.is_lazy() && self.expires_at().is_some_and(|expired| now >= expired)
+    }
+
+    /// Whether a replay at this moment is to be noted: retention counts from
+    /// it, and a tenth of that has passed since the last note. So a reply is
+    /// written again at most ten times while it would have lasted once.
+    pub fn wants_touch(&self, now: Timestamp) -> bool {
+        let replayed = matches!(self.state_at(now), Some(State::Completed | State::Failed));
+        let pause = (self.terms.retention / 10).max(TOUCH_PAUSE_MIN);
+        self.terms.ttl_basis == TtlBasis::Access
+            && replayed
+            && self.basis().is_some_and(|noted| now.since(noted) >= pause)
+    }
+
+    /// Notes a replay.
+    pub fn touch(&mut self, now: Timestamp) {
+        self.touched_at = Some(now);
     }
 
     /// Lets a new attempt run: the step behind `Granted`.
@@ -212,6 +291,7 @@ impl Record {
         self.attempts = self.attempts.saturating_add(1);
         self.until = now.plus(self.terms.lease);
         self.completed_at = None;
+        self.touched_at = None;
         self.answer = None;
     }
 
@@ -224,8 +304,8 @@ impl Record {
     /// Applies what the holder of `fence` has to say. Saying the same again is
     /// [`Settled::Done`]; a stale fence changes nothing.
     pub fn settle(&mut self, fence: Fence, settlement: &Settlement, now: Timestamp) -> Settled {
-        if self.is_over(now) {
-            // Swept or not, what is over is not there.
+        if self.state != State::Running && self.state_at(now).is_none() {
+            // Swept or not, what time has made absent is not there.
             return Settled::Stale;
         }
         if !self.is_held_by(fence) {
@@ -263,6 +343,7 @@ impl Record {
             {
                 self.state = State::Unknown;
                 self.completed_at = None;
+                self.touched_at = None;
                 self.answer = None;
                 Settled::Done
             }
@@ -339,10 +420,18 @@ impl Record {
         self.due_at().is_some_and(|due| now >= due)
     }
 
-    /// Whether time has made the record absent, and no holder can still speak
-    /// for it: its room may be reclaimed.
+    /// Whether nobody needs the record any more, neither a caller nor a holder
+    /// nor an operator: its room may be reclaimed. Of what expires lazily this
+    /// is what ends it.
     pub fn is_over(&self, now: Timestamp) -> bool {
-        self.state != State::Running && self.state_at(now).is_none()
+        match self.state {
+            State::Released => now >= self.until,
+            State::Completed | State::Failed | State::Expired => {
+                self.over_at().is_some_and(|over| now >= over)
+            }
+            // A holder that is late may still come.
+            State::Running | State::Queued | State::Unknown | State::Paused => false,
+        }
     }
 
     /// What the holder of this record's last grant is told.
@@ -398,8 +487,9 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::caller::Caller;
+    use crate::class::Expiry;
     use crate::fingerprint::Algorithm;
-    use crate::identity::Endpoint;
+    use crate::identity::{Endpoint, KeySpace};
     use crate::key::Key;
 
     /// When sample records were written.
@@ -425,6 +515,7 @@ pub(crate) mod tests {
             caller: Caller::local(),
             endpoint: Endpoint::new("payments.create"),
             key: Key::parse("k").expect("a good key"),
+            space: KeySpace::Endpoint,
         };
         let digest = identity.digest();
         let finished = matches!(state, State::Completed | State::Failed);
@@ -439,6 +530,9 @@ pub(crate) mod tests {
                 retention: RETENTION,
                 remember: REMEMBER,
                 after_loss,
+                ttl_basis: TtlBasis::Completion,
+                expiry: Expiry::Strict,
+                keep_expired: Duration::ZERO,
             },
             state,
             fence: HELD,
@@ -448,6 +542,7 @@ pub(crate) mod tests {
             created_at: START,
             until: START.plus(LEASE),
             completed_at: finished.then_some(START),
+            touched_at: None,
             answer: finished.then(|| kept(200)),
         }
     }
@@ -614,6 +709,95 @@ pub(crate) mod tests {
         assert!(!record.is_due(START.plus(LEASE - MOMENT)));
         let alone = record.without_holder(START).map(|record| record.state);
         assert_eq!(alone, want, "as at the end of the lease");
+    }
+
+    /// As a caller sees it, as an operator sees it, and whether it may be swept.
+    fn standing(record: &Record, later: Duration) -> String {
+        let now = START.plus(later);
+        let word = |state: Option<State>| state.map_or("-", State::as_str);
+        let seen = word(record.state_at(now));
+        let shown = word(record.shown_state_at(now));
+        let over = if record.is_over(now) { "over" } else { "" };
+        let record = Arc::new(record.clone());
+        let states = [record.seen_at(now), record.shown_at(now)].map(|r| r.map(|r| r.state));
+        assert_eq!(states.map(word), [seen, shown]);
+        format!("{seen} {shown} {over}").trim_end().to_owned()
+    }
+
+    const TRACE: Duration = Duration::from_secs(600);
+
+    /// An operation created at [`START`], completed half an hour later, whose
+    /// replay was noted after another half.
+    #[rstest]
+    #[case::completion(TtlBasis::Completion, RETENTION / 2)]
+    #[case::creation(TtlBasis::Creation, Duration::ZERO)]
+    #[case::access(TtlBasis::Access, RETENTION)]
+    fn retention_counts_from_its_basis(#[case] ttl_basis: TtlBasis, #[case] basis: Duration) {
+        let mut record = record(State::Completed, AfterLoss::Hold);
+        record.completed_at = Some(START.plus(RETENTION / 2));
+        record.touched_at = Some(START.plus(RETENTION));
+        record.terms.ttl_basis = ttl_basis;
+        record.terms.keep_expired = TRACE;
+        let at = |span: Duration| Some(START.plus(basis + span));
+        assert_eq!(record.expires_at(), at(RETENTION));
+        assert_eq!(record.forgotten_at(), at(REMEMBER));
+        assert_eq!(record.over_at(), at(REMEMBER + TRACE));
+        let steps = [
+            (RETENTION - MOMENT, "completed completed"),
+            (RETENTION, "expired expired"),
+            (REMEMBER - MOMENT, "expired expired"),
+            (REMEMBER, "- expired"),
+            (REMEMBER + TRACE - MOMENT, "- expired"),
+            (REMEMBER + TRACE, "- - over"),
+        ];
+        for (span, want) in steps {
+            assert_eq!(standing(&record, basis + span), want, "{span:?}");
+        }
+    }
+
+    #[rstest]
+    #[case::fresh(RETENTION - MOMENT, "completed completed")]
+    #[case::expired(RETENTION, "completed completed")]
+    #[case::forgotten(REMEMBER, "completed completed over")]
+    #[case::long_ago(REMEMBER * 1_000, "completed completed over")]
+    fn lazy_expiry_waits_for_the_sweep(#[case] later: Duration, #[case] want: &str) {
+        let mut record = record(State::Completed, AfterLoss::Hold);
+        record.terms.expiry = Expiry::Lazy;
+        assert_eq!(standing(&record, later), want);
+        assert_eq!(record.is_overdue(START.plus(later)), later >= RETENTION);
+        record.expire();
+        assert_eq!(
+            standing(&record, later),
+            want.replace("completed", "expired"),
+            "swept"
+        );
+        record.terms.keep_expired = TRACE;
+        assert!(!record.is_overdue(START.plus(later)), "a trace is strict");
+    }
+
+    #[rstest]
+    #[case::soon(TtlBasis::Access, RETENTION / 10 - MOMENT, false)]
+    #[case::in_time(TtlBasis::Access, RETENTION / 10, true)]
+    #[case::just_before_its_end(TtlBasis::Access, RETENTION - MOMENT, true)]
+    #[case::expired(TtlBasis::Access, RETENTION, false)]
+    #[case::other_basis(TtlBasis::Completion, RETENTION / 2, false)]
+    #[case::creation(TtlBasis::Creation, RETENTION / 2, false)]
+    fn replays_are_noted_now_and_then(
+        #[case] ttl_basis: TtlBasis,
+        #[case] later: Duration,
+        #[case] want: bool,
+    ) {
+        for state in [State::Completed, State::Failed] {
+            let mut record = record(state, AfterLoss::Hold);
+            record.terms.ttl_basis = ttl_basis;
+            let now = START.plus(later);
+            assert_eq!(record.wants_touch(now), want);
+            record.touch(now);
+            assert!(!record.wants_touch(now));
+        }
+        let mut open = record(State::Running, AfterLoss::Hold);
+        open.terms.ttl_basis = ttl_basis;
+        assert!(!open.wants_touch(START.plus(later)));
     }
 
     #[test]

@@ -69,6 +69,7 @@ impl Ask {
             created_at: before.map_or(now, |record| record.created_at),
             until: now,
             completed_at: None,
+            touched_at: None,
             answer: None,
         }
     }
@@ -154,8 +155,15 @@ pub trait Store: Send + Sync + 'static {
     /// The record as it stands now. An expired reply is not given.
     async fn get(&self, digest: &Digest) -> Result<Option<Arc<Record>>, StoreError>;
 
-    /// The record with this id as it stands now.
+    /// The record with this id as it stands now. A trace is not given; see
+    /// [`Inspect::show`].
     async fn find(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError>;
+
+    /// Notes that a reply was replayed, where its retention counts from that.
+    /// The store writes it down only now and then, as
+    /// [`Record::wants_touch`] says; for all else nothing happens. A note that
+    /// is lost lets the reply expire earlier, and no more.
+    async fn touch(&self, digest: &Digest) -> Result<(), StoreError>;
 
     /// Returns when the operation may have left `running`, or after `limit`.
     /// A hint: look again afterwards.
@@ -206,11 +214,18 @@ pub struct Due {
 /// Looking into a store, and an operator's hand in it.
 #[async_trait]
 pub trait Inspect: Send + Sync + 'static {
-    /// Operations that match, the most recently claimed or settled first.
+    /// Operations that match, and traces of those whose keys are forgotten, the
+    /// most recently claimed, settled or [touched](Store::touch) first.
     async fn list(&self, filter: &Filter, page: PageAsk) -> Result<Page, StoreError>;
 
-    /// Forgets an operation and raises its fence. Running work is forgotten
-    /// only by force.
+    /// The operation with this id as it stands now, or its trace: the record of
+    /// an operation whose key is forgotten, `expired` and without its reply. It
+    /// is there until the class's `keep_expired` is over, or until the key is
+    /// used again: the new operation takes its place.
+    async fn show(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError>;
+
+    /// Forgets an operation, or its trace, and raises its fence. Running work is
+    /// forgotten only by force.
     async fn purge(&self, id: OperationId, force: Force) -> Result<Changed, StoreError>;
 
     /// Settles an unknown operation by somebody's word and raises its fence.
@@ -220,11 +235,83 @@ pub trait Inspect: Send + Sync + 'static {
     async fn resume(&self, id: OperationId) -> Result<Changed, StoreError>;
 
     /// Reclaims room from what is over, at most about `limit` operations of it,
-    /// and tells how many. Never blocks a key, never changes an answer.
+    /// and tells how many. Never blocks a key, and never changes an answer but of
+    /// what expires lazily: that ends here, first the reply and then the key.
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError>;
 
     /// How much there is.
     async fn stats(&self) -> Result<Stats, StoreError>;
+}
+
+/// Small documents that operators keep: API keys, changed classes, the audit,
+/// later webhooks. Bytes in and out; what they mean is their owner's business.
+#[async_trait]
+pub trait Registry: Send + Sync + 'static {
+    /// Writes a document, in place of the one of that name. Durable when answered.
+    async fn put(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<(), StoreError>;
+
+    /// Writes a document unless there is one of that name already. One atomic
+    /// step; durable when answered.
+    async fn add(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<Added, StoreError>;
+
+    /// The document of this name.
+    async fn read(&self, sheet: Sheet, name: &str) -> Result<Option<Bytes>, StoreError>;
+
+    /// Forgets a document; one that is not there is forgotten already.
+    async fn remove(&self, sheet: Sheet, name: &str) -> Result<(), StoreError>;
+
+    /// Up to `limit` (capped at [`PAGE_MAX`]) documents with their names, in the
+    /// order of the names' bytes, or against it; those after `after` in that order.
+    async fn documents(
+        &self,
+        sheet: Sheet,
+        order: Order,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Bytes)>, StoreError>;
+}
+
+/// Which documents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sheet {
+    /// API keys, by their id.
+    ApiKeys,
+    /// Classes that were changed at run time, by their name.
+    Classes,
+    /// What operators did, by time.
+    Audit,
+}
+
+impl Sheet {
+    /// Every sheet.
+    pub const ALL: [Self; 3] = [Self::ApiKeys, Self::Classes, Self::Audit];
+
+    /// The name in stores.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ApiKeys => "api-keys",
+            Self::Classes => "classes",
+            Self::Audit => "audit",
+        }
+    }
+}
+
+/// In which order documents are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// By rising names.
+    Rising,
+    /// By falling names: what was named by time comes latest first.
+    Falling,
+}
+
+/// What adding a document came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// It is there now.
+    Done,
+    /// There was one already; nothing changed.
+    Known,
 }
 
 /// Which operations to list; what is `None` matches all.

@@ -11,15 +11,19 @@ use std::time::Duration;
 use bytes::{Buf, BufMut, Bytes};
 
 use crate::caller::{Caller, Subject, SubjectKind};
-use crate::class::{AfterLoss, Terms};
+use crate::class::{AfterLoss, Expiry, Terms, TtlBasis};
 use crate::clock::Timestamp;
 use crate::fingerprint::{Algorithm, Fingerprint};
-use crate::identity::{Digest, Endpoint, Identity, OperationId};
+use crate::identity::{Digest, Endpoint, Identity, KeySpace, OperationId};
 use crate::key::Key;
 use crate::record::{Answer, Attempt, Fence, Field, Record, Reply, State};
 
-/// The version that is written.
-pub const VERSION: u8 = 1;
+/// The version of records that is written. What version 1 lacked has the
+/// defaults: the endpoint's own key space, retention from completion, strict
+/// expiry and no trace.
+pub const VERSION: u8 = 2;
+/// The version of replies that is written.
+pub const REPLY_VERSION: u8 = 1;
 
 /// Why bytes are not a record or a reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +31,7 @@ pub const VERSION: u8 = 1;
 pub enum WireError {
     /// A later program wrote it.
     #[error(
-        "record version {0} was written by a newer Onceward; this one reads up to version {VERSION}"
+        "record version {0} was written by a newer Onceward; this one reads records up to version {VERSION} and replies up to version {REPLY_VERSION}"
     )]
     Newer(u8),
     /// The checksum is wrong.
@@ -78,6 +82,15 @@ pub fn encode_record(record: &Record) -> Vec<u8> {
     };
     out.put_u8(kind);
     out.put_u16(status);
+    // From here on since version 2.
+    out.put_u8(space_code(record.identity.space));
+    out.put_u8(basis_code(record.terms.ttl_basis));
+    out.put_u8(match record.terms.expiry {
+        Expiry::Strict => 0,
+        Expiry::Lazy => 1,
+    });
+    put_duration(&mut out, record.terms.keep_expired);
+    out.put_u64(record.touched_at.map_or(0, Timestamp::unix_ms));
     seal(out)
 }
 
@@ -87,7 +100,8 @@ pub fn decode_record(
     bytes: &[u8],
     reply: impl FnOnce() -> Result<Option<Arc<Reply>>, WireError>,
 ) -> Result<Record, WireError> {
-    let mut input = Reader(unseal(bytes)?);
+    let (version, content) = unseal(bytes, VERSION)?;
+    let mut input = Reader(content);
     let id = OperationId::from_bytes(input.array("id")?);
     let digest = Digest::from_bytes(input.array("digest")?);
     let tenant = input.text("tenant")?;
@@ -104,16 +118,14 @@ pub fn decode_record(
         digest: input.array("fingerprint")?,
         sender: input.array("sender")?,
     };
-    let terms = Terms {
-        class: input.text("class")?.into(),
-        lease: input.duration("lease")?,
-        retention: input.duration("retention")?,
-        remember: input.duration("remember")?,
-        after_loss: match input.u8("after_loss")? {
-            0 => AfterLoss::Hold,
-            1 => AfterLoss::Free,
-            _ => return Err(WireError::Field("after_loss")),
-        },
+    let class = input.text("class")?.into();
+    let lease = input.duration("lease")?;
+    let retention = input.duration("retention")?;
+    let remember = input.duration("remember")?;
+    let after_loss = match input.u8("after_loss")? {
+        0 => AfterLoss::Hold,
+        1 => AfterLoss::Free,
+        _ => return Err(WireError::Field("after_loss")),
     };
     let state = state(input.u8("state")?)?;
     let fence = Fence(input.u64("fence")?);
@@ -122,11 +134,10 @@ pub fn decode_record(
     let delivered = input.u8("delivered")? != 0;
     let created_at = Timestamp::from_unix_ms(input.u64("created_at")?);
     let until = Timestamp::from_unix_ms(input.u64("until")?);
-    let completed_at = Some(input.u64("completed_at")?)
-        .filter(|ms| *ms != 0)
-        .map(Timestamp::from_unix_ms);
+    let completed_at = input.moment("completed_at")?;
     let kind = input.u8("answer")?;
     let status = input.u16("status")?;
+    let later = Later::read(&mut input, version)?;
     input.end()?;
     let answer = match kind {
         0 => None,
@@ -142,9 +153,19 @@ pub fn decode_record(
             caller,
             endpoint,
             key,
+            space: later.space,
         },
         fingerprint,
-        terms,
+        terms: Terms {
+            class,
+            lease,
+            retention,
+            remember,
+            after_loss,
+            ttl_basis: later.ttl_basis,
+            expiry: later.expiry,
+            keep_expired: later.keep_expired,
+        },
         state,
         fence,
         attempt,
@@ -153,14 +174,49 @@ pub fn decode_record(
         created_at,
         until,
         completed_at,
+        touched_at: later.touched_at,
         answer,
     })
+}
+
+/// What came with version 2.
+struct Later {
+    space: KeySpace,
+    ttl_basis: TtlBasis,
+    expiry: Expiry,
+    keep_expired: Duration,
+    touched_at: Option<Timestamp>,
+}
+
+impl Later {
+    fn read(input: &mut Reader<'_>, version: u8) -> Result<Self, WireError> {
+        if version < 2 {
+            return Ok(Self {
+                space: KeySpace::Endpoint,
+                ttl_basis: TtlBasis::Completion,
+                expiry: Expiry::Strict,
+                keep_expired: Duration::ZERO,
+                touched_at: None,
+            });
+        }
+        Ok(Self {
+            space: space(input.u8("key space")?)?,
+            ttl_basis: basis(input.u8("ttl_basis")?)?,
+            expiry: match input.u8("expiry")? {
+                0 => Expiry::Strict,
+                1 => Expiry::Lazy,
+                _ => return Err(WireError::Field("expiry")),
+            },
+            keep_expired: input.duration("keep_expired")?,
+            touched_at: input.moment("touched_at")?,
+        })
+    }
 }
 
 /// Writes a reply.
 pub fn encode_reply(reply: &Reply) -> Vec<u8> {
     let mut out = Vec::with_capacity(128 + reply.body.len());
-    out.put_u8(VERSION);
+    out.put_u8(REPLY_VERSION);
     out.put_u16(reply.status);
     put_fields(&mut out, &reply.headers);
     put_fields(&mut out, &reply.trailers);
@@ -170,7 +226,8 @@ pub fn encode_reply(reply: &Reply) -> Vec<u8> {
 
 /// Reads a reply.
 pub fn decode_reply(bytes: &[u8]) -> Result<Reply, WireError> {
-    let mut input = Reader(unseal(bytes)?);
+    let (_, content) = unseal(bytes, REPLY_VERSION)?;
+    let mut input = Reader(content);
     let reply = Reply {
         status: input.u16("status")?,
         headers: input.fields("headers")?,
@@ -187,15 +244,15 @@ fn seal(mut out: Vec<u8>) -> Vec<u8> {
     out
 }
 
-/// Checks version and checksum and gives what lies between.
-fn unseal(bytes: &[u8]) -> Result<&[u8], WireError> {
+/// Checks version and checksum and gives the version and what lies between.
+fn unseal(bytes: &[u8], newest: u8) -> Result<(u8, &[u8]), WireError> {
     let (content, sum) = bytes.split_last_chunk().ok_or(WireError::Checksum)?;
     if crc32fast::hash(content) != u32::from_be_bytes(*sum) {
         return Err(WireError::Checksum);
     }
     match content.split_first() {
-        Some((&VERSION, fields)) => Ok(fields),
-        Some((&version, _)) if version > VERSION => Err(WireError::Newer(version)),
+        Some((&version, _)) if version > newest => Err(WireError::Newer(version)),
+        Some((&version @ 1.., fields)) => Ok((version, fields)),
         _ => Err(WireError::Field("version")),
     }
 }
@@ -241,6 +298,12 @@ impl<'a> Reader<'a> {
 
     fn duration(&mut self, field: &'static str) -> Result<Duration, WireError> {
         self.u64(field).map(Duration::from_millis)
+    }
+
+    /// The epoch itself stands for no moment at all.
+    fn moment(&mut self, field: &'static str) -> Result<Option<Timestamp>, WireError> {
+        let ms = self.u64(field)?;
+        Ok((ms != 0).then(|| Timestamp::from_unix_ms(ms)))
     }
 
     fn length(&mut self, field: &'static str) -> Result<usize, WireError> {
@@ -321,6 +384,38 @@ fn algorithm(code: u8) -> Result<Algorithm, WireError> {
         .ok_or(WireError::Field("algorithm"))
 }
 
+fn space_code(space: KeySpace) -> u8 {
+    match space {
+        KeySpace::Endpoint => 0,
+        KeySpace::Project => 1,
+        KeySpace::Tenant => 2,
+    }
+}
+
+fn space(code: u8) -> Result<KeySpace, WireError> {
+    KeySpace::ALL
+        .into_iter()
+        .find(|space| space_code(*space) == code)
+        .ok_or(WireError::Field("key space"))
+}
+
+fn basis_code(basis: TtlBasis) -> u8 {
+    match basis {
+        TtlBasis::Completion => 0,
+        TtlBasis::Creation => 1,
+        TtlBasis::Access => 2,
+    }
+}
+
+fn basis(code: u8) -> Result<TtlBasis, WireError> {
+    match code {
+        0 => Ok(TtlBasis::Completion),
+        1 => Ok(TtlBasis::Creation),
+        2 => Ok(TtlBasis::Access),
+        _ => Err(WireError::Field("ttl_basis")),
+    }
+}
+
 fn state_code(state: State) -> u8 {
     match state {
         State::Queued => 0,
@@ -367,11 +462,13 @@ mod tests {
     }
 
     fn identity() -> impl Strategy<Value = Identity> {
-        (name(), name(), subject(), any::<String>(), key()).prop_map(
-            |(tenant, project, subject, endpoint, key)| Identity {
+        let space = prop::sample::select(KeySpace::ALL.to_vec());
+        (name(), name(), subject(), any::<String>(), key(), space).prop_map(
+            |(tenant, project, subject, endpoint, key, space)| Identity {
                 caller: Caller::trusted(&tenant, &project, subject).expect("a good caller"),
                 endpoint: Endpoint::new(&endpoint),
                 key,
+                space,
             },
         )
     }
@@ -381,23 +478,26 @@ mod tests {
     }
 
     fn terms() -> impl Strategy<Value = Terms> {
+        let bases = vec![TtlBasis::Completion, TtlBasis::Creation, TtlBasis::Access];
         (
             any::<String>(),
-            duration(),
-            duration(),
-            duration(),
-            any::<bool>(),
+            [duration(), duration(), duration(), duration()],
+            prop::sample::select(vec![AfterLoss::Hold, AfterLoss::Free]),
+            prop::sample::select(bases),
+            prop::sample::select(vec![Expiry::Strict, Expiry::Lazy]),
         )
-            .prop_map(|(class, lease, retention, remember, frees)| Terms {
-                class: class.into(),
-                lease,
-                retention,
-                remember,
-                after_loss: if frees {
-                    AfterLoss::Free
-                } else {
-                    AfterLoss::Hold
-                },
+            .prop_map(|(class, spans, after_loss, ttl_basis, expiry)| {
+                let [lease, retention, remember, keep_expired] = spans;
+                Terms {
+                    class: class.into(),
+                    lease,
+                    retention,
+                    remember,
+                    after_loss,
+                    ttl_basis,
+                    expiry,
+                    keep_expired,
+                }
             })
     }
 
@@ -441,7 +541,8 @@ mod tests {
             (fingerprint, sender) in any::<([u8; 32], [u8; 16])>(),
             state in prop::sample::select(State::ALL.to_vec()),
             (fence, attempt, attempts, delivered) in any::<(u64, u128, u32, bool)>(),
-            (created_at, until, completed_at) in (moment(), moment(), prop::option::of(moment())),
+            (created_at, until) in (moment(), moment()),
+            [completed_at, touched_at] in [prop::option::of(moment()), prop::option::of(moment())],
             answer in answer(),
         ) -> Record {
             Record {
@@ -458,6 +559,7 @@ mod tests {
                 created_at,
                 until,
                 completed_at,
+                touched_at,
                 answer,
             }
         }

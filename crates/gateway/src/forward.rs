@@ -4,9 +4,8 @@
 //! grant. On a protected request the answer must say whether anything can have
 //! happened: that is `Unanswered`'s business, and `upstream`'s to know.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -23,50 +22,70 @@ use onceward_http::run::{Granted, Unanswered};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::metrics::Metrics;
+use crate::config::{ForwardKey, KnownBy};
+use crate::metrics::{Sent, UpstreamMetrics};
 use crate::passing::Passing;
+use crate::peer::Peer;
+use crate::plan::Planned;
+use crate::telemetry::Link;
 use crate::upstream::{RequestBody, SendError, Upstream};
 
 const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const X_SCHEDULE_SIGNATURE: HeaderName = HeaderName::from_static("x-schedule-signature");
 
 /// Sends requests to one upstream.
 pub(crate) struct Forwarder {
-    upstream: Arc<Upstream>,
-    metrics: Arc<Metrics>,
+    upstream: Upstream,
+    /// The Host to name, where it is not the client's.
+    host: Option<HeaderValue>,
+    metrics: Arc<UpstreamMetrics>,
     /// How long a client may pause within a body that streams through.
     pause_max: Duration,
-    /// How long the upstream may take to begin its answer.
-    timeout: Duration,
     /// Upgraded connections, ended by [`Forwarder::close`].
     tunnels: TaskTracker,
     closing: CancellationToken,
 }
 
+/// A request's way through: from whom, by which route.
+#[derive(Clone)]
+pub(crate) struct Passage {
+    pub(crate) peer: Peer,
+    pub(crate) route: Arc<Planned>,
+    pub(crate) caller: Caller,
+    /// How the caller is known, if at all.
+    pub(crate) by: Option<KnownBy>,
+    /// The trace that asking the upstream is a part of.
+    pub(crate) link: Option<Link>,
+}
+
 impl Forwarder {
     pub(crate) fn new(
-        upstream: Arc<Upstream>,
-        metrics: Arc<Metrics>,
-        timeout: Duration,
+        upstream: Upstream,
+        host: Option<HeaderValue>,
+        metrics: Arc<UpstreamMetrics>,
         pause_max: Duration,
     ) -> Self {
         Self {
             upstream,
+            host,
             metrics,
             pause_max,
-            timeout,
             tunnels: TaskTracker::new(),
             closing: CancellationToken::new(),
         }
     }
 
-    /// Ends all tunnels: nobody knows what is said in them, nor for how long.
+    /// Ends all tunnels, because nobody knows what is said in them, nor for how
+    /// long; then closes connections as they are done.
     pub(crate) async fn close(&self) {
         self.closing.cancel();
         self.tunnels.close();
         self.tunnels.wait().await;
+        self.upstream.close().await;
     }
 
     /// Sends a protected request once, in the name of its grant.
@@ -74,10 +93,10 @@ impl Forwarder {
         &self,
         request: Request<Bytes>,
         granted: Option<Granted>,
-        peer: SocketAddr,
+        passage: &Passage,
     ) -> Result<Response<Body>, Unanswered> {
         let (mut parts, body) = request.into_parts();
-        self.prepare(&mut parts, peer);
+        self.prepare(&mut parts, passage);
         let headers = &mut parts.headers;
         headers.insert(
             header::ACCEPT_ENCODING,
@@ -86,11 +105,12 @@ impl Forwarder {
         // Said also of an empty body, without which some servers refuse a POST.
         headers.insert(header::CONTENT_LENGTH, body.len().into());
         fields::strip_preferred_wait(headers);
+        headers.remove(fields::IDEMPOTENCY_KEY);
         if let Some(granted) = granted {
-            introduce(headers, &granted);
+            introduce(headers, &granted, passage.route.route.forward_key);
         }
         fail::fail_point!("before-connect", |_| std::process::abort());
-        let sent = self.send(Request::from_parts(parts, body)).await;
+        let sent = self.send(Request::from_parts(parts, body), passage).await;
         fail::fail_point!("after-sent", |_| std::process::abort());
         match sent {
             Ok(response) if is_switch(&response) => Err(Unanswered::Lost(Box::new(Switched))),
@@ -104,13 +124,13 @@ impl Forwarder {
     pub(crate) async fn pass(
         &self,
         request: Request<Incoming>,
-        peer: SocketAddr,
+        passage: &Passage,
     ) -> Result<Response<Body>, Problem> {
         if asks_for_tunnel(&request) {
-            return self.upgrade(request, peer).await;
+            return self.upgrade(request, passage).await;
         }
         let (mut parts, body) = request.into_parts();
-        self.prepare(&mut parts, peer);
+        self.prepare(&mut parts, passage);
         strip_forged_name(&mut parts.headers);
         if !body.is_end_stream() && !parts.headers.contains_key(header::CONTENT_LENGTH) {
             // Unless told so, hyper sends a GET of unknown length without its body.
@@ -120,7 +140,8 @@ impl Forwarder {
         let body = Passing::new(body, self.pause_max);
         let progress = body.progress();
         let request = Request::from_parts(parts, body::boxed(body));
-        match progress.answered(self.timeout, self.send(request)).await {
+        let timeout = passage.route.timeout;
+        match progress.answered(timeout, self.send(request, passage)).await {
             Ok(Ok(response)) if is_switch(&response) => {
                 tracing::warn!(error = %Switched, "an unprotected request has no answer");
                 Err(no_answer())
@@ -138,29 +159,67 @@ impl Forwarder {
         }
     }
 
+    /// Passes an unprotected request through whose body was read already.
+    pub(crate) async fn pass_whole(
+        &self,
+        request: Request<Bytes>,
+        passage: &Passage,
+    ) -> Result<Response<Body>, Problem> {
+        let (mut parts, body) = request.into_parts();
+        self.prepare(&mut parts, passage);
+        strip_forged_name(&mut parts.headers);
+        parts.headers.insert(header::CONTENT_LENGTH, body.len().into());
+        let sending = self.send(Request::from_parts(parts, body), passage);
+        match tokio::time::timeout(passage.route.timeout, sending).await {
+            Ok(Ok(response)) if is_switch(&response) => Err(no_answer()),
+            Ok(Ok(mut response)) => {
+                fields::strip_hop_by_hop(response.headers_mut());
+                Ok(response)
+            }
+            Ok(Err(error)) => Err(unanswered(&error)),
+            Err(_) => Err(no_answer()),
+        }
+    }
+
     async fn send<B: Into<RequestBody>>(
         &self,
-        request: Request<B>,
+        mut request: Request<B>,
+        passage: &Passage,
     ) -> Result<Response<Body>, SendError> {
-        let start = Instant::now();
-        let response = self.upstream.send(request).await?;
-        self.metrics.upstream_took(start.elapsed());
-        Ok(response.map(body::boxed))
+        let span = passage.link.as_ref().map(|link| {
+            let span = link.attempt(&passage.route.route.upstream, request.method(), 1);
+            span.headers_for_upstream(request.headers_mut());
+            span
+        });
+        let sending = self.metrics.begin();
+        let sent = self.upstream.send(request).await;
+        let word = match &sent {
+            Ok(_) => Sent::Answered,
+            Err(SendError::NotSent(_)) => Sent::NotSent,
+            Err(SendError::Lost(_)) => Sent::Lost,
+        };
+        sending.end(word);
+        match (&sent, span) {
+            (Ok(response), Some(span)) => span.answered(response.status()),
+            (Err(_), Some(span)) => span.unanswered(word),
+            (_, None) => {}
+        }
+        Ok(sent?.map(body::boxed))
     }
 
     /// Passes a request for another protocol, and the protocol if it is granted.
     async fn upgrade(
         &self,
         mut request: Request<Incoming>,
-        peer: SocketAddr,
+        passage: &Passage,
     ) -> Result<Response<Body>, Problem> {
         let protocol = request.headers().get(header::UPGRADE).cloned();
         let client = hyper::upgrade::on(&mut request);
         let (mut parts, _) = request.into_parts();
-        self.prepare(&mut parts, peer);
+        self.prepare(&mut parts, passage);
         switch_to(&mut parts.headers, protocol);
         let request = Request::from_parts(parts, RequestBody::Empty);
-        let sent = tokio::time::timeout(self.timeout, self.upstream.send(request)).await;
+        let sent = tokio::time::timeout(passage.route.timeout, self.upstream.send(request)).await;
         let mut response = match sent {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(unanswered(&error)),
@@ -181,14 +240,15 @@ impl Forwarder {
     }
 
     /// Makes a request ours: what belongs to the client's connection, what only
-    /// we may say and what could be mistaken for it goes; where it came from is
-    /// said.
-    fn prepare(&self, parts: &mut Parts, peer: SocketAddr) {
+    /// we may say and what could be mistaken for it goes; who sends and where it
+    /// came from is said.
+    fn prepare(&self, parts: &mut Parts, passage: &Passage) {
         let takes_trailers = parts
             .headers
             .get(header::TE)
             .is_some_and(|te| te.as_bytes() == b"trailers");
-        let host = host(parts);
+        let peer = &passage.peer;
+        let host = peer.host().cloned().or_else(|| host(parts));
         let headers = &mut parts.headers;
         fields::strip_hop_by_hop(headers);
         headers.remove(header::EXPECT);
@@ -201,11 +261,26 @@ impl Forwarder {
         if takes_trailers {
             headers.insert(header::TE, HeaderValue::from_static("trailers"));
         }
-        let ip = HeaderValue::try_from(peer.ip().to_string()).expect("an address is visible ASCII");
+        if let Some(by) = passage.by {
+            strip_credentials(headers, by);
+            introduce_caller(headers, &passage.caller);
+        }
+        let rules = &passage.route.route.request_headers;
+        for name in &rules.remove {
+            headers.remove(name);
+        }
+        for (name, value) in &rules.set {
+            headers.insert(name.clone(), value.clone());
+        }
+        let ip = peer.address().ip().to_string();
+        let ip = HeaderValue::try_from(ip).expect("an address is visible ASCII");
         headers.insert(X_FORWARDED_FOR, ip);
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
-        if let Some(host) = host {
+        let scheme = HeaderValue::from_static(peer.scheme());
+        headers.insert(X_FORWARDED_PROTO, scheme);
+        if let Some(host) = &host {
             headers.insert(X_FORWARDED_HOST, host.clone());
+        }
+        if let Some(host) = self.host.clone().or(host) {
             headers.insert(header::HOST, host);
         } else if let Ok(own) = HeaderValue::try_from(self.upstream.authority().as_str()) {
             // HTTP/1.0 need not name a host; what goes upstream must.
@@ -215,6 +290,19 @@ impl Forwarder {
         let path = parts.uri.path_and_query().cloned();
         parts.uri = path.map_or_else(|| Uri::from_static("/"), Uri::from);
         parts.version = Version::HTTP_11;
+    }
+}
+
+/// Tokens of an issuer are the upstream's to read too; our own keys and
+/// signatures open our own door, and no other.
+fn strip_credentials(headers: &mut HeaderMap, by: KnownBy) {
+    match by {
+        KnownBy::Jwt => {}
+        KnownBy::ApiKey | KnownBy::Unkey => {
+            headers.remove(header::AUTHORIZATION);
+            headers.remove(X_API_KEY);
+        }
+        KnownBy::Scheduler => drop(headers.remove(X_SCHEDULE_SIGNATURE)),
     }
 }
 
@@ -302,23 +390,31 @@ fn strip_forged_name(headers: &mut HeaderMap) {
     }
 }
 
-/// Tells the upstream who sends and under which grant.
-fn introduce(headers: &mut HeaderMap, granted: &Granted) {
-    let mut say = |name: HeaderName, value: String| {
-        if let Ok(value) = HeaderValue::try_from(value) {
-            headers.insert(name, value);
-        }
+/// Tells the upstream under which grant it works, and for whom.
+fn introduce(headers: &mut HeaderMap, granted: &Granted, forward_key: ForwardKey) {
+    let key = match forward_key {
+        ForwardKey::Namespaced => Some(granted.name.clone()),
+        ForwardKey::Raw => Some(granted.key.to_string()),
+        ForwardKey::None => None,
     };
-    say(fields::IDEMPOTENCY_KEY, granted.name.clone());
-    say(fields::IDEMPOTENCY_FENCE, granted.fence.0.to_string());
-    say(fields::OPERATION_ID, granted.id.to_string());
-    introduce_caller(&granted.caller, say);
+    if let Some(key) = key {
+        say(headers, fields::IDEMPOTENCY_KEY, key);
+    }
+    say(headers, fields::IDEMPOTENCY_FENCE, granted.fence.0.to_string());
+    say(headers, fields::OPERATION_ID, granted.id.to_string());
+    introduce_caller(headers, &granted.caller);
 }
 
-fn introduce_caller(caller: &Caller, mut say: impl FnMut(HeaderName, String)) {
-    say(fields::TENANT_ID, caller.tenant().to_owned());
-    say(fields::PROJECT_ID, caller.project().to_owned());
-    say(fields::SUBJECT, caller.subject().to_string());
+fn introduce_caller(headers: &mut HeaderMap, caller: &Caller) {
+    say(headers, fields::TENANT_ID, caller.tenant().to_owned());
+    say(headers, fields::PROJECT_ID, caller.project().to_owned());
+    say(headers, fields::SUBJECT, caller.subject().to_string());
+}
+
+fn say(headers: &mut HeaderMap, name: HeaderName, value: String) {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        headers.insert(name, value);
+    }
 }
 
 fn unanswered(error: &SendError) -> Problem {

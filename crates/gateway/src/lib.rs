@@ -6,15 +6,31 @@
 
 mod access;
 mod admin;
+mod callers;
+mod classes;
+pub mod config;
+mod cors;
+pub mod fetch;
 mod forward;
 pub mod framing;
+mod gate;
+mod keys;
 mod metrics;
 mod pages;
 mod passing;
+mod peer;
 mod pipeline;
+mod plan;
+mod proxy_protocol;
+mod reconcile;
+mod reload;
+mod routes;
 mod screen;
 mod secret;
+mod secrets;
 mod server;
+mod telemetry;
+pub mod tls;
 pub mod upstream;
 
 use std::io;
@@ -24,77 +40,44 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use onceward_core::caller::Caller;
-use onceward_core::class::Class;
-use onceward_core::clock::SystemClock;
-use onceward_core::engine::{Engine, Limits};
+use arc_swap::ArcSwap;
+use onceward_core::clock::{Clock, SystemClock};
+use onceward_core::engine::Engine;
 use onceward_core::entropy::Entropy;
 use onceward_core::fingerprint::Fingerprinter;
-use onceward_core::store::Inspect;
-use onceward_http::run::{Credentials, Protection};
+use onceward_core::store::{Inspect, StoreError};
+use onceward_http::run::Protection;
 use onceward_stores::{OpenError, open};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::Access;
-use crate::admin::Admin;
-use crate::forward::Forwarder;
-use crate::metrics::{Labels, Metrics};
+use crate::admin::{Admin, Audit, Operators, Pulse};
+use crate::callers::{Callers, CallersError, WallClock};
+use crate::classes::{Base, Classes};
+use crate::config::Config;
+use crate::gate::Gate;
+use crate::metrics::Metrics;
 use crate::pipeline::Pipeline;
-use crate::secret::{Secret, SecretError};
-use crate::upstream::{Upstream, UpstreamError};
+use crate::plan::Plan;
+pub use crate::plan::PlanError;
+use crate::reconcile::Reconciler;
+pub use crate::reload::ConfigFile;
+use crate::reload::Reloader;
+use crate::secret::Secret;
+pub use crate::secret::SecretError;
+use crate::secrets::SecretReader;
+use crate::server::Door;
+use crate::telemetry::Tracer;
+use crate::tls::{ServerTls, TlsError};
 
 /// How often what has expired is looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 /// How many operations one sweep reclaims at most, before it rests.
 const SWEEP_MAX: usize = 50_000;
-/// How often histograms are folded.
+/// How often histograms are folded and what tenants asked is forgotten.
 const FOLD_INTERVAL: Duration = Duration::from_secs(5);
-
-/// How a gateway is to be.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Where requests come in.
-    pub listen: String,
-    /// Where operators look.
-    pub admin: String,
-    /// Where requests go: `http://…`, or `h2c://…` for HTTP/2.
-    pub upstream: String,
-    /// Where operations are kept: `memory:` or `embedded:DIR`.
-    pub store: String,
-    /// The class of all routes.
-    pub class: Class,
-    /// The largest body of a protected request, in bytes.
-    pub body_limit: usize,
-    /// The largest reply that is kept, in bytes.
-    pub reply_limit: usize,
-    /// How long the upstream may take.
-    pub upstream_timeout: Duration,
-    /// How long a client may take for a request's head, and stay idle between two.
-    pub head_deadline: Duration,
-    /// How long the body of a protected request may take, and a pause in one
-    /// that streams through.
-    pub body_deadline: Duration,
-}
-
-impl Settings {
-    /// The settings of a gateway without configuration.
-    pub fn new(upstream: &str) -> Self {
-        Self {
-            listen: "127.0.0.1:8080".to_owned(),
-            admin: "127.0.0.1:8081".to_owned(),
-            upstream: upstream.to_owned(),
-            store: "embedded:./onceward-data".to_owned(),
-            class: Class::interactive(),
-            body_limit: 1 << 20,
-            reply_limit: 1 << 20,
-            upstream_timeout: Duration::from_secs(30),
-            head_deadline: Duration::from_secs(30),
-            body_deadline: Duration::from_secs(30),
-        }
-    }
-}
 
 /// Why a gateway did not start.
 #[derive(Debug, thiserror::Error)]
@@ -110,30 +93,33 @@ pub enum StartError {
     },
     /// The admin listener would be reachable from other machines.
     #[error(
-        "the admin listener {0} is not a loopback address, and there is no token to protect it; use 127.0.0.1"
+        "the admin listener {0} is not a loopback address, and there is no token to protect it; use 127.0.0.1, or set server.admin_token"
     )]
     AdminExposed(SocketAddr),
-    /// The upstream's URL is not one.
+    /// What is configured cannot be served.
     #[error(transparent)]
-    Upstream(#[from] UpstreamError),
+    Plan(#[from] PlanError),
     /// The store does not open.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// The store does not give what was kept in it.
+    #[error("the store cannot be read: {0}")]
+    Read(#[from] StoreError),
     /// There is no secret.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// The lease would end before the upstream may answer.
-    #[error(
-        "the lease of class {class} ({lease:?}) is shorter than the upstream timeout ({timeout:?}); make it longer"
-    )]
-    ShortLease {
-        /// Which class.
-        class: Arc<str>,
-        /// Its lease.
-        lease: Duration,
-        /// The upstream timeout.
-        timeout: Duration,
-    },
+    /// A secret that the configuration names cannot be read.
+    #[error("{0}")]
+    Named(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Callers cannot be known.
+    #[error("{0}")]
+    Callers(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Traces cannot be sent.
+    #[error("telemetry.otlp: {0}")]
+    Telemetry(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The system gives no random bytes.
     #[error("the system gives no random bytes: {0}")]
     Entropy(io::Error),
@@ -142,13 +128,25 @@ pub enum StartError {
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
 }
 
+impl From<secrets::SecretError> for StartError {
+    fn from(error: secrets::SecretError) -> Self {
+        Self::Named(Box::new(error))
+    }
+}
+
+impl From<CallersError> for StartError {
+    fn from(error: CallersError) -> Self {
+        Self::Callers(Box::new(error))
+    }
+}
+
 /// A running gateway.
 pub struct Gateway {
     listen: SocketAddr,
     admin: SocketAddr,
     engine: Arc<Engine>,
-    upstream: Arc<Upstream>,
-    forwarder: Arc<Forwarder>,
+    pipeline: Arc<Pipeline>,
+    reloader: Arc<Reloader>,
     draining: Arc<AtomicBool>,
     stop_serving: CancellationToken,
     stop_all: CancellationToken,
@@ -158,84 +156,117 @@ pub struct Gateway {
 
 impl Gateway {
     /// Opens the store, listens, serves. Nothing is accepted before the store
-    /// is open.
-    pub async fn start(settings: Settings) -> Result<Self, StartError> {
-        if settings.class.lease < settings.upstream_timeout {
-            return Err(StartError::ShortLease {
-                class: settings.class.name,
-                lease: settings.class.lease,
-                timeout: settings.upstream_timeout,
-            });
-        }
-        let upstream = Upstream::parse(&settings.upstream)?;
-        let upstream = Arc::new(upstream.with_limits(bounds(settings.upstream_timeout)));
-        let listener = bind(&settings.listen).await?;
-        let admin_listener = bind(&settings.admin).await?;
-        let admin_address = local_address(&admin_listener, &settings.admin)?;
-        if !admin_address.ip().is_loopback() {
+    /// is open. With a file, the gateway follows its changes.
+    pub async fn start(config: Config, file: Option<ConfigFile>) -> Result<Self, StartError> {
+        let listener = bind(&config.server.listen).await?;
+        let admin_listener = bind(&config.server.admin).await?;
+        let admin_address = local_address(&admin_listener, &config.server.admin)?;
+        if !admin_address.ip().is_loopback() && config.server.admin_tokens.is_empty() {
             return Err(StartError::AdminExposed(admin_address));
         }
-        let secret = match settings.store.strip_prefix("embedded:") {
-            Some("") | None => Secret::new()?,
-            Some(directory) => Secret::in_directory(Path::new(directory))?,
-        };
-        let opened = open(&settings.store, Arc::new(SystemClock::new()))?;
+        let tls = config.server.tls.clone().map(ServerTls::new).transpose()?;
+        let tls = tls.map(Arc::new);
         let metrics = Arc::new(Metrics::new()?);
-        let entropy = Entropy::system().map_err(StartError::Entropy)?;
-        let engine = Engine::new(metrics.timed(opened.store), entropy, Limits::default());
-        let forwarder = Arc::new(Forwarder::new(
-            upstream.clone(),
-            metrics.clone(),
-            settings.upstream_timeout,
-            settings.body_deadline,
-        ));
-        let caller = Caller::local();
-        let labels = Labels::unconfigured(&caller, &settings.class.name);
+        metrics.set_label_values(config.limits.label_values);
+        let secrets = SecretReader::new(&config.secrets)?;
+        let operators = reload::operators(&config, &secrets).await?;
+        let secret = secret_of(&config)?;
+
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let opened = open(&config.store, clock.clone())?;
+        let callers = callers::Parts {
+            registry: opened.registry.clone(),
+            pepper: secret.clone(),
+            secrets,
+            clock: WallClock::system(),
+        };
+        let callers = Callers::open(&config.auth, callers).await?;
+        let api_keys = callers.api_keys().clone();
+        let plan = Plan::new(config, callers, &metrics, None)?;
+        let classes = Classes::open(opened.registry.clone(), Base::of(&plan)).await?;
+        let classes = Arc::new(classes);
+        let audit = Arc::new(Audit::new(opened.registry, clock.clone(), entropy()?));
+        let pulse = Arc::new(Pulse::new(clock.clone()));
+        let store = metrics.timed(opened.store, pulse.clone());
+        let engine = Engine::new(store, entropy()?, reload::engine_limits(&plan.config.limits));
+        let telemetry = &plan.config.telemetry;
+        let tracer = match &telemetry.otlp {
+            None => Tracer::off(),
+            Some(otlp) => Tracer::start(otlp, entropy()?, metrics.spans())
+                .map_err(|error| StartError::Telemetry(Box::new(error)))?,
+        };
+        let server = &plan.config.server;
+        let limits = &plan.config.limits;
+        let door = Door {
+            tls: tls.clone(),
+            trusted: plan.trusted.clone(),
+            proxy_protocol: server.proxy_protocol,
+            head_deadline: server.head_deadline,
+            write_deadline: server.write_deadline,
+            connections_max: limits.connections,
+            streams_max: limits.streams,
+            ..Door::new(listener)
+        };
+        metrics.watch(door.census.clone());
+        let listen = local_address(&door.listener, &server.listen)?;
+        let reply_limit = server.reply_limit;
         let pipeline = Arc::new(Pipeline {
             protection: Arc::new(Protection {
                 engine: engine.clone(),
                 fingerprinter: Fingerprinter::keyed(secret.bytes()),
-                credentials: Credentials::Compared,
-                upstream_timeout: settings.upstream_timeout,
-                reply_limit: settings.reply_limit,
+                reconciler: Some(Arc::new(Reconciler::new(opened.inspect.clone()))),
             }),
-            class: Arc::new(settings.class),
-            caller,
-            forwarder: forwarder.clone(),
-            route_metrics: metrics.route(labels),
+            gate: Gate::new(limits),
+            access: Access::new(secret, telemetry.keys),
+            classes: classes.clone(),
             metrics: metrics.clone(),
-            access: Access::new(secret),
-            body_limit: settings.body_limit,
-            body_deadline: settings.body_deadline,
+            tracer,
+            plan: ArcSwap::from_pointee(plan),
+        });
+        let operators = Arc::new(Operators::new(operators));
+        let reloader = Arc::new(Reloader {
+            file,
+            pipeline: pipeline.clone(),
+            operators: operators.clone(),
+            audit: audit.clone(),
+            tls: tls.clone(),
+            turn: tokio::sync::Mutex::new(()),
         });
         let gateway = Self {
-            listen: local_address(&listener, &settings.listen)?,
+            listen,
             admin: admin_address,
             engine: engine.clone(),
-            upstream,
-            forwarder,
+            pipeline: pipeline.clone(),
+            reloader: reloader.clone(),
             draining: Arc::default(),
             stop_serving: CancellationToken::new(),
             stop_all: CancellationToken::new(),
             servers: TaskTracker::new(),
             keepers: TaskTracker::new(),
         };
-        let stop = gateway.stop_serving.clone();
-        let serving = server::serve(listener, pipeline, settings.head_deadline, stop);
+        let serving = server::serve(door, pipeline.clone(), gateway.stop_serving.clone());
         gateway.servers.spawn(serving);
         gateway.keep(sweep(opened.inspect.clone()));
-        gateway.keep(fold(metrics.clone()));
+        gateway.keep(fold(pipeline));
+        if let Some(tls) = tls {
+            gateway.keep(tls.keep_fresh());
+        }
+        gateway.keep(reloader.clone().watch());
         let admin = admin::router(Admin {
             engine,
             inspect: opened.inspect,
             metrics,
             draining: gateway.draining.clone(),
+            pulse,
+            classes,
+            api_keys: Some(api_keys),
+            operators,
+            audit,
+            reload: reloader.by_operators(),
+            reply_limit,
+            clock,
         });
-        gateway.keep(async move {
-            if let Err(error) = axum::serve(admin_listener, admin).await {
-                tracing::error!(%error, "the admin listener ended");
-            }
-        });
+        gateway.keep(admin::serve(admin_listener, admin));
         Ok(gateway)
     }
 
@@ -249,6 +280,12 @@ impl Gateway {
         self.admin
     }
 
+    /// Reads the configuration again and puts it in force; a sentence in either
+    /// case. A mistake changes nothing.
+    pub async fn reload(&self) -> Result<String, String> {
+        self.reloader.reload("signal").await
+    }
+
     /// Stops: not ready, no new connections, then waits for what runs to end
     /// and be recorded, at most this long. What still runs then has its claim
     /// on record and will be found unknown.
@@ -260,9 +297,8 @@ impl Gateway {
         let ending = async {
             self.servers.wait().await;
             self.engine.tasks().wait().await;
-            self.forwarder.close().await;
             // Within the limit too: what was cut still holds its connection.
-            self.upstream.close().await;
+            self.pipeline.close().await;
         };
         let drained = match tokio::time::timeout(limit, ending).await {
             Ok(()) => Drained::Whole,
@@ -270,6 +306,7 @@ impl Gateway {
                 running: self.engine.running(),
             },
         };
+        self.pipeline.tracer.close().await;
         self.stop_all.cancel();
         self.keepers.close();
         self.keepers.wait().await;
@@ -300,14 +337,18 @@ pub enum Drained {
     },
 }
 
-/// Connecting is given up before the answer is: only then is it certain that
-/// nothing was sent.
-fn bounds(timeout: Duration) -> upstream::Limits {
-    let usual = upstream::Limits::default();
-    upstream::Limits {
-        connect_timeout: usual.connect_timeout.min(timeout / 2),
-        ..usual
+/// The gateway's own secret: as configured, else beside an embedded store, else
+/// for the life of this process.
+fn secret_of(config: &Config) -> Result<Secret, SecretError> {
+    match (&config.secrets.key, config.store.strip_prefix("embedded:")) {
+        (Some(key), _) => Ok(Secret::given(key)),
+        (None, Some("") | None) => Secret::new(),
+        (None, Some(directory)) => Secret::in_directory(Path::new(directory)),
     }
+}
+
+fn entropy() -> Result<Entropy, StartError> {
+    Entropy::system().map_err(StartError::Entropy)
 }
 
 async fn bind(address: &str) -> Result<TcpListener, StartError> {
@@ -338,9 +379,10 @@ async fn sweep(inspect: Arc<dyn Inspect>) {
     }
 }
 
-async fn fold(metrics: Arc<Metrics>) {
+async fn fold(pipeline: Arc<Pipeline>) {
     loop {
         tokio::time::sleep(FOLD_INTERVAL).await;
-        metrics.fold();
+        pipeline.metrics.fold();
+        pipeline.gate.tidy();
     }
 }

@@ -1,72 +1,152 @@
 //! The life of a request, top to bottom.
 //!
 //! Each step takes what the step before returned, so none can be skipped:
-//! screen, route, authenticate, read; then identify, claim, forward and record,
-//! which are one function shared with the tower layer; then respond.
+//! screen, route, authenticate, admit, read; then identify, claim, forward and
+//! record, which are one function shared with the tower layer; then respond.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use onceward_core::caller::Caller;
 use onceward_core::class::Class;
-use onceward_core::identity::Endpoint;
-use onceward_core::key::{Key, KeyError};
+use onceward_core::identity::{Endpoint, OperationId};
+use onceward_core::record::Record;
 use onceward_http::body::Body;
 use onceward_http::fields::IDEMPOTENCY_KEY;
 use onceward_http::problem::{Code, Problem};
 use onceward_http::read::read;
-use onceward_http::recovery::{Recovery, recover};
-use onceward_http::run::{Call, Ended, Protection, run};
+use onceward_http::recovery::{Asker, Recovery, Want, nothing, recover, recover_found};
+use onceward_http::rules::KeySource;
+use onceward_http::run::{Call, Ended, Protection, run, unavailable};
 
-use crate::access::{Access, Source};
-use crate::forward::{Forwarder, asks_for_upgrade};
-use crate::metrics::{Metrics, RouteMetrics};
-use crate::pages::{self, Page};
+use crate::access::{Access, Refusal, Source, Subject};
+use crate::callers::{AuthError, Known, Presented};
+use crate::classes::Classes;
+use crate::config::{self, KnownBy, Naming, Policy};
+use crate::cors;
+use crate::forward::{Passage, asks_for_upgrade};
+use crate::gate::{self, Buffered, Gate};
+use crate::keys::{self, KeyRefusal, Keyed};
+use crate::metrics::{Limit, Metrics, RouteMetrics, endpoint_label};
+use crate::pages::{self, Page, Published};
+use crate::peer::Peer;
+use crate::plan::{Plan, Planned};
+use crate::routes::{Found, has_dot_segment};
 use crate::screen::screen;
+use crate::telemetry::{Trace, TraceId, Tracer};
+
+/// Where operations are found by their id.
+const OPERATIONS: &str = "/api/v1/operations/";
 
 /// Everything that a request meets on its way.
 pub(crate) struct Pipeline {
+    pub(crate) plan: ArcSwap<Plan>,
+    pub(crate) tracer: Tracer,
+    pub(crate) classes: Arc<Classes>,
     pub(crate) protection: Arc<Protection>,
-    pub(crate) class: Arc<Class>,
-    pub(crate) caller: Caller,
-    pub(crate) forwarder: Arc<Forwarder>,
+    pub(crate) gate: Arc<Gate>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) route_metrics: RouteMetrics,
     pub(crate) access: Access,
-    pub(crate) body_limit: usize,
-    pub(crate) body_deadline: Duration,
 }
 
 /// Where a request goes.
-enum Route {
-    /// Through, untouched.
-    Pass,
+enum Turn<'a> {
+    /// On, by this route.
+    Serve(&'a Arc<Planned>),
     /// To a page of our own.
     Page(Page),
-    /// To the reply of an earlier one.
-    Recover,
-    /// Through, at most once.
-    Protect(Key),
+    /// Back to a browser that asks what it may do.
+    Preflight(&'a config::Cors, Method),
+    /// To the reply of an earlier one, by its key.
+    Recover(Recovery<'a>, Vec<(&'a Arc<Planned>, Endpoint)>),
+    /// To the reply of an earlier one, by its id.
+    Operation(&'a str, Want),
+}
+
+/// A request whose caller is known, or that needs none.
+struct Arrival {
+    caller: Caller,
+    by: Option<KnownBy>,
+    request: Arrived,
+}
+
+/// A request, its body read or not.
+enum Arrived {
+    Streaming(Request<Incoming>),
+    Whole(Request<Bytes>, Buffered),
+}
+
+impl Arrived {
+    fn method(&self) -> &Method {
+        match self {
+            Self::Streaming(request) => request.method(),
+            Self::Whole(request, _) => request.method(),
+        }
+    }
+
+    fn uri(&self) -> &Uri {
+        match self {
+            Self::Streaming(request) => request.uri(),
+            Self::Whole(request, _) => request.uri(),
+        }
+    }
+
+    fn headers(&self) -> &HeaderMap {
+        match self {
+            Self::Streaming(request) => request.headers(),
+            Self::Whole(request, _) => request.headers(),
+        }
+    }
+
+    fn headers_mut(&mut self) -> &mut HeaderMap {
+        match self {
+            Self::Streaming(request) => request.headers_mut(),
+            Self::Whole(request, _) => request.headers_mut(),
+        }
+    }
 }
 
 impl Pipeline {
     /// Answers a request.
     pub(crate) async fn serve(
         self: Arc<Self>,
-        request: Request<Incoming>,
-        peer: SocketAddr,
+        mut request: Request<Incoming>,
+        peer: Peer,
     ) -> Response<Body> {
         let start = Instant::now();
-        let place = Place::of(&request);
+        // The plan of this moment serves to the end.
+        let plan = self.plan.load_full();
+        let peer = peer.of_request(request.headers(), &plan.trusted);
+        let place = Place::of(&request, &peer);
+        let origin = request.headers().get(header::ORIGIN).cloned();
         let upgrade = asks_for_upgrade(&request);
-        let answer = self.answer(request, peer).await;
-        self.metrics.request_took(start.elapsed());
-        let mut response = answer.unwrap_or_else(|problem| place.write(&problem));
+        join_cookies(request.headers_mut());
+        let mut seen = Seen {
+            trace: self.tracer.begin(&request),
+            ..Seen::default()
+        };
+        let answer = self.answer(&plan, request, peer, &mut seen).await;
+        let public_url = plan.config.server.public_url.as_deref();
+        let mut response = answer.unwrap_or_else(|problem| {
+            self.metrics.refused(problem.code());
+            seen.outcome = seen.outcome.or(Some(problem.code().as_str()));
+            place.write(&problem, public_url)
+        });
+        let endpoint = seen.route.as_ref().map(|route| {
+            finish(&route.route, origin.as_ref(), response.headers_mut());
+            endpoint_label(&route.route.endpoint)
+        });
+        let (took, status) = (start.elapsed(), response.status());
+        self.metrics.request_took(endpoint, status, took);
+        if let Some(trace) = seen.trace {
+            trace.end(status, seen.outcome.unwrap_or("passed"), seen.id);
+        }
         if upgrade && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             // The head asked for another protocol, so `framing` has stopped
             // watching: this connection must not carry another request.
@@ -78,119 +158,533 @@ impl Pipeline {
 
     async fn answer(
         &self,
-        mut request: Request<Incoming>,
-        peer: SocketAddr,
+        plan: &Arc<Plan>,
+        request: Request<Incoming>,
+        peer: Peer,
+        seen: &mut Seen,
     ) -> Result<Response<Body>, Problem> {
         screen(&request)?;
-        join_cookies(request.headers_mut());
-        let key = match self.route(&request) {
-            // Boxed, as is `run` below: what is large is not moved about with each request.
-            Ok(Route::Pass) => return Box::pin(self.forwarder.pass(request, peer)).await,
-            Ok(Route::Page(page)) => return Ok(pages::answer(page, &self.class)),
-            Ok(Route::Recover) => return self.recover(&request).await,
-            Ok(Route::Protect(key)) => key,
-            Err(error) => return Err(self.refuse_key(error)),
+        let route = match route(plan, &request)? {
+            Turn::Serve(route) => route.clone(),
+            Turn::Page(page) => {
+                // Made anew for each: classes change at run time.
+                let published = Published::new(&plan.config, &self.classes.all());
+                return Ok(pages::answer(page, request.headers(), &published));
+            }
+            Turn::Preflight(cors, method) => {
+                return Ok(cors::preflight(cors, &method, request.headers()));
+            }
+            Turn::Recover(recovery, candidates) => {
+                seen.route = candidates.first().map(|(route, _)| (*route).clone());
+                return self.recover(plan, recovery, &candidates, request.headers()).await;
+            }
+            Turn::Operation(id, want) => {
+                return self.operation(plan, id, want, request.headers()).await;
+            }
         };
-        self.route_metrics.key_present();
-        let caller = self.authenticate(&request);
-        let request = self.read(request).await?;
-        let call = Call {
-            endpoint: endpoint(request.method(), request.uri().path()),
-            class: self.class.clone(),
+        seen.route = Some(route.clone());
+        let endpoint = endpoint(&route.route, request.method(), request.uri().path());
+        let arrival = self.authenticate(plan, &route, &endpoint, request).await?;
+        self.admit(&arrival.caller)?;
+        let class = self.class(&route)?;
+        let label = endpoint_label(&route.route.endpoint);
+        let metrics = self.metrics.of(&arrival.caller, label, &class.name);
+        let Arrival {
             caller,
-            key,
-            request,
+            by,
+            mut request,
+        } = arrival;
+        let policy = route.route.policy_for(request.method());
+        if let Some(trace) = &mut seen.trace {
+            trace.about(label, policy, Some(&caller));
+        }
+        let passage = Passage {
+            peer,
+            route: route.clone(),
+            caller: caller.clone(),
+            by,
+            link: seen.trace.as_ref().map(Trace::link),
         };
-        let access = self.access.begin(&call);
-        let forwarder = self.forwarder.clone();
-        // Identify, claim, forward, record.
-        let ended = Box::pin(run(&self.protection, call, move |request, granted| async move {
-            forwarder.protected(request, granted, peer).await
-        }))
-        .await;
-        self.access.end(access, &ended);
-        self.respond(ended)
-    }
-
-    /// Where nothing is configured, POST and PATCH are `ACCEPTED`.
-    fn route(&self, request: &Request<Incoming>) -> Result<Route, KeyError> {
-        let path = request.uri().path();
-        match *request.method() {
-            Method::POST | Method::PATCH => {
-                let lines = request.headers().get_all(IDEMPOTENCY_KEY);
-                match Key::from_header(lines.iter().map(HeaderValue::as_bytes))? {
-                    Some(key) => Ok(Route::Protect(key)),
+        let keyed = keys::judge(&route.route, request.method(), request.headers(), by);
+        let (key, source, request) = match keyed {
+            Ok(Keyed::Pass) => return pass(request, &passage).await,
+            Ok(Keyed::Without) => {
+                metrics.key_missing();
+                return pass(request, &passage).await;
+            }
+            Ok(Keyed::Handler) => {
+                request.headers_mut().remove(IDEMPOTENCY_KEY);
+                let answer = pass(request, &passage).await;
+                if let Ok(response) = &answer {
+                    metrics.handler_answered(response.headers());
+                }
+                return answer;
+            }
+            Ok(Keyed::Given(key)) => {
+                let read = self.read(plan, &route, &caller, request).await?;
+                (key, KeySource::Header, read)
+            }
+            Ok(Keyed::Derived(derived)) => {
+                let read = self.read(plan, &route, &caller, request).await?;
+                let window = derived.window;
+                match keys::derive(derived, &caller, &endpoint, &read.0) {
+                    Some(key) => (key, KeySource::Derived { window }, read),
                     None => {
-                        self.route_metrics.key_missing();
-                        Ok(Route::Pass)
+                        metrics.key_missing();
+                        keys::without(policy.unwrap_or(Policy::Accepted))
+                            .map_err(|refusal| refusal.to_problem())?;
+                        let (request, held) = read;
+                        return pass(Arrived::Whole(request, held), &passage).await;
                     }
                 }
             }
-            Method::GET | Method::HEAD => Ok(match pages::find(path) {
-                Some(page) => Route::Page(page),
-                None if Recovery::parse(path).is_some() => Route::Recover,
-                None => Route::Pass,
-            }),
-            _ => Ok(Route::Pass),
-        }
+            Err(refusal) => {
+                count(&refusal, &metrics);
+                let problem = refusal.to_problem();
+                self.access.refused(Refusal {
+                    reason: refusal.reason(),
+                    caller: Some(&caller),
+                    endpoint: Some(&endpoint),
+                    source: Some(Source::Header),
+                    policy,
+                    trace: seen.trace_id(),
+                    ..Refusal::new(problem.code())
+                });
+                return Err(problem);
+            }
+        };
+        // Who has a key to show here has a policy.
+        let policy = policy.unwrap_or(Policy::Accepted);
+        metrics.key_present(policy.case());
+        let (request, buffered) = request;
+        let running = self.gate.begin(caller.tenant());
+        let running = running.map_err(|limit| self.limited(&caller, limit))?;
+        let line = self.access.begin(Subject {
+            caller: &caller,
+            endpoint: &endpoint,
+            key: &key,
+            source: source.into(),
+            policy: Some(policy),
+            trace: seen.trace_id(),
+        });
+        let call = Call {
+            caller,
+            endpoint,
+            key,
+            source,
+            class,
+            rules: route.rules.clone(),
+            held: Some(Box::new((running, buffered))),
+            request,
+        };
+        // Identify, claim, forward, record. Boxed: what is large is not moved
+        // about with each request.
+        let ended = Box::pin(run(&self.protection, call, move |request, granted| {
+            let passage = passage.clone();
+            async move {
+                let forwarder = &passage.route.forwarder;
+                forwarder.protected(request, granted, &passage).await
+            }
+        }))
+        .await;
+        self.access.end(line, &ended);
+        (seen.outcome, seen.id) = (Some(ended.outcome.as_str()), ended.id);
+        respond(ended, &metrics)
     }
 
-    /// Where nothing is configured there is one caller; what clients send to
-    /// identify themselves joins the fingerprint instead.
-    fn authenticate(&self, _request: &Request<Incoming>) -> Caller {
-        self.caller.clone()
+    /// Who sends, and whether they may. Everybody is asked each time: whoever
+    /// may no longer call reads nothing either.
+    async fn authenticate(
+        &self,
+        plan: &Plan,
+        route: &Arc<Planned>,
+        endpoint: &Endpoint,
+        request: Request<Incoming>,
+    ) -> Result<Arrival, Problem> {
+        let presented = self.present(plan, route, request.headers()).await?;
+        let (known, request) = match presented {
+            None => {
+                return Ok(Arrival {
+                    caller: Caller::local(),
+                    by: None,
+                    request: Arrived::Streaming(request),
+                });
+            }
+            Some(Presented::Known(known)) => (known, Arrived::Streaming(request)),
+            // What was signed with the body is proven with the body.
+            Some(Presented::Signed(signed)) => {
+                let arrived = Arrived::Streaming(request);
+                let (request, held) = self.read(plan, route, &Caller::local(), arrived).await?;
+                let key = keys::signed_text(request.headers());
+                let known = signed.verify(endpoint.as_str(), key, request.body());
+                let known = known.map_err(|error| self.unknown(&error))?;
+                (known, Arrived::Whole(request, held))
+            }
+        };
+        let caller = self.authorise(&known, route)?;
+        Ok(Arrival {
+            caller,
+            by: Some(known.by()),
+            request,
+        })
+    }
+
+    /// What a request shows of its sender; nothing where nobody looks.
+    async fn present(
+        &self,
+        plan: &Plan,
+        route: &Planned,
+        headers: &HeaderMap,
+    ) -> Result<Option<Presented>, Problem> {
+        if !plan.config.auth.knows_callers() || route.route.access == config::Access::Anyone {
+            return Ok(None);
+        }
+        let presented = plan.callers.authenticate(headers).await;
+        presented.map(Some).map_err(|error| self.unknown(&error))
+    }
+
+    fn authorise(&self, known: &Known, route: &Planned) -> Result<Caller, Problem> {
+        known
+            .may(&route.route.access)
+            .and_then(|()| known.caller(route.route.scope))
+            .map_err(|error| self.unknown(&error))
+    }
+
+    fn unknown(&self, error: &AuthError) -> Problem {
+        let problem = error.problem();
+        self.metrics.auth_refused(None, problem.code().as_str());
+        self.access.refused(Refusal::new(problem.code()));
+        problem
+    }
+
+    fn admit(&self, caller: &Caller) -> Result<(), Problem> {
+        let admitted = self.gate.admit(caller.tenant());
+        admitted.map_err(|limit| self.limited(caller, limit))
+    }
+
+    fn limited(&self, caller: &Caller, limit: Limit) -> Problem {
+        self.metrics.limited(caller, limit);
+        gate::refuse(limit)
+    }
+
+    /// The class of a route as it is now.
+    fn class(&self, route: &Planned) -> Result<Arc<Class>, Problem> {
+        self.classes.get(&route.route.class).ok_or_else(|| {
+            // Classes of routes cannot be removed; the plan was checked.
+            Problem::new(Code::StoreUnavailable, "The route's class is not there.")
+        })
     }
 
     /// The whole body, before any claim: what breaks off here leaves no trace.
-    async fn read(&self, request: Request<Incoming>) -> Result<Request<Bytes>, Problem> {
+    async fn read(
+        &self,
+        plan: &Plan,
+        route: &Planned,
+        caller: &Caller,
+        request: Arrived,
+    ) -> Result<(Request<Bytes>, Buffered), Problem> {
+        let request = match request {
+            Arrived::Whole(request, held) => return Ok((request, held)),
+            Arrived::Streaming(request) => request,
+        };
         let (parts, body) = request.into_parts();
-        let reading = read(body, self.body_limit);
-        match tokio::time::timeout(self.body_deadline, reading).await {
-            Ok(body) => Ok(Request::from_parts(parts, body?)),
+        let limit = route.body_limit;
+        let expected = body.size_hint().exact();
+        let expected = expected.map_or(limit, |bytes| usize::try_from(bytes).unwrap_or(limit));
+        let held = self.gate.buffer(expected.min(limit));
+        let held = held.map_err(|limit| self.limited(caller, limit))?;
+        let deadline = plan.config.server.body_deadline;
+        match tokio::time::timeout(deadline, read(body, limit)).await {
+            Ok(body) => Ok((Request::from_parts(parts, body?), held)),
             Err(_) => Err(Problem::new(
                 Code::BadRequest,
-                format!(
-                    "The request's body did not come within {:?}.",
-                    self.body_deadline
-                ),
+                format!("The request's body did not come within {deadline:?}."),
             )),
         }
     }
 
-    async fn recover(&self, request: &Request<Incoming>) -> Result<Response<Body>, Problem> {
-        let caller = self.authenticate(request);
-        let Some(recovery) = Recovery::parse(request.uri().path()) else {
-            return Err(Problem::new(
-                Code::NoOperation,
-                "There is no such operation.",
-            ));
-        };
-        let endpoints = [Method::POST, Method::PATCH].map(|m| endpoint(&m, recovery.path));
-        let key = recovery.key.clone().ok();
-        let ended = recover(
-            &self.protection,
-            &self.class,
-            &caller,
-            &endpoints,
-            recovery,
-            request.headers(),
-        )
-        .await;
-        self.access
-            .recovered(&caller, key.as_ref(), &endpoints[0], &ended);
-        self.respond(ended)
+    async fn recover(
+        &self,
+        plan: &Plan,
+        recovery: Recovery<'_>,
+        candidates: &[(&Arc<Planned>, Endpoint)],
+        headers: &HeaderMap,
+    ) -> Result<Response<Body>, Problem> {
+        let text = recovery.key.map_err(Problem::invalid_key)?;
+        let mut refused = None;
+        for (route, endpoint) in candidates {
+            let (caller, by) = match self.asker(plan, route, endpoint, &text, headers).await {
+                Ok(asker) => asker,
+                // Another route of the same path may let them in.
+                Err(problem) => {
+                    refused = refused.or(Some(problem));
+                    continue;
+                }
+            };
+            self.admit(&caller)?;
+            let key = keys::from_path(&text, by).map_err(Problem::invalid_key)?;
+            let class = self.class(route)?;
+            let asker = Asker {
+                caller: &caller,
+                class: &class,
+                rules: &route.rules,
+                headers,
+            };
+            let endpoints = std::slice::from_ref(endpoint);
+            let ended = recover(&self.protection, asker, endpoints, &key, recovery.want).await;
+            let line = self.access.begin(Subject {
+                caller: &caller,
+                endpoint,
+                key: &key,
+                source: Source::Path,
+                policy: route.route.policy,
+                trace: None,
+            });
+            self.access.end(line, &ended);
+            if is_nothing(&ended) {
+                refused = Some(nothing_to_find());
+                continue;
+            }
+            let label = endpoint_label(&route.route.endpoint);
+            let metrics = self.metrics.of(&caller, label, &class.name);
+            return respond(ended, &metrics);
+        }
+        Err(refused.unwrap_or_else(nothing_to_find))
     }
 
-    fn respond(&self, ended: Ended) -> Result<Response<Body>, Problem> {
-        self.route_metrics.ended(ended.outcome);
+    /// Who asks for an earlier reply. A scheduler signs an empty body.
+    async fn asker(
+        &self,
+        plan: &Plan,
+        route: &Planned,
+        endpoint: &Endpoint,
+        key: &str,
+        headers: &HeaderMap,
+    ) -> Result<(Caller, Option<KnownBy>), Problem> {
+        let known = match self.present(plan, route, headers).await? {
+            None => return Ok((Caller::local(), None)),
+            Some(Presented::Known(known)) => known,
+            Some(Presented::Signed(signed)) => signed
+                .verify(endpoint.as_str(), key, &[])
+                .map_err(|error| self.unknown(&error))?,
+        };
+        Ok((self.authorise(&known, route)?, Some(known.by())))
+    }
+
+    /// An operation by its id: for its own caller, who still must be let in
+    /// where it ran.
+    async fn operation(
+        &self,
+        plan: &Plan,
+        id: &str,
+        want: Want,
+        headers: &HeaderMap,
+    ) -> Result<Response<Body>, Problem> {
+        let known = match plan.callers.authenticate(headers).await {
+            _ if !plan.config.auth.knows_callers() => None,
+            Ok(Presented::Known(known)) => Some(known),
+            // A schedule's operations are found by their keys.
+            Ok(Presented::Signed(_)) => return nothing().answer,
+            Err(AuthError::Missing) if has_open_route(plan) => None,
+            Err(error) => return Err(self.unknown(&error)),
+        };
+        let asker = match &known {
+            Some(known) => known.caller(config::Scope::Tenant),
+            None => Ok(Caller::local()),
+        };
+        self.admit(&asker.map_err(|error| self.unknown(&error))?)?;
+        let Some(id) = OperationId::parse(id) else {
+            return nothing().answer;
+        };
+        let found = self.protection.engine.find(id).await;
+        let found = found.map_err(|error| unavailable(&error))?;
+        let own = found.and_then(|record| {
+            let own = self.own(plan, known.as_ref(), &record)?;
+            Some((record, own))
+        });
+        let Some((record, (caller, route, class))) = own else {
+            return nothing().answer;
+        };
+        let asker = Asker {
+            caller: &caller,
+            class: &class,
+            rules: &route.rules,
+            headers,
+        };
+        let ended = recover_found(&self.protection, asker, record, want).await;
         ended.answer
     }
 
-    fn refuse_key(&self, error: KeyError) -> Problem {
-        self.metrics
-            .invalid_key(&self.route_metrics, error.reason());
-        self.access.refused_key(&self.caller, Source::Header, error);
-        Problem::invalid_key(error)
+    /// The route of an operation, if it is the asker's own and may be used by
+    /// them still.
+    fn own(
+        &self,
+        plan: &Plan,
+        known: Option<&Known>,
+        record: &Record,
+    ) -> Option<(Caller, Arc<Planned>, Arc<Class>)> {
+        let there = &record.identity;
+        let route = match plan.routes.named(there.endpoint.as_str()) {
+            Some(route) => route,
+            None => {
+                let (method, path) = there.endpoint.as_str().split_once(' ')?;
+                plan.routes.at(&method.parse().ok()?, path)?
+            }
+        };
+        let caller = match known {
+            Some(known) => self.authorise(known, route).ok()?,
+            None => Caller::local(),
+        };
+        let class = self.class(route).ok()?;
+        (there.caller == caller).then(|| (caller, route.clone(), class))
+    }
+
+    /// Closes what leads to upstreams, when all is done.
+    pub(crate) async fn close(&self) {
+        for forwarder in self.plan.load_full().forwarders.values() {
+            forwarder.close().await;
+        }
+    }
+}
+
+/// What is known of a request when its answer is written.
+#[derive(Default)]
+struct Seen {
+    route: Option<Arc<Planned>>,
+    trace: Option<Trace>,
+    outcome: Option<&'static str>,
+    id: Option<OperationId>,
+}
+
+impl Seen {
+    fn trace_id(&self) -> Option<TraceId> {
+        self.trace.as_ref().map(Trace::id)
+    }
+}
+
+fn count(refusal: &KeyRefusal, metrics: &RouteMetrics) {
+    match refusal {
+        KeyRefusal::Missing => metrics.key_missing(),
+        KeyRefusal::Invalid(error) => metrics.key_invalid(error.reason()),
+        KeyRefusal::Prohibited => {}
+        KeyRefusal::Untranslated => metrics.translation_failed("none"),
+    }
+}
+
+/// Where a request goes. A declared route wins over a path of ours, unless it
+/// only takes what remains.
+fn route<'a>(plan: &'a Plan, request: &'a Request<Incoming>) -> Result<Turn<'a>, Problem> {
+    let (method, path) = (request.method(), request.uri().path());
+    // Where routes differ, such a path could pass by one that it means.
+    if plan.routes.all().len() > 1 && has_dot_segment(path) {
+        return Err(Problem::new(
+            Code::BadRequest,
+            "The path has a segment `.` or `..`; send the path that is meant.",
+        ));
+    }
+    if let Some(asked) = cors::preflighted(request)
+        && let Some(route) = plan.routes.at(&asked, path)
+        && let Some(cors) = &route.route.cors
+    {
+        return Ok(Turn::Preflight(cors, asked));
+    }
+    let found = plan.routes.find(method, path);
+    let declared = matches!(&found, Found::Route(route) if !takes_what_remains(route));
+    if !declared
+        && matches!(*method, Method::GET | Method::HEAD)
+        && let Some(turn) = own_path(plan, path)
+    {
+        return Ok(turn);
+    }
+    match found {
+        Found::Route(route) => Ok(Turn::Serve(route)),
+        Found::OtherMethods(methods) => Err(Problem::new(
+            Code::MethodNotAllowed,
+            format!("{method} is not served here."),
+        )
+        .allowing(&methods)),
+        Found::Nothing => Err(Problem::new(Code::NoRoute, "Nothing is served at this path.")),
+    }
+}
+
+fn takes_what_remains(route: &Planned) -> bool {
+    route.route.path.contains("{*")
+}
+
+/// A path of ours.
+fn own_path<'a>(plan: &'a Plan, path: &'a str) -> Option<Turn<'a>> {
+    if let Some(page) = pages::find(path) {
+        return Some(Turn::Page(page));
+    }
+    if let Some(rest) = path.strip_prefix(OPERATIONS) {
+        let (id, want) = Want::split(rest)?;
+        return id.starts_with("op_").then_some(Turn::Operation(id, want));
+    }
+    let recovery = Recovery::parse(path)?;
+    let candidates = recoverable(plan, recovery.path);
+    (!candidates.is_empty()).then_some(Turn::Recover(recovery, candidates))
+}
+
+/// The routes at a path whose operations can be asked for, and what they are
+/// called there.
+fn recoverable<'a>(plan: &'a Plan, path: &str) -> Vec<(&'a Arc<Planned>, Endpoint)> {
+    let mut candidates: Vec<(&Arc<Planned>, Endpoint)> = Vec::new();
+    for method in [Method::POST, Method::PATCH, Method::PUT, Method::DELETE] {
+        let Some(route) = plan.routes.at(&method, path) else {
+            continue;
+        };
+        let policy = route.route.policy_for(&method);
+        let endpoint = endpoint(&route.route, &method, path);
+        let known = candidates.iter().any(|(_, known)| *known == endpoint);
+        if matches!(policy, Some(Policy::RequiredA | Policy::Accepted)) && !known {
+            candidates.push((route, endpoint));
+        }
+    }
+    candidates
+}
+
+fn has_open_route(plan: &Plan) -> bool {
+    let routes = plan.routes.all().iter();
+    routes
+        .map(|route| &route.route.access)
+        .any(|access| *access == config::Access::Anyone)
+}
+
+/// Passes a request on unprotected.
+async fn pass(request: Arrived, passage: &Passage) -> Result<Response<Body>, Problem> {
+    let forwarder = &passage.route.forwarder;
+    match request {
+        Arrived::Streaming(request) => Box::pin(forwarder.pass(request, passage)).await,
+        Arrived::Whole(request, _held) => forwarder.pass_whole(request, passage).await,
+    }
+}
+
+fn respond(ended: Ended, metrics: &RouteMetrics) -> Result<Response<Body>, Problem> {
+    metrics.ended(ended.outcome);
+    ended.answer
+}
+
+fn is_nothing(ended: &Ended) -> bool {
+    matches!(&ended.answer, Err(problem) if problem.code() == Code::NoOperation)
+}
+
+fn nothing_to_find() -> Problem {
+    match nothing().answer {
+        Err(problem) => problem,
+        Ok(_) => Problem::new(Code::NoOperation, "There is no such operation."),
+    }
+}
+
+/// What a route says in all its answers.
+fn finish(route: &config::Route, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
+    for name in &route.response_headers.remove {
+        headers.remove(name);
+    }
+    for (name, value) in &route.response_headers.set {
+        headers.insert(name.clone(), value.clone());
+    }
+    if let Some(cors) = &route.cors {
+        cors::expose(cors, origin, headers);
     }
 }
 
@@ -209,28 +703,41 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-fn endpoint(method: &Method, path: &str) -> Endpoint {
-    Endpoint::new(&format!("{method} {path}"))
+/// What an operation is called: by its route's name, or by method and path
+/// where nothing is configured.
+fn endpoint(route: &config::Route, method: &Method, path: &str) -> Endpoint {
+    match &route.endpoint {
+        Naming::Fixed(endpoint) => endpoint.clone(),
+        Naming::ByPath => Endpoint::new(&format!("{method} {path}")),
+    }
 }
 
 /// Where the client thinks it is, for the links in a problem.
 struct Place {
+    scheme: &'static str,
     host: Option<HeaderValue>,
     uri: Uri,
 }
 
 impl Place {
-    fn of(request: &Request<Incoming>) -> Self {
+    fn of(request: &Request<Incoming>, peer: &Peer) -> Self {
+        let host = peer.host().or_else(|| request.headers().get(header::HOST));
         Self {
-            host: request.headers().get(header::HOST).cloned(),
+            scheme: peer.scheme(),
+            host: host.cloned(),
             uri: request.uri().clone(),
         }
     }
 
-    fn write(&self, problem: &Problem) -> Response<Body> {
+    fn write(&self, problem: &Problem, public_url: Option<&str>) -> Response<Body> {
         let host = self.host.as_ref().and_then(|host| host.to_str().ok());
         let host = host.or_else(|| self.uri.authority().map(Authority::as_str));
-        let site = host.map(|host| format!("http://{host}"));
-        problem.to_response(&site.unwrap_or_default(), self.uri.path())
+        let site = match (public_url, host) {
+            (Some(url), _) => url.to_owned(),
+            (None, Some(host)) => format!("{}://{host}", self.scheme),
+            (None, None) => String::new(),
+        };
+        problem.to_response(&site, self.uri.path())
     }
 }
+

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use hmac::{Hmac, KeyInit, Mac};
 use onceward_stores::embedded::make_directory;
-use sha2::Sha256;
+use secrecy::{ExposeSecret, SecretString};
+use sha2::{Digest as _, Sha256};
 
 /// The file's name beside the data.
 const FILE: &str = "secret.key";
@@ -61,6 +62,14 @@ impl Secret {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(SecretError::Random)?;
         Ok(Self(bytes))
+    }
+
+    /// A secret made of a text that the configuration gives.
+    pub(crate) fn given(text: &SecretString) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(b"onceward.secret.1");
+        hash.update(text.expose_secret().as_bytes());
+        Self(hash.finalize().into())
     }
 
     /// The secret of a directory, made if both are new. To be called before the

@@ -109,15 +109,20 @@ pub(crate) fn of_record(record: &Record) -> Answered {
         .originally(answer.status())
         .about(record.id)
         .standing(word)),
-        (State::Paused, None) => Err(Problem::new(
-            Code::Paused,
-            "The attempts are used up. An operator can resume or purge the operation.",
-        )
-        .about(record.id)
-        .standing(word)),
+        (State::Paused, None) => Err(paused(record.id)),
         (State::Unknown, None) => Err(unknown(record.id)),
         (_, None) => Err(in_progress(record.id, word)),
     }
+}
+
+/// The attempts are used up.
+pub(crate) fn paused(id: OperationId) -> Problem {
+    Problem::new(
+        Code::Paused,
+        "The attempts are used up. An operator can resume or purge the operation.",
+    )
+    .about(id)
+    .standing(Word::Paused)
 }
 
 /// The operation may have run: what later callers are told.

@@ -16,6 +16,8 @@ pub const IDEMPOTENCY_FENCE: HeaderName = HeaderName::from_static("idempotency-f
 pub const IDEMPOTENCY_OUTCOME: HeaderName = HeaderName::from_static("idempotency-outcome");
 /// `true` on a replay.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+/// Where the key came from, when the client did not send it.
+pub const IDEMPOTENCY_KEY_SOURCE: HeaderName = HeaderName::from_static("idempotency-key-source");
 /// The operation's id.
 pub const OPERATION_ID: HeaderName = HeaderName::from_static("x-operation-id");
 /// The caller's tenant, towards the upstream.
@@ -41,8 +43,9 @@ pub const FROM_GATEWAY_ONLY: [HeaderName; 5] = [
 ];
 
 /// What only a gateway may say to a client: dropped from every protected answer.
-const TO_CLIENT_ONLY: [HeaderName; 6] = [
+const TO_CLIENT_ONLY: [HeaderName; 7] = [
     IDEMPOTENCY_STATUS,
+    IDEMPOTENCY_KEY_SOURCE,
     IDEMPOTENCY_EXPIRES,
     IDEMPOTENCY_OUTCOME,
     IDEMPOTENT_REPLAYED,

@@ -25,8 +25,9 @@ use crate::body::{self, Body, BoxError};
 use crate::fields::IDEMPOTENCY_KEY;
 use crate::problem::{Code, Problem};
 use crate::read::read;
-use crate::recovery::{Recovery, recover};
-use crate::run::{Call, Credentials, Granted, Protection, Unanswered, run};
+use crate::recovery::{Asker, Recovery, recover};
+use crate::rules::{Credentials, KeySource, Rules};
+use crate::run::{Call, Granted, Protection, Unanswered, run};
 
 /// Whether a POST or PATCH may come without a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,7 @@ pub struct IdempotencyLayer(Arc<Guard>);
 struct Guard {
     protection: Arc<Protection>,
     class: Arc<Class>,
+    rules: Arc<Rules>,
     caller: Box<NameCaller>,
     demand: Demand,
     body_limit: usize,
@@ -136,25 +138,68 @@ impl IdempotencyBuilder {
     }
 
     /// The layer.
-    pub fn build(self) -> IdempotencyLayer {
+    ///
+    /// # Errors
+    ///
+    /// A class that cannot keep its word is refused.
+    pub fn build(self) -> Result<IdempotencyLayer, BuildError> {
+        if self.class.lease < self.timeout {
+            return Err(BuildError::ShortLease {
+                lease: self.class.lease,
+                timeout: self.timeout,
+            });
+        }
+        if self.class.remember < self.class.retention {
+            return Err(BuildError::ShortMemory {
+                remember: self.class.remember,
+                retention: self.class.retention,
+            });
+        }
         let credentials = match self.caller {
             Some(_) => Credentials::Trusted,
             None => Credentials::Compared,
         };
-        IdempotencyLayer(Arc::new(Guard {
+        Ok(IdempotencyLayer(Arc::new(Guard {
             protection: Arc::new(Protection {
                 engine: self.engine,
                 fingerprinter: self.fingerprinter,
-                credentials,
+                reconciler: None,
+            }),
+            rules: Arc::new(Rules {
                 upstream_timeout: self.timeout,
                 reply_limit: self.reply_limit,
+                ..Rules::new(credentials)
             }),
             class: Arc::new(self.class),
             caller: self.caller.unwrap_or_else(|| Box::new(|_| Caller::local())),
             demand: self.demand,
             body_limit: self.body_limit,
-        }))
+        })))
     }
+}
+
+/// Why a layer was not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The lease would end before the service may answer.
+    #[error("the lease ({lease:?}) is shorter than the timeout ({timeout:?}); make it longer")]
+    ShortLease {
+        /// The class's lease.
+        lease: Duration,
+        /// How long the service may take.
+        timeout: Duration,
+    },
+    /// Keys would be forgotten before their replies.
+    #[error(
+        "keys are remembered for {remember:?} and replies kept for {retention:?}; remember them at least as long"
+    )]
+    ShortMemory {
+        /// How long keys are remembered.
+        remember: Duration,
+        /// How long replies are kept.
+        retention: Duration,
+    },
 }
 
 impl<S> Layer<S> for IdempotencyLayer {
@@ -264,18 +309,18 @@ impl Guard {
                 "There is no such operation.",
             ));
         };
+        let key = recovery.key.and_then(|key| Key::parse(&key));
+        let key = key.map_err(Problem::invalid_key)?;
         let endpoints = [Method::POST, Method::PATCH].map(|m| endpoint(&m, recovery.path));
-        let headers = &parts.headers;
-        recover(
-            &self.protection,
-            &self.class,
-            &caller,
-            &endpoints,
-            recovery,
-            headers,
-        )
-        .await
-        .answer
+        let asker = Asker {
+            caller: &caller,
+            class: &self.class,
+            rules: &self.rules,
+            headers: &parts.headers,
+        };
+        recover(&self.protection, asker, &endpoints, &key, recovery.want)
+            .await
+            .answer
     }
 
     async fn protect<S, B, R>(
@@ -285,7 +330,7 @@ impl Guard {
         key: Key,
     ) -> Result<Response<Body>, Problem>
     where
-        S: Service<Request<B>, Response = Response<R>> + Send + 'static,
+        S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
         S::Error: Into<BoxError>,
         S::Future: Send,
         B: http_body::Body<Data = Bytes> + From<Bytes> + Send + 'static,
@@ -299,11 +344,15 @@ impl Guard {
             caller: (self.caller)(&parts),
             endpoint: endpoint(&parts.method, parts.uri.path()),
             key,
+            source: KeySource::Header,
             class: self.class.clone(),
+            rules: self.rules.clone(),
+            held: None,
             request: Request::from_parts(parts, body),
         };
-        run(&self.protection, call, |request, granted| {
-            serve_inner(inner, request, granted)
+        // Each attempt has a clone of its own, which is made ready for it.
+        run(&self.protection, call, move |request, granted| {
+            serve_inner(inner.clone(), request, granted)
         })
         .await
         .answer

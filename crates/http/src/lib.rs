@@ -5,14 +5,17 @@
 //! service in this process. [`problem`] is the only place that chooses a status.
 
 mod answer;
+mod attempt;
 #[cfg(feature = "axum")]
 pub mod axum;
 pub mod body;
 mod capture;
+mod duplicate;
 pub mod fields;
 pub mod layer;
 pub mod problem;
 pub mod read;
 pub mod recovery;
+pub mod rules;
 pub mod run;
 pub mod status;

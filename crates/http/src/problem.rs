@@ -4,8 +4,8 @@
 //! and each has a page in `docs/problems/`. The client's text is in this file;
 //! the log's text is wherever the cause is known.
 
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LINK, RETRY_AFTER};
-use http::{Response, StatusCode};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LINK, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{Method, Response, StatusCode};
 use onceward_core::identity::OperationId;
 use onceward_core::key::KeyError;
 use serde::Serialize;
@@ -52,6 +52,18 @@ pub enum Code {
     MethodNotAllowed,
     /// The body is too large.
     BodyTooLarge,
+    /// The provider's id cannot be found.
+    TranslationFailed,
+    /// Nobody knows the caller.
+    Unauthenticated,
+    /// The caller may not do this.
+    Forbidden,
+    /// Nothing is served here.
+    NoRoute,
+    /// The tenant asks for too much.
+    TooManyRequests,
+    /// Whoever knows the callers does not answer.
+    AuthUnavailable,
     /// The request is malformed.
     BadRequest,
 }
@@ -67,7 +79,7 @@ struct Entry {
 
 impl Code {
     /// Every code.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 21] = [
         Self::InProgress,
         Self::KeyReused,
         Self::KeyMissing,
@@ -82,6 +94,12 @@ impl Code {
         Self::NoOperation,
         Self::MethodNotAllowed,
         Self::BodyTooLarge,
+        Self::TranslationFailed,
+        Self::Unauthenticated,
+        Self::Forbidden,
+        Self::NoRoute,
+        Self::TooManyRequests,
+        Self::AuthUnavailable,
         Self::BadRequest,
     ];
 
@@ -197,6 +215,48 @@ impl Code {
                 false,
                 true,
             ),
+            Self::TranslationFailed => entry(
+                "translation-failed",
+                StatusCode::BAD_REQUEST,
+                "The provider's identifier cannot be found",
+                false,
+                true,
+            ),
+            Self::Unauthenticated => entry(
+                "unauthenticated",
+                StatusCode::UNAUTHORIZED,
+                "The caller is not known",
+                false,
+                true,
+            ),
+            Self::Forbidden => entry(
+                "forbidden",
+                StatusCode::FORBIDDEN,
+                "The caller may not do this",
+                false,
+                true,
+            ),
+            Self::NoRoute => entry(
+                "no-route",
+                StatusCode::NOT_FOUND,
+                "Nothing is served here",
+                false,
+                true,
+            ),
+            Self::TooManyRequests => entry(
+                "too-many-requests",
+                StatusCode::TOO_MANY_REQUESTS,
+                "Too many requests",
+                true,
+                false,
+            ),
+            Self::AuthUnavailable => entry(
+                "auth-unavailable",
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The caller cannot be verified now; nothing was forwarded",
+                true,
+                false,
+            ),
             Self::BadRequest => entry(
                 "bad-request",
                 StatusCode::BAD_REQUEST,
@@ -219,6 +279,7 @@ pub struct Problem {
     original_status: Option<u16>,
     retry_after_s: Option<u64>,
     standing: Option<Word>,
+    allowed: Option<String>,
 }
 
 impl Problem {
@@ -233,6 +294,7 @@ impl Problem {
             original_status: None,
             retry_after_s: None,
             standing: None,
+            allowed: None,
         }
     }
 
@@ -296,6 +358,16 @@ impl Problem {
         }
     }
 
+    /// With the methods that are allowed instead.
+    #[must_use]
+    pub fn allowing(self, methods: &[Method]) -> Self {
+        let methods: Vec<_> = methods.iter().map(Method::as_str).collect();
+        Self {
+            allowed: Some(methods.join(", ")),
+            ..self
+        }
+    }
+
     /// The answer. `site` is where problem pages are, such as
     /// `https://api.example.com`; `instance` is the path that was asked for.
     pub fn to_response(&self, site: &str, instance: &str) -> Response<Body> {
@@ -327,7 +399,13 @@ impl Problem {
             headers.insert(LINK, link);
         }
         if self.code == Code::MethodNotAllowed {
-            headers.insert(ALLOW, HeaderValue::from_static(METHODS));
+            let methods = self.allowed.as_deref().unwrap_or(METHODS);
+            if let Ok(methods) = HeaderValue::from_str(methods) {
+                headers.insert(ALLOW, methods);
+            }
+        }
+        if self.code == Code::Unauthenticated {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if let Some(seconds) = self.retry_after_s {
             headers.insert(RETRY_AFTER, seconds.into());

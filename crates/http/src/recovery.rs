@@ -12,8 +12,10 @@ use onceward_core::record::{Record, State};
 use percent_encoding::percent_decode_str;
 
 use crate::answer;
+use crate::duplicate::{awaited, preferred_wait};
 use crate::problem::{Code, Problem};
-use crate::run::{Ended, Outcome, Protection, awaited, preferred_wait, unavailable};
+use crate::rules::{KeySource, Rules};
+use crate::run::{Ended, Outcome, Protection, Reconciled, dress, unavailable};
 
 /// What stands between an endpoint's path and the key.
 const MARK: &str = "/by-idempotency-key/";
@@ -29,13 +31,25 @@ pub enum Want {
     Status,
 }
 
+impl Want {
+    /// Splits what is asked about from what is asked for: `{name}[/output|/status]`.
+    pub fn split(rest: &str) -> Option<(&str, Self)> {
+        match rest.split_once('/') {
+            None => Some((rest, Self::Reply)),
+            Some((name, "output")) => Some((name, Self::Output)),
+            Some((name, "status")) => Some((name, Self::Status)),
+            Some(_) => None,
+        }
+    }
+}
+
 /// A recovery path, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovery<'a> {
     /// The endpoint's own path.
     pub path: &'a str,
-    /// The key, if it is one.
-    pub key: Result<Key, KeyError>,
+    /// What stands where the key does, decoded, if it is text at all.
+    pub key: Result<String, KeyError>,
     /// What is asked for.
     pub want: Want,
 }
@@ -45,14 +59,9 @@ impl<'a> Recovery<'a> {
     /// for any other path. The key is percent-decoded once.
     pub fn parse(path: &'a str) -> Option<Self> {
         let (path, rest) = path.rsplit_once(MARK)?;
-        let (key, want) = match rest.split_once('/') {
-            None => (rest, Want::Reply),
-            Some((key, "output")) => (key, Want::Output),
-            Some((key, "status")) => (key, Want::Status),
-            Some(_) => return None,
-        };
+        let (key, want) = Want::split(rest)?;
         let key = match percent_decode_str(key).decode_utf8() {
-            Ok(key) => Key::parse(&key),
+            Ok(key) => Ok(key.into_owned()),
             Err(_) => Err(KeyError::Charset),
         };
         // Beneath the root there is no second slash.
@@ -61,57 +70,117 @@ impl<'a> Recovery<'a> {
     }
 }
 
-/// Answers a recovery request. The endpoints are looked through in order. To
-/// anybody but the operation's own caller it is as if it had never been.
+/// Who asks, and what the route chose.
+#[derive(Clone, Copy)]
+pub struct Asker<'a> {
+    /// The present caller.
+    pub caller: &'a Caller,
+    /// The route's class.
+    pub class: &'a Class,
+    /// What else the route chose.
+    pub rules: &'a Rules,
+    /// The headers of the request.
+    pub headers: &'a HeaderMap,
+}
+
+/// Answers a recovery request by key. The endpoints are looked through in
+/// order. To anybody but the operation's own caller it is as if it had never
+/// been.
 pub async fn recover(
     protection: &Protection,
-    class: &Class,
-    caller: &Caller,
+    asker: Asker<'_>,
     endpoints: &[Endpoint],
-    recovery: Recovery<'_>,
-    headers: &HeaderMap,
+    key: &Key,
+    want: Want,
 ) -> Ended {
-    let key = match recovery.key {
-        Ok(key) => key,
-        Err(error) => return Ended::refused(Problem::invalid_key(error)),
-    };
     for endpoint in endpoints {
         let identity = Identity {
-            caller: caller.clone(),
+            caller: asker.caller.clone(),
             endpoint: endpoint.clone(),
             key: key.clone(),
+            space: asker.rules.space,
         };
         match protection.engine.look(&identity.digest()).await {
-            Ok(Some(record)) if protection.is_sender(&record, headers) => {
-                return give(protection, class, &record, recovery.want, headers).await;
+            Ok(Some(record)) if is_theirs(protection, &record, &identity, asker) => {
+                let ended = give(protection, asker, record, want).await;
+                return dress(ended, asker.rules, KeySource::Header);
             }
             Ok(_) => {}
             Err(error) => return Ended::refused(unavailable(&error)),
         }
     }
+    nothing()
+}
+
+/// Answers a request for an operation that was found by its id and is the
+/// asker's own.
+pub async fn recover_found(
+    protection: &Protection,
+    asker: Asker<'_>,
+    record: Arc<Record>,
+    want: Want,
+) -> Ended {
+    if !protection.is_sender(&record, asker.rules.credentials, asker.headers) {
+        return nothing();
+    }
+    let ended = give(protection, asker, record, want).await;
+    dress(ended, asker.rules, KeySource::Header)
+}
+
+/// What every asker is told who has no such operation, whoever else has.
+pub fn nothing() -> Ended {
     Ended::refused(Problem::new(
         Code::NoOperation,
-        "There is no operation with this key.",
+        "There is no such operation.",
     ))
+}
+
+/// A key space wider than the endpoint finds what another endpoint did; that is
+/// told there, not here.
+fn is_theirs(
+    protection: &Protection,
+    record: &Record,
+    asked: &Identity,
+    asker: Asker<'_>,
+) -> bool {
+    let there = &record.identity;
+    there.endpoint == asked.endpoint
+        && there.caller == asked.caller
+        && protection.is_sender(record, asker.rules.credentials, asker.headers)
 }
 
 async fn give(
     protection: &Protection,
-    class: &Class,
-    record: &Arc<Record>,
+    asker: Asker<'_>,
+    record: Arc<Record>,
     want: Want,
-    headers: &HeaderMap,
 ) -> Ended {
+    let record = reconciled(protection, asker.class, record).await;
     let runs = matches!(record.state, State::Queued | State::Running);
     match want {
-        Want::Status => told(record, StatusCode::OK),
-        Want::Output if runs => told(record, StatusCode::ACCEPTED),
+        Want::Status => told(&record, StatusCode::OK),
+        Want::Output if runs => told(&record, StatusCode::ACCEPTED),
         Want::Reply if runs => {
-            let limit = preferred_wait(headers).map_or(class.wait, |wait| wait.min(class.wait));
+            let wait = asker.class.wait;
+            let limit = preferred_wait(asker.headers).map_or(wait, |own| own.min(wait));
             let follow = protection.engine.follow(record.clone());
             awaited(follow.settled(limit).await, record.id)
         }
-        Want::Reply | Want::Output => Ended::from_record(record),
+        Want::Reply | Want::Output => Ended::from_record(&record),
+    }
+}
+
+/// The record after whoever knows was asked what became of it.
+async fn reconciled(protection: &Protection, class: &Class, record: Arc<Record>) -> Arc<Record> {
+    if record.state != State::Unknown
+        || protection.reconcile(&record, class).await == Reconciled::Unsure
+    {
+        return record;
+    }
+    match protection.engine.look(&record.digest).await {
+        Ok(Some(settled)) => settled,
+        // Free again: for who only asks, it is what it was.
+        _ => record,
     }
 }
 
@@ -136,15 +205,16 @@ mod tests {
     #[case("/pay/by-idempotency-key/k1/output", Some(("/pay", Ok("k1"), Want::Output)))]
     #[case("/pay/by-idempotency-key/k1/status", Some(("/pay", Ok("k1"), Want::Status)))]
     #[case("/pay/by-idempotency-key/k%2D1", Some(("/pay", Ok("k-1"), Want::Reply)))]
-    #[case("/pay/by-idempotency-key/k%252Fx", Some(("/pay", Err("charset"), Want::Reply)))]
-    #[case("/pay/by-idempotency-key/", Some(("/pay", Err("empty"), Want::Reply)))]
+    #[case("/pay/by-idempotency-key/k%252Fx", Some(("/pay", Ok("k%2Fx"), Want::Reply)))]
+    #[case("/pay/by-idempotency-key/%FF", Some(("/pay", Err("charset"), Want::Reply)))]
+    #[case("/pay/by-idempotency-key/", Some(("/pay", Ok(""), Want::Reply)))]
     #[case("/pay/by-idempotency-key/k1/else", None)]
     #[case("/pay/by-idempotency-key/k1/output/more", None)]
     #[case("/pay", None)]
     fn paths(#[case] path: &str, #[case] want: Option<(&str, Result<&str, &str>, Want)>) {
         let got = Recovery::parse(path);
         let got = got.as_ref().map(|recovery| {
-            let key = recovery.key.as_ref().map(Key::as_str);
+            let key = recovery.key.as_ref().map(String::as_str);
             (
                 recovery.path,
                 key.map_err(|error| error.reason()),

@@ -5,48 +5,31 @@
 //! that goes cancels neither the call nor its record. A claim is durable before
 //! anything is forwarded; a kept reply is durable before any of it is answered.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use http::response::Parts;
-use http::{Request, Response, StatusCode, header};
-use http_body::Frame;
-use http_body_util::BodyExt;
-use http_body_util::channel::{Channel, Sender};
+use http::header::HeaderValue;
+use http::{HeaderMap, Request, Response, StatusCode, header};
 use onceward_core::caller::Caller;
-use onceward_core::class::{Class, InFlight, OnMismatch, OnStoreFailure};
-use onceward_core::classify::{Hint, Meaning, classify};
-use onceward_core::clock::Timestamp;
-use onceward_core::engine::{Awaited, Engine, Entry, Follow, Lead, Recorded};
+use onceward_core::class::{Class, OnUnknown, Terms};
+use onceward_core::engine::{Engine, Entry};
 use onceward_core::fingerprint::{Asked, Fingerprint, Fingerprinter};
-use onceward_core::identity::{Digest, Endpoint, Identity, OperationId};
+use onceward_core::identity::{Endpoint, Identity, OperationId};
 use onceward_core::key::Key;
-use onceward_core::record::{Answer, Fence, Record, Settlement, State};
+use onceward_core::record::{Fence, Record, State};
 use onceward_core::store::StoreError;
-use tokio::sync::oneshot;
-use tokio::time::timeout;
 
 use crate::answer;
-use crate::body::{self, Body, BoxError};
-use crate::capture::{Captured, capture};
+use crate::attempt::{lead_on, without_store};
+use crate::body::{Body, BoxError};
+use crate::duplicate::{mismatched, wait_for};
 use crate::fields;
 use crate::problem::{Code, Problem};
-use crate::status::Word;
-
-/// How many frames of an answer that streams may wait for a slow client.
-const STREAM_FRAMES_MAX: usize = 16;
-
-/// Whether the credentials of a request are part of what is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Credentials {
-    /// Yes: nobody has checked them, so one client must not read another's reply.
-    Compared,
-    /// No: the caller was authenticated, and tokens change between retries.
-    Trusted,
-}
+use crate::rules::{Credentials, DuplicateCreate, KeySource, Rules};
 
 /// How requests are protected.
 pub struct Protection {
@@ -54,13 +37,25 @@ pub struct Protection {
     pub engine: Arc<Engine>,
     /// Compares them.
     pub fingerprinter: Fingerprinter,
-    /// Whether their credentials are compared.
-    pub credentials: Credentials,
-    /// How long the upstream may take for its head, then for a body that is
-    /// kept; and how long it may pause within one that streams.
-    pub upstream_timeout: Duration,
-    /// The largest reply that is kept, in bytes.
-    pub reply_limit: usize,
+    /// Knows whom to ask about unknown outcomes, if anybody does.
+    pub reconciler: Option<Arc<dyn Reconcile>>,
+}
+
+/// Asks whoever knows what became of an operation that may have run.
+#[async_trait]
+pub trait Reconcile: Send + Sync + 'static {
+    /// Asks, and settles the operation by what is answered. Whatever goes wrong
+    /// on the way changes nothing.
+    async fn reconcile(&self, record: &Record, class: &Class) -> Reconciled;
+}
+
+/// What asking came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reconciled {
+    /// The operation is no longer unknown.
+    Settled,
+    /// Nobody knows.
+    Unsure,
 }
 
 /// A request that is to be protected, its body read.
@@ -71,10 +66,42 @@ pub struct Call {
     pub endpoint: Endpoint,
     /// Its key.
     pub key: Key,
-    /// What the route chose.
+    /// Where the key came from.
+    pub source: KeySource,
+    /// The route's class.
     pub class: Arc<Class>,
+    /// What else the route chose.
+    pub rules: Arc<Rules>,
+    /// What is held as long as the operation runs, such as a place among those
+    /// that do; let go at once where it turns out that nothing is to be run.
+    pub held: Option<Box<dyn Any + Send + Sync>>,
     /// The request.
     pub request: Request<Bytes>,
+}
+
+impl Call {
+    pub(crate) fn identity(&self) -> Identity {
+        Identity {
+            caller: self.caller.clone(),
+            endpoint: self.endpoint.clone(),
+            key: self.key.clone(),
+            space: self.rules.space,
+        }
+    }
+
+    /// What the record freezes. A derived key is remembered for its window only:
+    /// the same words may mean another intent later.
+    fn terms(&self) -> Terms {
+        let terms = self.class.terms();
+        match self.source {
+            KeySource::Header => terms,
+            KeySource::Derived { window } => Terms {
+                retention: window,
+                remember: window,
+                ..terms
+            },
+        }
+    }
 }
 
 /// The grant under which a request is forwarded.
@@ -86,6 +113,8 @@ pub struct Granted {
     pub fence: Fence,
     /// The namespaced name of the key.
     pub name: String,
+    /// The key as it was sent.
+    pub key: Key,
     /// Who sends.
     pub caller: Caller,
 }
@@ -116,6 +145,8 @@ pub enum Outcome {
     Lost,
     /// The upstream could not be reached.
     NotSent,
+    /// The gateway's own attempts are used up, and it is paused.
+    Paused,
     /// A kept reply was given again; this is the operation's state.
     Replayed(State),
     /// The answer of the run that was waited for, which is not kept.
@@ -140,6 +171,7 @@ impl Outcome {
             Self::NotRecorded => "not-recorded",
             Self::Lost => "unknown",
             Self::NotSent => "not-sent",
+            Self::Paused => "paused",
             Self::Replayed(_) => "replayed",
             Self::Shared => "shared",
             Self::Bypassed => "bypassed",
@@ -161,7 +193,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    fn answered(outcome: Outcome, id: OperationId, response: Response<Body>) -> Self {
+    pub(crate) fn answered(outcome: Outcome, id: OperationId, response: Response<Body>) -> Self {
         Self {
             outcome,
             id: Some(id),
@@ -169,7 +201,7 @@ impl Ended {
         }
     }
 
-    fn problem(outcome: Outcome, id: Option<OperationId>, problem: Problem) -> Self {
+    pub(crate) fn problem(outcome: Outcome, id: Option<OperationId>, problem: Problem) -> Self {
         Self {
             outcome,
             id,
@@ -196,11 +228,27 @@ impl Ended {
     }
 }
 
-/// Runs a request at most once. `forward` is called at most once, with the
-/// grant; without one only where the store is away and the class says `bypass`.
+/// Runs a request at most once per granted claim. `forward` is called with the
+/// grant: once, or as often as the class lets the gateway itself try within one
+/// claim; without a grant only where the store is away and the class says
+/// `bypass`.
 pub async fn run<F, Fut>(protection: &Arc<Protection>, call: Call, forward: F) -> Ended
 where
-    F: FnOnce(Request<Bytes>, Option<Granted>) -> Fut + Send + 'static,
+    F: FnMut(Request<Bytes>, Option<Granted>) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
+{
+    let (rules, source) = (call.rules.clone(), call.source);
+    let ended = enter_and_run(protection, call, forward).await;
+    dress(ended, &rules, source)
+}
+
+async fn enter_and_run<F, Fut>(
+    protection: &Arc<Protection>,
+    mut call: Call,
+    mut forward: F,
+) -> Ended
+where
+    F: FnMut(Request<Bytes>, Option<Granted>) -> Fut + Send + 'static,
     Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
 {
     let (identity, fingerprint) = match identify(protection, &call) {
@@ -208,10 +256,10 @@ where
         Err(problem) => return Ended::refused(problem),
     };
     fail::fail_point!("before-claim", |_| std::process::abort());
-    let entry = protection
-        .engine
-        .enter(identity.clone(), fingerprint, call.class.terms())
-        .await;
+    let entry = enter(protection, &call, &identity, fingerprint).await;
+    if !matches!(entry, Ok(Entry::Lead(_)) | Err(_)) {
+        call.held = None;
+    }
     fail::fail_point!("after-claim", |_| std::process::abort());
     match entry {
         Ok(Entry::Lead(lead)) => {
@@ -220,35 +268,55 @@ where
                 fence: lead.fence(),
                 // It was found short enough before the claim.
                 name: identity.name().unwrap_or_default(),
-                caller: call.caller,
+                key: identity.key,
+                caller: identity.caller,
             };
-            lead_on(protection, lead, forward(call.request, Some(granted))).await
+            lead_on(protection, lead, call, granted, forward).await
         }
-        Ok(Entry::Follow(follow)) => wait_for(&call.class, &call.request, &call.key, &follow).await,
+        Ok(Entry::Follow(follow)) => wait_for(&call, &follow).await,
         Ok(Entry::Finished(record) | Entry::Expired(record)) => Ended::from_record(&record),
         Ok(Entry::Paused(record) | Entry::Unknown(record)) => Ended::from_record(&record),
         Ok(Entry::Mismatch) => mismatched(protection, &call, &identity.digest()).await,
-        Err(error) => {
-            let limit = protection.upstream_timeout;
-            let forward = || forward(call.request, None);
-            without_store(&call.class, &error, limit, forward).await
-        }
+        Err(error) => without_store(&call.class, &call.rules, &error, || {
+            forward(call.request, None)
+        })
+        .await,
     }
+}
+
+/// Claims the operation, or learns how it stands. Where the class says so, an
+/// unknown outcome is asked about first; once, so that a claim that is lost
+/// again at once is told as it is.
+async fn enter(
+    protection: &Protection,
+    call: &Call,
+    identity: &Identity,
+    fingerprint: Fingerprint,
+) -> Result<Entry, StoreError> {
+    let engine = &protection.engine;
+    let entry = engine
+        .enter(identity.clone(), fingerprint, call.terms())
+        .await?;
+    if let Entry::Unknown(record) = &entry
+        && protection.reconcile(record, &call.class).await == Reconciled::Settled
+    {
+        return engine
+            .enter(identity.clone(), fingerprint, call.terms())
+            .await;
+    }
+    Ok(entry)
 }
 
 /// Who, where, which key; and what is asked for.
 fn identify(protection: &Protection, call: &Call) -> Result<(Identity, Fingerprint), Problem> {
-    let identity = Identity {
-        caller: call.caller.clone(),
-        endpoint: call.endpoint.clone(),
-        key: call.key.clone(),
-    };
+    let identity = call.identity();
     identity.check_name().map_err(Problem::invalid_key)?;
     let request = &call.request;
-    let credentials = match protection.credentials {
+    let credentials = match call.rules.credentials {
         Credentials::Compared => credentials(request.headers()),
         Credentials::Trusted => Vec::new(),
     };
+    let selection = &*call.rules.selection;
     let fingerprint = protection.fingerprinter.fingerprint(&Asked {
         method: &effective_method(request),
         path: request.uri().path(),
@@ -256,11 +324,32 @@ fn identify(protection: &Protection, call: &Call) -> Result<(Identity, Fingerpri
         content_type: request
             .headers()
             .get(header::CONTENT_TYPE)
-            .map(http::HeaderValue::as_bytes),
+            .map(HeaderValue::as_bytes),
         body: request.body(),
         credentials: &credentials,
+        place: &identity.place(),
+        selection,
+        headers: &lines(request.headers(), selection.headers()),
     });
     Ok((identity, fingerprint))
+}
+
+/// What the route wants to be seen in the answer, whoever made it.
+pub(crate) fn dress(mut ended: Ended, rules: &Rules, source: KeySource) -> Ended {
+    if let Ok(response) = &mut ended.answer {
+        let replayed = response.headers().contains_key(fields::IDEMPOTENT_REPLAYED);
+        let created = response.status() == StatusCode::CREATED;
+        if replayed && created && rules.duplicate_create == DuplicateCreate::Ok {
+            *response.status_mut() = StatusCode::OK;
+        }
+        if let KeySource::Derived { .. } = source {
+            let derived = HeaderValue::from_static("derived");
+            response
+                .headers_mut()
+                .insert(fields::IDEMPOTENCY_KEY_SOURCE, derived);
+        }
+    }
+    ended
 }
 
 /// The method, and the other one that some upstreams let a header put in its place.
@@ -280,377 +369,33 @@ fn effective_method(request: &Request<Bytes>) -> Cow<'_, str> {
 }
 
 /// The headers by which clients identify themselves to somebody else.
-pub(crate) fn credentials(headers: &http::HeaderMap) -> Vec<(&'static str, &[u8])> {
-    ["authorization", "x-api-key", "cookie"]
-        .into_iter()
+fn credentials(headers: &HeaderMap) -> Vec<(&str, &[u8])> {
+    lines(headers, ["authorization", "x-api-key", "cookie"].into_iter())
+}
+
+/// All lines of these headers.
+fn lines<'a, 'b: 'a>(
+    headers: &'b HeaderMap,
+    names: impl Iterator<Item = &'a str>,
+) -> Vec<(&'a str, &'b [u8])> {
+    names
         .flat_map(|name| {
-            headers
-                .get_all(name)
-                .iter()
-                .map(move |v| (name, v.as_bytes()))
+            let lines = headers.get_all(name).iter();
+            lines.map(move |line| (name, line.as_bytes()))
         })
         .collect()
-}
-
-/// Runs an operation that is ours, detached from the caller.
-async fn lead_on<Fut>(protection: &Arc<Protection>, lead: Lead, forwarded: Fut) -> Ended
-where
-    Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
-{
-    let id = lead.id();
-    let (tell, told) = oneshot::channel();
-    let work = attempt(protection.clone(), lead, forwarded, tell);
-    protection.engine.tasks().spawn(Box::pin(work));
-    told.await.unwrap_or_else(|_| {
-        // The work panicked; its lead counts as lost.
-        Ended::problem(Outcome::Lost, Some(id), lost(id))
-    })
-}
-
-/// One run: forward, then record, then tell the caller, if there still is one.
-async fn attempt<Fut>(
-    protection: Arc<Protection>,
-    lead: Lead,
-    forwarded: Fut,
-    tell: oneshot::Sender<Ended>,
-) where
-    Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
-{
-    let limit = protection.upstream_timeout;
-    let answer = lead.holding(timeout(limit, forwarded)).await;
-    let answer = answer.unwrap_or_else(|_| Err(Unanswered::Lost(Box::new(TooSlow(limit)))));
-    let ended = match answer {
-        Ok(response) => return record(&protection, lead, response, tell).await,
-        Err(Unanswered::NotSent(error)) => not_sent(lead, &error).await,
-        Err(Unanswered::Lost(error)) => lose(lead, &error).await,
-    };
-    // A caller that has gone needs no answer.
-    let _ = tell.send(ended);
-}
-
-/// The upstream did not answer in time.
-#[derive(Debug, thiserror::Error)]
-#[error("no answer within {0:?}")]
-struct TooSlow(Duration);
-
-async fn not_sent(lead: Lead, error: &BoxError) -> Ended {
-    let id = lead.id();
-    tracing::warn!(operation_id = %id, error = causes(error), "the upstream could not be reached");
-    lead.release(None).await;
-    let problem = Problem::new(
-        Code::UpstreamUnreachable,
-        "The upstream could not be reached. Nothing was sent, so nothing was done; the key is free.",
-    );
-    let problem = problem.about(id).standing(Word::Released).retry_after(1);
-    Ended::problem(Outcome::NotSent, Some(id), problem)
-}
-
-async fn lose(lead: Lead, error: &BoxError) -> Ended {
-    let id = lead.id();
-    tracing::warn!(operation_id = %id, error = causes(error), "the outcome is unknown");
-    lead.lose().await;
-    Ended::problem(Outcome::Lost, Some(id), lost(id))
-}
-
-/// An error with all that led to it, for the log.
-fn causes(error: &BoxError) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}
-
-/// What the first caller is told of an operation that may have run.
-fn lost(id: OperationId) -> Problem {
-    answer::unknown(id).with_status(StatusCode::GATEWAY_TIMEOUT)
-}
-
-/// Records a complete answer, or one that will not be kept.
-async fn record(
-    protection: &Protection,
-    lead: Lead,
-    response: Response<Body>,
-    tell: oneshot::Sender<Ended>,
-) {
-    let (mut parts, body) = response.into_parts();
-    let hint = parts.headers.get(fields::IDEMPOTENCY_OUTCOME);
-    let hint = hint.and_then(|value| Hint::parse(value.as_bytes()));
-    let meaning = classify(parts.status.as_u16(), hint);
-    answer::clean(&mut parts);
-    let limit = protection.upstream_timeout;
-    let reading = timeout(limit, capture(&parts.headers, body, protection.reply_limit));
-    let captured = lead.holding(reading).await;
-    fail::fail_point!("before-record", |_| std::process::abort());
-    match captured {
-        Ok(Captured::Whole(body, mut trailers)) => {
-            answer::clean_trailers(&mut trailers);
-            // Framing is made anew from the whole body.
-            parts.headers.remove(header::CONTENT_LENGTH);
-            let ended =
-                record_whole(&protection.engine, lead, meaning, parts, body, trailers).await;
-            fail::fail_point!("before-answer", |_| std::process::abort());
-            let _ = tell.send(ended);
-        }
-        Ok(Captured::TooLarge(read, rest)) => {
-            stream(lead, meaning, parts, read, rest, limit, tell).await;
-        }
-        Ok(Captured::Broken(error)) => {
-            let _ = tell.send(lose(lead, &error).await);
-        }
-        Err(_) => {
-            let _ = tell.send(lose(lead, &(Box::new(TooSlow(limit)) as BoxError)).await);
-        }
-    }
-}
-
-async fn record_whole(
-    engine: &Engine,
-    lead: Lead,
-    meaning: Meaning,
-    parts: Parts,
-    body: Bytes,
-    trailers: http::HeaderMap,
-) -> Ended {
-    let (id, digest) = (lead.id(), lead.digest());
-    let reply = Arc::new(answer::reply_of(&parts, &body, &trailers));
-    let state = State::of_status(reply.status);
-    let recorded = match meaning {
-        Meaning::Keep => {
-            let answer = Answer::Kept(reply.clone());
-            lead.finish(settlement(state, answer), Some(reply)).await
-        }
-        Meaning::Release => lead.release(Some(reply)).await,
-        Meaning::Unknown => lead.lose().await,
-    };
-    fail::fail_point!("after-record", |_| std::process::abort());
-    let (outcome, word) = match (recorded, meaning) {
-        (Recorded::NotYet, _) => (Outcome::NotRecorded, Word::Unknown),
-        // Somebody has decided since; this caller still gets what really happened.
-        (Recorded::Stale, _) => (Outcome::NotRecorded, Word::Unknown),
-        (Recorded::Durably, Meaning::Keep) => (Outcome::Ran(state), word_of(state)),
-        (Recorded::Durably, Meaning::Release) => (Outcome::Released, Word::Released),
-        (Recorded::Durably, Meaning::Unknown) => (Outcome::Lost, Word::Unknown),
-    };
-    let expires = match outcome {
-        Outcome::Ran(_) => expiry(engine, &digest).await,
-        _ => None,
-    };
-    let body = body::with_trailers(body, trailers);
-    Ended::answered(outcome, id, answer::first(parts, body, word, id, expires))
-}
-
-/// When a reply that was just kept expires, by the store's own clock, so that
-/// the first caller is told the same as all later ones.
-async fn expiry(engine: &Engine, digest: &Digest) -> Option<Timestamp> {
-    match engine.look(digest).await {
-        Ok(record) => record?.expires_at(),
-        // The reply is recorded; only the header is left out.
-        Err(_) => None,
-    }
-}
-
-fn settlement(state: State, answer: Answer) -> Settlement {
-    match state {
-        State::Failed => Settlement::Failed(answer),
-        _ => Settlement::Completed(answer),
-    }
-}
-
-fn word_of(state: State) -> Word {
-    match state {
-        State::Failed => Word::Failed,
-        _ => Word::Completed,
-    }
-}
-
-/// Streams an answer that is not kept to the first caller, and records how it
-/// ended. The mark is durable before the first byte is answered, so that no
-/// crash on the way can lead to a second run.
-async fn stream(
-    lead: Lead,
-    meaning: Meaning,
-    parts: Parts,
-    read: Bytes,
-    rest: Body,
-    idle: Duration,
-    tell: oneshot::Sender<Ended>,
-) {
-    let id = lead.id();
-    let status = parts.status.as_u16();
-    let state = State::of_status(status);
-    let (outcome, word) = match meaning {
-        Meaning::Keep => {
-            let mark = settlement(state, Answer::NotKept { status });
-            match lead.mark_not_kept(mark).await {
-                Recorded::Durably => (Outcome::RanNotKept, word_of(state)),
-                Recorded::Stale | Recorded::NotYet => (Outcome::NotRecorded, Word::Unknown),
-            }
-        }
-        Meaning::Release => (Outcome::Released, Word::Released),
-        Meaning::Unknown => (Outcome::Lost, Word::Unknown),
-    };
-    let (sender, channel) = Channel::<Bytes, BoxError>::new(STREAM_FRAMES_MAX);
-    let response = answer::first(parts, body::boxed(channel), word, id, None);
-    let _ = tell.send(Ended::answered(outcome, id, response));
-    let mut client = Client {
-        sender: Some(sender),
-        patience: idle,
-    };
-    let recorded = match lead.holding(pump(&mut client, read, rest, idle)).await {
-        Ok(()) => match (meaning, outcome) {
-            (Meaning::Keep, Outcome::RanNotKept) => return lead.landed(),
-            (Meaning::Keep, _) => {
-                let answer = Answer::NotKept { status };
-                lead.finish(settlement(state, answer), None).await
-            }
-            (Meaning::Release, _) => lead.release(None).await,
-            (Meaning::Unknown, _) => lead.lose().await,
-        },
-        Err(error) => {
-            tracing::warn!(operation_id = %id, error = %error, "an answer broke off");
-            let recorded = lead.lose().await;
-            client.abort(error);
-            recorded
-        }
-    };
-    tracing::debug!(operation_id = %id, ?recorded, "an answer that is not kept has ended");
-}
-
-/// Carries a body over to the client; when the client has gone, reads on to
-/// learn whether the answer was whole.
-async fn pump(
-    client: &mut Client,
-    read: Bytes,
-    mut rest: Body,
-    idle: Duration,
-) -> Result<(), BoxError> {
-    client.give(Frame::data(read)).await;
-    loop {
-        let frame = timeout(idle, rest.frame()).await;
-        match frame.map_err(|_| TooSlow(idle))? {
-            Some(frame) => client.give(frame?).await,
-            None => return Ok(()),
-        }
-    }
-}
-
-/// The reader of an answer that streams, as long as it reads.
-struct Client {
-    sender: Option<Sender<Bytes, BoxError>>,
-    patience: Duration,
-}
-
-/// The client did not read.
-#[derive(Debug, thiserror::Error)]
-#[error("the client read nothing for {0:?}")]
-struct NotReading(Duration);
-
-impl Client {
-    /// Gives a piece to the client. One that does not read is cut off, so that
-    /// it holds neither the operation nor the upstream's connection.
-    async fn give(&mut self, frame: Frame<Bytes>) {
-        let Some(sender) = &mut self.sender else {
-            return;
-        };
-        match timeout(self.patience, sender.send(frame)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) => self.sender = None,
-            Err(_) => self.abort(Box::new(NotReading(self.patience))),
-        }
-    }
-
-    /// Breaks the answer off, so that nobody takes it for whole.
-    fn abort(&mut self, error: BoxError) {
-        if let Some(sender) = self.sender.take() {
-            sender.abort(error);
-        }
-    }
-}
-
-/// What a duplicate gets while the first still runs.
-async fn wait_for(class: &Class, request: &Request<Bytes>, key: &Key, follow: &Follow) -> Ended {
-    let id = follow.record().id;
-    let limit = match class.in_flight {
-        InFlight::Wait => class
-            .wait
-            .min(preferred_wait(request.headers()).unwrap_or(class.wait)),
-        InFlight::Reject => {
-            return Ended::refused(answer::in_progress(id, Word::Processing));
-        }
-        InFlight::Accept => {
-            let path = request.uri().path().trim_end_matches('/');
-            let path = format!("{path}/by-idempotency-key/{key}/status");
-            let response = answer::accepted(follow.record(), &path);
-            return Ended::answered(Outcome::Accepted, id, response);
-        }
-    };
-    awaited(follow.settled(limit).await, id)
-}
-
-/// What waiting came to, as an answer.
-pub(crate) fn awaited(awaited: Result<Awaited, StoreError>, id: OperationId) -> Ended {
-    match awaited {
-        Ok(Awaited::Settled(record)) => Ended::from_record(&record),
-        Ok(Awaited::Answered(reply, recorded)) => {
-            let word = match recorded {
-                Recorded::NotYet => Word::Unknown,
-                Recorded::Durably | Recorded::Stale => Word::Released,
-            };
-            let response = answer::again(&reply, word, id, None);
-            Ended::answered(Outcome::Shared, id, response)
-        }
-        Ok(Awaited::Lost) => Ended::refused(answer::unknown(id)),
-        Ok(Awaited::Freed) => Ended::refused(answer::in_progress(id, Word::Released)),
-        Ok(Awaited::StillRunning | Awaited::TooMany) => {
-            Ended::refused(answer::in_progress(id, Word::Processing))
-        }
-        Err(error) => Ended::refused(unavailable(&error)),
-    }
-}
-
-/// The caller's own limit, from `Prefer: wait=n`.
-pub(crate) fn preferred_wait(headers: &http::HeaderMap) -> Option<Duration> {
-    let lines = headers.get_all(fields::PREFER).iter();
-    let lines = lines.filter_map(|line| line.to_str().ok());
-    let seconds = lines
-        .flat_map(|line| line.split(','))
-        .find_map(|preference| {
-            let (name, value) = preference.split(';').next()?.split_once('=')?;
-            name.trim()
-                .eq_ignore_ascii_case("wait")
-                .then(|| value.trim())
-        })?;
-    let seconds = seconds.trim_matches('"').parse().ok()?;
-    Some(Duration::from_secs(seconds))
-}
-
-async fn mismatched(protection: &Protection, call: &Call, digest: &Digest) -> Ended {
-    let problem = Problem::new(
-        Code::KeyReused,
-        "This key was used for a different request. Use a new key for a new intent, and the same request for a retry.",
-    );
-    match call.class.mismatch {
-        OnMismatch::Unprocessable => Ended::refused(problem),
-        OnMismatch::Conflict => Ended::refused(problem.with_status(StatusCode::CONFLICT)),
-        OnMismatch::Replay => match protection.engine.look(digest).await {
-            Ok(Some(record)) if protection.is_sender(&record, call.request.headers()) => {
-                Ended::from_record(&record)
-            }
-            Ok(_) => Ended::refused(problem),
-            Err(error) => Ended::refused(unavailable(&error)),
-        },
-    }
 }
 
 impl Protection {
     /// Whether a request with these headers may read what a record holds. Where
     /// nobody authenticates, only who sent the operation may.
-    pub(crate) fn is_sender(&self, record: &Record, headers: &http::HeaderMap) -> bool {
-        match self.credentials {
+    pub(crate) fn is_sender(
+        &self,
+        record: &Record,
+        trust: Credentials,
+        headers: &HeaderMap,
+    ) -> bool {
+        match trust {
             Credentials::Trusted => true,
             Credentials::Compared => {
                 let fingerprint = &record.fingerprint;
@@ -659,52 +404,20 @@ impl Protection {
             }
         }
     }
-}
 
-/// The store is away: refuse, or pass the request on and say so.
-async fn without_store<Fut>(
-    class: &Class,
-    error: &StoreError,
-    limit: Duration,
-    forward: impl FnOnce() -> Fut,
-) -> Ended
-where
-    Fut: Future<Output = Result<Response<Body>, Unanswered>>,
-{
-    // A damaged record is a record: its operation may have run.
-    let away = matches!(error, StoreError::Unavailable(_));
-    if class.on_store_failure == OnStoreFailure::Reject || !away {
-        return Ended::refused(unavailable(error));
-    }
-    tracing::warn!(%error, "the store is away; a request goes unprotected");
-    let answer = timeout(limit, forward()).await;
-    let answer = answer.unwrap_or_else(|_| Err(Unanswered::Lost(Box::new(TooSlow(limit)))));
-    let answer = match answer {
-        Ok(response) => {
-            let (mut parts, body) = response.into_parts();
-            answer::clean(&mut parts);
-            let word = Word::Bypassed.to_header();
-            parts.headers.insert(fields::IDEMPOTENCY_STATUS, word);
-            Ok(Response::from_parts(parts, body))
+    /// Asks what became of an unknown operation, where its class says whom.
+    pub(crate) async fn reconcile(&self, record: &Record, class: &Class) -> Reconciled {
+        match &self.reconciler {
+            Some(reconciler) if class.on_unknown == OnUnknown::Reconcile => {
+                reconciler.reconcile(record, class).await
+            }
+            _ => Reconciled::Unsure,
         }
-        Err(Unanswered::NotSent(_)) => Err(Problem::new(
-            Code::UpstreamUnreachable,
-            "The upstream could not be reached.",
-        )),
-        Err(Unanswered::Lost(_)) => Err(Problem::new(
-            Code::OutcomeUnknown,
-            "The request was sent unprotected and no answer came: it may have run.",
-        )
-        .with_status(StatusCode::GATEWAY_TIMEOUT)),
-    };
-    Ended {
-        outcome: Outcome::Bypassed,
-        id: None,
-        answer: answer.map_err(|problem| problem.standing(Word::Bypassed)),
     }
 }
 
-pub(crate) fn unavailable(error: &StoreError) -> Problem {
+/// What a caller is told while the store is away.
+pub fn unavailable(error: &StoreError) -> Problem {
     tracing::error!(%error, "the store is unavailable");
     match error {
         StoreError::Damaged(_) => Problem::new(

@@ -13,7 +13,7 @@
 //! // `embedded:DIR` keeps operations on disk, `memory:` forgets them.
 //! let store = open("memory:", Arc::new(SystemClock::new()))?;
 //! let engine = Engine::new(store.store, Entropy::system()?, Limits::default());
-//! let layer = IdempotencyLayer::builder(engine).build();
+//! let layer = IdempotencyLayer::builder(engine).build()?;
 //! // `Router::new().route(…).layer(layer)`, or any tower service.
 //! # let _ = layer;
 //! # Ok(())

@@ -15,7 +15,7 @@ use onceward_core::caller::Caller;
 use onceward_core::class::Class;
 use onceward_core::clock::SystemClock;
 use onceward_core::fingerprint::{Algorithm, Fingerprint};
-use onceward_core::identity::{Endpoint, Identity, OperationId};
+use onceward_core::identity::{Endpoint, Identity, KeySpace, OperationId};
 use onceward_core::key::Key;
 use onceward_core::record::{Answer, Attempt, Reply, Settlement};
 use onceward_core::store::{Ask, Claim};
@@ -164,6 +164,7 @@ impl Bench {
             caller: Caller::local(),
             endpoint: Endpoint::new("POST /payments"),
             key: Key::parse(&format!("{:016x}-{number:016x}", self.run))?,
+            space: KeySpace::Endpoint,
         };
         let digest = identity.digest();
         Ok(Ask {

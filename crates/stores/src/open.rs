@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use onceward_core::clock::Clock;
 use onceward_core::memory::MemoryStore;
-use onceward_core::store::{Inspect, Queue, Store};
+use onceward_core::store::{Inspect, Queue, Registry, Store};
 
-/// A store, by its three doors.
+/// A store, by its four doors.
 #[derive(Clone)]
 pub struct Opened {
     /// Claims and replies.
@@ -16,16 +16,19 @@ pub struct Opened {
     pub queue: Arc<dyn Queue>,
     /// Looking into it, and an operator's hand in it.
     pub inspect: Arc<dyn Inspect>,
+    /// What operators keep in it.
+    pub registry: Arc<dyn Registry>,
 }
 
 impl Opened {
-    /// The three doors of one store.
-    pub fn new<S: Store + Queue + Inspect>(store: S) -> Self {
+    /// The four doors of one store.
+    pub fn new<S: Store + Queue + Inspect + Registry>(store: S) -> Self {
         let store = Arc::new(store);
         Self {
             store: store.clone(),
             queue: store.clone(),
-            inspect: store,
+            inspect: store.clone(),
+            registry: store,
         }
     }
 }

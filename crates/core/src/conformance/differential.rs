@@ -13,15 +13,15 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 use proptest_state_machine::ReferenceStateMachine as _;
 
-use super::script::{Choice, KEYS, Script, Step, Word, identity_of};
-use super::trial::{LEASE, Trial, fingerprint, terms, told};
-use crate::class::{AfterLoss, Terms};
+use super::script::{Choice, Choices, KEYS, Script, Step, Word, identity_of};
+use super::trial::{LEASE, REMEMBER, Trial, fingerprint, told};
 use crate::clock::{Clock as _, ManualClock, Timestamp};
 use crate::identity::{Digest, OperationId};
 use crate::memory::MemoryStore;
@@ -67,7 +67,11 @@ where
         .expect("a runtime can be made");
     let (config, seed) = config(cases);
     let script = Script::sequential_strategy(1..=STEPS_MAX);
-    let outcome = TestRunner::new(config).run(&script, |(_, steps, _)| {
+    let outcome = TestRunner::new(config).run(&script, |(_, steps, seen)| {
+        // Shrinking begins by leaving out what nobody says was seen.
+        if let Some(seen) = seen {
+            seen.store(steps.len(), Ordering::SeqCst);
+        }
         runtime.block_on(play(&steps, restart, make()))
     });
     match outcome {
@@ -188,9 +192,9 @@ impl Stage {
             Step::Claim {
                 key,
                 request,
-                after_loss,
+                choices,
             } => {
-                let hold = self.hold(key, request, after_loss);
+                let hold = self.hold(key, request, choices);
                 self.claim(hold).await
             }
             Step::ClaimAgain { hold } => self.claim(hold).await,
@@ -198,13 +202,20 @@ impl Stage {
             Step::Renew { hold } => self.renew(hold).await,
             Step::Settle { hold, word } => self.settle(hold, word).await,
             Step::Find { hold } => self.find(hold).await,
+            Step::Show { hold } => self.show(hold).await,
+            Step::Touch { key } => {
+                let digest = identity_of(key).digest();
+                answer(self.model.store.touch(&digest).await);
+                answer(self.subject.store.touch(&digest).await);
+                Ok(())
+            }
             Step::Enqueue {
                 key,
                 request,
-                after_loss,
+                choices,
                 delay,
             } => {
-                let hold = self.hold(key, request, after_loss);
+                let hold = self.hold(key, request, choices);
                 self.enqueue(hold, delay).await
             }
             Step::EnqueueAgain { hold, delay } => self.enqueue(hold, delay).await,
@@ -229,8 +240,7 @@ impl Stage {
                 same("resume", &answer(model), &answer(subject))
             }
             Step::Sweep { limit } => {
-                answer(self.model.inspect.sweep(limit).await);
-                answer(self.subject.inspect.sweep(limit).await);
+                self.sweep(limit).await;
                 Ok(())
             }
             Step::Advance { span } => {
@@ -243,7 +253,7 @@ impl Stage {
     }
 
     /// A new actor asks for something; its place among the holds.
-    fn hold(&mut self, key: usize, request: u8, after_loss: AfterLoss) -> usize {
+    fn hold(&mut self, key: usize, request: u8, choices: Choices) -> usize {
         let number = self.holds.len();
         let identity = identity_of(key);
         let digest = identity.digest();
@@ -252,10 +262,7 @@ impl Stage {
             digest,
             identity,
             fingerprint: fingerprint(request),
-            terms: Terms {
-                lease: LEASE + offset(key),
-                ..terms(after_loss)
-            },
+            terms: choices.terms(LEASE + offset(key)),
             attempt: Attempt(number as u128),
             id,
         };
@@ -330,6 +337,42 @@ impl Stage {
         self.same_record("find", model.as_deref(), subject.as_deref())
     }
 
+    async fn show(&mut self, number: usize) -> Verdict {
+        let Some(id) = self.holds.get(number).map(|hold| hold.id) else {
+            return Ok(());
+        };
+        let model = answer(self.model.inspect.show(id).await);
+        let subject = answer(self.subject.inspect.show(id).await);
+        self.same_record("show", model.as_deref(), subject.as_deref())
+    }
+
+    /// Of what expires lazily each store takes what it likes, when it likes;
+    /// only all of it, long after its time, is taken by every one.
+    async fn sweep(&self, limit: usize) {
+        let now = self.clock.now();
+        let slack = REMEMBER / 4;
+        let mut overdue = Vec::new();
+        for key in 0..KEYS {
+            let record = answer(self.model.store.get(&identity_of(key).digest()).await);
+            overdue.extend(record.filter(|record| record.is_overdue(now)));
+        }
+        let is_long_past = |record: &Arc<Record>| {
+            let ends = [record.expires_at(), record.over_at()];
+            let mut past = ends.into_iter().flatten().filter(|end| *end <= now);
+            past.all(|end| now.since(end) > slack)
+        };
+        if !overdue.iter().all(is_long_past) {
+            return;
+        }
+        let limit = if overdue.is_empty() {
+            limit
+        } else {
+            usize::MAX
+        };
+        answer(self.model.inspect.sweep(limit).await);
+        answer(self.subject.inspect.sweep(limit).await);
+    }
+
     async fn enqueue(&mut self, number: usize, delay: Duration) -> Verdict {
         let Some(Hold { ask, .. }) = self.alive(number) else {
             return Ok(());
@@ -366,7 +409,7 @@ impl Stage {
         let first = self.holds.len();
         for _ in 0..limit {
             // Nobody's claim, until something due takes the place.
-            self.hold(0, 1, AfterLoss::Hold);
+            self.hold(0, 1, Choices::PLAIN);
         }
         for (number, (model, subject)) in model.iter().zip(&subject).enumerate() {
             same("due request", &model.request, &subject.request)?;
@@ -443,7 +486,10 @@ impl Stage {
 
     fn granted(&mut self, number: usize, (model, subject): (Grant, Grant)) {
         if let Some(hold) = self.holds.get_mut(number) {
+            // What was due may be of any key: whoever has it asks for that one.
             hold.ask.digest = model.digest;
+            hold.ask.identity = identity_of(key_of(&model.digest));
+            hold.ask.id = OperationId::new(&model.digest, number as u64);
             hold.id = model.id;
             hold.fence = Some((model.fence, subject.fence));
         }

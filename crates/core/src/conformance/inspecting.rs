@@ -11,14 +11,17 @@ use crate::clock::Clock;
 use crate::record::{Answer, Record, Settled, Settlement, State};
 use crate::store::{Ask, Changed, Cursor, Filter, Force, PageAsk, Resolution, Stats};
 
-/// By key or by id, it is the same record.
+/// By key or by id, for a caller or an operator, it is the same record.
 pub async fn get_and_find_tell_the_same(trial: &Trial) {
     for state in State::ALL {
         let ask = trial.operation_in(state).await;
         let record = trial.get(&ask).await.expect("the operation is on record");
+        let shown = trial.show(record.id).await;
+        assert_eq!(shown, Some(record.clone()), "{state:?}");
         assert_eq!(trial.find(record.id).await, Some(record), "{state:?}");
     }
     assert_eq!(trial.find(trial.ask().id).await, None);
+    assert_eq!(trial.show(trial.ask().id).await, None);
 }
 
 /// Each field of a filter narrows the listing, and all of them do together.
@@ -298,7 +301,7 @@ pub async fn sweep_takes_only_what_is_over(trial: &Trial) {
         there.push(trial.operation_in(state).await);
     }
     let before = records(trial, &there).await;
-    sweep(trial).await;
+    trial.sweep().await;
     assert_eq!(records(trial, &there).await, before);
     assert_eq!(trial.get(&over).await, None);
     let next = trial.retry(&over);
@@ -331,13 +334,6 @@ pub async fn stats_count_by_state(trial: &Trial) {
 /// What room is taken is each store's own affair.
 fn without_bytes(stats: Stats) -> Stats {
     Stats { bytes: 0, ..stats }
-}
-
-async fn sweep(trial: &Trial) {
-    // Again and again: a store may sweep in steps.
-    for _ in 0..4 {
-        trial.inspect.sweep(10_000).await.expect("the store sweeps");
-    }
 }
 
 async fn records(trial: &Trial, asks: &[Ask]) -> Vec<Option<Arc<Record>>> {

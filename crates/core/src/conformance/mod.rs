@@ -28,6 +28,7 @@ mod differential;
 pub mod inspecting;
 pub mod passing;
 pub mod queueing;
+pub mod registering;
 mod script;
 pub mod settling;
 mod trial;
@@ -84,7 +85,15 @@ pub const PROMISES: &[(&str, Promise)] = promises! {
         renewal_extends_the_lease,
         renewal_revives_what_was_thought_lost,
         released_is_shown_for_one_lease,
-        reply_expires_and_then_the_key_is_forgotten;
+        reply_expires_and_then_the_key_is_forgotten,
+        retention_may_count_from_creation,
+        retention_may_count_from_the_last_replay,
+        noting_replays_is_bounded,
+        lazy_reply_is_replayed_until_swept,
+        lazy_reply_goes_before_its_key,
+        trace_is_shown_when_the_key_is_forgotten,
+        trace_gives_way_to_the_next_operation,
+        trace_is_purged_like_an_operation;
     waiting:
         waiting_ends_when_settled,
         waiting_ends_when_purged,
@@ -115,6 +124,15 @@ pub const PROMISES: &[(&str, Promise)] = promises! {
         resolve_and_resume_refuse_other_states,
         sweep_takes_only_what_is_over,
         stats_count_by_state;
+    registering:
+        documents_are_read_as_they_were_written,
+        putting_replaces,
+        adding_happens_once,
+        adding_at_once_happens_once,
+        removed_documents_are_absent,
+        documents_are_listed_in_the_order_of_their_names,
+        documents_are_paged_both_ways,
+        sheets_do_not_mix;
 };
 
 /// Puts every promise to a store of its own, or to a shared one where `make`

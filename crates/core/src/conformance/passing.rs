@@ -3,9 +3,12 @@
 
 use std::time::Duration;
 
-use super::trial::{LEASE, REMEMBER, RETENTION, Trial, completed, expect, granted, reply, terms};
-use crate::class::{AfterLoss, Terms};
+use super::trial::{
+    LEASE, REMEMBER, RETENTION, Trial, completed, done, expect, granted, reply, terms,
+};
+use crate::class::{AfterLoss, Expiry, Terms, TtlBasis};
 use crate::record::{Answer, Settled, Settlement, State};
+use crate::store::{Ask, Changed, Filter, Force, Grant, Resolution};
 
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -117,4 +120,203 @@ pub async fn reply_expires_and_then_the_key_is_forgotten(trial: &Trial) {
     let again = trial.grant(&next).await;
     assert_eq!(again.id, next.id);
     assert!(again.fence > grant.fence);
+}
+
+/// A new operation under terms of its own, run to its end.
+async fn complete(trial: &Trial, terms: Terms) -> (Ask, Grant) {
+    let ask = trial.ask_with(terms);
+    let grant = trial.grant(&ask).await;
+    assert_eq!(trial.settle(&grant, completed(201)).await, Settled::Done);
+    (ask, grant)
+}
+
+fn counted_from(ttl_basis: TtlBasis) -> Terms {
+    Terms {
+        ttl_basis,
+        ..terms(AfterLoss::Hold)
+    }
+}
+
+/// Counted from creation, the time that the run took is not added.
+pub async fn retention_may_count_from_creation(trial: &Trial) {
+    let ask = trial.ask_with(counted_from(TtlBasis::Creation));
+    let grant = trial.grant(&ask).await;
+    trial.advance(LEASE / 2);
+    assert_eq!(trial.settle(&grant, completed(201)).await, Settled::Done);
+    trial.advance(RETENTION - LEASE / 2 - MOMENT);
+    expect(&trial.claim(&trial.retry(&ask)).await, "finished");
+    trial.advance(MOMENT);
+    expect(&trial.claim(&trial.retry(&ask)).await, "expired");
+    trial.advance(REMEMBER - RETENTION - MOMENT);
+    expect(&trial.claim(&trial.retry(&ask)).await, "expired");
+    trial.advance(MOMENT);
+    trial.grant(&trial.retry(&ask)).await;
+}
+
+/// Counted from access, a reply that is asked for stays; one that is not goes.
+pub async fn retention_may_count_from_the_last_replay(trial: &Trial) {
+    let (ask, grant) = complete(trial, counted_from(TtlBasis::Access)).await;
+    for _ in 0..5 {
+        trial.advance(RETENTION - MOMENT);
+        let seen = expect(&trial.claim(&trial.retry(&ask)).await, "finished");
+        assert!(seen.answer == Some(Answer::Kept(reply(201, "done"))));
+        trial.touch(&ask).await;
+        trial.sweep().await;
+    }
+    let seen = trial.find(grant.id).await.expect("it is on record");
+    assert!(seen.answer == Some(Answer::Kept(reply(201, "done"))));
+    trial.advance(RETENTION);
+    expect(&trial.claim(&trial.retry(&ask)).await, "expired");
+    trial.touch(&ask).await;
+    trial.advance(REMEMBER - RETENTION - MOMENT);
+    expect(&trial.claim(&trial.retry(&ask)).await, "expired");
+    trial.advance(MOMENT);
+    trial.grant(&trial.retry(&ask)).await;
+}
+
+/// Not every replay is a write, and of other classes none is.
+pub async fn noting_replays_is_bounded(trial: &Trial) {
+    let (ask, _) = complete(trial, counted_from(TtlBasis::Access)).await;
+    let noted = async |after: Duration| {
+        trial.advance(after);
+        trial.touch(&ask).await;
+        let record = trial.get(&ask).await.expect("it is on record");
+        record.expires_at()
+    };
+    let first = noted(RETENTION / 10 - MOMENT).await;
+    let second = noted(MOMENT).await;
+    assert!(second > first);
+    assert_eq!(noted(RETENTION / 10 - MOMENT).await, second);
+    assert!(noted(MOMENT).await > second);
+    for basis in [TtlBasis::Completion, TtlBasis::Creation] {
+        let (ask, _) = complete(trial, counted_from(basis)).await;
+        let before = trial.get(&ask).await;
+        trial.advance(RETENTION / 2);
+        trial.touch(&ask).await;
+        assert_eq!(trial.get(&ask).await, before, "{basis:?}");
+    }
+    trial.touch(&trial.ask()).await;
+}
+
+fn lazy() -> Terms {
+    Terms {
+        expiry: Expiry::Lazy,
+        ..terms(AfterLoss::Hold)
+    }
+}
+
+/// Lazy expiry leaves a reply until somebody sweeps: long after its time it is
+/// replayed, and its key taken.
+pub async fn lazy_reply_is_replayed_until_swept(trial: &Trial) {
+    let (ask, grant) = complete(trial, lazy()).await;
+    trial.advance(REMEMBER * 10);
+    let seen = expect(&trial.claim(&trial.retry(&ask)).await, "finished");
+    assert!(seen.answer == Some(Answer::Kept(reply(201, "done"))));
+    let other = trial.claim(&trial.other_request(&ask)).await;
+    assert!(matches!(other, crate::store::Claim::Mismatch), "{other:?}");
+    assert_eq!(trial.find(grant.id).await, Some(seen.clone()));
+    assert_eq!(trial.get(&ask).await, Some(seen));
+    assert_eq!(listed(trial, &ask).await, [State::Completed]);
+    trial.sweep().await;
+    assert_eq!(trial.get(&ask).await, None);
+    assert_eq!(trial.find(grant.id).await, None);
+    assert_eq!(trial.show(grant.id).await, None);
+    assert_eq!(listed(trial, &ask).await, []);
+    let next = trial.retry(&ask);
+    assert_eq!(trial.grant(&next).await.id, next.id);
+}
+
+/// Sweeping takes a lazy reply when its retention is over, and leaves the key
+/// as long as it is to be remembered.
+pub async fn lazy_reply_goes_before_its_key(trial: &Trial) {
+    let (ask, _) = complete(trial, lazy()).await;
+    trial.sweep().await;
+    expect(&trial.claim(&trial.retry(&ask)).await, "finished");
+    trial.advance(REMEMBER - LEASE);
+    expect(&trial.claim(&trial.retry(&ask)).await, "finished");
+    trial.sweep().await;
+    let seen = expect(&trial.claim(&trial.retry(&ask)).await, "expired");
+    assert_eq!(seen.answer, Some(Answer::Gone { status: 201 }));
+    assert_eq!(trial.state(&ask).await, Some(State::Expired));
+    assert_eq!(listed(trial, &ask).await, [State::Expired]);
+    trial.advance(REMEMBER);
+    expect(&trial.claim(&trial.retry(&ask)).await, "expired");
+    trial.sweep().await;
+    trial.grant(&trial.retry(&ask)).await;
+}
+
+/// How long traces on trial are kept.
+const TRACE: Duration = Duration::from_secs(5 * 60 * 60);
+
+fn traced() -> Terms {
+    Terms {
+        keep_expired: TRACE,
+        ..terms(AfterLoss::Hold)
+    }
+}
+
+/// When its key is forgotten, an operation leaves a trace to operators alone:
+/// the state, and not the reply.
+pub async fn trace_is_shown_when_the_key_is_forgotten(trial: &Trial) {
+    // A trace needs a moment at which the key is forgotten, so it makes expiry strict.
+    for expiry in [Expiry::Strict, Expiry::Lazy] {
+        let (ask, grant) = complete(trial, Terms { expiry, ..traced() }).await;
+        trial.advance(REMEMBER);
+        for _ in 0..2 {
+            assert_eq!(trial.get(&ask).await, None);
+            assert_eq!(trial.find(grant.id).await, None);
+            let trace = trial.show(grant.id).await.expect("its trace is shown");
+            assert_eq!(trace.state, State::Expired);
+            assert_eq!(trace.answer, Some(Answer::Gone { status: 201 }));
+            assert_eq!(listed(trial, &ask).await, [State::Expired]);
+            trial.sweep().await;
+            trial.advance(TRACE / 2 - MOMENT);
+        }
+        trial.advance(2 * MOMENT);
+        assert_eq!(trial.show(grant.id).await, None);
+        assert_eq!(listed(trial, &ask).await, []);
+        assert_eq!(trial.settle(&grant, completed(201)).await, Settled::Stale);
+    }
+}
+
+/// A key that left a trace is free, and what runs under it next takes the
+/// place of the trace.
+pub async fn trace_gives_way_to_the_next_operation(trial: &Trial) {
+    let (ask, grant) = complete(trial, traced()).await;
+    trial.advance(REMEMBER);
+    let next = trial.other_request(&ask);
+    let again = trial.grant(&next).await;
+    assert_eq!(again.id, next.id);
+    assert!(again.fence > grant.fence);
+    assert_eq!(trial.show(grant.id).await, None);
+    assert_eq!(listed(trial, &ask).await, [State::Running]);
+    assert_eq!(trial.settle(&grant, completed(201)).await, Settled::Stale);
+    assert_eq!(trial.settle(&again, completed(200)).await, Settled::Done);
+    assert_eq!(listed(trial, &ask).await, [State::Completed]);
+}
+
+/// A trace can be purged, and nothing else be done to it.
+pub async fn trace_is_purged_like_an_operation(trial: &Trial) {
+    let (ask, grant) = complete(trial, traced()).await;
+    trial.advance(REMEMBER);
+    let refused = Changed::Refused(State::Expired);
+    let resumed = trial.inspect.resume(grant.id).await;
+    assert_eq!(resumed.expect("the store answers"), refused);
+    let resolved = trial.inspect.resolve(grant.id, Resolution::NotRun).await;
+    assert_eq!(resolved.expect("the store answers"), refused);
+    done(trial.inspect.purge(grant.id, Force::No).await);
+    assert_eq!(trial.show(grant.id).await, None);
+    assert_eq!(listed(trial, &ask).await, []);
+    let again = trial.inspect.purge(grant.id, Force::No).await;
+    assert_eq!(again.expect("the store answers"), Changed::Absent);
+}
+
+/// The states of all that is listed of the operation's own tenant.
+async fn listed(trial: &Trial, ask: &Ask) -> Vec<State> {
+    let filter = Filter {
+        tenant: Some(ask.identity.caller.tenant().to_owned()),
+        ..Filter::default()
+    };
+    let records = trial.list(&filter).await;
+    records.iter().map(|record| record.state).collect()
 }

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use proptest::strategy::Union;
 use proptest_state_machine::ReferenceStateMachine;
 
-use super::trial::{LEASE, REMEMBER, RETENTION, identity, reply};
-use crate::class::AfterLoss;
+use super::trial::{LEASE, REMEMBER, RETENTION, identity, reply, terms};
+use crate::class::{AfterLoss, Expiry, Terms, TtlBasis};
 use crate::clock::Timestamp;
 use crate::identity::Identity;
 use crate::record::{Answer, Settlement, State};
@@ -38,7 +38,7 @@ pub(super) enum Step {
     Claim {
         key: usize,
         request: u8,
-        after_loss: AfterLoss,
+        choices: Choices,
     },
     ClaimAgain {
         hold: usize,
@@ -56,10 +56,16 @@ pub(super) enum Step {
     Find {
         hold: usize,
     },
+    Show {
+        hold: usize,
+    },
+    Touch {
+        key: usize,
+    },
     Enqueue {
         key: usize,
         request: u8,
-        after_loss: AfterLoss,
+        choices: Choices,
         delay: Duration,
     },
     EnqueueAgain {
@@ -113,8 +119,39 @@ impl Step {
             | Self::Renew { hold }
             | Self::Settle { hold, .. }
             | Self::Find { hold }
+            | Self::Show { hold }
             | Self::EnqueueAgain { hold, .. } => Some(*hold),
             _ => None,
+        }
+    }
+}
+
+/// What an ask chooses about time and doubt.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choices {
+    after_loss: AfterLoss,
+    ttl_basis: TtlBasis,
+    expiry: Expiry,
+    keep_expired: Duration,
+}
+
+impl Choices {
+    /// Nothing out of the ordinary.
+    pub(super) const PLAIN: Self = Self {
+        after_loss: AfterLoss::Hold,
+        ttl_basis: TtlBasis::Completion,
+        expiry: Expiry::Strict,
+        keep_expired: Duration::ZERO,
+    };
+
+    /// The terms of an ask with this lease.
+    pub(super) fn terms(self, lease: Duration) -> Terms {
+        Terms {
+            lease,
+            ttl_basis: self.ttl_basis,
+            expiry: self.expiry,
+            keep_expired: self.keep_expired,
+            ..terms(self.after_loss)
         }
     }
 }
@@ -242,18 +279,17 @@ impl ReferenceStateMachine for Script {
 
 /// What anybody can do.
 fn anybody() -> BoxedStrategy<Step> {
-    let claim =
-        (key(), request(), after_loss()).prop_map(|(key, request, after_loss)| Step::Claim {
-            key,
-            request,
-            after_loss,
-        });
+    let claim = (key(), request(), choices()).prop_map(|(key, request, choices)| Step::Claim {
+        key,
+        request,
+        choices,
+    });
     let enqueue =
-        (key(), request(), after_loss(), delay()).prop_map(|(key, request, after_loss, delay)| {
+        (key(), request(), choices(), delay()).prop_map(|(key, request, choices, delay)| {
             Step::Enqueue {
                 key,
                 request,
-                after_loss,
+                choices,
                 delay,
             }
         });
@@ -284,6 +320,7 @@ fn anybody() -> BoxedStrategy<Step> {
                 .boxed(),
         ),
         (2, key().prop_map(|key| Step::Resume { key }).boxed()),
+        (3, key().prop_map(|key| Step::Touch { key }).boxed()),
         (
             1,
             (1..100_usize)
@@ -306,6 +343,7 @@ fn holder(holds: usize) -> BoxedStrategy<Step> {
         2 => hold().prop_map(|hold| Step::ClaimAgain { hold }),
         1 => hold().prop_map(|hold| Step::Withdraw { hold }),
         1 => hold().prop_map(|hold| Step::Find { hold }),
+        1 => hold().prop_map(|hold| Step::Show { hold }),
         1 => (hold(), delay()).prop_map(|(hold, delay)| Step::EnqueueAgain { hold, delay }),
     ]
     .boxed()
@@ -320,8 +358,23 @@ fn request() -> impl Strategy<Value = u8> {
     prop_oneof![4 => Just(1), 1 => Just(2)]
 }
 
-fn after_loss() -> impl Strategy<Value = AfterLoss> {
-    prop_oneof![Just(AfterLoss::Hold), Just(AfterLoss::Free)]
+fn choices() -> impl Strategy<Value = Choices> {
+    (
+        prop_oneof![Just(AfterLoss::Hold), Just(AfterLoss::Free)],
+        prop_oneof![
+            3 => Just(TtlBasis::Completion),
+            2 => Just(TtlBasis::Creation),
+            3 => Just(TtlBasis::Access),
+        ],
+        prop_oneof![3 => Just(Expiry::Strict), 1 => Just(Expiry::Lazy)],
+        prop_oneof![3 => Just(Duration::ZERO), 1 => Just(RETENTION), 1 => Just(REMEMBER * 3)],
+    )
+        .prop_map(|(after_loss, ttl_basis, expiry, keep_expired)| Choices {
+            after_loss,
+            ttl_basis,
+            expiry,
+            keep_expired,
+        })
 }
 
 fn delay() -> impl Strategy<Value = Duration> {
@@ -334,6 +387,7 @@ fn span() -> impl Strategy<Value = Duration> {
         4 => Just(LEASE / 6),
         3 => Just(LEASE / 2),
         4 => Just(LEASE),
+        1 => Just(RETENTION / 10),
         1 => Just(RETENTION - LEASE),
         1 => Just(RETENTION),
         1 => Just(REMEMBER - RETENTION),

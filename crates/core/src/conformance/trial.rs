@@ -8,15 +8,15 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::caller::{Caller, Subject, SubjectKind};
-use crate::class::{AfterLoss, Terms};
+use crate::class::{AfterLoss, Expiry, Terms, TtlBasis};
 use crate::clock::ManualClock;
 use crate::fingerprint::{Algorithm, Fingerprint};
-use crate::identity::{Endpoint, Identity, OperationId};
+use crate::identity::{Endpoint, Identity, KeySpace, OperationId};
 use crate::key::Key;
 use crate::record::{Answer, Attempt, Record, Reply, Settled, Settlement, State};
 use crate::store::{
     Ask, Changed, Claim, Due, Enqueued, Filter, Force, Grant, Inspect, PAGE_MAX, PageAsk, Queue,
-    Stats, Store,
+    Registry, Stats, Store,
 };
 
 /// The lease of every operation on trial.
@@ -35,6 +35,8 @@ pub struct Trial {
     pub queue: Arc<dyn Queue>,
     /// Its operator's side.
     pub inspect: Arc<dyn Inspect>,
+    /// Its documents.
+    pub registry: Arc<dyn Registry>,
     /// The clock that the store judges by.
     pub clock: Arc<ManualClock>,
     /// Numbers for keys, attempts and ids that nobody used before.
@@ -45,11 +47,15 @@ pub struct Trial {
 
 impl Trial {
     /// Puts a store that judges by `clock` on trial.
-    pub fn new<S: Store + Queue + Inspect>(store: Arc<S>, clock: Arc<ManualClock>) -> Self {
+    pub fn new<S>(store: Arc<S>, clock: Arc<ManualClock>) -> Self
+    where
+        S: Store + Queue + Inspect + Registry,
+    {
         Self {
             store: store.clone(),
             queue: store.clone(),
-            inspect: store,
+            inspect: store.clone(),
+            registry: store,
             clock,
             drawn: Arc::default(),
             held: None,
@@ -113,7 +119,7 @@ impl Trial {
     }
 
     /// A number that was not drawn before.
-    fn draw(&self) -> u64 {
+    pub(super) fn draw(&self) -> u64 {
         self.drawn.fetch_add(1, Ordering::Relaxed) + 1
     }
 
@@ -144,6 +150,23 @@ impl Trial {
     pub(super) async fn get(&self, ask: &Ask) -> Option<Arc<Record>> {
         let record = self.store.get(&ask.digest).await;
         record.expect("the store gives a record")
+    }
+
+    pub(super) async fn touch(&self, ask: &Ask) {
+        let touched = self.store.touch(&ask.digest).await;
+        touched.expect("the store notes a replay");
+    }
+
+    pub(super) async fn show(&self, id: OperationId) -> Option<Arc<Record>> {
+        let record = self.inspect.show(id).await;
+        record.expect("the store shows a record")
+    }
+
+    /// Sweeps all there is to sweep; again and again, as a store may do it in steps.
+    pub(super) async fn sweep(&self) {
+        for _ in 0..4 {
+            self.inspect.sweep(10_000).await.expect("the store sweeps");
+        }
     }
 
     pub(super) async fn find(&self, id: OperationId) -> Option<Arc<Record>> {
@@ -247,6 +270,9 @@ pub(super) fn terms(after_loss: AfterLoss) -> Terms {
         retention: RETENTION,
         remember: REMEMBER,
         after_loss,
+        ttl_basis: TtlBasis::Completion,
+        expiry: Expiry::Strict,
+        keep_expired: Duration::ZERO,
     }
 }
 
@@ -256,6 +282,7 @@ pub(super) fn identity(tenant: &str, project: &str, endpoint: &str, key: &str) -
         caller: Caller::trusted(tenant, project, subject).expect("a good caller"),
         endpoint: Endpoint::new(endpoint),
         key: Key::parse(key).expect("a good key"),
+        space: KeySpace::Endpoint,
     }
 }
 

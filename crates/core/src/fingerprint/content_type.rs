@@ -1,6 +1,6 @@
 //! The `Content-Type` as far as it is compared: the media type in lower case
-//! and the parameters in the order of their names. The boundary is drawn anew
-//! for every request, so it is set apart.
+//! and the parameters in the order of their names, a charset in lower case. The
+//! boundary is drawn anew for every request, so it is set apart.
 //!
 //! Lenient on purpose: a malformed type is still compared, and chooses nothing.
 
@@ -29,8 +29,12 @@ impl ContentType {
         let mut parameters = Vec::new();
         let mut boundary = None;
         while !rest.is_empty() {
-            let (name, value, after) = parameter(rest);
+            let (name, mut value, after) = parameter(rest);
             rest = after;
+            if name == b"charset" {
+                // RFC 9110, 8.3.2.
+                value.make_ascii_lowercase();
+            }
             if name == b"boundary" {
                 boundary = boundary.or(Some(value));
             } else if !name.is_empty() {
@@ -146,9 +150,11 @@ mod tests {
         "application/x-www-form-urlencoded; charset=UTF-8",
         "application/x-www-form-urlencoded",
         Media::Form,
-        "charset=UTF-8",
+        "charset=utf-8",
         None
     )]
+    #[case::charset_in_quotes("a/b; Charset=\"UTF-8\"", "a/b", Media::Other, "charset=utf-8", None)]
+    #[case::case_of_another_value("a/b; profile=A", "a/b", Media::Other, "profile=A", None)]
     #[case::order("text/plain; B=2 ;a=1", "text/plain", Media::Other, "a=1 b=2", None)]
     #[case::quotes(
         "text/plain; a=\"x;\\\"y\" ; b=2",

@@ -24,7 +24,8 @@ fn pair(text: &[u8]) -> Pair {
     }
 }
 
-fn decode(text: &[u8]) -> Vec<u8> {
+/// Undoes plus signs and percent escapes.
+pub(super) fn decode(text: &[u8]) -> Vec<u8> {
     let spaced: Vec<u8> = text
         .iter()
         .map(|byte| if *byte == b'+' { b' ' } else { *byte })

@@ -1,7 +1,7 @@
-//! JSON in the canonical form of RFC 8785, with one exception: integers are
-//! written by their literal digits, so that two large amounts that round to
-//! the same double stay two amounts. Up to 2^53 that is what the RFC says
-//! anyway.
+//! JSON in the canonical form of RFC 8785, with one exception: a number that
+//! is not exactly what its double is printed as keeps all its digits, so that
+//! two amounts that round to the same double stay two amounts. Integers keep
+//! theirs always; up to 2^53 that is what the RFC says anyway.
 //!
 //! One pass writes the canonical text while it reads: most tokens are copied,
 //! members are put in order when their object closes, and no tree is built.
@@ -18,11 +18,12 @@ pub const DEPTH_MAX: usize = 128;
 /// The canonical form of a JSON text: members ordered by the UTF-16 code units
 /// of their names, no white space, numbers as ECMAScript prints them (`1.0`,
 /// `1e0` and `1` are one, `-0` is `0`), except that integer literals keep all
-/// their digits however many they are.
+/// their digits however many they are, and so does every number whose value is
+/// not exactly the one that would be printed.
 ///
 /// `None` for what has no such form: text that is not JSON or not UTF-8, lone
 /// surrogates, a name that occurs twice in an object (after unescaping), a
-/// fraction or exponent beyond the range of a double, or nesting beyond
+/// fraction or exponent too large for a double, or nesting beyond
 /// [`DEPTH_MAX`].
 ///
 /// ```
@@ -199,8 +200,13 @@ impl<'a> Pass<'a> {
             .ok()
             .filter(|double: &f64| double.is_finite())?;
         let mut buffer = ryu_js::Buffer::new();
-        self.out
-            .extend_from_slice(buffer.format_finite(double).as_bytes());
+        let printed = buffer.format_finite(double);
+        let exact = Decimal::parse(token)?;
+        if Decimal::parse(printed)? == exact {
+            self.out.extend_from_slice(printed.as_bytes());
+        } else {
+            exact.write(&mut self.out);
+        }
         Some(())
     }
 
@@ -257,6 +263,197 @@ impl<'a> Pass<'a> {
     }
 }
 
+/// A number by its exact value: `digits` × 10^`exponent`, without zeros at
+/// either end of the digits. Zero has no digits.
+#[derive(Debug, PartialEq, Eq)]
+struct Decimal {
+    is_negative: bool,
+    digits: Vec<u8>,
+    exponent: i64,
+}
+
+impl Decimal {
+    /// Reads what the grammar of JSON allows; `None` where the exponent is
+    /// beyond all measure.
+    fn parse(token: &str) -> Option<Self> {
+        let (is_negative, token) = match token.strip_prefix('-') {
+            Some(rest) => (true, rest),
+            None => (false, token),
+        };
+        let (mantissa, exponent) = token.split_once(['e', 'E']).unwrap_or((token, "0"));
+        let (integer, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        let all = [integer.as_bytes(), fraction.as_bytes()].concat();
+        let leading = all.iter().take_while(|digit| **digit == b'0').count();
+        let trailing = all.iter().rev().take_while(|digit| **digit == b'0').count();
+        if leading == all.len() {
+            return Some(Self {
+                is_negative: false,
+                digits: Vec::new(),
+                exponent: 0,
+            });
+        }
+        let exponent: i64 = exponent.parse().ok()?;
+        let moved = i64::try_from(fraction.len()).ok()? - i64::try_from(trailing).ok()?;
+        Some(Self {
+            is_negative,
+            digits: all[leading..all.len() - trailing].to_vec(),
+            exponent: exponent.checked_sub(moved)?,
+        })
+    }
+
+    /// Writes all digits: an integer as one is written, all else in one form
+    /// that no double is printed in.
+    fn write(&self, out: &mut Vec<u8>) {
+        if self.is_negative {
+            out.push(b'-');
+        }
+        out.extend_from_slice(&self.digits);
+        match usize::try_from(self.exponent) {
+            // Finite as a double, so the zeros are a few hundred at most.
+            Ok(zeros) => out.resize(out.len() + zeros, b'0'),
+            Err(_) => out.extend_from_slice(format!("e{}", self.exponent).as_bytes()),
+        }
+    }
+}
+
+/// What lies at a place in a canonical text.
+pub(super) fn value_at<'a>(text: &'a [u8], place: &[String]) -> Option<&'a [u8]> {
+    let Some((token, deeper)) = place.split_first() else {
+        return Some(text);
+    };
+    let mut found = None;
+    each_child(text, |name, child, _| {
+        if name.is(token) {
+            found = Some(child);
+        }
+    });
+    value_at(found?, deeper)
+}
+
+/// A canonical text without what lies at these places.
+pub(super) fn without(text: &[u8], places: &[&[String]]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    write_without(&mut out, text, places);
+    out
+}
+
+fn write_without(out: &mut Vec<u8>, text: &[u8], places: &[&[String]]) {
+    let (Some(open), Some(close)) = (text.first(), text.last()) else {
+        return;
+    };
+    if places.is_empty() || !matches!(open, b'{' | b'[') {
+        out.extend_from_slice(text);
+        return;
+    }
+    out.push(*open);
+    let start = out.len();
+    each_child(text, |name, child, label| {
+        // The places that lie within this child, from here on.
+        let within: Vec<_> = places
+            .iter()
+            .filter_map(|place| place.split_first())
+            .filter(|(token, _)| name.is(token))
+            .map(|(_, deeper)| deeper)
+            .collect();
+        if within.iter().any(|deeper| deeper.is_empty()) {
+            return;
+        }
+        if out.len() > start {
+            out.push(b',');
+        }
+        out.extend_from_slice(label);
+        write_without(out, child, &within);
+    });
+    out.push(*close);
+}
+
+/// What a child is called.
+enum Name<'a> {
+    /// The member of an object, as it is written, in quotes.
+    Member(&'a [u8]),
+    /// The element of an array.
+    Element(usize),
+}
+
+impl Name<'_> {
+    fn is(&self, token: &str) -> bool {
+        match self {
+            Self::Element(number) => *token == number.to_string(),
+            Self::Member(quoted) if quoted.contains(&b'\\') => {
+                serde_json::from_slice::<String>(quoted).is_ok_and(|name| name == token)
+            }
+            Self::Member(quoted) => quoted.get(1..quoted.len() - 1) == Some(token.as_bytes()),
+        }
+    }
+}
+
+/// Goes through the members or elements of a canonical text: their names,
+/// their values, and what stands before the value, the name and its colon.
+fn each_child<'a>(text: &'a [u8], mut see: impl FnMut(Name<'_>, &'a [u8], &'a [u8])) {
+    let is_object = match text.first() {
+        Some(b'{') => true,
+        Some(b'[') => false,
+        _ => return,
+    };
+    let mut at = 1;
+    let mut number = 0;
+    while at + 1 < text.len() {
+        let start = at;
+        if is_object {
+            at += value_length(&text[at..]);
+        }
+        let name = &text[start..at];
+        // The colon.
+        at += usize::from(is_object);
+        let label = &text[start..at];
+        let length = value_length(&text[at..]);
+        let child = &text[at..at + length];
+        if is_object {
+            see(Name::Member(name), child, label);
+        } else {
+            see(Name::Element(number), child, label);
+        }
+        // The comma, or the bracket at the end.
+        at += length + 1;
+        number += 1;
+    }
+}
+
+/// How long the value is with which a canonical text begins.
+fn value_length(text: &[u8]) -> usize {
+    let mut depth = 0_usize;
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        match byte {
+            b'"' => at += string_length(&text[at..]),
+            b'{' | b'[' => {
+                depth += 1;
+                at += 1;
+            }
+            b'}' | b']' | b',' | b':' if depth == 0 => return at,
+            b'}' | b']' => {
+                depth -= 1;
+                at += 1;
+            }
+            _ => at += 1,
+        }
+    }
+    at
+}
+
+/// How long the string is with which a text begins, with its quotes.
+fn string_length(text: &[u8]) -> usize {
+    let mut at = 1;
+    loop {
+        match text.get(at) {
+            Some(b'"') => return at + 1,
+            Some(b'\\') => at += 2,
+            Some(_) => at += 1,
+            None => return text.len(),
+        }
+    }
+}
+
 /// The order of UTF-16, which puts the astral planes before U+E000.
 fn by_code_units(a: &str, b: &str) -> Ordering {
     if a.is_ascii() && b.is_ascii() {
@@ -278,12 +475,12 @@ mod tests {
     }
 
     #[rstest]
-    // RFC 8785, 3.2.2 and 3.2.3.
+    // RFC 8785, 3.2.2 and 3.2.3, but for the first number, which no double holds.
     #[case::rfc_primitives(
         r#"{"numbers": [333333333.33333329, 1E30, 4.50, 2e-3, 0.000000000000000000000000001],
             "string": "\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/",
             "literals": [null, true, false]}"#,
-        r#"{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],"string":"€$\u000f\nA'B\"\\\\\"/"}"#
+        r#"{"literals":[null,true,false],"numbers":[33333333333333329e-8,1e+30,4.5,0.002,1e-27],"string":"€$\u000f\nA'B\"\\\\\"/"}"#
     )]
     #[case::rfc_order(
         r#"{"\u20ac":"Euro Sign","\r":"Carriage Return","\ufb33":"Hebrew Letter Dalet With Dagesh",
@@ -313,12 +510,22 @@ mod tests {
     #[case::large(&["9007199254740993"], "9007199254740993")]
     #[case::large_negative(&["-9007199254740993"], "-9007199254740993")]
     #[case::beyond_64_bits(&["18446744073709551617"], "18446744073709551617")]
-    #[case::double_beyond(&["9007199254740993.0", "9007199254740992.5"], "9007199254740992")]
+    #[case::beyond_in_a_fraction(&["9007199254740993.0", "90071992547409930e-1"], "9007199254740993")]
+    #[case::beyond_with_a_half(&["9007199254740992.5", "90071992547409925e-1"], "90071992547409925e-1")]
+    #[case::negative_beyond(&["-9007199254740993.0"], "-9007199254740993")]
+    #[case::more_digits_than_a_double(&["0.1000000000000000055511151231257827"], "1000000000000000055511151231257827e-34")]
+    #[case::a_tenth(&["0.1", "0.10", "1e-1", "100E-3"], "0.1")]
+    #[case::a_price(&["19.99", "1.999e1", "19.9900"], "19.99")]
+    #[case::large_exact_double(&["1.5e300", "15e299"], "1.5e+300")]
+    #[case::large_inexact_double(&["1.23456789012345678901e25"], "12345678901234567890100000")]
     #[case::exponent(&["1e21", "1000e18"], "1e+21")]
     #[case::digits_of_an_integer_stay(&["1000000000000000000000"], "1000000000000000000000")]
-    #[case::smallest(&["5e-324", "4.9e-324"], "5e-324")]
+    #[case::smallest(&["5e-324", "50e-325"], "5e-324")]
+    #[case::next_to_the_smallest(&["4.9e-324", "49e-325"], "49e-325")]
     #[case::largest(&["1.7976931348623157e308"], "1.7976931348623157e+308")]
-    #[case::underflow(&["1e-400", "-1e-400"], "0")]
+    #[case::underflow(&["1e-400", "0.1e-399"], "1e-400")]
+    #[case::negative_underflow(&["-1e-400"], "-1e-400")]
+    #[case::zero_of_any_exponent(&["0e99999999999999999999", "-0.00e-99999999999999999999"], "0")]
     fn numbers(#[case] texts: &[&str], #[case] want: &str) {
         for text in texts {
             assert_eq!(canonical(text).as_deref(), Some(want), "{text}");
@@ -359,6 +566,7 @@ mod tests {
     #[case::hexadecimal("0x10")]
     #[case::not_a_number("NaN")]
     #[case::infinite("1e400")]
+    #[case::exponent_beyond_measure("1e-99999999999999999999")]
     #[case::comment("1 // one")]
     #[case::byte_order_mark("\u{feff}1")]
     #[case::other_space("\u{a0}1")]
@@ -436,6 +644,20 @@ mod tests {
             prop_assume!(a != b);
             prop_assert_ne!(canonical(&a), canonical(&b));
             prop_assert_ne!(canonical(&a), canonical(&format!("\"{a}\"")));
+        }
+
+        /// However they are written, numbers meet only if their values do.
+        #[test]
+        fn numbers_meet_only_where_their_values_do(
+            (a, shift) in ("[1-9][0-9]{0,24}", -30_i64..30),
+            near in -2_i128..=2,
+            zeros in 0_usize..4,
+        ) {
+            let digits: i128 = a.parse().expect("a number");
+            prop_assume!(digits + near > 0);
+            let one = format!("{digits}e{shift}");
+            let other = format!("{}{}e{}", digits + near, "0".repeat(zeros), shift - zeros as i64);
+            prop_assert_eq!(canonical(&one) == canonical(&other), near == 0, "{} {}", one, other);
         }
 
         #[test]

@@ -6,6 +6,7 @@
 //! repeats itself; what cannot be read that way counts byte for byte. Every
 //! part enters the digest behind its length, all of the body does, and the
 //! algorithm's name is stored with the digest, so that it can change one day.
+//! A route may compare less, or more: see [`Selection`].
 //!
 //! Short bodies can be guessed from a bare hash, so a gateway that has a
 //! secret keys its fingerprints with it.
@@ -14,6 +15,7 @@ mod content_type;
 mod form;
 mod json;
 mod multipart;
+mod selection;
 
 use std::fmt;
 
@@ -23,6 +25,8 @@ use subtle::ConstantTimeEq;
 
 use content_type::{ContentType, Media};
 pub use json::{DEPTH_MAX, canonical_json};
+use selection::Chosen;
+pub use selection::{PART_BYTES_MAX, Part, PartError, Pointer, Selection};
 
 /// Separates these digests from all others made with SHA-256 or the secret.
 const DOMAIN: &[u8] = b"onceward.fingerprint.1";
@@ -100,6 +104,14 @@ pub struct Asked<'a> {
     pub body: &'a [u8],
     /// The headers that tell clients apart where callers are not known.
     pub credentials: &'a [(&'a str, &'a [u8])],
+    /// What the key's space took out of the identity:
+    /// [`Identity::place`](crate::identity::Identity::place).
+    pub place: &'a [&'a str],
+    /// Which parts of the request are compared.
+    pub selection: &'a Selection,
+    /// The lines of the headers that the selection names, in their order; of
+    /// others nothing counts.
+    pub headers: &'a [(&'a str, &'a [u8])],
 }
 
 /// Makes fingerprints.
@@ -126,14 +138,17 @@ impl Fingerprinter {
     /// The fingerprint of a request. Any bytes have one.
     pub fn fingerprint(&self, asked: &Asked<'_>) -> Fingerprint {
         let content_type = asked.content_type.map(ContentType::parse);
-        let content = Content::read(content_type.as_ref(), asked.body);
+        let content = Content::read(content_type.as_ref(), asked.body, asked.selection);
         let algorithm = content.algorithm();
 
         let mut hash = self.0.clone();
+        if !asked.place.is_empty() || !asked.selection.is_everything() {
+            hash_choice(&mut hash, asked);
+        }
         hash.part(algorithm.as_str().as_bytes());
         hash.part(asked.method.as_bytes());
         hash.part(asked.path.as_bytes());
-        hash.list(&sorted_query(asked.query), |hash, pair| {
+        hash.list(&asked.selection.of_query(asked.query), |hash, pair| {
             hash.part(pair.as_bytes());
         });
         hash.list(content_type.as_slice(), |hash, content_type| {
@@ -180,6 +195,30 @@ impl fmt::Debug for Fingerprinter {
     }
 }
 
+/// What a route chose besides the request itself. It comes before all else
+/// and begins with what is no algorithm's name, so that a digest with a choice
+/// never meets one without.
+fn hash_choice(hash: &mut Hash, asked: &Asked<'_>) {
+    let selection = asked.selection;
+    hash.part(b"chosen");
+    hash.list(asked.place, |hash, part| hash.part(part.as_bytes()));
+    for parts in [&selection.ignore, &selection.include] {
+        let parts = Selection::written(parts);
+        hash.list(&parts, |hash, part| hash.part(part.as_bytes()));
+    }
+    let mut names: Vec<_> = selection.headers().collect();
+    names.sort_unstable();
+    names.dedup();
+    hash.list(&names, |hash, name| {
+        let lines = asked
+            .headers
+            .iter()
+            .filter(|(line, _)| line.eq_ignore_ascii_case(name));
+        let lines: Vec<_> = lines.map(|(_, value)| *value).collect();
+        hash.list(&lines, |hash, line| hash.part(line));
+    });
+}
+
 /// By name; a repeated name keeps the order of its values, which may matter.
 fn sorted_query(query: Option<&str>) -> Vec<&str> {
     let mut pairs: Vec<_> = query
@@ -193,22 +232,22 @@ fn sorted_query(query: Option<&str>) -> Vec<&str> {
     pairs
 }
 
-/// A body, read as what it is.
+/// A body, read as what it is, as far as it is compared.
 enum Content<'a> {
-    Json(Vec<u8>),
+    Json(Chosen),
     Form(Vec<form::Pair>),
     Multipart(Vec<multipart::Part<'a>>),
     Raw(&'a [u8]),
 }
 
 impl<'a> Content<'a> {
-    fn read(content_type: Option<&ContentType>, body: &'a [u8]) -> Self {
+    fn read(content_type: Option<&ContentType>, body: &'a [u8], selection: &Selection) -> Self {
         let Some(content_type) = content_type else {
             return Self::Raw(body);
         };
         let read = match content_type.media() {
-            Media::Json => canonical_json(body).map(Self::Json),
-            Media::Form => Some(Self::Form(form::pairs(body))),
+            Media::Json => canonical_json(body).map(|text| Self::Json(selection.of_json(text))),
+            Media::Form => Some(Self::Form(selection.of_form(form::pairs(body)))),
             Media::Multipart => content_type
                 .boundary()
                 .and_then(|boundary| multipart::parts(body, boundary))
@@ -229,7 +268,10 @@ impl<'a> Content<'a> {
 
     fn hash_into(&self, hash: &mut Hash) {
         match self {
-            Self::Json(text) => hash.part(text),
+            Self::Json(Chosen::All(text)) => hash.part(text),
+            Self::Json(Chosen::Some(values)) => hash.list(values, |hash, value| {
+                hash.list(value.as_slice(), |hash, value| hash.part(value));
+            }),
             Self::Raw(bytes) => hash.part(bytes),
             Self::Form(pairs) => hash.list(pairs, |hash, (name, value)| {
                 hash.part(name);
@@ -297,6 +339,9 @@ mod tests {
         content_type: Some(b"application/json"),
         body: br#"{"amount":100,"currency":"EUR"}"#,
         credentials: &[("authorization", b"Bearer 1")],
+        place: &[],
+        selection: Selection::EVERYTHING,
+        headers: &[],
     };
 
     fn json(body: &str) -> Asked<'_> {
@@ -348,9 +393,137 @@ mod tests {
     #[case::duplicate_names(r#"{"a":1,"a":2}"#, r#"{"a":2,"a":1}"#)]
     #[case::not_json("{", "{ ")]
     #[case::large_integers(r#"{"a":9007199254740993}"#, r#"{"a":9007199254740992}"#)]
+    #[case::large_integers_in_fractions(
+        r#"{"a":9007199254740993.0}"#,
+        r#"{"a":9007199254740992.0}"#
+    )]
+    #[case::fractions_of_one_double(r#"{"a":0.1}"#, r#"{"a":0.10000000000000001}"#)]
     #[case::large_integer_as_text(r#"{"a":9007199254740993}"#, r#"{"a":"9007199254740993"}"#)]
     fn bodies_that_must_not_meet(#[case] a: &str, #[case] b: &str) {
         assert_ne!(of(&json(a)), of(&json(b)));
+    }
+
+    #[test]
+    fn charset_is_compared_without_case() {
+        let typed = |content_type: &'static str| {
+            of(&Asked {
+                content_type: Some(content_type.as_bytes()),
+                ..PAYMENT
+            })
+        };
+        let lower = typed("application/json; charset=utf-8");
+        assert_eq!(typed("application/json;charset=UTF-8"), lower);
+        assert_eq!(typed("application/json; Charset=\"Utf-8\""), lower);
+        assert_ne!(typed("application/json; charset=latin1"), lower);
+    }
+
+    fn selection(ignore: &[&str], include: &[&str]) -> Selection {
+        let part = |part: &&str| Part::parse(part).expect("a part");
+        Selection {
+            ignore: ignore.iter().map(part).collect(),
+            include: include.iter().map(part).collect(),
+        }
+    }
+
+    const FORM: Option<&[u8]> = Some(b"application/x-www-form-urlencoded");
+
+    /// Whether the request is the same as [`PAYMENT`] under a selection.
+    #[rstest]
+    #[case::ignored_member(&["/at"], &[], json(r#"{"at":1,"amount":100,"currency":"EUR"}"#), true)]
+    #[case::other_member(&["/at"], &[], json(r#"{"amount":101,"currency":"EUR"}"#), false)]
+    #[case::ignored_member_elsewhere(&["/at"], &[], json(r#"{"x":{"at":1},"amount":100,"currency":"EUR"}"#), false)]
+    #[case::included_member(&[], &["/amount"], json(r#"{"amount":1e2,"currency":"USD","x":1}"#), true)]
+    #[case::other_value_of_an_included(&[], &["/amount"], json(r#"{"amount":101,"currency":"EUR"}"#), false)]
+    #[case::absent_included(&[], &["/amount"], json(r#"{"currency":"EUR"}"#), false)]
+    #[case::null_for_an_absent(&[], &["/absent"], json(r#"{"absent":null}"#), false)]
+    #[case::absent_in_both(&[], &["/absent"], json(r#"{"amount":1}"#), true)]
+    #[case::scalar_body(&[], &["/absent"], json("1"), true)]
+    #[case::ignored_within_an_included(&["/amount"], &["/amount", "/currency"], json(r#"{"amount":7,"currency":"EUR"}"#), true)]
+    #[case::included_does_not_free_the_path(&[], &["/amount"], Asked { path: "/refunds", ..PAYMENT }, false)]
+    #[case::included_does_not_free_the_query(&[], &["/amount"], Asked { query: None, ..PAYMENT }, false)]
+    #[case::body_that_cannot_be_read(&["/at"], &[], json("{"), false)]
+    #[case::ignored_pair(&["query:b"], &[], Asked { query: Some("a=1&b=9&%62=8"), ..PAYMENT }, true)]
+    #[case::no_ignored_pair(&["query:b"], &[], Asked { query: Some("a=1"), ..PAYMENT }, true)]
+    #[case::other_pair(&["query:b"], &[], Asked { query: Some("a=2&b=2"), ..PAYMENT }, false)]
+    #[case::included_pair(&[], &["query:b"], Asked { query: Some("c=1&b=2"), ..PAYMENT }, true)]
+    #[case::included_pair_twice(&[], &["query:b"], Asked { query: Some("b=2&b=2"), ..PAYMENT }, false)]
+    #[case::included_header(&[], &["header:X-A"], Asked { headers: &[("x-a", b"1")], ..PAYMENT }, false)]
+    #[case::other_header(&[], &["header:X-A"], Asked { headers: &[("x-b", b"1")], ..PAYMENT }, true)]
+    #[case::another_type_is_another_question(&["/at"], &[], Asked { content_type: FORM, ..PAYMENT }, false)]
+    fn selected(
+        #[case] ignore: &[&str],
+        #[case] include: &[&str],
+        #[case] asked: Asked<'_>,
+        #[case] is_same: bool,
+    ) {
+        let selection = &selection(ignore, include);
+        let payment = of(&Asked {
+            selection,
+            ..PAYMENT
+        });
+        assert_eq!(of(&Asked { selection, ..asked }) == payment, is_same);
+        assert_ne!(payment, of(&PAYMENT), "the selection counts");
+    }
+
+    #[test]
+    fn fields_of_forms_are_selected_by_name() {
+        let form = |ignore: &[&str], include: &[&str], body: &'static str| {
+            of(&Asked {
+                content_type: FORM,
+                selection: &selection(ignore, include),
+                ..json(body)
+            })
+        };
+        let ignored = |body| form(&["/at"], &[], body);
+        assert_eq!(ignored("a=1&at=2"), ignored("%61t=3&at=4&a=1"));
+        assert_ne!(ignored("a=1&at=2"), ignored("a=2&at=2"));
+        let included = |body| form(&[], &["/a", "/b~1c"], body);
+        assert_eq!(included("a=1&b/c=2"), included("x=9&b%2Fc=2&a=1"));
+        assert_ne!(included("a=1&b/c=2"), included("a=1"));
+        assert_ne!(included("a=1&a=2"), included("a=2&a=1"));
+    }
+
+    #[test]
+    fn lines_of_a_header_keep_their_order_and_pass_into_no_other() {
+        let selection = &selection(&[], &["header:a", "header:b"]);
+        let with = |headers: &[(&str, &[u8])]| {
+            of(&Asked {
+                selection,
+                headers,
+                ..PAYMENT
+            })
+        };
+        let two = with(&[("a", b"1"), ("a", b"2")]);
+        assert_ne!(two, with(&[("a", b"2"), ("a", b"1")]));
+        assert_ne!(two, with(&[("a", b"1"), ("b", b"2")]));
+        assert_ne!(two, with(&[("a", b"12")]));
+        assert_eq!(two, with(&[("A", b"1"), ("c", b"3"), ("A", b"2")]));
+    }
+
+    #[test]
+    fn order_of_a_selection_does_not_count_and_its_kind_does() {
+        let with = |ignore: &[&str], include: &[&str]| {
+            let selection = &selection(ignore, include);
+            of(&Asked {
+                selection,
+                ..PAYMENT
+            })
+        };
+        assert_eq!(with(&["/x", "/y"], &[]), with(&["/y", "/x", "/y"], &[]));
+        assert_ne!(with(&["/x"], &[]), with(&["/y"], &[]));
+        assert_ne!(with(&["query:x"], &[]), with(&["/x"], &[]));
+        assert_ne!(with(&[], &["/amount", "/currency"]), with(&[], &[]));
+    }
+
+    #[test]
+    fn place_counts_part_by_part() {
+        let at = |place: &[&str]| of(&Asked { place, ..PAYMENT });
+        let places: [&[&str]; 5] = [&[], &["a.b"], &["a", "b"], &["b", "a"], &[""]];
+        for (number, one) in places.iter().enumerate() {
+            for (other_number, other) in places.iter().enumerate() {
+                assert_eq!(at(one) == at(other), number == other_number);
+            }
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 
-use super::http1::Lease;
+use super::{http1, http2};
 
 /// Any error of somebody else's body.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -79,18 +79,27 @@ impl Body for RequestBody {
     }
 }
 
+/// What an answer holds until its end.
+#[derive(Debug)]
+pub(super) enum Hold {
+    /// A connection of its own.
+    Http1(http1::Lease),
+    /// A stream of a connection that others use too.
+    Http2(#[expect(dead_code, reason = "it is held to be dropped")] http2::Place),
+}
+
 /// The body of an upstream's answer. Read to its end, it gives its connection
 /// back; dropped before, it closes it.
 #[derive(Debug)]
 #[must_use = "a body that is not read closes its connection"]
 pub struct ResponseBody {
     inner: Incoming,
-    lease: Option<Lease>,
+    hold: Option<Hold>,
 }
 
 impl ResponseBody {
-    pub(super) fn new(inner: Incoming, lease: Option<Lease>) -> Self {
-        let mut body = Self { inner, lease };
+    pub(super) fn new(inner: Incoming, hold: Option<Hold>) -> Self {
+        let mut body = Self { inner, hold };
         if body.inner.is_end_stream() {
             body.end();
         }
@@ -98,7 +107,7 @@ impl ResponseBody {
     }
 
     fn end(&mut self) {
-        if let Some(lease) = self.lease.take() {
+        if let Some(Hold::Http1(lease)) = self.hold.take() {
             lease.give_back();
         }
     }
@@ -118,7 +127,7 @@ impl Body for ResponseBody {
             // Who knows the length does not ask again after the last frame.
             Some(Ok(_)) if this.inner.is_end_stream() => this.end(),
             Some(Ok(_)) => {}
-            Some(Err(_)) => this.lease = None,
+            Some(Err(_)) => this.hold = None,
             None => this.end(),
         }
         Poll::Ready(frame)

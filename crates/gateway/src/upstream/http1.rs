@@ -4,38 +4,46 @@
 //! and go. A task of its own drives each connection; it sees at once when the
 //! upstream closes, and a request that it had not begun to write then comes
 //! back whole.
+//!
+//! How many requests may be under way bounds how many connections are open: a
+//! new one is opened only when none is unused.
 
 use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Request, Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::address::Dialer;
-use super::{Cause, Limits, RequestBody, ResponseBody, SendError};
+use super::body::BoxError;
+use super::dial::{Stream, is_turned_away};
+use super::{Cause, Hold, Limits, RequestBody, ResponseBody, SendError, Sent};
 
 /// The largest head of an answer.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// How long a connection may take to be ready after its answer was read. It is
-/// not when the upstream answered before it had the whole request.
+/// How long a connection may take to be ready after its answer was read.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
-/// The unused connections of an upstream.
+/// The connections of an upstream.
 #[derive(Debug)]
 pub(super) struct Pool {
-    /// In the order of their last use.
+    /// The unused ones, in the order of their last use.
     idle: Mutex<VecDeque<Idle>>,
+    /// One for each request that may be under way.
+    places: Arc<Semaphore>,
     limits: Limits,
     tasks: TaskTracker,
 }
@@ -46,42 +54,35 @@ struct Idle {
     since: Instant,
 }
 
+/// The right to have a request under way.
+pub(super) type Place = OwnedSemaphorePermit;
+
 impl Pool {
     pub(super) fn new(limits: Limits, tasks: TaskTracker) -> Self {
+        let places = limits.connections_max.clamp(1, Semaphore::MAX_PERMITS);
         Self {
             idle: Mutex::default(),
+            places: Arc::new(Semaphore::new(places)),
             limits,
             tasks,
         }
     }
 
-    pub(super) async fn send(
-        self: &Arc<Self>,
-        dialer: &Dialer,
-        mut request: Request<RequestBody>,
-    ) -> Result<Response<ResponseBody>, SendError> {
-        // Each round ends or uses up a connection that died unused; then a new
-        // one is opened, once.
-        while let Some(connection) = self.take() {
-            match connection.send(self, request).await {
-                Sent::Answered(response) => return Ok(response),
-                Sent::Failed(error) => return Err(error),
-                Sent::Returned(unsent, _) => request = *unsent,
-            }
-        }
-        let stream = dialer.dial().await.map_err(SendError::NotSent)?;
-        let connection = Connection::open(stream, dialer.tasks())
-            .await
-            .map_err(SendError::NotSent)?;
-        match connection.send(self, request).await {
-            Sent::Answered(response) => Ok(response),
-            Sent::Failed(error) => Err(error),
-            Sent::Returned(_, cause) => Err(SendError::NotSent(cause)),
-        }
+    /// An unused connection, if there is one and a place too.
+    pub(super) fn take(&self) -> Option<Turn> {
+        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+        let connection = self.take_idle()?;
+        Some(Turn { connection, place })
+    }
+
+    /// Waits for a place, in order.
+    pub(super) async fn place(&self) -> Place {
+        let place = Arc::clone(&self.places).acquire_owned().await;
+        place.expect("nobody closes the semaphore")
     }
 
     /// The connection that was used last, if it is neither closed nor too old.
-    fn take(&self) -> Option<Connection> {
+    pub(super) fn take_idle(&self) -> Option<Connection> {
         let mut idle = self.lock();
         while let Some(Idle { connection, since }) = idle.pop_back() {
             if since.elapsed() > self.limits.idle_timeout {
@@ -109,7 +110,9 @@ impl Pool {
         {
             idle.pop_front();
         }
-        idle.push_back(Idle { connection, since });
+        if idle.len() < self.limits.idle_max {
+            idle.push_back(Idle { connection, since });
+        }
     }
 
     pub(super) fn clear(&self) {
@@ -133,25 +136,23 @@ impl Pool {
 /// A connection that nobody else uses.
 #[derive(Debug)]
 pub(super) struct Connection {
-    sender: SendRequest<RequestBody>,
-    written: Arc<AtomicU64>,
+    sender: SendRequest<Outgoing>,
+    wire: Arc<Wire>,
+    driver: AbortHandle,
 }
 
-/// What became of a request on a connection.
-pub(super) enum Sent {
-    Answered(Response<ResponseBody>),
-    /// Never begun: here it is again.
-    Returned(Box<Request<RequestBody>>, Cause),
-    /// Begun and gone.
-    Failed(SendError),
+/// A connection and the right to use it for one request.
+pub(super) struct Turn {
+    pub(super) connection: Connection,
+    pub(super) place: Place,
 }
 
 impl Connection {
-    pub(super) async fn open(stream: TcpStream, tasks: &TaskTracker) -> Result<Self, Cause> {
-        let written = Arc::new(AtomicU64::new(0));
+    pub(super) async fn open(stream: Stream, tasks: &TaskTracker) -> Result<Self, Cause> {
+        let wire = Arc::new(Wire::default());
         let io = TokioIo::new(Counted {
             inner: stream,
-            written: Arc::clone(&written),
+            wire: Arc::clone(&wire),
         });
         let (sender, connection) = http1::Builder::new()
             // Most requests are small: one copy costs less than two pieces to write.
@@ -161,35 +162,43 @@ impl Connection {
             .await
             .map_err(Cause::Http)?;
         let connection = connection.with_upgrades();
-        tasks.spawn(async move {
+        let driver = tasks.spawn(async move {
             // Who waits for an answer has been told by hyper; this is for the
             // log alone.
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "connection to upstream failed");
             }
         });
-        Ok(Self { sender, written })
+        Ok(Self {
+            sender,
+            wire,
+            driver: driver.abort_handle(),
+        })
     }
+}
 
+impl Turn {
     pub(super) async fn send(mut self, pool: &Arc<Pool>, request: Request<RequestBody>) -> Sent {
-        let before = self.written();
-        let mut error = match self.sender.try_send_request(request).await {
+        let before = self.connection.wire.written();
+        let request = request.map(|body| Outgoing::new(body, &self.connection.wire));
+        let sent = self.connection.sender.try_send_request(request).await;
+        let mut error = match sent {
             Ok(response) => return Sent::Answered(self.lend(pool, response)),
             Err(error) => error,
         };
         let unsent = error.take_message();
-        let cause = Cause::Http(error.into_error());
+        let error = error.into_error();
+        let written = self.connection.wire.written();
         match unsent {
-            Some(request) => Sent::Returned(Box::new(request), cause),
-            None if self.written() == before => Sent::Failed(SendError::NotSent(cause)),
-            None => Sent::Failed(SendError::Lost(cause)),
+            Some(request) => {
+                let request = request.map(|outgoing| outgoing.body);
+                Sent::Returned(Box::new(request), Cause::Http(error))
+            }
+            None if written == before || before == 0 && is_turned_away(&error) => {
+                Sent::Failed(SendError::NotSent(Cause::Http(error)))
+            }
+            None => Sent::Failed(SendError::Lost(Cause::Http(error))),
         }
-    }
-
-    /// The bytes that the operating system has taken. hyper's error comes from
-    /// the task that counts, through a channel, so the count is up to date.
-    fn written(&self) -> u64 {
-        self.written.load(Ordering::Relaxed)
     }
 
     /// The answer, with this connection until its body ends.
@@ -198,12 +207,22 @@ impl Connection {
         pool: &Arc<Pool>,
         response: Response<hyper::body::Incoming>,
     ) -> Response<ResponseBody> {
-        // After a 101 the connection speaks something else.
-        let lease = (response.status() != StatusCode::SWITCHING_PROTOCOLS).then(|| Lease {
-            connection: self,
+        let Self { connection, place } = self;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            // The connection speaks something else now, and keeps its place
+            // until it is closed. Nobody has set it before: there is one 101.
+            let _ = connection.wire.tunnel.set(place);
+            return response.map(|body| ResponseBody::new(body, None));
+        }
+        let lease = Lease {
+            // The bytes of the request that the upstream did not wait for could
+            // be taken for the next one's.
+            early: !connection.wire.is_whole(),
+            connection,
+            place,
             pool: Arc::clone(pool),
-        });
-        response.map(|body| ResponseBody::new(body, lease))
+        };
+        response.map(|body| ResponseBody::new(body, Some(Hold::Http1(lease))))
     }
 }
 
@@ -211,13 +230,21 @@ impl Connection {
 #[derive(Debug)]
 pub(super) struct Lease {
     connection: Connection,
+    /// Whether the answer came before the request was written whole.
+    early: bool,
+    place: Place,
     pool: Arc<Pool>,
 }
 
 impl Lease {
     pub(super) fn give_back(self) {
-        if self.connection.sender.is_ready() {
-            self.pool.put(self.connection);
+        if self.early {
+            if !self.connection.wire.is_whole() {
+                // Nobody waits for the rest to arrive.
+                self.connection.driver.abort();
+            }
+        } else if self.connection.sender.is_ready() {
+            self.keep();
         } else if !self.connection.sender.is_closed() {
             let tasks = self.pool.tasks.clone();
             tasks.spawn(self.give_back_when_ready());
@@ -228,22 +255,118 @@ impl Lease {
         let ready = tokio::time::timeout(READY_WITHIN, self.connection.sender.ready()).await;
         // Otherwise it closes, which is all there is to do about it.
         if let Ok(Ok(())) = ready {
-            self.pool.put(self.connection);
+            self.keep();
         }
+    }
+
+    /// The place is free only when the connection is there for who gets it.
+    fn keep(self) {
+        self.pool.put(self.connection);
+        drop(self.place);
+    }
+}
+
+/// What is known of the bytes on a connection.
+#[derive(Debug, Default)]
+pub(super) struct Wire {
+    /// The bytes of requests that the operating system, or TLS, has taken.
+    /// hyper's errors come from the task that counts, through a channel, so the
+    /// count is up to date.
+    written: AtomicU64,
+    /// Whether hyper has taken all of the present request's body.
+    ended: AtomicBool,
+    /// Whether all of the present request was written after that.
+    whole: AtomicBool,
+    /// The place of a connection that has become a tunnel.
+    tunnel: OnceLock<Place>,
+}
+
+impl Wire {
+    fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    fn is_whole(&self) -> bool {
+        self.whole.load(Ordering::Acquire)
+    }
+
+    /// Nothing of what was given is left unwritten.
+    fn flushed(&self) {
+        if self.ended.load(Ordering::Acquire) {
+            self.whole.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// A request's body that tells when hyper has taken all of it, or given it up.
+#[derive(Debug)]
+struct Outgoing {
+    body: RequestBody,
+    /// Dropped with the body.
+    _end: End,
+}
+
+#[derive(Debug)]
+struct End(Arc<Wire>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.ended.store(true, Ordering::Release);
+    }
+}
+
+impl Outgoing {
+    fn new(body: RequestBody, wire: &Arc<Wire>) -> Self {
+        wire.ended.store(false, Ordering::Release);
+        wire.whole.store(false, Ordering::Release);
+        Self {
+            body,
+            _end: End(Arc::clone(wire)),
+        }
+    }
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
 /// A connection that counts what is written to it.
 #[derive(Debug)]
 struct Counted {
-    inner: TcpStream,
-    written: Arc<AtomicU64>,
+    inner: Stream,
+    wire: Arc<Wire>,
 }
 
 impl Counted {
-    fn count(&self, written: usize) -> Poll<io::Result<usize>> {
-        self.written.fetch_add(written as u64, Ordering::Relaxed);
-        Poll::Ready(Ok(written))
+    /// A failed write counts too, if a part of it has left.
+    fn count(
+        &self,
+        sealed_before: u64,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        let bytes = match &written {
+            Poll::Ready(Ok(written)) => *written as u64,
+            Poll::Ready(Err(_)) => self.inner.sealed_bytes() - sealed_before,
+            Poll::Pending => return Poll::Pending,
+        };
+        self.wire.written.fetch_add(bytes, Ordering::Relaxed);
+        written
     }
 }
 
@@ -264,8 +387,9 @@ impl AsyncWrite for Counted {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let written = ready!(Pin::new(&mut this.inner).poll_write(cx, buf))?;
-        this.count(written)
+        let sealed_before = this.inner.sealed_bytes();
+        let written = Pin::new(&mut this.inner).poll_write(cx, buf);
+        this.count(sealed_before, written)
     }
 
     fn poll_write_vectored(
@@ -274,8 +398,9 @@ impl AsyncWrite for Counted {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let written = ready!(Pin::new(&mut this.inner).poll_write_vectored(cx, bufs))?;
-        this.count(written)
+        let sealed_before = this.inner.sealed_bytes();
+        let written = Pin::new(&mut this.inner).poll_write_vectored(cx, bufs);
+        this.count(sealed_before, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -283,7 +408,10 @@ impl AsyncWrite for Counted {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_flush(cx)
+        let this = self.get_mut();
+        ready!(Pin::new(&mut this.inner).poll_flush(cx))?;
+        this.wire.flushed();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

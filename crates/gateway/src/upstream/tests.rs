@@ -14,11 +14,15 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rstest::rstest;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use super::*;
+use crate::tls::ServerTls;
+use crate::tls::tests::Authority;
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npaid";
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -104,10 +108,7 @@ async fn read(response: Response<ResponseBody>) -> Bytes {
 }
 
 fn pool(upstream: &Upstream) -> &Arc<http1::Pool> {
-    match &upstream.pool {
-        Pool::Http1(pool) => pool,
-        Pool::Http2(_) => panic!("an HTTP/1 upstream"),
-    }
+    &upstream.http1
 }
 
 async fn until(what: &str, condition: impl Fn() -> bool) {
@@ -141,17 +142,14 @@ fn assert_lost<T>(sent: Result<T, SendError>) {
 #[case("http://localhost")]
 #[case("http://[::1]:3000/")]
 #[case("h2c://payments.internal:50051")]
+#[case("https://payments.internal")]
 fn an_upstream_is_a_scheme_and_a_host(#[case] url: &str) {
     Upstream::parse(url).expect("a valid upstream");
 }
 
 #[rstest]
-#[case(
-    "https://a",
-    "TLS to upstreams is not there yet: use http:// or h2c://"
-)]
-#[case("ftp://a", "an upstream begins with http:// or h2c://")]
-#[case("a:80", "an upstream begins with http:// or h2c://")]
+#[case("ftp://a", "an upstream begins with http://, https:// or h2c://")]
+#[case("a:80", "an upstream begins with http://, https:// or h2c://")]
 #[case("http://me@a", "an upstream names a host and, if need be, a port")]
 #[case("http://a/base", "an upstream has no path: requests keep their own")]
 #[case("http://a?q", "an upstream has no path: requests keep their own")]
@@ -203,13 +201,15 @@ async fn a_connection_that_takes_too_long_is_not_sent() {
 async fn a_new_connection_that_closes_before_a_byte_gives_the_request_back() {
     let server = server(|stream| async move { drop(stream) }).await;
     let upstream = server.http1();
-    let stream = upstream.dialer.dial().await.expect("somebody listens");
+    let dialed = upstream.dialer.dial().await.expect("somebody listens");
     let tasks = upstream.dialer.tasks();
-    let connection = http1::Connection::open(stream, tasks).await;
+    let connection = http1::Connection::open(dialed.stream, tasks).await;
     let connection = connection.expect("a connection");
     until("the connection is closed", || tasks.is_empty()).await;
-    let sent = connection.send(pool(&upstream), post()).await;
-    assert!(matches!(sent, http1::Sent::Returned(..)));
+    let place = pool(&upstream).place().await;
+    let turn = http1::Turn { connection, place };
+    let sent = turn.send(pool(&upstream), post()).await;
+    assert!(matches!(sent, Sent::Returned(..)));
 }
 
 #[tokio::test]
@@ -453,7 +453,7 @@ async fn closing_waits_for_the_last_answer() {
 }
 
 /// An HTTP/2 server of hyper's that gives body and trailers back.
-async fn echo_http2(stream: TcpStream) {
+async fn echo_http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
     let echo = service_fn(|request: Request<Incoming>| async {
         let uri = request.uri().to_string();
         let body = request.into_body().collect().await.expect("a whole body");
@@ -541,4 +541,358 @@ async fn http2_opens_a_new_connection_when_the_old_one_has_closed() {
     until("the connection is closed", || tasks.is_empty()).await;
     read(upstream.send(post()).await.expect("an answer")).await;
     assert_eq!(server.connections(), 2);
+}
+
+/// Raw HTTP/2: greets, allows one stream at a time, answers nothing, and says
+/// how many heads have come.
+async fn hold_http2(mut stream: TcpStream, heads: mpsc::UnboundedSender<()>) {
+    let one_stream = [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1];
+    let _ = stream.write_all(&one_stream).await;
+    let mut seen = vec![0; 24];
+    if stream.read_exact(&mut seen).await.is_err() {
+        return;
+    }
+    loop {
+        let mut head = [0; 9];
+        if stream.read_exact(&mut head).await.is_err() {
+            return;
+        }
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; length as usize];
+        let _ = stream.read_exact(&mut payload).await;
+        const HEADERS: u8 = 1;
+        if head[3] == HEADERS {
+            let _ = heads.send(());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_finds_no_free_stream_is_not_sent() {
+    let (heads, mut seen) = mpsc::unbounded_channel();
+    let server = server(move |stream| hold_http2(stream, heads.clone())).await;
+    let upstream = Arc::new(server.http2().with_limits(Limits {
+        connect_timeout: Duration::from_millis(200),
+        ..Limits::default()
+    }));
+    let first = tokio::spawn({
+        let upstream = upstream.clone();
+        async move { upstream.send(post()).await.map(drop) }
+    });
+    assert_eq!(seen.recv().await, Some(()));
+    for _ in 0..3 {
+        let sent = upstream.send(post()).await;
+        assert!(matches!(
+            sent,
+            Err(SendError::NotSent(Cause::ConnectTimeout(_)))
+        ));
+    }
+    assert!(seen.is_empty(), "only the first was seen");
+    assert_eq!(server.connections(), 1);
+    first.abort();
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_makes_room_for_the_next() {
+    let server = server(|stream| async move {
+        let service = service_fn(|_: Request<Incoming>| async {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"paid"))))
+        });
+        let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+            .max_concurrent_streams(2)
+            .serve_connection(TokioIo::new(stream), service)
+            .await;
+    })
+    .await;
+    let upstream = Arc::new(server.http2());
+    let mut sending = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        let upstream = upstream.clone();
+        sending.spawn(async move { read(upstream.send(post()).await.expect("an answer")).await });
+    }
+    let answers = tokio::time::timeout(PATIENCE, sending.join_all()).await;
+    assert!(
+        answers
+            .expect("all are answered")
+            .iter()
+            .all(|a| a == "paid")
+    );
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn who_does_not_speak_http2_is_sent_nothing() {
+    let server = server(|mut stream| async move {
+        let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+    })
+    .await;
+    let upstream = server.http2().with_limits(Limits {
+        connect_timeout: Duration::from_millis(100),
+        ..Limits::default()
+    });
+    assert_not_sent(upstream.send(post()).await);
+}
+
+#[tokio::test]
+async fn a_connection_that_closes_after_its_greeting_is_opened_once() {
+    let server = server(|stream| async move { drop(stream) }).await;
+    let sent = server.http2().send(post()).await;
+    assert_not_sent(sent);
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn only_so_many_connections_are_open_and_the_others_wait() {
+    let server = server(|stream| answer_each(stream, OK)).await;
+    let upstream = Arc::new(server.http1().with_limits(Limits {
+        connections_max: 2,
+        ..Limits::default()
+    }));
+    let mut sending = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        let upstream = upstream.clone();
+        sending.spawn(async move { read(upstream.send(post()).await.expect("an answer")).await });
+    }
+    let answers = tokio::time::timeout(PATIENCE, sending.join_all()).await;
+    assert!(
+        answers
+            .expect("all are answered")
+            .iter()
+            .all(|a| a == "paid")
+    );
+    assert!(server.connections() <= 2);
+}
+
+#[tokio::test]
+async fn a_request_that_finds_no_free_connection_is_not_sent() {
+    let server = server(|stream| answer_each(stream, OK)).await;
+    let upstream = server.http1().with_limits(Limits {
+        connections_max: 1,
+        connect_timeout: Duration::from_millis(50),
+        ..Limits::default()
+    });
+    let held = upstream.send(post()).await.expect("an answer");
+    let sent = upstream.send(post()).await;
+    assert!(matches!(
+        sent,
+        Err(SendError::NotSent(Cause::ConnectTimeout(_)))
+    ));
+    read(held).await;
+    read(upstream.send(post()).await.expect("room again")).await;
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_tunnel_keeps_its_place() {
+    let server = server(|mut stream| async move {
+        read_request(&mut stream).await;
+        let head =
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
+        let _ = stream.write_all(head).await;
+        let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+    })
+    .await;
+    let upstream = server.http1().with_limits(Limits {
+        connections_max: 1,
+        connect_timeout: Duration::from_millis(50),
+        ..Limits::default()
+    });
+    let ask = || {
+        let mut request = request(Method::GET, RequestBody::Empty);
+        let headers = request.headers_mut();
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, HeaderValue::from_static("echo"));
+        upstream.send(request)
+    };
+    let response = ask().await.expect("an answer");
+    let tunnel = hyper::upgrade::on(response).await.expect("an upgrade");
+    assert_not_sent(ask().await.map(drop));
+    drop(tunnel);
+    ask().await.map(drop).expect("room again");
+}
+
+#[tokio::test]
+async fn a_connection_whose_answer_came_too_early_is_not_used_again() {
+    let server = server(|mut stream| async move {
+        let mut head = [0; 16];
+        let _ = stream.read_exact(&mut head).await;
+        let _ = stream.write_all(OK).await;
+        // The rest comes all the same, and the connection stays open.
+        let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+    })
+    .await;
+    let upstream = server.http1();
+    let (mut body, early) = Channel::<Bytes, BoxError>::new(1);
+    let response = upstream
+        .send(request(Method::POST, early.boxed_unsync()))
+        .await
+        .expect("an early answer");
+    body.send_data(Bytes::from_static(b"please"))
+        .await
+        .expect("it is still being sent");
+    drop(body);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(read(response).await, "paid");
+    let tasks = upstream.dialer.tasks();
+    until("the connection is closed", || tasks.is_empty()).await;
+    assert_eq!(pool(&upstream).ready(), 0);
+}
+
+/// A server that speaks TLS with a certificate for localhost.
+async fn secure<F>(
+    authority: &Authority,
+    protocols: &[&[u8]],
+    serve: impl Fn(TlsStream<TcpStream>) -> F + Clone + Send + Sync + 'static,
+) -> Server
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let tls = ServerTls::new(authority.server("server")).expect("usable files");
+    let mut config = rustls::ServerConfig::clone(&tls.current());
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    server(move |stream| {
+        let (acceptor, serve) = (acceptor.clone(), serve.clone());
+        async move {
+            if let Ok(stream) = acceptor.accept(stream).await {
+                serve(stream).await;
+            }
+        }
+    })
+    .await
+}
+
+impl Server {
+    fn https(&self, tls: &Tls) -> Upstream {
+        let url = format!("https://localhost:{}", self.address.port());
+        Upstream::open(&url, Limits::default(), tls).expect("an upstream")
+    }
+}
+
+async fn answer_secure(mut stream: TlsStream<TcpStream>) {
+    let mut seen = Vec::new();
+    while stream.read_buf(&mut seen).await.unwrap_or(0) > 0 {
+        if seen.ends_with(b"please") {
+            seen.clear();
+            let _ = stream.write_all(OK).await;
+        }
+    }
+}
+
+#[rstest]
+#[case::nothing_agreed(&[])]
+#[case::http1(&[b"http/1.1".as_slice()])]
+#[tokio::test]
+async fn https_is_http1_where_the_upstream_wants_it(#[case] protocols: &[&[u8]]) {
+    let authority = Authority::new();
+    let server = secure(&authority, protocols, answer_secure).await;
+    let upstream = server.https(&authority.client());
+    for _ in 0..5 {
+        let response = upstream.send(post()).await.expect("an answer");
+        assert_eq!(read(response).await, "paid");
+        until("it is back", || pool(&upstream).ready() == 1).await;
+    }
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn https_is_http2_where_the_upstream_offers_it() {
+    let authority = Authority::new();
+    let server = secure(&authority, &[b"h2", b"http/1.1"], echo_http2).await;
+    let upstream = server.https(&authority.client());
+    let (a, b, c) = tokio::join!(
+        upstream.send(post()),
+        upstream.send(post()),
+        upstream.send(post())
+    );
+    for response in [a, b, c] {
+        let response = response.expect("an answer");
+        assert_eq!(response.headers()["x-uri"], "https://shop.example/payments");
+        assert_eq!(read(response).await, "please");
+    }
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn an_upstream_may_change_its_protocol() {
+    let authority = Authority::new();
+    let server = secure(&authority, &[b"http/1.1"], answer_secure).await;
+    let upstream = server.https(&authority.client());
+    // Believed until the connection says otherwise.
+    upstream.spoken.set(Protocol::Http2);
+    read(upstream.send(post()).await.expect("an answer")).await;
+    assert_eq!(upstream.spoken.get(), Some(Protocol::Http1));
+}
+
+#[tokio::test]
+async fn a_handshake_that_fails_is_not_sent() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let server = secure(&authority, &[b"http/1.1"], answer_secure).await;
+    let other_name = Tls {
+        server_name: Some("shop.example".to_owned()),
+        ..authority.client()
+    };
+    for tls in [stranger.client(), Tls::default(), other_name] {
+        let sent = server.https(&tls).send(post()).await;
+        assert!(matches!(sent, Err(SendError::NotSent(Cause::Handshake(_)))));
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_speak_tls_is_sent_nothing() {
+    let server = server(|stream| answer_each(stream, OK)).await;
+    let authority = Authority::new();
+    let upstream = server.https(&authority.client()).with_limits(Limits {
+        connect_timeout: Duration::from_millis(200),
+        ..Limits::default()
+    });
+    assert_not_sent(upstream.send(post()).await);
+}
+
+#[tokio::test]
+async fn the_servers_name_can_be_another_than_the_urls() {
+    let authority = Authority::new();
+    let server = secure(&authority, &[b"http/1.1"], answer_secure).await;
+    let tls = Tls {
+        server_name: Some("localhost".to_owned()),
+        ..authority.client()
+    };
+    let url = format!("https://127.0.0.2:{}", server.address.port());
+    let upstream = Upstream::open(&url, Limits::default(), &tls).expect("an upstream");
+    // Nobody is at that address; only the name is of interest.
+    assert_not_sent(upstream.send(post()).await);
+    let url = format!("https://{}", server.address);
+    let upstream = Upstream::open(&url, Limits::default(), &tls).expect("an upstream");
+    read(upstream.send(post()).await.expect("an answer")).await;
+}
+
+#[tokio::test]
+async fn a_request_over_tls_that_was_read_and_not_answered_is_lost() {
+    let authority = Authority::new();
+    let server = secure(&authority, &[b"http/1.1"], |mut stream| async move {
+        let _ = stream.read(&mut [0; 16]).await;
+    })
+    .await;
+    assert_lost(server.https(&authority.client()).send(post()).await);
+}
+
+#[tokio::test]
+async fn a_large_request_over_tls_that_breaks_off_is_lost() {
+    let authority = Authority::new();
+    let server = secure(&authority, &[b"http/1.1"], |mut stream| async move {
+        let _ = stream.read(&mut [0; 16]).await;
+    })
+    .await;
+    let large = request(Method::POST, Bytes::from(vec![b'x'; 4 << 20]));
+    assert_lost(server.https(&authority.client()).send(large).await);
+}
+
+#[rstest]
+#[case("http://a", Tls { server_name: Some("b".to_owned()), ..Tls::default() }, "only an upstream that begins with https:// has settings for TLS")]
+#[case("https://a", Tls { server_name: Some("b c".to_owned()), ..Tls::default() }, "the upstream's server name is neither a host name nor an address")]
+#[case("https://a", Tls { ca: Some("/absent.pem".into()), ..Tls::default() }, "cannot read /absent.pem: No such file or directory (os error 2)")]
+fn unusable_settings_for_tls_say_why(#[case] url: &str, #[case] tls: Tls, #[case] why: &str) {
+    let error = Upstream::open(url, Limits::default(), &tls).expect_err("unusable");
+    assert_eq!(error.to_string(), why);
 }

@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod clients;
+mod configuration;
+mod dashboards;
 mod expiry;
 mod fields;
 mod forwarding;
@@ -12,8 +14,10 @@ mod harness;
 mod keys;
 mod large;
 mod loss;
+mod observing;
 mod operating;
 mod outcomes;
+mod pages;
 mod passing;
 mod payloads;
 mod protocols;

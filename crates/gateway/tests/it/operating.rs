@@ -98,9 +98,11 @@ async fn traffic_is_counted_without_keys_or_paths() {
         "idempotency_cache_hit_total{{{LABELS},restate_status=\"failed\"}} 1"
     ))
     .await;
-    count("onceward_request_duration_seconds_count 9".to_owned()).await;
-    count("onceward_upstream_duration_seconds_count 3".to_owned()).await;
-    count("onceward_store_duration_seconds_count{step=\"claim\"} 5".to_owned()).await;
+    let page = gateway.metrics().await;
+    assert_eq!(sum(&page, "onceward_request_duration_seconds_count{"), 9);
+    assert_eq!(sum(&page, "onceward_upstream_duration_seconds_count{"), 3);
+    let claims = "onceward_store_duration_seconds_count{step=\"claim\",outcome=\"done\"}";
+    assert_eq!(sum(&page, claims), 5);
     count("onceward_in_flight 0".to_owned()).await;
     count("onceward_stored_operations 2".to_owned()).await;
     for gauge in [
@@ -113,6 +115,13 @@ async fn traffic_is_counted_without_keys_or_paths() {
     }
     let page = gateway.metrics().await;
     assert!(!page.contains("secret"), "{page}");
+}
+
+/// The sum of all lines that begin like this.
+fn sum(page: &str, start: &str) -> u64 {
+    let lines = page.lines().filter(|line| line.starts_with(start));
+    let values = lines.filter_map(|line| line.rsplit(' ').next());
+    values.filter_map(|value| value.parse::<u64>().ok()).sum()
 }
 
 async fn assert_line(gateway: &Running, line: &str) {
@@ -196,8 +205,8 @@ async fn a_second_gateway_on_the_same_directory_is_refused() {
     let directory = TempDir::new().unwrap();
     let origin = origin().run().await;
     let first = gateway(&origin).directory(directory.path()).run().await;
-    let (settings, _) = gateway(&origin).directory(directory.path()).settings();
-    let error = Gateway::start(settings).await.err().unwrap();
+    let (config, _) = gateway(&origin).directory(directory.path()).config();
+    let error = Gateway::start(config, None).await.err().unwrap();
     assert!(matches!(error, StartError::Store(_)), "{error}");
     let text = error.to_string();
     let owner = format!("is held by process {}", std::process::id());

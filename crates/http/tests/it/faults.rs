@@ -95,6 +95,11 @@ impl Store for Faulty {
         self.inner.find(id).await
     }
 
+    async fn touch(&self, digest: &Digest) -> Result<(), StoreError> {
+        self.fault(&NEVER)?;
+        self.inner.touch(digest).await
+    }
+
     async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError> {
         self.fault(&NEVER)?;
         self.inner.wait(digest, limit).await

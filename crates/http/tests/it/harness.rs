@@ -115,7 +115,8 @@ pub(crate) fn protect(origin: &Origin, class: Class, store: Arc<dyn Store>) -> P
     let layer = IdempotencyLayer::builder(engine.clone())
         .class(class)
         .reply_limit(1000)
-        .build();
+        .build()
+        .unwrap();
     protect_with(origin, &layer, engine)
 }
 

@@ -6,6 +6,9 @@
 //! follows from how long the things in it are kept, so that a class has 16 to
 //! 32 of them; as the widths are powers of two, classes share buckets and their
 //! number stays bounded.
+//!
+//! What expires lazily has buckets of its own, which count until they are
+//! swept; all others count until their time is over.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +16,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use onceward_core::clock::Timestamp;
+use onceward_core::record::Record;
 
 use super::filter::Filter;
 use super::index::Tail;
@@ -37,9 +41,33 @@ impl Ends {
         Self(ends.min(NEVER))
     }
 
-    /// Whether all in the bucket is over.
+    /// The bucket of a finished operation: everything that is needed of it is
+    /// over by then.
+    pub(super) fn of_record(record: &Record) -> Option<Self> {
+        let terms = &record.terms;
+        let span = terms.remember.saturating_add(terms.keep_expired);
+        let ends = Self::of(record.over_at()?, span);
+        Some(if terms.is_lazy() { ends.lazily() } else { ends })
+    }
+
+    /// The same for what expires lazily: a millisecond later, where no bucket
+    /// ends otherwise. What never ends is never lazy either.
+    fn lazily(self) -> Self {
+        Self(self.0.saturating_add(1).min(NEVER))
+    }
+
+    fn is_lazy(self) -> bool {
+        self.0 % WIDTH_MS_MIN == 1
+    }
+
+    /// Whether all in the bucket is over: it may be swept.
     pub(super) fn is_over(self, now: Timestamp) -> bool {
         self.0 <= now.unix_ms()
+    }
+
+    /// Whether nothing in the bucket counts any more, swept or not.
+    pub(super) fn is_past(self, now: Timestamp) -> bool {
+        self.is_over(now) && !self.is_lazy()
     }
 }
 
@@ -114,7 +142,9 @@ impl Kept {
             insert: name(sql::KEPT_INSERT),
             find: name(sql::KEPT_FIND),
             delete: name(sql::KEPT_DELETE),
-            list: sql::LIST.replace("{table}", &table),
+            list: sql::LIST
+                .replace("{table}", &table)
+                .replace("{replied}", "replied"),
             read_tail: name(sql::KEPT_TAIL),
             index_insert: name(sql::INDEX_INSERT),
             index_find: name(sql::INDEX_FIND),
@@ -147,7 +177,7 @@ impl Kept {
 
     /// How much of it is over.
     pub(super) fn age(&self, now: Timestamp) -> Age {
-        if self.ends.is_over(now) {
+        if self.ends.is_past(now) {
             Age::Over
         } else if self.tally().first_over_ms <= now.unix_ms() {
             Age::PartlyOver
@@ -297,10 +327,10 @@ impl Buckets {
     }
 }
 
-/// The buckets that are not over, the last to go first.
+/// The buckets that count, the last to go first.
 fn lasting(kept: &BTreeMap<Ends, Arc<Kept>>, now: Timestamp) -> impl Iterator<Item = &Arc<Kept>> {
     let all = kept.values().rev();
-    all.take_while(move |bucket| !bucket.ends.is_over(now))
+    all.filter(move |bucket| !bucket.ends.is_past(now))
 }
 
 #[cfg(test)]
@@ -327,6 +357,21 @@ mod tests {
             assert!(ends.0 >= ms.min(NEVER), "{ms}");
             assert!(ends.0 - ms.min(NEVER) < width_ms(span), "{ms}");
         }
+    }
+
+    #[test]
+    fn lazy_buckets_are_told_from_all_others_and_count_until_they_are_swept() {
+        let span = 24 * HOUR;
+        for ms in [0, 1, 1_700_000_000_000, 1_700_000_000_001] {
+            let strict = Ends::of(Timestamp::from_unix_ms(ms), span);
+            let lazy = strict.lazily();
+            assert!(lazy > strict && lazy.is_lazy() && !strict.is_lazy());
+            let later = Timestamp::from_unix_ms(lazy.0);
+            assert!(strict.is_over(later) && strict.is_past(later));
+            assert!(lazy.is_over(later) && !lazy.is_past(later));
+        }
+        assert_eq!(Ends(NEVER).lazily(), Ends(NEVER));
+        assert!(!Ends(NEVER).is_lazy());
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! Only because nobody else writes here may the leases of an earlier process
 //! be called lost at the start. The lock is the operating system's, so it goes
 //! with the process, however that ends; the process id in the file is there to
-//! be shown to whoever comes second.
+//! be shown to whoever comes second. The directory itself is locked too, where
+//! the system can do that: a lock file that somebody removed locks nobody out.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -15,11 +16,14 @@ use crate::OpenError;
 const DATABASE: &str = "onceward.db";
 /// The file that is locked.
 const LOCK: &str = "lock";
+/// Who has a directory whose lock file does not tell.
+const UNKNOWN_OWNER: &str = "unknown";
 
 /// A directory that this process owns until the value is dropped.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
+    _own: Option<File>,
     _lock: File,
 }
 
@@ -30,9 +34,11 @@ impl Directory {
             path: path.into(),
             source,
         })?;
+        let own = lock_itself(path)?;
         let lock = lock(&path.join(LOCK))?;
         Ok(Self {
             path: path.into(),
+            _own: own,
             _lock: lock,
         })
     }
@@ -68,6 +74,26 @@ pub fn make_directory(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
         _ => File::open(".")?.sync_all(),
+    }
+}
+
+/// Locks the directory itself; `None` where the system has no such lock.
+fn lock_itself(path: &Path) -> Result<Option<File>, OpenError> {
+    let Ok(own) = File::open(path) else {
+        return Ok(None);
+    };
+    match own.try_lock() {
+        Ok(()) => Ok(Some(own)),
+        Err(TryLockError::WouldBlock) => {
+            let path = path.join(LOCK);
+            let owner = File::open(&path).map(|mut file| owner(&mut file));
+            Err(OpenError::InUse {
+                path,
+                owner: owner.unwrap_or_else(|_| UNKNOWN_OWNER.to_owned()),
+            })
+        }
+        // Some network file systems lock files only.
+        Err(TryLockError::Error(_)) => Ok(None),
     }
 }
 
@@ -107,6 +133,6 @@ fn owner(file: &mut File) -> String {
     let mut text = String::new();
     match file.read_to_string(&mut text) {
         Ok(_) if !text.trim().is_empty() => text.trim().to_owned(),
-        _ => "unknown".to_owned(),
+        _ => UNKNOWN_OWNER.to_owned(),
     }
 }

@@ -30,6 +30,9 @@ pub(super) enum Fault {
     /// A leaf of an index is damaged, and with it every key that it may hold.
     #[error("the index that leads to this record is damaged")]
     Index,
+    /// The name of a document is damaged.
+    #[error("the name of a document is damaged")]
+    Name,
     /// The record of an open operation was found damaged at the start.
     #[error("its record was found damaged when the store was opened")]
     Lost,
@@ -62,7 +65,7 @@ impl Fault {
     pub(super) fn is_damage(&self) -> bool {
         matches!(
             self,
-            Self::Unreadable(_) | Self::Record(_) | Self::Index | Self::Lost
+            Self::Unreadable(_) | Self::Record(_) | Self::Index | Self::Name | Self::Lost
         )
     }
 

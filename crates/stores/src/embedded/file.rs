@@ -12,7 +12,9 @@ use crate::OpenError;
 /// Marks the file as ours: "Once".
 const APPLICATION_ID: i32 = 0x4f6e_6365;
 /// The layout of the tables that this program writes and reads.
-const LAYOUT: i32 = 1;
+const LAYOUT: i32 = 2;
+/// The layout that is made into that one when it is opened.
+const LAYOUT_BEFORE: i32 = 1;
 
 /// Statements that a connection keeps prepared: those of all buckets in use.
 const STATEMENTS_MAX: usize = 256;
@@ -69,7 +71,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
     open().map_err(|source| refuse(path, source))
 }
 
-/// Writes the layout into a new file; refuses one that is not ours or newer.
+/// Writes the layout into a new file, or over the one before; refuses one that is not ours or newer.
 fn check_layout(db: &Connection, path: &Path) -> Result<(), OpenError> {
     let read = |name| db.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
     let tables = || db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0));
@@ -78,8 +80,9 @@ fn check_layout(db: &Connection, path: &Path) -> Result<(), OpenError> {
     let layout = read("user_version").map_err(refuse)?;
     let tables: i64 = tables().map_err(refuse)?;
     match (application, layout, tables) {
-        (0, 0, 0) => write_layout(db).map_err(refuse),
+        (0, 0, 0) => write_layout(db, sql::SCHEMA).map_err(refuse),
         (APPLICATION_ID, LAYOUT, 1..) => Ok(()),
+        (APPLICATION_ID, LAYOUT_BEFORE, 1..) => write_layout(db, sql::UPGRADE).map_err(refuse),
         (APPLICATION_ID, layout, _) if layout > LAYOUT => Err(OpenError::Newer {
             path: path.into(),
             layout,
@@ -88,9 +91,9 @@ fn check_layout(db: &Connection, path: &Path) -> Result<(), OpenError> {
     }
 }
 
-fn write_layout(db: &Connection) -> rusqlite::Result<()> {
+fn write_layout(db: &Connection, tables: &str) -> rusqlite::Result<()> {
     let transaction = db.unchecked_transaction()?;
-    transaction.execute_batch(sql::SCHEMA)?;
+    transaction.execute_batch(tables)?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.pragma_update(None, "user_version", LAYOUT)?;
     transaction.commit()

@@ -165,12 +165,12 @@ fn blob<'r>(row: &'r Row<'_>, column: usize) -> Step<Option<&'r [u8]>> {
         .map_err(|error| Fault::of_read(error.into()))
 }
 
-/// A wall clock that was set back before a restart could show a reply that was
-/// already dropped as still kept.
-fn mark_expired(record: &mut Record, now: Timestamp) {
+/// A reply that was swept has expired, whatever the time says: its expiry was
+/// lazy, or the wall clock was set back before a restart.
+pub(super) fn mark_expired(record: &mut Record, now: Timestamp) {
     let shown = record.state_at(now);
     let gone = matches!(record.answer, Some(Answer::Gone { .. }));
     if gone && matches!(shown, Some(State::Completed | State::Failed)) {
-        record.state = State::Expired;
+        record.expire();
     }
 }

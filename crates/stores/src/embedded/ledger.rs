@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use onceward_core::clock::Timestamp;
 use onceward_core::record::Record;
+use onceward_core::store::{Added, Sheet};
 use onceward_core::wire;
 use rusqlite::{Connection, params};
 
@@ -64,13 +65,25 @@ impl Ledger {
     }
 
     /// Leaves one whole file behind, with no log beside it, and no tails to read.
-    pub(super) fn close(mut self) -> Step<()> {
+    pub(super) fn close(mut self, now: Timestamp) -> Step<()> {
         let tails = with_tails(&self.buckets, |_| true);
-        self.transaction()?;
+        self.note_time(now)?;
         self.seal_and_commit(&tails)?;
         drop(self.checkpointer);
         self.db.query_row(sql::CHECKPOINT_ALL, [], |_| Ok(()))?;
         Ok(())
+    }
+
+    /// Notes what time it is, so that no later process begins earlier.
+    pub(super) fn note_time(&mut self, now: Timestamp) -> Step<()> {
+        let now = i64::try_from(now.unix_ms()).unwrap_or(i64::MAX);
+        self.write(sql::LATEST_RAISE, [now])?;
+        Ok(())
+    }
+
+    /// Whether anything was written since the last commit.
+    pub(super) fn has_changes(&self) -> bool {
+        self.open.is_some()
     }
 
     /// To read what the open transaction sees.
@@ -157,10 +170,14 @@ impl Ledger {
         reply: Option<&[u8]>,
         request: Option<u64>,
     ) -> Step<()> {
-        let (Some(forgotten), Some(expired)) = (record.forgotten_at(), record.expires_at()) else {
+        let (Some(ends), Some(over), Some(expired)) = (
+            Ends::of_record(record),
+            record.over_at(),
+            record.expires_at(),
+        ) else {
             return Ok(());
         };
-        let bucket = self.kept_bucket(Ends::of(forgotten, record.terms.remember))?;
+        let bucket = self.kept_bucket(ends)?;
         let request = request.map(u64::cast_signed);
         let apart = Ends::of(expired, record.terms.retention);
         if apart == bucket.ends || (reply.is_none() && request.is_none()) {
@@ -172,7 +189,7 @@ impl Ledger {
         }
         bucket.filter.add(record.digest.prefix());
         bucket.tail.add(record.digest.prefix(), row);
-        self.count(&bucket, bucket.tally().with(forgotten));
+        self.count(&bucket, bucket.tally().with(over));
         Ok(())
     }
 
@@ -214,6 +231,33 @@ impl Ledger {
             self.write(&replies.delete, row)?;
         }
         self.count(&found.bucket, found.bucket.tally().without(1));
+        Ok(())
+    }
+
+    /// Writes a document, in place of the one of that name.
+    pub(super) fn put_document(&mut self, sheet: Sheet, name: &str, body: &[u8]) -> Step<()> {
+        self.write(
+            sql::DOCUMENT_PUT,
+            params![sheet.as_str(), name.as_bytes(), body],
+        )?;
+        Ok(())
+    }
+
+    /// Writes a document unless there is one of that name.
+    pub(super) fn add_document(&mut self, sheet: Sheet, name: &str, body: &[u8]) -> Step<Added> {
+        let added = self.write(
+            sql::DOCUMENT_ADD,
+            params![sheet.as_str(), name.as_bytes(), body],
+        )?;
+        Ok(if added > 0 { Added::Done } else { Added::Known })
+    }
+
+    /// Deletes a document.
+    pub(super) fn remove_document(&mut self, sheet: Sheet, name: &str) -> Step<()> {
+        self.write(
+            sql::DOCUMENT_REMOVE,
+            params![sheet.as_str(), name.as_bytes()],
+        )?;
         Ok(())
     }
 
@@ -465,8 +509,8 @@ fn with_tails(buckets: &Buckets, wanted: impl Fn(&Kept) -> bool) -> Vec<Arc<Kept
     tails.filter(|bucket| wanted(bucket)).cloned().collect()
 }
 
-/// When a finished operation's key is forgotten, as SQLite counts.
+/// When nothing of a finished operation is needed any more, as SQLite counts.
 fn over_ms(record: &Record) -> i64 {
-    let forgotten = record.forgotten_at().unwrap_or_default();
-    i64::try_from(forgotten.unix_ms()).unwrap_or(i64::MAX)
+    let over = record.over_at().unwrap_or_default();
+    i64::try_from(over.unix_ms()).unwrap_or(i64::MAX)
 }

@@ -23,6 +23,7 @@ mod index;
 mod kept;
 mod ledger;
 mod mirror;
+mod onward;
 mod reader;
 mod shelf;
 mod sql;
@@ -40,8 +41,8 @@ use onceward_core::clock::{Clock, Timestamp};
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Answer, Attempt, Fence, Record, Reply, Settled, Settlement, State};
 use onceward_core::store::{
-    Ask, Changed, Claim, Due, Enqueued, Filter, Force, Inspect, Page, PageAsk, Queue, Resolution,
-    Stats, Store, StoreError,
+    Added, Ask, Changed, Claim, Due, Enqueued, Filter, Force, Inspect, Order, Page, PageAsk, Queue,
+    Registry, Resolution, Sheet, Stats, Store, StoreError,
 };
 use onceward_core::wire;
 
@@ -52,6 +53,7 @@ pub use self::directory::make_directory;
 use self::fault::{Fault, Step};
 use self::hot::Hot;
 use self::kept::Wanted;
+use self::onward::Onward;
 use self::reader::Readers;
 use self::start::Filling;
 use self::writer::{Command, Writer};
@@ -138,14 +140,15 @@ impl EmbeddedStore {
     ) -> Result<Self, OpenError> {
         let directory = Directory::take(path)?;
         let database = directory.database();
+        let db = file::open_writer(&database, limits.pages_max)?;
+        let latest = start::latest(&db).map_err(|fault| file::refuse_for(&database, fault))?;
         let shared = Arc::new(Shared {
-            clock,
+            clock: Arc::new(Onward::from(clock, latest)),
             buckets: Arc::default(),
             hot: Hot::new(limits.hot_bytes_max),
             bells: Bells::default(),
             failed: OnceLock::new(),
         });
-        let db = file::open_writer(&database, limits.pages_max)?;
         let checkpointer = Checkpointer::start(&database, shared.clone())?;
         let shelf = start::load(db, checkpointer, &shared)
             .map_err(|fault| file::refuse_for(&database, fault))?;
@@ -173,6 +176,7 @@ impl EmbeddedStore {
         };
         if let Some(record) = hot
             && record.state_at(now).is_some()
+            && !record.is_overdue(now)
         {
             return Ok(Some(record));
         }
@@ -245,6 +249,15 @@ impl Store for EmbeddedStore {
         self.look_up(Wanted::Id(id)).await
     }
 
+    async fn touch(&self, digest: &Digest) -> Result<(), StoreError> {
+        let finished = self.finished(Wanted::Digest(*digest)).await?;
+        let now = self.shared.clock.now();
+        if finished.is_some_and(|record| !record.wants_touch(now)) {
+            return Ok(());
+        }
+        self.writer.ask(|to| Command::Touch(*digest, to)).await
+    }
+
     async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError> {
         let bell = self.shared.bells.listen(digest);
         let record = self.get(digest).await?;
@@ -286,6 +299,15 @@ impl Inspect for EmbeddedStore {
         Ok(self.readers.list(filter.clone(), page).await?)
     }
 
+    async fn show(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        let finished = self.finished(Wanted::Id(id)).await?;
+        let shown = finished.and_then(|record| record.shown_at(self.shared.clock.now()));
+        match shown {
+            Some(record) => Ok(Some(record)),
+            None => self.writer.ask(|to| Command::Show(id, to)).await,
+        }
+    }
+
     async fn purge(&self, id: OperationId, force: Force) -> Result<Changed, StoreError> {
         self.writer.ask(|to| Command::Purge(id, force, to)).await
     }
@@ -324,6 +346,41 @@ impl Inspect for EmbeddedStore {
             bytes: self.directory.bytes(),
             ..stats
         })
+    }
+}
+
+#[async_trait]
+impl Registry for EmbeddedStore {
+    async fn put(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<(), StoreError> {
+        let command = |to| Command::Put(sheet, name.to_owned(), document, to);
+        self.writer.ask(command).await
+    }
+
+    async fn add(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<Added, StoreError> {
+        let command = |to| Command::Add(sheet, name.to_owned(), document, to);
+        self.writer.ask(command).await
+    }
+
+    async fn read(&self, sheet: Sheet, name: &str) -> Result<Option<Bytes>, StoreError> {
+        self.shared.check()?;
+        Ok(self.readers.document(sheet, name.to_owned()).await?)
+    }
+
+    async fn remove(&self, sheet: Sheet, name: &str) -> Result<(), StoreError> {
+        let command = |to| Command::Remove(sheet, name.to_owned(), to);
+        self.writer.ask(command).await
+    }
+
+    async fn documents(
+        &self,
+        sheet: Sheet,
+        order: Order,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Bytes)>, StoreError> {
+        self.shared.check()?;
+        let after = after.map(str::to_owned);
+        Ok(self.readers.documents(sheet, order, after, limit).await?)
     }
 }
 

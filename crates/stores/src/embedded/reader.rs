@@ -4,12 +4,14 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use onceward_core::record::{Record, State};
-use onceward_core::store::{Cursor, Filter, PAGE_MAX, Page, PageAsk};
+use onceward_core::store::{Cursor, Filter, Order, PAGE_MAX, Page, PageAsk, Sheet};
 use onceward_core::wire;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::Semaphore;
 
+use super::bucket::Ends;
 use super::fault::{Fault, Step};
 use super::kept::{self, Wanted};
 use super::{Shared, file, sql};
@@ -62,6 +64,30 @@ impl Readers {
         .await
     }
 
+    /// A document of the registry.
+    pub(super) async fn document(&self, sheet: Sheet, name: String) -> Step<Option<Bytes>> {
+        self.read(move |db, _| {
+            let mut statement = db.prepare_cached(sql::DOCUMENT_READ)?;
+            let row = params![sheet.as_str(), name.as_bytes()];
+            let body = statement.query_row(row, |row| row.get::<_, Vec<u8>>(0));
+            let body = body.optional().map_err(Fault::of_read)?;
+            Ok(body.map(Bytes::from))
+        })
+        .await
+    }
+
+    /// A page of the documents on a sheet.
+    pub(super) async fn documents(
+        &self,
+        sheet: Sheet,
+        order: Order,
+        after: Option<String>,
+        limit: usize,
+    ) -> Step<Vec<(String, Bytes)>> {
+        self.read(move |db, _| read_documents(db, sheet, order, after, limit))
+            .await
+    }
+
     async fn read<T: Send + 'static>(
         &self,
         act: impl FnOnce(&Connection, &Shared) -> Step<T> + Send + 'static,
@@ -79,6 +105,34 @@ impl Readers {
         });
         read.await.map_err(|_| Fault::Closed)?
     }
+}
+
+fn read_documents(
+    db: &Connection,
+    sheet: Sheet,
+    order: Order,
+    after: Option<String>,
+    limit: usize,
+) -> Step<Vec<(String, Bytes)>> {
+    let after = after.map(String::into_bytes);
+    let (page, bound) = match order {
+        // What follows a name directly is that name and a zero.
+        Order::Rising => {
+            let next = after.map(|name| [name.as_slice(), &[0]].concat());
+            (sql::DOCUMENT_RISING, next.unwrap_or_default())
+        }
+        // No text has this byte.
+        Order::Falling => (sql::DOCUMENT_FALLING, after.unwrap_or(vec![0xff])),
+    };
+    let mut statement = db.prepare_cached(page)?;
+    let mut rows = statement.query(params![sheet.as_str(), bound, limit.min(PAGE_MAX) as i64])?;
+    let mut documents = Vec::new();
+    while let Some(row) = rows.next().map_err(Fault::of_read)? {
+        let name = String::from_utf8(row.get(0)?).map_err(|_| Fault::Name)?;
+        let body: Vec<u8> = row.get(1)?;
+        documents.push((name, body.into()));
+    }
+    Ok(documents)
 }
 
 fn lock(pool: &Mutex<Vec<Connection>>) -> MutexGuard<'_, Vec<Connection>> {
@@ -104,12 +158,14 @@ impl<'a> Listing<'a> {
     }
 
     fn read_all(mut self, db: &Connection, shared: &Shared) -> Step<Page> {
-        let live = sql::LIST.replace("{table}", "live");
+        let live = sql::LIST
+            .replace("{table}", "live")
+            .replace("{replied}", "NULL");
         self.read_table(db, shared, &live)?;
         let buckets: Vec<_> = shared.buckets.kept().values().rev().cloned().collect();
         for bucket in buckets {
-            if bucket.ends.is_over(shared.clock.now()) {
-                break;
+            if bucket.ends.is_past(shared.clock.now()) {
+                continue;
             }
             match self.read_table(db, shared, &bucket.list) {
                 // It was made after the snapshot, or dropped before it.
@@ -147,7 +203,9 @@ impl<'a> Listing<'a> {
         {
             let id: i64 = row.get(0)?;
             let bytes = row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?;
-            if let Some(record) = self.matching(bytes, shared)? {
+            let replied: Option<i64> = row.get(2)?;
+            let replied = replied.map(|ends| Ends(ends.cast_unsigned()));
+            if let Some(record) = self.matching(bytes, replied, shared)? {
                 self.found.push((id.cast_unsigned(), record));
                 taken += 1;
             }
@@ -164,17 +222,26 @@ impl<'a> Listing<'a> {
         self.found.get(self.limit).map_or(0, |(id, _)| *id)
     }
 
-    fn matching(&self, bytes: &[u8], shared: &Shared) -> Step<Option<Arc<Record>>> {
-        let record = match wire::decode_record(bytes, || Ok(None)) {
-            Ok(record) => Arc::new(record),
+    fn matching(
+        &self,
+        bytes: &[u8],
+        replied: Option<Ends>,
+        shared: &Shared,
+    ) -> Step<Option<Arc<Record>>> {
+        let now = shared.clock.now();
+        let mut record = match wire::decode_record(bytes, || Ok(None)) {
+            Ok(record) => record,
             Err(error) => {
                 // One damaged record does not hide the others.
                 tracing::error!(%error, "a listing left out a damaged record");
                 return Ok(None);
             }
         };
-        let seen = record.seen_at(shared.clock.now());
-        Ok(seen.filter(|record| self.filter.matches(record)))
+        if replied.is_some_and(|ends| shared.buckets.reply(ends).is_none()) {
+            kept::mark_expired(&mut record, now);
+        }
+        let shown = Arc::new(record).shown_at(now);
+        Ok(shown.filter(|record| self.filter.matches(record)))
     }
 
     fn into_page(mut self) -> Page {

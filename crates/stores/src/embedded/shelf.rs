@@ -11,8 +11,11 @@ use bytes::Bytes;
 use onceward_core::clock::Timestamp;
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::judge::{Standing, judge};
-use onceward_core::record::{Attempt, Fence, Record, Settled, Settlement, State};
-use onceward_core::store::{Ask, Changed, Claim, Due, Enqueued, Force, Resolution, Stats};
+use onceward_core::record::{Answer, Attempt, Fence, Record, Settled, Settlement, State};
+use onceward_core::store::{
+    Added, Ask, Changed, Claim, Due, Enqueued, Force, Resolution, Sheet, Stats,
+};
+use onceward_core::wire;
 
 use super::Shared;
 use super::bucket::Age;
@@ -30,7 +33,12 @@ pub(super) struct Shelf {
     news: Vec<News>,
     /// Whether the present step saw or made something that is not durable yet.
     unsettled: bool,
+    /// When the time was last written down.
+    noted_at: Timestamp,
 }
+
+/// How far the time on disk may lag behind, while something is written.
+const NOTE_PAUSE: Duration = Duration::from_secs(10);
 
 /// What others learn once a transaction is durable.
 enum News {
@@ -73,7 +81,14 @@ impl Shelf {
             shared,
             news: Vec::new(),
             unsettled: false,
+            noted_at: Timestamp::default(),
         }
+    }
+
+    /// Leaves one whole file behind.
+    pub(super) fn close(self) -> Step<()> {
+        let now = self.now();
+        self.ledger.close(now)
     }
 
     /// Begins a step; to be asked after it: [`Shelf::is_unsettled`].
@@ -88,7 +103,8 @@ impl Shelf {
 
     /// Makes all steps since the last commit durable, and known.
     pub(super) fn commit(&mut self) -> Step<()> {
-        if let Err(fault) = self.ledger.commit() {
+        let committed = self.note_time().and_then(|()| self.ledger.commit());
+        if let Err(fault) = committed {
             self.roll_back();
             return Err(fault);
         }
@@ -99,6 +115,16 @@ impl Shelf {
                 News::Forgotten(digest) => self.shared.hot.take_out(&digest),
                 News::Moved(digest) => self.shared.bells.ring(&digest),
             }
+        }
+        Ok(())
+    }
+
+    /// Writes the time down with what else is written, now and then.
+    fn note_time(&mut self) -> Step<()> {
+        let now = self.now();
+        if self.ledger.has_changes() && now.since(self.noted_at) >= NOTE_PAUSE {
+            self.ledger.note_time(now)?;
+            self.noted_at = now;
         }
         Ok(())
     }
@@ -181,6 +207,43 @@ impl Shelf {
         let now = self.now();
         let known = self.look_up(wanted)?;
         Ok(known.and_then(|known| known.record().seen_at(now)))
+    }
+
+    /// The operation, or its trace.
+    pub(super) fn show(&mut self, id: OperationId) -> Step<Option<Arc<Record>>> {
+        let now = self.now();
+        let known = self.look_up(Wanted::Id(id))?;
+        Ok(known.and_then(|known| known.record().shown_at(now)))
+    }
+
+    /// Notes a replay: the operation moves to the bucket in which it is over
+    /// from now on.
+    pub(super) fn touch(&mut self, digest: Digest) -> Step<()> {
+        let now = self.now();
+        let Some(Known::Kept(found)) = self.look_up(Wanted::Digest(digest))? else {
+            return Ok(());
+        };
+        if !found.record.wants_touch(now) {
+            return Ok(());
+        }
+        self.unsettled = true;
+        let mut record = Record::clone(&found.record);
+        record.touch(now);
+        let reply = match &record.answer {
+            Some(Answer::Kept(reply)) => Some(wire::encode_reply(reply)),
+            _ => None,
+        };
+        let row = self.ledger.next()?;
+        let request = self.ledger.restore_request(&found, row)?;
+        self.forget(&Known::Kept(found))?;
+        let record = Arc::new(record);
+        self.ledger
+            .insert_kept(row, &record, reply.as_deref(), request)?;
+        if let Some(request) = request {
+            self.ledger.delete_request(request)?;
+        }
+        self.news.push(News::Finished(record));
+        Ok(())
     }
 
     pub(super) fn enqueue(
@@ -270,7 +333,7 @@ impl Shelf {
         })
     }
 
-    /// Lets an operator change an operation that is not over.
+    /// Lets an operator change an operation that is not over, or its trace.
     fn change(
         &mut self,
         id: OperationId,
@@ -281,7 +344,7 @@ impl Shelf {
         let Some(known) = known else {
             return Ok(Changed::Absent);
         };
-        let Some(state) = known.record().state_at(now) else {
+        let Some(state) = known.record().shown_state_at(now) else {
             return Ok(Changed::Absent);
         };
         let digest = known.record().digest;
@@ -290,6 +353,22 @@ impl Shelf {
             self.news.push(News::Moved(digest));
         }
         Ok(changed)
+    }
+
+    pub(super) fn put_document(&mut self, sheet: Sheet, name: &str, body: &[u8]) -> Step<()> {
+        self.unsettled = true;
+        self.ledger.put_document(sheet, name, body)
+    }
+
+    /// That there is one already may also be news of this transaction.
+    pub(super) fn add_document(&mut self, sheet: Sheet, name: &str, body: &[u8]) -> Step<Added> {
+        self.unsettled = true;
+        self.ledger.add_document(sheet, name, body)
+    }
+
+    pub(super) fn remove_document(&mut self, sheet: Sheet, name: &str) -> Step<()> {
+        self.unsettled = true;
+        self.ledger.remove_document(sheet, name)
     }
 
     /// One slice of sweeping: what was released first, then finished
@@ -394,7 +473,7 @@ impl Shelf {
     }
 
     /// Writes an operation as open. What was kept of it and is over stays for
-    /// its bucket to go.
+    /// its bucket to go, but for a trace: the new operation takes its place.
     fn put_live(
         &mut self,
         known: Option<Known>,
@@ -402,13 +481,20 @@ impl Shelf {
         record: Record,
         request: Option<u64>,
     ) -> Step<()> {
-        if let Some(Known::Live(live)) = known {
-            if let Some(request) = live.request {
-                self.ledger.delete_request(request)?;
+        match known {
+            Some(Known::Live(live)) => {
+                if let Some(request) = live.request {
+                    self.ledger.delete_request(request)?;
+                }
+                self.move_live(&live, row, record, request)?;
             }
-            self.move_live(&live, row, record, request)?;
-        } else {
-            self.add_live(row, record, request)?;
+            Some(Known::Kept(found)) if found.record.shown_state_at(self.now()).is_some() => {
+                self.forget(&Known::Kept(found))?;
+                self.add_live(row, record, request)?;
+            }
+            Some(Known::Kept(_)) | None => {
+                self.add_live(row, record, request)?;
+            }
         }
         Ok(())
     }

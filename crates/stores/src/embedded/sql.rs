@@ -11,6 +11,11 @@ pub(super) const SCHEMA: &str = include_str!("sql/schema.sql");
 pub(super) const SEQUENCE_READ: &str = include_str!("sql/sequence_read.sql");
 pub(super) const SEQUENCE_RAISE: &str = include_str!("sql/sequence_raise.sql");
 
+pub(super) const LATEST_READ: &str = include_str!("sql/latest_read.sql");
+pub(super) const LATEST_RAISE: &str = include_str!("sql/latest_raise.sql");
+/// From the layout before this one.
+pub(super) const UPGRADE: &str = include_str!("sql/upgrade.sql");
+
 pub(super) const LIVE_READ: &str = include_str!("sql/live_read.sql");
 pub(super) const LIVE_INSERT: &str = include_str!("sql/live_insert.sql");
 pub(super) const LIVE_UPDATE: &str = include_str!("sql/live_update.sql");
@@ -19,6 +24,13 @@ pub(super) const LIVE_DELETE: &str = include_str!("sql/live_delete.sql");
 pub(super) const REQUEST_READ: &str = include_str!("sql/request_read.sql");
 pub(super) const REQUEST_INSERT: &str = include_str!("sql/request_insert.sql");
 pub(super) const REQUEST_DELETE: &str = include_str!("sql/request_delete.sql");
+
+pub(super) const DOCUMENT_PUT: &str = include_str!("sql/document_put.sql");
+pub(super) const DOCUMENT_ADD: &str = include_str!("sql/document_add.sql");
+pub(super) const DOCUMENT_READ: &str = include_str!("sql/document_read.sql");
+pub(super) const DOCUMENT_REMOVE: &str = include_str!("sql/document_remove.sql");
+pub(super) const DOCUMENT_RISING: &str = include_str!("sql/document_rising.sql");
+pub(super) const DOCUMENT_FALLING: &str = include_str!("sql/document_falling.sql");
 
 pub(super) const BUCKET_READ: &str = include_str!("sql/bucket_read.sql");
 pub(super) const BUCKET_INSERT: &str = include_str!("sql/bucket_insert.sql");

@@ -24,6 +24,12 @@ use super::shelf::Shelf;
 use super::{Shared, file, index, sql};
 use crate::OpenError;
 
+/// The latest time that was noted.
+pub(super) fn latest(db: &Connection) -> Step<Timestamp> {
+    let latest: i64 = db.query_row(sql::LATEST_READ, [], |row| row.get(0))?;
+    Ok(Timestamp::from_unix_ms(latest.cast_unsigned()))
+}
+
 /// Reads what the writer holds in memory, and lets go of earlier leases.
 pub(super) fn load(
     db: Connection,
@@ -166,7 +172,7 @@ impl Drop for Filling {
 fn fill(db: &Connection, shared: &Shared, stop: &AtomicBool) {
     let buckets: Vec<_> = shared.buckets.kept().values().rev().cloned().collect();
     for bucket in buckets {
-        if bucket.filter.is_complete() || bucket.ends.is_over(shared.clock.now()) {
+        if bucket.filter.is_complete() || bucket.ends.is_past(shared.clock.now()) {
             continue;
         }
         if let Err(fault) = fill_one(db, &bucket, stop) {

@@ -14,7 +14,7 @@ use onceward_core::clock::Timestamp;
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Attempt, Fence, Record, Settled, Settlement};
 use onceward_core::store::{
-    Ask, Changed, Claim, Due, Enqueued, Force, Resolution, Stats, StoreError,
+    Added, Ask, Changed, Claim, Due, Enqueued, Force, Resolution, Sheet, Stats, StoreError,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -39,12 +39,17 @@ pub(super) enum Command {
     Renew(Digest, Fence, Answer<Settled>),
     Settle(Digest, Fence, Settlement, Option<Vec<u8>>, Answer<Settled>),
     Get(Wanted, Answer<Option<Arc<Record>>>),
+    Show(OperationId, Answer<Option<Arc<Record>>>),
+    Touch(Digest, Answer<()>),
     Enqueue(Box<Ask>, Bytes, Duration, Answer<Enqueued>),
     Due(usize, Answer<Vec<Due>>),
     NextDue(Answer<Option<Timestamp>>),
     Purge(OperationId, Force, Answer<Changed>),
     Resolve(OperationId, Resolution, Option<Vec<u8>>, Answer<Changed>),
     Resume(OperationId, Answer<Changed>),
+    Put(Sheet, String, Bytes, Answer<()>),
+    Add(Sheet, String, Bytes, Answer<Added>),
+    Remove(Sheet, String, Answer<()>),
     Sweep(usize, Answer<Swept>),
     Stats(Answer<Stats>),
 }
@@ -130,6 +135,8 @@ impl Desk {
                 shelf.settle(digest, fence, &settlement, reply.as_deref())
             }),
             Command::Get(wanted, to) => self.step(to, |shelf| shelf.get(wanted)),
+            Command::Show(id, to) => self.step(to, |shelf| shelf.show(id)),
+            Command::Touch(digest, to) => self.step(to, |shelf| shelf.touch(digest)),
             Command::Enqueue(ask, request, after, to) => {
                 self.step(to, |shelf| shelf.enqueue(&ask, &request, after));
             }
@@ -140,6 +147,15 @@ impl Desk {
                 self.step(to, |shelf| shelf.resolve(id, &word, reply.as_deref()));
             }
             Command::Resume(id, to) => self.step(to, |shelf| shelf.resume(id)),
+            Command::Put(sheet, name, document, to) => {
+                self.step(to, |shelf| shelf.put_document(sheet, &name, &document));
+            }
+            Command::Add(sheet, name, document, to) => {
+                self.step(to, |shelf| shelf.add_document(sheet, &name, &document));
+            }
+            Command::Remove(sheet, name, to) => {
+                self.step(to, |shelf| shelf.remove_document(sheet, &name));
+            }
             Command::Sweep(limit, to) => self.step(to, |shelf| shelf.sweep(limit)),
             Command::Stats(to) => self.step(to, |shelf| Ok(shelf.stats())),
         }
@@ -183,7 +199,7 @@ impl Desk {
     fn close(self) {
         // What could not be synced once is left for the next start to judge.
         if self.shared.check().is_ok()
-            && let Err(fault) = self.shelf.ledger.close()
+            && let Err(fault) = self.shelf.close()
         {
             self.shared.report_checkpoint(fault);
         }

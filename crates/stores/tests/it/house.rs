@@ -11,7 +11,7 @@ use onceward_core::caller::Caller;
 use onceward_core::class::{AfterLoss, Class, Terms};
 use onceward_core::clock::{ManualClock, Timestamp};
 use onceward_core::fingerprint::{Algorithm, Fingerprint};
-use onceward_core::identity::{Endpoint, Identity, OperationId};
+use onceward_core::identity::{Endpoint, Identity, KeySpace, OperationId};
 use onceward_core::key::Key;
 use onceward_core::record::{Answer, Attempt, Record, Reply, Settled, Settlement};
 use onceward_core::store::{Ask, Claim, Grant, Store};
@@ -52,6 +52,7 @@ pub(crate) fn ask_with(number: u64, terms: Terms) -> Ask {
         caller: Caller::local(),
         endpoint: Endpoint::new("payments.create"),
         key: Key::parse(&format!("key-{number}")).expect("a good key"),
+        space: KeySpace::Endpoint,
     };
     let digest = identity.digest();
     Ask {

@@ -62,6 +62,19 @@ fn same_process_cannot_open_twice() {
     drop(open(home.path(), &clock()));
 }
 
+#[test]
+fn removed_lock_file_lets_nobody_in() {
+    let home = directory();
+    let store = open(home.path(), &clock());
+    fs::remove_file(home.path().join("lock")).expect("removed");
+    for _ in 0..2 {
+        let refused = refusal(home.path());
+        assert!(refused.contains("is held by process unknown:"), "{refused}");
+    }
+    drop(store);
+    drop(open(home.path(), &clock()));
+}
+
 /// Nobody, not even root, makes files in /proc; a directory whose mode forbids
 /// it would not stop root.
 #[test]

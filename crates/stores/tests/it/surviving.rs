@@ -1,9 +1,11 @@
 //! What is there again after the store was closed and opened.
 
 use bytes::Bytes;
-use onceward_core::class::AfterLoss;
+use onceward_core::class::{AfterLoss, Expiry, Terms, TtlBasis};
 use onceward_core::record::{Answer, Settlement, State};
-use onceward_core::store::{Enqueued, Filter, Inspect, PageAsk, Queue};
+use onceward_core::store::{
+    Enqueued, Filter, Inspect, Order, PageAsk, Queue, Registry, Sheet, Store,
+};
 use std::time::Duration;
 
 use crate::house::*;
@@ -107,4 +109,125 @@ async fn numbers_rise_over_many_openings() {
         assert!(last < Some(grant.fence));
         last = Some(grant.fence);
     }
+}
+
+#[tokio::test]
+async fn documents_survive_as_they_were() {
+    let (home, clock) = (directory(), clock());
+    let store = open(home.path(), &clock);
+    let name = |number: u32| format!("{number:04}\0é");
+    for number in 0..50 {
+        let document = Bytes::from(vec![number as u8; number as usize]);
+        let put = store.put(Sheet::Audit, &name(number), document).await;
+        put.expect("the store takes a document");
+    }
+    let removed = store.remove(Sheet::Audit, &name(7)).await;
+    removed.expect("the store forgets a document");
+    let all = async |store: &onceward_stores::embedded::EmbeddedStore| {
+        let page = store.documents(Sheet::Audit, Order::Falling, None, 100);
+        page.await.expect("the store lists documents")
+    };
+    let before = all(&store).await;
+    assert_eq!(before.len(), 49);
+    drop(store);
+    assert_eq!(all(&open(home.path(), &clock)).await, before);
+}
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Whatever a class chose about time holds after a restart too, and sweeping
+/// takes nothing that is still needed.
+#[tokio::test]
+async fn choices_about_time_survive() {
+    let (home, clock) = (directory(), clock());
+    let plain = terms(AfterLoss::Hold);
+    let choices = [
+        Terms {
+            ttl_basis: TtlBasis::Access,
+            ..plain.clone()
+        },
+        Terms {
+            expiry: Expiry::Lazy,
+            ..plain.clone()
+        },
+        Terms {
+            keep_expired: 30 * DAY,
+            ..plain
+        },
+    ];
+    let store = open(home.path(), &clock);
+    let mut ids = Vec::new();
+    for (number, terms) in (1..).zip(choices) {
+        let grant = grant(&store, &ask_with(number, terms)).await;
+        settle(&store, &grant, completed(number)).await;
+        ids.push(grant.id);
+    }
+    drop(store);
+    for _ in 0..3 {
+        clock.advance(DAY - Duration::from_secs(1));
+        let store = open(home.path(), &clock);
+        store.touch(&ask(1).digest).await.expect("noted");
+        drop(store);
+        let store = open(home.path(), &clock);
+        assert!(is_replayed(&store, 1).await, "it was asked for");
+        assert!(is_replayed(&store, 2).await, "nobody has swept");
+    }
+    let store = open(home.path(), &clock);
+    store.sweep(usize::MAX).await.expect("swept");
+    drop(store);
+    let store = open(home.path(), &clock);
+    assert!(is_replayed(&store, 1).await, "it was asked for");
+    assert_eq!(get(&store, &ask(2)).await, None, "it was swept");
+    assert_eq!(get(&store, &ask(3)).await, None, "its key is forgotten");
+    let trace = store.show(ids[2]).await.expect("the store answers");
+    let trace = trace.expect("its trace is there");
+    assert_eq!(trace.state, State::Expired);
+    assert_eq!(trace.answer, Some(Answer::Gone { status: 201 }));
+    clock.advance(31 * DAY);
+    assert_eq!(store.show(ids[2]).await.expect("the store answers"), None);
+}
+
+#[tokio::test]
+async fn delivered_request_is_not_lost_when_a_replay_is_noted() {
+    let (home, clock) = (directory(), clock());
+    let terms = Terms {
+        ttl_basis: TtlBasis::Access,
+        remember: 30 * DAY,
+        ..terms(AfterLoss::Hold)
+    };
+    let ask = ask_with(1, terms);
+    let store = open(home.path(), &clock);
+    let queued = store
+        .enqueue(&ask, Bytes::from_static(b"request"), Duration::ZERO)
+        .await;
+    assert!(queued.is_ok());
+    let due = store.due(1).await.expect("the store answers");
+    let word = Settlement::Completed(Answer::NotKept { status: 200 });
+    settle(&store, &due[0].grant, word).await;
+    clock.advance(DAY / 2);
+    store.touch(&ask.digest).await.expect("noted");
+    settle(&store, &due[0].grant, Settlement::Lost).await;
+    let resolved = store.resolve(due[0].grant.id, onceward_core::store::Resolution::NotRun);
+    resolved.await.expect("the store answers");
+    let again = store.due(1).await.expect("the store answers");
+    assert_eq!(again[0].request, b"request".as_slice());
+}
+
+/// A process whose clock stands far in the past goes on from the latest time
+/// that the store has seen, so what it writes is not over for the next one.
+#[tokio::test]
+async fn clock_that_was_set_back_forgets_nothing() {
+    let (home, now, past) = (directory(), clock(), clock());
+    now.advance(400 * DAY);
+    complete(&open(home.path(), &now), 1).await;
+    let store = open(home.path(), &past);
+    complete(&store, 2).await;
+    past.advance(DAY / 2);
+    assert!(is_replayed(&store, 2).await);
+    past.advance(DAY / 2);
+    assert_eq!(get(&store, &ask(2)).await, None, "its time goes on");
+    complete(&store, 3).await;
+    drop(store);
+    now.advance(DAY);
+    assert!(is_replayed(&open(home.path(), &now), 3).await);
 }

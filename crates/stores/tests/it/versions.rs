@@ -2,15 +2,26 @@
 //! once written is read for ever.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use data_encoding::HEXLOWER;
-use onceward_core::record::Answer;
+use onceward_core::class::{Expiry, TtlBasis};
+use onceward_core::clock::Clock;
+use onceward_core::identity::KeySpace;
+use onceward_core::record::Record;
+use onceward_core::store::{Changed, Filter, Force, Inspect, PageAsk, Registry, Sheet};
 use onceward_core::wire::{self, WireError};
+use rusqlite::Connection;
 
 use crate::house::*;
 
 /// A record of version 1: the operation 1, completed.
 const RECORD_1: &str = include_str!("record-1.hex");
+/// The same in version 2.
+const RECORD_2: &str = include_str!("record-2.hex");
+/// The same with everything that version 2 added, and nothing at its default.
+const RECORD_2_CHOSEN: &str = include_str!("record-2-chosen.hex");
 /// Its reply.
 const REPLY_1: &str = include_str!("reply-1.hex");
 /// The same record with version 255 and a checksum that is right.
@@ -20,27 +31,76 @@ fn bytes(hex: &str) -> Vec<u8> {
     HEXLOWER.decode(hex.trim().as_bytes()).expect("hex")
 }
 
-#[tokio::test]
-async fn version_1_reads_today_and_is_what_is_written() {
+/// The record of the operation 1, completed, as this program makes it.
+async fn completed_record() -> Arc<Record> {
     let home = directory();
     let store = open(home.path(), &clock());
     complete(&store, 1).await;
-    let record = get(&store, &ask(1)).await.expect("it is on record");
+    get(&store, &ask(1)).await.expect("it is on record")
+}
+
+fn decode(hex: &str) -> Result<Record, WireError> {
+    let reply = wire::decode_reply(&bytes(REPLY_1)).map(Arc::new);
+    wire::decode_record(&bytes(hex), || reply.map(Some))
+}
+
+#[tokio::test]
+async fn version_1_reads_today_with_the_defaults_of_what_it_lacks() {
     assert_eq!(
-        HEXLOWER.encode(&wire::encode_record(&record)),
-        RECORD_1.trim()
+        decode(RECORD_1),
+        Ok(Record::clone(&*completed_record().await))
     );
+}
+
+#[tokio::test]
+async fn version_2_reads_today_and_is_what_is_written() {
+    let plain = Record::clone(&*completed_record().await);
+    let mut chosen = plain.clone();
+    chosen.identity.space = KeySpace::Tenant;
+    chosen.terms.ttl_basis = TtlBasis::Access;
+    chosen.terms.expiry = Expiry::Lazy;
+    chosen.terms.keep_expired = Duration::from_secs(90 * 24 * 60 * 60);
+    chosen.touched_at = Some(clock().now().plus(Duration::from_secs(60 * 60)));
+    for (record, hex) in [(plain, RECORD_2), (chosen, RECORD_2_CHOSEN)] {
+        assert_eq!(HEXLOWER.encode(&wire::encode_record(&record)), hex.trim());
+        assert_eq!(decode(hex), Ok(record));
+    }
     assert_eq!(
         HEXLOWER.encode(&wire::encode_reply(&reply(1))),
         REPLY_1.trim()
     );
-    let reply = wire::decode_reply(&bytes(REPLY_1))
-        .map(Arc::new)
-        .expect("version 1");
-    assert_eq!(record.answer, Some(Answer::Kept(reply.clone())));
-    let read = wire::decode_record(&bytes(RECORD_1), || Ok(Some(reply.clone())));
-    assert_eq!(read.as_ref(), Ok(&*record));
+    assert_eq!(wire::decode_reply(&bytes(REPLY_1)).as_ref(), Ok(&*reply(1)));
 }
+
+/// The tables of layout 1 with the operation 1 in them, as they were written.
+const LAYOUT_1: &str = include_str!("layout-1.sql");
+
+#[tokio::test]
+async fn file_of_layout_1_is_read_and_becomes_one_of_today() {
+    let home = directory();
+    let db = Connection::open(home.path().join("onceward.db")).expect("SQLite opens it");
+    db.execute_batch(LAYOUT_1).expect("it runs");
+    drop(db);
+    for _ in 0..2 {
+        let store = open(home.path(), &clock());
+        assert!(is_replayed(&store, 1).await);
+        complete(&store, 2).await;
+        let document = Bytes::from_static(b"new");
+        let put = store.put(Sheet::Classes, "a", document.clone()).await;
+        put.expect("the store takes a document");
+        let read = store.read(Sheet::Classes, "a").await;
+        assert_eq!(read.expect("the store answers"), Some(document));
+        let listed = store.list(&Filter::default(), ALL).await.expect("listed");
+        assert_eq!(listed.records.len(), 2);
+        let purged = store.purge(ask(2).id, Force::No).await;
+        assert_eq!(purged.expect("the store answers"), Changed::Done);
+    }
+}
+
+const ALL: PageAsk = PageAsk {
+    limit: 10,
+    after: None,
+};
 
 #[test]
 fn version_255_is_refused_by_name() {

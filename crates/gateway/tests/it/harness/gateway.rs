@@ -1,11 +1,13 @@
 //! A gateway before an origin, on free ports, with a store of its own.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use onceward_core::class::Class;
-use onceward_gateway::{Drained, Gateway, Settings};
+use onceward_gateway::config::{self, Config};
+use onceward_gateway::{ConfigFile, Drained, Gateway};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
@@ -16,8 +18,49 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
 /// Chooses how a gateway is.
 pub(crate) struct GatewayBuilder {
-    settings: Settings,
+    config: Config,
     directory: Option<TempDir>,
+    file: Option<ConfigFile>,
+}
+
+/// A gateway with a configuration before this origin, which is the upstream
+/// `origin` in it. Listeners and store are the harness's; the text may hold
+/// everything else, and more of `[server]` behind a first line `server: …`.
+pub(crate) fn configured(origin: &Origin, text: &str) -> GatewayBuilder {
+    configured_to(&origin.url(), text)
+}
+
+/// The same before whoever has this URL.
+pub(crate) fn configured_to(upstream: &str, text: &str) -> GatewayBuilder {
+    let directory = TempDir::new().unwrap();
+    let file = ConfigFile {
+        path: directory.path().join("onceward.toml"),
+        environment: BTreeMap::new(),
+    };
+    std::fs::write(&file.path, whole(upstream, directory.path(), text)).unwrap();
+    let config = match config::load(&file.path, &file.environment) {
+        Ok(loaded) => loaded.config,
+        Err(mistakes) => panic!("{mistakes:#?}"),
+    };
+    GatewayBuilder {
+        config,
+        directory: Some(directory),
+        file: Some(file),
+    }
+}
+
+/// A test's text, as a whole configuration.
+pub(crate) fn whole(upstream: &str, directory: &Path, text: &str) -> String {
+    let (server, rest) = match text.trim_start().strip_prefix("server:") {
+        Some(text) => text.split_once('\n').unwrap_or((text, "")),
+        None => ("", text),
+    };
+    let store = store_in(&directory.join("data"));
+    format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n{}\n\
+         [store]\nurl = \"{store}\"\n[upstreams.origin]\nurl = \"{upstream}\"\n{rest}",
+        server.replace(';', "\n"),
+    )
 }
 
 /// A gateway before this origin, on an embedded store that goes with it.
@@ -28,13 +71,14 @@ pub(crate) fn gateway(origin: &Origin) -> GatewayBuilder {
 /// A gateway before whoever has this URL.
 pub(crate) fn gateway_to(upstream: &str) -> GatewayBuilder {
     let directory = TempDir::new().unwrap();
-    let mut settings = Settings::new(upstream);
-    settings.listen = "127.0.0.1:0".to_owned();
-    settings.admin = "127.0.0.1:0".to_owned();
-    settings.store = store_in(directory.path());
+    let mut config = Config::unconfigured(upstream);
+    config.server.listen = "127.0.0.1:0".to_owned();
+    config.server.admin = "127.0.0.1:0".to_owned();
+    config.store = store_in(directory.path());
     GatewayBuilder {
-        settings,
+        config,
         directory: Some(directory),
+        file: None,
     }
 }
 
@@ -45,7 +89,7 @@ fn store_in(directory: &Path) -> String {
 impl GatewayBuilder {
     /// With its store in this directory, which stays.
     pub(crate) fn directory(mut self, directory: &Path) -> Self {
-        self.settings.store = store_in(directory);
+        self.config.store = store_in(directory);
         Self {
             directory: None,
             ..self
@@ -54,7 +98,7 @@ impl GatewayBuilder {
 
     /// With a store in memory, where the store does not matter.
     pub(crate) fn in_memory(mut self) -> Self {
-        self.settings.store = "memory:".to_owned();
+        self.config.store = "memory:".to_owned();
         Self {
             directory: None,
             ..self
@@ -62,44 +106,54 @@ impl GatewayBuilder {
     }
 
     pub(crate) fn class(mut self, class: Class) -> Self {
-        self.settings.class = class;
+        self.config.routes[0].class = class.name.clone();
+        self.config.classes.insert(class.name.clone(), class);
         self
     }
 
     pub(crate) fn body_limit(mut self, bytes: usize) -> Self {
-        self.settings.body_limit = bytes;
+        self.config.server.body_limit = bytes;
         self
     }
 
     pub(crate) fn reply_limit(mut self, bytes: usize) -> Self {
-        self.settings.reply_limit = bytes;
+        self.config.server.reply_limit = bytes;
         self
     }
 
     pub(crate) fn upstream_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.upstream_timeout = timeout;
+        for upstream in self.config.upstreams.values_mut() {
+            upstream.timeout = timeout;
+        }
         self
     }
 
     pub(crate) fn head_deadline(mut self, deadline: Duration) -> Self {
-        self.settings.head_deadline = deadline;
+        self.config.server.head_deadline = deadline;
         self
     }
 
     pub(crate) fn body_deadline(mut self, deadline: Duration) -> Self {
-        self.settings.body_deadline = deadline;
+        self.config.server.body_deadline = deadline;
         self
     }
 
-    /// Its settings, with the directory that they name.
-    pub(crate) fn settings(self) -> (Settings, Option<TempDir>) {
-        (self.settings, self.directory)
+    /// Changed in a way that the file has no words for, or not yet.
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
+        change(&mut self.config);
+        self
+    }
+
+    /// Its configuration, with the directory that it names.
+    pub(crate) fn config(self) -> (Config, Option<TempDir>) {
+        (self.config, self.directory)
     }
 
     pub(crate) async fn run(self) -> Running {
         Running {
-            gateway: Gateway::start(self.settings).await.unwrap(),
-            _directory: self.directory,
+            file: self.file.clone(),
+            gateway: Gateway::start(self.config, self.file).await.unwrap(),
+            directory: self.directory,
         }
     }
 }
@@ -107,7 +161,8 @@ impl GatewayBuilder {
 /// A gateway that runs. It ends with the test, or when it is drained.
 pub(crate) struct Running {
     gateway: Gateway,
-    _directory: Option<TempDir>,
+    directory: Option<TempDir>,
+    file: Option<ConfigFile>,
 }
 
 impl Running {
@@ -165,6 +220,21 @@ impl Running {
     /// Waits until nothing runs.
     pub(crate) async fn idle(&self) {
         self.shows("onceward_in_flight 0").await;
+    }
+
+    /// Writes another configuration and has it read; see [`configured`].
+    pub(crate) async fn reload(&self, upstream: &str, text: &str) -> Result<String, String> {
+        let directory = self.directory.as_ref().unwrap().path();
+        let file = self.file.as_ref().unwrap();
+        std::fs::write(&file.path, whole(upstream, directory, text)).unwrap();
+        self.gateway.reload().await
+    }
+
+    /// Sends a change to the admin API.
+    pub(crate) fn change(&self, path: &str, body: &str) -> Ask {
+        Ask::new(self.gateway.admin(), &format!("POST {path}"))
+            .header("content-type", "application/json")
+            .body(body.to_owned())
     }
 
     pub(crate) async fn drain(self) -> Drained {

@@ -1,7 +1,7 @@
--- Finished operations whose keys are forgotten by {ends}. The prefix is the
--- first eight bytes of the digest; `over` is when the key is forgotten. `replied`
--- names the bucket of the reply; where it is null, the reply goes at the same
--- time and is here.
+-- Finished operations of which nothing is needed from {ends} on. The prefix is
+-- the first eight bytes of the digest; `over` is when the key is forgotten and
+-- its trace was shown long enough. `replied` names the bucket of the reply; where
+-- it is null, the reply goes at the same time and is here.
 CREATE TABLE kept_{ends} (
     id       INTEGER PRIMARY KEY,
     prefix   INTEGER NOT NULL,

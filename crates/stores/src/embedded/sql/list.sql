@@ -1,5 +1,5 @@
 -- The newest first, as far as the columns tell; time tells the rest.
-SELECT id, record FROM {table}
+SELECT id, record, {replied} FROM {table}
 WHERE id < ?1 AND id > ?2
   AND (?3 IS NULL OR tenant = ?3)
   AND (?4 IS NULL OR project = ?4)

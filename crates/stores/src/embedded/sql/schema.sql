@@ -1,9 +1,19 @@
 -- The tables that are always there. Finished operations live in tables of
 -- their own, one per bucket of expiry: kept.sql and reply.sql.
 
--- Numbers up to `sequence` may have been given as fences and row ids.
-CREATE TABLE meta (sequence INTEGER NOT NULL);
+-- Numbers up to `sequence` may have been given as fences and row ids. `latest`
+-- is the latest time that was noted; nobody judges by an earlier one.
+CREATE TABLE meta (sequence INTEGER NOT NULL, latest INTEGER NOT NULL DEFAULT 0);
 INSERT INTO meta (sequence) VALUES (0);
+
+-- What operators keep: sheets of named documents.
+CREATE TABLE document (
+    id    INTEGER PRIMARY KEY,
+    sheet TEXT NOT NULL,
+    name  BLOB NOT NULL,
+    body  BLOB NOT NULL
+);
+CREATE UNIQUE INDEX document_by_name ON document (sheet, name);
 
 -- Operations that are queued, running, released, unknown or paused. The id is
 -- the number of the last change. The columns before `record` repeat what the

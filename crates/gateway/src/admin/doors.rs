@@ -1,0 +1,224 @@
+//! Everything that the API serves, in one list: where, by which role, in which
+//! words, by which handler. The router and the OpenAPI document are made of it.
+
+use axum::http::Method;
+use axum::routing::{MethodRouter, get, post};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+use super::{Desk, classes, journal, keys, openapi, operations, problem, reload};
+use crate::config::Role;
+
+/// How a type is described.
+pub(super) type Describe = fn(&mut SchemaGenerator) -> Schema;
+
+/// One thing that is served.
+pub(super) struct Door {
+    pub(super) method: Method,
+    pub(super) path: &'static str,
+    /// The smallest role that may use it.
+    pub(super) role: Role,
+    /// Its name for programs.
+    pub(super) name: &'static str,
+    /// What it does, in a sentence.
+    pub(super) summary: &'static str,
+    /// What its query may say.
+    pub(super) query: Option<Describe>,
+    /// What its body says.
+    pub(super) body: Option<Describe>,
+    /// What it answers, under which status.
+    pub(super) answer: (u16, Describe),
+    pub(super) handler: MethodRouter<Desk>,
+}
+
+/// What a problem looks like.
+pub(super) const PROBLEM: Describe = describe::<problem::Document>;
+
+fn describe<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+fn look<A: JsonSchema>(
+    path: &'static str,
+    name: &'static str,
+    summary: &'static str,
+    handler: MethodRouter<Desk>,
+) -> Door {
+    Door {
+        method: Method::GET,
+        path,
+        role: Role::Read,
+        name,
+        summary,
+        query: None,
+        body: None,
+        answer: (200, describe::<A>),
+        handler,
+    }
+}
+
+fn change<B: JsonSchema, A: JsonSchema>(
+    role: Role,
+    path: &'static str,
+    name: &'static str,
+    summary: &'static str,
+    handler: MethodRouter<Desk>,
+) -> Door {
+    Door {
+        method: Method::POST,
+        role,
+        body: Some(describe::<B>),
+        ..look::<A>(path, name, summary, handler)
+    }
+}
+
+impl Door {
+    fn asking<Q: JsonSchema>(self) -> Self {
+        Self {
+            query: Some(describe::<Q>),
+            ..self
+        }
+    }
+
+    fn answering(self, status: u16) -> Self {
+        let answer = (status, self.answer.1);
+        Self { answer, ..self }
+    }
+}
+
+/// All of them.
+pub(super) fn all() -> Vec<Door> {
+    use Role::{Admin, Operate};
+    vec![
+        look::<operations::OperationsPage>(
+            "/admin/v1/operations",
+            "listOperations",
+            "Operations that match, the last claimed or settled first.",
+            get(operations::list),
+        )
+        .asking::<operations::ListQuery>(),
+        look::<operations::Operation>(
+            "/admin/v1/operations/{operation_id}",
+            "showOperation",
+            "All that is known of an operation.",
+            get(operations::show),
+        )
+        .asking::<operations::ShowQuery>(),
+        change::<operations::PurgeAsk, operations::Purged>(
+            Operate,
+            "/admin/v1/operations/purge",
+            "purgeOperations",
+            "Forgets an operation, or a page of those that match: their keys are free.",
+            post(operations::purge),
+        ),
+        change::<operations::PurgeOne, operations::Purged>(
+            Operate,
+            "/admin/v1/operations/{operation_id}/purge",
+            "purgeOperation",
+            "Forgets an operation: its key is free.",
+            post(operations::purge_one),
+        ),
+        change::<operations::ResolveAsk, operations::Standing>(
+            Operate,
+            "/admin/v1/operations/resolve",
+            "resolveOperations",
+            "Says what became of an unknown operation.",
+            post(operations::resolve),
+        ),
+        change::<operations::ResolveOne, operations::Standing>(
+            Operate,
+            "/admin/v1/operations/{operation_id}/resolve",
+            "resolveOperation",
+            "Says what became of an unknown operation.",
+            post(operations::resolve_one),
+        ),
+        change::<operations::ResumeAsk, operations::Standing>(
+            Operate,
+            "/admin/v1/operations/resume",
+            "resumeOperations",
+            "Lets a paused operation go on.",
+            post(operations::resume),
+        ),
+        change::<operations::ResumeOne, operations::Standing>(
+            Operate,
+            "/admin/v1/operations/{operation_id}/resume",
+            "resumeOperation",
+            "Lets a paused operation go on.",
+            post(operations::resume_one),
+        ),
+        look::<classes::Classes>(
+            "/admin/v1/classes",
+            "listClasses",
+            "The retention classes in force, and where each setting comes from.",
+            get(classes::list),
+        ),
+        look::<classes::Class>(
+            "/admin/v1/classes/{name}",
+            "showClass",
+            "A retention class.",
+            get(classes::show),
+        ),
+        change::<classes::SetNamed, classes::Class>(
+            Admin,
+            "/admin/v1/classes",
+            "setClasses",
+            "Changes settings of a class, or makes a new one. What is on record keeps its terms.",
+            post(classes::set_named),
+        ),
+        change::<classes::Set, classes::Class>(
+            Admin,
+            "/admin/v1/classes/{name}",
+            "setClass",
+            "Changes settings of a class, or makes a new one. What is on record keeps its terms.",
+            post(classes::set),
+        ),
+        change::<classes::Unset, classes::IsUnset>(
+            Admin,
+            "/admin/v1/classes/{name}/unset",
+            "unsetClass",
+            "Takes back all changes of a class: it is as the configuration says.",
+            post(classes::unset),
+        ),
+        look::<keys::KeysPage>(
+            "/admin/v1/keys",
+            "listKeys",
+            "The API keys of this gateway, without their secrets.",
+            get(keys::list),
+        )
+        .asking::<keys::KeysQuery>(),
+        change::<keys::CreateKey, keys::CreatedKey>(
+            Admin,
+            "/admin/v1/keys",
+            "createKey",
+            "Makes an API key. The answer shows it this once.",
+            post(keys::create),
+        )
+        .answering(201),
+        change::<keys::RevokeKey, keys::RevokedKey>(
+            Admin,
+            "/admin/v1/keys/{id}/revoke",
+            "revokeKey",
+            "Takes an API key back: it lets nobody in any more.",
+            post(keys::revoke),
+        ),
+        look::<journal::Page>(
+            "/admin/v1/audit",
+            "listAudit",
+            "Who changed what, when and why; the latest first.",
+            get(journal::list),
+        )
+        .asking::<journal::PageQuery>(),
+        change::<reload::ReloadAsk, reload::Reloaded>(
+            Admin,
+            "/admin/v1/reload",
+            "reload",
+            "Reads the configuration again. A bad one changes nothing.",
+            post(reload::reload),
+        ),
+        look::<serde_json::Value>(
+            "/admin/v1/openapi.json",
+            "openapi",
+            "This description.",
+            get(openapi::document),
+        ),
+    ]
+}

@@ -1,0 +1,110 @@
+//! The description of the API for programs: OpenAPI 3.1, whose schemas are JSON
+//! Schema, made of the very types that the handlers read and write.
+
+use axum::Json;
+use schemars::generate::SchemaSettings;
+use schemars::{Schema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use super::doors::{self, Door, PROBLEM};
+use super::operators::role_word;
+
+pub(super) async fn document() -> Json<Value> {
+    Json(describe(&doors::all()))
+}
+
+/// The document for these doors.
+fn describe(doors: &[Door]) -> Value {
+    let mut settings = SchemaSettings::draft2020_12();
+    settings.definitions_path = "/components/schemas".into();
+    settings.meta_schema = None;
+    let mut generator = settings.into_generator();
+    let mut paths = Map::new();
+    for door in doors {
+        let entry = paths.entry(door.path).or_insert_with(|| json!({}));
+        entry[door.method.as_str().to_ascii_lowercase()] = operation(door, &mut generator);
+    }
+    let problem = PROBLEM(&mut generator);
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Onceward admin API",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Looks are by GET, changes by POST; every change has a reason and an audit entry.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": generator.take_definitions(true),
+            "responses": {
+                "Problem": {
+                    "description": "It was refused; `code` and `detail` tell why.",
+                    "content": { "application/problem+json": { "schema": problem } },
+                },
+            },
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A token of server.admin_tokens; not needed on loopback where there are none.",
+                },
+            },
+        },
+        "security": [{ "token": [] }],
+    })
+}
+
+fn operation(door: &Door, generator: &mut SchemaGenerator) -> Value {
+    let (status, answer) = door.answer;
+    let mut parameters = path_parameters(door.path);
+    if let Some(query) = door.query {
+        parameters.extend(query_parameters(query(generator), generator));
+    }
+    let mut operation = json!({
+        "operationId": door.name,
+        "summary": door.summary,
+        "description": format!("Needs the role `{}`.", role_word(door.role)),
+        "parameters": parameters,
+        "responses": {
+            status.to_string(): {
+                "description": "Done.",
+                "content": { "application/json": { "schema": answer(generator) } },
+            },
+            "default": { "$ref": "#/components/responses/Problem" },
+        },
+    });
+    if let Some(body) = door.body {
+        operation["requestBody"] = json!({
+            "required": true,
+            "content": { "application/json": { "schema": body(generator) } },
+        });
+    }
+    operation
+}
+
+fn path_parameters(path: &str) -> Vec<Value> {
+    let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let parameter = |name| {
+        json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } })
+    };
+    names.map(parameter).collect()
+}
+
+/// Each member of a query's schema is a parameter of its own.
+fn query_parameters(query: Schema, generator: &SchemaGenerator) -> Vec<Value> {
+    let name = query.get("$ref").and_then(Value::as_str);
+    let name = name.and_then(|path| path.rsplit('/').next());
+    let whole = name.and_then(|name| generator.definitions().get(name));
+    let members = whole.and_then(|schema| schema.get("properties")?.as_object());
+    let members = members.into_iter().flatten().map(|(name, schema)| {
+        let mut schema = schema.clone();
+        let description = schema.as_object_mut().and_then(|schema| schema.remove("description"));
+        json!({
+            "name": name,
+            "in": "query",
+            "required": false,
+            "description": description,
+            "schema": schema,
+        })
+    });
+    members.collect()
+}

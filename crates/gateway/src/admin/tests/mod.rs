@@ -1,0 +1,313 @@
+//! The API without sockets: a router on the store in memory, asked by requests
+//! made here.
+
+mod auditing;
+mod describing;
+mod doing;
+mod roles;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::http::{HeaderMap, Request};
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use onceward_core::caller::{Caller, Subject};
+use onceward_core::class::{Class, OnUnknown, Terms};
+use onceward_core::clock::{Clock, ManualClock, Timestamp};
+use onceward_core::engine::{Engine, Limits};
+use onceward_core::entropy::Entropy;
+use onceward_core::fingerprint::{Algorithm, Fingerprint};
+use onceward_core::identity::{Endpoint, Identity, KeySpace, OperationId};
+use onceward_core::key::Key;
+use onceward_core::memory::MemoryStore;
+use onceward_core::record::{Answer, Attempt, Reply, Settlement};
+use onceward_core::store::{Added, Ask, Claim, Grant, Order, Registry, Sheet, Store, StoreError};
+use secrecy::SecretString;
+use serde_json::Value;
+use tower::ServiceExt;
+
+use super::{Admin, Audit, Operator, Operators, Pulse, Reload, router};
+use crate::callers::WallClock;
+use crate::callers::api_keys::ApiKeys;
+use crate::classes::{Base, Classes};
+use crate::config::Role;
+use crate::metrics::Metrics;
+use crate::secret::Secret;
+
+/// Stands in every token.
+const CANARY: &str = "canary7e41";
+const START: Timestamp = Timestamp::from_unix_ms(1_790_000_000_000);
+
+/// A desk, and the store behind it.
+struct Bench {
+    router: Router,
+    store: Arc<MemoryStore>,
+    registry: Arc<Shaky>,
+    classes: Arc<Classes>,
+    engine: Arc<Engine>,
+    clock: Arc<ManualClock>,
+    pulse: Arc<Pulse>,
+    drawn: AtomicU64,
+}
+
+/// A desk with a token of each role.
+async fn bench() -> Bench {
+    let role = |name: &str, role| Operator {
+        name: name.to_owned(),
+        role,
+        token: token(name).into(),
+    };
+    let operators = vec![
+        role("viewer", Role::Read),
+        role("ops", Role::Operate),
+        role("root", Role::Admin),
+    ];
+    bench_with(operators, None).await
+}
+
+fn token(name: &str) -> String {
+    format!("{CANARY}-{name}")
+}
+
+async fn bench_with(operators: Vec<Operator>, reload: Option<Reload>) -> Bench {
+    let clock = Arc::new(ManualClock::new(START));
+    let store = Arc::new(MemoryStore::new(clock.clone()));
+    let registry = Arc::new(Shaky {
+        inner: store.clone(),
+        broken: Mutex::default(),
+    });
+    let engine = Engine::new(store.clone(), Entropy::seeded(1), Limits::default());
+    let base = [Class::interactive(), Class::webhook(), Class::financial()];
+    let base = Base {
+        classes: base.map(|class| (class.name.clone(), class)).into(),
+        longest: [("interactive".into(), Duration::from_secs(30))].into(),
+    };
+    let classes = Classes::open(registry.clone(), base).await;
+    let classes = Arc::new(classes.expect("the store answers"));
+    let wall = clock.clone();
+    let secret = Secret::new().expect("random bytes");
+    let keys = ApiKeys::open(registry.clone(), secret, WallClock::new(move || wall.now()));
+    let keys = keys.await.expect("the store answers");
+    let pulse = Arc::new(Pulse::new(clock.clone()));
+    let admin = Admin {
+        engine: engine.clone(),
+        inspect: store.clone(),
+        metrics: Arc::new(Metrics::new().expect("metrics")),
+        draining: Arc::new(AtomicBool::new(false)),
+        pulse: pulse.clone(),
+        classes: classes.clone(),
+        api_keys: Some(Arc::new(keys)),
+        operators: Arc::new(Operators::new(operators)),
+        audit: Arc::new(Audit::new(
+            registry.clone(),
+            clock.clone(),
+            Entropy::seeded(2),
+        )),
+        reload,
+        clock: clock.clone(),
+        reply_limit: 1_000,
+    };
+    Bench {
+        router: router(admin),
+        store,
+        registry,
+        classes,
+        engine,
+        clock,
+        pulse,
+        drawn: AtomicU64::new(0),
+    }
+}
+
+/// A registry whose sheets can be made to refuse what is written.
+struct Shaky {
+    inner: Arc<MemoryStore>,
+    broken: Mutex<Vec<Sheet>>,
+}
+
+impl Shaky {
+    fn break_sheet(&self, sheet: Sheet) {
+        self.broken.lock().expect("whole").push(sheet);
+    }
+
+    fn mend(&self) {
+        self.broken.lock().expect("whole").clear();
+    }
+
+    fn check(&self, sheet: Sheet) -> Result<(), StoreError> {
+        match self.broken.lock().expect("whole").contains(&sheet) {
+            true => Err(StoreError::Unavailable("the disk is full".into())),
+            false => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+impl Registry for Shaky {
+    async fn put(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<(), StoreError> {
+        self.check(sheet)?;
+        self.inner.put(sheet, name, document).await
+    }
+
+    async fn add(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<Added, StoreError> {
+        self.check(sheet)?;
+        self.inner.add(sheet, name, document).await
+    }
+
+    async fn read(&self, sheet: Sheet, name: &str) -> Result<Option<Bytes>, StoreError> {
+        self.inner.read(sheet, name).await
+    }
+
+    async fn remove(&self, sheet: Sheet, name: &str) -> Result<(), StoreError> {
+        self.check(sheet)?;
+        self.inner.remove(sheet, name).await
+    }
+
+    async fn documents(
+        &self,
+        sheet: Sheet,
+        order: Order,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Bytes)>, StoreError> {
+        self.inner.documents(sheet, order, after, limit).await
+    }
+}
+
+/// An answer, read whole.
+struct Said {
+    status: u16,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Said {
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("not JSON: {:?}", self.body))
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The code of a problem.
+    fn code(&self) -> String {
+        self.json()["code"].as_str().unwrap_or_default().to_owned()
+    }
+
+    fn detail(&self) -> String {
+        self.json()["detail"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+impl Bench {
+    async fn send(&self, mut request: Request<Body>) -> Said {
+        let peer: SocketAddr = "203.0.113.9:4711".parse().expect("an address");
+        request.extensions_mut().insert(ConnectInfo(peer));
+        let answer = self.router.clone().oneshot(request).await;
+        let (parts, body) = answer.expect("a router always answers").into_parts();
+        Said {
+            status: parts.status.as_u16(),
+            headers: parts.headers,
+            body: body.collect().await.expect("whole").to_bytes(),
+        }
+    }
+
+    async fn get(&self, who: &str, path: &str) -> Said {
+        let request = Request::get(path).header("authorization", format!("Bearer {}", token(who)));
+        self.send(request.body(Body::empty()).expect("a request")).await
+    }
+
+    async fn post(&self, who: &str, path: &str, body: &Value) -> Said {
+        let request = Request::post(path)
+            .header("authorization", format!("Bearer {}", token(who)))
+            .header("content-type", "application/json")
+            .body(Body::from(body.to_string()));
+        self.send(request.expect("a request")).await
+    }
+
+    /// The entries of the audit, the latest first.
+    async fn audit(&self) -> Vec<Value> {
+        let page = self.get("viewer", "/admin/v1/audit?limit=200").await.json();
+        page["entries"].as_array().expect("a list").clone()
+    }
+
+    /// Claims an operation of this tenant.
+    async fn claim(&self, tenant: &str, key: &str) -> Grant {
+        self.claim_under(tenant, key, Class::interactive().terms()).await
+    }
+
+    async fn claim_under(&self, tenant: &str, key: &str, terms: Terms) -> Grant {
+        let subject = Subject::parse("user:1").expect("a subject");
+        let identity = Identity {
+            caller: Caller::trusted(tenant, "shop", subject).expect("a caller"),
+            endpoint: Endpoint::new("payments.create"),
+            key: Key::parse(key).expect("a key"),
+            space: KeySpace::Endpoint,
+        };
+        let draw = self.drawn.fetch_add(1, Ordering::Relaxed) + 1;
+        let digest = identity.digest();
+        let ask = Ask {
+            digest,
+            identity,
+            fingerprint: Fingerprint {
+                algorithm: Algorithm::Json1,
+                digest: [1; 32],
+                sender: [7; 16],
+            },
+            terms,
+            attempt: Attempt(u128::from(draw)),
+            id: OperationId::new(&digest, draw),
+        };
+        match self.store.claim(&ask).await.expect("the store answers") {
+            Claim::Granted(grant) => grant,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn settle(&self, grant: &Grant, settlement: Settlement) {
+        let settled = self.store.settle(&grant.digest, grant.fence, settlement);
+        settled.await.expect("the store answers");
+    }
+
+    async fn completed(&self, tenant: &str, key: &str) -> Grant {
+        let grant = self.claim(tenant, key).await;
+        let reply = Reply {
+            status: 201,
+            headers: vec![("content-type".into(), "text/plain".into())],
+            body: "paid".into(),
+            trailers: Vec::new(),
+        };
+        let answer = Answer::Kept(Arc::new(reply));
+        self.settle(&grant, Settlement::Completed(answer)).await;
+        grant
+    }
+
+    async fn unknown(&self, tenant: &str, key: &str) -> Grant {
+        let grant = self.claim(tenant, key).await;
+        self.settle(&grant, Settlement::Lost).await;
+        grant
+    }
+
+    async fn paused(&self, tenant: &str, key: &str) -> Grant {
+        let grant = self.claim(tenant, key).await;
+        self.settle(&grant, Settlement::Paused).await;
+        grant
+    }
+
+    /// The state of an operation, as the API tells it.
+    async fn state(&self, id: OperationId) -> String {
+        let said = self.get("viewer", &format!("/admin/v1/operations/{id}")).await;
+        match said.status {
+            404 => "absent".to_owned(),
+            _ => said.json()["state"].as_str().expect("a state").to_owned(),
+        }
+    }
+}

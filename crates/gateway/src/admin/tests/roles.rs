@@ -1,0 +1,131 @@
+//! Who may do what, on every door; and what is said to who may not.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::admin::doors;
+
+/// What a body must say to get past being read; what it asks for is not there.
+fn body(name: &str) -> Value {
+    let nobody = "op_00000000000000000000000000000000";
+    let mut body = match name {
+        "purgeOperations" | "resumeOperations" => json!({ "operation_id": nobody }),
+        "resolveOperations" => json!({ "operation_id": nobody, "outcome": "not_run" }),
+        "resolveOperation" => json!({ "outcome": "not_run" }),
+        "setClasses" => json!({ "name": "brief", "settings": { "retention": "1h" } }),
+        "setClass" => json!({ "settings": { "retention": "1h" } }),
+        "createKey" => json!({ "tenant": "acme", "subject": "service:worker" }),
+        _ => json!({}),
+    };
+    body["why"] = "because".into();
+    body
+}
+
+/// The path with something in place of its variable part.
+fn concrete(path: &str) -> String {
+    path.replace("{operation_id}", "op_00000000000000000000000000000000")
+        .replace("{name}", "brief")
+        .replace("{id}", "nobody")
+}
+
+#[tokio::test]
+async fn every_door_opens_to_its_role_and_to_no_smaller_one() {
+    let bench = bench().await;
+    let ladder = [
+        ("nobody", None),
+        ("viewer", Some(Role::Read)),
+        ("ops", Some(Role::Operate)),
+        ("root", Some(Role::Admin)),
+    ];
+    for door in doors::all() {
+        for (who, role) in ladder {
+            let path = concrete(door.path);
+            let said = match door.body {
+                None => bench.get(who, &path).await,
+                Some(_) => bench.post(who, &path, &body(door.name)).await,
+            };
+            let passed = !matches!(said.status, 401 | 403);
+            let allowed = role.is_some_and(|role| role >= door.role);
+            assert_eq!(passed, allowed, "{} as {who}: {}", door.name, said.text());
+            // A door that is open leads somewhere.
+            assert!(!passed || ![405, 415, 400].contains(&said.status), "{} as {who}: {}", door.name, said.text());
+            if !passed {
+                let want = if role.is_some() { 403 } else { 401 };
+                assert_eq!(said.status, want, "{} as {who}", door.name);
+            }
+            for (name, value) in [("cache-control", "no-store"), ("x-content-type-options", "nosniff")] {
+                assert_eq!(said.headers[name], value, "{} as {who}", door.name);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_roles_are_those_of_the_contract() {
+    let needed = |role: Role| -> Vec<&str> {
+        let doors = doors::all().into_iter().filter(|door| door.role == role);
+        doors.map(|door| door.name).collect()
+    };
+    assert_eq!(
+        needed(Role::Operate),
+        [
+            "purgeOperations",
+            "purgeOperation",
+            "resolveOperations",
+            "resolveOperation",
+            "resumeOperations",
+            "resumeOperation",
+        ]
+    );
+    assert_eq!(
+        needed(Role::Admin),
+        ["setClasses", "setClass", "unsetClass", "createKey", "revokeKey", "reload"]
+    );
+    let reads = doors::all().into_iter().filter(|door| door.role == Role::Read);
+    assert!(reads.into_iter().all(|door| door.body.is_none()));
+}
+
+#[tokio::test]
+async fn who_is_refused_learns_nothing() {
+    let bench = bench().await;
+    let there = bench.completed("acme", "k").await.id;
+    let mut answers = Vec::new();
+    for path in [
+        format!("/admin/v1/operations/{there}"),
+        "/admin/v1/operations/op_00000000000000000000000000000000".to_owned(),
+        "/admin/v1/operations?state=nonsense".to_owned(),
+    ] {
+        answers.push(bench.get("nobody", &path).await.text());
+    }
+    answers.dedup();
+    assert_eq!(answers.len(), 1);
+    let mut answers = Vec::new();
+    for path in [format!("/admin/v1/operations/{there}/purge"), "/admin/v1/keys".to_owned()] {
+        answers.push(bench.post("viewer", &path, &json!({ "nonsense": 1 })).await.text());
+    }
+    answers.dedup();
+    assert_eq!(answers.len(), 1);
+}
+
+#[tokio::test]
+async fn health_needs_no_token() {
+    let bench = bench().await;
+    for path in ["/livez", "/readyz", "/metrics"] {
+        assert_eq!(bench.get("nobody", path).await.status, 200, "{path}");
+    }
+    let refused: Result<(), _> = Err(StoreError::Unavailable("full".into()));
+    bench.pulse.wrote(&refused);
+    let said = bench.get("nobody", "/readyz").await;
+    assert_eq!((said.status, said.text().as_str()), (503, "the store refused the last write\n"));
+    bench.pulse.wrote(&Ok(()));
+    assert_eq!(bench.get("nobody", "/readyz").await.status, 200);
+}
+
+#[tokio::test]
+async fn what_is_not_served_is_said_so() {
+    let bench = bench().await;
+    let said = bench.get("root", "/admin/v1/nothing").await;
+    assert_eq!((said.status, said.code()), (404, "not-found".to_owned()));
+    let said = bench.post("root", "/admin/v1/audit", &json!({})).await;
+    assert_eq!((said.status, said.code()), (405, "method-not-allowed".to_owned()));
+}

@@ -1,0 +1,330 @@
+//! The keys that this gateway gives out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use onceward_core::caller::{CallerError, Subject};
+use onceward_core::store::{Added, Order, Registry, Sheet, StoreError};
+use rstest::rstest;
+use secrecy::ExposeSecret;
+
+use super::{Hands, bear, parts, present, quick};
+use crate::callers::api_keys::{ApiKeys, Created, KeysError, NewKey, Revoked};
+use crate::callers::{Callers, Parts, Refusal};
+use crate::config::{self, KnownBy, Scope};
+
+fn new_key() -> NewKey {
+    NewKey {
+        tenant: "acme".to_owned(),
+        project: Some("shop".to_owned()),
+        subject: Subject::parse("service:worker").expect("a subject"),
+        scopes: vec!["pay".to_owned()],
+        name: "the worker".to_owned(),
+        expires_at: None,
+    }
+}
+
+fn taking() -> config::Auth {
+    config::Auth {
+        api_keys: Some(config::ApiKeys::default()),
+        ..config::Auth::default()
+    }
+}
+
+async fn open(auth: &config::Auth, hands: &Hands) -> Callers {
+    let opened = Callers::open_at(auth, parts(hands), quick()).await;
+    opened.expect("callers")
+}
+
+async fn made(callers: &Callers, new: NewKey) -> Created {
+    callers.api_keys().create(new).await.expect("a key")
+}
+
+/// A copy of parts that shares their registry and pepper.
+fn again(parts: &Parts) -> Parts {
+    Parts {
+        registry: parts.registry.clone(),
+        pepper: parts.pepper.clone(),
+        secrets: parts.secrets.clone(),
+        clock: parts.clock.clone(),
+    }
+}
+
+#[tokio::test]
+async fn a_key_makes_its_caller_known_in_either_header() {
+    let callers = open(&taking(), &Hands::new()).await;
+    let created = made(&callers, new_key()).await;
+    let key = created.secret.expose_secret();
+    let known = bear(&callers, key).await.expect("known");
+    assert_eq!(present(&callers, &[("x-api-key", key)]).await, Ok(known.clone()));
+    assert_eq!(known.by(), KnownBy::ApiKey);
+    assert_eq!(known.scopes(), ["pay"]);
+    let caller = known.caller(Scope::Project).expect("a caller");
+    assert_eq!(caller.tenant(), "acme");
+    assert_eq!(caller.project(), "shop");
+    assert_eq!(caller.subject().to_string(), "service:worker");
+}
+
+#[tokio::test]
+async fn keys_have_their_form() {
+    let callers = open(&taking(), &Hands::new()).await;
+    let created = made(&callers, new_key()).await;
+    let key = created.secret.expose_secret();
+    let rest = key.strip_prefix("ow_").expect("the prefix");
+    let (id, tail) = rest.split_once('_').expect("two parts");
+    assert_eq!(id, created.id);
+    assert_eq!((id.len(), tail.len()), (16, 59));
+    assert!(!format!("{created:?}").contains(&tail[..52]));
+}
+
+#[tokio::test]
+async fn wrong_keys_are_refused() {
+    let callers = open(&taking(), &Hands::new()).await;
+    let one = made(&callers, new_key()).await;
+    let other = made(&callers, new_key()).await;
+    let key = one.secret.expose_secret();
+    let changed = |at: usize| {
+        let mut bytes = key.as_bytes().to_vec();
+        bytes[at] = if bytes[at] == b'a' { b'b' } else { b'a' };
+        String::from_utf8(bytes).expect("text")
+    };
+    let malformed = Refusal::Malformed("not an API key");
+    for bad in [
+        changed(5),
+        changed(30),
+        changed(key.len() - 1),
+        key.to_uppercase().replacen("OW_", "ow_", 1),
+        key[..key.len() - 1].to_owned(),
+        format!("{key}a"),
+        "ow_".to_owned(),
+        "ow__".to_owned(),
+    ] {
+        let error = bear(&callers, &bad).await;
+        assert_eq!(error, Err(malformed.clone().into()), "{bad}");
+    }
+    // Well-formed, and of no known id, or with another's secret.
+    let elsewhere = open(&taking(), &Hands::new()).await;
+    let unknown = made(&elsewhere, new_key()).await;
+    let error = bear(&callers, unknown.secret.expose_secret()).await;
+    assert_eq!(error, Err(Refusal::UnknownKey.into()));
+    let mixed = forged(&one.id, other.secret.expose_secret());
+    assert_eq!(bear(&callers, &mixed).await, Err(Refusal::WrongSecret.into()));
+    // The client cannot tell the two apart.
+    let texts = [Refusal::UnknownKey, Refusal::WrongSecret, Refusal::Revoked];
+    let texts = texts.map(|refusal| format!("{:?}", crate::callers::AuthError::from(refusal).problem()));
+    assert!(texts.iter().all(|text| *text == texts[0]));
+}
+
+/// Another key's secret under this id, with the checksum made right.
+fn forged(id: &str, other: &str) -> String {
+    use sha2::{Digest as _, Sha256};
+    let (_, tail) = other[3..].split_once('_').expect("two parts");
+    let text = format!("ow_{id}_{}", &tail[..52]);
+    let sum = data_encoding::BASE32_NOPAD.encode(&Sha256::digest(&text)[..4]);
+    format!("{text}{}", sum.to_ascii_lowercase())
+}
+
+#[tokio::test]
+async fn a_revoked_key_is_refused_at_once_and_after_a_restart() {
+    let hands = Hands::new();
+    let parts = parts(&hands);
+    let copy = again(&parts);
+    let callers = Callers::open_at(&taking(), parts, quick()).await.expect("callers");
+    let created = made(&callers, new_key()).await;
+    let kept = made(&callers, new_key()).await;
+    let key = created.secret.expose_secret();
+    bear(&callers, key).await.expect("known");
+    let keys = callers.api_keys();
+    assert_eq!(keys.revoke(&created.id).await.expect("revoked"), Revoked::Done);
+    assert_eq!(bear(&callers, key).await, Err(Refusal::Revoked.into()));
+    assert_eq!(keys.revoke(&created.id).await.expect("again"), Revoked::Already);
+    assert_eq!(keys.revoke("nobody").await.expect("asked"), Revoked::Absent);
+    keys.refresh().await.expect("read again");
+    assert_eq!(bear(&callers, key).await, Err(Refusal::Revoked.into()));
+    let restarted = Callers::open_at(&taking(), copy, quick()).await.expect("callers");
+    assert_eq!(bear(&restarted, key).await, Err(Refusal::Revoked.into()));
+    bear(&restarted, kept.secret.expose_secret()).await.expect("known");
+}
+
+#[tokio::test]
+async fn a_key_expires_on_time() {
+    let hands = Hands::new();
+    let callers = open(&taking(), &hands).await;
+    let expires_at = Some(hands.now().plus(Duration::from_secs(10)));
+    let created = made(&callers, NewKey { expires_at, ..new_key() }).await;
+    let key = created.secret.expose_secret();
+    hands.advance(Duration::from_millis(9_999));
+    bear(&callers, key).await.expect("known");
+    hands.advance(Duration::from_millis(1));
+    assert_eq!(bear(&callers, key).await, Err(Refusal::Expired.into()));
+}
+
+#[tokio::test]
+async fn nothing_kept_is_a_secret() {
+    let hands = Hands::new();
+    let parts = parts(&hands);
+    let registry = parts.registry.clone();
+    let callers = Callers::open_at(&taking(), parts, quick()).await.expect("callers");
+    let created = made(&callers, new_key()).await;
+    let key = created.secret.expose_secret();
+    let secret = key[3..].split_once('_').expect("two parts").1;
+    let all = registry.documents(Sheet::ApiKeys, Order::Rising, None, 100).await;
+    let all = all.expect("documents");
+    assert_eq!(all.len(), 1);
+    for (name, document) in all {
+        let text = format!("{name}{}", String::from_utf8_lossy(&document));
+        assert!(!text.contains(secret) && !text.contains(&secret[..20]));
+    }
+    let listed = callers.api_keys().list();
+    assert_eq!(listed, [created.record]);
+    assert!(!format!("{listed:?}").contains(&secret[..20]));
+}
+
+#[tokio::test]
+async fn another_gateways_secret_makes_a_stolen_registry_useless() {
+    let hands = Hands::new();
+    let mine = parts(&hands);
+    let registry = mine.registry.clone();
+    let callers = Callers::open_at(&taking(), mine, quick()).await.expect("callers");
+    let created = made(&callers, new_key()).await;
+    let thief = Parts { registry, ..parts(&hands) };
+    let thief = Callers::open_at(&taking(), thief, quick()).await.expect("callers");
+    let error = bear(&thief, created.secret.expose_secret()).await;
+    assert_eq!(error, Err(Refusal::WrongSecret.into()));
+}
+
+#[tokio::test]
+async fn where_keys_are_not_taken_they_can_still_be_managed() {
+    let callers = open(&config::Auth::default(), &Hands::new()).await;
+    let created = made(&callers, new_key()).await;
+    let error = bear(&callers, created.secret.expose_secret()).await;
+    assert_eq!(error, Err(Refusal::NotTaken("API keys").into()));
+    assert_eq!(callers.api_keys().list().len(), 1);
+    // And one revoked through the old configuration is revoked in the new one.
+    let reopened = callers.reopen(&taking(), callers.secrets.clone());
+    let reopened = reopened.expect("reopened");
+    let key = created.secret.expose_secret();
+    bear(&reopened, key).await.expect("taken now");
+    callers.api_keys().revoke(&created.id).await.expect("revoked");
+    assert_eq!(bear(&reopened, key).await, Err(Refusal::Revoked.into()));
+}
+
+#[rstest]
+#[case::reserved_tenant(NewKey { tenant: "_local".into(), ..new_key() })]
+#[case::reserved_project(NewKey { project: Some("_tenant".into()), ..new_key() })]
+#[case::the_scheduler(NewKey { subject: Subject::parse("service:scheduler").expect("typed"), ..new_key() })]
+#[case::no_tenant(NewKey { tenant: String::new(), ..new_key() })]
+#[case::a_name_with_a_newline(NewKey { name: "a\nb".into(), ..new_key() })]
+#[case::a_blank_in_a_scope(NewKey { scopes: vec!["a b".into()], ..new_key() })]
+#[case::too_many_scopes(NewKey { scopes: vec!["a".into(); 65], ..new_key() })]
+#[case::expired(NewKey { expires_at: Some(Hands::new().now()), ..new_key() })]
+#[tokio::test]
+async fn keys_that_should_not_be_are_not_made(#[case] new: NewKey) {
+    let callers = open(&taking(), &Hands::new()).await;
+    callers.api_keys().create(new).await.expect_err("not a key");
+    assert!(callers.api_keys().list().is_empty());
+}
+
+#[tokio::test]
+async fn damaged_documents_let_nobody_in_and_stop_nobody_else() {
+    let hands = Hands::new();
+    let parts = parts(&hands);
+    let copy = again(&parts);
+    let callers = Callers::open_at(&taking(), parts, quick()).await.expect("callers");
+    let good = made(&callers, new_key()).await;
+    let bad = made(&callers, new_key()).await;
+    let read = copy.registry.read(Sheet::ApiKeys, &bad.id).await;
+    let document = String::from_utf8(read.expect("read").expect("there").to_vec()).expect("text");
+    for (from, to) in [
+        ("\"version\":1", "\"version\":2"),
+        ("\"acme\"", "\"_local\""),
+        ("service:worker", "service:scheduler"),
+        ("{", "["),
+        ("\"hash\":\"", "\"hash\":\"0"),
+    ] {
+        let damaged = Bytes::from(document.replacen(from, to, 1));
+        copy.registry.put(Sheet::ApiKeys, &bad.id, damaged).await.expect("written");
+        callers.api_keys().refresh().await.expect("read");
+        let error = bear(&callers, bad.secret.expose_secret()).await;
+        assert_eq!(error, Err(Refusal::UnknownKey.into()), "{to}");
+        bear(&callers, good.secret.expose_secret()).await.expect("known");
+        let revoked = callers.api_keys().revoke(&bad.id).await;
+        assert!(matches!(revoked, Err(KeysError::Damaged { .. })));
+    }
+}
+
+#[tokio::test]
+async fn more_keys_than_a_page_are_all_read() {
+    let hands = Hands::new();
+    let parts = parts(&hands);
+    let copy = again(&parts);
+    let callers = Callers::open_at(&taking(), parts, quick()).await.expect("callers");
+    let mut last = None;
+    for _ in 0..1_001 {
+        last = Some(made(&callers, new_key()).await);
+    }
+    let restarted = Callers::open_at(&taking(), copy, quick()).await.expect("callers");
+    assert_eq!(restarted.api_keys().list().len(), 1_001);
+    let key = last.expect("a key");
+    bear(&restarted, key.secret.expose_secret()).await.expect("known");
+}
+
+/// A registry whose writes fail.
+struct Failing(Arc<dyn Registry>);
+
+#[async_trait]
+impl Registry for Failing {
+    async fn put(&self, _: Sheet, _: &str, _: Bytes) -> Result<(), StoreError> {
+        Err(StoreError::Unavailable("the disk is full".into()))
+    }
+
+    async fn add(&self, _: Sheet, _: &str, _: Bytes) -> Result<Added, StoreError> {
+        Err(StoreError::Unavailable("the disk is full".into()))
+    }
+
+    async fn read(&self, sheet: Sheet, name: &str) -> Result<Option<Bytes>, StoreError> {
+        self.0.read(sheet, name).await
+    }
+
+    async fn remove(&self, sheet: Sheet, name: &str) -> Result<(), StoreError> {
+        self.0.remove(sheet, name).await
+    }
+
+    async fn documents(
+        &self,
+        sheet: Sheet,
+        order: Order,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Bytes)>, StoreError> {
+        self.0.documents(sheet, order, after, limit).await
+    }
+}
+
+#[tokio::test]
+async fn a_revocation_that_cannot_be_written_holds_here_and_can_be_asked_for_again() {
+    let hands = Hands::new();
+    let parts = parts(&hands);
+    let copy = again(&parts);
+    let callers = Callers::open_at(&taking(), parts, quick()).await.expect("callers");
+    let created = made(&callers, new_key()).await;
+    let registry: Arc<dyn Registry> = Arc::new(Failing(copy.registry.clone()));
+    let failing = ApiKeys::open(registry, copy.pepper.clone(), hands.clock()).await;
+    let failing = failing.expect("keys");
+    let key = created.secret.expose_secret();
+    failing.verify(key).expect("known");
+    failing.create(new_key()).await.expect_err("not written");
+    assert_eq!(failing.list().len(), 1);
+    for _ in 0..2 {
+        failing.revoke(&created.id).await.expect_err("not written");
+        assert_eq!(failing.verify(key), Err(Refusal::Revoked));
+        failing.refresh().await.expect("read");
+        assert_eq!(failing.verify(key), Err(Refusal::Revoked));
+    }
+    let reserved = CallerError::Reserved("tenant");
+    let new = NewKey { tenant: "_x".into(), ..new_key() };
+    let error = callers.api_keys().create(new).await.expect_err("reserved");
+    assert!(matches!(error, KeysError::Caller(error) if error == reserved));
+}

@@ -1,0 +1,283 @@
+//! Keys that Unkey gives out: asked at `POST /v2/keys.verifyKey`, version 2.
+//!
+//! Unkey answers 200 whatever it thinks of a key; what counts is `data.valid`.
+//! An answer is believed for less than a minute, a refusal for a few seconds,
+//! and one question per key is under way at a time. When Unkey is away, slow or
+//! strange, nobody is let in on an older answer: the client gets a 503.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{self, HeaderMap, HeaderValue};
+use http::StatusCode;
+use onceward_core::caller::{Subject, SubjectKind};
+use quick_cache::sync::Cache;
+use secrecy::ExposeSecret;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::{OnceCell, Semaphore};
+use tokio::time::{Instant, timeout};
+
+use super::WallClock;
+use super::known::Known;
+use super::refusal::{AuthError, Prohibition, Refusal, UnkeyCode};
+use crate::config::{self, KnownBy, SecretValue};
+use crate::fetch::{Fetch, FetchError, FetchLimits, Fetched};
+use crate::secrets::SecretReader;
+
+/// The longest key that Unkey takes.
+const KEY_BYTES_MAX: usize = 512;
+/// The largest answer.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// How many answers are remembered.
+const ANSWERS_MAX: usize = 10_000;
+/// How many questions are under way at a time, whatever is asked of us.
+const QUESTIONS_MAX: usize = 128;
+/// How long a refusal is believed.
+const REFUSED_FOR: Duration = Duration::from_secs(5);
+/// How long a failure keeps the same key from being asked about again.
+const FAILED_FOR: Duration = Duration::from_secs(1);
+/// How long any answer is believed at most.
+const CACHE_MAX: Duration = Duration::from_secs(60);
+
+/// Unkey, as a judge of keys.
+pub(super) struct Unkey {
+    fetch: Fetch,
+    target: String,
+    root_key: SecretValue,
+    secrets: SecretReader,
+    clock: WallClock,
+    cache_for: Duration,
+    deadline: Duration,
+    answers: Cache<[u8; 32], Arc<OnceCell<Answer>>>,
+    questions: Semaphore,
+}
+
+/// What became of a question.
+struct Answer {
+    result: Result<Known, AuthError>,
+    until: Instant,
+}
+
+impl Unkey {
+    pub(super) fn new(
+        settings: &config::Unkey,
+        secrets: SecretReader,
+        clock: WallClock,
+    ) -> Result<Self, FetchError> {
+        let limits = FetchLimits {
+            deadline: settings.deadline,
+            answer_bytes_max: ANSWER_BYTES_MAX,
+        };
+        let base = settings.url.trim_end_matches('/');
+        // What follows the host is a path of the operator's own.
+        let path = base.splitn(4, '/').nth(3).unwrap_or_default();
+        let slash = if path.is_empty() { "" } else { "/" };
+        Ok(Self {
+            fetch: Fetch::new(base, limits)?,
+            target: format!("{slash}{path}/v2/keys.verifyKey"),
+            root_key: settings.root_key.clone(),
+            secrets,
+            clock,
+            cache_for: settings.cache.min(CACHE_MAX),
+            deadline: settings.deadline,
+            answers: Cache::new(ANSWERS_MAX),
+            questions: Semaphore::new(QUESTIONS_MAX),
+        })
+    }
+
+    /// Who comes with this key.
+    pub(super) async fn verify(&self, key: &str) -> Result<Known, AuthError> {
+        if key.len() > KEY_BYTES_MAX {
+            return Err(Refusal::TooLong.into());
+        }
+        let question = self.question(Sha256::digest(key).into());
+        let answer = question.get_or_init(|| self.ask(key)).await;
+        answer.result.clone()
+    }
+
+    /// The question that counts now: the last one, or a new one in its place.
+    fn question(&self, digest: [u8; 32]) -> Arc<OnceCell<Answer>> {
+        let now = Instant::now();
+        self.answers.remove_if(&digest, |question| {
+            let answer = question.get();
+            answer.is_some_and(|answer| answer.until <= now)
+        });
+        let fresh = || Ok::<_, Infallible>(Arc::default());
+        match self.answers.get_or_insert_with(&digest, fresh) {
+            Ok(question) => question,
+            Err(never) => match never {},
+        }
+    }
+
+    async fn ask(&self, key: &str) -> Answer {
+        let asked = timeout(self.deadline, self.verdict(key)).await;
+        let verdict = asked.unwrap_or_else(|_| {
+            tracing::warn!("Unkey does not answer in time");
+            Verdict::Unavailable
+        });
+        let now = Instant::now();
+        let (result, span) = match verdict {
+            Verdict::Known { known, for_ms } => {
+                let left = for_ms.map_or(self.cache_for, Duration::from_millis);
+                (Ok(known), left.min(self.cache_for))
+            }
+            Verdict::Refused(refusal) => (Err(refusal.into()), REFUSED_FOR.min(self.cache_for)),
+            Verdict::Forbidden => (Err(Prohibition::Unkey.into()), REFUSED_FOR.min(self.cache_for)),
+            Verdict::TooMany => (Err(AuthError::TooMany), FAILED_FOR),
+            Verdict::Unavailable => (Err(AuthError::Unavailable), FAILED_FOR),
+        };
+        Answer {
+            result,
+            until: now + span,
+        }
+    }
+
+    async fn verdict(&self, key: &str) -> Verdict {
+        let Ok(_permit) = self.questions.acquire().await else {
+            return Verdict::Unavailable;
+        };
+        let headers = match self.headers().await {
+            Ok(headers) => headers,
+            Err(verdict) => return verdict,
+        };
+        // A cost of nothing: a retry must not use up what the key may still do.
+        let body = json!({ "key": key, "credits": { "cost": 0 } }).to_string();
+        let asked = self.fetch.post(Some(&self.target), headers, body.into());
+        match asked.await {
+            Ok(answer) => judge(&answer, self.clock.now().unix_ms()),
+            Err(error) => {
+                tracing::warn!(%error, "Unkey does not answer");
+                Verdict::Unavailable
+            }
+        }
+    }
+
+    async fn headers(&self) -> Result<HeaderMap, Verdict> {
+        let root_key = self.secrets.read(&self.root_key).await.map_err(|error| {
+            tracing::error!(%error, "Unkey's root key cannot be read");
+            Verdict::Unavailable
+        })?;
+        let bearer = format!("Bearer {}", root_key.expose_secret());
+        let mut bearer = HeaderValue::from_str(&bearer).map_err(|_| {
+            tracing::error!("Unkey's root key holds characters that cannot be sent");
+            Verdict::Unavailable
+        })?;
+        bearer.set_sensitive(true);
+        Ok(HeaderMap::from_iter([
+            (header::AUTHORIZATION, bearer),
+            (
+                header::CONTENT_TYPE,
+                HeaderValue::from_static("application/json"),
+            ),
+        ]))
+    }
+}
+
+/// What an answer of Unkey comes to.
+enum Verdict {
+    Known {
+        known: Known,
+        /// How long the key itself still holds, if it ends.
+        for_ms: Option<u64>,
+    },
+    Refused(Refusal),
+    Forbidden,
+    TooMany,
+    Unavailable,
+}
+
+fn judge(answer: &Fetched, now_ms: u64) -> Verdict {
+    match answer.status {
+        StatusCode::OK => {}
+        status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
+            tracing::error!(
+                status = status.as_u16(),
+                "Unkey refuses the root key; callers with Unkey's keys cannot be verified"
+            );
+            return Verdict::Unavailable;
+        }
+        status => {
+            tracing::warn!(status = status.as_u16(), "Unkey gives no verdict");
+            return Verdict::Unavailable;
+        }
+    }
+    let Ok(Body { data }) = serde_json::from_slice(&answer.body) else {
+        tracing::warn!("Unkey's answer is not what is documented");
+        return Verdict::Unavailable;
+    };
+    let word = data.code.as_str();
+    if data.valid && word == "VALID" {
+        return name(&data).map_or_else(Verdict::Refused, |known| Verdict::Known {
+            known,
+            for_ms: data.expires.map(|end| end.saturating_sub(now_ms)),
+        });
+    }
+    match word {
+        "NOT_FOUND" => Verdict::Refused(Refusal::Unkey(UnkeyCode::NotFound)),
+        "DISABLED" => Verdict::Refused(Refusal::Unkey(UnkeyCode::Disabled)),
+        "EXPIRED" => Verdict::Refused(Refusal::Unkey(UnkeyCode::Expired)),
+        "FORBIDDEN" | "INSUFFICIENT_PERMISSIONS" | "USAGE_EXCEEDED" => Verdict::Forbidden,
+        "RATE_LIMITED" => Verdict::TooMany,
+        _ => Verdict::Refused(Refusal::Unkey(UnkeyCode::Other)),
+    }
+}
+
+/// Whom a valid key names: the tenant is its identity, the rest its metadata.
+fn name(data: &Data) -> Result<Known, Refusal> {
+    let identity = data.identity.as_ref().ok_or(Refusal::Claim("tenant"))?;
+    let project = text(&data.meta, "project_id", "project")?;
+    let subject = match text(&data.meta, "subject", "subject")? {
+        Some(typed) => Subject::parse(typed),
+        None => {
+            let id = data.key_id.as_deref().ok_or(Refusal::Claim("subject"))?;
+            Subject::new(SubjectKind::Service, id)
+        }
+    };
+    Known::claimed(
+        &identity.external_id,
+        project,
+        subject.map_err(Refusal::Caller)?,
+        data.permissions.clone().unwrap_or_default(),
+        KnownBy::Unkey,
+    )
+    .map_err(Refusal::Caller)
+}
+
+fn text<'a>(
+    meta: &'a Option<Map<String, Value>>,
+    member: &str,
+    what: &'static str,
+) -> Result<Option<&'a str>, Refusal> {
+    match meta.as_ref().and_then(|meta| meta.get(member)) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(Refusal::Claim(what)),
+    }
+}
+
+#[derive(Deserialize)]
+struct Body {
+    data: Data,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Data {
+    valid: bool,
+    code: String,
+    key_id: Option<String>,
+    /// Milliseconds since the epoch.
+    expires: Option<u64>,
+    identity: Option<Identity>,
+    meta: Option<Map<String, Value>>,
+    permissions: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Identity {
+    external_id: String,
+}

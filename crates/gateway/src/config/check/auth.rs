@@ -1,0 +1,243 @@
+//! Who may call: keys, tokens, Unkey, the scheduler.
+
+use std::time::Duration;
+
+use jsonwebtoken::Algorithm;
+use onceward_core::caller::{Caller, CallerError, Subject, SubjectKind};
+
+use super::server::{SECRET_LENGTH_MIN, repeated};
+use super::tools::{Checker, SOME_TIME};
+use crate::config::{ApiKeys, Auth, Claim, JwksSource, Jwt, Scheduler, Unkey, raw, url};
+
+/// How far an issuer's clock may be off, at most.
+const LEEWAY_MAX: Duration = Duration::from_secs(60);
+/// How long an answer of Unkey is believed, at most: under a minute.
+const CACHE_MAX: Duration = Duration::from_secs(59);
+/// How far the scheduler's clock may be off, at most.
+const TOLERANCE_MAX: Duration = Duration::from_secs(60 * 60);
+
+pub(super) fn auth(raw: &raw::Auth, checker: &mut Checker<'_>) -> Auth {
+    let jwt = raw
+        .jwt
+        .iter()
+        .enumerate()
+        .filter_map(|(at, raw)| jwt(&format!("auth.jwt[{at}]"), raw, checker))
+        .collect();
+    let issuers = raw.jwt.iter().map(|jwt| jwt.issuer.clone());
+    for at in repeated(issuers) {
+        if raw.jwt[at].issuer.is_some() {
+            checker.wrong(
+                &format!("auth.jwt[{at}].issuer"),
+                "the issuer is there already",
+                "write one entry for it, and its audiences as a list",
+            );
+        }
+    }
+    Auth {
+        api_keys: raw.api_keys.as_ref().map(|_| ApiKeys {}),
+        jwt,
+        unkey: raw.unkey.as_ref().and_then(|raw| unkey(raw, checker)),
+        scheduler: raw.scheduler.as_ref().map(|raw| scheduler(raw, checker)),
+    }
+}
+
+fn jwt(key: &str, raw: &raw::Jwt, checker: &mut Checker<'_>) -> Option<Jwt> {
+    let at = |name: &str| format!("{key}.{name}");
+    let issuer = checker.text(&at("issuer"), raw.issuer.as_ref());
+    let audience = raw.audience.as_ref().map(raw::OneOrMany::all);
+    let audience = audience.unwrap_or_default().to_vec();
+    let nobody = audience.is_empty() || audience.iter().any(|one| one.trim().is_empty());
+    if raw.audience.is_some() && nobody {
+        let right = "write what the issuer puts into aud for this service";
+        checker.wrong(&at("audience"), "names nobody", right);
+    }
+    let kind = raw.subject_type.map_or(SubjectKind::User, subject_kind);
+    let keys = jwks(key, raw, checker);
+    let algorithms = algorithms(&at("algorithms"), raw.algorithms.as_deref(), checker);
+    let tenant = claim(&at("tenant"), raw.tenant.as_ref(), checker, |name| {
+        Caller::claimed(name, "project", Subject::new(SubjectKind::User, "id")?)
+    });
+    let project = claim(&at("project"), raw.project.as_ref(), checker, |name| {
+        Caller::claimed("tenant", name, Subject::new(SubjectKind::User, "id")?)
+    });
+    let subject = match &raw.subject {
+        None if !checker.places.says(&at("subject")) => Some(Claim::Pointer("/sub".to_owned())),
+        raw => claim(&at("subject"), raw.as_ref(), checker, |name| {
+            Caller::claimed("tenant", "project", Subject::new(kind, name)?)
+        }),
+    };
+    let scopes = raw
+        .scopes
+        .as_ref()
+        .and_then(|text| checker.pointer(&at("scopes"), text));
+    let leeway = checker.time(
+        &at("leeway"),
+        raw.leeway.as_ref(),
+        Duration::from_secs(30),
+        &(Duration::ZERO..=LEEWAY_MAX),
+    );
+    Some(Jwt {
+        issuer: issuer?,
+        audience,
+        keys: keys?,
+        algorithms,
+        tenant: tenant?,
+        project,
+        subject: subject?,
+        subject_type: kind,
+        scopes,
+        leeway,
+    })
+}
+
+fn jwks(key: &str, raw: &raw::Jwt, checker: &mut Checker<'_>) -> Option<JwksSource> {
+    let (url_key, file_key) = (format!("{key}.jwks_url"), format!("{key}.jwks_file"));
+    let right = "write jwks_url = \"https://…\" or jwks_file = \"…\"";
+    match (
+        checker.places.says(&url_key),
+        checker.places.says(&file_key),
+    ) {
+        (true, true) => {
+            checker.wrong(&file_key, "the keys are behind a URL already", right);
+            None
+        }
+        (false, false) => {
+            checker.wrong(key, "the issuer's keys are nowhere", right);
+            None
+        }
+        (true, false) => {
+            let url = raw.jwks_url.as_ref()?;
+            checker.url(&url_key, url::guarded(url))?;
+            Some(JwksSource::Url(url.clone()))
+        }
+        (false, true) => checker
+            .file(&file_key, raw.jwks_file.as_ref())
+            .map(JwksSource::File),
+    }
+}
+
+/// With a symmetric algorithm, whoever may check a token may also make one; and
+/// a public key, taken for such a secret, is known to everybody.
+fn algorithms(key: &str, raw: Option<&[String]>, checker: &mut Checker<'_>) -> Vec<Algorithm> {
+    let Some(raw) = raw else {
+        return vec![Algorithm::RS256, Algorithm::ES256];
+    };
+    let right = "write RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 or EdDSA";
+    if raw.is_empty() {
+        checker.wrong(key, "no token could be signed", right);
+    }
+    let mut algorithms = Vec::new();
+    for (at, text) in raw.iter().enumerate() {
+        let key = format!("{key}[{at}]");
+        let shown = checker.shown(&key, text);
+        match text.parse::<Algorithm>() {
+            Ok(Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512) => {
+                let problem = format!("{shown} is symmetric: who can check a token can forge one");
+                checker.wrong(&key, problem, right);
+            }
+            Ok(algorithm) => algorithms.push(algorithm),
+            Err(_) => checker.wrong(&key, format!("{shown} is not an algorithm"), right),
+        }
+    }
+    algorithms
+}
+
+fn claim(
+    key: &str,
+    raw: Option<&raw::Claim>,
+    checker: &mut Checker<'_>,
+    named: impl Fn(&str) -> Result<Caller, CallerError>,
+) -> Option<Claim> {
+    match raw? {
+        raw::Claim::Pointer(text) => match text.starts_with('/') {
+            true => checker.pointer(key, text).map(Claim::Pointer),
+            false => {
+                let shown = checker.shown(key, text);
+                let problem = format!("{shown} is not a JSON Pointer");
+                let right = format!(
+                    "write \"/{}\" for a claim, or {{ value = {shown} }} for the same name for all",
+                    checker.places.written(key, text)
+                );
+                checker.wrong(key, problem, right);
+                None
+            }
+        },
+        raw::Claim::Fixed(fixed) => {
+            let name = fixed.value.as_ref()?;
+            if let Err(error) = named(name) {
+                let right = "write another name; those that begin with _ are the gateway's own";
+                checker.wrong(&format!("{key}.value"), error.to_string(), right);
+                return None;
+            }
+            Some(Claim::Fixed(name.clone()))
+        }
+    }
+}
+
+fn unkey(raw: &raw::Unkey, checker: &mut Checker<'_>) -> Option<Unkey> {
+    let url = raw.url.clone();
+    let url = url.unwrap_or_else(|| "https://api.unkey.com".to_owned());
+    let good = checker.url("auth.unkey.url", url::web(&url)).is_some();
+    let mut secret = |name: &str, raw: Option<&raw::Secret>| {
+        checker.secret(&format!("auth.unkey.{name}"), raw?, 1)
+    };
+    let root_key = secret("root_key", raw.root_key.as_ref());
+    let webhook_root_key = secret("webhook_root_key", raw.webhook_root_key.as_ref());
+    let cache = checker.time(
+        "auth.unkey.cache",
+        raw.cache.as_ref(),
+        Duration::from_secs(10),
+        &(Duration::ZERO..=CACHE_MAX),
+    );
+    let deadline = checker.time(
+        "auth.unkey.deadline",
+        raw.deadline.as_ref(),
+        Duration::from_secs(2),
+        &SOME_TIME,
+    );
+    Some(Unkey {
+        url: good.then(|| url.trim_end_matches('/').to_owned())?,
+        root_key: root_key?,
+        webhook_root_key,
+        cache,
+        deadline,
+    })
+}
+
+fn scheduler(raw: &raw::Scheduler, checker: &mut Checker<'_>) -> Scheduler {
+    let (one, many) = ("auth.scheduler.secret", "auth.scheduler.secrets");
+    let right = "write secret = \"${SCHEDULER_SECRET}\", or secrets while they rotate";
+    match (checker.places.says(one), checker.places.says(many)) {
+        (true, true) => checker.wrong(many, "there is a secret already", right),
+        (false, false) => checker.wrong("auth.scheduler", "has no secret", right),
+        (false, true) if !checker.places.says(&format!("{many}[0]")) => {
+            checker.wrong(many, "is empty", right);
+        }
+        _ => {}
+    }
+    let given = raw.secret.iter().map(|secret| (one.to_owned(), secret));
+    let listed = raw.secrets.iter().enumerate();
+    let listed = listed.map(|(at, secret)| (format!("{many}[{at}]"), secret));
+    let secrets = given
+        .chain(listed)
+        .filter_map(|(key, secret)| checker.secret(&key, secret, SECRET_LENGTH_MIN))
+        .collect();
+    Scheduler {
+        secrets,
+        tolerance: checker.time(
+            "auth.scheduler.tolerance",
+            raw.tolerance.as_ref(),
+            Duration::from_secs(5 * 60),
+            &(Duration::from_secs(1)..=TOLERANCE_MAX),
+        ),
+    }
+}
+
+pub(super) fn subject_kind(raw: raw::SubjectType) -> SubjectKind {
+    match raw {
+        raw::SubjectType::User => SubjectKind::User,
+        raw::SubjectType::Service => SubjectKind::Service,
+        raw::SubjectType::TenantMember => SubjectKind::TenantMember,
+        raw::SubjectType::Client => SubjectKind::Client,
+    }
+}

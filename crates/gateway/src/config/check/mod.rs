@@ -1,0 +1,215 @@
+//! From what the file says to what the program uses, with every mistake at once.
+//!
+//! A value that is wrong is noted and its default taken, so that the next one
+//! is still looked at; nobody ever sees such a configuration, because one
+//! mistake is enough to refuse it.
+
+mod auth;
+mod routes;
+mod server;
+mod tools;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use onceward_core::class::Class;
+use serde_json::Value as Json;
+
+pub(super) use self::tools::Checker;
+use super::class::{RawClass, class};
+use super::mistake::{Doubt, Mistake, Place};
+use super::raw::Raw;
+use super::{Config, doubts, relations, shape, source};
+
+/// The largest file that is read.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// A configuration, and what is doubtful about it.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What to do.
+    pub config: Config,
+    /// What works and is probably not meant.
+    pub doubts: Vec<Doubt>,
+}
+
+/// Reads the file and the variables. Nothing else is looked at but the files
+/// that the configuration names.
+pub fn load(path: &Path, environment: &BTreeMap<String, String>) -> Result<Loaded, Vec<Mistake>> {
+    let unreadable = |problem: String, right: &str| {
+        vec![Mistake {
+            place: Place::File(path.to_owned()),
+            key: String::new(),
+            problem,
+            right: right.to_owned(),
+        }]
+    };
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
+        .map_err(|error| {
+            let problem = format!("the file cannot be read: {error}");
+            unreadable(problem, "name a file that this process may read")
+        })?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        let problem = "the file is larger than 4MiB".to_owned();
+        return Err(unreadable(problem, "name a configuration"));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| {
+        let problem = "the file is not text in UTF-8".to_owned();
+        unreadable(problem, "name a configuration, saved as UTF-8")
+    })?;
+    parse(&text, path, environment)
+}
+
+/// The same for a text that is at hand; `file` is its name in mistakes, and
+/// relative paths in it are relative to the directory of `file`.
+pub fn parse(
+    text: &str,
+    file: &Path,
+    environment: &BTreeMap<String, String>,
+) -> Result<Loaded, Vec<Mistake>> {
+    let mut source = source::read(text, file, environment);
+    shape::fit(&mut source, &schema());
+    let raw: Raw = match serde_json::from_value(source.root.to_json()) {
+        Ok(raw) => raw,
+        Err(error) => {
+            // The schema lets something through that the types do not take.
+            source.mistakes.push(Mistake {
+                place: Place::File(file.to_owned()),
+                key: String::new(),
+                problem: format!("the file cannot be understood: {error}"),
+                right: "this is a fault of Onceward: please tell its makers".to_owned(),
+            });
+            return Err(source.mistakes);
+        }
+    };
+    let directory = file.parent().unwrap_or(Path::new(""));
+    let mut checker = Checker::new(&source.places, directory);
+    let config = config(&raw, &mut checker);
+    // What belongs together cannot be judged when a part of the file was lost.
+    if source.whole {
+        relations::judge(&config, &mut checker);
+    }
+    let mut mistakes = source.mistakes;
+    mistakes.append(&mut checker.mistakes);
+    if mistakes.is_empty() {
+        let doubts = doubts::find(&config, &source.places);
+        return Ok(Loaded { config, doubts });
+    }
+    Err(in_order(mistakes))
+}
+
+/// The JSON Schema of the file. TOML has no null, so the schema has none either.
+pub fn schema() -> Json {
+    let mut schema = schemars::schema_for!(Raw).to_value();
+    without_null(&mut schema);
+    schema
+}
+
+fn config(raw: &Raw, checker: &mut Checker<'_>) -> Config {
+    Config {
+        server: server::server(&raw.server, checker),
+        store: server::store(&raw.store, checker),
+        secrets: server::secrets(&raw.secrets, checker),
+        auth: auth::auth(&raw.auth, checker),
+        classes: classes(&raw.classes, checker),
+        upstreams: server::upstreams(&raw.upstreams, checker),
+        routes: routes::routes(&raw.routes, raw.cors.as_ref(), checker),
+        limits: server::limits(&raw.limits, checker),
+        telemetry: server::telemetry(&raw.telemetry, checker),
+    }
+}
+
+fn classes(
+    raw: &BTreeMap<String, RawClass>,
+    checker: &mut Checker<'_>,
+) -> BTreeMap<std::sync::Arc<str>, Class> {
+    let built_in = [Class::interactive(), Class::webhook(), Class::financial()];
+    let mut classes: BTreeMap<_, _> = built_in.map(|class| (class.name.clone(), class)).into();
+    for (name, raw) in raw {
+        let key = source::join("classes", name);
+        checker.name(&key, name);
+        let base = classes.get(name.as_str()).cloned();
+        let base = base.unwrap_or_else(Class::interactive);
+        let made = class(name, raw, &base).unwrap_or_else(|mistakes| {
+            for mistake in mistakes {
+                let key = format!("{key}.{}", mistake.key);
+                checker.wrong(&key, mistake.problem, mistake.right);
+            }
+            // The name is known, whatever is wrong with it.
+            Class {
+                name: name.as_str().into(),
+                lease: super::units::TIME_MAX,
+                ..base
+            }
+        });
+        classes.insert(made.name.clone(), made);
+    }
+    classes
+}
+
+/// By line, then what came from variables; what is not TOML hides the rest of
+/// its line.
+fn in_order(mut mistakes: Vec<Mistake>) -> Vec<Mistake> {
+    let lines = |mistake: &Mistake| mistake.place.line_and_column().map(|(line, _)| line);
+    let not_toml: BTreeSet<_> = mistakes
+        .iter()
+        .filter(|mistake| mistake.key.is_empty())
+        .filter_map(lines)
+        .collect();
+    mistakes.retain(|mistake| {
+        mistake.key.is_empty() || lines(mistake).is_none_or(|line| !not_toml.contains(&line))
+    });
+    mistakes.sort_by_key(|mistake| {
+        let place = mistake.place.line_and_column();
+        let variable = mistake.place.variable().map(ToOwned::to_owned);
+        (variable, place, mistake.key.clone())
+    });
+    mistakes.dedup();
+    mistakes
+}
+
+/// Takes null out of types, choices and defaults.
+fn without_null(schema: &mut Json) {
+    match schema {
+        Json::Object(object) => {
+            if object.get("default").is_some_and(says_nothing) {
+                object.remove("default");
+            }
+            if let Some(Json::Array(types)) = object.get_mut("type") {
+                types.retain(|one| one != "null");
+                if let [one] = types.as_slice() {
+                    let one = one.clone();
+                    object.insert("type".to_owned(), one);
+                }
+            }
+            if let Some(Json::Array(choice)) = object.get_mut("anyOf") {
+                choice.retain(|one| one["type"] != "null");
+                if let [one] = choice.as_slice() {
+                    let one = one.clone();
+                    object.remove("anyOf");
+                    if let Json::Object(one) = one {
+                        for (key, value) in one {
+                            object.entry(key).or_insert(value);
+                        }
+                    }
+                }
+            }
+            object.values_mut().for_each(without_null);
+        }
+        Json::Array(array) => array.iter_mut().for_each(without_null),
+        _ => {}
+    }
+}
+
+fn says_nothing(default: &Json) -> bool {
+    match default {
+        Json::Null => true,
+        Json::Array(array) => array.is_empty(),
+        Json::Object(object) => object.values().all(says_nothing),
+        _ => false,
+    }
+}

@@ -1,0 +1,560 @@
+//! Routes: names, paths, policies, callers, keys, headers.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{self, HeaderName};
+use http::{HeaderValue, Method};
+use onceward_core::caller::{Subject, SubjectKind};
+use onceward_core::fingerprint::{Part, Selection};
+use onceward_core::identity::{Endpoint, KeySpace};
+use onceward_http::fields;
+use onceward_http::rules::DuplicateCreate;
+
+use super::server::repeated;
+use super::tools::{Checker, SOME_TIME};
+use crate::config::source::join;
+use crate::config::url;
+use crate::config::{
+    Access, Cors, DerivedKey, ForwardKey, HeaderRules, KeyFormat, KeyPart, KnownBy, Naming,
+    Origins, Policy, Route, Scope, SubjectPattern, raw,
+};
+
+/// The methods that a route may name.
+const METHODS: [Method; 7] = [
+    Method::GET,
+    Method::HEAD,
+    Method::POST,
+    Method::PUT,
+    Method::PATCH,
+    Method::DELETE,
+    Method::OPTIONS,
+];
+/// The longest name of an endpoint.
+const ENDPOINT_LENGTH_MAX: usize = 128;
+/// The longest path of a route.
+const PATH_LENGTH_MAX: usize = 1024;
+/// How many parts a derived key may have.
+const KEY_PARTS_MAX: usize = 32;
+
+/// Every route. One that is wrong stays in its place, so that the others keep
+/// their numbers.
+pub(super) fn routes(
+    raw: &[raw::Route],
+    all: Option<&raw::Cors>,
+    checker: &mut Checker<'_>,
+) -> Vec<Route> {
+    let all = all.map(|raw| Arc::new(cors("cors", raw, checker)));
+    let routes = raw.iter().enumerate();
+    routes
+        .map(|(at, raw)| route(&format!("routes[{at}]"), raw, all.as_ref(), checker))
+        .collect()
+}
+
+fn route(key: &str, raw: &raw::Route, all: Option<&Arc<Cors>>, checker: &mut Checker<'_>) -> Route {
+    let at = |name: &str| format!("{key}.{name}");
+    let endpoint = endpoint(&at("endpoint"), raw.endpoint.as_ref(), checker);
+    let path = raw.path.clone().unwrap_or_default();
+    let path = match raw.path.is_some() && !is_path(&at("path"), &path, checker) {
+        true => String::new(),
+        false => path,
+    };
+    let (keep, release) = (
+        statuses(&raw.keep_statuses),
+        statuses(&raw.release_statuses),
+    );
+    if let Some(both) = keep.intersection(&release).next() {
+        let problem = format!("{both} is kept and released");
+        checker.wrong(
+            &at("release_statuses"),
+            problem,
+            "write it in one of the two lists",
+        );
+    }
+    let limit = |name: &str, raw: Option<&_>, checker: &mut Checker<'_>| {
+        raw.map(|raw| checker.size(&at(name), Some(raw), 1))
+    };
+    let timeout = raw.timeout.as_ref().map(|raw| {
+        checker.time(
+            &at("timeout"),
+            Some(raw),
+            Duration::from_millis(1),
+            &SOME_TIME,
+        )
+    });
+    let usual = Route::new(endpoint, &path, "");
+    Route {
+        methods: methods(&at("method"), raw.method.as_ref(), checker),
+        upstream: raw.upstream.as_deref().unwrap_or_default().into(),
+        policy: policy(&at("policy"), raw.policy, checker),
+        class: raw.class.as_deref().unwrap_or(&usual.class).into(),
+        scope: match raw.scope {
+            Some(raw::Scope::Tenant) => Scope::Tenant,
+            Some(raw::Scope::Platform) => Scope::Platform,
+            Some(raw::Scope::Project) | None => Scope::Project,
+        },
+        access: access(key, raw, checker),
+        key_format: match raw.key_format {
+            Some(raw::KeyFormat::Uuid) => KeyFormat::Uuid,
+            Some(raw::KeyFormat::Ulid) => KeyFormat::Ulid,
+            Some(raw::KeyFormat::Any) | None => KeyFormat::Any,
+        },
+        derived_key: derived_key(key, raw, checker),
+        key_space: match raw.key_space {
+            Some(raw::KeySpace::Project) => KeySpace::Project,
+            Some(raw::KeySpace::Tenant) => KeySpace::Tenant,
+            Some(raw::KeySpace::Endpoint) | None => KeySpace::Endpoint,
+        },
+        forward_key: match raw.forward_key {
+            Some(raw::ForwardKey::Raw) => ForwardKey::Raw,
+            Some(raw::ForwardKey::None) => ForwardKey::None,
+            Some(raw::ForwardKey::Namespaced) | None => ForwardKey::Namespaced,
+        },
+        fingerprint: fingerprint(&at("fingerprint"), raw.fingerprint.as_ref(), checker),
+        keep_statuses: keep,
+        release_statuses: release,
+        duplicate_create: match raw.duplicate_create {
+            Some(raw::DuplicateCreate::Ok) => DuplicateCreate::Ok,
+            Some(raw::DuplicateCreate::Same) | None => DuplicateCreate::Same,
+        },
+        body_limit: limit("body_limit", raw.body_limit.as_ref(), checker),
+        reply_limit: limit("reply_limit", raw.reply_limit.as_ref(), checker),
+        timeout,
+        cors: match &raw.cors {
+            Some(own) => Some(Arc::new(cors(&at("cors"), own, checker))),
+            None => all.cloned(),
+        },
+        request_headers: header_rules(&at("request_headers"), &raw.request_headers, checker),
+        response_headers: header_rules(&at("response_headers"), &raw.response_headers, checker),
+        ..usual
+    }
+}
+
+fn endpoint(key: &str, raw: Option<&String>, checker: &mut Checker<'_>) -> Naming {
+    let Some(name) = raw else {
+        return Naming::ByPath;
+    };
+    let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    let good = |part: &str| !part.is_empty() && part.chars().all(letter);
+    let whole =
+        name.len() <= ENDPOINT_LENGTH_MAX && name.contains('.') && name.split('.').all(good);
+    if !whole {
+        let problem = format!("{} is not service.handler", checker.shown(key, name));
+        let right = "write \"payments.create\", for example, of the characters A-Z a-z 0-9 _ -";
+        checker.wrong(key, problem, right);
+        return Naming::ByPath;
+    }
+    Naming::Fixed(Endpoint::new(name))
+}
+
+fn methods(key: &str, raw: Option<&raw::OneOrMany>, checker: &mut Checker<'_>) -> Vec<Method> {
+    let Some(raw) = raw else {
+        return Vec::new();
+    };
+    let right = "write GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS";
+    if raw.all().is_empty() {
+        checker.wrong(
+            key,
+            "is empty",
+            "write the methods, or leave the key out for all",
+        );
+    }
+    let mut methods: Vec<Method> = Vec::new();
+    for text in raw.all() {
+        let shown = checker.shown(key, text);
+        match METHODS.iter().find(|method| method.as_str() == text) {
+            Some(method) if methods.contains(method) => {
+                checker.wrong(key, format!("{shown} is there twice"), "write it once");
+            }
+            Some(method) => methods.push(method.clone()),
+            None => checker.wrong(key, format!("{shown} is not a method here"), right),
+        }
+    }
+    methods
+}
+
+/// Whether a path is one: whole segments, each name once, the remainder last.
+fn is_path(key: &str, path: &str, checker: &mut Checker<'_>) -> bool {
+    let problem = path_problem(path);
+    if let Some(problem) = problem {
+        let problem = format!("{} {problem}", checker.shown(key, path));
+        let right = "write \"/api/v1/payments/{id}\", for example; {*rest} stands at the end alone";
+        checker.wrong(key, problem, right);
+    }
+    problem.is_none()
+}
+
+fn path_problem(path: &str) -> Option<&'static str> {
+    let Some(inside) = path.strip_prefix('/') else {
+        return Some("does not begin with /");
+    };
+    if path.len() > PATH_LENGTH_MAX {
+        return Some("is longer than 1024 characters");
+    }
+    let mut names = BTreeSet::new();
+    let count = inside.split('/').count();
+    for (at, segment) in inside.split('/').enumerate() {
+        let last = at + 1 == count;
+        let name = segment
+            .strip_prefix('{')
+            .and_then(|rest| rest.strip_suffix('}'));
+        match name {
+            Some(name) => {
+                let remainder = name.starts_with('*');
+                let name = name.strip_prefix('*').unwrap_or(name);
+                let letter = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                if name.is_empty() || !name.chars().all(letter) {
+                    return Some("has a name in braces that is none");
+                }
+                if remainder && !last {
+                    return Some("goes on behind the remainder");
+                }
+                if !names.insert(name) {
+                    return Some("has the same name twice");
+                }
+            }
+            None if segment.contains(['{', '}']) => {
+                return Some("has a name that is not a whole segment");
+            }
+            None if segment.is_empty() && !last => return Some("has an empty segment"),
+            None if matches!(segment, "." | "..") => return Some("points elsewhere"),
+            None if !segment.bytes().all(is_plain) => {
+                return Some("has a character that does not stand plainly in a path");
+            }
+            None => {}
+        }
+    }
+    None
+}
+
+/// RFC 3986: what stands in a segment without an escape.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte)
+}
+
+fn policy(key: &str, raw: Option<raw::Policy>, checker: &mut Checker<'_>) -> Option<Policy> {
+    match raw? {
+        raw::Policy::RequiredA => Some(Policy::RequiredA),
+        raw::Policy::Accepted => Some(Policy::Accepted),
+        raw::Policy::HandlerInternalC => Some(Policy::HandlerInternalC),
+        raw::Policy::Prohibited => Some(Policy::Prohibited),
+        raw::Policy::RequiredB => {
+            checker.wrong(
+                key,
+                "REQUIRED_B is for webhooks, whose providers this build does not know yet",
+                "write \"REQUIRED_A\", or derived_key with the provider's id where it stands in the request",
+            );
+            None
+        }
+    }
+}
+
+fn access(key: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Access {
+    let auth = format!("{key}.auth");
+    let by = match &raw.auth {
+        Some(raw::RouteAuth::Nobody(raw::Nobody::None)) => {
+            for (name, said) in [("subjects", &raw.subjects), ("scopes", &raw.scopes)] {
+                if !said.is_empty() {
+                    let right = "leave it out, or auth = \"none\"";
+                    checker.wrong(&format!("{key}.{name}"), "nobody is known here", right);
+                }
+            }
+            return Access::Anyone;
+        }
+        Some(raw::RouteAuth::By(by)) => by.as_slice(),
+        None => &[],
+    };
+    if matches!(raw.auth, Some(raw::RouteAuth::By(_))) && by.is_empty() {
+        let right = "write \"none\" for everybody, or leave the key out for all known callers";
+        checker.wrong(&auth, "nobody could call", right);
+    }
+    let mut patterns = Vec::new();
+    for (at, text) in raw.subjects.iter().enumerate() {
+        let key = format!("{key}.subjects[{at}]");
+        match subject_pattern(text) {
+            Some(pattern) => patterns.push(pattern),
+            None => {
+                let problem = format!("{} is no subject", checker.shown(&key, text));
+                let right = "write \"user:*\" or \"service:billing\"; the kinds are user, service, tenant_member and client";
+                checker.wrong(&key, problem, right);
+            }
+        }
+    }
+    for (at, scope) in raw.scopes.iter().enumerate() {
+        if scope.is_empty() || scope.contains(char::is_whitespace) {
+            let key = format!("{key}.scopes[{at}]");
+            let problem = format!("{} is not one scope", checker.shown(&key, scope));
+            checker.wrong(&key, problem, "write one word for each scope");
+        }
+    }
+    Access::Callers {
+        by: by.iter().map(|by| known_by(*by)).collect(),
+        subjects: patterns,
+        scopes: raw.scopes.clone(),
+    }
+}
+
+fn subject_pattern(text: &str) -> Option<SubjectPattern> {
+    let (kind, id) = text.split_once(':')?;
+    if id == "*" {
+        // The id is not looked at; the kind is parsed with one that any subject may have.
+        let kind: SubjectKind = Subject::parse(&format!("{kind}:any")).ok()?.kind();
+        return Some(SubjectPattern { kind, id: None });
+    }
+    let subject = Subject::parse(text).ok()?;
+    Some(SubjectPattern {
+        kind: subject.kind(),
+        id: Some(subject.id().to_owned()),
+    })
+}
+
+fn known_by(raw: raw::KnownBy) -> KnownBy {
+    match raw {
+        raw::KnownBy::ApiKeys => KnownBy::ApiKey,
+        raw::KnownBy::Jwt => KnownBy::Jwt,
+        raw::KnownBy::Unkey => KnownBy::Unkey,
+        raw::KnownBy::Scheduler => KnownBy::Scheduler,
+    }
+}
+
+fn derived_key(route: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Option<DerivedKey> {
+    let derived = raw.derived_key.as_ref()?;
+    let key = format!("{route}.derived_key");
+    if let Some(raw::Policy::Prohibited | raw::Policy::HandlerInternalC) = raw.policy {
+        let right = "write policy = \"ACCEPTED\" or \"REQUIRED_A\", or leave derived_key out";
+        checker.wrong(&key, "the policy of this route looks at no key", right);
+    }
+    let window = format!("{key}.window");
+    let window = checker.time(
+        &window,
+        derived.window.as_ref(),
+        Duration::from_secs(60),
+        &(Duration::from_secs(1)..=*SOME_TIME.end()),
+    );
+    let from = derived.from.as_deref()?;
+    let key = format!("{key}.from");
+    let mut parts = Vec::new();
+    for (at, text) in from.iter().enumerate() {
+        parts.extend(key_part(&format!("{key}[{at}]"), text, checker));
+    }
+    for at in repeated(from) {
+        checker.wrong(&format!("{key}[{at}]"), "is there already", "write it once");
+    }
+    let of_request = |part: &KeyPart| !matches!(part, KeyPart::Caller | KeyPart::Endpoint);
+    if parts.len() == from.len() && !parts.iter().any(of_request) {
+        checker.wrong(
+            &key,
+            "holds no part of the request, so all requests of a caller would be one",
+            "add what tells one order from the next, such as \"/order/id\"",
+        );
+    }
+    if from.len() > KEY_PARTS_MAX {
+        checker.wrong(
+            &key,
+            "has more than 32 parts",
+            "name the few that tell two intents apart",
+        );
+    }
+    Some(DerivedKey { parts, window })
+}
+
+fn key_part(key: &str, text: &str, checker: &mut Checker<'_>) -> Option<KeyPart> {
+    match text.split_once(':') {
+        _ if text.starts_with('/') => checker.pointer(key, text).map(KeyPart::Pointer),
+        None if text == "caller" => Some(KeyPart::Caller),
+        None if text == "endpoint" => Some(KeyPart::Endpoint),
+        None if text == "body" => Some(KeyPart::Body),
+        Some(("header", name)) => checker.header(key, name).map(KeyPart::Header),
+        Some(("query", name)) if !name.is_empty() => Some(KeyPart::Query(name.to_owned())),
+        _ => {
+            let problem = format!("{} is no part of a request", checker.shown(key, text));
+            let right = "write \"caller\", \"endpoint\", \"/order/id\", \"header:X-Order\", \"query:order\" or \"body\"";
+            checker.wrong(key, problem, right);
+            None
+        }
+    }
+}
+
+fn fingerprint(
+    key: &str,
+    raw: Option<&raw::Fingerprint>,
+    checker: &mut Checker<'_>,
+) -> Arc<Selection> {
+    let Some(raw) = raw else {
+        return Arc::default();
+    };
+    let mut parts = |name: &str, texts: &[String]| {
+        let mut parts = Vec::new();
+        for (at, text) in texts.iter().enumerate() {
+            let key = format!("{key}.{name}[{at}]");
+            match Part::parse(text) {
+                Ok(Part::Header(_)) if name == "ignore" => {
+                    let right = "leave it out";
+                    checker.wrong(
+                        &key,
+                        "headers are compared only where they are included",
+                        right,
+                    );
+                }
+                Ok(part) => parts.push(part),
+                Err(_) => {
+                    let problem = format!("{} is no part of a request", checker.shown(&key, text));
+                    let right = "write \"/order/id\", \"query:trace\" or \"header:X-Currency\"";
+                    checker.wrong(&key, problem, right);
+                }
+            }
+        }
+        parts
+    };
+    let ignore = parts("ignore", &raw.ignore);
+    let include = parts("include", &raw.include);
+    if let Some(both) = include.iter().find(|part| ignore.contains(part)) {
+        let problem = format!("{both} is ignored and included");
+        checker.wrong(
+            &format!("{key}.include"),
+            problem,
+            "write it in one of the two lists",
+        );
+    }
+    Arc::new(Selection { ignore, include })
+}
+
+fn cors(key: &str, raw: &raw::Cors, checker: &mut Checker<'_>) -> Cors {
+    let origins = raw.origins.clone().unwrap_or_default();
+    let origins_key = format!("{key}.origins");
+    let any = origins.iter().any(|origin| origin == "*");
+    if raw.origins.is_some() && origins.is_empty() {
+        let right = "write the sites, or leave cors out";
+        checker.wrong(&origins_key, "no site could call", right);
+    }
+    if any && origins.len() > 1 {
+        checker.wrong(
+            &origins_key,
+            "names sites beside \"*\"",
+            "write one or the other",
+        );
+    }
+    let credentials = raw.credentials.unwrap_or(false);
+    if any && credentials {
+        checker.wrong(
+            &format!("{key}.credentials"),
+            "every site could act with its visitors' cookies, and no browser lets it",
+            "name the sites in origins, or write credentials = false",
+        );
+    }
+    for (at, origin) in origins
+        .iter()
+        .enumerate()
+        .filter(|(_, origin)| *origin != "*")
+    {
+        let good = url::origin(origin, &["http", "https"]).is_ok() && !origin.ends_with('/');
+        if !good || origin.chars().any(|c| c.is_ascii_uppercase()) {
+            let key = format!("{origins_key}[{at}]");
+            let problem = format!("{} is not an origin", checker.shown(&key, origin));
+            let right = "write scheme and host as browsers do, in small letters and without a slash at the end: \"https://app.example.com\"";
+            checker.wrong(&key, problem, right);
+        }
+    }
+    let mut names = |name: &str, texts: &[String]| {
+        let texts = texts.iter().enumerate();
+        let names =
+            texts.filter_map(|(at, text)| checker.header(&format!("{key}.{name}[{at}]"), text));
+        names.collect::<Vec<_>>()
+    };
+    let headers = names("headers", &raw.headers);
+    let expose = names("expose", &raw.expose);
+    Cors {
+        origins: match any {
+            true => Origins::Any,
+            false => Origins::These(origins),
+        },
+        headers,
+        expose,
+        credentials,
+        max_age: checker.time(
+            &format!("{key}.max_age"),
+            raw.max_age.as_ref(),
+            Duration::from_secs(600),
+            &(Duration::ZERO..=Duration::from_secs(24 * 60 * 60)),
+        ),
+    }
+}
+
+fn header_rules(key: &str, raw: &raw::HeaderRules, checker: &mut Checker<'_>) -> HeaderRules {
+    let mut rules = HeaderRules::default();
+    for (at, text) in raw.remove.iter().enumerate() {
+        rules
+            .remove
+            .extend(changeable(&format!("{key}.remove[{at}]"), text, checker));
+    }
+    for (text, value) in &raw.set {
+        let key = join(&format!("{key}.set"), text);
+        let name = changeable(&key, text, checker);
+        let value: Option<HeaderValue> = checker.value(&key, value);
+        let (Some(name), Some(value)) = (name, value) else {
+            continue;
+        };
+        if rules.set.iter().any(|(other, _)| *other == name) {
+            checker.wrong(&key, "is set already, in other letters", "write it once");
+        }
+        rules.set.push((name, value));
+    }
+    rules
+}
+
+/// A header that a rule may change.
+fn changeable(key: &str, text: &str, checker: &mut Checker<'_>) -> Option<HeaderName> {
+    let name = checker.header(key, text)?;
+    let (problem, right) = match forbidden(&name) {
+        Forbidden::No => return Some(name),
+        Forbidden::Host => (
+            "is the upstream's matter",
+            "write host in the upstream instead",
+        ),
+        Forbidden::Framing => (
+            "belongs to the connection, not to the message",
+            "leave it to the gateway",
+        ),
+        Forbidden::Ours => ("is the gateway's own word", "leave it to the gateway"),
+    };
+    checker.wrong(key, format!("{name} {problem}"), right);
+    None
+}
+
+enum Forbidden {
+    No,
+    Host,
+    Framing,
+    Ours,
+}
+
+fn forbidden(name: &HeaderName) -> Forbidden {
+    const FRAMING: [HeaderName; 8] = [
+        header::CONNECTION,
+        header::CONTENT_LENGTH,
+        header::EXPECT,
+        header::TE,
+        header::TRAILER,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+        header::PROXY_AUTHENTICATE,
+    ];
+    let text = name.as_str();
+    let ours = fields::FROM_GATEWAY_ONLY.contains(name)
+        || text.starts_with("idempotency-")
+        || text.starts_with("idempotent-")
+        || text.starts_with("x-forwarded-")
+        || text == "forwarded";
+    match name {
+        name if *name == header::HOST => Forbidden::Host,
+        name if FRAMING.contains(name) => Forbidden::Framing,
+        _ if matches!(text, "keep-alive" | "proxy-connection") => Forbidden::Framing,
+        _ if ours => Forbidden::Ours,
+        _ => Forbidden::No,
+    }
+}
+
+fn statuses(raw: &[u16]) -> BTreeSet<u16> {
+    raw.iter().copied().collect()
+}

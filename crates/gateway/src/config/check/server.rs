@@ -1,0 +1,504 @@
+//! The listeners, the store, secrets, upstreams, limits and what is told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::uri::Authority;
+use ipnet::IpNet;
+use secrecy::ExposeSecret as _;
+
+use super::tools::{Checker, SOME_TIME};
+use crate::config::source::join;
+use crate::config::url;
+use crate::config::{
+    AdminToken, BaoLogin, ClientAuth, Limits, LoggedKeys, OpenBao, Otlp, Rate, Role, SecretValue,
+    Secrets, Server, ServerTls, Telemetry, Upstream, raw,
+};
+use crate::upstream::Tls;
+
+/// The shortest secret that is let pass as one.
+pub(super) const SECRET_LENGTH_MIN: usize = 16;
+
+pub(super) fn server(raw: &raw::Server, checker: &mut Checker<'_>) -> Server {
+    let usual = Server::default();
+    let listen = address("server.listen", raw.listen.as_ref(), &usual.listen, checker);
+    let admin = address("server.admin", raw.admin.as_ref(), &usual.admin, checker);
+    if listen == admin && !listen.ends_with(":0") {
+        let right = "write another port: operators and clients do not meet";
+        checker.wrong("server.admin", "is where requests come in", right);
+    }
+    let mut time =
+        |key: &str, raw, usual| checker.time(&format!("server.{key}"), raw, usual, &SOME_TIME);
+    let head_deadline = time(
+        "head_deadline",
+        raw.head_deadline.as_ref(),
+        usual.head_deadline,
+    );
+    let body_deadline = time(
+        "body_deadline",
+        raw.body_deadline.as_ref(),
+        usual.body_deadline,
+    );
+    let write_deadline = time(
+        "write_deadline",
+        raw.write_deadline.as_ref(),
+        usual.write_deadline,
+    );
+    let drain = time("drain", raw.drain.as_ref(), usual.drain);
+    let admin_tokens = admin_tokens(raw, checker);
+    let said =
+        checker.places.says("server.admin_token") || checker.places.says("server.admin_tokens[0]");
+    if !url::is_loopback(host_of(&admin)) && admin_tokens.is_empty() && !said {
+        checker.wrong(
+            "server.admin",
+            "other machines could reach it, and there is no token",
+            "write admin_token = \"${ONCEWARD_ADMIN_TOKEN}\" beside it, or listen on 127.0.0.1",
+        );
+    }
+    let proxies = trusted_proxies(&raw.trusted_proxies, checker);
+    let proxy_protocol = raw.proxy_protocol.unwrap_or(usual.proxy_protocol);
+    if proxy_protocol && !checker.places.says("server.trusted_proxies[0]") {
+        checker.wrong(
+            "server.proxy_protocol",
+            "nobody is trusted to speak it",
+            "write the addresses of your proxies in trusted_proxies",
+        );
+    }
+    Server {
+        listen,
+        admin,
+        admin_tokens,
+        public_url: public_url(raw.public_url.as_ref(), checker),
+        body_limit: checker.size(
+            "server.body_limit",
+            raw.body_limit.as_ref(),
+            usual.body_limit,
+        ),
+        reply_limit: checker.size(
+            "server.reply_limit",
+            raw.reply_limit.as_ref(),
+            usual.reply_limit,
+        ),
+        tls: raw.tls.as_ref().and_then(|tls| server_tls(tls, checker)),
+        trusted_proxies: proxies,
+        proxy_protocol,
+        head_deadline,
+        body_deadline,
+        write_deadline,
+        drain,
+    }
+}
+
+/// `host:port`, where the host is a name or an address.
+fn address(key: &str, raw: Option<&String>, usual: &str, checker: &mut Checker<'_>) -> String {
+    let Some(text) = raw else {
+        return usual.to_owned();
+    };
+    let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
+    let bracketed = host.starts_with('[') && host.ends_with(']');
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let host_is_good = match bracketed {
+        true => host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok(),
+        false => !host.is_empty() && host.chars().all(plain),
+    };
+    if !host_is_good || port.parse::<u16>().is_err() {
+        let problem = format!("{} is not an address with a port", checker.shown(key, text));
+        checker.wrong(
+            key,
+            problem,
+            format!("write \"{usual}\" or \"[::1]:8080\", for example"),
+        );
+        return usual.to_owned();
+    }
+    text.clone()
+}
+
+fn host_of(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(host, _)| host)
+}
+
+fn admin_tokens(raw: &raw::Server, checker: &mut Checker<'_>) -> Vec<AdminToken> {
+    let mut tokens: Vec<AdminToken> = Vec::new();
+    if let Some(token) = &raw.admin_token {
+        tokens.extend(
+            checker
+                .secret("server.admin_token", token, 1)
+                .map(|token| AdminToken {
+                    name: "admin".to_owned(),
+                    role: Role::Admin,
+                    token,
+                }),
+        );
+    }
+    for (at, raw) in raw.admin_tokens.iter().enumerate() {
+        let key = format!("server.admin_tokens[{at}]");
+        let name = raw.name.clone().unwrap_or_default();
+        if raw.name.is_some() {
+            checker.name(&format!("{key}.name"), &name);
+        }
+        if !name.is_empty() && tokens.iter().any(|other| other.name == name) {
+            let problem = format!("{name:?} has a token already");
+            let right = "give each token a name of its own: the audit tells them apart by it";
+            checker.wrong(&format!("{key}.name"), problem, right);
+        }
+        let token_key = format!("{key}.token");
+        let token = raw
+            .token
+            .as_ref()
+            .and_then(|token| checker.secret(&token_key, token, 1));
+        let Some(token) = token else { continue };
+        if let Some(other) = tokens.iter().find(|other| same(&other.token, &token)) {
+            let problem = format!("is the token of {:?} too", other.name);
+            checker.wrong(&token_key, problem, "take another, at random");
+        }
+        tokens.push(AdminToken {
+            name,
+            role: match raw.role {
+                Some(raw::Role::Admin) => Role::Admin,
+                Some(raw::Role::Operate) => Role::Operate,
+                Some(raw::Role::Read) | None => Role::Read,
+            },
+            token,
+        });
+    }
+    tokens
+}
+
+/// Whether two secrets are one. Both are at hand; there is nobody to time it.
+fn same(one: &SecretValue, other: &SecretValue) -> bool {
+    match (one, other) {
+        (SecretValue::Given(one), SecretValue::Given(other)) => {
+            one.expose_secret() == other.expose_secret()
+        }
+        (
+            SecretValue::OpenBao { path, field },
+            SecretValue::OpenBao {
+                path: other,
+                field: of,
+            },
+        ) => (path, field) == (other, of),
+        _ => false,
+    }
+}
+
+fn public_url(raw: Option<&String>, checker: &mut Checker<'_>) -> Option<String> {
+    let key = "server.public_url";
+    let text = raw?;
+    checker.url(key, url::web(text))?;
+    if text.contains(['?', '#']) {
+        let right = "write where clients find this gateway, such as https://api.example.com";
+        checker.wrong(key, "has a query or a fragment", right);
+        return None;
+    }
+    Some(text.trim_end_matches('/').to_owned())
+}
+
+fn server_tls(raw: &raw::ServerTls, checker: &mut Checker<'_>) -> Option<ServerTls> {
+    let cert = checker.file("server.tls.cert", raw.cert.as_ref());
+    let key = checker.file("server.tls.key", raw.key.as_ref());
+    let client_ca = checker.file("server.tls.client_ca", raw.client_ca.as_ref());
+    if raw.client_auth.is_some() && !checker.places.says("server.tls.client_ca") {
+        checker.wrong(
+            "server.tls.client_auth",
+            "nobody is named who signs the certificates of clients",
+            "write client_ca = \"…\" beside it, or leave client_auth out",
+        );
+    }
+    Some(ServerTls {
+        cert: cert?,
+        key: key?,
+        client_ca,
+        client_auth: match raw.client_auth {
+            Some(raw::ClientAuth::Optional) => ClientAuth::Optional,
+            Some(raw::ClientAuth::Required) | None => ClientAuth::Required,
+        },
+    })
+}
+
+fn trusted_proxies(raw: &[String], checker: &mut Checker<'_>) -> Vec<IpNet> {
+    let mut networks = Vec::new();
+    for (at, text) in raw.iter().enumerate() {
+        let network = text
+            .parse::<IpNet>()
+            .or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        match network {
+            Ok(network) => networks.push(network),
+            Err(_) => {
+                let key = format!("server.trusted_proxies[{at}]");
+                let problem = format!("{} is no address and no network", checker.shown(&key, text));
+                checker.wrong(
+                    &key,
+                    problem,
+                    "write \"10.0.0.7\" or \"10.0.0.0/8\", for example",
+                );
+            }
+        }
+    }
+    networks
+}
+
+pub(super) fn store(raw: &raw::Store, checker: &mut Checker<'_>) -> String {
+    let usual = "embedded:./onceward-data";
+    let Some(url) = &raw.url else {
+        return usual.to_owned();
+    };
+    let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
+    let problem = match (scheme, rest) {
+        ("memory", "") => return url.clone(),
+        ("embedded", rest) if !rest.is_empty() => return url.clone(),
+        ("memory", _) => "has something behind memory:",
+        ("embedded", _) => "names no directory",
+        ("postgres" | "postgresql" | "redis" | "rediss", _) => "that store is not there yet",
+        _ => "names no store",
+    };
+    let right = "write \"embedded:./onceward-data\", or \"memory:\" to forget all at the end";
+    checker.wrong("store.url", problem, right);
+    usual.to_owned()
+}
+
+pub(super) fn secrets(raw: &raw::Secrets, checker: &mut Checker<'_>) -> Secrets {
+    let key = raw
+        .key
+        .as_ref()
+        .and_then(|key| checker.secret_here("secrets.key", key, SECRET_LENGTH_MIN));
+    let openbao = raw.openbao.as_ref().and_then(|raw| openbao(raw, checker));
+    Secrets { key, openbao }
+}
+
+fn openbao(raw: &raw::OpenBao, checker: &mut Checker<'_>) -> Option<OpenBao> {
+    let address = raw.address.as_ref().and_then(|address| {
+        let judged = url::origin(address, &["http", "https"]);
+        checker.url("secrets.openbao.address", judged)?;
+        Some(address.trim_end_matches('/').to_owned())
+    });
+    let login = login(raw, checker);
+    let beneath = |key: &str, raw: Option<&String>, usual: &str, checker: &mut Checker<'_>| {
+        let key = format!("secrets.openbao.{key}");
+        let path = checker.text(&key, raw).unwrap_or_else(|| usual.to_owned());
+        let segments = path.split('/');
+        if segments
+            .clone()
+            .any(|segment| matches!(segment, "" | "." | ".."))
+        {
+            let problem = format!("{} is not a path", checker.shown(&key, &path));
+            checker.wrong(&key, problem, format!("write a path such as \"{usual}\""));
+        }
+        path
+    };
+    let mount = beneath("mount", raw.mount.as_ref(), "secret", checker);
+    let usual = "webhooks/{tenant}/{project}/{provider}";
+    let path = beneath("path", raw.path.as_ref(), usual, checker);
+    let bare = ["{tenant}", "{project}", "{provider}"]
+        .iter()
+        .fold(path.clone(), |path, name| path.replace(name, ""));
+    if bare.contains(['{', '}']) {
+        let right = "write {tenant}, {project} and {provider} where they belong, and no other name";
+        checker.wrong("secrets.openbao.path", "holds a name that is none", right);
+    }
+    Some(OpenBao {
+        address: address?,
+        login: login?,
+        mount,
+        namespace: checker.text("secrets.openbao.namespace", raw.namespace.as_ref()),
+        path,
+    })
+}
+
+fn login(raw: &raw::OpenBao, checker: &mut Checker<'_>) -> Option<BaoLogin> {
+    let says = |key: &str| checker.places.says(&format!("secrets.openbao.{key}"));
+    let right = "write token = \"${BAO_TOKEN}\", or role_id and secret_id";
+    match (says("token"), says("role_id"), says("secret_id")) {
+        (true, false, false) => {
+            let token = raw.token.as_ref()?;
+            let token = checker.secret_here("secrets.openbao.token", token, 1)?;
+            Some(BaoLogin::Token(token))
+        }
+        (false, true, true) => {
+            let role_id = checker.text("secrets.openbao.role_id", raw.role_id.as_ref());
+            let secret_id = raw
+                .secret_id
+                .as_ref()
+                .and_then(|secret| checker.secret_here("secrets.openbao.secret_id", secret, 1));
+            Some(BaoLogin::AppRole {
+                role_id: role_id?,
+                secret_id: secret_id?,
+            })
+        }
+        (true, ..) => {
+            checker.wrong(
+                "secrets.openbao.token",
+                "is one of two ways to come in",
+                right,
+            );
+            None
+        }
+        (false, ..) => {
+            checker.wrong("secrets.openbao", "says no way to come in", right);
+            None
+        }
+    }
+}
+
+pub(super) fn upstreams(
+    raw: &BTreeMap<String, raw::Upstream>,
+    checker: &mut Checker<'_>,
+) -> BTreeMap<Arc<str>, Upstream> {
+    let upstreams = raw.iter().map(|(name, raw)| {
+        let key = join("upstreams", name);
+        checker.name(&key, name);
+        (name.as_str().into(), upstream(&key, raw, checker))
+    });
+    upstreams.collect()
+}
+
+fn upstream(key: &str, raw: &raw::Upstream, checker: &mut Checker<'_>) -> Upstream {
+    let url_key = format!("{key}.url");
+    let url = raw.url.clone().unwrap_or_default();
+    if raw.url.is_some()
+        && let Err(error) = url::origin(&url, &["http", "https", "h2c"])
+    {
+        let right = match error {
+            url::UrlError::Scheme => {
+                "begin with http://, https://, or h2c:// for HTTP/2 without TLS"
+            }
+            url::UrlError::Path => {
+                "write scheme, host and port alone: requests keep their own path"
+            }
+            other => other.right(),
+        };
+        checker.wrong(&url_key, error.to_string(), right);
+    }
+    let usual = Upstream::new(&url);
+    let mut time =
+        |name: &str, raw, usual| checker.time(&format!("{key}.{name}"), raw, usual, &SOME_TIME);
+    let timeout = time("timeout", raw.timeout.as_ref(), usual.timeout);
+    let connect_timeout = time(
+        "connect_timeout",
+        raw.connect_timeout.as_ref(),
+        usual.connect_timeout,
+    );
+    let idle_timeout = time(
+        "idle_timeout",
+        raw.idle_timeout.as_ref(),
+        usual.idle_timeout,
+    );
+    let host_key = format!("{key}.host");
+    let host = raw
+        .host
+        .as_ref()
+        .and_then(|host| match host.parse::<Authority>() {
+            Ok(authority) if !host.contains('@') => checker.value(&host_key, authority.as_str()),
+            _ => {
+                let problem = format!("{} is not a host", checker.shown(&host_key, host));
+                checker.wrong(
+                    &host_key,
+                    problem,
+                    "write \"api.example.com\", with a port if need be",
+                );
+                None
+            }
+        });
+    Upstream {
+        timeout,
+        connect_timeout,
+        idle_timeout,
+        idle_max: count(raw.idle_max, usual.idle_max),
+        connections_max: count(raw.connections_max, usual.connections_max),
+        host,
+        tls: upstream_tls(key, raw, checker),
+        url,
+    }
+}
+
+fn upstream_tls(key: &str, raw: &raw::Upstream, checker: &mut Checker<'_>) -> Tls {
+    let Some(tls) = &raw.tls else {
+        return Tls::default();
+    };
+    let key = format!("{key}.tls");
+    let by_tls = |url: &String| url.starts_with("https://");
+    if raw.url.as_ref().is_some_and(|url| !by_tls(url)) {
+        let right = "write an https:// URL, or leave tls out";
+        checker.wrong(&key, "the upstream is not spoken to by TLS", right);
+    }
+    let says = |name: &str| checker.places.says(&format!("{key}.{name}"));
+    if says("cert") != says("key") {
+        let right = "write cert and key, or neither";
+        checker.wrong(&key, "a certificate and its key belong together", right);
+    }
+    Tls {
+        ca: checker.file(&format!("{key}.ca"), tls.ca.as_ref()),
+        cert: checker.file(&format!("{key}.cert"), tls.cert.as_ref()),
+        key: checker.file(&format!("{key}.key"), tls.key.as_ref()),
+        server_name: checker.text(&format!("{key}.server_name"), tls.server_name.as_ref()),
+    }
+}
+
+pub(super) fn limits(raw: &raw::Limits, checker: &mut Checker<'_>) -> Limits {
+    let usual = Limits::default();
+    let deadline = Duration::from_millis(1)..=Duration::from_secs(60);
+    let deadline = checker.time(
+        "limits.store_deadline",
+        raw.store_deadline.as_ref(),
+        usual.store_deadline,
+        &deadline,
+    );
+    Limits {
+        connections: count(raw.connections, usual.connections),
+        streams: raw.streams.unwrap_or(usual.streams),
+        waiters_per_key: count(raw.waiters_per_key, usual.waiters_per_key),
+        waiters_per_tenant: count(raw.waiters_per_tenant, usual.waiters_per_tenant),
+        waiters: count(raw.waiters, usual.waiters),
+        in_flight: count(raw.in_flight, usual.in_flight),
+        in_flight_per_tenant: count(raw.in_flight_per_tenant, usual.in_flight_per_tenant),
+        requests_per_tenant: raw.requests_per_tenant.as_ref().map(|rate| {
+            let per_second = rate.per_second.unwrap_or(1);
+            Rate {
+                per_second,
+                burst: rate.burst.unwrap_or(per_second),
+            }
+        }),
+        buffered_bytes: checker.size(
+            "limits.buffered_bytes",
+            raw.buffered_bytes.as_ref(),
+            usual.buffered_bytes,
+        ),
+        label_values: count(raw.label_values, usual.label_values),
+        store_deadline: deadline,
+    }
+}
+
+pub(super) fn telemetry(raw: &raw::Telemetry, checker: &mut Checker<'_>) -> Telemetry {
+    let otlp = raw.otlp.as_ref().and_then(|raw| {
+        let service = checker.text("telemetry.otlp.service", raw.service.as_ref());
+        let endpoint = raw.endpoint.as_ref()?;
+        checker.url("telemetry.otlp.endpoint", url::web(endpoint))?;
+        Some(Otlp {
+            endpoint: endpoint.clone(),
+            service: service.unwrap_or_else(|| "onceward".to_owned()),
+            sample: raw.sample.unwrap_or(1.0),
+        })
+    });
+    Telemetry {
+        keys: match raw.keys {
+            Some(raw::LoggedKeys::Clear) => LoggedKeys::Clear,
+            Some(raw::LoggedKeys::Hashed) | None => LoggedKeys::Hashed,
+        },
+        otlp,
+    }
+}
+
+/// A number of things; the schema has seen to its range.
+fn count(raw: Option<u32>, usual: usize) -> usize {
+    raw.map_or(usual, |raw| usize::try_from(raw).unwrap_or(usize::MAX))
+}
+
+/// What stands in a list more than once, by its second place.
+pub(super) fn repeated<T: Ord>(items: impl IntoIterator<Item = T>) -> Vec<usize> {
+    let mut seen = BTreeSet::new();
+    let items = items.into_iter().enumerate();
+    items
+        .filter_map(|(at, item)| (!seen.insert(item)).then_some(at))
+        .collect()
+}

@@ -1,0 +1,291 @@
+//! How single values are judged: times, sizes, secrets, files, names, headers.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+use onceward_core::fingerprint::Pointer;
+use secrecy::SecretString;
+
+use crate::config::SecretValue;
+use crate::config::mistake::Mistake;
+use crate::config::raw;
+use crate::config::source::Places;
+use crate::config::units::{Size, TIME_MAX, Time, UnitError};
+use crate::config::url::UrlError;
+
+/// The shortest time that anybody waits for anything.
+pub(super) const SOME_TIME: RangeInclusive<Duration> = Duration::from_millis(1)..=TIME_MAX;
+/// The largest secret.
+const SECRET_BYTES_MAX: u64 = 64 << 10;
+/// The largest body or reply that anybody may ask for.
+const SIZE_MAX: usize = 1 << 40;
+/// The longest name of a class, an upstream or an operator.
+const NAME_LENGTH_MAX: usize = 64;
+
+/// Judges values and notes what is wrong with them.
+pub(in crate::config) struct Checker<'a> {
+    pub(in crate::config) places: &'a Places,
+    directory: &'a Path,
+    pub(in crate::config) mistakes: Vec<Mistake>,
+}
+
+impl<'a> Checker<'a> {
+    pub(super) fn new(places: &'a Places, directory: &'a Path) -> Self {
+        Self {
+            places,
+            directory,
+            mistakes: Vec::new(),
+        }
+    }
+
+    /// Notes a mistake.
+    pub(in crate::config) fn wrong(
+        &mut self,
+        key: &str,
+        problem: impl Into<String>,
+        right: impl Into<String>,
+    ) {
+        self.mistakes.push(Mistake {
+            place: self.places.of(key),
+            key: key.to_owned(),
+            problem: problem.into(),
+            right: right.into(),
+        });
+    }
+
+    /// A text as it may be shown.
+    pub(in crate::config) fn shown(&self, key: &str, text: &str) -> String {
+        format!("{:?}", self.places.written(key, text))
+    }
+
+    /// A time within a range, or the default.
+    pub(super) fn time(
+        &mut self,
+        key: &str,
+        raw: Option<&Time>,
+        default: Duration,
+        range: &RangeInclusive<Duration>,
+    ) -> Duration {
+        let Some(raw) = raw else { return default };
+        let shown = self.shown(key, &raw.0);
+        match raw.parse() {
+            Ok(time) if range.contains(&time) => time,
+            Ok(_) => {
+                let least = Time::of(*range.start()).0;
+                let right = match *range.end() == TIME_MAX {
+                    true => format!("write {least} or longer"),
+                    false => format!("write {least} to {}", Time::of(*range.end()).0),
+                };
+                self.wrong(key, format!("{shown} is out of range"), right);
+                default
+            }
+            Err(error) => {
+                let right = match error {
+                    UnitError::TooLarge => "write ten years or less",
+                    _ => "write a length of time such as \"30s\", \"1h30m\" or \"7d\"",
+                };
+                self.wrong(key, format!("{shown} {error}"), right);
+                default
+            }
+        }
+    }
+
+    /// A size above zero, or the default.
+    pub(super) fn size(&mut self, key: &str, raw: Option<&Size>, default: usize) -> usize {
+        let Some(raw) = raw else { return default };
+        let shown = self.shown(key, &raw.0);
+        let right = "write a size such as \"64KiB\" or \"1MiB\"";
+        match raw.parse() {
+            Ok(0) => {
+                self.wrong(key, format!("{shown} leaves nothing"), right);
+                default
+            }
+            Ok(size) if size <= SIZE_MAX => size,
+            Ok(_) => {
+                let problem = format!("{shown} {}", UnitError::TooLarge);
+                self.wrong(key, problem, "write 1024GiB or less");
+                default
+            }
+            Err(error) => {
+                self.wrong(key, format!("{shown} {error}"), right);
+                default
+            }
+        }
+    }
+
+    /// A text that is not empty.
+    pub(super) fn text(&mut self, key: &str, raw: Option<&String>) -> Option<String> {
+        let text = raw?;
+        if text.trim().is_empty() {
+            self.wrong(key, "is empty", "write a text, or leave the key out");
+            return None;
+        }
+        Some(text.clone())
+    }
+
+    /// The name of a class, an upstream or an operator.
+    pub(super) fn name(&mut self, key: &str, name: &str) {
+        let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        if name.is_empty() || name.len() > NAME_LENGTH_MAX || !name.chars().all(letter) {
+            self.wrong(
+                key,
+                "is not a name",
+                "write 1 to 64 of the characters A-Z a-z 0-9 . _ -",
+            );
+        }
+    }
+
+    /// A secret of at least so many characters, at hand or in OpenBao.
+    pub(super) fn secret(
+        &mut self,
+        key: &str,
+        raw: &raw::Secret,
+        length_min: usize,
+    ) -> Option<SecretValue> {
+        let text = match raw {
+            raw::Secret::Given(text) => text.clone(),
+            raw::Secret::File(file) => {
+                let key = format!("{key}.file");
+                let path = self.text(&key, file.file.as_ref())?;
+                self.contents(&key, &path)?
+            }
+            raw::Secret::OpenBao(place) => {
+                let path = self.text(&format!("{key}.openbao"), place.openbao.as_ref());
+                let field = self.text(&format!("{key}.field"), place.field.as_ref());
+                return Some(SecretValue::OpenBao {
+                    path: path?,
+                    field: field?,
+                });
+            }
+        };
+        let length = text.chars().count();
+        if text.trim().is_empty() {
+            self.wrong(
+                key,
+                "the secret is empty",
+                "write one, or leave the key out",
+            );
+            return None;
+        }
+        if length < length_min {
+            let problem = format!("the secret has {length} characters");
+            self.wrong(
+                key,
+                problem,
+                format!("take {length_min} or more, at random"),
+            );
+            return None;
+        }
+        Some(SecretValue::Given(SecretString::from(text)))
+    }
+
+    /// A secret that must be at hand.
+    pub(super) fn secret_here(
+        &mut self,
+        key: &str,
+        raw: &raw::Secret,
+        length_min: usize,
+    ) -> Option<SecretString> {
+        match self.secret(key, raw, length_min)? {
+            SecretValue::Given(secret) => Some(secret),
+            SecretValue::OpenBao { .. } => {
+                self.wrong(
+                    key,
+                    "is needed before OpenBao can be asked",
+                    "write \"${NAME}\", or { file = \"…\" }",
+                );
+                None
+            }
+        }
+    }
+
+    /// What a file holds, without the line break at its end.
+    fn contents(&mut self, key: &str, path: &str) -> Option<String> {
+        let file = self.beside(path);
+        let mut text = String::new();
+        let read = File::open(&file)
+            .and_then(|file| file.take(SECRET_BYTES_MAX).read_to_string(&mut text));
+        match read {
+            Ok(_) => Some(text.trim_end_matches(['\r', '\n']).to_owned()),
+            Err(error) => {
+                let problem = format!("{} cannot be read: {error}", file.display());
+                self.wrong(key, problem, RIGHT_FILE);
+                None
+            }
+        }
+    }
+
+    /// A file that is there and can be read.
+    pub(super) fn file(&mut self, key: &str, raw: Option<&String>) -> Option<PathBuf> {
+        let path = self.text(key, raw)?;
+        let file = self.beside(&path);
+        let readable = File::open(&file).and_then(|file| file.metadata());
+        match readable {
+            Ok(about) if about.is_dir() => {
+                let problem = format!("{} is a directory", file.display());
+                self.wrong(key, problem, RIGHT_FILE);
+                None
+            }
+            Ok(_) => Some(file),
+            Err(error) => {
+                let problem = format!("{} cannot be read: {error}", file.display());
+                self.wrong(key, problem, RIGHT_FILE);
+                None
+            }
+        }
+    }
+
+    /// A path, relative to the configuration's own directory.
+    fn beside(&self, path: &str) -> PathBuf {
+        self.directory.join(path)
+    }
+
+    /// Notes what is wrong with a URL.
+    pub(super) fn url<T>(&mut self, key: &str, judged: Result<T, UrlError>) -> Option<T> {
+        judged
+            .map_err(|error| self.wrong(key, error.to_string(), error.right()))
+            .ok()
+    }
+
+    /// A JSON Pointer.
+    pub(super) fn pointer(&mut self, key: &str, text: &str) -> Option<String> {
+        if Pointer::parse(text).is_err() {
+            let problem = format!("{} is not a JSON Pointer", self.shown(key, text));
+            let right = "begin with /, such as \"/order/id\"; ~1 stands for / and ~0 for ~";
+            self.wrong(key, problem, right);
+            return None;
+        }
+        Some(text.to_owned())
+    }
+
+    /// A header's name.
+    pub(super) fn header(&mut self, key: &str, text: &str) -> Option<HeaderName> {
+        match text.parse() {
+            Ok(name) => Some(name),
+            Err(_) => {
+                let problem = format!("{} is not the name of a header", self.shown(key, text));
+                self.wrong(key, problem, "write a name such as \"X-Request-Id\"");
+                None
+            }
+        }
+    }
+
+    /// A header's value.
+    pub(super) fn value(&mut self, key: &str, text: &str) -> Option<HeaderValue> {
+        match HeaderValue::from_str(text) {
+            Ok(value) => Some(value),
+            Err(_) => {
+                let problem = "holds characters that no header can";
+                self.wrong(key, problem, "write visible characters and blanks alone");
+                None
+            }
+        }
+    }
+}
+
+const RIGHT_FILE: &str =
+    "name a file that this process may read; paths are relative to the configuration's directory";

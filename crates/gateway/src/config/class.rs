@@ -1,0 +1,461 @@
+//! Retention classes as people write them: in the file, and at run time through
+//! the admin API.
+//!
+//! What is not said is as in the class below: `interactive`, or the built-in
+//! class of the same name, or the class that is being changed.
+
+use std::time::Duration;
+
+use onceward_core::class::{self as core, Backoff, Class};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Config;
+use super::mistake::Mistake;
+use super::units::{Time, UnitError};
+
+/// How often the gateway may run one operation at most.
+const ATTEMPTS_MAX: u32 = 1000;
+/// The longest that a request may wait for another.
+const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// What a route chooses about time, duplicates and doubt.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawClass {
+    /// How long a reply is kept. Default: 24h.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Time>,
+    /// How long a key is remembered after its reply is gone: a late retry is refused and does not run again. Default: as long as the reply.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remember: Option<Time>,
+    /// How long a claim lasts without renewal; not less than the upstream's timeout. Default: 60s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<Time>,
+    /// What a duplicate gets while the first request still runs. Default: wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<InFlight>,
+    /// How long a duplicate waits for the first request's reply. Default: 30s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Time>,
+    /// What a different request under the same key gets. Default: 422.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mismatch: Option<Mismatch>,
+    /// What becomes of an operation that may have run. Default: hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_unknown: Option<OnUnknown>,
+    /// Where to ask what became of an operation that may have run; for on_unknown = "reconcile".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reconcile_url: Option<String>,
+    /// How often the gateway itself runs an operation within one claim. Default: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = ATTEMPTS_MAX))]
+    pub max_attempts: Option<u32>,
+    /// How long the gateway rests between its own attempts: the first rest, or the first and the longest. Default: 500ms, doubling up to 60s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backoff: Option<RawBackoff>,
+    /// What becomes of an operation when its attempts are used up. Default: pause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_exhausted: Option<OnExhausted>,
+    /// What becomes of requests while the store is away. Default: reject.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_store_failure: Option<OnStoreFailure>,
+    /// From when retention is counted. Default: completion.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl_basis: Option<TtlBasis>,
+    /// Whether a reply is gone when its time is over, or when it is swept. Default: strict.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expiry: Option<Expiry>,
+    /// How long operators still see a trace of the operation, without its reply, after its key is forgotten. Default: 0s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_expired: Option<Time>,
+}
+
+/// What a duplicate gets while the first still runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum InFlight {
+    /// It waits for the reply.
+    Wait,
+    /// 409 at once.
+    Reject,
+    /// 202, with the place to ask later.
+    Accept,
+}
+
+/// What a different request under the same key gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Mismatch {
+    /// 422.
+    #[serde(rename = "422")]
+    Unprocessable,
+    /// 409.
+    #[serde(rename = "409")]
+    Conflict,
+    /// The stored reply all the same.
+    #[serde(rename = "replay")]
+    Replay,
+}
+
+/// What becomes of an operation that may have run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnUnknown {
+    /// It stays unknown until somebody resolves it.
+    Hold,
+    /// The next request runs it again.
+    Retry,
+    /// Somebody who knows is asked first.
+    Reconcile,
+}
+
+/// What becomes of an operation whose attempts are used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnExhausted {
+    /// It waits for an operator.
+    Pause,
+    /// The key is free, and the last answer is the answer.
+    Kill,
+}
+
+/// What becomes of requests while the store is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnStoreFailure {
+    /// 503, and nothing is forwarded.
+    Reject,
+    /// They are forwarded unprotected, and the answer says so.
+    Bypass,
+}
+
+/// From when retention is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TtlBasis {
+    /// From when the reply was recorded.
+    Completion,
+    /// From when the operation was first claimed.
+    Creation,
+    /// From when the reply was last given.
+    Access,
+}
+
+/// When a reply is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Expiry {
+    /// When its time is over.
+    Strict,
+    /// When it is swept.
+    Lazy,
+}
+
+/// How long the gateway rests between its own attempts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum RawBackoff {
+    /// The first rest; the longest stays as it is.
+    First(Time),
+    /// Both.
+    Both(RawRests),
+}
+
+/// The first rest and the longest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawRests {
+    /// Before the second attempt. Default: 500ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first: Option<Time>,
+    /// Before any attempt. Default: 60s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<Time>,
+}
+
+/// The words of the file and the engine's are the same.
+macro_rules! same_words {
+    ($($word:ident = $meaning:path { $($variant:ident),+ })+) => {$(
+        impl From<$word> for $meaning {
+            fn from(word: $word) -> Self {
+                match word { $($word::$variant => Self::$variant),+ }
+            }
+        }
+        impl From<$meaning> for $word {
+            fn from(meaning: $meaning) -> Self {
+                match meaning { $(<$meaning>::$variant => Self::$variant),+ }
+            }
+        }
+    )+};
+}
+
+same_words! {
+    InFlight = core::InFlight { Wait, Reject, Accept }
+    Mismatch = core::OnMismatch { Unprocessable, Conflict, Replay }
+    OnUnknown = core::OnUnknown { Hold, Retry, Reconcile }
+    OnExhausted = core::OnExhausted { Pause, Kill }
+    OnStoreFailure = core::OnStoreFailure { Reject, Bypass }
+    TtlBasis = core::TtlBasis { Completion, Creation, Access }
+    Expiry = core::Expiry { Strict, Lazy }
+}
+
+impl RawClass {
+    /// A class in the words of the file, with everything said.
+    pub fn of(class: &Class) -> Self {
+        Self {
+            retention: Some(Time::of(class.retention)),
+            remember: Some(Time::of(class.remember)),
+            lease: Some(Time::of(class.lease)),
+            in_flight: Some(class.in_flight.into()),
+            wait: Some(Time::of(class.wait)),
+            mismatch: Some(class.mismatch.into()),
+            on_unknown: Some(class.on_unknown.into()),
+            reconcile_url: class.reconcile_url.as_deref().map(ToOwned::to_owned),
+            max_attempts: Some(class.max_attempts),
+            backoff: Some(RawBackoff::Both(RawRests {
+                first: Some(Time::of(class.backoff.first)),
+                max: Some(Time::of(class.backoff.max)),
+            })),
+            on_exhausted: Some(class.on_exhausted.into()),
+            on_store_failure: Some(class.on_store_failure.into()),
+            ttl_basis: Some(class.ttl_basis.into()),
+            expiry: Some(class.expiry.into()),
+            keep_expired: Some(Time::of(class.keep_expired)),
+        }
+    }
+}
+
+/// The class that `raw` makes of `base`, under this name. The keys of mistakes
+/// are the class's own: `retention`.
+pub fn class(name: &str, raw: &RawClass, base: &Class) -> Result<Class, Vec<Mistake>> {
+    let mut mistakes = Vec::new();
+    let mut time = |key, raw: &Option<Time>, base| match raw {
+        None => base,
+        Some(text) => length(key, text).unwrap_or_else(|mistake| {
+            mistakes.push(mistake);
+            base
+        }),
+    };
+    let retention = time("retention", &raw.retention, base.retention);
+    let follows = match base.remember == base.retention {
+        true => retention,
+        false => base.remember.max(retention),
+    };
+    let remember = time("remember", &raw.remember, follows);
+    let lease = time("lease", &raw.lease, base.lease);
+    let wait = time("wait", &raw.wait, base.wait);
+    let keep_expired = time("keep_expired", &raw.keep_expired, base.keep_expired);
+    let backoff = match &raw.backoff {
+        None => base.backoff,
+        Some(RawBackoff::First(first)) => {
+            let first = time("backoff", &Some(first.clone()), base.backoff.first);
+            Backoff {
+                first,
+                max: base.backoff.max.max(first),
+            }
+        }
+        Some(RawBackoff::Both(rests)) => {
+            let first = time("backoff.first", &rests.first, base.backoff.first);
+            Backoff {
+                first,
+                max: time("backoff.max", &rests.max, base.backoff.max.max(first)),
+            }
+        }
+    };
+    let class = Class {
+        name: name.into(),
+        retention,
+        remember,
+        lease,
+        in_flight: raw.in_flight.map_or(base.in_flight, Into::into),
+        wait,
+        mismatch: raw.mismatch.map_or(base.mismatch, Into::into),
+        on_unknown: raw.on_unknown.map_or(base.on_unknown, Into::into),
+        reconcile_url: match &raw.reconcile_url {
+            Some(url) => Some(url.as_str().into()),
+            None => base.reconcile_url.clone(),
+        },
+        max_attempts: raw.max_attempts.unwrap_or(base.max_attempts),
+        backoff,
+        on_exhausted: raw.on_exhausted.map_or(base.on_exhausted, Into::into),
+        on_store_failure: raw
+            .on_store_failure
+            .map_or(base.on_store_failure, Into::into),
+        ttl_basis: raw.ttl_basis.map_or(base.ttl_basis, Into::into),
+        expiry: raw.expiry.map_or(base.expiry, Into::into),
+        keep_expired,
+    };
+    judge(&class, &mut mistakes);
+    match mistakes.is_empty() {
+        true => Ok(class),
+        false => Err(mistakes),
+    }
+}
+
+/// What does not go together within one class.
+fn judge(class: &Class, mistakes: &mut Vec<Mistake>) {
+    let mut wrong = |key: &str, problem: String, right: &str| {
+        // What is no time at all was already said.
+        if !mistakes.iter().any(|known| known.key == key) {
+            mistakes.push(Mistake::given(key, problem, right.to_owned()));
+        }
+    };
+    for (key, time) in [
+        ("retention", class.retention),
+        ("lease", class.lease),
+        ("backoff.first", class.backoff.first),
+    ] {
+        if time.is_zero() {
+            wrong(
+                key,
+                "is no time at all".to_owned(),
+                "write a time above zero",
+            );
+        }
+    }
+    if class.remember < class.retention {
+        let problem = format!(
+            "{} is shorter than the retention of {}",
+            Time::of(class.remember).0,
+            Time::of(class.retention).0
+        );
+        wrong("remember", problem, "write the retention or longer");
+    }
+    if class.wait > WAIT_MAX {
+        let problem = format!("{} is too long for a request", Time::of(class.wait).0);
+        wrong("wait", problem, "write 1h or less");
+    }
+    if class.backoff.max < class.backoff.first {
+        let problem = format!(
+            "{} is shorter than the first rest of {}",
+            Time::of(class.backoff.max).0,
+            Time::of(class.backoff.first).0
+        );
+        wrong("backoff.max", problem, "write the first rest or longer");
+    }
+    if class.max_attempts == 0 || class.max_attempts > ATTEMPTS_MAX {
+        let problem = format!("{} attempts are not possible", class.max_attempts);
+        wrong("max_attempts", problem, "write a number from 1 to 1000");
+    }
+    match &class.reconcile_url {
+        None if class.on_unknown == core::OnUnknown::Reconcile => wrong(
+            "on_unknown",
+            "there is nobody to ask: reconcile_url is missing".to_owned(),
+            "write reconcile_url = \"https://…\" beside it, or on_unknown = \"hold\"",
+        ),
+        Some(url) => {
+            if let Err(problem) = super::url::web(url) {
+                wrong("reconcile_url", problem.to_string(), problem.right());
+            }
+        }
+        None => {}
+    }
+}
+
+/// Where a class does not fit the routes that use it: a claim must outlast the
+/// upstream's answer. The keys of mistakes are the class's own.
+pub fn fits(class: &Class, config: &Config) -> Vec<Mistake> {
+    let Some((at, timeout)) = slowest(class, config) else {
+        return Vec::new();
+    };
+    if class.lease >= timeout {
+        return Vec::new();
+    }
+    vec![Mistake::given(
+        "lease",
+        format!(
+            "{} is shorter than the {} that the upstream of routes[{at}] may take, so a running request would be taken for lost",
+            Time::of(class.lease).0,
+            Time::of(timeout).0,
+        ),
+        format!("write {} or longer", Time::of(timeout).0),
+    )]
+}
+
+/// The route of this class whose upstream may take longest, and how long.
+pub(super) fn slowest(class: &Class, config: &Config) -> Option<(usize, Duration)> {
+    let routes = config.routes.iter().enumerate();
+    routes
+        .filter(|(_, route)| route.class == class.name)
+        .filter_map(|(at, route)| {
+            let upstream = config.upstreams.get(&route.upstream);
+            let timeout = upstream.map(|upstream| upstream.timeout);
+            Some((at, route.timeout.or(timeout)?))
+        })
+        .max_by_key(|(_, timeout)| *timeout)
+}
+
+fn length(key: &str, text: &Time) -> Result<Duration, Mistake> {
+    text.parse().map_err(|error| {
+        let problem = format!("{:?} {error}", text.0);
+        let right = match error {
+            UnitError::TooLarge => "write ten years or less",
+            _ => "write a length of time such as \"30s\", \"1h30m\" or \"7d\"",
+        };
+        Mistake::given(key, problem, right.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn changed(toml: &str, base: &Class) -> Result<Class, Vec<String>> {
+        let raw: RawClass = toml::from_str(toml).expect("the words are known");
+        class("mine", &raw, base)
+            .map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect())
+    }
+
+    #[rstest]
+    #[case(Class::interactive())]
+    #[case(Class::webhook())]
+    #[case(Class::financial())]
+    fn a_class_survives_its_words(#[case] built_in: Class) {
+        let raw = RawClass::of(&built_in);
+        assert_eq!(
+            class(&built_in.name, &raw, &Class::interactive()),
+            Ok(built_in)
+        );
+    }
+
+    #[rstest]
+    #[case::remember_follows("retention = '1h'", "interactive", 3600, 3600)]
+    #[case::remember_stays("retention = '8d'", "financial", 8 * 86_400, 30 * 86_400)]
+    #[case::remember_grows("retention = '60d'", "financial", 60 * 86_400, 60 * 86_400)]
+    #[case::remember_said("remember = '2d'", "interactive", 86_400, 2 * 86_400)]
+    fn remember(#[case] toml: &str, #[case] base: &str, #[case] kept: u64, #[case] known: u64) {
+        let base = match base {
+            "financial" => Class::financial(),
+            _ => Class::interactive(),
+        };
+        let class = changed(toml, &base).expect("right");
+        assert_eq!(class.retention.as_secs(), kept);
+        assert_eq!(class.remember.as_secs(), known);
+    }
+
+    #[rstest]
+    #[case::both("retention = '1x'\nlease = '0s'", &[
+        "retention: \"1x\" has a unit that is none; write a length of time such as \"30s\", \"1h30m\" or \"7d\"",
+        "lease: is no time at all; write a time above zero",
+    ])]
+    #[case::forgotten_too_soon("remember = '1h'", &[
+        "remember: 1h is shorter than the retention of 24h; write the retention or longer",
+    ])]
+    #[case::nobody_to_ask("on_unknown = 'reconcile'", &[
+        "on_unknown: there is nobody to ask: reconcile_url is missing; write reconcile_url = \"https://…\" beside it, or on_unknown = \"hold\"",
+    ])]
+    #[case::rests("backoff = { first = '10s', max = '1s' }", &[
+        "backoff.max: 1s is shorter than the first rest of 10s; write the first rest or longer",
+    ])]
+    #[case::attempts("max_attempts = 0", &[
+        "max_attempts: 0 attempts are not possible; write a number from 1 to 1000",
+    ])]
+    fn mistakes(#[case] toml: &str, #[case] want: &[&str]) {
+        assert_eq!(
+            changed(toml, &Class::interactive()).expect_err("wrong"),
+            want
+        );
+    }
+}

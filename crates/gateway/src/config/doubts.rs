@@ -1,0 +1,451 @@
+//! What works and is probably not meant.
+//!
+//! Rules of thumb, each with what would be better. They are about safety and
+//! about things that have no effect, never about taste: a doubt that is wrong
+//! half of the time teaches people to look away.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use http::Method;
+use onceward_core::class::{Class, InFlight, OnMismatch, OnStoreFailure, OnUnknown};
+use secrecy::ExposeSecret as _;
+
+use super::mistake::{Doubt, Place};
+use super::relations::methods;
+use super::source::{Places, join};
+use super::units::Time;
+use super::{
+    Access, Claim, Config, KeyPart, KnownBy, Naming, Policy, Route, Scope, SecretValue, url,
+};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// For how long people and their programs try again.
+const INTERACTIVE_WINDOW: Duration = DAY;
+/// For how long the most patient provider of webhooks tries again.
+const WEBHOOK_WINDOW: Duration = DAY.saturating_mul(3);
+/// For how long money is settled.
+const SETTLEMENT_WINDOW: Duration = DAY.saturating_mul(30);
+/// After how long most clients give up.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
+/// What is shorter can be guessed.
+const TOKEN_LENGTH_MIN: usize = 16;
+/// What the names of routes for money begin with.
+const MONEY: [&str; 7] = [
+    "payment", "charge", "transfer", "refund", "payout", "withdraw", "deposit",
+];
+
+/// Every doubt about a configuration, by line.
+pub(super) fn find(config: &Config, places: &Places) -> Vec<Doubt> {
+    let mut doubts = Doubts {
+        config,
+        places,
+        found: Vec::new(),
+    };
+    doubts.server();
+    doubts.callers();
+    doubts.classes();
+    doubts.upstreams();
+    doubts.routes();
+    let mut found = doubts.found;
+    found.sort_by_key(|doubt| {
+        let variable = doubt.place.variable().map(ToOwned::to_owned);
+        (variable, doubt.place.line_and_column(), doubt.key.clone())
+    });
+    found
+}
+
+struct Doubts<'a> {
+    config: &'a Config,
+    places: &'a Places,
+    found: Vec<Doubt>,
+}
+
+impl Doubts<'_> {
+    fn doubt(&mut self, key: &str, doubt: impl Into<String>, better: impl Into<String>) {
+        let place: Place = self.places.of(key);
+        self.found.push(Doubt {
+            place,
+            key: key.to_owned(),
+            doubt: doubt.into(),
+            better: better.into(),
+        });
+    }
+
+    fn server(&mut self) {
+        let config = self.config;
+        for (at, token) in config.server.admin_tokens.iter().enumerate() {
+            let SecretValue::Given(secret) = &token.token else {
+                continue;
+            };
+            let length = secret.expose_secret().chars().count();
+            if length < TOKEN_LENGTH_MIN {
+                // The first may be `admin_token`, which is not in the list.
+                let alone = self.places.says("server.admin_token");
+                let key = match (alone, at) {
+                    (true, 0) => "server.admin_token".to_owned(),
+                    (alone, at) => {
+                        format!("server.admin_tokens[{}].token", at - usize::from(alone))
+                    }
+                };
+                let doubt = format!("a token of {length} characters can be guessed");
+                self.doubt(
+                    &key,
+                    doubt,
+                    "take 16 or more at random: openssl rand -hex 32",
+                );
+            }
+        }
+        if config.store == "memory:" {
+            self.doubt(
+                "store.url",
+                "a restart forgets every key, and what ran before it runs again",
+                "embedded:./onceward-data survives a restart",
+            );
+        }
+        if let Some(bao) = &config.secrets.openbao
+            && is_plain(&bao.address)
+        {
+            let better = "write https://, so that nobody on the way reads the secrets";
+            self.doubt("secrets.openbao.address", UNENCRYPTED, better);
+        }
+    }
+
+    fn callers(&mut self) {
+        let auth = &self.config.auth;
+        if is_open(self.config) {
+            self.doubt(
+                "auth",
+                "callers are not known: all of them share one name, and only the credentials they send tell them apart",
+                "add [auth.api_keys], or [[auth.jwt]] for the tokens of your issuer",
+            );
+        }
+        if let Some(unkey) = &auth.unkey
+            && is_plain(&unkey.url)
+        {
+            let better = "write https://, so that nobody on the way reads the keys";
+            self.doubt("auth.unkey.url", UNENCRYPTED, better);
+        }
+        let mut seen = BTreeSet::new();
+        for (at, jwt) in auth.jwt.iter().enumerate() {
+            let (Claim::Fixed(tenant), project) = (&jwt.tenant, &jwt.project) else {
+                continue;
+            };
+            let project = match project {
+                Some(Claim::Fixed(project)) => Some(project),
+                Some(Claim::Pointer(_)) => continue,
+                None => None,
+            };
+            if !seen.insert((tenant, project, jwt.subject_type.as_str())) {
+                self.doubt(
+                    &format!("auth.jwt[{at}].tenant"),
+                    "another issuer gives the same tenant and project, so the same subject id from both is one caller",
+                    "give each issuer a tenant or a project of its own",
+                );
+            }
+        }
+    }
+
+    fn classes(&mut self) {
+        let config = self.config;
+        for class in config.classes.values() {
+            let key = join("classes", &class.name);
+            let at = |name: &str| format!("{key}.{name}");
+            let used = config.routes.iter().any(|route| route.class == class.name);
+            // Webhooks will use theirs without a route.
+            if !used && self.places.says(&key) && &*class.name != "webhook" {
+                self.doubt(
+                    &key,
+                    "no route uses this class",
+                    "name it in a route, or leave it out",
+                );
+            }
+            let protects = |route: &Route| route.class == class.name && takes_keys(route);
+            if !config.routes.iter().any(protects) {
+                continue;
+            }
+            let (who, window) = match &*class.name {
+                "webhook" => (
+                    "providers of webhooks try again for up to 3 days",
+                    WEBHOOK_WINDOW,
+                ),
+                _ => (
+                    "callers are assumed to try again for 24h",
+                    INTERACTIVE_WINDOW,
+                ),
+            };
+            if class.retention < window {
+                let doubt = format!(
+                    "{who}, and a reply is kept for {}",
+                    Time::of(class.retention).0
+                );
+                let better = format!("write {} or longer", Time::of(window).0);
+                self.doubt(&at("retention"), doubt, better);
+            }
+            if class.mismatch == OnMismatch::Replay {
+                self.doubt(
+                    &at("mismatch"),
+                    "a different request under the same key gets a reply that is not its own",
+                    "mismatch = \"422\" tells the client of its mistake",
+                );
+            }
+            if class.in_flight == InFlight::Wait && class.wait > CLIENT_PATIENCE {
+                let doubt = format!(
+                    "most clients give up after 60s, and a duplicate waits {}",
+                    Time::of(class.wait).0
+                );
+                self.doubt(&at("wait"), doubt, "write 30s, or in_flight = \"accept\"");
+            }
+            if class.reconcile_url.is_some() && class.on_unknown != OnUnknown::Reconcile {
+                self.doubt(
+                    &at("reconcile_url"),
+                    "nobody is ever asked there",
+                    "write on_unknown = \"reconcile\", or leave the URL out",
+                );
+            }
+        }
+    }
+
+    fn upstreams(&mut self) {
+        let config = self.config;
+        // What callers send to identify themselves goes on to the upstream.
+        let tokens_pass = !config.auth.jwt.is_empty() || is_open(config);
+        for (name, upstream) in &config.upstreams {
+            let key = join("upstreams", name);
+            if !config.routes.iter().any(|route| route.upstream == *name) {
+                let better = "name it in a route, or leave it out";
+                self.doubt(&key, "no route uses this upstream", better);
+            }
+            if tokens_pass && is_plain(&upstream.url) {
+                let better = "write https://, so that nobody on the way reads callers' tokens";
+                self.doubt(&format!("{key}.url"), UNENCRYPTED, better);
+            }
+        }
+    }
+
+    fn routes(&mut self) {
+        let config = self.config;
+        if config.routes.is_empty() {
+            let better = "add [[routes]] with endpoint, method, path and upstream";
+            self.doubt(
+                "routes",
+                "nothing is served: every request is a 404",
+                better,
+            );
+        }
+        for (at, route) in config.routes.iter().enumerate() {
+            let key = format!("routes[{at}]");
+            self.reach(at, route, &key);
+            if !takes_keys(route) {
+                continue;
+            }
+            self.naturally_idempotent(route, &key);
+            if route.access == Access::Anyone {
+                self.doubt(
+                    &format!("{key}.auth"),
+                    "everybody is the same caller here, and only the credentials they send tell their keys apart",
+                    "leave auth out, so that keys belong to known callers",
+                );
+            }
+            let Some(class) = config.classes.get(&route.class) else {
+                continue;
+            };
+            self.derived(route, class, &key);
+            self.money(route, class, &key);
+        }
+    }
+
+    /// A key that is required where doing it twice does no harm.
+    fn naturally_idempotent(&mut self, route: &Route, key: &str) {
+        if route.policy != Some(Policy::RequiredA) {
+            return;
+        }
+        let harmless = ["GET", "HEAD", "PUT", "DELETE", "OPTIONS"];
+        let found: Vec<_> = methods(route)
+            .filter(|one| harmless.contains(one))
+            .collect();
+        if !found.is_empty() {
+            let doubt = format!(
+                "a key is required for {}, which can be sent again without one",
+                found.join(", ")
+            );
+            let better =
+                "name the methods that create or add, such as POST; or write policy = \"ACCEPTED\"";
+            self.doubt(&format!("{key}.policy"), doubt, better);
+        }
+    }
+
+    fn derived(&mut self, route: &Route, class: &Class, key: &str) {
+        let Some(derived) = &route.derived_key else {
+            return;
+        };
+        if derived.parts.contains(&KeyPart::Body) {
+            self.doubt(
+                &format!("{key}.derived_key.from"),
+                "two equal orders look like one, and a retry with a new time in it like two",
+                "name the fields that tell two intents apart, such as \"/order/id\"",
+            );
+        }
+        if derived.window > class.retention {
+            let doubt = format!(
+                "within {} the same parts are one operation, but class {} keeps its reply for {}",
+                Time::of(derived.window).0,
+                class.name,
+                Time::of(class.retention).0
+            );
+            let better = "write a shorter window, or a class with a longer retention";
+            self.doubt(&format!("{key}.derived_key.window"), doubt, better);
+        }
+    }
+
+    /// Where money moves, doubt costs money.
+    fn money(&mut self, route: &Route, class: &Class, key: &str) {
+        if !moves_money(route) {
+            return;
+        }
+        let key = format!("{key}.class");
+        if class.remember < SETTLEMENT_WINDOW {
+            let doubt = format!(
+                "this looks like money, and class {} remembers a key for {}",
+                class.name,
+                Time::of(class.remember).0
+            );
+            let better = match &*class.name {
+                "financial" => {
+                    "write remember = \"30d\" in [classes.financial]: settlement takes as long"
+                }
+                _ => {
+                    "write class = \"financial\", which remembers for 30d: settlement takes as long"
+                }
+            };
+            self.doubt(&key, doubt, better);
+        }
+        if class.on_store_failure == OnStoreFailure::Bypass {
+            let doubt = format!(
+                "this looks like money, and class {} lets it run unprotected while the store is away",
+                class.name
+            );
+            let better = "write on_store_failure = \"reject\" in its class: a retry is safer than a second charge";
+            self.doubt(&key, doubt, better);
+        }
+        if class.on_unknown == OnUnknown::Retry {
+            let doubt = format!(
+                "this looks like money, and class {} runs again what may have run",
+                class.name
+            );
+            let better = "write on_unknown = \"hold\" or \"reconcile\" in its class";
+            self.doubt(&key, doubt, better);
+        }
+    }
+
+    /// A route that no request ever comes to.
+    fn reach(&mut self, at: usize, route: &Route, key: &str) {
+        self.shadow(at, route, key);
+        let Access::Callers { by, scopes, .. } = &route.access else {
+            return;
+        };
+        let auth = &self.config.auth;
+        let possible: Vec<KnownBy> = [
+            (KnownBy::ApiKey, auth.api_keys.is_some()),
+            (KnownBy::Jwt, !auth.jwt.is_empty()),
+            (KnownBy::Unkey, auth.unkey.is_some()),
+            (KnownBy::Scheduler, auth.scheduler.is_some()),
+        ]
+        .into_iter()
+        .filter(|(one, there)| *there && (by.is_empty() || by.contains(one)))
+        .map(|(one, _)| one)
+        .collect();
+        if possible.is_empty() {
+            // Without any [auth] everybody is let in, unless a way is asked for.
+            if !by.is_empty() {
+                let better = "add one of these ways to [auth], or leave auth out";
+                let doubt = "nobody can be known in any of these ways, so nobody can call";
+                self.doubt(&format!("{key}.auth"), doubt, better);
+            }
+            return;
+        }
+        let tokens_alone = possible == [KnownBy::Jwt];
+        let scheduler_alone = possible == [KnownBy::Scheduler];
+        let no_scopes = tokens_alone && auth.jwt.iter().all(|jwt| jwt.scopes.is_none());
+        if !scopes.is_empty() && (no_scopes || scheduler_alone) {
+            self.doubt(
+                &format!("{key}.scopes"),
+                "no caller can have a scope, so nobody can call",
+                "write scopes = \"/scope\" in [[auth.jwt]], or leave the scopes of the route out",
+            );
+        }
+        let no_projects = tokens_alone && auth.jwt.iter().all(|jwt| jwt.project.is_none());
+        if route.scope == Scope::Project && no_projects {
+            self.doubt(
+                &format!("{key}.scope"),
+                "no token has a project, and this route is within one, so nobody can call",
+                "write project = \"/project_id\" in [[auth.jwt]], or scope = \"tenant\" here",
+            );
+        }
+    }
+
+    /// A remainder may be empty, so it serves the path before it too.
+    fn shadow(&mut self, at: usize, route: &Route, key: &str) {
+        let before = self.config.routes.iter().take(at).enumerate();
+        let earlier = before.filter_map(|(other, earlier)| {
+            let whole = earlier.path.find("{*")?;
+            let same = earlier.path[..whole] == route.path;
+            same.then_some((other, earlier))
+        });
+        let hidden = earlier.into_iter().find(|(_, earlier)| {
+            let theirs: BTreeSet<_> = methods(earlier).collect();
+            methods(route).all(|method| theirs.contains(method))
+        });
+        if let Some((other, earlier)) = hidden {
+            let doubt = format!(
+                "routes[{other}] with {} comes first, so no request comes here",
+                earlier.path
+            );
+            self.doubt(&format!("{key}.path"), doubt, "move this route before it");
+        }
+    }
+}
+
+const UNENCRYPTED: &str = "goes unencrypted over a network";
+
+fn is_open(config: &Config) -> bool {
+    let auth = &config.auth;
+    auth.api_keys.is_none()
+        && auth.jwt.is_empty()
+        && auth.unkey.is_none()
+        && auth.scheduler.is_none()
+}
+
+/// Whether what goes there can be read on the way.
+fn is_plain(address: &str) -> bool {
+    !address.starts_with("https://")
+        && address
+            .parse()
+            .is_ok_and(|address| !url::is_loopback(url::host(&address)))
+}
+
+/// Whether a request to the route may be protected by a key.
+fn takes_keys(route: &Route) -> bool {
+    let by_method = methods(route).any(|method| {
+        let method = Method::from_bytes(method.as_bytes()).unwrap_or_default();
+        matches!(
+            route.policy_for(&method),
+            Some(Policy::RequiredA | Policy::RequiredB | Policy::Accepted)
+        )
+    });
+    by_method || route.derived_key.is_some()
+}
+
+fn moves_money(route: &Route) -> bool {
+    let name = match &route.endpoint {
+        Naming::Fixed(endpoint) => endpoint.as_str(),
+        Naming::ByPath => "",
+    };
+    let words = name.split(['.', '-', '_']);
+    let words = words.chain(route.path.split(['/', '-', '_', '.']));
+    let like_money = |word: &str| {
+        let word = word.to_ascii_lowercase();
+        MONEY.iter().any(|money| word.starts_with(money))
+    };
+    &*route.class == "financial" || words.into_iter().any(like_money)
+}

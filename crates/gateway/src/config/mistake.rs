@@ -1,0 +1,126 @@
+//! What is wrong with a configuration, and what is doubtful about it.
+//!
+//! Both say where, which key, what the matter is and what would be right or
+//! better. Neither ever shows a secret.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Something that keeps the gateway from starting, or a new configuration from
+/// taking effect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}{}{problem}; {right}", of(.key))]
+pub struct Mistake {
+    /// Where it is.
+    pub place: Place,
+    /// Which key: `routes[2].class`. Empty where it is about the whole file.
+    pub key: String,
+    /// What is wrong.
+    pub problem: String,
+    /// What would be right.
+    pub right: String,
+}
+
+impl Mistake {
+    /// A mistake in a value that came from no file.
+    pub fn given(key: &str, problem: String, right: String) -> Self {
+        Self {
+            place: Place::Given,
+            key: key.to_owned(),
+            problem,
+            right,
+        }
+    }
+}
+
+/// Something that works and is probably not meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Doubt {
+    /// Where it is.
+    pub place: Place,
+    /// Which key.
+    pub key: String,
+    /// What is doubtful.
+    pub doubt: String,
+    /// What would be better.
+    pub better: String,
+}
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            place,
+            key,
+            doubt,
+            better,
+        } = self;
+        write!(f, "{place}{}{doubt}; {better}", of(key))
+    }
+}
+
+/// Where a value was said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a file; lines and columns begin with 1, columns count characters.
+    Line {
+        /// Which file.
+        file: PathBuf,
+        /// Which line.
+        line: usize,
+        /// Which character of it.
+        column: usize,
+    },
+    /// In a file that has no lines to speak of, such as one that is not there.
+    File(PathBuf),
+    /// In a variable of the environment.
+    Variable(String),
+    /// In a request, or nowhere.
+    Given,
+}
+
+impl Place {
+    /// The file, if it is in one.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::Line { file, .. } | Self::File(file) => Some(file),
+            Self::Variable(_) | Self::Given => None,
+        }
+    }
+
+    /// Line and column, if it has them.
+    pub fn line_and_column(&self) -> Option<(usize, usize)> {
+        match self {
+            Self::Line { line, column, .. } => Some((*line, *column)),
+            Self::File(_) | Self::Variable(_) | Self::Given => None,
+        }
+    }
+
+    /// The variable, if it is in one.
+    pub fn variable(&self) -> Option<&str> {
+        match self {
+            Self::Variable(name) => Some(name),
+            Self::Line { .. } | Self::File(_) | Self::Given => None,
+        }
+    }
+}
+
+/// What stands before the key: nothing, or the place and a colon.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line { file, line, column } => {
+                write!(f, "{}:{line}:{column}: ", file.display())
+            }
+            Self::File(file) => write!(f, "{}: ", file.display()),
+            Self::Variable(name) => write!(f, "{name}: "),
+            Self::Given => Ok(()),
+        }
+    }
+}
+
+fn of(key: &str) -> String {
+    match key {
+        "" => String::new(),
+        key => format!("{key}: "),
+    }
+}

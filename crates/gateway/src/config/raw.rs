@@ -1,0 +1,681 @@
+//! What the file says, word by word.
+//!
+//! Every field may be absent: what must be there carries `required`, so that
+//! the schema says it and `shape` reports it together with everything else.
+//! The sentences above the fields are the schema's descriptions.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::class::RawClass;
+use super::units::{Size, Time};
+
+/// The configuration of a gateway.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(title = "onceward.toml")]
+pub(super) struct Raw {
+    /// The listeners, and what holds for every request.
+    pub(super) server: Server,
+    /// Where operations are kept.
+    pub(super) store: Store,
+    /// The gateway's own secret, and where others are.
+    pub(super) secrets: Secrets,
+    /// Who may call. Without any of it everybody may, as one caller.
+    pub(super) auth: Auth,
+    /// Retention classes by name; interactive, webhook and financial are built in and can be changed.
+    pub(super) classes: BTreeMap<String, RawClass>,
+    /// Where requests go, by name.
+    pub(super) upstreams: BTreeMap<String, Upstream>,
+    /// What is served.
+    pub(super) routes: Vec<Route>,
+    /// Which other sites' pages may call, on every route that says nothing else.
+    pub(super) cors: Option<Cors>,
+    /// How much of everything.
+    pub(super) limits: Limits,
+    /// What is told of it.
+    pub(super) telemetry: Telemetry,
+}
+
+/// The listeners, and what holds for every request.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Server {
+    /// Where requests come in. Default: 127.0.0.1:8080.
+    pub(super) listen: Option<String>,
+    /// Where operators look: health, metrics, the admin API. Default: 127.0.0.1:8081.
+    pub(super) admin: Option<String>,
+    /// A token for the admin API that may do everything; needed when admin is not a loopback address.
+    pub(super) admin_token: Option<Secret>,
+    /// Tokens for the admin API, each with a name for the audit and a role.
+    pub(super) admin_tokens: Vec<AdminToken>,
+    /// Where clients find this gateway; the links in problems begin with it. Default: what the client asked for.
+    pub(super) public_url: Option<String>,
+    /// The largest body of a request on a protected route; others stream. Default: 1MiB.
+    pub(super) body_limit: Option<Size>,
+    /// The largest reply that is kept. Default: 1MiB.
+    pub(super) reply_limit: Option<Size>,
+    /// The certificate, where requests come in encrypted.
+    pub(super) tls: Option<ServerTls>,
+    /// Proxies whose word on the client's address counts: addresses or networks.
+    pub(super) trusted_proxies: Vec<String>,
+    /// Whether trusted proxies begin each connection with the PROXY protocol. Default: false.
+    pub(super) proxy_protocol: Option<bool>,
+    /// How long a client may take for a request's head, and stay idle between two. Default: 30s.
+    pub(super) head_deadline: Option<Time>,
+    /// How long the body of a protected request may take, and a pause in one that streams through. Default: 30s.
+    pub(super) body_deadline: Option<Time>,
+    /// How long a client may leave a whole reply unread. Default: 30s.
+    pub(super) write_deadline: Option<Time>,
+    /// How long running work may take to end when the gateway stops. Default: 30s.
+    pub(super) drain: Option<Time>,
+}
+
+/// A token for the admin API.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AdminToken {
+    /// Who it is, for the audit.
+    #[schemars(required)]
+    pub(super) name: Option<String>,
+    /// What it may do.
+    #[schemars(required)]
+    pub(super) role: Option<Role>,
+    /// The token.
+    #[schemars(required)]
+    pub(super) token: Option<Secret>,
+}
+
+/// What an operator may do; each may do what the one before may.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Role {
+    /// Look.
+    Read,
+    /// Purge, resolve and resume operations.
+    Operate,
+    /// Change classes and keys, reload the configuration.
+    Admin,
+}
+
+/// The certificate of the listener.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ServerTls {
+    /// The file with the certificate and its chain, PEM.
+    #[schemars(required)]
+    pub(super) cert: Option<String>,
+    /// The file with the private key, PEM.
+    #[schemars(required)]
+    pub(super) key: Option<String>,
+    /// The file with those who sign the certificates of clients, PEM.
+    pub(super) client_ca: Option<String>,
+    /// Whether clients must show a certificate. Default: required, where there is a client_ca.
+    pub(super) client_auth: Option<ClientAuth>,
+}
+
+/// Whether clients must show a certificate.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum ClientAuth {
+    /// A client without one is refused.
+    Required,
+    /// One that is shown must be good.
+    Optional,
+}
+
+/// A secret, or where it is.
+#[derive(Clone, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum Secret {
+    /// The secret itself, best as "${NAME}" from the environment.
+    Given(String),
+    /// In a file of its own; a line break at its end does not count.
+    File(SecretFile),
+    /// In OpenBao or Vault.
+    OpenBao(SecretInOpenBao),
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// A secret in a file.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SecretFile {
+    /// The file.
+    #[schemars(required)]
+    pub(super) file: Option<String>,
+}
+
+/// A secret in OpenBao or Vault.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SecretInOpenBao {
+    /// The secret's path beneath the mount.
+    #[schemars(required)]
+    pub(super) openbao: Option<String>,
+    /// Which field of it.
+    #[schemars(required)]
+    pub(super) field: Option<String>,
+}
+
+/// Where operations are kept.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Store {
+    /// memory: or embedded:DIR, where DIR is relative to the directory in which the gateway is started. Default: embedded:./onceward-data.
+    pub(super) url: Option<String>,
+}
+
+/// The gateway's own secret, and where others are.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Secrets {
+    /// Seals what is kept secret, and keys hashes and fingerprints; 16 characters or more. Default: made at the first start and kept beside an embedded store.
+    pub(super) key: Option<Secret>,
+    /// OpenBao or Vault, a KV store of version 2.
+    pub(super) openbao: Option<OpenBao>,
+}
+
+/// OpenBao or Vault, a KV store of version 2.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OpenBao {
+    /// Its URL.
+    #[schemars(required)]
+    pub(super) address: Option<String>,
+    /// The token to come in with; or role_id and secret_id.
+    pub(super) token: Option<Secret>,
+    /// The application to come in as.
+    pub(super) role_id: Option<String>,
+    /// The application's password.
+    pub(super) secret_id: Option<Secret>,
+    /// Where the KV store is mounted. Default: secret.
+    pub(super) mount: Option<String>,
+    /// The namespace, where there are several.
+    pub(super) namespace: Option<String>,
+    /// Where the secrets of webhooks are. Default: webhooks/{tenant}/{project}/{provider}.
+    pub(super) path: Option<String>,
+}
+
+/// Who may call.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Auth {
+    /// Keys that this gateway gives out: `onceward keys create`. There is nothing to choose yet.
+    pub(super) api_keys: Option<ApiKeys>,
+    /// Tokens, one entry for each issuer.
+    pub(super) jwt: Vec<Jwt>,
+    /// Keys that Unkey gives out.
+    pub(super) unkey: Option<Unkey>,
+    /// A scheduler that signs its calls.
+    pub(super) scheduler: Option<Scheduler>,
+}
+
+/// Keys that this gateway gives out.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ApiKeys {}
+
+/// Tokens of one issuer.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Jwt {
+    /// What `iss` must be.
+    #[schemars(required)]
+    pub(super) issuer: Option<String>,
+    /// What `aud` must name: a text, or a list of which one is enough.
+    #[schemars(required)]
+    pub(super) audience: Option<OneOrMany>,
+    /// The issuer's keys, by https://. Or jwks_file.
+    pub(super) jwks_url: Option<String>,
+    /// The issuer's keys in a file. Or jwks_url.
+    pub(super) jwks_file: Option<String>,
+    /// What tokens may be signed with. Default: RS256 and ES256.
+    pub(super) algorithms: Option<Vec<String>>,
+    /// Where the tenant is: a JSON Pointer into the claims, or { value = "acme" } for all.
+    #[schemars(required)]
+    pub(super) tenant: Option<Claim>,
+    /// Where the project is. Without it tokens may use only routes of a wider scope.
+    pub(super) project: Option<Claim>,
+    /// Where the subject's id is. Default: /sub.
+    pub(super) subject: Option<Claim>,
+    /// What kind of subject it is. Default: user.
+    pub(super) subject_type: Option<SubjectType>,
+    /// Where the scopes are: a JSON Pointer to a list, or to words between blanks.
+    pub(super) scopes: Option<String>,
+    /// How far the issuer's clock may be off, 60s at most. Default: 30s.
+    pub(super) leeway: Option<Time>,
+}
+
+/// One text or several.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum OneOrMany {
+    /// One.
+    One(String),
+    /// Several.
+    Many(Vec<String>),
+}
+
+impl OneOrMany {
+    /// All of them.
+    pub(super) fn all(&self) -> &[String] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(many) => many,
+        }
+    }
+}
+
+/// Where a caller's name comes from.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum Claim {
+    /// A JSON Pointer into the claims.
+    Pointer(String),
+    /// The same for all.
+    Fixed(Fixed),
+}
+
+/// The same for all.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Fixed {
+    /// The name.
+    #[schemars(required)]
+    pub(super) value: Option<String>,
+}
+
+/// What kind of subject acts.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum SubjectType {
+    /// A person.
+    User,
+    /// A program.
+    Service,
+    /// A person as a member of the tenant.
+    TenantMember,
+    /// An application that acts for itself.
+    Client,
+}
+
+/// Keys that Unkey gives out.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Unkey {
+    /// Its URL. Default: https://api.unkey.com.
+    pub(super) url: Option<String>,
+    /// The root key that may verify keys.
+    #[schemars(required)]
+    pub(super) root_key: Option<Secret>,
+    /// The root key that may verify the ids of webhooks.
+    pub(super) webhook_root_key: Option<Secret>,
+    /// How long an answer is believed, under a minute: so long a revoked key still opens. Default: 10s.
+    pub(super) cache: Option<Time>,
+    /// How long Unkey may take. Default: 2s.
+    pub(super) deadline: Option<Time>,
+}
+
+/// A scheduler that signs its calls.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Scheduler {
+    /// What it signs with, 16 characters or more. Or secrets.
+    pub(super) secret: Option<Secret>,
+    /// What it signs with while secrets rotate: each of them counts.
+    pub(super) secrets: Vec<Secret>,
+    /// How far its clock may be off, in both directions. Default: 5m.
+    pub(super) tolerance: Option<Time>,
+}
+
+/// Where requests go.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Upstream {
+    /// http://, https:// or h2c:// with host and port, and no path.
+    #[schemars(required)]
+    pub(super) url: Option<String>,
+    /// How long it may take to answer. Default: 30s.
+    pub(super) timeout: Option<Time>,
+    /// How long opening a connection may take. Default: 5s.
+    pub(super) connect_timeout: Option<Time>,
+    /// How long after its last use a connection is used again; less than the upstream's own limit. Default: 4s.
+    pub(super) idle_timeout: Option<Time>,
+    /// How many unused connections are kept. Default: 512.
+    #[schemars(range(max = 1_000_000))]
+    pub(super) idle_max: Option<u32>,
+    /// How many connections there are at most. Default: 4096.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub(super) connections_max: Option<u32>,
+    /// The Host that the upstream is told. Default: what the client asked for.
+    pub(super) host: Option<String>,
+    /// What is needed to speak TLS to it, for https://.
+    pub(super) tls: Option<UpstreamTls>,
+}
+
+/// What is needed to speak TLS to an upstream.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct UpstreamTls {
+    /// The file with those who sign its certificate, PEM. Default: those that the system trusts.
+    pub(super) ca: Option<String>,
+    /// The file with the certificate to show, PEM; with key.
+    pub(super) cert: Option<String>,
+    /// The file with its private key, PEM; with cert.
+    pub(super) key: Option<String>,
+    /// The name that its certificate must have. Default: the host of its URL.
+    pub(super) server_name: Option<String>,
+}
+
+/// What is served, and how.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Route {
+    /// The name of its operations, service.handler; a part of their identity, so it never changes.
+    #[schemars(required)]
+    pub(super) endpoint: Option<String>,
+    /// Which methods: one, or a list. Default: all.
+    pub(super) method: Option<OneOrMany>,
+    /// Its path; {name} matches one segment, {*rest} the remainder.
+    #[schemars(required)]
+    pub(super) path: Option<String>,
+    /// Which upstream its requests go to.
+    #[schemars(required)]
+    pub(super) upstream: Option<String>,
+    /// What a key means here. Default: POST and PATCH are ACCEPTED, other methods are forwarded.
+    pub(super) policy: Option<Policy>,
+    /// Its retention class. Default: interactive.
+    pub(super) class: Option<String>,
+    /// Whose names its keys live under. Default: project.
+    pub(super) scope: Option<Scope>,
+    /// Who may call it: "none" for everybody, or a list of the ways in which callers are known. Default: every known caller.
+    pub(super) auth: Option<RouteAuth>,
+    /// Which subjects may call it: "user:*", "service:billing". Default: all.
+    #[serde(default)]
+    pub(super) subjects: Vec<String>,
+    /// Scopes that a caller must have, all of them. Default: none.
+    #[serde(default)]
+    pub(super) scopes: Vec<String>,
+    /// What a key must look like. Default: any.
+    pub(super) key_format: Option<KeyFormat>,
+    /// Makes a key of parts of the request when clients cannot send one.
+    pub(super) derived_key: Option<DerivedKey>,
+    /// How far a key is unique. Default: endpoint.
+    pub(super) key_space: Option<KeySpace>,
+    /// What the upstream is told of the key. Default: namespaced.
+    pub(super) forward_key: Option<ForwardKey>,
+    /// Which parts of a request are compared when a key comes again. Default: method, path, query, content type and body.
+    pub(super) fingerprint: Option<Fingerprint>,
+    /// Statuses that are kept, whatever the default says.
+    #[schemars(inner(range(min = 200, max = 599)))]
+    #[serde(default)]
+    pub(super) keep_statuses: Vec<u16>,
+    /// Statuses that free the key, whatever the default says.
+    #[schemars(inner(range(min = 200, max = 599)))]
+    #[serde(default)]
+    pub(super) release_statuses: Vec<u16>,
+    /// What a replayed 201 is. Default: same.
+    pub(super) duplicate_create: Option<DuplicateCreate>,
+    /// The largest body here. Default: the server's.
+    pub(super) body_limit: Option<Size>,
+    /// The largest kept reply here. Default: the server's.
+    pub(super) reply_limit: Option<Size>,
+    /// How long the upstream may take here. Default: the upstream's own.
+    pub(super) timeout: Option<Time>,
+    /// Which other sites' pages may call it; replaces [cors] whole.
+    pub(super) cors: Option<Cors>,
+    /// What is changed in requests on their way.
+    #[serde(default)]
+    pub(super) request_headers: HeaderRules,
+    /// What is changed in answers on their way.
+    #[serde(default)]
+    pub(super) response_headers: HeaderRules,
+}
+
+/// What a key means on a route.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub(super) enum Policy {
+    /// The sender must send one.
+    RequiredA,
+    /// The gateway lifts one out of what a provider sends.
+    RequiredB,
+    /// The sender may send one.
+    Accepted,
+    /// The handler sees to it; the header is not looked at.
+    HandlerInternalC,
+    /// Nobody may send one.
+    Prohibited,
+}
+
+/// Whose names a route's keys live under.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Scope {
+    /// The caller's project.
+    Project,
+    /// The caller's tenant, above all projects.
+    Tenant,
+    /// The platform's operators.
+    Platform,
+}
+
+/// Who may call a route.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum RouteAuth {
+    /// Everybody.
+    Nobody(Nobody),
+    /// Callers known in one of these ways.
+    By(Vec<KnownBy>),
+}
+
+/// Nobody is asked.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Nobody {
+    /// Everybody may call, as one caller.
+    None,
+}
+
+/// In which way a caller is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum KnownBy {
+    /// One of our keys.
+    ApiKeys,
+    /// An issuer's token.
+    Jwt,
+    /// One of Unkey's keys.
+    Unkey,
+    /// The scheduler's signature.
+    Scheduler,
+}
+
+/// What a key must look like.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum KeyFormat {
+    /// 1 to 255 characters of A-Z a-z 0-9 . _ ~ -
+    Any,
+    /// A UUID, hyphens included.
+    Uuid,
+    /// A ULID.
+    Ulid,
+}
+
+/// A key for clients that cannot send one.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DerivedKey {
+    /// What it is made of: "caller", "endpoint", a JSON Pointer into the body such as "/order/id", "header:X-Order", "query:order", or "body" for all of it.
+    #[schemars(required)]
+    pub(super) from: Option<Vec<String>>,
+    /// For how long the same parts mean the same operation.
+    #[schemars(required)]
+    pub(super) window: Option<Time>,
+}
+
+/// How far a key is unique.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum KeySpace {
+    /// The same key on another endpoint is another operation.
+    Endpoint,
+    /// A caller's key means one thing in the whole project.
+    Project,
+    /// A caller's key means one thing in the whole tenant.
+    Tenant,
+}
+
+/// What the upstream is told of the key.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum ForwardKey {
+    /// The namespaced name.
+    Namespaced,
+    /// What the client sent.
+    Raw,
+    /// Nothing.
+    None,
+}
+
+/// Which parts of a request are compared: all but some, or some alone.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Fingerprint {
+    /// Parts that may differ: a JSON Pointer into the body, or "query:name".
+    pub(super) ignore: Vec<String>,
+    /// The only parts of the body or the query that count; and headers that count too: "header:X-Currency".
+    pub(super) include: Vec<String>,
+}
+
+/// What a replayed 201 is.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+pub(super) enum DuplicateCreate {
+    /// 201 again.
+    #[serde(rename = "same")]
+    Same,
+    /// 200, for clients that expect it.
+    #[serde(rename = "200")]
+    Ok,
+}
+
+/// Which other sites' pages may call.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Cors {
+    /// Which sites: "https://app.example.com", or "*" for all.
+    #[schemars(required)]
+    pub(super) origins: Option<Vec<String>>,
+    /// Headers that pages may send, beside Idempotency-Key and the usual ones.
+    #[serde(default)]
+    pub(super) headers: Vec<String>,
+    /// Headers that pages may read, beside ours.
+    #[serde(default)]
+    pub(super) expose: Vec<String>,
+    /// Whether cookies may come along; not with "*". Default: false.
+    pub(super) credentials: Option<bool>,
+    /// How long a browser may remember it. Default: 10m.
+    pub(super) max_age: Option<Time>,
+}
+
+/// What is changed in headers on their way.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct HeaderRules {
+    /// Put in, in place of what was there.
+    pub(super) set: BTreeMap<String, String>,
+    /// Taken out, first.
+    pub(super) remove: Vec<String>,
+}
+
+/// How much of everything.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Limits {
+    /// Connections of clients. Default: 20000.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub(super) connections: Option<u32>,
+    /// Requests under way on one HTTP/2 connection. Default: 256.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub(super) streams: Option<u32>,
+    /// Requests that wait for one operation. Default: 10000.
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub(super) waiters_per_key: Option<u32>,
+    /// Requests of one tenant that wait. Default: 20000.
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub(super) waiters_per_tenant: Option<u32>,
+    /// Requests that wait, in all. Default: 100000.
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub(super) waiters: Option<u32>,
+    /// Operations that run at a time. Default: 50000.
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub(super) in_flight: Option<u32>,
+    /// Operations of one tenant that run at a time. Default: 10000.
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub(super) in_flight_per_tenant: Option<u32>,
+    /// How often one tenant may ask. Default: as often as it likes.
+    pub(super) requests_per_tenant: Option<Rate>,
+    /// Bytes of request bodies held at a time. Default: 1GiB.
+    pub(super) buffered_bytes: Option<Size>,
+    /// Tenants and projects that have metrics of their own; the rest are `other`. Default: 100.
+    #[schemars(range(max = 100_000))]
+    pub(super) label_values: Option<u32>,
+    /// How long one step of the store may take. Default: 2s.
+    pub(super) store_deadline: Option<Time>,
+}
+
+/// How often.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Rate {
+    /// Requests per second, in the long run.
+    #[schemars(required, range(min = 1, max = 10_000_000))]
+    pub(super) per_second: Option<u32>,
+    /// Requests at once. Default: as many as per second.
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub(super) burst: Option<u32>,
+}
+
+/// What is told of it.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Telemetry {
+    /// How keys stand in logs. Default: hashed.
+    pub(super) keys: Option<LoggedKeys>,
+    /// Where traces go. Default: nowhere.
+    pub(super) otlp: Option<Otlp>,
+}
+
+/// How keys stand in logs.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum LoggedKeys {
+    /// As a keyed hash.
+    Hashed,
+    /// As they are.
+    Clear,
+}
+
+/// Where traces go.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Otlp {
+    /// The collector's URL, OTLP over HTTP.
+    #[schemars(required)]
+    pub(super) endpoint: Option<String>,
+    /// What this service is called there. Default: onceward.
+    pub(super) service: Option<String>,
+    /// Which part of the traces that begin here is told, from 0 to 1. Default: 1.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub(super) sample: Option<f64>,
+}

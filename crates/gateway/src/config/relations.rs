@@ -1,0 +1,201 @@
+//! What must go together: names that are used and names that are there, routes
+//! that stand beside each other, times of one thing against times of another.
+//!
+//! A value that was wrong in itself stands here as nothing, and nothing goes
+//! with everything: it was already said.
+
+use std::collections::BTreeMap;
+
+use http::Method;
+use matchit::{InsertError, Router};
+
+use super::check::Checker;
+use super::class::{fits, slowest};
+use super::shape::nearest;
+use super::source::join;
+use super::units::Time;
+use super::{Config, Naming, Route, SecretValue};
+
+pub(super) fn judge(config: &Config, checker: &mut Checker<'_>) {
+    names(config, checker);
+    endpoints(config, checker);
+    paths(config, checker);
+    leases(config, checker);
+    secrets(config, checker);
+    bodies(config, checker);
+}
+
+/// Classes and upstreams that routes name are there.
+fn names(config: &Config, checker: &mut Checker<'_>) {
+    let classes: Vec<_> = config.classes.keys().map(AsRef::as_ref).collect();
+    let upstreams: Vec<_> = config.upstreams.keys().map(AsRef::as_ref).collect();
+    for (at, route) in config.routes.iter().enumerate() {
+        let named = [
+            ("class", "classes", &route.class, &classes),
+            ("upstream", "upstreams", &route.upstream, &upstreams),
+        ];
+        for (key, table, name, known) in named {
+            // One that is there and wrong is there.
+            let there = checker.places.says(&join(table, name)) || known.contains(&name.as_ref());
+            if there || name.is_empty() {
+                continue;
+            }
+            let key = format!("routes[{at}].{key}");
+            let problem = format!(
+                "there is no [{table}.{}]",
+                checker.places.written(&key, name)
+            );
+            let right = match nearest(name, known) {
+                (Some(close), _) => format!("did you mean {close:?}?"),
+                (None, known) if known.is_empty() => "add it".to_owned(),
+                (None, known) => format!("add it, or write one of {}", known.join(", ")),
+            };
+            checker.wrong(&key, problem, right);
+        }
+    }
+}
+
+/// An endpoint is a part of an operation's identity: two routes that share one
+/// would share their keys.
+fn endpoints(config: &Config, checker: &mut Checker<'_>) {
+    let mut first: BTreeMap<&str, usize> = BTreeMap::new();
+    for (at, route) in config.routes.iter().enumerate() {
+        let Naming::Fixed(endpoint) = &route.endpoint else {
+            continue;
+        };
+        match first.get(endpoint.as_str()) {
+            None => drop(first.insert(endpoint.as_str(), at)),
+            Some(other) => {
+                let problem = format!("\"{endpoint}\" is the name of routes[{other}] already");
+                let right = "give each route a name of its own; one route can have several methods";
+                checker.wrong(&format!("routes[{at}].endpoint"), problem, right);
+            }
+        }
+    }
+}
+
+/// No two routes for the same method and path, and no two patterns of which
+/// nobody could say which one is meant.
+fn paths(config: &Config, checker: &mut Checker<'_>) {
+    let mut tables: BTreeMap<&str, Router<usize>> = BTreeMap::new();
+    for (at, route) in config.routes.iter().enumerate() {
+        if route.path.is_empty() {
+            continue;
+        }
+        let met = methods(route).find_map(|method| {
+            let table = tables.entry(method).or_default();
+            let error = table.insert(route.path.as_str(), at).err()?;
+            Some((method, error))
+        });
+        let Some((method, error)) = met else { continue };
+        let key = format!("routes[{at}].path");
+        let right = "leave one of the two out, or give them different methods or paths";
+        match error {
+            InsertError::Conflict { with } => {
+                let other = config.routes[..at]
+                    .iter()
+                    .position(|other| other.path == with);
+                let other = other.unwrap_or_default();
+                let problem = match with == route.path {
+                    true => format!("routes[{other}] serves {method} {with} already"),
+                    false => format!(
+                        "cannot be told apart from {with} of routes[{other}], which serves {method} too"
+                    ),
+                };
+                checker.wrong(&key, problem, right);
+            }
+            error => checker.wrong(&key, error.to_string(), right),
+        }
+    }
+}
+
+/// The methods of a route; a table for all methods has those of every table.
+pub(super) fn methods(route: &Route) -> impl Iterator<Item = &str> {
+    const ALL: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    let all = ALL.into_iter().filter(|_| route.methods.is_empty());
+    route.methods.iter().map(Method::as_str).chain(all)
+}
+
+/// A claim outlasts the upstream's answer. Said where the one of the two
+/// stands that the file says.
+fn leases(config: &Config, checker: &mut Checker<'_>) {
+    for class in config.classes.values() {
+        let Some((at, timeout)) = slowest(class, config) else {
+            continue;
+        };
+        if class.lease >= timeout {
+            continue;
+        }
+        let (lease, timeout) = (Time::of(class.lease).0, Time::of(timeout).0);
+        let lease_key = format!("{}.lease", join("classes", &class.name));
+        if checker.places.says(&lease_key) {
+            for mistake in fits(class, config) {
+                checker.wrong(&lease_key, mistake.problem, mistake.right);
+            }
+            continue;
+        }
+        let own = format!("routes[{at}].timeout");
+        let upstream = format!("{}.timeout", join("upstreams", &config.routes[at].upstream));
+        let key = match checker.places.says(&own) {
+            true => own,
+            false => upstream,
+        };
+        let problem = format!(
+            "{timeout} is longer than the lease of class {}, {lease}, so a running request would be taken for lost",
+            class.name
+        );
+        let right = format!(
+            "write {lease} or less, or lease = \"{timeout}\" in [classes.{}]",
+            class.name
+        );
+        checker.wrong(&key, problem, right);
+    }
+}
+
+/// Where a secret is in OpenBao, OpenBao is known.
+fn secrets(config: &Config, checker: &mut Checker<'_>) {
+    if config.secrets.openbao.is_some() || checker.places.says("secrets.openbao") {
+        return;
+    }
+    let auth = &config.auth;
+    let tokens = config.server.admin_tokens.iter();
+    let tokens = tokens.map(|token| match token.name.as_str() {
+        "admin" => ("server.admin_token".to_owned(), &token.token),
+        _ => ("server.admin_tokens".to_owned(), &token.token),
+    });
+    let unkey = auth.unkey.iter().flat_map(|unkey| {
+        let root = ("auth.unkey.root_key".to_owned(), &unkey.root_key);
+        let webhooks = unkey.webhook_root_key.iter();
+        let webhooks = webhooks.map(|key| ("auth.unkey.webhook_root_key".to_owned(), key));
+        std::iter::once(root).chain(webhooks)
+    });
+    let scheduler = auth
+        .scheduler
+        .iter()
+        .flat_map(|scheduler| &scheduler.secrets);
+    let scheduler = scheduler.map(|secret| ("auth.scheduler".to_owned(), secret));
+    let all: Vec<_> = tokens.chain(unkey).chain(scheduler).collect();
+    for (key, secret) in all {
+        if matches!(secret, SecretValue::OpenBao { .. }) {
+            let right = "add [secrets.openbao] with its address and a way to come in";
+            checker.wrong(&key, "is in OpenBao, and nobody says where that is", right);
+        }
+    }
+}
+
+/// A body that may come in also fits in.
+fn bodies(config: &Config, checker: &mut Checker<'_>) {
+    let room = config.limits.buffered_bytes;
+    let server = ("server.body_limit".to_owned(), config.server.body_limit);
+    let routes = config.routes.iter().enumerate();
+    let routes = routes
+        .filter_map(|(at, route)| Some((format!("routes[{at}].body_limit"), route.body_limit?)));
+    for (key, limit) in std::iter::once(server).chain(routes) {
+        if limit > room {
+            let said = checker.places.says(&key);
+            let key = if said { &key } else { "limits.buffered_bytes" };
+            let problem = "a body within body_limit is larger than limits.buffered_bytes";
+            checker.wrong(key, problem, "lower the one, or raise the other");
+        }
+    }
+}

@@ -1,0 +1,487 @@
+//! The text and the environment, read into one tree that knows where each value
+//! was said.
+//!
+//! `${NAME}` in a text stands for a variable (`$${` for the two characters), and
+//! a variable such as `ONCEWARD__SERVER__LISTEN` stands for a key. Variables are
+//! handed in; what they hold is never shown, because it may be a secret.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::mistake::{Mistake, Place};
+
+/// What the name of a variable begins with that stands for a key.
+const OVERRIDE: &str = "ONCEWARD__";
+/// The longest way from the top to a key that a variable may name.
+const DEPTH_MAX: usize = 8;
+
+/// A value and where it was said.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) value: Value,
+    pub(super) place: Place,
+    /// The text of the variable, where the value came from one: whether `123`
+    /// is a number or a text is known only to the key.
+    pub(super) variable: Option<String>,
+}
+
+/// A value.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Text(String),
+    Integer(i64),
+    Float(f64),
+    Boolean(bool),
+    Date,
+    List(Vec<Node>),
+    Table(BTreeMap<String, Entry>),
+    /// Something that was wrong and has been said.
+    Broken,
+}
+
+/// A value under its key.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) key: Place,
+    pub(super) node: Node,
+}
+
+impl Node {
+    /// What it is, in words.
+    pub(super) fn noun(&self) -> &'static str {
+        match self.value {
+            Value::Text(_) => "a text",
+            Value::Integer(_) => "a whole number",
+            Value::Float(_) => "a number",
+            Value::Boolean(_) => "true or false",
+            Value::Date => "a date",
+            Value::List(_) => "a list",
+            Value::Table(_) => "a table",
+            Value::Broken => "nothing",
+        }
+    }
+
+    /// The same as JSON, without what is broken.
+    pub(super) fn to_json(&self) -> Json {
+        match &self.value {
+            Value::Text(text) => Json::from(text.as_str()),
+            Value::Integer(number) => Json::from(*number),
+            Value::Float(number) => Json::from(*number),
+            Value::Boolean(boolean) => Json::from(*boolean),
+            Value::Date | Value::Broken => Json::Null,
+            Value::List(nodes) => nodes.iter().map(Self::to_json).collect(),
+            Value::Table(entries) => entries
+                .iter()
+                .filter(|(_, entry)| !matches!(entry.node.value, Value::Broken))
+                .map(|(key, entry)| (key.clone(), entry.node.to_json()))
+                .collect::<serde_json::Map<_, _>>()
+                .into(),
+        }
+    }
+
+    fn table(place: Place) -> Self {
+        Self {
+            value: Value::Table(BTreeMap::new()),
+            place,
+            variable: None,
+        }
+    }
+}
+
+/// What was read, and how well.
+pub(super) struct Source {
+    pub(super) root: Node,
+    pub(super) places: Places,
+    pub(super) mistakes: Vec<Mistake>,
+    /// Whether the text is TOML at all. If not, the tree is what could be saved.
+    pub(super) whole: bool,
+}
+
+/// Where each key was said.
+#[derive(Debug)]
+pub(super) struct Places {
+    file: PathBuf,
+    said: BTreeMap<String, Said>,
+}
+
+#[derive(Debug)]
+struct Said {
+    place: Place,
+    /// The text before variables were put in.
+    written: Option<String>,
+}
+
+impl Places {
+    /// Where a key was said, or the table in which it would be.
+    pub(super) fn of(&self, key: &str) -> Place {
+        let mut key = key;
+        loop {
+            if let Some(said) = self.said.get(key) {
+                return said.place.clone();
+            }
+            match key.rfind(['.', '[']) {
+                Some(end) => key = &key[..end],
+                None => return Place::File(self.file.clone()),
+            }
+        }
+    }
+
+    /// Whether a key was said, rightly or wrongly.
+    pub(super) fn says(&self, key: &str) -> bool {
+        self.said.contains_key(key)
+    }
+
+    /// A text as it was written: what a variable holds is nobody's business.
+    pub(super) fn written<'a>(&'a self, key: &str, text: &'a str) -> &'a str {
+        let said = self.said.get(key);
+        said.and_then(|said| said.written.as_deref())
+            .unwrap_or(text)
+    }
+}
+
+/// Reads the text, puts the variables in, and lets them override.
+pub(super) fn read(text: &str, file: &Path, environment: &BTreeMap<String, String>) -> Source {
+    let (table, errors) = DeTable::parse_recoverable(text);
+    let lines = Lines::new(text, file);
+    let mut reader = Reader {
+        environment,
+        mistakes: errors
+            .iter()
+            .map(|error| Mistake {
+                place: lines.place(&error.span().unwrap_or_default()),
+                key: String::new(),
+                problem: format!("this is not TOML: {}", error.message()),
+                right: "see https://toml.io".to_owned(),
+            })
+            .collect(),
+        written: BTreeMap::new(),
+    };
+    let whole = errors.is_empty();
+    let mut root = Node {
+        value: Value::Broken,
+        place: Place::File(file.to_owned()),
+        variable: None,
+    };
+    root.value = reader.table(table.get_ref(), &lines, "");
+    reader.override_all(&mut root);
+    let mut said = BTreeMap::new();
+    note(&root, &root.place, "", &reader.written, &mut said);
+    Source {
+        root,
+        places: Places {
+            file: file.to_owned(),
+            said,
+        },
+        mistakes: reader.mistakes,
+        whole,
+    }
+}
+
+/// The dotted path of a key in the table with this path.
+pub(super) fn join(path: &str, key: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    match (path, !key.is_empty() && key.chars().all(plain)) {
+        ("", true) => key.to_owned(),
+        ("", false) => format!("{key:?}"),
+        (path, true) => format!("{path}.{key}"),
+        (path, false) => format!("{path}.{key:?}"),
+    }
+}
+
+struct Reader<'a> {
+    environment: &'a BTreeMap<String, String>,
+    mistakes: Vec<Mistake>,
+    /// Texts that held variables, as they were written.
+    written: BTreeMap<String, String>,
+}
+
+impl Reader<'_> {
+    fn table(&mut self, table: &DeTable<'_>, lines: &Lines<'_>, path: &str) -> Value {
+        let entries = table.iter().map(|(key, value)| {
+            let entry = Entry {
+                key: lines.place(&key.span()),
+                node: self.node(value, lines, &join(path, key.get_ref())),
+            };
+            (key.get_ref().to_string(), entry)
+        });
+        Value::Table(entries.collect())
+    }
+
+    fn node(&mut self, value: &Spanned<DeValue<'_>>, lines: &Lines<'_>, path: &str) -> Node {
+        let place = lines.place(&value.span());
+        let value = match value.get_ref() {
+            DeValue::String(text) => self.expand(text, path, &place),
+            DeValue::Table(table) => self.table(table, lines, path),
+            DeValue::Array(array) => {
+                let nodes = array.iter().enumerate();
+                Value::List(
+                    nodes
+                        .map(|(at, value)| self.node(value, lines, &format!("{path}[{at}]")))
+                        .collect(),
+                )
+            }
+            other => scalar(other),
+        };
+        Node {
+            value,
+            place,
+            variable: None,
+        }
+    }
+
+    /// Puts variables in for `${NAME}`.
+    fn expand(&mut self, text: &str, path: &str, place: &Place) -> Value {
+        if !text.contains("${") {
+            return Value::Text(text.to_owned());
+        }
+        self.written.insert(path.to_owned(), text.to_owned());
+        let (mut expanded, mut rest, mut whole) = (String::new(), text, true);
+        while let Some(at) = rest.find("${") {
+            let (before, after) = (&rest[..at], &rest[at + 2..]);
+            if let Some(before) = before.strip_suffix('$') {
+                expanded.push_str(before);
+                expanded.push_str("${");
+                rest = after;
+                continue;
+            }
+            expanded.push_str(before);
+            let name = after.split_once('}').filter(|(name, _)| is_variable(name));
+            let Some((name, after)) = name else {
+                self.mistakes.push(Mistake {
+                    place: place.clone(),
+                    key: path.to_owned(),
+                    problem: "${ begins a variable here, and no name and } follow".to_owned(),
+                    right: "write ${NAME}, or $${ for the two characters".to_owned(),
+                });
+                return Value::Broken;
+            };
+            match self.environment.get(name) {
+                Some(value) => expanded.push_str(value),
+                None => {
+                    whole = false;
+                    self.mistakes.push(Mistake {
+                        place: place.clone(),
+                        key: path.to_owned(),
+                        problem: format!("the variable {name} is not set"),
+                        right: format!("set {name}, or write $${{{name}}} for the text itself"),
+                    });
+                }
+            }
+            rest = after;
+        }
+        expanded.push_str(rest);
+        match whole {
+            true => Value::Text(expanded),
+            false => Value::Broken,
+        }
+    }
+
+    fn override_all(&mut self, root: &mut Node) {
+        let environment = self.environment;
+        let mut overrides: Vec<_> = environment
+            .iter()
+            .filter_map(|(name, text)| Some((name, name.strip_prefix(OVERRIDE)?, text)))
+            .map(|(name, keys, text)| (keys.split("__").collect::<Vec<_>>(), name, text))
+            .collect();
+        // By number where there are numbers: entry 2 is added before entry 10.
+        overrides.sort_by_cached_key(|(keys, ..)| {
+            let keys = keys.iter().map(|key| (key.parse::<usize>().ok(), *key));
+            keys.collect::<Vec<_>>()
+        });
+        for (keys, name, text) in overrides {
+            let place = Place::Variable(name.clone());
+            let refused = match keys.iter().any(|key| key.is_empty()) || keys.len() > DEPTH_MAX {
+                true => Err("it names no key".to_owned()),
+                false => set(root, &keys, given(text, &place)),
+            };
+            if let Err(problem) = refused {
+                self.mistakes.push(Mistake {
+                    place,
+                    key: String::new(),
+                    problem,
+                    right: "write ONCEWARD__SERVER__LISTEN for server.listen, and ONCEWARD__ROUTES__0__CLASS for the class of the first route".to_owned(),
+                });
+            }
+        }
+    }
+}
+
+/// The value of a variable: TOML if it is, else a text.
+fn given(text: &str, place: &Place) -> Node {
+    let value = match DeValue::parse(text) {
+        Ok(value) => owned(value.get_ref(), place),
+        Err(_) => Value::Text(text.to_owned()),
+    };
+    Node {
+        value,
+        place: place.clone(),
+        variable: Some(text.to_owned()),
+    }
+}
+
+fn owned(value: &DeValue<'_>, place: &Place) -> Value {
+    let node = |value: &Spanned<DeValue<'_>>| Node {
+        value: owned(value.get_ref(), place),
+        place: place.clone(),
+        variable: None,
+    };
+    match value {
+        DeValue::String(text) => Value::Text(text.to_string()),
+        DeValue::Array(array) => Value::List(array.iter().map(node).collect()),
+        DeValue::Table(table) => {
+            let entries = table.iter().map(|(key, value)| {
+                let entry = Entry {
+                    key: place.clone(),
+                    node: node(value),
+                };
+                (key.get_ref().to_string(), entry)
+            });
+            Value::Table(entries.collect())
+        }
+        other => scalar(other),
+    }
+}
+
+/// A value that holds no others. A number that no machine holds is broken off
+/// at infinity, which no key takes.
+fn scalar(value: &DeValue<'_>) -> Value {
+    match value {
+        DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
+            Ok(number) => Value::Integer(number),
+            Err(_) => Value::Float(f64::INFINITY),
+        },
+        DeValue::Float(number) => Value::Float(number.as_str().parse().unwrap_or(f64::NAN)),
+        DeValue::Boolean(boolean) => Value::Boolean(*boolean),
+        DeValue::Datetime(_) => Value::Date,
+        DeValue::String(_) | DeValue::Array(_) | DeValue::Table(_) => Value::Broken,
+    }
+}
+
+/// Puts a value where the keys lead, and makes the way where there is none.
+fn set(root: &mut Node, keys: &[&str], value: Node) -> Result<(), String> {
+    let Some((key, rest)) = keys.split_first() else {
+        *root = value;
+        return Ok(());
+    };
+    if let Value::List(nodes) = &mut root.value {
+        let at: usize = key
+            .parse()
+            .map_err(|_| format!("{key} is not the number of an entry"))?;
+        if at == nodes.len() {
+            nodes.push(Node::table(value.place.clone()));
+        }
+        let count = nodes.len();
+        let node = nodes
+            .get_mut(at)
+            .ok_or_else(|| format!("there is no entry {at}, and the next one would be {count}"))?;
+        return set(node, rest, value);
+    }
+    if !matches!(root.value, Value::Table(_)) {
+        *root = Node::table(value.place.clone());
+    }
+    let Value::Table(entries) = &mut root.value else {
+        return Ok(());
+    };
+    // Variables have no small letters, and no hyphens.
+    let same = |name: &&String| name.replace('-', "_").eq_ignore_ascii_case(key);
+    let name = entries.keys().find(same).cloned();
+    let name = name.unwrap_or_else(|| key.to_ascii_lowercase());
+    let place = value.place.clone();
+    let entry = entries.entry(name).or_insert_with(|| {
+        let mut node = Node::table(place.clone());
+        if rest
+            .first()
+            .is_some_and(|next| next.parse::<usize>().is_ok())
+        {
+            node.value = Value::List(Vec::new());
+        }
+        Entry { key: place, node }
+    });
+    if rest.is_empty() {
+        entry.key = value.place.clone();
+    }
+    set(&mut entry.node, rest, value)
+}
+
+fn is_variable(name: &str) -> bool {
+    let letter = |c: char| c.is_ascii_alphabetic() || c == '_';
+    name.starts_with(letter) && name.chars().all(|c| letter(c) || c.is_ascii_digit())
+}
+
+/// Writes down where each key was said. A table stands where its name does.
+fn note(
+    node: &Node,
+    place: &Place,
+    path: &str,
+    written: &BTreeMap<String, String>,
+    said: &mut BTreeMap<String, Said>,
+) {
+    if !path.is_empty() {
+        let from_file = node.place.variable().is_none();
+        let text = written.get(path).filter(|_| from_file).cloned();
+        let hidden = node.variable.as_ref().map(|_| "…".to_owned());
+        said.insert(
+            path.to_owned(),
+            Said {
+                place: place.clone(),
+                written: text.or(hidden),
+            },
+        );
+    }
+    match &node.value {
+        Value::Table(entries) => {
+            for (key, entry) in entries {
+                note(
+                    &entry.node,
+                    &entry.node.place,
+                    &join(path, key),
+                    written,
+                    said,
+                );
+            }
+        }
+        Value::List(nodes) => {
+            for (at, node) in nodes.iter().enumerate() {
+                note(node, &node.place, &format!("{path}[{at}]"), written, said);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Where the lines of a text begin.
+struct Lines<'a> {
+    text: &'a str,
+    file: &'a Path,
+    begins: Vec<usize>,
+}
+
+impl<'a> Lines<'a> {
+    fn new(text: &'a str, file: &'a Path) -> Self {
+        let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+        let begins = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1));
+        Self {
+            text,
+            file,
+            begins: begins.collect(),
+        }
+    }
+
+    fn place(&self, span: &Range<usize>) -> Place {
+        let start = span.start.min(self.text.len());
+        let line = self.begins.partition_point(|begin| *begin <= start);
+        let begin = self.begins[line - 1];
+        // A span may begin within a character where the text is not TOML.
+        let before = String::from_utf8_lossy(&self.text.as_bytes()[begin..start]);
+        Place::Line {
+            file: self.file.to_owned(),
+            line,
+            column: before.chars().count() + 1,
+        }
+    }
+}

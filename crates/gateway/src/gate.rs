@@ -1,0 +1,225 @@
+//! How much one tenant may ask for, and how much all may, so that a flood from
+//! one does not become the trouble of another. What is refused here left no
+//! trace: nothing was looked up and nothing is stored under the key.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use governor::{DefaultKeyedRateLimiter, Quota};
+use onceward_http::problem::{Code, Problem};
+
+use crate::config::{Limits, Rate};
+use crate::metrics::Limit;
+
+const SHARDS: usize = 16;
+
+/// Counts what is asked for.
+pub(crate) struct Gate {
+    terms: ArcSwap<Terms>,
+    running: AtomicUsize,
+    buffered: AtomicUsize,
+    tenants: [Mutex<HashMap<Arc<str>, usize>>; SHARDS],
+}
+
+struct Terms {
+    limits: Limits,
+    rate: Option<DefaultKeyedRateLimiter<Arc<str>>>,
+}
+
+impl Terms {
+    fn new(limits: &Limits) -> Self {
+        Self {
+            rate: limits.requests_per_tenant.and_then(limiter),
+            limits: limits.clone(),
+        }
+    }
+}
+
+fn limiter(rate: Rate) -> Option<DefaultKeyedRateLimiter<Arc<str>>> {
+    let per_second = NonZeroU32::new(rate.per_second)?;
+    let burst = NonZeroU32::new(rate.burst)?;
+    let quota = Quota::per_second(per_second).allow_burst(burst);
+    Some(DefaultKeyedRateLimiter::keyed(quota))
+}
+
+impl Gate {
+    pub(crate) fn new(limits: &Limits) -> Arc<Self> {
+        Arc::new(Self {
+            terms: ArcSwap::from_pointee(Terms::new(limits)),
+            running: AtomicUsize::new(0),
+            buffered: AtomicUsize::new(0),
+            tenants: Default::default(),
+        })
+    }
+
+    /// Other limits from now on. What is under way stays; where the rate is the
+    /// same, so does what was counted of it.
+    pub(crate) fn set_limits(&self, limits: &Limits) {
+        if self.terms.load().limits != *limits {
+            self.terms.store(Arc::new(Terms::new(limits)));
+        }
+    }
+
+    /// Whether a tenant may ask now.
+    pub(crate) fn admit(&self, tenant: &str) -> Result<(), Limit> {
+        match &self.terms.load().rate {
+            None => Ok(()),
+            Some(rate) => rate
+                .check_key(&Arc::from(tenant))
+                .map_err(|_| Limit::Requests),
+        }
+    }
+
+    /// Takes a place among the operations that run.
+    pub(crate) fn begin(self: &Arc<Self>, tenant: &str) -> Result<Running, Limit> {
+        let terms = self.terms.load();
+        let limits = &terms.limits;
+        let mut tenants = self.shard(tenant);
+        let count = tenants.get(tenant).copied().unwrap_or_default();
+        if count >= limits.in_flight_per_tenant {
+            return Err(Limit::InFlight);
+        }
+        take(&self.running, 1, limits.in_flight).ok_or(Limit::InFlight)?;
+        let tenant = match tenants.get_key_value(tenant) {
+            Some((tenant, _)) => tenant.clone(),
+            None => Arc::from(tenant),
+        };
+        tenants.insert(tenant.clone(), count + 1);
+        drop(tenants);
+        Ok(Running {
+            gate: self.clone(),
+            tenant,
+        })
+    }
+
+    /// Takes room for a body.
+    pub(crate) fn buffer(self: &Arc<Self>, bytes: usize) -> Result<Buffered, Limit> {
+        let most = self.terms.load().limits.buffered_bytes;
+        take(&self.buffered, bytes, most).ok_or(Limit::BufferedBytes)?;
+        Ok(Buffered {
+            gate: self.clone(),
+            bytes,
+        })
+    }
+
+    /// Forgets the rates of tenants that have not asked for long.
+    pub(crate) fn tidy(&self) {
+        if let Some(rate) = &self.terms.load().rate {
+            rate.retain_recent();
+        }
+    }
+
+    fn shard(&self, tenant: &str) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
+        let sum = tenant
+            .bytes()
+            .fold(0usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        let shard = &self.tenants[sum % SHARDS];
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Adds to a count unless it would go over the most.
+fn take(count: &AtomicUsize, more: usize, most: usize) -> Option<usize> {
+    count
+        .fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
+            now.checked_add(more).filter(|sum| *sum <= most)
+        })
+        .ok()
+}
+
+/// A place among the operations that run; it is free again when this goes.
+pub(crate) struct Running {
+    gate: Arc<Gate>,
+    tenant: Arc<str>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.gate.running.fetch_sub(1, Ordering::AcqRel);
+        let mut tenants = self.gate.shard(&self.tenant);
+        match tenants.get_mut(&self.tenant) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(tenants.remove(&self.tenant)),
+        }
+    }
+}
+
+/// Room for a body; it is free again when this goes.
+pub(crate) struct Buffered {
+    gate: Arc<Gate>,
+    bytes: usize,
+}
+
+impl Drop for Buffered {
+    fn drop(&mut self) {
+        self.gate.buffered.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// What the client is told.
+pub(crate) fn refuse(limit: Limit) -> Problem {
+    let detail = match limit {
+        Limit::Requests => "This tenant sends requests faster than it may.",
+        Limit::InFlight => "Too many operations are running.",
+        Limit::Waiters => "Too many requests wait for an operation.",
+        Limit::BufferedBytes => "Too much is being received at the moment.",
+    };
+    let detail = format!("{detail} Nothing was forwarded and nothing is stored under the key.");
+    Problem::new(Code::TooManyRequests, detail).retry_after(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate(change: impl FnOnce(&mut Limits)) -> Arc<Gate> {
+        let mut limits = Limits::default();
+        change(&mut limits);
+        Gate::new(&limits)
+    }
+
+    #[test]
+    fn a_tenant_has_so_many_places_and_another_has_its_own() {
+        let gate = gate(|limits| limits.in_flight_per_tenant = 2);
+        let places: Vec<_> = (0..2).filter_map(|_| gate.begin("a").ok()).collect();
+        assert_eq!(places.len(), 2);
+        assert_eq!(gate.begin("a").err(), Some(Limit::InFlight));
+        assert!(gate.begin("b").is_ok());
+        drop(places);
+        assert!(gate.begin("a").is_ok());
+        assert_eq!(gate.running.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn all_have_so_many_places_together() {
+        let gate = gate(|limits| limits.in_flight = 1);
+        let place = gate.begin("a");
+        assert_eq!(gate.begin("b").err(), Some(Limit::InFlight));
+        drop(place);
+        assert!(gate.begin("b").is_ok());
+    }
+
+    #[test]
+    fn room_for_bodies_is_given_back() {
+        let gate = gate(|limits| limits.buffered_bytes = 10);
+        let room = gate.buffer(7);
+        assert_eq!(gate.buffer(4).err(), Some(Limit::BufferedBytes));
+        drop(room);
+        assert!(gate.buffer(10).is_ok());
+    }
+
+    #[test]
+    fn a_tenant_that_asks_too_often_does_not_use_up_anothers_rate() {
+        let rate = Rate {
+            per_second: 1,
+            burst: 3,
+        };
+        let gate = gate(|limits| limits.requests_per_tenant = Some(rate));
+        let admitted = (0..10).filter(|_| gate.admit("a").is_ok()).count();
+        assert_eq!(admitted, 3);
+        assert!(gate.admit("b").is_ok());
+    }
+}

@@ -1,0 +1,164 @@
+//! Series that differ in one label, found by its value without a lock.
+//!
+//! A family grows while the gateway runs and never shrinks, so it is read
+//! through a pointer and copied when a value is new. It is bounded: what comes
+//! after the last is `other`.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use metrics::{Counter, Gauge, Histogram, Key, Label, Recorder};
+use metrics_exporter_prometheus::PrometheusRecorder;
+
+use super::{Book, METADATA, OTHER, UpstreamMetrics};
+
+/// How many values a label may have, where they are the program's words or the
+/// configuration's.
+const VALUES_MAX: usize = 1024;
+
+/// What series are written through.
+pub(super) trait Handle: Clone {
+    fn register(recorder: &PrometheusRecorder, key: &Key) -> Self;
+}
+
+impl Handle for Counter {
+    fn register(recorder: &PrometheusRecorder, key: &Key) -> Self {
+        recorder.register_counter(key, &METADATA)
+    }
+}
+
+impl Handle for Gauge {
+    fn register(recorder: &PrometheusRecorder, key: &Key) -> Self {
+        recorder.register_gauge(key, &METADATA)
+    }
+}
+
+impl Handle for Histogram {
+    fn register(recorder: &PrometheusRecorder, key: &Key) -> Self {
+        recorder.register_histogram(key, &METADATA)
+    }
+}
+
+type Make<T> = Box<dyn Fn(&str) -> T + Send + Sync>;
+
+/// Series by the value of a label.
+pub(super) struct Family<T> {
+    known: ArcSwap<Vec<(Box<str>, T)>>,
+    /// Called again for the same value it gives the same series.
+    make: Make<T>,
+}
+
+impl<T: Clone> Family<T> {
+    pub(super) fn new(make: impl Fn(&str) -> T + Send + Sync + 'static) -> Self {
+        Self {
+            known: ArcSwap::default(),
+            make: Box::new(make),
+        }
+    }
+
+    /// The series with this value.
+    pub(super) fn of(&self, value: &str) -> T {
+        if let Some(found) = find(&self.known.load(), value) {
+            return found;
+        }
+        self.known.rcu(|known| self.with(known, value));
+        let known = self.known.load();
+        let found = find(&known, value).or_else(|| find(&known, OTHER));
+        found.unwrap_or_else(|| (self.make)(OTHER))
+    }
+
+    /// The same and this value, or `other` where there are too many.
+    fn with(&self, known: &Arc<Vec<(Box<str>, T)>>, value: &str) -> Arc<Vec<(Box<str>, T)>> {
+        let value = if known.len() < VALUES_MAX { value } else { OTHER };
+        if find(known, value).is_some() {
+            return known.clone();
+        }
+        let mut more = Vec::clone(known);
+        more.push((value.into(), (self.make)(value)));
+        Arc::new(more)
+    }
+}
+
+/// Families are small; looking through one costs less than hashing.
+fn find<T: Clone>(known: &[(Box<str>, T)], value: &str) -> Option<T> {
+    let mut known = known.iter();
+    let (_, found) = known.find(|(is, _)| **is == *value)?;
+    Some(found.clone())
+}
+
+impl<H: Handle + 'static> Family<H> {
+    fn of_handles(
+        book: &Book,
+        name: &'static str,
+        labels: Vec<Label>,
+        label: &'static str,
+    ) -> Self {
+        let book = book.clone();
+        Self::new(move |value| {
+            let mut labels = labels.clone();
+            labels.push(Label::new(label, value.to_owned()));
+            book.get(&Key::from_parts(name, labels))
+        })
+    }
+}
+
+impl Family<Counter> {
+    /// Counters with these labels and one more.
+    pub(super) fn counters(
+        book: &Book,
+        name: &'static str,
+        labels: Vec<Label>,
+        label: &'static str,
+    ) -> Self {
+        Self::of_handles(book, name, labels, label)
+    }
+}
+
+impl Family<Histogram> {
+    /// Histograms with these labels and one more.
+    pub(super) fn histograms(
+        book: &Book,
+        name: &'static str,
+        labels: Vec<Label>,
+        label: &'static str,
+    ) -> Self {
+        Self::of_handles(book, name, labels, label)
+    }
+}
+
+impl Family<Arc<Family<Counter>>> {
+    /// Counters with two labels.
+    pub(super) fn nested(
+        book: &Book,
+        name: &'static str,
+        outer: &'static str,
+        inner: &'static str,
+    ) -> Self {
+        let book = book.clone();
+        Self::new(move |value| {
+            let labels = vec![Label::new(outer, value.to_owned())];
+            Arc::new(Family::counters(&book, name, labels, inner))
+        })
+    }
+}
+
+/// How long requests take, by endpoint and class of status.
+pub(super) fn requests(book: &Book) -> Family<Arc<Family<Histogram>>> {
+    const NAME: &str = "onceward_request_duration_seconds";
+    let book = book.clone();
+    Family::new(move |endpoint| {
+        let labels = vec![Label::new("endpoint", endpoint.to_owned())];
+        Arc::new(Family::histograms(&book, NAME, labels, "status"))
+    })
+}
+
+/// How long upstreams take, by name and what came of it.
+pub(super) fn upstreams(book: &Book) -> Family<Arc<UpstreamMetrics>> {
+    const NAME: &str = "onceward_upstream_duration_seconds";
+    let book = book.clone();
+    Family::new(move |upstream| {
+        let labels = vec![Label::new("upstream", upstream.to_owned())];
+        let histograms = Family::histograms(&book, NAME, labels, "outcome");
+        Arc::new(UpstreamMetrics(histograms))
+    })
+}

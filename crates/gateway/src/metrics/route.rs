@@ -1,0 +1,248 @@
+//! The counters of one caller on one route, and how they are found: for every
+//! protected request, so without a lock.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::ArcSwap;
+use http::HeaderMap;
+use metrics::{Counter, Key, Label};
+use onceward_core::record::State;
+use onceward_http::fields;
+use onceward_http::problem::Code;
+use onceward_http::run::Outcome;
+
+use super::family::Family;
+use super::{Book, OTHER};
+
+/// How many pairs of endpoint and class a caller has counters for. More come
+/// only from a configuration that is reloaded with ever new names.
+const ROUTES_MAX: usize = 2048;
+
+/// Tenants and projects that have labels of their own.
+pub(super) struct Callers {
+    book: Book,
+    known: ArcSwap<Pairs>,
+    pairs_max: AtomicUsize,
+    other: Arc<Pair>,
+}
+
+#[derive(Clone, Default)]
+struct Pairs {
+    by_tenant: HashMap<Box<str>, HashMap<Box<str>, Arc<Pair>>>,
+    count: usize,
+}
+
+impl Pairs {
+    fn find(&self, tenant: &str, project: &str) -> Option<&Arc<Pair>> {
+        self.by_tenant.get(tenant)?.get(project)
+    }
+
+    fn with(&self, pair: Pair) -> Self {
+        let mut more = self.clone();
+        let projects = more.by_tenant.entry(pair.tenant.clone()).or_default();
+        projects.insert(pair.project.clone(), Arc::new(pair));
+        more.count += 1;
+        more
+    }
+}
+
+impl Callers {
+    pub(super) fn new(book: &Book, pairs_max: usize) -> Self {
+        Self {
+            book: book.clone(),
+            known: ArcSwap::default(),
+            pairs_max: AtomicUsize::new(pairs_max),
+            other: Arc::new(Pair::new(book, OTHER, OTHER)),
+        }
+    }
+
+    pub(super) fn set_max(&self, pairs_max: usize) {
+        self.pairs_max.store(pairs_max, Ordering::Relaxed);
+    }
+
+    /// What counts for this caller: its own, or what the rest share.
+    pub(super) fn of(&self, tenant: &str, project: &str) -> Arc<Pair> {
+        let known = self.known.load();
+        if let Some(pair) = known.find(tenant, project) {
+            return pair.clone();
+        }
+        let pairs_max = self.pairs_max.load(Ordering::Relaxed);
+        if known.count >= pairs_max {
+            return self.other.clone();
+        }
+        self.known.rcu(|known| {
+            if known.count >= pairs_max || known.find(tenant, project).is_some() {
+                return known.clone();
+            }
+            Arc::new(known.with(Pair::new(&self.book, tenant, project)))
+        });
+        let known = self.known.load();
+        let pair = known.find(tenant, project);
+        pair.unwrap_or(&self.other).clone()
+    }
+}
+
+/// A tenant and a project, and their counters by route.
+pub(super) struct Pair {
+    book: Book,
+    tenant: Box<str>,
+    project: Box<str>,
+    routes: ArcSwap<HashMap<Box<str>, Vec<Arc<RouteMetrics>>>>,
+    /// For all routes beyond the bound.
+    other: OnceLock<Arc<RouteMetrics>>,
+}
+
+impl Pair {
+    fn new(book: &Book, tenant: &str, project: &str) -> Self {
+        Self {
+            book: book.clone(),
+            tenant: tenant.into(),
+            project: project.into(),
+            routes: ArcSwap::default(),
+            other: OnceLock::new(),
+        }
+    }
+
+    /// The tenant's label.
+    pub(super) fn tenant(&self) -> &str {
+        &self.tenant
+    }
+
+    pub(super) fn route(&self, endpoint: &str, class: &str) -> Arc<RouteMetrics> {
+        let routes = self.routes.load();
+        if let Some(route) = find(&routes, endpoint, class) {
+            return route.clone();
+        }
+        self.routes.rcu(|routes| {
+            let full = routes.len() >= ROUTES_MAX;
+            if full || find(routes, endpoint, class).is_some() {
+                return routes.clone();
+            }
+            let route = self.make(endpoint, class);
+            let mut more = HashMap::clone(routes);
+            more.entry(endpoint.into()).or_default().push(route);
+            Arc::new(more)
+        });
+        let routes = self.routes.load();
+        match find(&routes, endpoint, class) {
+            Some(route) => route.clone(),
+            None => {
+                let other = self.other.get_or_init(|| self.make(OTHER, OTHER));
+                other.clone()
+            }
+        }
+    }
+
+    fn make(&self, endpoint: &str, class: &str) -> Arc<RouteMetrics> {
+        let (tenant, project) = (&self.tenant, &self.project);
+        Arc::new(RouteMetrics::new(&self.book, tenant, project, endpoint, class))
+    }
+}
+
+fn find<'a>(
+    routes: &'a HashMap<Box<str>, Vec<Arc<RouteMetrics>>>,
+    endpoint: &str,
+    class: &str,
+) -> Option<&'a Arc<RouteMetrics>> {
+    let routes = routes.get(endpoint)?;
+    routes.iter().find(|route| *route.class == *class)
+}
+
+/// The counters of one caller on one route.
+pub(crate) struct RouteMetrics {
+    class: Box<str>,
+    present: Family<Counter>,
+    missing: Counter,
+    invalid: Family<Counter>,
+    translation_failed: Family<Counter>,
+    handler_internal_hit: Counter,
+    collision: Counter,
+    hit_completed: Counter,
+    hit_failed: Counter,
+    bypassed: Counter,
+    outcomes: Family<Counter>,
+}
+
+impl RouteMetrics {
+    fn new(book: &Book, tenant: &str, project: &str, endpoint: &str, class: &str) -> Self {
+        let labels = || {
+            vec![
+                Label::new("tenant", tenant.to_owned()),
+                Label::new("project", project.to_owned()),
+                Label::new("endpoint", endpoint.to_owned()),
+            ]
+        };
+        let counter = |name| book.get(&Key::from_parts(name, labels()));
+        let by = |name, label| Family::counters(book, name, labels(), label);
+        let hits = by("idempotency_cache_hit_total", "restate_status");
+        Self {
+            class: class.into(),
+            present: by("idempotency_key_present_total", "case"),
+            missing: by("idempotency_key_missing_total", "class").of(class),
+            invalid: by("idempotency_key_invalid_total", "reason"),
+            translation_failed: by("transport_translation_failed_total", "provider"),
+            handler_internal_hit: counter("handler_internal_dedup_hit_total"),
+            collision: counter("idempotency_key_collision_total"),
+            hit_completed: hits.of("completed"),
+            hit_failed: hits.of("failed"),
+            bypassed: counter("onceward_bypassed_total"),
+            outcomes: by("onceward_protected_total", "outcome"),
+        }
+    }
+
+    /// A request came with a key, or one was lifted out of it; the case is the
+    /// policy's.
+    pub(crate) fn key_present(&self, case: &'static str) {
+        self.present.of(case).increment(1);
+    }
+
+    /// A request that could have had a key came without one.
+    pub(crate) fn key_missing(&self) {
+        self.missing.increment(1);
+    }
+
+    /// A key was refused for a reason of the contract's.
+    pub(crate) fn key_invalid(&self, reason: &'static str) {
+        self.invalid.of(reason).increment(1);
+    }
+
+    /// No key could be lifted out of what a provider sent. The provider is one
+    /// of ours or of the configuration's.
+    pub(crate) fn translation_failed(&self, provider: &str) {
+        self.translation_failed.of(provider).increment(1);
+    }
+
+    /// The handler says that it did not run again.
+    pub(crate) fn handler_internal_hit(&self) {
+        self.handler_internal_hit.increment(1);
+    }
+
+    /// Looks at the answer of a handler that keeps its own keys: one that says
+    /// `Idempotent-Replayed: true` did not run again.
+    pub(crate) fn handler_answered(&self, headers: &HeaderMap) {
+        let replayed = headers.get(fields::IDEMPOTENT_REPLAYED);
+        if replayed.is_some_and(|value| value.as_bytes() == b"true") {
+            self.handler_internal_hit();
+        }
+    }
+
+    /// A key came again with a different request and it was not refused for
+    /// it; a refusal is counted by [`RouteMetrics::ended`].
+    pub(crate) fn collision(&self) {
+        self.collision.increment(1);
+    }
+
+    /// A protected request has ended.
+    pub(crate) fn ended(&self, outcome: Outcome) {
+        self.outcomes.of(outcome.as_str()).increment(1);
+        match outcome {
+            Outcome::Replayed(State::Failed) => self.hit_failed.increment(1),
+            Outcome::Replayed(_) => self.hit_completed.increment(1),
+            Outcome::Refused(Code::KeyReused) => self.collision.increment(1),
+            Outcome::Bypassed => self.bypassed.increment(1),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! A store that tells how long its steps take and how they end.
+//!
+//! Whoever asks has a deadline and drops a step that takes longer; such a step
+//! is the slowest of all and is recorded too. Whether writes are taken is told
+//! to those who ask whether the gateway is ready.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use metrics::{Histogram, Label};
+use onceward_core::identity::{Digest, OperationId};
+use onceward_core::record::{Attempt, Fence, Record, Settled, Settlement};
+use onceward_core::store::{Ask, Claim, Store, StoreError};
+
+use super::Book;
+use crate::admin::Pulse;
+use super::family::Family;
+
+const NAME: &str = "onceward_store_duration_seconds";
+
+/// The same store, timed.
+pub(super) fn timed(book: &Book, inner: Arc<dyn Store>, pulse: Arc<Pulse>) -> Arc<dyn Store> {
+    let step = |name| {
+        let labels = vec![Label::new("step", name)];
+        let outcomes = Family::histograms(book, NAME, labels, "outcome");
+        Step {
+            done: outcomes.of("done"),
+            failed: outcomes.of("failed"),
+            given_up: outcomes.of("given-up"),
+        }
+    };
+    Arc::new(TimedStore {
+        inner,
+        pulse,
+        claim: step("claim"),
+        settle: step("settle"),
+        renew: step("renew"),
+        read: step("read"),
+    })
+}
+
+struct TimedStore {
+    inner: Arc<dyn Store>,
+    /// Is told how writes end.
+    pulse: Arc<Pulse>,
+    claim: Step,
+    settle: Step,
+    renew: Step,
+    read: Step,
+}
+
+/// The histograms of one step.
+struct Step {
+    done: Histogram,
+    failed: Histogram,
+    given_up: Histogram,
+}
+
+impl Step {
+    async fn time<T>(
+        &self,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let timing = Timing {
+            start: Instant::now(),
+            histogram: &self.given_up,
+        };
+        let answer = work.await;
+        timing.end(match answer {
+            Ok(_) => &self.done,
+            Err(_) => &self.failed,
+        });
+        answer
+    }
+}
+
+/// Recorded when it is dropped, as given up unless it ended before.
+struct Timing<'a> {
+    start: Instant,
+    histogram: &'a Histogram,
+}
+
+impl<'a> Timing<'a> {
+    fn end(mut self, histogram: &'a Histogram) {
+        self.histogram = histogram;
+    }
+}
+
+impl Drop for Timing<'_> {
+    fn drop(&mut self) {
+        self.histogram.record(self.start.elapsed());
+    }
+}
+
+#[async_trait]
+impl Store for TimedStore {
+    async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
+        let answer = self.claim.time(self.inner.claim(ask)).await;
+        self.pulse.wrote(&answer);
+        answer
+    }
+
+    async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError> {
+        self.inner.withdraw(digest, attempt).await
+    }
+
+    async fn renew(&self, digest: &Digest, fence: Fence) -> Result<Settled, StoreError> {
+        self.renew.time(self.inner.renew(digest, fence)).await
+    }
+
+    async fn settle(
+        &self,
+        digest: &Digest,
+        fence: Fence,
+        settlement: Settlement,
+    ) -> Result<Settled, StoreError> {
+        let work = self.inner.settle(digest, fence, settlement);
+        let answer = self.settle.time(work).await;
+        self.pulse.wrote(&answer);
+        answer
+    }
+
+    async fn get(&self, digest: &Digest) -> Result<Option<Arc<Record>>, StoreError> {
+        self.read.time(self.inner.get(digest)).await
+    }
+
+    async fn find(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        self.read.time(self.inner.find(id)).await
+    }
+
+    async fn touch(&self, digest: &Digest) -> Result<(), StoreError> {
+        self.inner.touch(digest).await
+    }
+
+    async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError> {
+        self.inner.wait(digest, limit).await
+    }
+}

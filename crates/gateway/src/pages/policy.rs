@@ -1,0 +1,213 @@
+//! The policy of every route, for programs.
+//!
+//! An entry is what some methods of a route have in common. A route without a
+//! policy of its own treats its methods differently, so it has several entries:
+//! a client finds its method and path, and has one answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Method;
+use onceward_core::class::{Class, InFlight};
+use onceward_http::rules::DuplicateCreate;
+use serde::{Serialize, Serializer};
+
+use super::article::{self, Article};
+use crate::config::{Config, DerivedKey, KeyFormat, KeyPart, Naming, Policy, Route};
+
+/// Which keys there are at all. What begins with `t-` is a name of ours.
+const KEY_PATTERN: &str = "^(?!t-)[A-Za-z0-9._~-]{1,255}$";
+
+/// What a route without methods serves.
+const METHODS: [Method; 7] = [
+    Method::GET,
+    Method::HEAD,
+    Method::POST,
+    Method::PUT,
+    Method::PATCH,
+    Method::DELETE,
+    Method::OPTIONS,
+];
+
+/// All that is published, as it goes over the wire.
+#[derive(Serialize)]
+pub(super) struct Document {
+    header: &'static str,
+    pub(super) key_pattern: &'static str,
+    pub(super) routes: Vec<Entry>,
+    /// Asking for an operation by its id.
+    pub(super) operations: Places,
+    problems: Vec<article::Entry>,
+}
+
+/// What some methods of a route have in common.
+#[derive(Serialize)]
+pub(super) struct Entry {
+    pub(super) endpoint: String,
+    pub(super) methods: Vec<String>,
+    pub(super) path: String,
+    /// None: the request is forwarded as it is.
+    #[serde(serialize_with = "policy_word")]
+    pub(super) policy: Option<Policy>,
+    /// Only where requests are protected.
+    #[serde(flatten)]
+    pub(super) terms: Option<Terms>,
+}
+
+/// How requests are protected.
+#[derive(Serialize)]
+pub(super) struct Terms {
+    pub(super) class: String,
+    pub(super) retention_seconds: u64,
+    pub(super) remember_seconds: u64,
+    #[serde(serialize_with = "in_flight_word")]
+    pub(super) in_flight: InFlight,
+    pub(super) wait_seconds: u64,
+    pub(super) key_format: &'static str,
+    pub(super) key_space: &'static str,
+    pub(super) derived_key: Option<Derived>,
+    pub(super) keep_statuses: BTreeSet<u16>,
+    pub(super) release_statuses: BTreeSet<u16>,
+    pub(super) duplicate_create: u16,
+    /// Asking for an operation by its key.
+    pub(super) recovery: Places,
+}
+
+/// A key for clients that send none.
+#[derive(Serialize)]
+pub(super) struct Derived {
+    pub(super) parts: Vec<String>,
+    pub(super) window_seconds: u64,
+}
+
+/// Where to ask for an operation.
+#[derive(Serialize)]
+pub(super) struct Places {
+    pub(super) reply: String,
+    pub(super) output: String,
+    pub(super) status: String,
+}
+
+impl Places {
+    fn beneath(reply: String) -> Self {
+        Self {
+            output: format!("{reply}/output"),
+            status: format!("{reply}/status"),
+            reply,
+        }
+    }
+}
+
+impl Document {
+    pub(super) fn new(
+        config: &Config,
+        classes: &BTreeMap<Arc<str>, Arc<Class>>,
+        site: &str,
+    ) -> Self {
+        let routes = config.routes.iter();
+        Self {
+            header: "Idempotency-Key",
+            key_pattern: KEY_PATTERN,
+            routes: routes
+                .flat_map(|route| entries(route, classes.get(&route.class), site))
+                .collect(),
+            operations: Places::beneath(format!("{site}/api/v1/operations/{{operation_id}}")),
+            problems: Article::all().map(|article| article.entry(site)).collect(),
+        }
+    }
+}
+
+/// A route's methods, those that are treated alike together, the protected first.
+fn entries(route: &Route, class: Option<&Arc<Class>>, site: &str) -> Vec<Entry> {
+    let methods = match route.methods.as_slice() {
+        [] => &METHODS[..],
+        methods => methods,
+    };
+    let mut groups: Vec<(Option<Policy>, Vec<&Method>)> = Vec::new();
+    for method in methods {
+        let policy = route.policy_for(method);
+        match groups.iter_mut().find(|(of, _)| *of == policy) {
+            Some((_, group)) => group.push(method),
+            None => groups.push((policy, vec![method])),
+        }
+    }
+    groups.sort_by_key(|(policy, _)| policy.is_none());
+    let entry = |(policy, methods): (Option<Policy>, Vec<&Method>)| Entry {
+        endpoint: match &route.endpoint {
+            Naming::Fixed(endpoint) => endpoint.to_string(),
+            Naming::ByPath => "{METHOD} {path}".to_owned(),
+        },
+        methods: methods.into_iter().map(Method::to_string).collect(),
+        path: route.path.clone(),
+        policy,
+        terms: match policy {
+            Some(Policy::RequiredA | Policy::RequiredB | Policy::Accepted) => {
+                class.map(|class| Terms::new(route, class, site))
+            }
+            Some(Policy::HandlerInternalC | Policy::Prohibited) | None => None,
+        },
+    };
+    groups.into_iter().map(entry).collect()
+}
+
+impl Terms {
+    fn new(route: &Route, class: &Class, site: &str) -> Self {
+        let path = route.path.trim_end_matches('/');
+        Self {
+            class: class.name.to_string(),
+            retention_seconds: seconds(class.retention),
+            remember_seconds: seconds(class.remember.max(class.retention)),
+            in_flight: class.in_flight,
+            wait_seconds: seconds(class.wait),
+            key_format: match route.key_format {
+                KeyFormat::Any => "any",
+                KeyFormat::Uuid => "uuid",
+                KeyFormat::Ulid => "ulid",
+            },
+            key_space: route.key_space.as_str(),
+            derived_key: route.derived_key.as_ref().map(Derived::new),
+            keep_statuses: route.keep_statuses.clone(),
+            release_statuses: route.release_statuses.clone(),
+            duplicate_create: match route.duplicate_create {
+                DuplicateCreate::Same => 201,
+                DuplicateCreate::Ok => 200,
+            },
+            recovery: Places::beneath(format!("{site}{path}/by-idempotency-key/{{key}}")),
+        }
+    }
+}
+
+impl Derived {
+    fn new(key: &DerivedKey) -> Self {
+        let word = |part: &KeyPart| match part {
+            KeyPart::Caller => "caller".to_owned(),
+            KeyPart::Endpoint => "endpoint".to_owned(),
+            KeyPart::Pointer(pointer) => pointer.clone(),
+            KeyPart::Header(name) => format!("header:{name}"),
+            KeyPart::Query(name) => format!("query:{name}"),
+            KeyPart::Body => "body".to_owned(),
+        };
+        Self {
+            parts: key.parts.iter().map(word).collect(),
+            window_seconds: seconds(key.window),
+        }
+    }
+}
+
+fn policy_word<S: Serializer>(policy: &Option<Policy>, to: S) -> Result<S::Ok, S::Error> {
+    policy.map(Policy::as_str).serialize(to)
+}
+
+fn in_flight_word<S: Serializer>(in_flight: &InFlight, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(match in_flight {
+        InFlight::Wait => "wait",
+        InFlight::Reject => "reject",
+        InFlight::Accept => "accept",
+    })
+}
+
+/// Whole seconds, and never more than there are.
+fn seconds(duration: Duration) -> u64 {
+    duration.as_secs()
+}

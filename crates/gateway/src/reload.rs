@@ -1,0 +1,237 @@
+//! A changed configuration, put in force while requests are served.
+//!
+//! It is read and checked whole before anything changes; a mistake changes
+//! nothing and is told. Then everything new takes its place at once, and what
+//! is under way goes on by the old rules. What cannot change while the gateway
+//! runs (where it listens, its store, its secret) is refused by name.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use notify::{RecursiveMode, Watcher};
+use onceward_core::engine;
+use secrecy::ExposeSecret;
+use tokio::sync::mpsc;
+
+use crate::admin::{Action, Audit, Deed, Operator, Operators, Outcome, Reload};
+use crate::classes::Base;
+use crate::config::{self, Config, Loaded};
+use crate::pipeline::Pipeline;
+use crate::plan::Plan;
+use crate::secrets::{SecretError, SecretReader};
+use crate::tls::ServerTls;
+
+/// How long a file must stay as it is before it is read: editors write in steps.
+const SETTLE: Duration = Duration::from_millis(200);
+
+/// The file that a gateway follows.
+#[derive(Clone, Debug)]
+pub struct ConfigFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The environment that it is read with.
+    pub environment: BTreeMap<String, String>,
+}
+
+/// Puts changes in force.
+pub(crate) struct Reloader {
+    pub(crate) file: Option<ConfigFile>,
+    pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) operators: Arc<Operators>,
+    pub(crate) audit: Arc<Audit>,
+    pub(crate) tls: Option<Arc<ServerTls>>,
+    /// One at a time.
+    pub(crate) turn: tokio::sync::Mutex<()>,
+}
+
+impl Reloader {
+    /// Reads the file and puts it in force; `by` says at whose word.
+    pub(crate) async fn reload(&self, by: &str) -> Result<String, String> {
+        let answer = self.try_reload().await;
+        let outcome = match &answer {
+            Ok(_) => Outcome::Done(serde_json::Value::Null),
+            Err(why) => Outcome::Refused(why.clone()),
+        };
+        let deed = Deed::of_gateway(by, Action::Reload);
+        if let Err(error) = self.audit.note(deed, outcome).await {
+            tracing::warn!(%error, "a reload could not be noted in the audit");
+        }
+        answer
+    }
+
+    async fn try_reload(&self) -> Result<String, String> {
+        let _turn = self.turn.lock().await;
+        let metrics = &self.pipeline.metrics;
+        match self.put_in_force().await {
+            Ok(detail) => {
+                metrics.reload_done();
+                tracing::info!(detail, "the configuration was read again");
+                Ok(detail)
+            }
+            Err(why) => {
+                metrics.reload_failed();
+                tracing::error!(why, "the configuration was not taken; the old one holds");
+                Err(why)
+            }
+        }
+    }
+
+    async fn put_in_force(&self) -> Result<String, String> {
+        let Some(file) = &self.file else {
+            return Err("This gateway runs without a configuration file.".to_owned());
+        };
+        let read = config::load(&file.path, &file.environment);
+        let Loaded { config, doubts } = read.map_err(|mistakes| {
+            let mistakes: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
+            mistakes.join("\n")
+        })?;
+        let before = self.pipeline.plan.load_full();
+        let fixed = unchangeable(&before.config, &config);
+        if !fixed.is_empty() {
+            return Err(format!(
+                "{} cannot change while the gateway runs: restart it, or take the change back.",
+                fixed.join(", ")
+            ));
+        }
+        let secrets = SecretReader::new(&config.secrets).map_err(|error| error.to_string())?;
+        let operators = operators(&config, &secrets).await;
+        let operators = operators.map_err(|error| error.to_string())?;
+        let callers = before.callers.reopen(&config.auth, secrets);
+        let callers = callers.map_err(|error| error.to_string())?;
+        let metrics = &self.pipeline.metrics;
+        let plan = Plan::new(config, callers, metrics, Some(&before));
+        let plan = plan.map_err(|error| error.to_string())?;
+        let base = Base::of(&plan);
+        let misfits = self.pipeline.classes.misfits(&base);
+        if !misfits.is_empty() {
+            return Err(misfits.join("\n"));
+        }
+        if let Some(tls) = &self.tls {
+            tls.reload().map_err(|error| error.to_string())?;
+        }
+        // From here on nothing can fail.
+        let limits = plan.config.limits.clone();
+        let routes = plan.config.routes.len();
+        self.pipeline.classes.replace_base(base).await;
+        self.pipeline.plan.store(Arc::new(plan));
+        self.pipeline.gate.set_limits(&limits);
+        let engine = &self.pipeline.protection.engine;
+        engine.set_limits(engine_limits(&limits));
+        metrics.set_label_values(limits.label_values);
+        self.operators.replace(operators);
+        Ok(format!(
+            "{routes} routes are served; {} doubtful choices.",
+            doubts.len()
+        ))
+    }
+
+    /// The way in which operators ask for it, if there is a file. The audit
+    /// entry is theirs.
+    pub(crate) fn by_operators(self: &Arc<Self>) -> Option<Reload> {
+        self.file.as_ref()?;
+        let reloader = self.clone();
+        Some(Arc::new(move || {
+            let reloader = reloader.clone();
+            Box::pin(async move { reloader.try_reload().await })
+        }))
+    }
+
+    /// Follows the file for as long as the gateway lives.
+    pub(crate) async fn watch(self: Arc<Self>) {
+        let Some(file) = &self.file else {
+            return std::future::pending().await;
+        };
+        let (tell, mut told) = mpsc::channel(1);
+        // The directory is watched: editors put a new file in the old one's place.
+        let directory = file.path.parent().filter(|path| !path.as_os_str().is_empty());
+        let directory = directory.unwrap_or_else(|| std::path::Path::new("."));
+        let name = file.path.file_name().map(ToOwned::to_owned);
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            let ours = |path: &PathBuf| path.file_name() == name.as_deref();
+            if event.is_ok_and(|event| !event.kind.is_access() && event.paths.iter().any(ours)) {
+                // One word is enough, however many changes there were.
+                let _ = tell.try_send(());
+            }
+        });
+        let mut watcher = match watcher {
+            Ok(watcher) => watcher,
+            Err(error) => {
+                tracing::warn!(%error, "the configuration file cannot be followed; use SIGHUP or the admin API");
+                return std::future::pending().await;
+            }
+        };
+        if let Err(error) = watcher.watch(directory, RecursiveMode::NonRecursive) {
+            tracing::warn!(%error, "the configuration file cannot be followed; use SIGHUP or the admin API");
+            return std::future::pending().await;
+        }
+        let mut seen = std::fs::read(&file.path).ok();
+        while told.recv().await.is_some() {
+            tokio::time::sleep(SETTLE).await;
+            let now = std::fs::read(&file.path).ok();
+            // Touched, or gone for a moment: nothing to read.
+            if now.is_some() && now != seen {
+                seen = now;
+                // The log and the audit tell what came of it.
+                let _ = self.reload("file").await;
+            }
+        }
+    }
+}
+
+/// Who may use the admin API, their tokens read from where they are.
+pub(crate) async fn operators(
+    config: &Config,
+    secrets: &SecretReader,
+) -> Result<Vec<Operator>, SecretError> {
+    let mut operators = Vec::with_capacity(config.server.admin_tokens.len());
+    for token in &config.server.admin_tokens {
+        operators.push(Operator {
+            name: token.name.clone(),
+            role: token.role,
+            token: secrets.read(&token.token).await?,
+        });
+    }
+    Ok(operators)
+}
+
+/// The engine's part of the limits.
+pub(crate) fn engine_limits(limits: &config::Limits) -> engine::Limits {
+    engine::Limits {
+        store_deadline: limits.store_deadline,
+        waiters_per_key: limits.waiters_per_key,
+        waiters_per_tenant: limits.waiters_per_tenant,
+        waiters: limits.waiters,
+        ..engine::Limits::default()
+    }
+}
+
+/// What differs and cannot change while the gateway runs.
+fn unchangeable(before: &Config, after: &Config) -> Vec<&'static str> {
+    let (old, new) = (&before.server, &after.server);
+    let key = |config: &Config| {
+        let key = config.secrets.key.as_ref();
+        key.map(|key| key.expose_secret().to_owned())
+    };
+    let differs = [
+        ("server.listen", old.listen != new.listen),
+        ("server.admin", old.admin != new.admin),
+        ("server.tls", old.tls != new.tls),
+        ("server.trusted_proxies", old.trusted_proxies != new.trusted_proxies),
+        ("server.proxy_protocol", old.proxy_protocol != new.proxy_protocol),
+        ("server.head_deadline", old.head_deadline != new.head_deadline),
+        ("server.write_deadline", old.write_deadline != new.write_deadline),
+        ("limits.connections", before.limits.connections != after.limits.connections),
+        ("limits.streams", before.limits.streams != after.limits.streams),
+        ("store.url", before.store != after.store),
+        ("secrets.key", key(before) != key(after)),
+        ("telemetry", before.telemetry != after.telemetry),
+        (
+            "server.admin_token",
+            !old.admin_tokens.is_empty() && new.admin_tokens.is_empty(),
+        ),
+    ];
+    let differs = differs.into_iter().filter(|(_, differs)| *differs);
+    differs.map(|(name, _)| name).collect()
+}

@@ -1,0 +1,489 @@
+//! TLS on both sides: the certificates from their files, what is offered, and
+//! what happens when the files change.
+//!
+//! One provider of cryptography, ring: it builds everywhere with a C compiler
+//! alone. The system's authorities are trusted by default, not a list compiled
+//! in: who runs a gateway has one place to add and to revoke, and a company's
+//! own authority is already in it.
+//!
+//! A server never takes early data: it can be sent twice by anybody who has
+//! seen it, which is what this gateway is there to prevent.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+use crate::upstream::Tls;
+
+/// The names of the protocols, as the two sides agree on one.
+pub(crate) const HTTP2: &[u8] = b"h2";
+const HTTP1: &[u8] = b"http/1.1";
+
+/// How often the files are looked at.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The files of a server's TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate, and those that vouch for it, in PEM.
+    pub cert: PathBuf,
+    /// Its key, in PEM.
+    pub key: PathBuf,
+    /// The authorities of the clients' certificates, in PEM. Without it no
+    /// client is asked for one.
+    pub client_ca: Option<PathBuf>,
+    /// What becomes of clients without a certificate, where one is asked for.
+    pub client_auth: ClientAuth,
+}
+
+/// What becomes of clients without a certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientAuth {
+    /// They are turned away.
+    #[default]
+    Required,
+    /// They are served. One with a certificate that does not fit is not.
+    Optional,
+}
+
+/// Why TLS cannot be set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Unreadable {
+        /// Which file.
+        path: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// A file is not PEM.
+    #[error("{path} is not a PEM file: {source}")]
+    Malformed {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        source: pem::Error,
+    },
+    /// A file holds no certificate.
+    #[error("there is no certificate in {path}")]
+    NoCertificate {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// A file holds no key.
+    #[error("there is no private key in {path}")]
+    NoKey {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// A certificate authority's certificate cannot be used.
+    #[error("a certificate in {path} is no authority's: {source}")]
+    Authority {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        source: rustls::Error,
+    },
+    /// Certificate and key do not belong together, or one cannot be used.
+    #[error("the certificate in {cert} does not go with the key in {key}: {source}")]
+    Pair {
+        /// The certificate's file.
+        cert: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+        /// What is wrong.
+        source: rustls::Error,
+    },
+    /// The verifier of clients cannot be made.
+    #[error("clients cannot be verified with {path}: {source}")]
+    Verifier {
+        /// The authorities' file.
+        path: PathBuf,
+        /// What is wrong.
+        source: rustls::server::VerifierBuilderError,
+    },
+    /// A certificate without a key, or a key without a certificate.
+    #[error("a client certificate needs both cert and key")]
+    HalfPair,
+    /// The system trusts nobody.
+    #[error("the system has no trusted authorities: install its ca-certificates or set ca")]
+    NoAuthorities,
+    /// Versions and ciphers do not fit; a fault of ours.
+    #[error("TLS cannot be set up: {0}")]
+    Setup(#[source] rustls::Error),
+}
+
+/// What looking at the files again came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reloaded {
+    /// New connections get what the files say now.
+    Changed,
+    /// The files are as they were.
+    Unchanged,
+}
+
+/// The TLS of a listener. What is served changes with [`ServerTls::reload`];
+/// connections that are open keep what they had.
+pub(crate) struct ServerTls {
+    files: TlsFiles,
+    current: RwLock<Arc<ServerConfig>>,
+    /// What the files looked like when they were last read, well or badly.
+    seen: Mutex<Vec<Look>>,
+}
+
+/// A file's time and length: enough to see that it was replaced.
+type Look = Option<(SystemTime, u64)>;
+
+impl fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ServerTls").field(&self.files).finish()
+    }
+}
+
+impl ServerTls {
+    /// Reads the files.
+    pub(crate) fn new(files: TlsFiles) -> Result<Self, TlsError> {
+        // Looked at before they are read: a change in between is seen later.
+        let seen = looks(&files);
+        let config = server_config(&files)?;
+        Ok(Self {
+            files,
+            current: RwLock::new(Arc::new(config)),
+            seen: Mutex::new(seen),
+        })
+    }
+
+    /// What new connections get.
+    pub(crate) fn current(&self) -> Arc<ServerConfig> {
+        let current = self.current.read();
+        current.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the files again if they have changed. On an error the old
+    /// certificate goes on being served, and the same bad files are not an
+    /// error again.
+    pub(crate) fn reload(&self) -> Result<Reloaded, TlsError> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = looks(&self.files);
+        if *seen == now {
+            return Ok(Reloaded::Unchanged);
+        }
+        *seen = now;
+        let config = Arc::new(server_config(&self.files)?);
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        *current = config;
+        Ok(Reloaded::Changed)
+    }
+
+    /// Looks at the files now and then, for ever.
+    pub(crate) async fn keep_fresh(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+            let tls = self.clone();
+            // Files may be slow.
+            let reloaded = tokio::task::spawn_blocking(move || tls.reload()).await;
+            match reloaded {
+                Ok(Ok(Reloaded::Unchanged)) => {}
+                Ok(Ok(Reloaded::Changed)) => {
+                    tracing::info!(cert = %self.files.cert.display(), "new certificate");
+                }
+                Ok(Err(error)) => {
+                    tracing::error!(%error, "the new certificate is bad; the old one stays");
+                }
+                Err(error) => tracing::error!(%error, "could not look at the certificate"),
+            }
+        }
+    }
+}
+
+fn looks(files: &TlsFiles) -> Vec<Look> {
+    let paths = [
+        Some(&files.cert),
+        Some(&files.key),
+        files.client_ca.as_ref(),
+    ];
+    let look = |path: &PathBuf| {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some((metadata.modified().ok()?, metadata.len()))
+    };
+    paths.into_iter().flatten().map(look).collect()
+}
+
+fn server_config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Setup)?;
+    let builder = match &files.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => builder.with_client_cert_verifier(verifier(path, files.client_auth)?),
+    };
+    let mut config = builder
+        .with_single_cert(certificates(&files.cert)?, private_key(&files.key)?)
+        .map_err(|source| TlsError::Pair {
+            cert: files.cert.clone(),
+            key: files.key.clone(),
+            source,
+        })?;
+    config.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
+    config.max_early_data_size = 0;
+    Ok(config)
+}
+
+fn verifier(path: &Path, auth: ClientAuth) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let roots = Arc::new(authorities(path)?);
+    let builder = WebPkiClientVerifier::builder_with_provider(roots, provider());
+    let builder = match auth {
+        ClientAuth::Required => builder,
+        ClientAuth::Optional => builder.allow_unauthenticated(),
+    };
+    builder.build().map_err(|source| TlsError::Verifier {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// What a client of an upstream needs.
+pub(crate) fn client_config(tls: &Tls) -> Result<ClientConfig, TlsError> {
+    let roots = match &tls.ca {
+        Some(path) => authorities(path)?,
+        None => system_authorities()?,
+    };
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Setup)?
+        .with_root_certificates(roots);
+    let mut config = match (&tls.cert, &tls.key) {
+        (None, None) => builder.with_no_client_auth(),
+        (Some(cert), Some(key)) => builder
+            .with_client_auth_cert(certificates(cert)?, private_key(key)?)
+            .map_err(|source| TlsError::Pair {
+                cert: cert.clone(),
+                key: key.clone(),
+                source,
+            })?,
+        _ => return Err(TlsError::HalfPair),
+    };
+    config.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
+    Ok(config)
+}
+
+/// Named each time, so that no other crate's choice of a provider matters.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn system_authorities() -> Result<RootCertStore, TlsError> {
+    let found = rustls_native_certs::load_native_certs();
+    for error in &found.errors {
+        tracing::warn!(%error, "a trusted authority of the system cannot be read");
+    }
+    let mut roots = RootCertStore::empty();
+    // Old ones that no longer parse are in every system's list.
+    let (usable, _) = roots.add_parsable_certificates(found.certs);
+    match usable {
+        0 => Err(TlsError::NoAuthorities),
+        _ => Ok(roots),
+    }
+}
+
+fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots
+            .add(certificate)
+            .map_err(|source| TlsError::Authority {
+                path: path.to_owned(),
+                source,
+            })?;
+    }
+    Ok(roots)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found =
+        CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    match found {
+        Ok(found) if found.is_empty() => Err(TlsError::NoCertificate {
+            path: path.to_owned(),
+        }),
+        Ok(found) => Ok(found),
+        Err(source) => Err(unusable(path, source)),
+    }
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|source| match source {
+        pem::Error::NoItemsFound => TlsError::NoKey {
+            path: path.to_owned(),
+        },
+        source => unusable(path, source),
+    })
+}
+
+fn unusable(path: &Path, source: pem::Error) -> TlsError {
+    let path = path.to_owned();
+    match source {
+        pem::Error::Io(source) => TlsError::Unreadable { path, source },
+        source => TlsError::Malformed { path, source },
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// An authority in a directory of its own, which signs what tests need.
+    pub(crate) struct Authority {
+        issuer: Issuer<'static, KeyPair>,
+        directory: TempDir,
+    }
+
+    impl Authority {
+        pub(crate) fn new() -> Self {
+            let mut params = CertificateParams::new(Vec::new()).expect("no names");
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            let key = KeyPair::generate().expect("a key");
+            let certificate = params.self_signed(&key).expect("a certificate");
+            let directory = tempfile::tempdir().expect("a directory");
+            let authority = Self {
+                issuer: Issuer::new(params, key),
+                directory,
+            };
+            authority.write("ca", &certificate.pem());
+            authority
+        }
+
+        pub(crate) fn path(&self, name: &str) -> PathBuf {
+            self.directory.path().join(format!("{name}.pem"))
+        }
+
+        pub(crate) fn write(&self, name: &str, text: &str) {
+            std::fs::write(self.path(name), text).expect("a writable directory");
+        }
+
+        /// Signs a certificate for localhost: `{name}.pem` and `{name}-key.pem`.
+        pub(crate) fn sign(&self, name: &str) {
+            let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+            let params = CertificateParams::new(names).expect("names");
+            let key = KeyPair::generate().expect("a key");
+            let certificate = params.signed_by(&key, &self.issuer).expect("signed");
+            self.write(name, &certificate.pem());
+            self.write(&format!("{name}-key"), &key.serialize_pem());
+        }
+
+        pub(crate) fn server(&self, name: &str) -> TlsFiles {
+            self.sign(name);
+            TlsFiles {
+                cert: self.path(name),
+                key: self.path(&format!("{name}-key")),
+                client_ca: None,
+                client_auth: ClientAuth::Required,
+            }
+        }
+
+        /// What a client needs to trust it.
+        pub(crate) fn client(&self) -> Tls {
+            Tls {
+                ca: Some(self.path("ca")),
+                ..Tls::default()
+            }
+        }
+
+        /// What a client needs to be trusted by it, too.
+        pub(crate) fn known_client(&self, name: &str) -> Tls {
+            self.sign(name);
+            Tls {
+                cert: Some(self.path(name)),
+                key: Some(self.path(&format!("{name}-key"))),
+                ..self.client()
+            }
+        }
+    }
+
+    fn check(files: TlsFiles, why: &str) {
+        let error = ServerTls::new(files).expect_err("unusable files");
+        let error = error.to_string();
+        assert!(error.contains(why), "{error} does not say {why}");
+    }
+
+    #[test]
+    fn what_is_wrong_with_files_is_said_with_their_names() {
+        let authority = Authority::new();
+        let good = authority.server("server");
+        authority.write("empty", "");
+        authority.write(
+            "broken",
+            "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n",
+        );
+        let with_cert = |name| TlsFiles {
+            cert: authority.path(name),
+            ..good.clone()
+        };
+        let with_key = |name| TlsFiles {
+            key: authority.path(name),
+            ..good.clone()
+        };
+        check(with_cert("absent"), "absent.pem: No such file");
+        check(with_cert("empty"), "there is no certificate in ");
+        check(with_cert("broken"), "broken.pem is not a PEM file");
+        check(with_key("absent"), "absent.pem: No such file");
+        check(with_key("server"), "there is no private key in ");
+        authority.sign("other");
+        check(with_key("other-key"), "does not go with the key in ");
+        check(
+            TlsFiles {
+                client_ca: Some(authority.path("empty")),
+                ..good.clone()
+            },
+            "empty.pem",
+        );
+        ServerTls::new(good).expect("usable files");
+    }
+
+    #[test]
+    fn half_a_client_certificate_is_none() {
+        let authority = Authority::new();
+        let half = Tls {
+            key: None,
+            ..authority.known_client("client")
+        };
+        assert!(matches!(client_config(&half), Err(TlsError::HalfPair)));
+    }
+
+    #[test]
+    fn a_bad_new_certificate_leaves_the_old_one_and_says_why_once() {
+        let authority = Authority::new();
+        let tls = ServerTls::new(authority.server("server")).expect("usable files");
+        let first = tls.current();
+        assert_eq!(tls.reload().expect("no change"), Reloaded::Unchanged);
+        authority.write("server", "nonsense");
+        let error = tls.reload().expect_err("no certificate");
+        assert!(error.to_string().contains("server.pem"));
+        assert!(Arc::ptr_eq(&first, &tls.current()));
+        assert_eq!(tls.reload().expect("known already"), Reloaded::Unchanged);
+        authority.sign("server");
+        assert_eq!(tls.reload().expect("a good one"), Reloaded::Changed);
+        assert!(!Arc::ptr_eq(&first, &tls.current()));
+    }
+
+    #[test]
+    fn early_data_is_never_taken() {
+        let authority = Authority::new();
+        let tls = ServerTls::new(authority.server("server")).expect("usable files");
+        assert_eq!(tls.current().max_early_data_size, 0);
+    }
+}

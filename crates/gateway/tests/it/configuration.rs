@@ -1,0 +1,67 @@
+//! The configuration: every mistake at once, every doubt, every source, and a
+//! manual that cannot go out of date.
+
+mod doubts;
+mod manual;
+mod mistakes;
+mod random;
+mod sources;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use onceward_gateway::config::{self, Mistake};
+
+/// A route to add lines to; the first of them is line 7.
+const ROUTE: &str = "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\npath = '/a'\nupstream = 'a'\n";
+
+/// What is wrong with a text, without the file's name.
+fn mistakes(text: &str) -> Vec<String> {
+    match config::parse(text, Path::new("onceward.toml"), &BTreeMap::new()) {
+        Ok(_) => Vec::new(),
+        Err(mistakes) => mistakes
+            .iter()
+            .map(|mistake| nameless(&mistake.to_string()))
+            .collect(),
+    }
+}
+
+/// What is doubtful about a text, without the file's name.
+fn doubts(text: &str) -> Vec<String> {
+    match config::parse(text, Path::new("onceward.toml"), &BTreeMap::new()) {
+        Ok(loaded) => loaded
+            .doubts
+            .iter()
+            .map(|doubt| nameless(&doubt.to_string()))
+            .collect(),
+        Err(mistakes) => panic!("{}", lines(&mistakes)),
+    }
+}
+
+/// All that is wrong, as `onceward check` tells it.
+fn report(text: &str, environment: &BTreeMap<String, String>) -> String {
+    match config::parse(text, Path::new("onceward.toml"), environment) {
+        Ok(_) => String::new(),
+        Err(mistakes) => lines(&mistakes),
+    }
+}
+
+fn lines(mistakes: &[Mistake]) -> String {
+    mistakes
+        .iter()
+        .map(|mistake| format!("{mistake}\n"))
+        .collect()
+}
+
+fn nameless(line: &str) -> String {
+    line.strip_prefix("onceward.toml:")
+        .unwrap_or(line)
+        .to_owned()
+}
+
+fn environment(variables: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let variables = variables.iter();
+    variables
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect()
+}

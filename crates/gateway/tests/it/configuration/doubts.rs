@@ -1,0 +1,156 @@
+//! What works and is probably not meant, and what is not doubted.
+
+use rstest::rstest;
+
+use super::doubts;
+
+#[rstest]
+#[case::nothing_served(
+    "[auth.api_keys]",
+    " routes: nothing is served: every request is a 404; add [[routes]] with endpoint, method, path and upstream"
+)]
+#[case::unscoped_callers(
+    "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n",
+    " auth: callers are not known: all of them share one name, and only the credentials they send tell them apart; add [auth.api_keys], or [[auth.jwt]] for the tokens of your issuer"
+)]
+#[case::memory(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n[store]\nurl = 'memory:'",
+    "10:7: store.url: a restart forgets every key, and what ran before it runs again; embedded:./onceward-data survives a restart"
+)]
+#[case::short_token(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n[server]\nadmin_token = 'secret'",
+    "10:15: server.admin_token: a token of 6 characters can be guessed; take 16 or more at random: openssl rand -hex 32"
+)]
+#[case::short_token_of_a_list(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n[server]\nadmin_token = '0123456789abcdef'\nadmin_tokens = [{ name = 'x', role = 'read', token = 'short' }]",
+    "11:54: server.admin_tokens[0].token: a token of 5 characters can be guessed; take 16 or more at random: openssl rand -hex 32"
+)]
+#[case::key_on_put(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'PUT'\npath = '/a'\nupstream = 'a'\npolicy = 'REQUIRED_A'",
+    "9:10: routes[0].policy: a key is required for PUT, which can be sent again without one; name the methods that create or add, such as POST; or write policy = \"ACCEPTED\""
+)]
+#[case::key_on_all_methods(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\npath = '/a'\nupstream = 'a'\npolicy = 'REQUIRED_A'",
+    "8:10: routes[0].policy: a key is required for GET, HEAD, PUT, DELETE, OPTIONS, which can be sent again without one; name the methods that create or add, such as POST; or write policy = \"ACCEPTED\""
+)]
+#[case::short_retention(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'short'\n[classes.short]\nretention = '1h'",
+    "11:13: classes.short.retention: callers are assumed to try again for 24h, and a reply is kept for 1h; write 24h or longer"
+)]
+#[case::short_retention_of_webhooks(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'webhook'\n[classes.webhook]\nretention = '2d'",
+    "11:13: classes.webhook.retention: providers of webhooks try again for up to 3 days, and a reply is kept for 2d; write 3d or longer"
+)]
+#[case::payment_under_30_days(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'payments.create'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n",
+    "4:1: routes[0].class: this looks like money, and class interactive remembers a key for 24h; write class = \"financial\", which remembers for 30d: settlement takes as long"
+)]
+#[case::refund_by_its_path(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/orders/{id}/refunds'\nupstream = 'a'\n",
+    "4:1: routes[0].class: this looks like money, and class interactive remembers a key for 24h; write class = \"financial\", which remembers for 30d: settlement takes as long"
+)]
+#[case::financial_made_short(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\n[classes.financial]\nremember = '7d'",
+    "9:9: routes[0].class: this looks like money, and class financial remembers a key for 7d; write remember = \"30d\" in [classes.financial]: settlement takes as long"
+)]
+#[case::bypass_on_money(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\n[classes.financial]\non_store_failure = 'bypass'",
+    "9:9: routes[0].class: this looks like money, and class financial lets it run unprotected while the store is away; write on_store_failure = \"reject\" in its class: a retry is safer than a second charge"
+)]
+#[case::retry_on_money(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\n[classes.financial]\non_unknown = 'retry'",
+    "9:9: routes[0].class: this looks like money, and class financial runs again what may have run; write on_unknown = \"hold\" or \"reconcile\" in its class"
+)]
+#[case::anyone_with_a_key(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nauth = 'none'",
+    "9:8: routes[0].auth: everybody is the same caller here, and only the credentials they send tell their keys apart; leave auth out, so that keys belong to known callers"
+)]
+#[case::issuers_share_a_tenant(
+    "[[auth.jwt]]\nissuer = 'one'\naudience = 'a'\njwks_url = 'https://i/keys'\ntenant = { value = 'acme' }\nproject = { value = 'shop' }\n[[auth.jwt]]\nissuer = 'two'\naudience = 'a'\njwks_url = 'https://i/keys'\ntenant = { value = 'acme' }\nproject = { value = 'shop' }\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n",
+    "11:10: auth.jwt[1].tenant: another issuer gives the same tenant and project, so the same subject id from both is one caller; give each issuer a tenant or a project of its own"
+)]
+#[case::shadowed(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/x/{*rest}'\nupstream = 'a'\n[[routes]]\nendpoint = 'a.c'\nmethod = 'POST'\npath = '/x/'\nupstream = 'a'",
+    "12:8: routes[1].path: routes[0] with /x/{*rest} comes first, so no request comes here; move this route before it"
+)]
+#[case::unknown_way(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nauth = ['jwt']",
+    "9:8: routes[0].auth: nobody can be known in any of these ways, so nobody can call; add one of these ways to [auth], or leave auth out"
+)]
+#[case::scopes_nobody_has(
+    "[[auth.jwt]]\nissuer = 'ISS'\naudience = 'a'\njwks_url = 'https://i/keys'\ntenant = { value = 'acme' }\nproject = { value = 'shop' }\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nscopes = ['write']",
+    "14:10: routes[0].scopes: no caller can have a scope, so nobody can call; write scopes = \"/scope\" in [[auth.jwt]], or leave the scopes of the route out"
+)]
+#[case::project_nobody_has(
+    "[[auth.jwt]]\nissuer = 'ISS'\naudience = 'a'\njwks_url = 'https://i/keys'\ntenant = { value = 'acme' }\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n",
+    "8:1: routes[0].scope: no token has a project, and this route is within one, so nobody can call; write project = \"/project_id\" in [[auth.jwt]], or scope = \"tenant\" here"
+)]
+#[case::unused_class(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n[classes.other]\nretention = '2d'",
+    "9:1: classes.other: no route uses this class; name it in a route, or leave it out"
+)]
+#[case::unused_upstream(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n[upstreams.b]\nurl = 'http://127.0.0.1:2'",
+    "9:1: upstreams.b: no route uses this upstream; name it in a route, or leave it out"
+)]
+#[case::replay_of_another(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n[classes.interactive]\nmismatch = 'replay'",
+    "10:12: classes.interactive.mismatch: a different request under the same key gets a reply that is not its own; mismatch = \"422\" tells the client of its mistake"
+)]
+#[case::body_as_key(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nderived_key = { from = ['body'], window = '1m' }",
+    "9:24: routes[0].derived_key.from: two equal orders look like one, and a retry with a new time in it like two; name the fields that tell two intents apart, such as \"/order/id\""
+)]
+#[case::window_beyond_retention(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nderived_key = { from = ['/id'], window = '2d' }",
+    "9:42: routes[0].derived_key.window: within 2d the same parts are one operation, but class interactive keeps its reply for 24h; write a shorter window, or a class with a longer retention"
+)]
+#[case::tokens_in_the_clear(
+    "[[auth.jwt]]\nissuer = 'ISS'\naudience = 'a'\njwks_url = 'https://i/keys'\ntenant = { value = 'acme' }\nproject = { value = 'shop' }\n[upstreams.a]\nurl = 'http://payments:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n",
+    "8:7: upstreams.a.url: goes unencrypted over a network; write https://, so that nobody on the way reads callers' tokens"
+)]
+#[case::long_wait(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n[classes.interactive]\nwait = '5m'",
+    "10:8: classes.interactive.wait: most clients give up after 60s, and a duplicate waits 5m; write 30s, or in_flight = \"accept\""
+)]
+#[case::nobody_asks(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n[classes.interactive]\nreconcile_url = 'https://a/b'",
+    "10:17: classes.interactive.reconcile_url: nobody is ever asked there; write on_unknown = \"reconcile\", or leave the URL out"
+)]
+#[case::openbao_in_the_clear(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n[secrets.openbao]\naddress = 'http://bao:8200'\ntoken = 't'",
+    "10:11: secrets.openbao.address: goes unencrypted over a network; write https://, so that nobody on the way reads the secrets"
+)]
+#[case::unkey_in_the_clear(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n[auth.unkey]\nroot_key = 'x'\nurl = 'http://unkey:1'",
+    "11:7: auth.unkey.url: goes unencrypted over a network; write https://, so that nobody on the way reads the keys"
+)]
+fn doubtful(#[case] text: &str, #[case] want: &str) {
+    assert_eq!(doubts(text), [want]);
+}
+
+#[rstest]
+#[case::plain(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n"
+)]
+#[case::get_without_a_key(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'payments.list'\nmethod = 'GET'\npath = '/a'\nupstream = 'a'\n"
+)]
+#[case::financial_payment(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'payments.create'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'"
+)]
+#[case::api_keys_in_the_clear(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://payments:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n"
+)]
+#[case::issuers_with_tenants(
+    "[[auth.jwt]]\nissuer = 'one'\naudience = 'a'\njwks_url = 'https://i/keys'\ntenant = { value = 'acme' }\nproject = { value = 'shop' }\n[[auth.jwt]]\nissuer = 'two'\naudience = 'a'\njwks_url = 'https://i/keys'\ntenant = { value = 'other' }\nproject = { value = 'shop' }\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n"
+)]
+#[case::scopes(
+    "[[auth.jwt]]\nissuer = 'ISS'\naudience = 'a'\njwks_url = 'https://i/keys'\ntenant = { value = 'acme' }\nproject = { value = 'shop' }\nscopes = '/scope'\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nscopes = ['write']"
+)]
+#[case::remainder_last(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/x/'\nupstream = 'a'\n[[routes]]\nendpoint = 'a.c'\nmethod = 'POST'\npath = '/x/{*rest}'\nupstream = 'a'"
+)]
+fn beyond_doubt(#[case] text: &str) {
+    assert_eq!(doubts(text), [""; 0]);
+}

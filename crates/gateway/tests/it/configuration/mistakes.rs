@@ -1,0 +1,677 @@
+//! Each mistake that a configuration can hold, with what is said of it: the
+//! place, the key, the problem, and what would be right.
+
+use rstest::rstest;
+
+use super::{ROUTE, environment, mistakes, report};
+
+#[rstest]
+#[case::unknown_key(
+    "[server]\nlistn = '127.0.0.1:1'",
+    "2:1: server.listn: there is no such key; did you mean listen?"
+)]
+#[case::far_from_any_key(
+    "[store]\nzzzzzz = 1",
+    "2:1: store.zzzzzz: there is no such key; the keys here are url"
+)]
+#[case::unknown_section(
+    "[sever]\nlisten = '127.0.0.1:1'",
+    "1:2: sever: there is no such key; did you mean server?"
+)]
+#[case::number_for_text(
+    "[server]\nlisten = 8080",
+    "2:10: server.listen: is a whole number; write a text in quotes"
+)]
+#[case::text_for_list(
+    "[server]\ntrusted_proxies = '10.0.0.0/8'",
+    "2:19: server.trusted_proxies: is a text; write a list of which each is a text in quotes"
+)]
+#[case::text_for_boolean(
+    "[server]\nproxy_protocol = 'yes'",
+    "2:18: server.proxy_protocol: is a text; write true or false"
+)]
+#[case::date(
+    "[server]\nlisten = 2026-01-01",
+    "2:10: server.listen: is a date; write a text in quotes"
+)]
+#[case::table_for_text(
+    "[server]\nlisten = { host = 'x' }",
+    "2:10: server.listen: is a table; write a text in quotes"
+)]
+#[case::no_port(
+    "[server]\nlisten = 'localhost'",
+    "2:10: server.listen: \"localhost\" is not an address with a port; write \"127.0.0.1:8080\" or \"[::1]:8080\", for example"
+)]
+#[case::port_too_large(
+    "[server]\nlisten = '127.0.0.1:99999'",
+    "2:10: server.listen: \"127.0.0.1:99999\" is not an address with a port; write \"127.0.0.1:8080\" or \"[::1]:8080\", for example"
+)]
+#[case::one_listener_for_both(
+    "[server]\nlisten = '127.0.0.1:8081'",
+    "1:1: server.admin: is where requests come in; write another port: operators and clients do not meet"
+)]
+#[case::admin_exposed(
+    "[server]\nadmin = '0.0.0.0:8081'",
+    "2:9: server.admin: other machines could reach it, and there is no token; write admin_token = \"${ONCEWARD_ADMIN_TOKEN}\" beside it, or listen on 127.0.0.1"
+)]
+#[case::empty_token(
+    "[server]\nadmin_token = ''",
+    "2:15: server.admin_token: the secret is empty; write one, or leave the key out"
+)]
+#[case::unknown_role(
+    "[server]\nadmin_tokens = [{ name = 'x', role = 'boss', token = 't' }]",
+    "2:38: server.admin_tokens[0].role: \"boss\" is not known here; write \"read\", \"operate\" or \"admin\""
+)]
+#[case::incomplete_token(
+    "[server]\nadmin_tokens = [{ role = 'read', token = 't' }]",
+    "2:17: server.admin_tokens[0].name: is missing; add it: who it is, for the audit"
+)]
+#[case::no_public_url(
+    "[server]\npublic_url = 'api.example.com'",
+    "2:14: server.public_url: has no scheme that is known here; begin with https:// or http://"
+)]
+#[case::bare_time(
+    "[server]\ndrain = '30'",
+    "2:9: server.drain: \"30\" has no unit; write a length of time such as \"30s\", \"1h30m\" or \"7d\""
+)]
+#[case::unknown_unit(
+    "[server]\ndrain = '1w'",
+    "2:9: server.drain: \"1w\" has a unit that is none; write a length of time such as \"30s\", \"1h30m\" or \"7d\""
+)]
+#[case::no_time(
+    "[server]\nhead_deadline = '0s'",
+    "2:17: server.head_deadline: \"0s\" is out of range; write 1ms or longer"
+)]
+#[case::eternity(
+    "[server]\ndrain = '99999d'",
+    "2:9: server.drain: \"99999d\" is too large; write ten years or less"
+)]
+#[case::bare_size(
+    "[server]\nbody_limit = '1024'",
+    "2:14: server.body_limit: \"1024\" has no unit; write a size such as \"64KiB\" or \"1MiB\""
+)]
+#[case::size_of_letters(
+    "[server]\nbody_limit = '1M'",
+    "2:14: server.body_limit: \"1M\" has a unit that is none; write a size such as \"64KiB\" or \"1MiB\""
+)]
+#[case::no_size(
+    "[server]\nbody_limit = '0B'",
+    "2:14: server.body_limit: \"0B\" leaves nothing; write a size such as \"64KiB\" or \"1MiB\""
+)]
+#[case::certificate_without_key(
+    "[server]\ntls = { cert = 'Cargo.toml' }",
+    "2:7: server.tls.key: is missing; add it: the file with the private key, PEM"
+)]
+#[case::client_auth_without_ca(
+    "[server]\ntls = { cert = 'Cargo.toml', key = 'Cargo.toml', client_auth = 'optional' }",
+    "2:64: server.tls.client_auth: nobody is named who signs the certificates of clients; write client_ca = \"…\" beside it, or leave client_auth out"
+)]
+#[case::no_network(
+    "[server]\ntrusted_proxies = ['10.0.0.0/99']",
+    "2:20: server.trusted_proxies[0]: \"10.0.0.0/99\" is no address and no network; write \"10.0.0.7\" or \"10.0.0.0/8\", for example"
+)]
+#[case::proxy_protocol_from_nobody(
+    "[server]\nproxy_protocol = true",
+    "2:18: server.proxy_protocol: nobody is trusted to speak it; write the addresses of your proxies in trusted_proxies"
+)]
+#[case::unknown_store(
+    "[store]\nurl = 'sqlite:x'",
+    "2:7: store.url: names no store; write \"embedded:./onceward-data\", or \"memory:\" to forget all at the end"
+)]
+#[case::later_store(
+    "[store]\nurl = 'postgres://user:password@db/x'",
+    "2:7: store.url: that store is not there yet; write \"embedded:./onceward-data\", or \"memory:\" to forget all at the end"
+)]
+#[case::store_without_directory(
+    "[store]\nurl = 'embedded:'",
+    "2:7: store.url: names no directory; write \"embedded:./onceward-data\", or \"memory:\" to forget all at the end"
+)]
+fn listeners_and_stores(#[case] text: &str, #[case] want: &str) {
+    assert_eq!(mistakes(text), [want]);
+}
+
+#[rstest]
+#[case::short_key(
+    "[secrets]\nkey = 'short'",
+    "2:7: secrets.key: the secret has 5 characters; take 16 or more, at random"
+)]
+#[case::unreadable_file(
+    "[secrets]\nkey = { file = 'no.key' }",
+    "2:16: secrets.key.file: no.key cannot be read: No such file or directory (os error 2); name a file that this process may read; paths are relative to the configuration's directory"
+)]
+#[case::key_in_openbao(
+    "[secrets]\nkey = { openbao = 'x', field = 'y' }",
+    "2:7: secrets.key: is needed before OpenBao can be asked; write \"${NAME}\", or { file = \"…\" }"
+)]
+#[case::openbao_nowhere(
+    "[server]\nadmin_token = { openbao = 'x', field = 'y' }",
+    "2:15: server.admin_token: is in OpenBao, and nobody says where that is; add [secrets.openbao] with its address and a way to come in"
+)]
+#[case::openbao_without_login(
+    "[secrets.openbao]\naddress = 'https://bao'",
+    "1:1: secrets.openbao: says no way to come in; write token = \"${BAO_TOKEN}\", or role_id and secret_id"
+)]
+#[case::openbao_with_two_logins(
+    "[secrets.openbao]\naddress = 'https://bao'\ntoken = 't'\nrole_id = 'r'\nsecret_id = 's'",
+    "3:9: secrets.openbao.token: is one of two ways to come in; write token = \"${BAO_TOKEN}\", or role_id and secret_id"
+)]
+#[case::openbao_path(
+    "[secrets.openbao]\naddress = 'https://bao'\ntoken = 't'\npath = 'webhooks/{tenent}'",
+    "4:8: secrets.openbao.path: holds a name that is none; write {tenant}, {project} and {provider} where they belong, and no other name"
+)]
+#[case::variable_not_set(
+    "[secrets]\nkey = '${NO_SUCH}'",
+    "2:7: secrets.key: the variable NO_SUCH is not set; set NO_SUCH, or write $${NO_SUCH} for the text itself"
+)]
+#[case::variable_unfinished(
+    "[secrets]\nkey = 'x${NO_SUCH'",
+    "2:7: secrets.key: ${ begins a variable here, and no name and } follow; write ${NAME}, or $${ for the two characters"
+)]
+fn secrets(#[case] text: &str, #[case] want: &str) {
+    assert_eq!(mistakes(text), [want]);
+}
+
+#[rstest]
+#[case::unknown_method(
+    "[auth.oidc]",
+    "1:7: auth.oidc: there is no such key; the keys here are api_keys, jwt, scheduler, unkey"
+)]
+#[case::nothing_to_choose(
+    "[auth.api_keys]\nprefix = 'x'",
+    "2:1: auth.api_keys.prefix: there is no such key; there is nothing to say here"
+)]
+#[case::no_issuer(
+    "[[auth.jwt]]\naudience = 'a'\ntenant = '/t'\njwks_url = 'https://i/keys'",
+    "1:1: auth.jwt[0].issuer: is missing; add it: what `iss` must be"
+)]
+#[case::no_audience(
+    "[[auth.jwt]]\nissuer = 'i'\naudience = []\ntenant = '/t'\njwks_url = 'https://i/keys'\n",
+    "3:12: auth.jwt[0].audience: names nobody; write what the issuer puts into aud for this service"
+)]
+#[case::no_keys(
+    "[[auth.jwt]]\nissuer = 'i'\naudience = 'a'\ntenant = '/t'\n",
+    "1:1: auth.jwt[0]: the issuer's keys are nowhere; write jwks_url = \"https://…\" or jwks_file = \"…\""
+)]
+#[case::keys_twice(
+    "[[auth.jwt]]\nissuer = 'i'\naudience = 'a'\ntenant = '/t'\njwks_url = 'https://i/keys'\njwks_file = 'x'",
+    "6:13: auth.jwt[0].jwks_file: the keys are behind a URL already; write jwks_url = \"https://…\" or jwks_file = \"…\""
+)]
+#[case::plain_keys(
+    "[[auth.jwt]]\nissuer = 'i'\naudience = 'a'\ntenant = '/t'\njwks_url = 'http://example.com/keys'",
+    "5:12: auth.jwt[0].jwks_url: goes unencrypted over a network; write https://; http:// is for 127.0.0.1 and localhost alone"
+)]
+#[case::missing_keys(
+    "[[auth.jwt]]\nissuer = 'i'\naudience = 'a'\ntenant = '/t'\njwks_file = 'no.json'",
+    "5:13: auth.jwt[0].jwks_file: no.json cannot be read: No such file or directory (os error 2); name a file that this process may read; paths are relative to the configuration's directory"
+)]
+#[case::symmetric(
+    "[[auth.jwt]]\nissuer = 'i'\naudience = 'a'\ntenant = '/t'\njwks_url = 'https://i/keys'\nalgorithms = ['HS256']",
+    "6:15: auth.jwt[0].algorithms[0]: \"HS256\" is symmetric: who can check a token can forge one; write RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 or EdDSA"
+)]
+#[case::unsigned(
+    "[[auth.jwt]]\nissuer = 'i'\naudience = 'a'\ntenant = '/t'\njwks_url = 'https://i/keys'\nalgorithms = ['none']",
+    "6:15: auth.jwt[0].algorithms[0]: \"none\" is not an algorithm; write RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 or EdDSA"
+)]
+#[case::no_algorithm(
+    "[[auth.jwt]]\nissuer = 'i'\naudience = 'a'\ntenant = '/t'\njwks_url = 'https://i/keys'\nalgorithms = []",
+    "6:14: auth.jwt[0].algorithms: no token could be signed; write RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 or EdDSA"
+)]
+#[case::no_pointer(
+    "[[auth.jwt]]\nissuer = 'i'\naudience = 'a'\ntenant = '/t'\njwks_url = 'https://i/keys'\nscopes = 'scope'",
+    "6:10: auth.jwt[0].scopes: \"scope\" is not a JSON Pointer; begin with /, such as \"/order/id\"; ~1 stands for / and ~0 for ~"
+)]
+#[case::name_for_pointer(
+    "[[auth.jwt]]\nissuer = 'i'\naudience = 'a'\ntenant = 'acme'\njwks_url = 'https://i/keys'\n",
+    "4:10: auth.jwt[0].tenant: \"acme\" is not a JSON Pointer; write \"/acme\" for a claim, or { value = \"acme\" } for the same name for all"
+)]
+#[case::bad_escape(
+    "[[auth.jwt]]\nissuer = 'i'\naudience = 'a'\ntenant = '/t'\njwks_url = 'https://i/keys'\nproject = '/a~2'",
+    "6:11: auth.jwt[0].project: \"/a~2\" is not a JSON Pointer; begin with /, such as \"/order/id\"; ~1 stands for / and ~0 for ~"
+)]
+#[case::reserved_tenant(
+    "[[auth.jwt]]\nissuer = 'i'\naudience = 'a'\ntenant = { value = '_local' }\njwks_url = 'https://i/keys'\n",
+    "4:20: auth.jwt[0].tenant.value: the tenant is a name that only the gateway itself gives; write another name; those that begin with _ are the gateway's own"
+)]
+#[case::reserved_subject(
+    "[[auth.jwt]]\nissuer = 'i'\naudience = 'a'\ntenant = '/t'\njwks_url = 'https://i/keys'\nsubject = { value = 'scheduler' }\nsubject_type = 'service'",
+    "6:21: auth.jwt[0].subject.value: the subject is a name that only the gateway itself gives; write another name; those that begin with _ are the gateway's own"
+)]
+#[case::leeway(
+    "[[auth.jwt]]\nissuer = 'i'\naudience = 'a'\ntenant = '/t'\njwks_url = 'https://i/keys'\nleeway = '2m'",
+    "6:10: auth.jwt[0].leeway: \"2m\" is out of range; write 0s to 1m"
+)]
+#[case::issuer_twice(
+    "[[auth.jwt]]\nissuer = 'i'\naudience = 'a'\ntenant = '/t'\njwks_url = 'https://i/keys'\n[[auth.jwt]]\nissuer = 'i'\naudience = 'a'\ntenant = '/t'\njwks_url = 'https://i/keys'\n",
+    "7:10: auth.jwt[1].issuer: the issuer is there already; write one entry for it, and its audiences as a list"
+)]
+#[case::unkey_without_key(
+    "[auth.unkey]",
+    "1:1: auth.unkey.root_key: is missing; add it: the root key that may verify keys"
+)]
+#[case::unkey_cache(
+    "[auth.unkey]\nroot_key = 'x'\ncache = '60s'",
+    "3:9: auth.unkey.cache: \"60s\" is out of range; write 0s to 59s"
+)]
+#[case::scheduler_without_secret(
+    "[auth.scheduler]",
+    "1:1: auth.scheduler: has no secret; write secret = \"${SCHEDULER_SECRET}\", or secrets while they rotate"
+)]
+#[case::scheduler_short_secret(
+    "[auth.scheduler]\nsecret = 'short'",
+    "2:10: auth.scheduler.secret: the secret has 5 characters; take 16 or more, at random"
+)]
+fn callers(#[case] text: &str, #[case] want: &str) {
+    assert_eq!(mistakes(text), [want]);
+}
+
+#[rstest]
+#[case::word(
+    "[classes.mine]\nin_flight = 'wiat'",
+    "2:13: classes.mine.in_flight: \"wiat\" is not known here; write \"wait\", \"reject\" or \"accept\""
+)]
+#[case::time(
+    "[classes.mine]\nretention = '24'",
+    "2:13: classes.mine.retention: \"24\" has no unit; write a length of time such as \"30s\", \"1h30m\" or \"7d\""
+)]
+#[case::remember(
+    "[classes.financial]\nremember = '1d'",
+    "2:12: classes.financial.remember: 24h is shorter than the retention of 7d; write the retention or longer"
+)]
+#[case::reconcile(
+    "[classes.mine]\non_unknown = 'reconcile'",
+    "2:14: classes.mine.on_unknown: there is nobody to ask: reconcile_url is missing; write reconcile_url = \"https://…\" beside it, or on_unknown = \"hold\""
+)]
+#[case::reconcile_url(
+    "[classes.mine]\nreconcile_url = 'x'",
+    "2:17: classes.mine.reconcile_url: has no scheme that is known here; begin with https:// or http://"
+)]
+#[case::attempts(
+    "[classes.mine]\nmax_attempts = 0",
+    "2:16: classes.mine.max_attempts: 0 is out of range; write a number from 1 to 1000"
+)]
+#[case::backoff(
+    "[classes.mine]\nbackoff = { first = '2m', max = '1m' }",
+    "2:33: classes.mine.backoff.max: 1m is shorter than the first rest of 2m; write the first rest or longer"
+)]
+#[case::backoff_key(
+    "[classes.mine]\nbackoff = { frist = '2m' }",
+    "2:13: classes.mine.backoff.frist: there is no such key; did you mean first?"
+)]
+#[case::name(
+    "[classes.'my class']\nretention = '1d'",
+    "1:1: classes.\"my class\": is not a name; write 1 to 64 of the characters A-Z a-z 0-9 . _ -"
+)]
+fn classes(#[case] text: &str, #[case] want: &str) {
+    assert_eq!(mistakes(text), [want]);
+}
+
+#[rstest]
+#[case::no_url(
+    "[upstreams.b]\ntimeout = '1s'",
+    "1:1: upstreams.b.url: is missing; add it: http://, https:// or h2c:// with host and port, and no path"
+)]
+#[case::scheme(
+    "[upstreams.b]\nurl = 'ws://127.0.0.1:1'",
+    "2:7: upstreams.b.url: has no scheme that is known here; begin with http://, https://, or h2c:// for HTTP/2 without TLS"
+)]
+#[case::path(
+    "[upstreams.b]\nurl = 'http://127.0.0.1:1/api'",
+    "2:7: upstreams.b.url: has a path, a query or a fragment; write scheme, host and port alone: requests keep their own path"
+)]
+#[case::user(
+    "[upstreams.b]\nurl = 'http://user:password@127.0.0.1:1'",
+    "2:7: upstreams.b.url: holds a user or a password; write the URL without it, and credentials where they have a key"
+)]
+#[case::connections(
+    "[upstreams.b]\nurl = 'http://127.0.0.1:1'\nconnections_max = 0",
+    "3:19: upstreams.b.connections_max: 0 is out of range; write a number from 1 to 1000000"
+)]
+#[case::host(
+    "[upstreams.b]\nurl = 'http://127.0.0.1:1'\nhost = 'a b'",
+    "3:8: upstreams.b.host: \"a b\" is not a host; write \"api.example.com\", with a port if need be"
+)]
+#[case::tls_without_tls(
+    "[upstreams.b]\nurl = 'http://127.0.0.1:1'\ntls = { server_name = 'b' }",
+    "3:7: upstreams.b.tls: the upstream is not spoken to by TLS; write an https:// URL, or leave tls out"
+)]
+#[case::certificate_alone(
+    "[upstreams.b]\nurl = 'https://127.0.0.1:1'\ntls = { cert = 'Cargo.toml' }",
+    "3:7: upstreams.b.tls: a certificate and its key belong together; write cert and key, or neither"
+)]
+fn upstreams(#[case] text: &str, #[case] want: &str) {
+    assert_eq!(mistakes(text), [want]);
+}
+
+#[rstest]
+#[case::zero(
+    "[limits]\nconnections = 0",
+    "2:15: limits.connections: 0 is out of range; write a number from 1 to 1000000"
+)]
+#[case::negative(
+    "[limits]\nstreams = -1",
+    "2:11: limits.streams: -1 is out of range; write a number from 1 to 100000"
+)]
+#[case::fraction(
+    "[limits]\nwaiters = 1.5",
+    "2:11: limits.waiters: is a number; write a whole number"
+)]
+#[case::rate(
+    "[limits]\nrequests_per_tenant = { burst = 1 }",
+    "2:23: limits.requests_per_tenant.per_second: is missing; add it: requests per second, in the long run"
+)]
+#[case::deadline(
+    "[limits]\nstore_deadline = '2h'",
+    "2:18: limits.store_deadline: \"2h\" is out of range; write 1ms to 1m"
+)]
+#[case::room(
+    "[limits]\nbuffered_bytes = '64KiB'",
+    "2:18: limits.buffered_bytes: a body within body_limit is larger than limits.buffered_bytes; lower the one, or raise the other"
+)]
+#[case::keys(
+    "[telemetry]\nkeys = 'plain'",
+    "2:8: telemetry.keys: \"plain\" is not known here; write \"hashed\" or \"clear\""
+)]
+#[case::sample(
+    "[telemetry]\notlp = { endpoint = 'http://127.0.0.1:1', sample = 1.5 }",
+    "2:52: telemetry.otlp.sample: 1.5 is out of range; write a number from 0 to 1"
+)]
+#[case::cors_for_all(
+    "[cors]\norigins = ['*']\ncredentials = true",
+    "3:15: cors.credentials: every site could act with its visitors' cookies, and no browser lets it; name the sites in origins, or write credentials = false"
+)]
+fn limits_telemetry_and_cors(#[case] text: &str, #[case] want: &str) {
+    assert_eq!(mistakes(text), [want]);
+}
+
+#[rstest]
+#[case::unknown_key(
+    "polcy = 'ACCEPTED'",
+    "7:1: routes[0].polcy: there is no such key; did you mean policy?"
+)]
+#[case::unknown_policy(
+    "policy = 'REQUIRED'",
+    "7:10: routes[0].policy: \"REQUIRED\" is not known here; write \"REQUIRED_A\", \"REQUIRED_B\", \"ACCEPTED\", \"HANDLER_INTERNAL_C\" or \"PROHIBITED\""
+)]
+#[case::webhooks_come_later(
+    "policy = 'REQUIRED_B'",
+    "7:10: routes[0].policy: REQUIRED_B is for webhooks, whose providers this build does not know yet; write \"REQUIRED_A\", or derived_key with the provider's id where it stands in the request"
+)]
+#[case::unknown_class(
+    "class = 'finance'",
+    "7:9: routes[0].class: there is no [classes.finance]; did you mean \"financial\"?"
+)]
+#[case::method_in_small_letters(
+    "method = 'post'",
+    "7:10: routes[0].method: \"post\" is not a method here; write GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS"
+)]
+#[case::method_twice(
+    "method = ['POST', 'POST']",
+    "7:10: routes[0].method: \"POST\" is there twice; write it once"
+)]
+#[case::no_method(
+    "method = []",
+    "7:10: routes[0].method: is empty; write the methods, or leave the key out for all"
+)]
+#[case::unknown_scope(
+    "scope = 'global'",
+    "7:9: routes[0].scope: \"global\" is not known here; write \"project\", \"tenant\" or \"platform\""
+)]
+#[case::unknown_auth(
+    "auth = ['apikeys']",
+    "7:9: routes[0].auth[0]: \"apikeys\" is not known here; write \"api_keys\", \"jwt\", \"unkey\" or \"scheduler\""
+)]
+#[case::auth_of_nobody(
+    "auth = []",
+    "7:8: routes[0].auth: nobody could call; write \"none\" for everybody, or leave the key out for all known callers"
+)]
+#[case::auth_word(
+    "auth = 'anyone'",
+    "7:8: routes[0].auth: \"anyone\" is not known here; write \"none\", or a list of which each is \"api_keys\", \"jwt\", \"unkey\" or \"scheduler\""
+)]
+#[case::scopes_of_nobody(
+    "auth = 'none'\nscopes = ['x']",
+    "8:10: routes[0].scopes: nobody is known here; leave it out, or auth = \"none\""
+)]
+#[case::subject(
+    "subjects = ['billing']",
+    "7:13: routes[0].subjects[0]: \"billing\" is no subject; write \"user:*\" or \"service:billing\"; the kinds are user, service, tenant_member and client"
+)]
+#[case::blank_scope(
+    "scopes = ['a b']",
+    "7:11: routes[0].scopes[0]: \"a b\" is not one scope; write one word for each scope"
+)]
+#[case::key_format(
+    "key_format = 'uuid4'",
+    "7:14: routes[0].key_format: \"uuid4\" is not known here; write \"any\", \"uuid\" or \"ulid\""
+)]
+#[case::derived_of_nothing(
+    "derived_key = { from = ['caller', 'endpoint'], window = '1m' }",
+    "7:24: routes[0].derived_key.from: holds no part of the request, so all requests of a caller would be one; add what tells one order from the next, such as \"/order/id\""
+)]
+#[case::derived_without_window(
+    "derived_key = { from = ['/id'] }",
+    "7:15: routes[0].derived_key.window: is missing; add it: for how long the same parts mean the same operation"
+)]
+#[case::derived_of_unknown(
+    "derived_key = { from = ['id'], window = '1m' }",
+    "7:25: routes[0].derived_key.from[0]: \"id\" is no part of a request; write \"caller\", \"endpoint\", \"/order/id\", \"header:X-Order\", \"query:order\" or \"body\""
+)]
+#[case::derived_twice(
+    "derived_key = { from = ['/id', '/id'], window = '1m' }",
+    "7:32: routes[0].derived_key.from[1]: is there already; write it once"
+)]
+#[case::derived_where_no_key_is(
+    "policy = 'PROHIBITED'\nderived_key = { from = ['/id'], window = '1m' }",
+    "8:15: routes[0].derived_key: the policy of this route looks at no key; write policy = \"ACCEPTED\" or \"REQUIRED_A\", or leave derived_key out"
+)]
+#[case::key_space(
+    "key_space = 'global'",
+    "7:13: routes[0].key_space: \"global\" is not known here; write \"endpoint\", \"project\" or \"tenant\""
+)]
+#[case::ignored_header(
+    "fingerprint = { ignore = ['header:X-A'] }",
+    "7:27: routes[0].fingerprint.ignore[0]: headers are compared only where they are included; leave it out"
+)]
+#[case::ignored_and_included(
+    "fingerprint = { ignore = ['/a'], include = ['/a'] }",
+    "7:44: routes[0].fingerprint.include: /a is ignored and included; write it in one of the two lists"
+)]
+#[case::no_part(
+    "fingerprint = { ignore = ['a'] }",
+    "7:27: routes[0].fingerprint.ignore[0]: \"a\" is no part of a request; write \"/order/id\", \"query:trace\" or \"header:X-Currency\""
+)]
+#[case::status(
+    "keep_statuses = [99]",
+    "7:18: routes[0].keep_statuses[0]: 99 is out of range; write a number from 200 to 599"
+)]
+#[case::status_of_letters(
+    "keep_statuses = ['4xx']",
+    "7:18: routes[0].keep_statuses[0]: is a text; write a whole number"
+)]
+#[case::kept_and_released(
+    "keep_statuses = [404]\nrelease_statuses = [404]",
+    "8:20: routes[0].release_statuses: 404 is kept and released; write it in one of the two lists"
+)]
+#[case::duplicate_create(
+    "duplicate_create = '201'",
+    "7:20: routes[0].duplicate_create: \"201\" is not known here; write \"same\" or \"200\""
+)]
+#[case::timeout_beyond_the_lease(
+    "timeout = '90s'",
+    "7:11: routes[0].timeout: 1m30s is longer than the lease of class interactive, 1m, so a running request would be taken for lost; write 1m or less, or lease = \"1m30s\" in [classes.interactive]"
+)]
+#[case::no_timeout(
+    "timeout = '0s'",
+    "7:11: routes[0].timeout: \"0s\" is out of range; write 1ms or longer"
+)]
+#[case::cors_with_cookies_for_all(
+    "cors = { origins = ['*'], credentials = true }",
+    "7:41: routes[0].cors.credentials: every site could act with its visitors' cookies, and no browser lets it; name the sites in origins, or write credentials = false"
+)]
+#[case::cors_for_nobody(
+    "cors = { origins = [] }",
+    "7:20: routes[0].cors.origins: no site could call; write the sites, or leave cors out"
+)]
+#[case::cors_with_a_path(
+    "cors = { origins = ['https://a.example/'] }",
+    "7:21: routes[0].cors.origins[0]: \"https://a.example/\" is not an origin; write scheme and host as browsers do, in small letters and without a slash at the end: \"https://app.example.com\""
+)]
+#[case::framing(
+    "request_headers = { set = { Content-Length = '1' } }",
+    "7:46: routes[0].request_headers.set.Content-Length: content-length belongs to the connection, not to the message; leave it to the gateway"
+)]
+#[case::hop_by_hop(
+    "response_headers = { remove = ['Connection'] }",
+    "7:32: routes[0].response_headers.remove[0]: connection belongs to the connection, not to the message; leave it to the gateway"
+)]
+#[case::ours(
+    "request_headers = { remove = ['Idempotency-Key'] }",
+    "7:31: routes[0].request_headers.remove[0]: idempotency-key is the gateway's own word; leave it to the gateway"
+)]
+#[case::ours_to_upstreams(
+    "request_headers = { set = { X-Tenant-Id = 'x' } }",
+    "7:43: routes[0].request_headers.set.X-Tenant-Id: x-tenant-id is the gateway's own word; leave it to the gateway"
+)]
+#[case::host(
+    "request_headers = { set = { Host = 'x' } }",
+    "7:36: routes[0].request_headers.set.Host: host is the upstream's matter; write host in the upstream instead"
+)]
+#[case::header_name(
+    "request_headers = { remove = ['a b'] }",
+    "7:31: routes[0].request_headers.remove[0]: \"a b\" is not the name of a header; write a name such as \"X-Request-Id\""
+)]
+#[case::header_value(
+    "response_headers = { set = { X-A = \"a\\nb\" } }",
+    "7:36: routes[0].response_headers.set.X-A: holds characters that no header can; write visible characters and blanks alone"
+)]
+#[case::header_in_two_spellings(
+    "request_headers = { set = { X-A = '1', x-a = '2' } }",
+    "7:46: routes[0].request_headers.set.x-a: is set already, in other letters; write it once"
+)]
+fn keys_of_routes(#[case] line: &str, #[case] want: &str) {
+    assert_eq!(mistakes(&format!("{ROUTE}{line}")), [want]);
+}
+
+#[rstest]
+#[case::endpoint_without_a_handler(
+    "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'payments'\npath = '/a'\nupstream = 'a'\n",
+    "4:12: routes[0].endpoint: \"payments\" is not service.handler; write \"payments.create\", for example, of the characters A-Z a-z 0-9 _ -"
+)]
+#[case::endpoint_with_a_colon(
+    "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b:c'\npath = '/a'\nupstream = 'a'\n",
+    "4:12: routes[0].endpoint: \"a.b:c\" is not service.handler; write \"payments.create\", for example, of the characters A-Z a-z 0-9 _ -"
+)]
+#[case::no_upstream(
+    "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\npath = '/a'\n",
+    "3:1: routes[0].upstream: is missing; add it: which upstream its requests go to"
+)]
+#[case::unknown_upstream(
+    "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\npath = '/a'\nupstream = 'aa'\n",
+    "6:12: routes[0].upstream: there is no [upstreams.aa]; did you mean \"a\"?"
+)]
+#[case::path_without_a_slash(
+    "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\npath = 'a'\nupstream = 'a'\n",
+    "5:8: routes[0].path: \"a\" does not begin with /; write \"/api/v1/payments/{id}\", for example; {*rest} stands at the end alone"
+)]
+#[case::path_with_half_a_segment(
+    "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\npath = '/a{b}'\nupstream = 'a'\n",
+    "5:8: routes[0].path: \"/a{b}\" has a name that is not a whole segment; write \"/api/v1/payments/{id}\", for example; {*rest} stands at the end alone"
+)]
+#[case::path_beyond_the_remainder(
+    "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\npath = '/{*a}/b'\nupstream = 'a'\n",
+    "5:8: routes[0].path: \"/{*a}/b\" goes on behind the remainder; write \"/api/v1/payments/{id}\", for example; {*rest} stands at the end alone"
+)]
+#[case::path_with_a_name_twice(
+    "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\npath = '/{a}/{a}'\nupstream = 'a'\n",
+    "5:8: routes[0].path: \"/{a}/{a}\" has the same name twice; write \"/api/v1/payments/{id}\", for example; {*rest} stands at the end alone"
+)]
+#[case::path_with_dots(
+    "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\npath = '/a/../b'\nupstream = 'a'\n",
+    "5:8: routes[0].path: \"/a/../b\" points elsewhere; write \"/api/v1/payments/{id}\", for example; {*rest} stands at the end alone"
+)]
+#[case::path_with_a_query(
+    "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\npath = '/a?b'\nupstream = 'a'\n",
+    "5:8: routes[0].path: \"/a?b\" has a character that does not stand plainly in a path; write \"/api/v1/payments/{id}\", for example; {*rest} stands at the end alone"
+)]
+#[case::endpoint_twice(
+    "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\npath = '/a'\nupstream = 'a'\n[[routes]]\nendpoint = 'a.b'\npath = '/b'\nupstream = 'a'",
+    "8:12: routes[1].endpoint: \"a.b\" is the name of routes[0] already; give each route a name of its own; one route can have several methods"
+)]
+#[case::same_method_and_path(
+    "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\npath = '/a'\nupstream = 'a'\n[[routes]]\nendpoint = 'a.c'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'",
+    "10:8: routes[1].path: routes[0] serves POST /a already; leave one of the two out, or give them different methods or paths"
+)]
+#[case::conflicting_patterns(
+    "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\npath = '/{a}'\nupstream = 'a'\n[[routes]]\nendpoint = 'a.c'\npath = '/{b}'\nupstream = 'a'",
+    "9:8: routes[1].path: cannot be told apart from /{a} of routes[0], which serves GET too; leave one of the two out, or give them different methods or paths"
+)]
+#[case::lease_below_timeout(
+    "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\npath = '/a'\nupstream = 'a'\n[classes.interactive]\nlease = '10s'",
+    "8:9: classes.interactive.lease: 10s is shorter than the 30s that the upstream of routes[0] may take, so a running request would be taken for lost; write 30s or longer"
+)]
+#[case::timeout_above_lease(
+    "[upstreams.a]\nurl = 'http://127.0.0.1:1'\ntimeout = '2m'\n[[routes]]\nendpoint = 'a.b'\npath = '/a'\nupstream = 'a'\n",
+    "3:11: upstreams.a.timeout: 2m is longer than the lease of class interactive, 1m, so a running request would be taken for lost; write 1m or less, or lease = \"2m\" in [classes.interactive]"
+)]
+fn routes(#[case] text: &str, #[case] want: &str) {
+    assert_eq!(mistakes(text), [want]);
+}
+
+#[rstest]
+#[case::broken_value("[server]\nlisten =\ndrain = '1x'\n", &[
+    "2:9: this is not TOML: string values must be quoted, expected literal string; see https://toml.io",
+    "3:9: server.drain: \"1x\" has a unit that is none; write a length of time such as \"30s\", \"1h30m\" or \"7d\"",
+])]
+#[case::nothing_is_missing_in_what_was_lost("[[routes]]\npath = '/a'\nendpoint = a.b'\n[server]\nlistn = ''\n", &[
+    "3:12: this is not TOML: missing opening quote, expected `'`; see https://toml.io",
+    "5:1: server.listn: there is no such key; did you mean listen?",
+])]
+#[case::key_twice("[server]\nlisten = '127.0.0.1:1'\nlisten = '127.0.0.1:2'\n", &[
+    "3:1: this is not TOML: duplicate key; see https://toml.io",
+])]
+fn text_that_is_not_toml(#[case] text: &str, #[case] want: &[&str]) {
+    assert_eq!(mistakes(text), want);
+}
+
+#[test]
+fn columns_count_characters() {
+    let text = "[server]\nadmin_tokens = [{ name = 'zoë', role = 'x', token = 't' }]";
+    assert_eq!(
+        mistakes(text),
+        [
+            "2:26: server.admin_tokens[0].name: is not a name; write 1 to 64 of the characters A-Z a-z 0-9 . _ -",
+            "2:40: server.admin_tokens[0].role: \"x\" is not known here; write \"read\", \"operate\" or \"admin\"",
+        ]
+    );
+}
+
+/// A file with a mistake in nearly every line: none of them hides another.
+#[test]
+fn every_mistake_is_told_at_once() {
+    let environment = environment(&[
+        ("ONCEWARD__SERVER__X", "1"),
+        ("ONCEWARD__ROUTES__9__CLASS", "x"),
+    ]);
+    assert_eq!(
+        report(include_str!("wrong.toml"), &environment),
+        include_str!("wrong.txt")
+    );
+}
+
+#[test]
+fn what_a_variable_holds_is_never_told() {
+    let text = "[server]\nlisten = '${S}'\ndrain = '${S}'\nadmin_tokens = [{ name = '${S}', role = '${S}', token = '${S}' }]\n\
+                trusted_proxies = ['${S}']\npublic_url = '${S}'\n[store]\nurl = '${S}'\n[secrets]\nkey = '${S}'\n\
+                [[auth.jwt]]\nissuer = '${S}'\naudience = '${S}'\njwks_url = '${S}'\ntenant = '${S}'\nalgorithms = ['${S}']\n\
+                [upstreams.a]\nurl = '${S}'\nhost = '${S}'\n\
+                [[routes]]\nendpoint = '${S}'\npath = '${S}'\nupstream = '${S}'\nclass = '${S}'\nmethod = '${S}'\npolicy = '${S}'\n\
+                cors = { origins = ['${S}'], headers = ['${S}'] }\nderived_key = { from = ['${S}'], window = '${S}' }\n";
+    let environment = environment(&[
+        ("S", "hush hush"),
+        ("ONCEWARD__LIMITS__STORE_DEADLINE", "hush hush"),
+        ("ONCEWARD__TELEMETRY__KEYS", "hush hush"),
+    ]);
+    let report = report(text, &environment);
+    assert!(!report.contains("hush"), "{report}");
+    assert!(report.lines().count() > 20, "{report}");
+}

@@ -1,0 +1,541 @@
+//! Running an operation that is ours: forward, as often as the class lets us
+//! within one claim, then record, then tell the caller, if there still is one.
+//!
+//! It is detached from whoever asked: a client that goes cancels neither the
+//! call nor its record.
+
+use std::any::Any;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::response::Parts;
+use http::{Request, Response, StatusCode, header};
+use http_body::Frame;
+use http_body_util::BodyExt;
+use http_body_util::channel::{Channel, Sender};
+use onceward_core::class::{Class, InFlight, OnExhausted, OnStoreFailure};
+use onceward_core::classify::{Hint, Meaning, is_worth_repeating};
+use onceward_core::clock::Timestamp;
+use onceward_core::engine::{Engine, Lead, Recorded};
+use onceward_core::identity::{Digest, OperationId};
+use onceward_core::record::{Answer, Settlement, State};
+use onceward_core::store::StoreError;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::answer;
+use crate::body::{self, Body, BoxError};
+use crate::capture::{Captured, capture};
+use crate::duplicate::{preferred_wait, responds_async, status_path};
+use crate::fields;
+use crate::problem::{Code, Problem};
+use crate::rules::Rules;
+use crate::run::{Call, Ended, Granted, Outcome, Protection, Unanswered, unavailable};
+use crate::status::Word;
+
+/// How many frames of an answer that streams may wait for a slow client.
+const STREAM_FRAMES_MAX: usize = 16;
+
+/// Runs an operation that is ours, detached from the caller, who waits for the
+/// answer unless the class lets it ask later.
+pub(crate) async fn lead_on<F, Fut>(
+    protection: &Arc<Protection>,
+    lead: Lead,
+    call: Call,
+    granted: Granted,
+    forward: F,
+) -> Ended
+where
+    F: FnMut(Request<Bytes>, Option<Granted>) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
+{
+    let (id, digest) = (lead.id(), lead.digest());
+    let later = asks_later(&call).map(|patience| (patience, status_path(&call, id)));
+    let (tell, told) = oneshot::channel();
+    let work = Work {
+        engine: protection.engine.clone(),
+        class: call.class,
+        rules: call.rules,
+        granted,
+        _held: call.held,
+    };
+    let running = work.run(lead, call.request, forward, tell);
+    protection.engine.tasks().spawn(Box::pin(running));
+    let told = async {
+        told.await.unwrap_or_else(|_| {
+            // The work panicked; its lead counts as lost.
+            Ended::problem(Outcome::Lost, Some(id), lost(id))
+        })
+    };
+    match later {
+        None => told.await,
+        Some((patience, path)) => match timeout(patience, told).await {
+            Ok(ended) => ended,
+            Err(_) => accepted(&protection.engine, &digest, id, &path).await,
+        },
+    }
+}
+
+/// How long a first caller waits before it is told to ask later, if it said
+/// that it would and the class lets it.
+fn asks_later(call: &Call) -> Option<Duration> {
+    let headers = call.request.headers();
+    let later = call.class.in_flight == InFlight::Accept && responds_async(headers);
+    later.then(|| preferred_wait(headers).unwrap_or_default())
+}
+
+async fn accepted(engine: &Engine, digest: &Digest, id: OperationId, path: &str) -> Ended {
+    match engine.look(digest).await {
+        Ok(Some(record)) => {
+            Ended::answered(Outcome::Accepted, id, answer::accepted(&record, path))
+        }
+        // Released in the meantime: there is nothing to ask for later.
+        Ok(None) => Ended::refused(answer::in_progress(id, Word::Released)),
+        Err(error) => Ended::refused(unavailable(&error)),
+    }
+}
+
+/// One claim and all that is done under it.
+struct Work {
+    engine: Arc<Engine>,
+    class: Arc<Class>,
+    rules: Arc<Rules>,
+    granted: Granted,
+    _held: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// What one attempt came to.
+enum Tried {
+    /// A whole answer.
+    Answered(Answered),
+    /// An answer that is too large to keep, or a stream.
+    Streaming(Answered, Body),
+    /// No byte was sent.
+    NotSent(BoxError),
+    /// Sent, and no whole answer came.
+    Lost(BoxError),
+}
+
+/// An upstream's answer, as far as it was read.
+struct Answered {
+    meaning: Meaning,
+    hint: Option<Hint>,
+    parts: Parts,
+    body: Bytes,
+    trailers: http::HeaderMap,
+}
+
+impl Tried {
+    /// Whether the same again may end better, and cannot do harm: what may have
+    /// run is never repeated.
+    fn is_worth_repeating(&self) -> bool {
+        match self {
+            Self::NotSent(_) => true,
+            Self::Lost(_) => false,
+            Self::Answered(answered) | Self::Streaming(answered, _) => {
+                answered.meaning == Meaning::Release
+                    && is_worth_repeating(answered.parts.status.as_u16(), answered.hint)
+            }
+        }
+    }
+
+    fn status(&self) -> Option<u16> {
+        match self {
+            Self::NotSent(_) | Self::Lost(_) => None,
+            Self::Answered(answered) | Self::Streaming(answered, _) => {
+                Some(answered.parts.status.as_u16())
+            }
+        }
+    }
+}
+
+/// What follows an attempt.
+enum Next {
+    /// It is the outcome.
+    Settle,
+    /// Another one, after a rest.
+    Again(Duration),
+    /// Nothing: an operator has to look.
+    Pause,
+}
+
+impl Work {
+    /// Forwards until there is an outcome, records it, tells the caller.
+    async fn run<F, Fut>(
+        self,
+        lead: Lead,
+        request: Request<Bytes>,
+        mut forward: F,
+        tell: oneshot::Sender<Ended>,
+    ) where
+        F: FnMut(Request<Bytes>, Option<Granted>) -> Fut,
+        Fut: Future<Output = Result<Response<Body>, Unanswered>>,
+    {
+        let mut attempts = 1;
+        // Only who may need it again keeps a copy.
+        while attempts < self.class.max_attempts {
+            let tried = self.attempt(&lead, request.clone(), &mut forward).await;
+            match self.next(attempts, &tried) {
+                Next::Again(rest) => {
+                    tracing::info!(operation_id = %lead.id(), attempts, ?rest, "to be tried again");
+                    lead.holding(tokio::time::sleep(rest)).await;
+                    attempts += 1;
+                }
+                Next::Settle | Next::Pause => return self.settle(lead, tried, tell).await,
+            }
+        }
+        let tried = self.attempt(&lead, request, &mut forward).await;
+        match self.next(attempts, &tried) {
+            Next::Pause => {
+                let _ = tell.send(pause(lead, tried.status()).await);
+            }
+            Next::Settle | Next::Again(_) => self.settle(lead, tried, tell).await,
+        }
+    }
+
+    fn next(&self, attempts: u32, tried: &Tried) -> Next {
+        let several = self.class.max_attempts > 1;
+        if !several || !tried.is_worth_repeating() {
+            return Next::Settle;
+        }
+        match self.class.on_exhausted {
+            _ if attempts < self.class.max_attempts => {
+                Next::Again(self.class.backoff.after(attempts, self.engine.chance()))
+            }
+            OnExhausted::Pause => Next::Pause,
+            OnExhausted::Kill => Next::Settle,
+        }
+    }
+
+    /// One attempt: forwards and reads the answer, within the lease.
+    async fn attempt<F, Fut>(&self, lead: &Lead, request: Request<Bytes>, forward: &mut F) -> Tried
+    where
+        F: FnMut(Request<Bytes>, Option<Granted>) -> Fut,
+        Fut: Future<Output = Result<Response<Body>, Unanswered>>,
+    {
+        let limit = self.rules.upstream_timeout;
+        let forwarded = forward(request, Some(self.granted.clone()));
+        match lead.holding(timeout(limit, forwarded)).await {
+            Ok(Ok(response)) => self.read(lead, response).await,
+            Ok(Err(Unanswered::NotSent(error))) => Tried::NotSent(error),
+            Ok(Err(Unanswered::Lost(error))) => Tried::Lost(error),
+            Err(_) => Tried::Lost(Box::new(TooSlow(limit))),
+        }
+    }
+
+    async fn read(&self, lead: &Lead, response: Response<Body>) -> Tried {
+        let (mut parts, body) = response.into_parts();
+        let hint = parts.headers.get(fields::IDEMPOTENCY_OUTCOME);
+        let hint = hint.and_then(|value| Hint::parse(value.as_bytes()));
+        let meaning = self.rules.classify(parts.status.as_u16(), hint);
+        answer::clean(&mut parts);
+        let limit = self.rules.upstream_timeout;
+        let reading = timeout(limit, capture(&parts.headers, body, self.rules.reply_limit));
+        let captured = lead.holding(reading).await;
+        let answered = |parts, body, trailers| Answered {
+            meaning,
+            hint,
+            parts,
+            body,
+            trailers,
+        };
+        match captured {
+            Ok(Captured::Whole(body, mut trailers)) => {
+                answer::clean_trailers(&mut trailers);
+                // Framing is made anew from the whole body.
+                parts.headers.remove(header::CONTENT_LENGTH);
+                Tried::Answered(answered(parts, body, trailers))
+            }
+            Ok(Captured::TooLarge(read, rest)) => {
+                Tried::Streaming(answered(parts, read, http::HeaderMap::new()), rest)
+            }
+            Ok(Captured::Broken(error)) => Tried::Lost(error),
+            Err(_) => Tried::Lost(Box::new(TooSlow(limit))),
+        }
+    }
+
+    /// Records what an attempt came to and tells the caller.
+    async fn settle(&self, lead: Lead, tried: Tried, tell: oneshot::Sender<Ended>) {
+        fail::fail_point!("before-record", |_| std::process::abort());
+        let ended = match tried {
+            Tried::Answered(answered) => record_whole(&self.engine, lead, answered).await,
+            Tried::Streaming(answered, rest) => {
+                let idle = self.rules.upstream_timeout;
+                return stream(lead, answered, rest, idle, tell).await;
+            }
+            Tried::NotSent(error) => not_sent(lead, &error).await,
+            Tried::Lost(error) => lose(lead, &error).await,
+        };
+        fail::fail_point!("before-answer", |_| std::process::abort());
+        // A caller that has gone needs no answer.
+        let _ = tell.send(ended);
+    }
+}
+
+/// The upstream did not answer in time.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer within {0:?}")]
+struct TooSlow(Duration);
+
+/// The attempts are used up: nobody runs it again before an operator says so.
+async fn pause(lead: Lead, status: Option<u16>) -> Ended {
+    let id = lead.id();
+    tracing::warn!(operation_id = %id, status, "the attempts are used up; paused");
+    lead.pause().await;
+    let problem = answer::paused(id);
+    let problem = match status {
+        Some(status) => problem.originally(status),
+        None => problem,
+    };
+    Ended::problem(Outcome::Paused, Some(id), problem)
+}
+
+async fn not_sent(lead: Lead, error: &BoxError) -> Ended {
+    let id = lead.id();
+    tracing::warn!(operation_id = %id, error = causes(error), "the upstream could not be reached");
+    lead.release(None).await;
+    let problem = Problem::new(
+        Code::UpstreamUnreachable,
+        "The upstream could not be reached. Nothing was sent, so nothing was done; the key is free.",
+    );
+    let problem = problem.about(id).standing(Word::Released).retry_after(1);
+    Ended::problem(Outcome::NotSent, Some(id), problem)
+}
+
+async fn lose(lead: Lead, error: &BoxError) -> Ended {
+    let id = lead.id();
+    tracing::warn!(operation_id = %id, error = causes(error), "the outcome is unknown");
+    lead.lose().await;
+    Ended::problem(Outcome::Lost, Some(id), lost(id))
+}
+
+/// An error with all that led to it, for the log.
+fn causes(error: &BoxError) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+/// What the first caller is told of an operation that may have run.
+fn lost(id: OperationId) -> Problem {
+    answer::unknown(id).with_status(StatusCode::GATEWAY_TIMEOUT)
+}
+
+async fn record_whole(engine: &Engine, lead: Lead, answered: Answered) -> Ended {
+    let Answered {
+        meaning,
+        parts,
+        body,
+        trailers,
+        ..
+    } = answered;
+    let (id, digest) = (lead.id(), lead.digest());
+    let reply = Arc::new(answer::reply_of(&parts, &body, &trailers));
+    let state = State::of_status(reply.status);
+    let recorded = match meaning {
+        Meaning::Keep => {
+            let answer = Answer::Kept(reply.clone());
+            lead.finish(settlement(state, answer), Some(reply)).await
+        }
+        Meaning::Release => lead.release(Some(reply)).await,
+        Meaning::Unknown => lead.lose().await,
+    };
+    fail::fail_point!("after-record", |_| std::process::abort());
+    let (outcome, word) = match (recorded, meaning) {
+        (Recorded::NotYet, _) => (Outcome::NotRecorded, Word::Unknown),
+        // Somebody has decided since; this caller still gets what really happened.
+        (Recorded::Stale, _) => (Outcome::NotRecorded, Word::Unknown),
+        (Recorded::Durably, Meaning::Keep) => (Outcome::Ran(state), word_of(state)),
+        (Recorded::Durably, Meaning::Release) => (Outcome::Released, Word::Released),
+        (Recorded::Durably, Meaning::Unknown) => (Outcome::Lost, Word::Unknown),
+    };
+    let expires = match outcome {
+        Outcome::Ran(_) => expiry(engine, &digest).await,
+        _ => None,
+    };
+    let body = body::with_trailers(body, trailers);
+    Ended::answered(outcome, id, answer::first(parts, body, word, id, expires))
+}
+
+/// When a reply that was just kept expires, by the store's own clock, so that
+/// the first caller is told the same as all later ones.
+async fn expiry(engine: &Engine, digest: &Digest) -> Option<Timestamp> {
+    match engine.look(digest).await {
+        Ok(record) => record?.expires_at(),
+        // The reply is recorded; only the header is left out.
+        Err(_) => None,
+    }
+}
+
+fn settlement(state: State, answer: Answer) -> Settlement {
+    match state {
+        State::Failed => Settlement::Failed(answer),
+        _ => Settlement::Completed(answer),
+    }
+}
+
+fn word_of(state: State) -> Word {
+    match state {
+        State::Failed => Word::Failed,
+        _ => Word::Completed,
+    }
+}
+
+/// Streams an answer that is not kept to the first caller, and records how it
+/// ended. The mark is durable before the first byte is answered, so that no
+/// crash on the way can lead to a second run.
+async fn stream(
+    lead: Lead,
+    answered: Answered,
+    rest: Body,
+    idle: Duration,
+    tell: oneshot::Sender<Ended>,
+) {
+    let Answered {
+        meaning,
+        parts,
+        body: read,
+        ..
+    } = answered;
+    let id = lead.id();
+    let status = parts.status.as_u16();
+    let state = State::of_status(status);
+    let (outcome, word) = match meaning {
+        Meaning::Keep => {
+            let mark = settlement(state, Answer::NotKept { status });
+            match lead.mark_not_kept(mark).await {
+                Recorded::Durably => (Outcome::RanNotKept, word_of(state)),
+                Recorded::Stale | Recorded::NotYet => (Outcome::NotRecorded, Word::Unknown),
+            }
+        }
+        Meaning::Release => (Outcome::Released, Word::Released),
+        Meaning::Unknown => (Outcome::Lost, Word::Unknown),
+    };
+    let (sender, channel) = Channel::<Bytes, BoxError>::new(STREAM_FRAMES_MAX);
+    let response = answer::first(parts, body::boxed(channel), word, id, None);
+    let _ = tell.send(Ended::answered(outcome, id, response));
+    let mut client = Client {
+        sender: Some(sender),
+        patience: idle,
+    };
+    let recorded = match lead.holding(pump(&mut client, read, rest, idle)).await {
+        Ok(()) => match (meaning, outcome) {
+            (Meaning::Keep, Outcome::RanNotKept) => return lead.landed(),
+            (Meaning::Keep, _) => {
+                let answer = Answer::NotKept { status };
+                lead.finish(settlement(state, answer), None).await
+            }
+            (Meaning::Release, _) => lead.release(None).await,
+            (Meaning::Unknown, _) => lead.lose().await,
+        },
+        Err(error) => {
+            tracing::warn!(operation_id = %id, error = %error, "an answer broke off");
+            let recorded = lead.lose().await;
+            client.abort(error);
+            recorded
+        }
+    };
+    tracing::debug!(operation_id = %id, ?recorded, "an answer that is not kept has ended");
+}
+
+/// Carries a body over to the client; when the client has gone, reads on to
+/// learn whether the answer was whole.
+async fn pump(
+    client: &mut Client,
+    read: Bytes,
+    mut rest: Body,
+    idle: Duration,
+) -> Result<(), BoxError> {
+    client.give(Frame::data(read)).await;
+    loop {
+        let frame = timeout(idle, rest.frame()).await;
+        match frame.map_err(|_| TooSlow(idle))? {
+            Some(frame) => client.give(frame?).await,
+            None => return Ok(()),
+        }
+    }
+}
+
+/// The reader of an answer that streams, as long as it reads.
+struct Client {
+    sender: Option<Sender<Bytes, BoxError>>,
+    patience: Duration,
+}
+
+/// The client did not read.
+#[derive(Debug, thiserror::Error)]
+#[error("the client read nothing for {0:?}")]
+struct NotReading(Duration);
+
+impl Client {
+    /// Gives a piece to the client. One that does not read is cut off, so that
+    /// it holds neither the operation nor the upstream's connection.
+    async fn give(&mut self, frame: Frame<Bytes>) {
+        let Some(sender) = &mut self.sender else {
+            return;
+        };
+        match timeout(self.patience, sender.send(frame)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => self.sender = None,
+            Err(_) => self.abort(Box::new(NotReading(self.patience))),
+        }
+    }
+
+    /// Breaks the answer off, so that nobody takes it for whole.
+    fn abort(&mut self, error: BoxError) {
+        if let Some(sender) = self.sender.take() {
+            sender.abort(error);
+        }
+    }
+}
+
+/// The store is away: refuse, or pass the request on and say so.
+pub(crate) async fn without_store<Fut>(
+    class: &Class,
+    rules: &Rules,
+    error: &StoreError,
+    forward: impl FnOnce() -> Fut,
+) -> Ended
+where
+    Fut: Future<Output = Result<Response<Body>, Unanswered>>,
+{
+    // A damaged record is a record: its operation may have run.
+    let away = matches!(error, StoreError::Unavailable(_));
+    if class.on_store_failure == OnStoreFailure::Reject || !away {
+        return Ended::refused(unavailable(error));
+    }
+    tracing::warn!(%error, "the store is away; a request goes unprotected");
+    let limit = rules.upstream_timeout;
+    let answer = timeout(limit, forward()).await;
+    let answer = answer.unwrap_or_else(|_| Err(Unanswered::Lost(Box::new(TooSlow(limit)))));
+    let answer = match answer {
+        Ok(response) => {
+            let (mut parts, body) = response.into_parts();
+            answer::clean(&mut parts);
+            let word = Word::Bypassed.to_header();
+            parts.headers.insert(fields::IDEMPOTENCY_STATUS, word);
+            Ok(Response::from_parts(parts, body))
+        }
+        Err(Unanswered::NotSent(_)) => Err(Problem::new(
+            Code::UpstreamUnreachable,
+            "The upstream could not be reached.",
+        )),
+        Err(Unanswered::Lost(_)) => Err(Problem::new(
+            Code::OutcomeUnknown,
+            "The request was sent unprotected and no answer came: it may have run.",
+        )
+        .with_status(StatusCode::GATEWAY_TIMEOUT)),
+    };
+    Ended {
+        outcome: Outcome::Bypassed,
+        id: None,
+        answer: answer.map_err(|problem| problem.standing(Word::Bypassed)),
+    }
+}

@@ -1,0 +1,115 @@
+//! What a request gets that is not the first under its key: a wait, a place to
+//! ask later, or the word that the key belongs to something else.
+
+use std::time::Duration;
+
+use http::{HeaderMap, StatusCode};
+use onceward_core::class::{InFlight, OnMismatch};
+use onceward_core::engine::{Awaited, Follow, Recorded};
+use onceward_core::identity::{Digest, OperationId};
+use onceward_core::record::Record;
+use onceward_core::store::StoreError;
+
+use crate::answer;
+use crate::fields;
+use crate::problem::{Code, Problem};
+use crate::rules::KeySource;
+use crate::run::{Call, Ended, Outcome, Protection, unavailable};
+use crate::status::Word;
+
+/// What a duplicate gets while the first still runs.
+pub(crate) async fn wait_for(call: &Call, follow: &Follow) -> Ended {
+    let id = follow.record().id;
+    let wait = call.class.wait;
+    let limit = match call.class.in_flight {
+        InFlight::Wait => wait.min(preferred_wait(call.request.headers()).unwrap_or(wait)),
+        InFlight::Reject => {
+            return Ended::refused(answer::in_progress(id, Word::Processing));
+        }
+        InFlight::Accept => {
+            let response = answer::accepted(follow.record(), &status_path(call, id));
+            return Ended::answered(Outcome::Accepted, id, response);
+        }
+    };
+    awaited(follow.settled(limit).await, id)
+}
+
+/// Where to ask how an operation stands: by its key, where the client knows it.
+pub(crate) fn status_path(call: &Call, id: OperationId) -> String {
+    let path = call.request.uri().path().trim_end_matches('/');
+    match call.source {
+        KeySource::Header => format!("{path}/by-idempotency-key/{}/status", call.key),
+        KeySource::Derived { .. } => format!("/api/v1/operations/{id}/status"),
+    }
+}
+
+/// What waiting came to, as an answer.
+pub(crate) fn awaited(awaited: Result<Awaited, StoreError>, id: OperationId) -> Ended {
+    match awaited {
+        Ok(Awaited::Settled(record)) => Ended::from_record(&record),
+        Ok(Awaited::Answered(reply, recorded)) => {
+            let word = match recorded {
+                Recorded::NotYet => Word::Unknown,
+                Recorded::Durably | Recorded::Stale => Word::Released,
+            };
+            let response = answer::again(&reply, word, id, None);
+            Ended::answered(Outcome::Shared, id, response)
+        }
+        Ok(Awaited::Lost) => Ended::refused(answer::unknown(id)),
+        Ok(Awaited::Freed) => Ended::refused(answer::in_progress(id, Word::Released)),
+        Ok(Awaited::StillRunning | Awaited::TooMany) => {
+            Ended::refused(answer::in_progress(id, Word::Processing))
+        }
+        Err(error) => Ended::refused(unavailable(&error)),
+    }
+}
+
+/// The caller's own limit, from `Prefer: wait=n`.
+pub(crate) fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = preferences(headers).find_map(|(name, value)| {
+        name.eq_ignore_ascii_case("wait")
+            .then(|| value.trim_matches('"'))
+    })?;
+    Some(Duration::from_secs(seconds.parse().ok()?))
+}
+
+/// Whether the caller would rather ask later than wait: `Prefer: respond-async`.
+pub(crate) fn responds_async(headers: &HeaderMap) -> bool {
+    preferences(headers).any(|(name, _)| name.eq_ignore_ascii_case("respond-async"))
+}
+
+/// What `Prefer` says, as names and values (RFC 7240), without parameters.
+fn preferences(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
+    let lines = headers.get_all(fields::PREFER).iter();
+    let lines = lines.filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).map(|preference| {
+        let preference = preference.split(';').next().unwrap_or_default();
+        let (name, value) = preference.split_once('=').unwrap_or((preference, ""));
+        (name.trim(), value.trim())
+    })
+}
+
+pub(crate) async fn mismatched(protection: &Protection, call: &Call, digest: &Digest) -> Ended {
+    let problem = Problem::new(
+        Code::KeyReused,
+        "This key was used for a different request. Use a new key for a new intent, and the same request for a retry.",
+    );
+    match call.class.mismatch {
+        OnMismatch::Unprocessable => Ended::refused(problem),
+        OnMismatch::Conflict => Ended::refused(problem.with_status(StatusCode::CONFLICT)),
+        OnMismatch::Replay => match protection.engine.look(digest).await {
+            Ok(Some(record)) if may_read(protection, call, &record) => Ended::from_record(&record),
+            Ok(_) => Ended::refused(problem),
+            Err(error) => Ended::refused(unavailable(&error)),
+        },
+    }
+}
+
+/// A reply never leaves the place that its key space moved out of the identity:
+/// what else differs is the route's choice to ignore.
+fn may_read(protection: &Protection, call: &Call, record: &Record) -> bool {
+    let there = &record.identity;
+    there.endpoint == call.endpoint
+        && there.caller == call.caller
+        && protection.is_sender(record, call.rules.credentials, call.request.headers())
+}

@@ -1,0 +1,89 @@
+//! What a route chose, beside its class: everything that [`run`](crate::run::run)
+//! needs to know of it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use onceward_core::classify::{Hint, Meaning, classify};
+use onceward_core::fingerprint::Selection;
+use onceward_core::identity::KeySpace;
+
+/// Whether the credentials of a request are part of what is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credentials {
+    /// Yes: nobody has checked them, so one client must not read another's reply.
+    Compared,
+    /// No: the caller was authenticated, and tokens change between retries.
+    Trusted,
+}
+
+/// What a replayed 201 is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DuplicateCreate {
+    /// The same status as the first time.
+    #[default]
+    Same,
+    /// 200, for clients that expect it of what was there already.
+    Ok,
+}
+
+/// What a route chose.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Whether credentials are compared.
+    pub credentials: Credentials,
+    /// How far a key is unique.
+    pub space: KeySpace,
+    /// What of a request is compared.
+    pub selection: Arc<Selection>,
+    /// How long the upstream may take for its head, then for a body that is
+    /// kept; and how long it may pause within one that streams.
+    pub upstream_timeout: Duration,
+    /// The largest reply that is kept, in bytes.
+    pub reply_limit: usize,
+    /// Statuses that are kept, whatever the default says.
+    pub keep: BTreeSet<u16>,
+    /// Statuses that free the key, whatever the default says.
+    pub release: BTreeSet<u16>,
+    /// What a replayed 201 is.
+    pub duplicate_create: DuplicateCreate,
+}
+
+impl Rules {
+    /// The rules where nothing is chosen.
+    pub fn new(credentials: Credentials) -> Self {
+        Self {
+            credentials,
+            space: KeySpace::Endpoint,
+            selection: Arc::default(),
+            upstream_timeout: Duration::from_secs(30),
+            reply_limit: 1 << 20,
+            keep: BTreeSet::new(),
+            release: BTreeSet::new(),
+            duplicate_create: DuplicateCreate::Same,
+        }
+    }
+
+    /// What an answer means: by the upstream's own word, else by the route's,
+    /// else by its status.
+    pub(crate) fn classify(&self, status: u16, hint: Option<Hint>) -> Meaning {
+        match hint {
+            None if self.keep.contains(&status) => Meaning::Keep,
+            None if self.release.contains(&status) => Meaning::Release,
+            hint => classify(status, hint),
+        }
+    }
+}
+
+/// Where a key came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// The client sent it.
+    Header,
+    /// It was made of parts of the request, for clients that send none.
+    Derived {
+        /// How long such an operation is remembered.
+        window: Duration,
+    },
+}

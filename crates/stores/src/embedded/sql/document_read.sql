@@ -1,0 +1,1 @@
+SELECT body FROM document WHERE sheet = ?1 AND name = ?2

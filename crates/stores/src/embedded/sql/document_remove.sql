@@ -1,0 +1,1 @@
+DELETE FROM document WHERE sheet = ?1 AND name = ?2

@@ -1,0 +1,1 @@
+UPDATE meta SET latest = max(latest, ?1)

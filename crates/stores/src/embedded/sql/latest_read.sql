@@ -1,0 +1,1 @@
+SELECT latest FROM meta
