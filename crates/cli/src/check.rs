@@ -9,6 +9,8 @@ use std::process::ExitCode;
 use onceward_gateway::config::{Doubt, Loaded, Mistake, Place, load};
 use serde_json::{Value, json};
 
+use crate::schema::print;
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configuration.
@@ -21,10 +23,11 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let judged = load(&args.file, &environment());
-    match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&for_programs(&judged))?),
-        false => print!("{}", for_people(&judged)),
-    }
+    let told = match args.json {
+        true => serde_json::to_string_pretty(&for_programs(&judged))? + "\n",
+        false => for_people(&judged),
+    };
+    print(&told)?;
     Ok(match judged {
         Ok(_) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,

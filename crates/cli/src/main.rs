@@ -12,10 +12,17 @@ use clap::Parser;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+mod admin;
+mod audit;
 mod bench;
 mod check;
+mod classes;
+mod completions;
 mod demo;
+mod keys;
+mod operations;
 mod process;
+mod reload;
 mod sample;
 mod schema;
 mod serve;
@@ -34,8 +41,20 @@ enum Cli {
     Check(check::Args),
     /// The configuration's JSON Schema.
     Schema,
+    /// API keys of a running gateway.
+    Keys(keys::Args),
+    /// Operations of a running gateway: look, purge, resolve, resume.
+    Operations(operations::Args),
+    /// Retention classes of a running gateway.
+    Classes(classes::Args),
+    /// Who changed what, when and why.
+    Audit(audit::Args),
+    /// Lets a running gateway read its configuration again.
+    Reload(reload::Args),
     /// Side-by-side figures on this machine.
     Bench(bench::Args),
+    /// What a shell needs to complete these commands.
+    Completions(completions::Args),
     /// A payments service to try things against.
     #[command(hide = true)]
     Sample(sample::Args),
@@ -48,7 +67,13 @@ async fn main() -> ExitCode {
         Cli::Serve(args) => serve::run(args).await,
         Cli::Check(args) => check::run(&args),
         Cli::Schema => schema::run(),
+        Cli::Keys(args) => keys::run(args).await,
+        Cli::Operations(args) => operations::run(args).await,
+        Cli::Classes(args) => classes::run(args).await,
+        Cli::Audit(args) => audit::run(args).await,
+        Cli::Reload(args) => reload::run(args).await,
         Cli::Bench(args) => bench::run(args).await,
+        Cli::Completions(args) => Ok(completions::run(&args)),
         Cli::Sample(args) => sample::run(args).await,
     };
     ended.unwrap_or_else(|error| {

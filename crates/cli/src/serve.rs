@@ -57,7 +57,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be awaited")?;
 
     let (config, file) = configuration(&args)?;
-    let drain = args.drain_ms.map_or(config.server.drain, Duration::from_millis);
+    let drain = args
+        .drain_ms
+        .map_or(config.server.drain, Duration::from_millis);
     let knows_callers = config.auth.knows_callers();
     let routes = config.routes.len();
     let gateway = Gateway::start(config, file).await?;

@@ -343,9 +343,18 @@ impl Inspect for MemoryStore {
         }))
     }
 
-    async fn resolve(&self, id: OperationId, word: Resolution) -> Result<Changed, StoreError> {
+    async fn resolve(
+        &self,
+        id: OperationId,
+        meant: Option<Fence>,
+        word: Resolution,
+    ) -> Result<Changed, StoreError> {
         Ok(self.change(id, |shelf, digest, state, now| {
             if state != State::Unknown {
+                return Changed::Refused(state);
+            }
+            let record = shelf.record(&digest);
+            if record.is_some_and(|record| meant.is_some_and(|meant| meant != record.fence)) {
                 return Changed::Refused(state);
             }
             let fence = Fence(shelf.next());

@@ -229,7 +229,15 @@ pub trait Inspect: Send + Sync + 'static {
     async fn purge(&self, id: OperationId, force: Force) -> Result<Changed, StoreError>;
 
     /// Settles an unknown operation by somebody's word and raises its fence.
-    async fn resolve(&self, id: OperationId, word: Resolution) -> Result<Changed, StoreError>;
+    /// Who speaks of a certain grant names its `fence`: where another was
+    /// granted since, the word is not about what is unknown now, and is
+    /// refused with that state.
+    async fn resolve(
+        &self,
+        id: OperationId,
+        fence: Option<Fence>,
+        word: Resolution,
+    ) -> Result<Changed, StoreError>;
 
     /// Lets a paused operation go on: the next request runs it, or it is due at once.
     async fn resume(&self, id: OperationId) -> Result<Changed, StoreError>;

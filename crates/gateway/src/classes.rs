@@ -16,8 +16,8 @@ use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use crate::config::units::Time;
-use crate::plan::Plan;
 use crate::config::{Mistake, RawClass, class};
+use crate::plan::Plan;
 
 /// How many classes may be changed or made at run time.
 const CHANGED_MAX: usize = 500;
@@ -103,10 +103,7 @@ impl Classes {
     /// The classes of this configuration, with what was changed before. A change
     /// that no longer fits is left aside, and the log says so: nobody could take
     /// it back if the gateway did not start.
-    pub(crate) async fn open(
-        registry: Arc<dyn Registry>,
-        base: Base,
-    ) -> Result<Self, StoreError> {
+    pub(crate) async fn open(registry: Arc<dyn Registry>, base: Base) -> Result<Self, StoreError> {
         let changed = read(registry.as_ref()).await?;
         let view = View::new(Arc::new(base), changed);
         for (name, why) in &view.unfit {
@@ -203,7 +200,8 @@ impl Classes {
     pub(crate) async fn replace_base(&self, base: Base) {
         let _turn = self.changing.lock().await;
         let changed = self.view.load().changed.clone();
-        self.view.store(Arc::new(View::new(Arc::new(base), changed)));
+        self.view
+            .store(Arc::new(View::new(Arc::new(base), changed)));
     }
 }
 
@@ -232,22 +230,24 @@ impl View {
     fn listed(&self, class: &Arc<Class>) -> Listed {
         let unfit = self.unfit.get(&class.name).cloned();
         let in_force = self.changed.get(&class.name).filter(|_| unfit.is_none());
-        let changed = in_force.map(settings).unwrap_or_default();
-        let built_in = settings(&RawClass::of(&built_in(&class.name)));
-        let now = settings(&RawClass::of(class));
+        let said = in_force.map(settings).unwrap_or_default();
+        let built_in = built_in(&class.name);
+        let below = self.base.classes.get(&class.name).unwrap_or(&built_in);
+        let [now, below, built_in] =
+            [class.as_ref(), below, &built_in].map(|class| settings(&RawClass::of(class)));
         let source = |key: &String, value: &Value| {
-            if changed.contains_key(key) {
+            // What nobody said may follow what was, as `remember` follows `retention`.
+            if said.contains_key(key) || below.get(key) != Some(value) {
                 Source::Changed
             } else if built_in.get(key) == Some(value) {
                 Source::BuiltIn
-            } else if self.base.classes.contains_key(&class.name) {
-                Source::File
             } else {
-                // What follows another setting, as `remember` follows `retention`.
-                Source::Changed
+                Source::File
             }
         };
-        let sources = now.iter().map(|(key, value)| (key.clone(), source(key, value)));
+        let sources = now
+            .iter()
+            .map(|(key, value)| (key.clone(), source(key, value)));
         Listed {
             class: class.clone(),
             sources: sources.collect(),
@@ -391,6 +391,14 @@ mod tests {
             assert_eq!(listed.sources["retention"], Source::Changed);
             assert_eq!(listed.sources["lease"], Source::BuiltIn);
         }
+        let interactive = classes(&registry).await;
+        interactive
+            .set("interactive", &raw(r#"{"retention":"2h"}"#))
+            .await
+            .expect("right");
+        let listed = interactive.show("interactive").expect("it is there");
+        assert_eq!(listed.class.remember, DAY / 12);
+        assert_eq!(listed.sources["remember"], Source::Changed, "it follows");
     }
 
     #[tokio::test]
@@ -425,10 +433,26 @@ mod tests {
     }
 
     #[rstest]
-    #[case::forgets_first("interactive", r#"{"remember":"1h"}"#, "remember: 1h is shorter than the retention of 24h")]
-    #[case::no_time("interactive", r#"{"retention":"soon"}"#, "retention: \"soon\" is not a number with a unit")]
-    #[case::lease("interactive", r#"{"lease":"10s"}"#, "lease: 10s is shorter than the 30s")]
-    #[case::name("a b", r#"{"retention":"1h"}"#, "the name of a class is 1 to 64 characters")]
+    #[case::forgets_first(
+        "interactive",
+        r#"{"remember":"1h"}"#,
+        "remember: 1h is shorter than the retention of 24h"
+    )]
+    #[case::no_time(
+        "interactive",
+        r#"{"retention":"soon"}"#,
+        "retention: \"soon\" is not a number with a unit"
+    )]
+    #[case::lease(
+        "interactive",
+        r#"{"lease":"10s"}"#,
+        "lease: 10s is shorter than the 30s"
+    )]
+    #[case::name(
+        "a b",
+        r#"{"retention":"1h"}"#,
+        "the name of a class is 1 to 64 characters"
+    )]
     #[case::unused_may_be_short("financial", r#"{"lease":"10s"}"#, "")]
     #[tokio::test]
     async fn what_cannot_be_right_is_refused(

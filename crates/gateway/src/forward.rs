@@ -141,7 +141,10 @@ impl Forwarder {
         let progress = body.progress();
         let request = Request::from_parts(parts, body::boxed(body));
         let timeout = passage.route.timeout;
-        match progress.answered(timeout, self.send(request, passage)).await {
+        match progress
+            .answered(timeout, self.send(request, passage))
+            .await
+        {
             Ok(Ok(response)) if is_switch(&response) => {
                 tracing::warn!(error = %Switched, "an unprotected request has no answer");
                 Err(no_answer())
@@ -168,7 +171,9 @@ impl Forwarder {
         let (mut parts, body) = request.into_parts();
         self.prepare(&mut parts, passage);
         strip_forged_name(&mut parts.headers);
-        parts.headers.insert(header::CONTENT_LENGTH, body.len().into());
+        parts
+            .headers
+            .insert(header::CONTENT_LENGTH, body.len().into());
         let sending = self.send(Request::from_parts(parts, body), passage);
         match tokio::time::timeout(passage.route.timeout, sending).await {
             Ok(Ok(response)) if is_switch(&response) => Err(no_answer()),
@@ -400,7 +405,11 @@ fn introduce(headers: &mut HeaderMap, granted: &Granted, forward_key: ForwardKey
     if let Some(key) = key {
         say(headers, fields::IDEMPOTENCY_KEY, key);
     }
-    say(headers, fields::IDEMPOTENCY_FENCE, granted.fence.0.to_string());
+    say(
+        headers,
+        fields::IDEMPOTENCY_FENCE,
+        granted.fence.0.to_string(),
+    );
     say(headers, fields::OPERATION_ID, granted.id.to_string());
     introduce_caller(headers, &granted.caller);
 }

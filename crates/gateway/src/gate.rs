@@ -6,8 +6,10 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota};
 use onceward_http::problem::{Code, Problem};
 
@@ -15,6 +17,10 @@ use crate::config::{Limits, Rate};
 use crate::metrics::Limit;
 
 const SHARDS: usize = 16;
+
+/// How long a refusal for asking too often is held back.
+const REFUSAL_PAUSE_MIN: Duration = Duration::from_millis(50);
+const REFUSAL_PAUSE_MAX: Duration = Duration::from_millis(250);
 
 /// Counts what is asked for.
 pub(crate) struct Gate {
@@ -63,14 +69,24 @@ impl Gate {
         }
     }
 
-    /// Whether a tenant may ask now.
-    pub(crate) fn admit(&self, tenant: &str) -> Result<(), Limit> {
-        match &self.terms.load().rate {
-            None => Ok(()),
-            Some(rate) => rate
-                .check_key(&Arc::from(tenant))
-                .map_err(|_| Limit::Requests),
-        }
+    /// Whether a tenant may ask now. One that may not is told so after a pause:
+    /// whoever asks again at once would keep the gateway busy with refusals, at
+    /// the cost of all others.
+    pub(crate) async fn admit(&self, tenant: &str) -> Result<(), Limit> {
+        let Some(pause) = self.over_rate(tenant) else {
+            return Ok(());
+        };
+        tokio::time::sleep(pause.min(REFUSAL_PAUSE_MAX)).await;
+        Err(Limit::Requests)
+    }
+
+    /// How long a tenant would have to wait, if it asks too often.
+    fn over_rate(&self, tenant: &str) -> Option<Duration> {
+        let terms = self.terms.load();
+        let rate = terms.rate.as_ref()?;
+        let early = rate.check_key(&Arc::from(tenant)).err()?;
+        let pause = early.wait_time_from(DefaultClock::default().now());
+        Some(pause.max(REFUSAL_PAUSE_MIN))
     }
 
     /// Takes a place among the operations that run.
@@ -113,9 +129,9 @@ impl Gate {
     }
 
     fn shard(&self, tenant: &str) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
-        let sum = tenant
-            .bytes()
-            .fold(0usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        let sum = tenant.bytes().fold(0usize, |sum, byte| {
+            sum.wrapping_mul(31).wrapping_add(byte.into())
+        });
         let shard = &self.tenants[sum % SHARDS];
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -164,7 +180,6 @@ pub(crate) fn refuse(limit: Limit) -> Problem {
     let detail = match limit {
         Limit::Requests => "This tenant sends requests faster than it may.",
         Limit::InFlight => "Too many operations are running.",
-        Limit::Waiters => "Too many requests wait for an operation.",
         Limit::BufferedBytes => "Too much is being received at the moment.",
     };
     let detail = format!("{detail} Nothing was forwarded and nothing is stored under the key.");
@@ -218,8 +233,8 @@ mod tests {
             burst: 3,
         };
         let gate = gate(|limits| limits.requests_per_tenant = Some(rate));
-        let admitted = (0..10).filter(|_| gate.admit("a").is_ok()).count();
+        let admitted = (0..10).filter(|_| gate.over_rate("a").is_none()).count();
         assert_eq!(admitted, 3);
-        assert!(gate.admit("b").is_ok());
+        assert_eq!(gate.over_rate("b"), None);
     }
 }

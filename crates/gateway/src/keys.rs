@@ -83,7 +83,10 @@ pub(crate) fn judge<'a>(
         Policy::Prohibited => Ok(Keyed::Pass),
         Policy::RequiredB => Err(KeyRefusal::Untranslated),
         Policy::RequiredA | Policy::Accepted => {
-            match (from_header(headers, by, route.key_format), &route.derived_key) {
+            match (
+                from_header(headers, by, route.key_format),
+                &route.derived_key,
+            ) {
                 (Err(error), _) => Err(KeyRefusal::Invalid(error)),
                 (Ok(Some(key)), _) => Ok(Keyed::Given(key)),
                 (Ok(None), Some(derived)) => Ok(Keyed::Derived(derived)),
@@ -147,7 +150,9 @@ pub(crate) fn signed_text(headers: &HeaderMap) -> &str {
 
 fn unquoted(line: &str) -> &str {
     let line = line.trim();
-    let inner = line.strip_prefix('"').and_then(|line| line.strip_suffix('"'));
+    let inner = line
+        .strip_prefix('"')
+        .and_then(|line| line.strip_suffix('"'));
     inner.unwrap_or(line)
 }
 
@@ -237,7 +242,10 @@ fn query_value(query: &str, name: &str) -> Option<String> {
     let mut values: HashMap<String, Vec<String>> = HashMap::new();
     for pair in query.split('&') {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        values.entry(decoded(key)?).or_default().push(decoded(value)?);
+        values
+            .entry(decoded(key)?)
+            .or_default()
+            .push(decoded(value)?);
     }
     match values.remove(name)?.as_mut_slice() {
         [value] => Some(std::mem::take(value)),

@@ -188,7 +188,11 @@ impl Gateway {
         let audit = Arc::new(Audit::new(opened.registry, clock.clone(), entropy()?));
         let pulse = Arc::new(Pulse::new(clock.clone()));
         let store = metrics.timed(opened.store, pulse.clone());
-        let engine = Engine::new(store, entropy()?, reload::engine_limits(&plan.config.limits));
+        let engine = Engine::new(
+            store,
+            entropy()?,
+            reload::engine_limits(&plan.config.limits),
+        );
         let telemetry = &plan.config.telemetry;
         let tracer = match &telemetry.otlp {
             None => Tracer::off(),

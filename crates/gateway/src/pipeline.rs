@@ -17,7 +17,7 @@ use onceward_core::caller::Caller;
 use onceward_core::class::Class;
 use onceward_core::identity::{Endpoint, OperationId};
 use onceward_core::record::Record;
-use onceward_http::body::Body;
+use onceward_http::body::{self, Body};
 use onceward_http::fields::IDEMPOTENCY_KEY;
 use onceward_http::problem::{Code, Problem};
 use onceward_http::read::read;
@@ -126,6 +126,7 @@ impl Pipeline {
         let place = Place::of(&request, &peer);
         let origin = request.headers().get(header::ORIGIN).cloned();
         let upgrade = asks_for_upgrade(&request);
+        let head = *request.method() == Method::HEAD;
         join_cookies(request.headers_mut());
         let mut seen = Seen {
             trace: self.tracer.begin(&request),
@@ -146,6 +147,9 @@ impl Pipeline {
         self.metrics.request_took(endpoint, status, took);
         if let Some(trace) = seen.trace {
             trace.end(status, seen.outcome.unwrap_or("passed"), seen.id);
+        }
+        if head {
+            leave_out_body(&mut response);
         }
         if upgrade && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             // The head asked for another protocol, so `framing` has stopped
@@ -176,7 +180,9 @@ impl Pipeline {
             }
             Turn::Recover(recovery, candidates) => {
                 seen.route = candidates.first().map(|(route, _)| (*route).clone());
-                return self.recover(plan, recovery, &candidates, request.headers()).await;
+                return self
+                    .recover(plan, recovery, &candidates, request.headers())
+                    .await;
             }
             Turn::Operation(id, want) => {
                 return self.operation(plan, id, want, request.headers()).await;
@@ -185,7 +191,7 @@ impl Pipeline {
         seen.route = Some(route.clone());
         let endpoint = endpoint(&route.route, request.method(), request.uri().path());
         let arrival = self.authenticate(plan, &route, &endpoint, request).await?;
-        self.admit(&arrival.caller)?;
+        self.admit(&arrival.caller).await?;
         let class = self.class(&route)?;
         let label = endpoint_label(&route.route.endpoint);
         let metrics = self.metrics.of(&arrival.caller, label, &class.name);
@@ -357,8 +363,8 @@ impl Pipeline {
         problem
     }
 
-    fn admit(&self, caller: &Caller) -> Result<(), Problem> {
-        let admitted = self.gate.admit(caller.tenant());
+    async fn admit(&self, caller: &Caller) -> Result<(), Problem> {
+        let admitted = self.gate.admit(caller.tenant()).await;
         admitted.map_err(|limit| self.limited(caller, limit))
     }
 
@@ -421,7 +427,7 @@ impl Pipeline {
                     continue;
                 }
             };
-            self.admit(&caller)?;
+            self.admit(&caller).await?;
             let key = keys::from_path(&text, by).map_err(Problem::invalid_key)?;
             let class = self.class(route)?;
             let asker = Asker {
@@ -430,8 +436,8 @@ impl Pipeline {
                 rules: &route.rules,
                 headers,
             };
-            let endpoints = std::slice::from_ref(endpoint);
-            let ended = recover(&self.protection, asker, endpoints, &key, recovery.want).await;
+            let place = (std::slice::from_ref(endpoint), recovery.path);
+            let ended = recover(&self.protection, asker, place, &key, recovery.want).await;
             let line = self.access.begin(Subject {
                 caller: &caller,
                 endpoint,
@@ -492,7 +498,8 @@ impl Pipeline {
             Some(known) => known.caller(config::Scope::Tenant),
             None => Ok(Caller::local()),
         };
-        self.admit(&asker.map_err(|error| self.unknown(&error))?)?;
+        let asker = asker.map_err(|error| self.unknown(&error))?;
+        self.admit(&asker).await?;
         let Some(id) = OperationId::parse(id) else {
             return nothing().answer;
         };
@@ -583,7 +590,7 @@ fn route<'a>(plan: &'a Plan, request: &'a Request<Incoming>) -> Result<Turn<'a>,
         ));
     }
     if let Some(asked) = cors::preflighted(request)
-        && let Some(route) = plan.routes.at(&asked, path)
+        && let Some(route) = asked_for(plan, &asked, path)
         && let Some(cors) = &route.route.cors
     {
         return Ok(Turn::Preflight(cors, asked));
@@ -603,7 +610,20 @@ fn route<'a>(plan: &'a Plan, request: &'a Request<Incoming>) -> Result<Turn<'a>,
             format!("{method} is not served here."),
         )
         .allowing(&methods)),
-        Found::Nothing => Err(Problem::new(Code::NoRoute, "Nothing is served at this path.")),
+        Found::Nothing => Err(Problem::new(
+            Code::NoRoute,
+            "Nothing is served at this path.",
+        )),
+    }
+}
+
+/// The route that a browser asks leave for; an earlier reply belongs to the
+/// route that made it.
+fn asked_for<'a>(plan: &'a Plan, method: &Method, path: &'a str) -> Option<&'a Arc<Planned>> {
+    let reads = matches!(*method, Method::GET | Method::HEAD);
+    match own_path(plan, path) {
+        Some(Turn::Recover(_, candidates)) if reads => candidates.first().map(|(route, _)| *route),
+        _ => plan.routes.at(method, path),
     }
 }
 
@@ -688,6 +708,19 @@ fn finish(route: &config::Route, origin: Option<&HeaderValue>, headers: &mut Hea
     }
 }
 
+/// An answer to HEAD tells its length and has no body. Over HTTP/2 nobody else
+/// sees to that.
+fn leave_out_body(response: &mut Response<Body>) {
+    let Some(length) = response.body().size_hint().exact() else {
+        return;
+    };
+    if length > 0 {
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_LENGTH, length.into());
+        *response.body_mut() = body::full(Bytes::new());
+    }
+}
+
 /// HTTP/2 may send cookies in crumbs; they are one header to all who come after.
 fn join_cookies(headers: &mut HeaderMap) {
     if headers.get_all(header::COOKIE).iter().nth(1).is_none() {
@@ -740,4 +773,3 @@ impl Place {
         problem.to_response(&site, self.uri.path())
     }
 }
-

@@ -210,6 +210,7 @@ fn planned(
         rules: Arc::new(Rules {
             credentials,
             space: route.key_space,
+            many_paths: route.endpoint != config::Naming::ByPath && route.path.contains('{'),
             selection: route.fingerprint.clone(),
             upstream_timeout: timeout,
             reply_limit: route.reply_limit.unwrap_or(config.server.reply_limit),

@@ -106,7 +106,9 @@ impl WireReply {
         };
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
-            let line = HeaderName::try_from(name).ok().zip(HeaderValue::try_from(value).ok());
+            let line = HeaderName::try_from(name)
+                .ok()
+                .zip(HeaderValue::try_from(value).ok());
             let (name, value) = line.ok_or_else(|| WireReplyError::Header(name.clone()))?;
             headers.append(name, value);
         }
@@ -146,7 +148,8 @@ impl Reconciler {
                 return Reconciled::Unsure;
             }
         };
-        match self.inspect.resolve(record.id, resolution).await {
+        let (id, fence) = (record.id, Some(record.fence));
+        match self.inspect.resolve(id, fence, resolution).await {
             Ok(Changed::Done) => {
                 tracing::info!(operation_id = %record.id, "reconciled");
                 Reconciled::Settled
@@ -190,9 +193,23 @@ impl Reconciler {
         asking.entry(*digest).or_default().clone()
     }
 
-    fn answered(&self, digest: &Digest) {
+    fn forget(&self, digest: &Digest) {
         let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         asking.remove(digest);
+    }
+}
+
+/// A question that is being asked; forgotten when it is answered, or when nobody
+/// waits for the answer any longer.
+struct Question<'a> {
+    reconciler: &'a Reconciler,
+    digest: Digest,
+    answer: Arc<OnceCell<Reconciled>>,
+}
+
+impl Drop for Question<'_> {
+    fn drop(&mut self) {
+        self.reconciler.forget(&self.digest);
     }
 }
 
@@ -202,19 +219,25 @@ impl Reconcile for Reconciler {
         let Some(url) = &class.reconcile_url else {
             return Reconciled::Unsure;
         };
-        let question = self.question_about(&record.digest);
-        let answer = question
+        let question = Question {
+            reconciler: self,
+            digest: record.digest,
+            answer: self.question_about(&record.digest),
+        };
+        *question
+            .answer
             .get_or_init(|| self.ask_and_settle(record, url))
-            .await;
-        self.answered(&record.digest);
-        *answer
+            .await
     }
 }
 
 fn question(record: &Record) -> HeaderMap {
     let caller = &record.identity.caller;
     let said = [
-        (fields::IDEMPOTENCY_KEY, record.identity.name().unwrap_or_default()),
+        (
+            fields::IDEMPOTENCY_KEY,
+            record.identity.name().unwrap_or_default(),
+        ),
         (fields::IDEMPOTENCY_FENCE, record.fence.0.to_string()),
         (fields::OPERATION_ID, record.id.to_string()),
         (fields::TENANT_ID, caller.tenant().to_owned()),

@@ -145,7 +145,10 @@ impl Reloader {
         };
         let (tell, mut told) = mpsc::channel(1);
         // The directory is watched: editors put a new file in the old one's place.
-        let directory = file.path.parent().filter(|path| !path.as_os_str().is_empty());
+        let directory = file
+            .path
+            .parent()
+            .filter(|path| !path.as_os_str().is_empty());
         let directory = directory.unwrap_or_else(|| std::path::Path::new("."));
         let name = file.path.file_name().map(ToOwned::to_owned);
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
@@ -218,12 +221,30 @@ fn unchangeable(before: &Config, after: &Config) -> Vec<&'static str> {
         ("server.listen", old.listen != new.listen),
         ("server.admin", old.admin != new.admin),
         ("server.tls", old.tls != new.tls),
-        ("server.trusted_proxies", old.trusted_proxies != new.trusted_proxies),
-        ("server.proxy_protocol", old.proxy_protocol != new.proxy_protocol),
-        ("server.head_deadline", old.head_deadline != new.head_deadline),
-        ("server.write_deadline", old.write_deadline != new.write_deadline),
-        ("limits.connections", before.limits.connections != after.limits.connections),
-        ("limits.streams", before.limits.streams != after.limits.streams),
+        (
+            "server.trusted_proxies",
+            old.trusted_proxies != new.trusted_proxies,
+        ),
+        (
+            "server.proxy_protocol",
+            old.proxy_protocol != new.proxy_protocol,
+        ),
+        (
+            "server.head_deadline",
+            old.head_deadline != new.head_deadline,
+        ),
+        (
+            "server.write_deadline",
+            old.write_deadline != new.write_deadline,
+        ),
+        (
+            "limits.connections",
+            before.limits.connections != after.limits.connections,
+        ),
+        (
+            "limits.streams",
+            before.limits.streams != after.limits.streams,
+        ),
         ("store.url", before.store != after.store),
         ("secrets.key", key(before) != key(after)),
         ("telemetry", before.telemetry != after.telemetry),

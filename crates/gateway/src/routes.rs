@@ -159,7 +159,10 @@ fn plain(path: &str) -> Cow<'_, str> {
 /// Whether a path has a segment that points elsewhere, in any spelling.
 pub(crate) fn has_dot_segment(path: &str) -> bool {
     let suspicious = path.contains("/.") || path.contains('%');
-    suspicious && plain(path).split('/').any(|segment| matches!(segment, "." | ".."))
+    suspicious
+        && plain(path)
+            .split('/')
+            .any(|segment| matches!(segment, "." | ".."))
 }
 
 #[cfg(test)]

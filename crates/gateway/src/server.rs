@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use http::{HeaderMap, Request, Response, StatusCode, Version};
-use hyper::body::Incoming;
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version, header};
+use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -337,6 +337,7 @@ impl<S: Serve> House<S> {
     ) -> impl Future<Output = Response<Answer>> + Send + use<S> {
         let streams = request.version() == Version::HTTP_2;
         let refused = streams && is_too_large(request.headers());
+        let bodiless = streams && request.method() == Method::HEAD;
         let peer = peer.of_request(request.headers(), &self.trusted);
         let service = Arc::clone(&self.service);
         // A socket shows itself whether an answer is read.
@@ -346,6 +347,12 @@ impl<S: Serve> House<S> {
                 too_large()
             } else {
                 service.serve(request, peer).await
+            };
+            // hyper leaves the body out for HTTP/1 alone.
+            let response = if bodiless {
+                without_body(response)
+            } else {
+                response
             };
             response.map(|body| match &watch {
                 Some(watch) => Answer::Stream(Stream::new(body, watch)),
@@ -417,6 +424,16 @@ fn is_too_large(headers: &HeaderMap) -> bool {
         name.as_str().len() + value.len() + AROUND
     };
     headers.len() > HEADERS_MAX || headers.iter().map(bytes).sum::<usize>() > HEADERS_BYTES_MAX
+}
+
+/// The answer to a HEAD: its length is told, and nothing of it sent.
+fn without_body(response: Response<Body>) -> Response<Body> {
+    let (mut parts, body) = response.into_parts();
+    if let Some(length) = body.size_hint().exact().filter(|length| *length > 0) {
+        let said = parts.headers.entry(header::CONTENT_LENGTH);
+        said.or_insert_with(|| length.into());
+    }
+    Response::from_parts(parts, body::empty())
 }
 
 /// What h2 itself answers to heads beyond its own bound.

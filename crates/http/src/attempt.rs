@@ -88,9 +88,7 @@ fn asks_later(call: &Call) -> Option<Duration> {
 
 async fn accepted(engine: &Engine, digest: &Digest, id: OperationId, path: &str) -> Ended {
     match engine.look(digest).await {
-        Ok(Some(record)) => {
-            Ended::answered(Outcome::Accepted, id, answer::accepted(&record, path))
-        }
+        Ok(Some(record)) => Ended::answered(Outcome::Accepted, id, answer::accepted(&record, path)),
         // Released in the meantime: there is nothing to ask for later.
         Ok(None) => Ended::refused(answer::in_progress(id, Word::Released)),
         Err(error) => Ended::refused(unavailable(&error)),

@@ -98,7 +98,10 @@ pub(crate) async fn mismatched(protection: &Protection, call: &Call, digest: &Di
         OnMismatch::Unprocessable => Ended::refused(problem),
         OnMismatch::Conflict => Ended::refused(problem.with_status(StatusCode::CONFLICT)),
         OnMismatch::Replay => match protection.engine.look(digest).await {
-            Ok(Some(record)) if may_read(protection, call, &record) => Ended::from_record(&record),
+            Ok(Some(record)) if may_read(protection, call, &record) => {
+                protection.engine.note_replay(&record);
+                Ended::from_record(&record)
+            }
             Ok(_) => Ended::refused(problem),
             Err(error) => Ended::refused(unavailable(&error)),
         },

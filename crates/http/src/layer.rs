@@ -318,7 +318,8 @@ impl Guard {
             rules: &self.rules,
             headers: &parts.headers,
         };
-        recover(&self.protection, asker, &endpoints, &key, recovery.want)
+        let place = (&endpoints[..], recovery.path);
+        recover(&self.protection, asker, place, &key, recovery.want)
             .await
             .answer
     }

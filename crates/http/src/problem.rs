@@ -4,7 +4,9 @@
 //! and each has a page in `docs/problems/`. The client's text is in this file;
 //! the log's text is wherever the cause is known.
 
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LINK, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LINK, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use http::{Method, Response, StatusCode};
 use onceward_core::identity::OperationId;
 use onceward_core::key::KeyError;
@@ -227,14 +229,14 @@ impl Code {
                 StatusCode::UNAUTHORIZED,
                 "The caller is not known",
                 false,
-                true,
+                false,
             ),
             Self::Forbidden => entry(
                 "forbidden",
                 StatusCode::FORBIDDEN,
                 "The caller may not do this",
                 false,
-                true,
+                false,
             ),
             Self::NoRoute => entry(
                 "no-route",

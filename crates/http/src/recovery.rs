@@ -83,13 +83,13 @@ pub struct Asker<'a> {
     pub headers: &'a HeaderMap,
 }
 
-/// Answers a recovery request by key. The endpoints are looked through in
-/// order. To anybody but the operation's own caller it is as if it had never
+/// Answers a recovery request by key, beneath this path. The endpoints are
+/// looked through in order. To anybody but the operation's own caller it is as if it had never
 /// been.
 pub async fn recover(
     protection: &Protection,
     asker: Asker<'_>,
-    endpoints: &[Endpoint],
+    (endpoints, path): (&[Endpoint], &str),
     key: &Key,
     want: Want,
 ) -> Ended {
@@ -101,7 +101,10 @@ pub async fn recover(
             space: asker.rules.space,
         };
         match protection.engine.look(&identity.digest()).await {
-            Ok(Some(record)) if is_theirs(protection, &record, &identity, asker) => {
+            Ok(Some(record))
+                if is_theirs(protection, &record, &identity, asker)
+                    && protection.is_at(&record, asker.rules, path) =>
+            {
                 let ended = give(protection, asker, record, want).await;
                 return dress(ended, asker.rules, KeySource::Header);
             }
@@ -137,24 +140,14 @@ pub fn nothing() -> Ended {
 
 /// A key space wider than the endpoint finds what another endpoint did; that is
 /// told there, not here.
-fn is_theirs(
-    protection: &Protection,
-    record: &Record,
-    asked: &Identity,
-    asker: Asker<'_>,
-) -> bool {
+fn is_theirs(protection: &Protection, record: &Record, asked: &Identity, asker: Asker<'_>) -> bool {
     let there = &record.identity;
     there.endpoint == asked.endpoint
         && there.caller == asked.caller
         && protection.is_sender(record, asker.rules.credentials, asker.headers)
 }
 
-async fn give(
-    protection: &Protection,
-    asker: Asker<'_>,
-    record: Arc<Record>,
-    want: Want,
-) -> Ended {
+async fn give(protection: &Protection, asker: Asker<'_>, record: Arc<Record>, want: Want) -> Ended {
     let record = reconciled(protection, asker.class, record).await;
     let runs = matches!(record.state, State::Queued | State::Running);
     match want {
@@ -166,7 +159,10 @@ async fn give(
             let follow = protection.engine.follow(record.clone());
             awaited(follow.settled(limit).await, record.id)
         }
-        Want::Reply | Want::Output => Ended::from_record(&record),
+        Want::Reply | Want::Output => {
+            protection.engine.note_replay(&record);
+            Ended::from_record(&record)
+        }
     }
 }
 

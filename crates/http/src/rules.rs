@@ -35,6 +35,9 @@ pub struct Rules {
     pub credentials: Credentials,
     /// How far a key is unique.
     pub space: KeySpace,
+    /// Whether the route serves many paths under one name. Then an operation is
+    /// recovered beneath its own path only.
+    pub many_paths: bool,
     /// What of a request is compared.
     pub selection: Arc<Selection>,
     /// How long the upstream may take for its head, then for a body that is
@@ -56,6 +59,7 @@ impl Rules {
         Self {
             credentials,
             space: KeySpace::Endpoint,
+            many_paths: false,
             selection: Arc::default(),
             upstream_timeout: Duration::from_secs(30),
             reply_limit: 1 << 20,

@@ -277,10 +277,12 @@ where
         Ok(Entry::Finished(record) | Entry::Expired(record)) => Ended::from_record(&record),
         Ok(Entry::Paused(record) | Entry::Unknown(record)) => Ended::from_record(&record),
         Ok(Entry::Mismatch) => mismatched(protection, &call, &identity.digest()).await,
-        Err(error) => without_store(&call.class, &call.rules, &error, || {
-            forward(call.request, None)
-        })
-        .await,
+        Err(error) => {
+            without_store(&call.class, &call.rules, &error, || {
+                forward(call.request, None)
+            })
+            .await
+        }
     }
 }
 
@@ -314,6 +316,7 @@ fn identify(protection: &Protection, call: &Call) -> Result<(Identity, Fingerpri
     let request = &call.request;
     let credentials = match call.rules.credentials {
         Credentials::Compared => credentials(request.headers()),
+        Credentials::Trusted if call.rules.many_paths => at_path(request.uri().path()),
         Credentials::Trusted => Vec::new(),
     };
     let selection = &*call.rules.selection;
@@ -370,7 +373,16 @@ fn effective_method(request: &Request<Bytes>) -> Cow<'_, str> {
 
 /// The headers by which clients identify themselves to somebody else.
 fn credentials(headers: &HeaderMap) -> Vec<(&str, &[u8])> {
-    lines(headers, ["authorization", "x-api-key", "cookie"].into_iter())
+    lines(
+        headers,
+        ["authorization", "x-api-key", "cookie"].into_iter(),
+    )
+}
+
+/// Where a request was sent, in the place of credentials: what is recovered by a
+/// known caller is compared by it.
+fn at_path(path: &str) -> Vec<(&str, &[u8])> {
+    vec![(":path", path.as_bytes())]
 }
 
 /// All lines of these headers.
@@ -387,6 +399,15 @@ fn lines<'a, 'b: 'a>(
 }
 
 impl Protection {
+    /// Whether an operation was sent to this path, as far as its record tells.
+    pub(crate) fn is_at(&self, record: &Record, rules: &Rules, path: &str) -> bool {
+        let told = rules.many_paths && rules.credentials == Credentials::Trusted;
+        !told
+            || self
+                .fingerprinter
+                .is_from(&record.fingerprint, &at_path(path))
+    }
+
     /// Whether a request with these headers may read what a record holds. Where
     /// nobody authenticates, only who sent the operation may.
     pub(crate) fn is_sender(

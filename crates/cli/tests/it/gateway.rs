@@ -69,6 +69,16 @@ pub(crate) fn gateway_on(origin: &Origin, store: impl Into<OsString>) -> Plan {
     .option("--store", store)
 }
 
+/// A gateway with this configuration.
+pub(crate) fn gateway_of(config: &Path) -> Plan {
+    Plan {
+        args: ["serve", "--config"].map(OsString::from).into(),
+        failpoints: None,
+        survives_file_limit: false,
+    }
+    .with(config)
+}
+
 impl Plan {
     /// On this address, and not on a free port.
     pub(crate) fn at(self, listen: SocketAddr) -> Self {
@@ -100,7 +110,8 @@ impl Plan {
     /// The arguments, to be tried by hand.
     pub(crate) fn args(&self) -> Vec<OsString> {
         let mut args = self.args.clone();
-        if !args.contains(&"--listen".into()) {
+        let said = ["--listen", "--config"].map(OsString::from);
+        if !args.iter().any(|arg| said.contains(arg)) {
             args.extend(["--listen", "127.0.0.1:0"].map(OsString::from));
         }
         args
@@ -199,6 +210,10 @@ pub(crate) struct Gateway {
 impl Gateway {
     pub(crate) fn listen(&self) -> SocketAddr {
         self.listen
+    }
+
+    pub(crate) fn admin_address(&self) -> SocketAddr {
+        self.admin
     }
 
     pub(crate) fn pid(&self) -> u32 {

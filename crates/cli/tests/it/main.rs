@@ -16,6 +16,7 @@ mod gateway;
 mod holder;
 mod log;
 mod manners;
+mod operator;
 mod origin;
 mod storm;
 mod sweep;

@@ -83,7 +83,12 @@ pub async fn fence_rises_with_every_grant(trial: &Trial) {
             2 => trial.advance(LEASE),
             _ => {
                 assert_eq!(trial.settle(&grant, Settlement::Lost).await, Settled::Done);
-                done(trial.inspect.resolve(grant.id, Resolution::NotRun).await);
+                done(
+                    trial
+                        .inspect
+                        .resolve(grant.id, None, Resolution::NotRun)
+                        .await,
+                );
             }
         }
     }

@@ -229,8 +229,16 @@ impl Stage {
             }
             Step::Resolve { key, word } => {
                 let id = self.id_of(key).await;
-                let model = self.model.inspect.resolve(id, word.resolution()).await;
-                let subject = self.subject.inspect.resolve(id, word.resolution()).await;
+                let model = self
+                    .model
+                    .inspect
+                    .resolve(id, None, word.resolution())
+                    .await;
+                let subject = self
+                    .subject
+                    .inspect
+                    .resolve(id, None, word.resolution())
+                    .await;
                 same("resolve", &answer(model), &answer(subject))
             }
             Step::Resume { key } => {

@@ -241,7 +241,7 @@ pub async fn resolve_ran_is_replayed(trial: &Trial) {
         let lost = trial.grant(&ask).await;
         trial.advance(LEASE);
         let word = Resolution::Ran(reply(status, "found"));
-        done(trial.inspect.resolve(lost.id, word).await);
+        done(trial.inspect.resolve(lost.id, None, word).await);
         let seen = expect(&trial.claim(&trial.retry(&ask)).await, "finished");
         assert_eq!(seen.state, state);
         assert!(seen.answer == Some(Answer::Kept(reply(status, "found"))));
@@ -255,13 +255,48 @@ pub async fn resolve_not_run_frees_the_key(trial: &Trial) {
     let ask = trial.ask();
     let lost = trial.grant(&ask).await;
     assert_eq!(trial.settle(&lost, Settlement::Lost).await, Settled::Done);
-    done(trial.inspect.resolve(lost.id, Resolution::NotRun).await);
+    done(
+        trial
+            .inspect
+            .resolve(lost.id, None, Resolution::NotRun)
+            .await,
+    );
     assert_eq!(trial.settle(&lost, completed(200)).await, Settled::Stale);
     assert_eq!(trial.renew(&lost).await, Settled::Stale);
     assert_eq!(trial.state(&ask).await, Some(State::Released));
     let again = granted(trial.claim(&trial.retry(&ask)).await);
     assert_eq!(again.id, lost.id);
     assert!(again.fence > lost.fence);
+}
+
+/// A word about an earlier grant says nothing of what is unknown now.
+pub async fn resolve_is_about_the_grant_that_is_named(trial: &Trial) {
+    let ask = trial.ask();
+    let first = trial.grant(&ask).await;
+    assert_eq!(trial.settle(&first, Settlement::Lost).await, Settled::Done);
+    done(
+        trial
+            .inspect
+            .resolve(first.id, Some(first.fence), Resolution::NotRun)
+            .await,
+    );
+    let second = granted(trial.claim(&trial.retry(&ask)).await);
+    assert_eq!(trial.settle(&second, Settlement::Lost).await, Settled::Done);
+    let late = trial
+        .inspect
+        .resolve(first.id, Some(first.fence), Resolution::NotRun)
+        .await;
+    assert_eq!(
+        late.expect("the store answers"),
+        Changed::Refused(State::Unknown)
+    );
+    assert_eq!(trial.state(&ask).await, Some(State::Unknown));
+    done(
+        trial
+            .inspect
+            .resolve(first.id, Some(second.fence), Resolution::NotRun)
+            .await,
+    );
 }
 
 /// Only what is unknown is resolved, only what is paused is resumed.
@@ -271,7 +306,7 @@ pub async fn resolve_and_resume_refuse_other_states(trial: &Trial) {
         let before = trial.get(&ask).await;
         let id = trial.id(&ask).await;
         if state != State::Unknown {
-            let got = trial.inspect.resolve(id, Resolution::NotRun).await;
+            let got = trial.inspect.resolve(id, None, Resolution::NotRun).await;
             assert_eq!(got.expect("the store answers"), Changed::Refused(state));
         }
         if state != State::Paused {
@@ -281,7 +316,10 @@ pub async fn resolve_and_resume_refuse_other_states(trial: &Trial) {
         assert_eq!(trial.get(&ask).await, before, "{state:?}");
     }
     let nobody = trial.ask().id;
-    let got = trial.inspect.resolve(nobody, Resolution::NotRun).await;
+    let got = trial
+        .inspect
+        .resolve(nobody, None, Resolution::NotRun)
+        .await;
     assert_eq!(got.expect("the store answers"), Changed::Absent);
     let got = trial.inspect.resume(nobody).await;
     assert_eq!(got.expect("the store answers"), Changed::Absent);

@@ -121,6 +121,7 @@ pub const PROMISES: &[(&str, Promise)] = promises! {
         purged_operation_is_absent_and_runs_under_a_new_id,
         resolve_ran_is_replayed,
         resolve_not_run_frees_the_key,
+        resolve_is_about_the_grant_that_is_named,
         resolve_and_resume_refuse_other_states,
         sweep_takes_only_what_is_over,
         stats_count_by_state;

@@ -302,7 +302,10 @@ pub async fn trace_is_purged_like_an_operation(trial: &Trial) {
     let refused = Changed::Refused(State::Expired);
     let resumed = trial.inspect.resume(grant.id).await;
     assert_eq!(resumed.expect("the store answers"), refused);
-    let resolved = trial.inspect.resolve(grant.id, Resolution::NotRun).await;
+    let resolved = trial
+        .inspect
+        .resolve(grant.id, None, Resolution::NotRun)
+        .await;
     assert_eq!(resolved.expect("the store answers"), refused);
     done(trial.inspect.purge(grant.id, Force::No).await);
     assert_eq!(trial.show(grant.id).await, None);

@@ -205,7 +205,7 @@ pub async fn delivery_that_did_not_run_is_due_again(trial: &Trial) {
     done(
         trial
             .inspect
-            .resolve(first.grant.id, Resolution::NotRun)
+            .resolve(first.grant.id, None, Resolution::NotRun)
             .await,
     );
     let second = only(trial.due(10).await);

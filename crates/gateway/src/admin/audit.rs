@@ -127,7 +127,8 @@ impl Why {
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
-        let good = (1..=Self::BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control);
+        let good =
+            (1..=Self::BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control);
         good.then(|| Self(text.to_owned()))
     }
 }
@@ -288,8 +289,8 @@ impl Audit {
     }
 
     async fn write(&self, entry: &Entry) -> Result<(), StoreError> {
-        let document = serde_json::to_vec(entry)
-            .map_err(|error| StoreError::Unavailable(Box::new(error)))?;
+        let document =
+            serde_json::to_vec(entry).map_err(|error| StoreError::Unavailable(Box::new(error)))?;
         let put = self
             .registry
             .put(Sheet::Audit, &entry.id, Bytes::from(document));

@@ -137,7 +137,9 @@ async fn change(
     reason: &str,
 ) -> Result<Json<Class>, Problem> {
     if settings == RawClass::default() {
-        return Err(Problem::bad("`settings` is empty: there is nothing to change."));
+        return Err(Problem::bad(
+            "`settings` is empty: there is nothing to change.",
+        ));
     }
     let deed = Deed::of(who, Action::SetClass, &why(reason)?)
         .on(name.clone())

@@ -1,7 +1,7 @@
 //! Is it alive, is it ready, what does it count. No token is needed for these.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::extract::State;

@@ -170,7 +170,9 @@ pub(super) async fn create(
     let subject = Subject::parse(&ask.subject)
         .map_err(|error| Problem::bad(format!("`subject`: {error}.")))?;
     let expires_at = ask.expires_at.as_deref();
-    let expires_at = expires_at.map(|text| moment("expires_at", text)).transpose()?;
+    let expires_at = expires_at
+        .map(|text| moment("expires_at", text))
+        .transpose()?;
     let deed = Deed::of(&who, Action::CreateKey, &reason).asking(json!({
         "tenant": ask.tenant,
         "project": ask.project,
@@ -250,7 +252,10 @@ fn refusal(error: KeysError) -> Problem {
         KeysError::Store(error) => Problem::unwritten(&error),
         KeysError::Wire(_) | KeysError::Random(_) | KeysError::Drawn => {
             tracing::error!(%error, "no key could be made");
-            Problem::new(Kind::StoreUnavailable, format!("Nothing was changed: {error}."))
+            Problem::new(
+                Kind::StoreUnavailable,
+                format!("Nothing was changed: {error}."),
+            )
         }
     }
 }

@@ -57,7 +57,7 @@ fn operation(door: &Door, generator: &mut SchemaGenerator) -> Value {
     let (status, answer) = door.answer;
     let mut parameters = path_parameters(door.path);
     if let Some(query) = door.query {
-        parameters.extend(query_parameters(query(generator), generator));
+        parameters.extend(query_parameters(&query(generator), generator));
     }
     let mut operation = json!({
         "operationId": door.name,
@@ -82,22 +82,24 @@ fn operation(door: &Door, generator: &mut SchemaGenerator) -> Value {
 }
 
 fn path_parameters(path: &str) -> Vec<Value> {
-    let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
-    let parameter = |name| {
-        json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } })
-    };
+    let names = path
+        .split('/')
+        .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let parameter = |name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } });
     names.map(parameter).collect()
 }
 
 /// Each member of a query's schema is a parameter of its own.
-fn query_parameters(query: Schema, generator: &SchemaGenerator) -> Vec<Value> {
+fn query_parameters(query: &Schema, generator: &SchemaGenerator) -> Vec<Value> {
     let name = query.get("$ref").and_then(Value::as_str);
     let name = name.and_then(|path| path.rsplit('/').next());
     let whole = name.and_then(|name| generator.definitions().get(name));
     let members = whole.and_then(|schema| schema.get("properties")?.as_object());
     let members = members.into_iter().flatten().map(|(name, schema)| {
         let mut schema = schema.clone();
-        let description = schema.as_object_mut().and_then(|schema| schema.remove("description"));
+        let description = schema
+            .as_object_mut()
+            .and_then(|schema| schema.remove("description"));
         json!({
             "name": name,
             "in": "query",

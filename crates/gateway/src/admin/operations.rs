@@ -11,7 +11,7 @@ use axum::{Extension, Json};
 use data_encoding::BASE64;
 use onceward_core::class::{AfterLoss, Expiry, Terms, TtlBasis};
 use onceward_core::identity::OperationId;
-use onceward_core::record::{Answer, Field, Record, Reply, State as OperationState};
+use onceward_core::record::{Answer, Fence, Field, Record, Reply, State as OperationState};
 use onceward_core::store::{
     Changed, Cursor, Filter, Force, Inspect, PageAsk, Resolution, StoreError,
 };
@@ -102,7 +102,9 @@ impl WireFilter {
                 Problem::bad(format!("`state` is one of {}.", words.join(", ")))
             })
         });
-        let at = |name, text: &Option<String>| text.as_deref().map(|text| moment(name, text)).transpose();
+        let at = |name, text: &Option<String>| {
+            text.as_deref().map(|text| moment(name, text)).transpose()
+        };
         Ok(Filter {
             state: state.transpose()?,
             since: at("since", &self.since)?,
@@ -253,7 +255,10 @@ pub(super) async fn list(
     };
     let filter = filter.parse()?;
     let listing = desk.inspect.list(&filter, PageAsk { limit, after });
-    let page = listing.await_within(LIST_DEADLINE).await.map_err(|error| Problem::unread(&error))?;
+    let page = listing
+        .await_within(LIST_DEADLINE)
+        .await
+        .map_err(|error| Problem::unread(&error))?;
     let operations = page.records.iter().map(|record| Summary::of(record));
     Ok(Json(OperationsPage {
         operations: operations.collect(),
@@ -343,7 +348,9 @@ impl PurgeAsk {
         let filtered = self.filter.as_ref().filter(|filter| filter.narrows());
         let paged = self.limit.is_some() || self.after.is_some();
         let filter = match (one, filtered, self.all) {
-            (Some(id), None, false) if self.filter.is_none() && !paged => return Ok(Doomed::One(id)),
+            (Some(id), None, false) if self.filter.is_none() && !paged => {
+                return Ok(Doomed::One(id));
+            }
             (Some(_), ..) => {
                 return Err(Problem::bad(
                     "`operation_id` stands alone: without `filter`, `all`, `limit` and `after`.",
@@ -425,7 +432,9 @@ async fn purge_id(
     id: OperationId,
     force: Force,
 ) -> Result<Json<Purged>, Problem> {
-    let deed = deed.on(id.to_string()).asking(json!({ "force": force == Force::Yes }));
+    let deed = deed
+        .on(id.to_string())
+        .asking(json!({ "force": force == Force::Yes }));
     let inspect = desk.inspect.clone();
     let work = async move {
         let before = inspect.show(id).await_within(STORE_DEADLINE).await;
@@ -470,7 +479,12 @@ async fn purge_page(
     for records in page.records.chunks(PURGE_AT_ONCE) {
         let mut purging = JoinSet::new();
         for record in records {
-            purging.spawn(purge_if(inspect.clone(), filter.clone(), record.clone(), force));
+            purging.spawn(purge_if(
+                inspect.clone(),
+                filter.clone(),
+                record.clone(),
+                force,
+            ));
         }
         for ended in purging.join_all().await {
             match ended.map_err(|error| Problem::unwritten(&error))? {
@@ -536,6 +550,9 @@ pub(super) struct ResolveAsk {
     operation_id: String,
     /// What became of it.
     outcome: Word,
+    /// The fence that is spoken of, as it was seen; whichever is the last, if it
+    /// is left out.
+    fence: Option<u64>,
     /// What it answered; only with `ran`.
     #[schemars(with = "Option<ResolveReply>")]
     reply: Option<WireReply>,
@@ -549,6 +566,9 @@ pub(super) struct ResolveAsk {
 pub(super) struct ResolveOne {
     /// What became of it.
     outcome: Word,
+    /// The fence that is spoken of, as it was seen; whichever is the last, if it
+    /// is left out.
+    fence: Option<u64>,
     /// What it answered; only with `ran`.
     #[schemars(with = "Option<ResolveReply>")]
     reply: Option<WireReply>,
@@ -628,7 +648,8 @@ pub(super) async fn resolve(
     Asked(ask): Asked<ResolveAsk>,
 ) -> Result<Json<Standing>, Problem> {
     let id = operation_id(&ask.operation_id)?;
-    resolve_id(&desk, &who, id, ask.outcome, ask.reply, &ask.why).await
+    let word = (ask.outcome, ask.fence);
+    resolve_id(&desk, &who, id, word, ask.reply, &ask.why).await
 }
 
 pub(super) async fn resolve_one(
@@ -638,20 +659,24 @@ pub(super) async fn resolve_one(
     Asked(ask): Asked<ResolveOne>,
 ) -> Result<Json<Standing>, Problem> {
     let id = operation_id(&id)?;
-    resolve_id(&desk, &who, id, ask.outcome, ask.reply, &ask.why).await
+    let word = (ask.outcome, ask.fence);
+    resolve_id(&desk, &who, id, word, ask.reply, &ask.why).await
 }
 
 async fn resolve_id(
     desk: &Desk,
     who: &Who,
     id: OperationId,
-    word: Word,
+    (word, fence): (Word, Option<u64>),
     reply: Option<WireReply>,
     reason: &str,
 ) -> Result<Json<Standing>, Problem> {
-    let reply = reply.map(|reply| checked(&reply, desk.reply_limit)).transpose()?;
+    let reply = reply
+        .map(|reply| checked(&reply, desk.reply_limit))
+        .transpose()?;
     let asked = json!({
         "outcome": word,
+        "fence": fence,
         "status": reply.as_ref().map(|reply| reply.status),
         "body_bytes": reply.as_ref().map(|reply| reply.body.len()),
     });
@@ -661,7 +686,9 @@ async fn resolve_id(
     let resolution = match (word, reply) {
         (Word::Ran, Some(reply)) => Some(Resolution::Ran(Arc::new(reply))),
         (Word::Ran, None) => {
-            return Err(Problem::bad("With `ran` goes the `reply`: retries will be given it."));
+            return Err(Problem::bad(
+                "With `ran` goes the `reply`: retries will be given it.",
+            ));
         }
         (Word::NotRun | Word::Unsure, Some(_)) => {
             return Err(Problem::bad("A `reply` goes with `ran` only."));
@@ -672,13 +699,17 @@ async fn resolve_id(
     let inspect = desk.inspect.clone();
     let work = async move {
         let Some(resolution) = resolution else {
-            let state = state(inspect.as_ref(), id).await?.ok_or_else(no_operation)?;
+            let state = state(inspect.as_ref(), id)
+                .await?
+                .ok_or_else(no_operation)?;
             return match state {
                 OperationState::Unknown => Ok(standing(id, Some(state))),
                 state => Err(not_unknown(state)),
             };
         };
-        let changed = inspect.resolve(id, resolution).await_within(STORE_DEADLINE);
+        let changed = inspect
+            .resolve(id, fence.map(Fence), resolution)
+            .await_within(STORE_DEADLINE);
         match changed.await.map_err(|error| Problem::unwritten(&error))? {
             Changed::Done => Ok(standing(id, state(inspect.as_ref(), id).await?)),
             Changed::Absent => Err(no_operation()),
@@ -689,10 +720,17 @@ async fn resolve_id(
 }
 
 fn not_unknown(state: OperationState) -> Problem {
-    Problem::in_state(
-        state,
-        format!("Only an unknown operation is resolved; this one is {}.", state.as_str()),
-    )
+    let detail = match state {
+        OperationState::Unknown => {
+            "The operation ran again under another fence since; look at it, and name that."
+                .to_owned()
+        }
+        _ => format!(
+            "Only an unknown operation is resolved; this one is {}.",
+            state.as_str()
+        ),
+    };
+    Problem::in_state(state, detail)
 }
 
 fn checked(reply: &WireReply, limit: usize) -> Result<Reply, Problem> {
@@ -766,17 +804,17 @@ async fn resume_id(
             Changed::Absent => Err(no_operation()),
             Changed::Refused(state) => Err(Problem::in_state(
                 state,
-                format!("Only a paused operation is resumed; this one is {}.", state.as_str()),
+                format!(
+                    "Only a paused operation is resumed; this one is {}.",
+                    state.as_str()
+                ),
             )),
         }
     };
     desk.change(deed, work).await.map(Json)
 }
 
-async fn state(
-    inspect: &dyn Inspect,
-    id: OperationId,
-) -> Result<Option<OperationState>, Problem> {
+async fn state(inspect: &dyn Inspect, id: OperationId) -> Result<Option<OperationState>, Problem> {
     let record = inspect.show(id).await_within(STORE_DEADLINE).await;
     let record = record.map_err(|error| Problem::unread(&error))?;
     Ok(record.map(|record| record.state))
@@ -857,7 +895,10 @@ impl Operation {
             forgotten_at: record.forgotten_at().map(|at| at.to_string()),
             terms: WireTerms::of(&record.terms),
             fingerprint: record.fingerprint.algorithm.as_str().to_owned(),
-            reply: record.answer.as_ref().map(|answer| KeptReply::of(answer, body)),
+            reply: record
+                .answer
+                .as_ref()
+                .map(|answer| KeptReply::of(answer, body)),
         }
     }
 }

@@ -39,6 +39,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// The word for programs.
+    #[cfg(test)]
     pub(crate) fn as_str(self) -> &'static str {
         self.entry().1
     }
@@ -56,11 +57,7 @@ impl Kind {
                 "A token is required",
             ),
             Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "This is not allowed"),
-            Self::NotFound => (
-                StatusCode::NOT_FOUND,
-                "not-found",
-                "There is no such thing",
-            ),
+            Self::NotFound => (StatusCode::NOT_FOUND, "not-found", "There is no such thing"),
             Self::MethodNotAllowed => (
                 StatusCode::METHOD_NOT_ALLOWED,
                 "method-not-allowed",

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
-use axum::http::HeaderMap;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use onceward_core::clock::Timestamp;
 use onceward_core::identity::OperationId;
@@ -59,7 +59,11 @@ fn is_json(headers: &HeaderMap) -> bool {
         return false;
     };
     let essence = line.as_bytes().split(|byte| *byte == b';').next();
-    essence.is_some_and(|essence| essence.trim_ascii().eq_ignore_ascii_case(b"application/json"))
+    essence.is_some_and(|essence| {
+        essence
+            .trim_ascii()
+            .eq_ignore_ascii_case(b"application/json")
+    })
 }
 
 async fn read(body: Body, bytes_max: usize) -> Result<bytes::Bytes, Problem> {
@@ -87,7 +91,9 @@ impl<Q: DeserializeOwned> FromRequestParts<Desk> for Queried<Q> {
     async fn from_request_parts(parts: &mut Parts, _: &Desk) -> Result<Self, Problem> {
         let query = Query::<Q>::try_from_uri(&parts.uri).map_err(|error| {
             // The outermost only says that it is about a query.
-            let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+            let cause = error
+                .source()
+                .map_or_else(|| error.to_string(), ToString::to_string);
             Problem::bad(format!("The query is not as it should be: {cause}."))
         })?;
         Ok(Self(query.0))
@@ -109,9 +115,8 @@ impl FromRequestParts<Desk> for Named {
 
 /// An operation's id.
 pub(crate) fn operation_id(text: &str) -> Result<OperationId, Problem> {
-    OperationId::parse(text).ok_or_else(|| {
-        Problem::bad("An operation's id is `op_` and 32 hexadecimal digits.")
-    })
+    OperationId::parse(text)
+        .ok_or_else(|| Problem::bad("An operation's id is `op_` and 32 hexadecimal digits."))
 }
 
 /// A reason.

@@ -37,11 +37,13 @@ pub(super) async fn reload(
     let reload = desk.reload.clone();
     let work = async move {
         let reload = reload.ok_or_else(|| {
-            Problem::conflict("This gateway runs without a configuration file: there is nothing to read again.")
+            Problem::conflict(
+                "This gateway runs without a configuration file: there is nothing to read again.",
+            )
         })?;
-        let detail = reload().await.map_err(|why| {
-            Problem::conflict(format!("Nothing was changed: {why}"))
-        })?;
+        let detail = reload()
+            .await
+            .map_err(|why| Problem::conflict(format!("Nothing was changed: {why}")))?;
         Ok(Made {
             result: json!({ "detail": detail }),
             answer: Reloaded { detail },

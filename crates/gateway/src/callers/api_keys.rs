@@ -452,7 +452,9 @@ impl Entry {
         if document.version != VERSION {
             return Err(DocumentError::Version(document.version));
         }
-        let hash = data_encoding::HEXLOWER.decode(document.hash.as_bytes()).ok();
+        let hash = data_encoding::HEXLOWER
+            .decode(document.hash.as_bytes())
+            .ok();
         let hash = hash.and_then(|hash| hash.try_into().ok());
         let record = KeyRecord {
             id: id.to_owned(),

@@ -16,8 +16,7 @@ pub(super) const API_KEY_PREFIX: &str = "ow_";
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Where the scheduler signs.
-pub(super) const SCHEDULE_SIGNATURE: HeaderName =
-    HeaderName::from_static("x-schedule-signature");
+pub(super) const SCHEDULE_SIGNATURE: HeaderName = HeaderName::from_static("x-schedule-signature");
 
 /// A credential, by who is to be asked about it.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -271,7 +271,9 @@ fn text<'a>(
 fn scopes(claim: Option<&Value>) -> Result<Vec<String>, Refusal> {
     match claim {
         None | Some(Value::Null) => Ok(Vec::new()),
-        Some(Value::String(words)) => Ok(words.split_ascii_whitespace().map(str::to_owned).collect()),
+        Some(Value::String(words)) => {
+            Ok(words.split_ascii_whitespace().map(str::to_owned).collect())
+        }
         Some(Value::Array(words)) => {
             let words = words.iter().map(|word| word.as_str().map(str::to_owned));
             words.collect::<Option<_>>().ok_or(Refusal::Claim("scopes"))

@@ -60,26 +60,6 @@ impl Known {
         })
     }
 
-    /// The tenant.
-    pub(crate) fn tenant(&self) -> &str {
-        &self.tenant
-    }
-
-    /// The project, if the caller has one.
-    pub(crate) fn project(&self) -> Option<&str> {
-        self.project.as_deref()
-    }
-
-    /// Who acts.
-    pub(crate) fn subject(&self) -> &Subject {
-        &self.subject
-    }
-
-    /// What it may do.
-    pub(crate) fn scopes(&self) -> &[String] {
-        &self.scopes
-    }
-
     /// By what it is known.
     pub(crate) fn by(&self) -> KnownBy {
         self.by
@@ -89,7 +69,7 @@ impl Known {
     pub(crate) fn caller(&self, scope: Scope) -> Result<Caller, AuthError> {
         let project = match scope.sentinel() {
             Some(sentinel) => sentinel,
-            None => self.project().ok_or(Prohibition::NoProject)?,
+            None => self.project.as_deref().ok_or(Prohibition::NoProject)?,
         };
         // The names were checked when this was made; the sentinel is ours.
         Caller::trusted(&self.tenant, project, self.subject.clone())
@@ -121,5 +101,25 @@ impl Known {
     fn is(&self, pattern: &SubjectPattern) -> bool {
         let id = pattern.id.as_deref();
         pattern.kind == self.subject.kind() && id.is_none_or(|id| id == self.subject.id())
+    }
+}
+
+/// What tests look at; everybody else asks for a caller.
+#[cfg(test)]
+impl Known {
+    pub(crate) fn tenant(&self) -> &str {
+        &self.tenant
+    }
+
+    pub(crate) fn project(&self) -> Option<&str> {
+        self.project.as_deref()
+    }
+
+    pub(crate) fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    pub(crate) fn scopes(&self) -> &[String] {
+        &self.scopes
     }
 }

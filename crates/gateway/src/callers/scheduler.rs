@@ -94,10 +94,7 @@ pub(super) fn read(
 
 const MALFORMED: Refusal = Refusal::Malformed("the schedule's signature");
 
-fn item<'a>(
-    dictionary: &'a sfv::Dictionary,
-    member: &str,
-) -> Result<&'a sfv::BareItem, Refusal> {
+fn item<'a>(dictionary: &'a sfv::Dictionary, member: &str) -> Result<&'a sfv::BareItem, Refusal> {
     match dictionary.get(member) {
         Some(sfv::ListEntry::Item(item)) => Ok(&item.bare_item),
         _ => Err(MALFORMED),
@@ -114,19 +111,9 @@ fn name(dictionary: &sfv::Dictionary, member: &str) -> Result<String, Refusal> {
 }
 
 impl SignedCall {
-    /// The tenant that it says it acts for. Not proven yet.
-    pub(crate) fn claimed_tenant(&self) -> &str {
-        &self.tenant
-    }
-
     /// The scheduler, if it signed this body for this endpoint and key. The key
     /// is the one in the request, empty where there is none.
-    pub(crate) fn verify(
-        self,
-        endpoint: &str,
-        key: &str,
-        body: &[u8],
-    ) -> Result<Known, AuthError> {
+    pub(crate) fn verify(self, endpoint: &str, key: &str, body: &[u8]) -> Result<Known, AuthError> {
         self.judge(endpoint, key, body).inspect_err(super::note)
     }
 
@@ -149,8 +136,7 @@ impl SignedCall {
                 _ => AuthError::Unavailable,
             });
         }
-        Known::scheduler(&self.tenant, &self.project)
-            .map_err(|error| Refusal::Caller(error).into())
+        Known::scheduler(&self.tenant, &self.project).map_err(|error| Refusal::Caller(error).into())
     }
 
     fn text(&self, endpoint: &str, key: &str, body: &[u8]) -> String {

@@ -9,8 +9,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{self, HeaderMap, HeaderValue};
 use http::StatusCode;
+use http::header::{self, HeaderMap, HeaderValue};
 use onceward_core::caller::{Subject, SubjectKind};
 use quick_cache::sync::Cache;
 use secrecy::ExposeSecret;
@@ -125,7 +125,10 @@ impl Unkey {
                 (Ok(known), left.min(self.cache_for))
             }
             Verdict::Refused(refusal) => (Err(refusal.into()), REFUSED_FOR.min(self.cache_for)),
-            Verdict::Forbidden => (Err(Prohibition::Unkey.into()), REFUSED_FOR.min(self.cache_for)),
+            Verdict::Forbidden => (
+                Err(Prohibition::Unkey.into()),
+                REFUSED_FOR.min(self.cache_for),
+            ),
             Verdict::TooMany => (Err(AuthError::TooMany), FAILED_FOR),
             Verdict::Unavailable => (Err(AuthError::Unavailable), FAILED_FOR),
         };

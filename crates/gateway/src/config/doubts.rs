@@ -12,7 +12,7 @@ use onceward_core::class::{Class, InFlight, OnMismatch, OnStoreFailure, OnUnknow
 use secrecy::ExposeSecret as _;
 
 use super::mistake::{Doubt, Place};
-use super::relations::methods;
+use super::relations::{methods, token_key};
 use super::source::{Places, join};
 use super::units::Time;
 use super::{
@@ -80,14 +80,7 @@ impl Doubts<'_> {
             };
             let length = secret.expose_secret().chars().count();
             if length < TOKEN_LENGTH_MIN {
-                // The first may be `admin_token`, which is not in the list.
-                let alone = self.places.says("server.admin_token");
-                let key = match (alone, at) {
-                    (true, 0) => "server.admin_token".to_owned(),
-                    (alone, at) => {
-                        format!("server.admin_tokens[{}].token", at - usize::from(alone))
-                    }
-                };
+                let key = token_key(self.places, at);
                 let doubt = format!("a token of {length} characters can be guessed");
                 self.doubt(
                     &key,

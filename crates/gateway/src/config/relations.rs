@@ -12,7 +12,7 @@ use matchit::{InsertError, Router};
 use super::check::Checker;
 use super::class::{fits, slowest};
 use super::shape::nearest;
-use super::source::join;
+use super::source::{Places, join};
 use super::units::Time;
 use super::{Config, Naming, Route, SecretValue};
 
@@ -158,11 +158,8 @@ fn secrets(config: &Config, checker: &mut Checker<'_>) {
         return;
     }
     let auth = &config.auth;
-    let tokens = config.server.admin_tokens.iter();
-    let tokens = tokens.map(|token| match token.name.as_str() {
-        "admin" => ("server.admin_token".to_owned(), &token.token),
-        _ => ("server.admin_tokens".to_owned(), &token.token),
-    });
+    let tokens = config.server.admin_tokens.iter().enumerate();
+    let tokens = tokens.map(|(at, token)| (token_key(checker.places, at), &token.token));
     let unkey = auth.unkey.iter().flat_map(|unkey| {
         let root = ("auth.unkey.root_key".to_owned(), &unkey.root_key);
         let webhooks = unkey.webhook_root_key.iter();
@@ -180,6 +177,16 @@ fn secrets(config: &Config, checker: &mut Checker<'_>) {
             let right = "add [secrets.openbao] with its address and a way to come in";
             checker.wrong(&key, "is in OpenBao, and nobody says where that is", right);
         }
+    }
+}
+
+/// Where the operators' token of this number was said: `admin_token` comes
+/// first, and is not in the list.
+pub(super) fn token_key(places: &Places, at: usize) -> String {
+    let alone = places.says("server.admin_token");
+    match at.checked_sub(usize::from(alone)) {
+        None => "server.admin_token".to_owned(),
+        Some(at) => format!("server.admin_tokens[{at}].token"),
     }
 }
 

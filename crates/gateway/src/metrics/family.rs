@@ -4,6 +4,7 @@
 //! through a pointer and copied when a value is new. It is bounded: what comes
 //! after the last is `other`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -39,11 +40,12 @@ impl Handle for Histogram {
     }
 }
 
+type Known<T> = HashMap<Box<str>, T>;
 type Make<T> = Box<dyn Fn(&str) -> T + Send + Sync>;
 
 /// Series by the value of a label.
 pub(super) struct Family<T> {
-    known: ArcSwap<Vec<(Box<str>, T)>>,
+    known: ArcSwap<Known<T>>,
     /// Called again for the same value it gives the same series.
     make: Make<T>,
 }
@@ -58,32 +60,31 @@ impl<T: Clone> Family<T> {
 
     /// The series with this value.
     pub(super) fn of(&self, value: &str) -> T {
-        if let Some(found) = find(&self.known.load(), value) {
-            return found;
+        if let Some(found) = self.known.load().get(value) {
+            return found.clone();
         }
         self.known.rcu(|known| self.with(known, value));
         let known = self.known.load();
-        let found = find(&known, value).or_else(|| find(&known, OTHER));
-        found.unwrap_or_else(|| (self.make)(OTHER))
+        match known.get(value).or_else(|| known.get(OTHER)) {
+            Some(found) => found.clone(),
+            None => (self.make)(OTHER),
+        }
     }
 
     /// The same and this value, or `other` where there are too many.
-    fn with(&self, known: &Arc<Vec<(Box<str>, T)>>, value: &str) -> Arc<Vec<(Box<str>, T)>> {
-        let value = if known.len() < VALUES_MAX { value } else { OTHER };
-        if find(known, value).is_some() {
+    fn with(&self, known: &Arc<Known<T>>, value: &str) -> Arc<Known<T>> {
+        let value = if known.len() < VALUES_MAX {
+            value
+        } else {
+            OTHER
+        };
+        if known.contains_key(value) {
             return known.clone();
         }
-        let mut more = Vec::clone(known);
-        more.push((value.into(), (self.make)(value)));
+        let mut more = HashMap::clone(known);
+        more.insert(value.into(), (self.make)(value));
         Arc::new(more)
     }
-}
-
-/// Families are small; looking through one costs less than hashing.
-fn find<T: Clone>(known: &[(Box<str>, T)], value: &str) -> Option<T> {
-    let mut known = known.iter();
-    let (_, found) = known.find(|(is, _)| **is == *value)?;
-    Some(found.clone())
 }
 
 impl<H: Handle + 'static> Family<H> {

@@ -42,10 +42,7 @@ const COUNTERS: [(&str, &str); 18] = [
         "onceward_bypassed_total",
         "Requests forwarded unprotected while the store was away.",
     ),
-    (
-        "onceward_refused_total",
-        "Problems answered, by code.",
-    ),
+    ("onceward_refused_total", "Problems answered, by code."),
     (
         "onceward_limited_total",
         "Requests refused by a limit, by tenant and limit.",

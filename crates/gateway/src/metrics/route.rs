@@ -137,7 +137,9 @@ impl Pair {
 
     fn make(&self, endpoint: &str, class: &str) -> Arc<RouteMetrics> {
         let (tenant, project) = (&self.tenant, &self.project);
-        Arc::new(RouteMetrics::new(&self.book, tenant, project, endpoint, class))
+        Arc::new(RouteMetrics::new(
+            &self.book, tenant, project, endpoint, class,
+        ))
     }
 }
 
@@ -240,7 +242,7 @@ impl RouteMetrics {
         match outcome {
             Outcome::Replayed(State::Failed) => self.hit_failed.increment(1),
             Outcome::Replayed(_) => self.hit_completed.increment(1),
-            Outcome::Refused(Code::KeyReused) => self.collision.increment(1),
+            Outcome::Refused(Code::KeyReused) => self.collision(),
             Outcome::Bypassed => self.bypassed.increment(1),
             _ => {}
         }

@@ -14,8 +14,8 @@ use onceward_core::record::{Attempt, Fence, Record, Settled, Settlement};
 use onceward_core::store::{Ask, Claim, Store, StoreError};
 
 use super::Book;
-use crate::admin::Pulse;
 use super::family::Family;
+use crate::admin::Pulse;
 
 const NAME: &str = "onceward_store_duration_seconds";
 

@@ -16,7 +16,7 @@ fn caller(tenant: &str, project: &str) -> Caller {
 }
 
 fn page(metrics: &Metrics) -> String {
-    metrics.handle.render()
+    metrics.counted()
 }
 
 fn series(metrics: &Metrics) -> usize {
@@ -27,7 +27,10 @@ fn series(metrics: &Metrics) -> usize {
 #[track_caller]
 fn assert_line(metrics: &Metrics, line: &str) {
     let page = page(metrics);
-    assert!(page.lines().any(|is| is == line), "{line} is not in\n{page}");
+    assert!(
+        page.lines().any(|is| is == line),
+        "{line} is not in\n{page}"
+    );
 }
 
 #[test]
@@ -215,6 +218,9 @@ fn the_operators_counters() {
 fn every_name_is_documented() {
     let book = include_str!("../../../../docs/observing.md");
     for name in names::all() {
-        assert!(book.contains(&format!("`{name}")), "{name} is not in docs/observing.md");
+        assert!(
+            book.contains(&format!("`{name}")),
+            "{name} is not in docs/observing.md"
+        );
     }
 }

@@ -169,7 +169,7 @@ fn time(seconds: u64) -> String {
     let units = [(86_400, "day"), (3_600, "hour"), (60, "minute")];
     let unit = units
         .into_iter()
-        .find(|(unit, _)| seconds >= *unit && seconds % unit == 0);
+        .find(|(unit, _)| seconds >= *unit && seconds.is_multiple_of(*unit));
     let (unit, name) = unit.unwrap_or((1, "second"));
     match seconds / unit {
         1 => format!("1 {name}"),

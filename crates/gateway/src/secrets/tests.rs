@@ -89,7 +89,10 @@ async fn read(reader: &SecretReader, path: &str) -> Result<String, SecretError> 
 async fn a_secret_is_asked_for_as_documented() {
     let bao = StandIn::new(|_| standin::json(200, &secret("s3cret"))).await;
     let reader = reader(bao.url(), token());
-    assert_eq!(read(&reader, "apps/pay ments").await.expect("read"), "s3cret");
+    assert_eq!(
+        read(&reader, "apps/pay ments").await.expect("read"),
+        "s3cret"
+    );
     let seen = &bao.seen()[0];
     assert_eq!(seen.method, Method::GET);
     assert_eq!(seen.path, "/v1/secret/data/apps/pay%20ments");
@@ -115,14 +118,19 @@ async fn a_given_secret_asks_nobody() {
 #[tokio::test]
 async fn a_field_that_is_not_there_is_named(#[case] field: &str) {
     let bao = StandIn::new(|_| standin::json(200, &secret("canary"))).await;
-    let error = reader(bao.url(), token()).read(&at("apps/pay", field)).await;
+    let error = reader(bao.url(), token())
+        .read(&at("apps/pay", field))
+        .await;
     let text = error.expect_err("no field").to_string();
     assert!(text.contains("apps/pay") && text.contains(field), "{text}");
     assert!(!text.contains("canary"));
 }
 
 #[rstest]
-#[case::absent(told(404, r#"{"errors": []}"#), "there is no secret apps/pay in OpenBao")]
+#[case::absent(
+    told(404, r#"{"errors": []}"#),
+    "there is no secret apps/pay in OpenBao"
+)]
 #[case::deleted(
     standin::json(200, &json!({"data": {"data": null, "metadata": {}}})),
     "there is no secret apps/pay in OpenBao"
@@ -131,10 +139,16 @@ async fn a_field_that_is_not_there_is_named(#[case] field: &str) {
     told(403, r#"{"errors": ["permission denied"]}"#),
     "OpenBao does not let us read the secret apps/pay"
 )]
-#[case::sealed(told(503, r#"{"errors": ["Vault is sealed"]}"#), "OpenBao is away: it answers 503 Service Unavailable")]
+#[case::sealed(
+    told(503, r#"{"errors": ["Vault is sealed"]}"#),
+    "OpenBao is away: it answers 503 Service Unavailable"
+)]
 #[case::too_many(told(429, ""), "OpenBao is away: it answers 429 Too Many Requests")]
 #[case::redirect(told(307, "").location("/elsewhere"), "OpenBao is away: it answers 307 Temporary Redirect")]
-#[case::not_json(told(200, "canary"), "OpenBao is away: its answer is not what OpenBao says")]
+#[case::not_json(
+    told(200, "canary"),
+    "OpenBao is away: its answer is not what OpenBao says"
+)]
 #[tokio::test]
 async fn failures_say_what_is_wrong(#[case] manner: Told, #[case] want: &str) {
     let bao = StandIn::new(move |_| manner.clone()).await;

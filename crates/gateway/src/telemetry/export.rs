@@ -6,12 +6,14 @@
 //! times.
 
 use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -33,6 +35,8 @@ const TRIES_MAX: u32 = 3;
 const REST: Duration = Duration::from_millis(250);
 /// How long the collector may take.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// How long sending may take in all once the gateway stops.
+const FLUSH: Duration = Duration::from_secs(3);
 /// Where a collector takes traces, unless its URL says.
 const USUAL_PATH: &str = "/v1/traces";
 
@@ -66,14 +70,14 @@ impl Queue {
 
 /// The task that sends.
 pub(super) struct Exporter {
-    stop: CancellationToken,
+    stop: Arc<Stop>,
     tasks: TaskTracker,
 }
 
 impl Exporter {
-    /// Waits until what is queued has been sent, or was refused.
+    /// Waits until what is queued has been sent or dropped, [`FLUSH`] at most.
     pub(super) async fn close(&self) {
-        self.stop.cancel();
+        self.stop.begin();
         self.tasks.close();
         self.tasks.wait().await;
     }
@@ -81,7 +85,33 @@ impl Exporter {
 
 impl Drop for Exporter {
     fn drop(&mut self) {
-        self.stop.cancel();
+        self.stop.begin();
+    }
+}
+
+/// The end of sending: when it was called for, a short while is left.
+#[derive(Default)]
+struct Stop {
+    called: CancellationToken,
+    over_at: OnceLock<Instant>,
+}
+
+impl Stop {
+    fn begin(&self) {
+        self.over_at.get_or_init(|| Instant::now() + FLUSH);
+        self.called.cancel();
+    }
+
+    fn is_called(&self) -> bool {
+        self.called.is_cancelled()
+    }
+
+    /// Returns when nothing may be sent any more.
+    async fn over(&self) {
+        self.called.cancelled().await;
+        if let Some(over_at) = self.over_at.get() {
+            tokio::time::sleep_until(*over_at).await;
+        }
     }
 }
 
@@ -99,7 +129,7 @@ pub(super) fn start(otlp: &Otlp, metrics: SpanMetrics) -> Result<(Queue, Exporte
     };
     let (spans, waiting) = mpsc::channel(QUEUE_SPANS_MAX);
     let exporter = Exporter {
-        stop: CancellationToken::new(),
+        stop: Arc::default(),
         tasks: TaskTracker::new(),
     };
     let stop = exporter.stop.clone();
@@ -114,16 +144,12 @@ fn path(url: &str) -> Option<&'static str> {
     matches!(own, "" | "/").then_some(USUAL_PATH)
 }
 
-async fn send_all(
-    collector: Collector,
-    mut waiting: mpsc::Receiver<Finished>,
-    stop: CancellationToken,
-) {
+async fn send_all(collector: Collector, mut waiting: mpsc::Receiver<Finished>, stop: Arc<Stop>) {
     let mut batch = Vec::with_capacity(BATCH_SPANS_MAX);
     loop {
         let came = tokio::select! {
             came = waiting.recv_many(&mut batch, BATCH_SPANS_MAX) => came,
-            () = stop.cancelled() => break,
+            () = stop.called.cancelled() => break,
         };
         if came == 0 {
             return;
@@ -131,7 +157,7 @@ async fn send_all(
         let more = fill(&mut batch, &mut waiting);
         let more = tokio::time::timeout(LINGER, more);
         // Filled, waited long enough, or told to stop: it goes.
-        let _ = stop.run_until_cancelled(more).await;
+        let _ = stop.called.run_until_cancelled(more).await;
         collector.send(&batch, &stop).await;
         batch.clear();
     }
@@ -170,23 +196,28 @@ enum Verdict {
 
 impl Collector {
     /// Sends a batch until it is taken. When it is time to stop, once.
-    async fn send(&self, batch: &[Finished], stop: &CancellationToken) {
+    async fn send(&self, batch: &[Finished], stop: &Stop) {
         let spans = batch.len() as u64;
         let Ok(body) = serde_json::to_vec(&Export::of(batch, &self.service)) else {
             return self.metrics.dropped_refused(spans);
         };
         let body = Bytes::from(body);
         for attempt in 1.. {
-            let why = match self.ask(body.clone()).await {
+            let verdict = tokio::select! {
+                biased;
+                verdict = self.ask(body.clone()) => verdict,
+                () = stop.over() => Verdict::Later("the gateway stops".to_owned()),
+            };
+            let why = match verdict {
                 Verdict::Taken { refused } => {
                     let refused = refused.min(spans);
                     self.metrics.exported(spans - refused);
                     return self.metrics.dropped_refused(refused);
                 }
-                Verdict::Later(why) if attempt < TRIES_MAX && !stop.is_cancelled() => {
+                Verdict::Later(why) if attempt < TRIES_MAX && !stop.is_called() => {
                     tracing::debug!(why, "the collector takes no spans now");
                     let rest = tokio::time::sleep(REST * 2u32.pow(attempt - 1));
-                    let _ = stop.run_until_cancelled(rest).await;
+                    let _ = stop.called.run_until_cancelled(rest).await;
                     continue;
                 }
                 Verdict::Later(why) | Verdict::Refused(why) => why,

@@ -23,8 +23,8 @@ use onceward_core::caller::Caller;
 use onceward_core::entropy::Entropy;
 use onceward_core::identity::OperationId;
 
-use self::context::{Context, SpanId};
 pub(crate) use self::context::TraceId;
+use self::context::{Context, SpanId};
 use self::export::{Exporter, Queue};
 use crate::config::{Otlp, Policy};
 use crate::fetch::FetchError;
@@ -124,7 +124,12 @@ impl Trace {
     }
 
     /// Notes where the request goes and, once known, who sends it.
-    pub(crate) fn about(&mut self, endpoint: &str, policy: Option<Policy>, caller: Option<&Caller>) {
+    pub(crate) fn about(
+        &mut self,
+        endpoint: &str,
+        policy: Option<Policy>,
+        caller: Option<&Caller>,
+    ) {
         let span = &mut self.span;
         if !span.is_recorded() {
             return;
@@ -152,7 +157,12 @@ impl Trace {
     }
 
     /// The request is answered.
-    pub(crate) fn end(mut self, status: StatusCode, outcome: &'static str, id: Option<OperationId>) {
+    pub(crate) fn end(
+        mut self,
+        status: StatusCode,
+        outcome: &'static str,
+        id: Option<OperationId>,
+    ) {
         let span = &mut self.span;
         span.answered(status);
         span.failed |= status.is_server_error();
@@ -364,4 +374,69 @@ fn cut(text: &str) -> &str {
         end -= 1;
     }
     &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+
+    fn tracer(endpoint: String, metrics: &Metrics) -> Tracer {
+        let otlp = Otlp {
+            endpoint,
+            service: "edge".to_owned(),
+            sample: 1.0,
+        };
+        Tracer::start(&otlp, Entropy::seeded(1), metrics.spans()).expect("a URL")
+    }
+
+    #[tokio::test]
+    async fn what_does_not_fit_is_dropped_and_counted() {
+        // It takes connections and never answers.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = silent.local_addr().expect("bound");
+        let metrics = Metrics::new().expect("metrics");
+        let tracer = tracer(format!("http://{address}"), &metrics);
+        // Nothing is awaited, so nothing is taken out meanwhile.
+        for _ in 0..10_000 {
+            let trace = tracer.begin(&Request::new(())).expect("it is on");
+            trace.end(StatusCode::OK, "completed", None);
+        }
+        let page = metrics.counted();
+        let line = "onceward_spans_dropped_total{reason=\"queue-full\"} 1808";
+        assert!(page.contains(line), "{page}");
+        tracer.close().await;
+        let page = metrics.counted();
+        let line = "onceward_spans_dropped_total{reason=\"not-taken\"} 8192";
+        assert!(page.contains(line), "{page}");
+    }
+
+    #[test]
+    fn without_a_collector_there_is_no_trace() {
+        assert!(Tracer::off().begin(&Request::new(())).is_none());
+    }
+
+    #[tokio::test]
+    async fn ids_are_never_nothing_and_never_the_same() {
+        let metrics = Metrics::new().expect("metrics");
+        let tracer = tracer("http://127.0.0.1:9".to_owned(), &metrics);
+        let mut headers = HeaderMap::new();
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..100 {
+            let trace = tracer.begin(&Request::new(())).expect("it is on");
+            let attempt = trace.link().attempt("u", &Method::GET, 1);
+            attempt.headers_for_upstream(&mut headers);
+            assert_eq!(TraceId::of(&headers), Some(trace.id()));
+            seen.insert(headers[TRACEPARENT].clone());
+        }
+        assert_eq!(seen.len(), 100);
+    }
+
+    #[test]
+    fn a_text_is_cut_between_letters() {
+        let text = "ä".repeat(TEXT_BYTES_MAX);
+        assert_eq!(cut(&text).len(), TEXT_BYTES_MAX);
+        assert_eq!(cut(&format!("a{text}")).len(), TEXT_BYTES_MAX - 1);
+        assert_eq!(cut("short"), "short");
+    }
 }

@@ -104,7 +104,13 @@ pub enum UpstreamError {
     ServerName,
     /// Certificates or keys cannot be used.
     #[error(transparent)]
-    Tls(#[from] TlsError),
+    Tls(Box<TlsError>),
+}
+
+impl From<TlsError> for UpstreamError {
+    fn from(error: TlsError) -> Self {
+        Self::Tls(Box::new(error))
+    }
 }
 
 /// Why there is no answer.

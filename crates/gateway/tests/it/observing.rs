@@ -2,6 +2,7 @@
 //! as a collector reads them.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -151,7 +152,10 @@ async fn a_request_and_what_the_upstream_was_asked_form_one_trace() {
         assert_eq!(notes["onceward.tenant"], "_local");
         assert_eq!(notes["onceward.project"], "_local");
         assert_eq!(notes["onceward.outcome"], outcome);
-        assert_eq!(notes["onceward.operation_id"], first.header("x-operation-id"));
+        assert_eq!(
+            notes["onceward.operation_id"],
+            first.header("x-operation-id")
+        );
     }
 }
 
@@ -266,6 +270,21 @@ async fn a_collector_that_is_away_costs_spans_and_nothing_else() {
         .shows("onceward_spans_dropped_total{reason=\"not-taken\"} 2")
         .await;
     gateway.shows("onceward_spans_exported_total 0").await;
+}
+
+#[tokio::test]
+async fn a_collector_that_never_answers_holds_neither_a_request_nor_the_stop() {
+    let origin = origin().run().await;
+    let silent = crate::harness::origin().gated().run().await;
+    let gateway = configured(&origin, &traced(&silent, "")).run().await;
+    assert_eq!(gateway.post("/payments", "k").send().await.status, 200);
+    let start = Instant::now();
+    gateway.drain().await;
+    assert!(
+        start.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        start.elapsed()
+    );
 }
 
 #[tokio::test]

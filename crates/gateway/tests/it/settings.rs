@@ -39,7 +39,11 @@ fn upstream(config: &mut Config, url: &str) {
 async fn a_mistake_is_named_with_its_cure(#[case] mistake: fn(&mut Config), #[case] words: &str) {
     let (mut config, _directory) = gateway_to("http://127.0.0.1:1").config();
     mistake(&mut config);
-    let error = Gateway::start(config, None).await.err().unwrap().to_string();
+    let error = Gateway::start(config, None)
+        .await
+        .err()
+        .unwrap()
+        .to_string();
     assert!(error.contains(words), "{error}");
     assert!(!error.contains("password"), "{error}");
 }
@@ -50,7 +54,11 @@ async fn a_port_that_is_taken_is_named() {
     let address = taken.local_addr().unwrap();
     let (mut config, _directory) = gateway_to("http://127.0.0.1:1").config();
     config.server.listen = address.to_string();
-    let error = Gateway::start(config, None).await.err().unwrap().to_string();
+    let error = Gateway::start(config, None)
+        .await
+        .err()
+        .unwrap()
+        .to_string();
     assert!(
         error.starts_with(&format!("cannot listen on {address}: ")),
         "{error}"

@@ -43,7 +43,10 @@ async fn without_a_key_everything_passes() {
 async fn a_required_key_that_is_missing_is_refused() {
     let origin = Origin::status(200);
     let engine = Engine::new(memory(), Entropy::seeded(1), Limits::default());
-    let layer = IdempotencyLayer::builder(engine.clone()).required().build().unwrap();
+    let layer = IdempotencyLayer::builder(engine.clone())
+        .required()
+        .build()
+        .unwrap();
     let service = protect_with(&origin, &layer, engine);
     let request = Request::post("/pay").body(Full::default()).unwrap();
     let answer = service.send(request).await;

@@ -312,12 +312,17 @@ impl Inspect for EmbeddedStore {
         self.writer.ask(|to| Command::Purge(id, force, to)).await
     }
 
-    async fn resolve(&self, id: OperationId, word: Resolution) -> Result<Changed, StoreError> {
+    async fn resolve(
+        &self,
+        id: OperationId,
+        fence: Option<Fence>,
+        word: Resolution,
+    ) -> Result<Changed, StoreError> {
         let reply = match &word {
             Resolution::Ran(reply) => Some(encode(reply)),
             Resolution::NotRun => None,
         };
-        let command = |to| Command::Resolve(id, word, reply, to);
+        let command = |to| Command::Resolve(id, fence, word, reply, to);
         self.writer.ask(command).await
     }
 

@@ -307,11 +307,15 @@ impl Shelf {
     pub(super) fn resolve(
         &mut self,
         id: OperationId,
+        meant: Option<Fence>,
         word: &Resolution,
         reply: Option<&[u8]>,
     ) -> Step<Changed> {
         self.change(id, |shelf, known, state, now| {
             if state != State::Unknown {
+                return Ok(Changed::Refused(state));
+            }
+            if meant.is_some_and(|meant| meant != known.record().fence) {
                 return Ok(Changed::Refused(state));
             }
             let mut record = Record::clone(known.record());

@@ -45,7 +45,13 @@ pub(super) enum Command {
     Due(usize, Answer<Vec<Due>>),
     NextDue(Answer<Option<Timestamp>>),
     Purge(OperationId, Force, Answer<Changed>),
-    Resolve(OperationId, Resolution, Option<Vec<u8>>, Answer<Changed>),
+    Resolve(
+        OperationId,
+        Option<Fence>,
+        Resolution,
+        Option<Vec<u8>>,
+        Answer<Changed>,
+    ),
     Resume(OperationId, Answer<Changed>),
     Put(Sheet, String, Bytes, Answer<()>),
     Add(Sheet, String, Bytes, Answer<Added>),
@@ -143,8 +149,10 @@ impl Desk {
             Command::Due(limit, to) => self.step(to, |shelf| shelf.due(limit)),
             Command::NextDue(to) => self.step(to, |shelf| Ok(shelf.next_due())),
             Command::Purge(id, force, to) => self.step(to, |shelf| shelf.purge(id, force)),
-            Command::Resolve(id, word, reply, to) => {
-                self.step(to, |shelf| shelf.resolve(id, &word, reply.as_deref()));
+            Command::Resolve(id, fence, word, reply, to) => {
+                self.step(to, |shelf| {
+                    shelf.resolve(id, fence, &word, reply.as_deref())
+                });
             }
             Command::Resume(id, to) => self.step(to, |shelf| shelf.resume(id)),
             Command::Put(sheet, name, document, to) => {

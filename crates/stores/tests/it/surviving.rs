@@ -207,7 +207,11 @@ async fn delivered_request_is_not_lost_when_a_replay_is_noted() {
     clock.advance(DAY / 2);
     store.touch(&ask.digest).await.expect("noted");
     settle(&store, &due[0].grant, Settlement::Lost).await;
-    let resolved = store.resolve(due[0].grant.id, onceward_core::store::Resolution::NotRun);
+    let resolved = store.resolve(
+        due[0].grant.id,
+        None,
+        onceward_core::store::Resolution::NotRun,
+    );
     resolved.await.expect("the store answers");
     let again = store.due(1).await.expect("the store answers");
     assert_eq!(again[0].request, b"request".as_slice());

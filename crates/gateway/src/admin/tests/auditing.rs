@@ -10,28 +10,116 @@ use crate::admin::audit::{Action, Deed, Outcome};
 #[tokio::test]
 async fn every_change_has_its_entry_refused_ones_too() {
     let bench = bench().await;
-    let [done, running] = [bench.completed("acme", "a").await, bench.claim("acme", "b").await];
+    let [done, running] = [
+        bench.completed("acme", "a").await,
+        bench.claim("acme", "b").await,
+    ];
     let unknown = bench.unknown("acme", "c").await;
     let paused = bench.paused("acme", "d").await;
     let operations = "/admin/v1/operations";
     let cases = [
-        ("operations.purge", format!("{operations}/{}/purge", done.id), json!({}), "done"),
-        ("operations.purge", format!("{operations}/{}/purge", running.id), json!({}), "refused"),
-        ("operations.purge", format!("{operations}/{}/purge", done.id), json!({}), "refused"),
-        ("operations.resolve", format!("{operations}/{}/resolve", running.id), json!({ "outcome": "not_run" }), "refused"),
-        ("operations.resolve", format!("{operations}/{}/resolve", unknown.id), json!({ "outcome": "unsure" }), "done"),
-        ("operations.resolve", format!("{operations}/{}/resolve", unknown.id), json!({ "outcome": "not_run" }), "done"),
-        ("operations.resume", format!("{operations}/{}/resume", unknown.id), json!({}), "refused"),
-        ("operations.resume", format!("{operations}/{}/resume", paused.id), json!({}), "done"),
-        ("operations.purge", format!("{operations}/purge"), json!({ "filter": { "tenant": "acme" }, "force": true }), "done"),
-        ("classes.set", "/admin/v1/classes/brief".to_owned(), json!({ "settings": { "retention": "1h" } }), "done"),
-        ("classes.set", "/admin/v1/classes".to_owned(), json!({ "name": "brief", "settings": { "remember": "1s" } }), "refused"),
-        ("classes.unset", "/admin/v1/classes/brief/unset".to_owned(), json!({}), "done"),
-        ("classes.unset", "/admin/v1/classes/brief/unset".to_owned(), json!({}), "refused"),
-        ("keys.create", "/admin/v1/keys".to_owned(), json!({ "tenant": "acme", "subject": "service:a" }), "done"),
-        ("keys.create", "/admin/v1/keys".to_owned(), json!({ "tenant": "_acme", "subject": "service:a" }), "refused"),
-        ("keys.revoke", "/admin/v1/keys/nobody/revoke".to_owned(), json!({}), "refused"),
-        ("configuration.reload", "/admin/v1/reload".to_owned(), json!({}), "refused"),
+        (
+            "operations.purge",
+            format!("{operations}/{}/purge", done.id),
+            json!({}),
+            "done",
+        ),
+        (
+            "operations.purge",
+            format!("{operations}/{}/purge", running.id),
+            json!({}),
+            "refused",
+        ),
+        (
+            "operations.purge",
+            format!("{operations}/{}/purge", done.id),
+            json!({}),
+            "refused",
+        ),
+        (
+            "operations.resolve",
+            format!("{operations}/{}/resolve", running.id),
+            json!({ "outcome": "not_run" }),
+            "refused",
+        ),
+        (
+            "operations.resolve",
+            format!("{operations}/{}/resolve", unknown.id),
+            json!({ "outcome": "unsure" }),
+            "done",
+        ),
+        (
+            "operations.resolve",
+            format!("{operations}/{}/resolve", unknown.id),
+            json!({ "outcome": "not_run" }),
+            "done",
+        ),
+        (
+            "operations.resume",
+            format!("{operations}/{}/resume", unknown.id),
+            json!({}),
+            "refused",
+        ),
+        (
+            "operations.resume",
+            format!("{operations}/{}/resume", paused.id),
+            json!({}),
+            "done",
+        ),
+        (
+            "operations.purge",
+            format!("{operations}/purge"),
+            json!({ "filter": { "tenant": "acme" }, "force": true }),
+            "done",
+        ),
+        (
+            "classes.set",
+            "/admin/v1/classes/brief".to_owned(),
+            json!({ "settings": { "retention": "1h" } }),
+            "done",
+        ),
+        (
+            "classes.set",
+            "/admin/v1/classes".to_owned(),
+            json!({ "name": "brief", "settings": { "remember": "1s" } }),
+            "refused",
+        ),
+        (
+            "classes.unset",
+            "/admin/v1/classes/brief/unset".to_owned(),
+            json!({}),
+            "done",
+        ),
+        (
+            "classes.unset",
+            "/admin/v1/classes/brief/unset".to_owned(),
+            json!({}),
+            "refused",
+        ),
+        (
+            "keys.create",
+            "/admin/v1/keys".to_owned(),
+            json!({ "tenant": "acme", "subject": "service:a" }),
+            "done",
+        ),
+        (
+            "keys.create",
+            "/admin/v1/keys".to_owned(),
+            json!({ "tenant": "_acme", "subject": "service:a" }),
+            "refused",
+        ),
+        (
+            "keys.revoke",
+            "/admin/v1/keys/nobody/revoke".to_owned(),
+            json!({}),
+            "refused",
+        ),
+        (
+            "configuration.reload",
+            "/admin/v1/reload".to_owned(),
+            json!({}),
+            "refused",
+        ),
     ];
     for (count, (action, path, mut body, outcome)) in cases.into_iter().enumerate() {
         body["why"] = format!("reason {count}").into();
@@ -39,11 +127,24 @@ async fn every_change_has_its_entry_refused_ones_too() {
         let entries = bench.audit().await;
         assert_eq!(entries.len(), count + 1, "{path}: {}", said.text());
         let entry = &entries[0];
-        let told = ["action", "outcome", "who", "role", "from", "why"].map(|name| entry[name].as_str().unwrap_or_default());
+        let told = ["action", "outcome", "who", "role", "from", "why"]
+            .map(|name| entry[name].as_str().unwrap_or_default());
         let why = format!("reason {count}");
-        assert_eq!(told, [action, outcome, "root", "admin", "203.0.113.9", &why], "{entry}");
-        assert_eq!((said.status < 300), outcome == "done", "{path}: {}", said.text());
-        assert!(entry["ended_at"].is_string() && entry["at"].is_string(), "{entry}");
+        assert_eq!(
+            told,
+            [action, outcome, "root", "admin", "203.0.113.9", &why],
+            "{entry}"
+        );
+        assert_eq!(
+            (said.status < 300),
+            outcome == "done",
+            "{path}: {}",
+            said.text()
+        );
+        assert!(
+            entry["ended_at"].is_string() && entry["at"].is_string(),
+            "{entry}"
+        );
         if outcome == "refused" {
             assert_eq!(entry["detail"], said.json()["detail"]);
         }
@@ -61,7 +162,10 @@ async fn what_is_purged_in_bulk_is_named() {
     bench.post("ops", "/admin/v1/operations/purge", &ask).await;
     let entry = &bench.audit().await[0];
     let were = entry["result"]["were"].as_array().expect("a list");
-    let mut named: Vec<_> = were.iter().map(|was| was["operation_id"].as_str().unwrap_or_default()).collect();
+    let mut named: Vec<_> = were
+        .iter()
+        .map(|was| was["operation_id"].as_str().unwrap_or_default())
+        .collect();
     named.sort_unstable();
     ids.sort_unstable();
     assert_eq!(named, ids);
@@ -75,8 +179,14 @@ async fn without_its_entry_nothing_is_changed() {
     bench.registry.break_sheet(Sheet::Audit);
     let path = format!("/admin/v1/operations/{}/purge", grant.id);
     let said = bench.post("ops", &path, &json!({ "why": "a test" })).await;
-    assert_eq!((said.status, said.code()), (503, "store-unavailable".to_owned()));
-    assert_eq!(said.detail(), "Nothing was changed: the audit cannot be written. Try again later.");
+    assert_eq!(
+        (said.status, said.code()),
+        (503, "store-unavailable".to_owned())
+    );
+    assert_eq!(
+        said.detail(),
+        "Nothing was changed: the audit cannot be written. Try again later."
+    );
     bench.registry.mend();
     assert_eq!(bench.state(grant.id).await, "completed");
     assert!(bench.audit().await.is_empty());
@@ -108,26 +218,49 @@ async fn pages_go_back_in_time() {
     loop {
         let page = bench.get("viewer", &path).await.json();
         let entries = page["entries"].as_array().expect("a list");
-        seen.extend(entries.iter().map(|entry| entry["why"].as_str().unwrap_or_default().to_owned()));
+        seen.extend(
+            entries
+                .iter()
+                .map(|entry| entry["why"].as_str().unwrap_or_default().to_owned()),
+        );
         match page["next"].as_str() {
             Some(next) => path = format!("/admin/v1/audit?limit=2&after={next}"),
             None => break,
         }
     }
-    assert_eq!(seen, ["reason 4", "reason 3", "reason 2", "reason 1", "reason 0"]);
+    assert_eq!(
+        seen,
+        ["reason 4", "reason 3", "reason 2", "reason 1", "reason 0"]
+    );
 }
 
 #[tokio::test]
 async fn what_the_gateway_does_by_itself_is_noted() {
     let bench = bench().await;
-    let audit = Audit::new(bench.registry.clone(), bench.clock.clone(), Entropy::seeded(9));
+    let audit = Audit::new(
+        bench.registry.clone(),
+        bench.clock.clone(),
+        Entropy::seeded(9),
+    );
     let deed = Deed::of_gateway("file watch", Action::Reload).on("onceward.toml");
-    let noted = audit.note(deed, Outcome::Refused("line 3: no".to_owned())).await;
+    let noted = audit
+        .note(deed, Outcome::Refused("line 3: no".to_owned()))
+        .await;
     noted.expect("the store answers");
     let entry = &bench.audit().await[0];
     assert_eq!(
-        (&entry["who"], &entry["target"], &entry["outcome"], &entry["detail"]),
-        (&json!("file watch"), &json!("onceward.toml"), &json!("refused"), &json!("line 3: no"))
+        (
+            &entry["who"],
+            &entry["target"],
+            &entry["outcome"],
+            &entry["detail"]
+        ),
+        (
+            &json!("file watch"),
+            &json!("onceward.toml"),
+            &json!("refused"),
+            &json!("line 3: no")
+        )
     );
     assert!(entry.get("role").is_none() && entry.get("why").is_none());
 }
@@ -186,20 +319,41 @@ async fn no_secret_is_told() {
     let id = made.json()["key"]["id"].as_str().expect("an id").to_owned();
     let tail = secret.rsplit('_').next().expect("it has parts").to_owned();
     let mut told = String::new();
-    for path in ["/admin/v1/keys", "/admin/v1/audit", "/admin/v1/openapi.json", "/admin/v1/operations", "/metrics"] {
+    for path in [
+        "/admin/v1/keys",
+        "/admin/v1/audit",
+        "/admin/v1/openapi.json",
+        "/admin/v1/operations",
+        "/metrics",
+    ] {
         told.push_str(&bench.get("root", path).await.text());
     }
     told.push_str(&bench.get("nobody", "/admin/v1/keys").await.text());
     told.push_str(&bench.post("ops", "/admin/v1/keys", &ask).await.text());
-    let revoked = bench.post("root", &format!("/admin/v1/keys/{id}/revoke"), &ask_why()).await;
+    let revoked = bench
+        .post("root", &format!("/admin/v1/keys/{id}/revoke"), &ask_why())
+        .await;
     assert_eq!(revoked.json(), json!({ "id": id, "already": false }));
-    told.push_str(&bench.audit().await.iter().map(ToString::to_string).collect::<String>());
-    let documents = bench.registry.documents(Sheet::ApiKeys, Order::Rising, None, 10).await;
+    told.push_str(
+        &bench
+            .audit()
+            .await
+            .iter()
+            .map(ToString::to_string)
+            .collect::<String>(),
+    );
+    let documents = bench
+        .registry
+        .documents(Sheet::ApiKeys, Order::Rising, None, 10)
+        .await;
     for (_, document) in documents.expect("the store answers") {
         told.push_str(&String::from_utf8_lossy(&document));
     }
     told.push_str(&String::from_utf8_lossy(&lines.0.lock().expect("whole")));
-    assert!(told.contains("onceward::audit") && told.contains("keys.create"), "{told}");
+    assert!(
+        told.contains("onceward::audit") && told.contains("keys.create"),
+        "{told}"
+    );
     for hidden in [CANARY, &secret, &tail] {
         assert!(!told.contains(hidden), "{hidden} in {told}");
     }

@@ -23,11 +23,12 @@ fn closed(mut document: Value) -> Value {
 }
 
 fn mistakes(document: &Value, schema: &Value, value: &Value) -> Vec<String> {
-    let mut whole = schema.clone();
-    whole["components"] = document["components"].clone();
+    let whole = json!({ "allOf": [schema], "components": document["components"] });
     let validator = jsonschema::draft202012::new(&whole).expect("a schema");
     let errors = validator.iter_errors(value);
-    errors.map(|error| format!("{}: {error}", error.instance_path())).collect()
+    errors
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect()
 }
 
 #[tokio::test]
@@ -39,17 +40,27 @@ async fn every_door_is_described_and_nothing_else() {
         for (method, operation) in methods.as_object().expect("methods") {
             described.push(format!("{} {path}", method.to_uppercase()));
             let parameters = operation["parameters"].as_array().expect("a list");
-            let in_path = parameters.iter().filter(|parameter| parameter["in"] == "path");
+            let in_path = parameters
+                .iter()
+                .filter(|parameter| parameter["in"] == "path");
             assert_eq!(in_path.count(), path.matches('{').count(), "{path}");
             assert!(operation["summary"].is_string() && operation["operationId"].is_string());
         }
     }
-    let mut served: Vec<_> = doors::all().iter().map(|door| format!("{} {}", door.method, door.path)).collect();
+    let mut served: Vec<_> = doors::all()
+        .iter()
+        .map(|door| format!("{} {}", door.method, door.path))
+        .collect();
     described.sort();
     served.sort();
     assert_eq!(described, served);
     let list = &document["paths"]["/admin/v1/operations"]["get"]["parameters"];
-    let names: Vec<_> = list.as_array().expect("a list").iter().map(|one| one["name"].as_str().unwrap_or_default()).collect();
+    let names: Vec<_> = list
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|one| one["name"].as_str().unwrap_or_default())
+        .collect();
     assert_eq!(names.len(), 9, "{names:?}");
 }
 
@@ -58,35 +69,111 @@ async fn real_answers_are_as_described() {
     let bench = bench().await;
     let document = closed(document(&bench).await);
     let done = bench.completed("acme", "a").await.id;
-    let [unknown, other] = [bench.unknown("acme", "b").await.id, bench.unknown("acme", "c").await.id];
+    let [unknown, other] = [
+        bench.unknown("acme", "b").await.id,
+        bench.unknown("acme", "c").await.id,
+    ];
     let paused = bench.paused("acme", "d").await.id;
-    let [more, most] = [bench.paused("acme", "e").await.id, bench.completed("acme", "f").await.id];
+    let [more, most] = [
+        bench.paused("acme", "e").await.id,
+        bench.completed("acme", "f").await.id,
+    ];
     let key = json!({ "tenant": "acme", "subject": "service:a", "why": "x" });
     let made = bench.post("root", "/admin/v1/keys", &key).await.json();
     let id = made["key"]["id"].as_str().expect("an id");
     let operation = |id: OperationId, rest: &str| format!("/admin/v1/operations/{id}{rest}");
     let reply = json!({ "status": 201, "headers": [["a", "b"]], "body_base64": "eA==" });
     let asked = [
-        ("/admin/v1/operations", "/admin/v1/operations".to_owned(), None),
-        ("/admin/v1/operations/{operation_id}", operation(done, "?body=1"), None),
-        ("/admin/v1/operations/{operation_id}", operation(unknown, ""), None),
-        ("/admin/v1/operations/{operation_id}/resolve", operation(unknown, "/resolve"), Some(json!({ "outcome": "ran", "reply": reply, "why": "x" }))),
-        ("/admin/v1/operations/resolve", "/admin/v1/operations/resolve".to_owned(), Some(json!({ "operation_id": other.to_string(), "outcome": "not_run", "why": "x" }))),
-        ("/admin/v1/operations/{operation_id}/resume", operation(paused, "/resume"), Some(json!({ "why": "x" }))),
-        ("/admin/v1/operations/resume", "/admin/v1/operations/resume".to_owned(), Some(json!({ "operation_id": more.to_string(), "why": "x" }))),
-        ("/admin/v1/operations/{operation_id}/purge", operation(most, "/purge"), Some(json!({ "force": true, "why": "x" }))),
-        ("/admin/v1/operations/purge", "/admin/v1/operations/purge".to_owned(), Some(json!({ "filter": { "state": "completed" }, "limit": 1, "why": "x" }))),
+        (
+            "/admin/v1/operations",
+            "/admin/v1/operations".to_owned(),
+            None,
+        ),
+        (
+            "/admin/v1/operations/{operation_id}",
+            operation(done, "?body=1"),
+            None,
+        ),
+        (
+            "/admin/v1/operations/{operation_id}",
+            operation(unknown, ""),
+            None,
+        ),
+        (
+            "/admin/v1/operations/{operation_id}/resolve",
+            operation(unknown, "/resolve"),
+            Some(json!({ "outcome": "ran", "reply": reply, "why": "x" })),
+        ),
+        (
+            "/admin/v1/operations/resolve",
+            "/admin/v1/operations/resolve".to_owned(),
+            Some(json!({ "operation_id": other.to_string(), "outcome": "not_run", "why": "x" })),
+        ),
+        (
+            "/admin/v1/operations/{operation_id}/resume",
+            operation(paused, "/resume"),
+            Some(json!({ "why": "x" })),
+        ),
+        (
+            "/admin/v1/operations/resume",
+            "/admin/v1/operations/resume".to_owned(),
+            Some(json!({ "operation_id": more.to_string(), "why": "x" })),
+        ),
+        (
+            "/admin/v1/operations/{operation_id}/purge",
+            operation(most, "/purge"),
+            Some(json!({ "force": true, "why": "x" })),
+        ),
+        (
+            "/admin/v1/operations/purge",
+            "/admin/v1/operations/purge".to_owned(),
+            Some(json!({ "filter": { "state": "completed" }, "limit": 1, "why": "x" })),
+        ),
         ("/admin/v1/classes", "/admin/v1/classes".to_owned(), None),
-        ("/admin/v1/classes", "/admin/v1/classes".to_owned(), Some(json!({ "name": "brief", "settings": { "retention": "1h", "backoff": "1s" }, "why": "x" }))),
-        ("/admin/v1/classes/{name}", "/admin/v1/classes/brief".to_owned(), None),
-        ("/admin/v1/classes/{name}", "/admin/v1/classes/brief".to_owned(), Some(json!({ "settings": { "mismatch": "409" }, "why": "x" }))),
-        ("/admin/v1/classes/{name}/unset", "/admin/v1/classes/brief/unset".to_owned(), Some(json!({ "why": "x" }))),
+        (
+            "/admin/v1/classes",
+            "/admin/v1/classes".to_owned(),
+            Some(
+                json!({ "name": "brief", "settings": { "retention": "1h", "backoff": "1s" }, "why": "x" }),
+            ),
+        ),
+        (
+            "/admin/v1/classes/{name}",
+            "/admin/v1/classes/brief".to_owned(),
+            None,
+        ),
+        (
+            "/admin/v1/classes/{name}",
+            "/admin/v1/classes/brief".to_owned(),
+            Some(json!({ "settings": { "mismatch": "409" }, "why": "x" })),
+        ),
+        (
+            "/admin/v1/classes/{name}/unset",
+            "/admin/v1/classes/brief/unset".to_owned(),
+            Some(json!({ "why": "x" })),
+        ),
         ("/admin/v1/keys", "/admin/v1/keys".to_owned(), None),
-        ("/admin/v1/keys", "/admin/v1/keys".to_owned(), Some(key.clone())),
-        ("/admin/v1/keys/{id}/revoke", format!("/admin/v1/keys/{id}/revoke"), Some(json!({ "why": "x" }))),
+        (
+            "/admin/v1/keys",
+            "/admin/v1/keys".to_owned(),
+            Some(key.clone()),
+        ),
+        (
+            "/admin/v1/keys/{id}/revoke",
+            format!("/admin/v1/keys/{id}/revoke"),
+            Some(json!({ "why": "x" })),
+        ),
         ("/admin/v1/audit", "/admin/v1/audit".to_owned(), None),
-        ("/admin/v1/reload", "/admin/v1/reload".to_owned(), Some(json!({ "why": "x" }))),
-        ("/admin/v1/openapi.json", "/admin/v1/openapi.json".to_owned(), None),
+        (
+            "/admin/v1/reload",
+            "/admin/v1/reload".to_owned(),
+            Some(json!({ "why": "x" })),
+        ),
+        (
+            "/admin/v1/openapi.json",
+            "/admin/v1/openapi.json".to_owned(),
+            None,
+        ),
     ];
     let mut seen = std::collections::BTreeSet::new();
     for (path, concrete, body) in asked {
@@ -105,10 +192,21 @@ async fn real_answers_are_as_described() {
         let described = match said.status {
             // There is no configuration to reload in these tests.
             409 => &problem["content"]["application/problem+json"]["schema"],
-            status => &operation["responses"][status.to_string()]["content"]["application/json"]["schema"],
+            status => {
+                &operation["responses"][status.to_string()]["content"]["application/json"]["schema"]
+            }
         };
-        assert!(!described.is_null(), "{method} {path}: {} {}", said.status, said.text());
-        assert_eq!(mistakes(&document, described, &said.json()), [""; 0], "{method} {path}");
+        assert!(
+            !described.is_null(),
+            "{method} {path}: {} {}",
+            said.status,
+            said.text()
+        );
+        assert_eq!(
+            mistakes(&document, described, &said.json()),
+            [""; 0],
+            "{method} {path}"
+        );
     }
     assert_eq!(seen.len(), doors::all().len(), "{seen:?}");
 }

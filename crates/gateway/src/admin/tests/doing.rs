@@ -10,7 +10,9 @@ const OPERATIONS: &str = "/admin/v1/operations";
 /// The keys on a page, in order.
 fn keys(page: &Value) -> String {
     let operations = page["operations"].as_array().expect("a list");
-    let keys = operations.iter().map(|operation| operation["key"].as_str().unwrap_or_default());
+    let keys = operations
+        .iter()
+        .map(|operation| operation["key"].as_str().unwrap_or_default());
     keys.collect::<Vec<_>>().join(" ")
 }
 
@@ -61,7 +63,10 @@ async fn pages_join_to_the_whole() {
 async fn an_operation_is_shown_whole_and_its_body_only_when_asked() {
     let bench = bench().await;
     let id = bench.completed("ac:me", "k").await.id;
-    let shown = bench.get("viewer", &format!("{OPERATIONS}/{id}")).await.json();
+    let shown = bench
+        .get("viewer", &format!("{OPERATIONS}/{id}"))
+        .await
+        .json();
     assert_eq!(
         shown,
         json!({
@@ -95,9 +100,15 @@ async fn an_operation_is_shown_whole_and_its_body_only_when_asked() {
             },
         })
     );
-    let with_body = bench.get("viewer", &format!("{OPERATIONS}/{id}?body=1")).await.json();
+    let with_body = bench
+        .get("viewer", &format!("{OPERATIONS}/{id}?body=1"))
+        .await
+        .json();
     assert_eq!(
-        (&with_body["reply"]["body_text"], &with_body["reply"]["body_base64"]),
+        (
+            &with_body["reply"]["body_text"],
+            &with_body["reply"]["body_base64"]
+        ),
         (&json!("paid"), &json!("cGFpZA=="))
     );
     bench.clock.advance(Duration::from_secs(25 * 60 * 60));
@@ -110,9 +121,17 @@ async fn running_work_is_purged_only_by_force() {
     let id = bench.claim("acme", "k").await.id;
     let path = format!("{OPERATIONS}/{id}/purge");
     let refused = bench.post("ops", &path, &json!({ "why": "a test" })).await;
-    assert_eq!((refused.status, refused.json()["state"].as_str()), (409, Some("running")));
-    let forced = bench.post("ops", &path, &json!({ "why": "a test", "force": true })).await;
-    assert_eq!(forced.json(), json!({ "purged": 1, "refused": 0, "more": false, "after": null }));
+    assert_eq!(
+        (refused.status, refused.json()["state"].as_str()),
+        (409, Some("running"))
+    );
+    let forced = bench
+        .post("ops", &path, &json!({ "why": "a test", "force": true }))
+        .await;
+    assert_eq!(
+        forced.json(),
+        json!({ "purged": 1, "refused": 0, "more": false, "after": null })
+    );
     assert_eq!(bench.state(id).await, "absent");
     let again = bench.post("ops", &path, &json!({ "why": "a test" })).await;
     assert_eq!(again.status, 404);
@@ -140,7 +159,10 @@ async fn a_bulk_purge_ends_and_leaves_what_does_not_match() {
     let mut ask = json!({ "filter": { "tenant": "acme" }, "limit": 7, "why": "a test" });
     let (mut purged, mut refused, mut requests) = (0, 0, 0);
     loop {
-        let said = bench.post("ops", &format!("{OPERATIONS}/purge"), &ask).await.json();
+        let said = bench
+            .post("ops", &format!("{OPERATIONS}/purge"), &ask)
+            .await
+            .json();
         purged += said["purged"].as_u64().expect("a number");
         refused += said["refused"].as_u64().expect("a number");
         requests += 1;
@@ -155,7 +177,9 @@ async fn a_bulk_purge_ends_and_leaves_what_does_not_match() {
     assert_eq!(bench.state(running.id).await, "running");
     assert_eq!(bench.state(other.id).await, "completed");
     for count in 0..40 {
-        let said = bench.get("viewer", &format!("{OPERATIONS}?key=k{count}&tenant=acme")).await;
+        let said = bench
+            .get("viewer", &format!("{OPERATIONS}?key=k{count}&tenant=acme"))
+            .await;
         assert_eq!(keys(&said.json()), "");
     }
 }
@@ -167,7 +191,9 @@ async fn resolving_settles_or_frees() {
         let mut ask = body;
         ask["operation_id"] = format!("{id}").into();
         ask["why"] = "the bank says so".into();
-        bench.post("ops", &format!("{OPERATIONS}/resolve"), &ask).await
+        bench
+            .post("ops", &format!("{OPERATIONS}/resolve"), &ask)
+            .await
     };
     let ran = bench.unknown("acme", "ran").await;
     let reply = json!({
@@ -176,14 +202,27 @@ async fn resolving_settles_or_frees() {
         "body": "paid",
     });
     let said = resolve(ran.id, json!({ "outcome": "ran", "reply": reply })).await;
-    assert_eq!(said.json(), json!({ "operation_id": ran.id.to_string(), "state": "completed" }));
-    let shown = bench.get("viewer", &format!("{OPERATIONS}/{}?body=1", ran.id)).await.json();
-    assert_eq!(shown["reply"]["headers"], json!([["content-type", "text/plain"]]));
+    assert_eq!(
+        said.json(),
+        json!({ "operation_id": ran.id.to_string(), "state": "completed" })
+    );
+    let shown = bench
+        .get("viewer", &format!("{OPERATIONS}/{}?body=1", ran.id))
+        .await
+        .json();
+    assert_eq!(
+        shown["reply"]["headers"],
+        json!([["content-type", "text/plain"]])
+    );
     assert_eq!(shown["reply"]["body_text"], "paid");
     assert!(shown["fence"].as_u64() > Some(ran.fence.0), "{shown}");
 
     let failed = bench.unknown("acme", "failed").await;
-    let said = resolve(failed.id, json!({ "outcome": "ran", "reply": { "status": 422 } })).await;
+    let said = resolve(
+        failed.id,
+        json!({ "outcome": "ran", "reply": { "status": 422 } }),
+    )
+    .await;
     assert_eq!(said.json()["state"], "failed");
     let not_run = bench.unknown("acme", "not-run").await;
     let said = resolve(not_run.id, json!({ "outcome": "not_run" })).await;
@@ -194,7 +233,10 @@ async fn resolving_settles_or_frees() {
     let said = resolve(ran.id, json!({ "outcome": "not_run" })).await;
     assert_eq!(
         (said.status, said.detail().as_str()),
-        (409, "Only an unknown operation is resolved; this one is completed.")
+        (
+            409,
+            "Only an unknown operation is resolved; this one is completed."
+        )
     );
 }
 
@@ -207,11 +249,14 @@ async fn what_is_paused_goes_on() {
     let said = bench.post("ops", &path, &ask).await;
     assert_eq!(said.json()["state"], "released");
     let said = bench.post("ops", &path, &ask).await;
-    assert_eq!(said.detail(), "Only a paused operation is resumed; this one is released.");
+    assert_eq!(
+        said.detail(),
+        "Only a paused operation is resumed; this one is released."
+    );
 }
 
 #[rstest]
-#[case::no_reason("purge", json!({ "operation_id": "op_00000000000000000000000000000000" }), 400, "The body is not as it should be: missing field `why` at line 1 column 55.")]
+#[case::no_reason("purge", json!({ "operation_id": "op_00000000000000000000000000000000" }), 400, "The body is not as it should be: missing field `why` at line 1 column 54.")]
 #[case::blank_reason("purge", json!({ "all": true, "why": " " }), 400, "Say why, in 1 to 1000 bytes on one line: the audit keeps it.")]
 #[case::nothing_to_purge("purge", json!({ "why": "x" }), 400, "Say what to purge: `operation_id`, a `filter` that has something in it, or `all`.")]
 #[case::empty_filter("purge", json!({ "filter": {}, "why": "x" }), 400, "Say what to purge: `operation_id`, a `filter` that has something in it, or `all`.")]
@@ -236,7 +281,9 @@ async fn what_makes_no_sense_is_refused_in_words(
     #[case] words: &str,
 ) {
     let bench = bench().await;
-    let said = bench.post("ops", &format!("{OPERATIONS}/{door}"), &ask).await;
+    let said = bench
+        .post("ops", &format!("{OPERATIONS}/{door}"), &ask)
+        .await;
     assert_eq!(said.status, status, "{}", said.text());
     assert!(said.detail().contains(words), "{}", said.detail());
     assert_eq!(said.headers["content-type"], "application/problem+json");
@@ -283,21 +330,28 @@ async fn a_class_changes_for_new_operations_only() {
     let terms = || bench.classes.get("financial").expect("built in").terms();
     let before = bench.claim_under("acme", "before", terms()).await;
     let ask = json!({ "settings": { "retention": "10d", "remember": "60d" }, "why": "the auditors want it" });
-    let said = bench.post("root", "/admin/v1/classes/financial", &ask).await;
+    let said = bench
+        .post("root", "/admin/v1/classes/financial", &ask)
+        .await;
     assert_eq!(said.status, 200, "{}", said.text());
     assert_eq!(said.json()["settings"]["retention"], "10d");
     assert_eq!(said.json()["sources"]["retention"], "changed");
     assert_eq!(said.json()["sources"]["lease"], "built-in");
     let after = bench.claim_under("acme", "after", terms()).await;
     for (grant, retention, remember) in [(before, "7d", "30d"), (after, "10d", "60d")] {
-        let shown = bench.get("viewer", &format!("{OPERATIONS}/{}", grant.id)).await.json();
+        let shown = bench
+            .get("viewer", &format!("{OPERATIONS}/{}", grant.id))
+            .await
+            .json();
         assert_eq!(
             (&shown["terms"]["retention"], &shown["terms"]["remember"]),
             (&json!(retention), &json!(remember))
         );
     }
     let why = json!({ "why": "a test" });
-    let said = bench.post("root", "/admin/v1/classes/financial/unset", &why).await;
+    let said = bench
+        .post("root", "/admin/v1/classes/financial/unset", &why)
+        .await;
     assert_eq!(said.json()["class"]["settings"]["retention"], "7d");
 }
 
@@ -333,23 +387,44 @@ async fn keys_are_made_listed_in_pages_and_revoked() {
     }
     let names = |page: &Value| -> String {
         let keys = page["keys"].as_array().expect("a list").iter();
-        keys.map(|key| format!("{} {}; ", key["name"].as_str().unwrap_or_default(), key["state"].as_str().unwrap_or_default())).collect()
+        keys.map(|key| {
+            format!(
+                "{} {}; ",
+                key["name"].as_str().unwrap_or_default(),
+                key["state"].as_str().unwrap_or_default()
+            )
+        })
+        .collect()
     };
     let first = bench.get("viewer", "/admin/v1/keys?limit=2").await.json();
     assert_eq!(names(&first), "one active; two active; ");
     let next = first["next"].as_str().expect("there is more");
-    let second = bench.get("viewer", &format!("/admin/v1/keys?limit=2&after={next}")).await.json();
-    assert_eq!((names(&second), &second["next"]), ("three active; ".to_owned(), &Value::Null));
-    let acme = bench.get("viewer", "/admin/v1/keys?tenant=acme").await.json();
+    let second = bench
+        .get("viewer", &format!("/admin/v1/keys?limit=2&after={next}"))
+        .await
+        .json();
+    assert_eq!(
+        (names(&second), &second["next"]),
+        ("three active; ".to_owned(), &Value::Null)
+    );
+    let acme = bench
+        .get("viewer", "/admin/v1/keys?tenant=acme")
+        .await
+        .json();
     assert_eq!(names(&acme), "one active; three active; ");
     let id = acme["keys"][0]["id"].as_str().expect("an id");
     let revoke = format!("/admin/v1/keys/{id}/revoke");
     for already in [false, true] {
-        let said = bench.post("root", &revoke, &json!({ "why": "it leaked" })).await;
+        let said = bench
+            .post("root", &revoke, &json!({ "why": "it leaked" }))
+            .await;
         assert_eq!(said.json()["already"], already);
     }
     bench.clock.advance(Duration::from_secs(24 * 60 * 60));
-    let acme = bench.get("viewer", "/admin/v1/keys?tenant=acme").await.json();
+    let acme = bench
+        .get("viewer", "/admin/v1/keys?tenant=acme")
+        .await
+        .json();
     assert_eq!(names(&acme), "one revoked; three expired; ");
 }
 
@@ -372,7 +447,9 @@ async fn a_reload_tells_what_it_came_to(
         Box::pin(async move { told })
     });
     let bench = bench_with(vec![root], Some(reload)).await;
-    let said = bench.post("root", "/admin/v1/reload", &json!({ "why": "a test" })).await;
+    let said = bench
+        .post("root", "/admin/v1/reload", &json!({ "why": "a test" }))
+        .await;
     assert_eq!((said.status, said.detail().as_str()), (status, detail));
 }
 
@@ -389,9 +466,16 @@ async fn a_trace_is_shown_without_its_reply() {
     let reply = Answer::NotKept { status: 201 };
     bench.settle(&grant, Settlement::Completed(reply)).await;
     bench.clock.advance(Duration::from_secs(24 * 60 * 60));
-    let shown = bench.get("viewer", &format!("{OPERATIONS}/{}?body=1", grant.id)).await.json();
+    let shown = bench
+        .get("viewer", &format!("{OPERATIONS}/{}?body=1", grant.id))
+        .await
+        .json();
     assert_eq!(
-        (&shown["state"], &shown["reply"]["kept"], &shown["reply"]["status"]),
+        (
+            &shown["state"],
+            &shown["reply"]["kept"],
+            &shown["reply"]["status"]
+        ),
         (&json!("expired"), &json!("gone"), &json!(201))
     );
 }

@@ -5,6 +5,7 @@ mod auditing;
 mod describing;
 mod doing;
 mod roles;
+mod sockets;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -203,7 +204,10 @@ impl Said {
     }
 
     fn detail(&self) -> String {
-        self.json()["detail"].as_str().unwrap_or_default().to_owned()
+        self.json()["detail"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
     }
 }
 
@@ -222,7 +226,8 @@ impl Bench {
 
     async fn get(&self, who: &str, path: &str) -> Said {
         let request = Request::get(path).header("authorization", format!("Bearer {}", token(who)));
-        self.send(request.body(Body::empty()).expect("a request")).await
+        self.send(request.body(Body::empty()).expect("a request"))
+            .await
     }
 
     async fn post(&self, who: &str, path: &str, body: &Value) -> Said {
@@ -241,7 +246,8 @@ impl Bench {
 
     /// Claims an operation of this tenant.
     async fn claim(&self, tenant: &str, key: &str) -> Grant {
-        self.claim_under(tenant, key, Class::interactive().terms()).await
+        self.claim_under(tenant, key, Class::interactive().terms())
+            .await
     }
 
     async fn claim_under(&self, tenant: &str, key: &str, terms: Terms) -> Grant {
@@ -304,7 +310,9 @@ impl Bench {
 
     /// The state of an operation, as the API tells it.
     async fn state(&self, id: OperationId) -> String {
-        let said = self.get("viewer", &format!("/admin/v1/operations/{id}")).await;
+        let said = self
+            .get("viewer", &format!("/admin/v1/operations/{id}"))
+            .await;
         match said.status {
             404 => "absent".to_owned(),
             _ => said.json()["state"].as_str().expect("a state").to_owned(),

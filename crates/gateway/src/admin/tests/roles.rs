@@ -48,12 +48,20 @@ async fn every_door_opens_to_its_role_and_to_no_smaller_one() {
             let allowed = role.is_some_and(|role| role >= door.role);
             assert_eq!(passed, allowed, "{} as {who}: {}", door.name, said.text());
             // A door that is open leads somewhere.
-            assert!(!passed || ![405, 415, 400].contains(&said.status), "{} as {who}: {}", door.name, said.text());
+            assert!(
+                !passed || ![405, 415, 400].contains(&said.status),
+                "{} as {who}: {}",
+                door.name,
+                said.text()
+            );
             if !passed {
                 let want = if role.is_some() { 403 } else { 401 };
                 assert_eq!(said.status, want, "{} as {who}", door.name);
             }
-            for (name, value) in [("cache-control", "no-store"), ("x-content-type-options", "nosniff")] {
+            for (name, value) in [
+                ("cache-control", "no-store"),
+                ("x-content-type-options", "nosniff"),
+            ] {
                 assert_eq!(said.headers[name], value, "{} as {who}", door.name);
             }
         }
@@ -79,9 +87,18 @@ async fn the_roles_are_those_of_the_contract() {
     );
     assert_eq!(
         needed(Role::Admin),
-        ["setClasses", "setClass", "unsetClass", "createKey", "revokeKey", "reload"]
+        [
+            "setClasses",
+            "setClass",
+            "unsetClass",
+            "createKey",
+            "revokeKey",
+            "reload"
+        ]
     );
-    let reads = doors::all().into_iter().filter(|door| door.role == Role::Read);
+    let reads = doors::all()
+        .into_iter()
+        .filter(|door| door.role == Role::Read);
     assert!(reads.into_iter().all(|door| door.body.is_none()));
 }
 
@@ -100,8 +117,16 @@ async fn who_is_refused_learns_nothing() {
     answers.dedup();
     assert_eq!(answers.len(), 1);
     let mut answers = Vec::new();
-    for path in [format!("/admin/v1/operations/{there}/purge"), "/admin/v1/keys".to_owned()] {
-        answers.push(bench.post("viewer", &path, &json!({ "nonsense": 1 })).await.text());
+    for path in [
+        format!("/admin/v1/operations/{there}/purge"),
+        "/admin/v1/keys".to_owned(),
+    ] {
+        answers.push(
+            bench
+                .post("viewer", &path, &json!({ "nonsense": 1 }))
+                .await
+                .text(),
+        );
     }
     answers.dedup();
     assert_eq!(answers.len(), 1);
@@ -116,7 +141,10 @@ async fn health_needs_no_token() {
     let refused: Result<(), _> = Err(StoreError::Unavailable("full".into()));
     bench.pulse.wrote(&refused);
     let said = bench.get("nobody", "/readyz").await;
-    assert_eq!((said.status, said.text().as_str()), (503, "the store refused the last write\n"));
+    assert_eq!(
+        (said.status, said.text().as_str()),
+        (503, "the store refused the last write\n")
+    );
     bench.pulse.wrote(&Ok(()));
     assert_eq!(bench.get("nobody", "/readyz").await.status, 200);
 }
@@ -127,5 +155,8 @@ async fn what_is_not_served_is_said_so() {
     let said = bench.get("root", "/admin/v1/nothing").await;
     assert_eq!((said.status, said.code()), (404, "not-found".to_owned()));
     let said = bench.post("root", "/admin/v1/audit", &json!({})).await;
-    assert_eq!((said.status, said.code()), (405, "method-not-allowed".to_owned()));
+    assert_eq!(
+        (said.status, said.code()),
+        (405, "method-not-allowed".to_owned())
+    );
 }

@@ -58,7 +58,10 @@ async fn a_key_makes_its_caller_known_in_either_header() {
     let created = made(&callers, new_key()).await;
     let key = created.secret.expose_secret();
     let known = bear(&callers, key).await.expect("known");
-    assert_eq!(present(&callers, &[("x-api-key", key)]).await, Ok(known.clone()));
+    assert_eq!(
+        present(&callers, &[("x-api-key", key)]).await,
+        Ok(known.clone())
+    );
     assert_eq!(known.by(), KnownBy::ApiKey);
     assert_eq!(known.scopes(), ["pay"]);
     let caller = known.caller(Scope::Project).expect("a caller");
@@ -110,10 +113,14 @@ async fn wrong_keys_are_refused() {
     let error = bear(&callers, unknown.secret.expose_secret()).await;
     assert_eq!(error, Err(Refusal::UnknownKey.into()));
     let mixed = forged(&one.id, other.secret.expose_secret());
-    assert_eq!(bear(&callers, &mixed).await, Err(Refusal::WrongSecret.into()));
+    assert_eq!(
+        bear(&callers, &mixed).await,
+        Err(Refusal::WrongSecret.into())
+    );
     // The client cannot tell the two apart.
     let texts = [Refusal::UnknownKey, Refusal::WrongSecret, Refusal::Revoked];
-    let texts = texts.map(|refusal| format!("{:?}", crate::callers::AuthError::from(refusal).problem()));
+    let texts =
+        texts.map(|refusal| format!("{:?}", crate::callers::AuthError::from(refusal).problem()));
     assert!(texts.iter().all(|text| *text == texts[0]));
 }
 
@@ -131,21 +138,33 @@ async fn a_revoked_key_is_refused_at_once_and_after_a_restart() {
     let hands = Hands::new();
     let parts = parts(&hands);
     let copy = again(&parts);
-    let callers = Callers::open_at(&taking(), parts, quick()).await.expect("callers");
+    let callers = Callers::open_at(&taking(), parts, quick())
+        .await
+        .expect("callers");
     let created = made(&callers, new_key()).await;
     let kept = made(&callers, new_key()).await;
     let key = created.secret.expose_secret();
     bear(&callers, key).await.expect("known");
     let keys = callers.api_keys();
-    assert_eq!(keys.revoke(&created.id).await.expect("revoked"), Revoked::Done);
+    assert_eq!(
+        keys.revoke(&created.id).await.expect("revoked"),
+        Revoked::Done
+    );
     assert_eq!(bear(&callers, key).await, Err(Refusal::Revoked.into()));
-    assert_eq!(keys.revoke(&created.id).await.expect("again"), Revoked::Already);
+    assert_eq!(
+        keys.revoke(&created.id).await.expect("again"),
+        Revoked::Already
+    );
     assert_eq!(keys.revoke("nobody").await.expect("asked"), Revoked::Absent);
     keys.refresh().await.expect("read again");
     assert_eq!(bear(&callers, key).await, Err(Refusal::Revoked.into()));
-    let restarted = Callers::open_at(&taking(), copy, quick()).await.expect("callers");
+    let restarted = Callers::open_at(&taking(), copy, quick())
+        .await
+        .expect("callers");
     assert_eq!(bear(&restarted, key).await, Err(Refusal::Revoked.into()));
-    bear(&restarted, kept.secret.expose_secret()).await.expect("known");
+    bear(&restarted, kept.secret.expose_secret())
+        .await
+        .expect("known");
 }
 
 #[tokio::test]
@@ -153,7 +172,14 @@ async fn a_key_expires_on_time() {
     let hands = Hands::new();
     let callers = open(&taking(), &hands).await;
     let expires_at = Some(hands.now().plus(Duration::from_secs(10)));
-    let created = made(&callers, NewKey { expires_at, ..new_key() }).await;
+    let created = made(
+        &callers,
+        NewKey {
+            expires_at,
+            ..new_key()
+        },
+    )
+    .await;
     let key = created.secret.expose_secret();
     hands.advance(Duration::from_millis(9_999));
     bear(&callers, key).await.expect("known");
@@ -166,11 +192,15 @@ async fn nothing_kept_is_a_secret() {
     let hands = Hands::new();
     let parts = parts(&hands);
     let registry = parts.registry.clone();
-    let callers = Callers::open_at(&taking(), parts, quick()).await.expect("callers");
+    let callers = Callers::open_at(&taking(), parts, quick())
+        .await
+        .expect("callers");
     let created = made(&callers, new_key()).await;
     let key = created.secret.expose_secret();
     let secret = key[3..].split_once('_').expect("two parts").1;
-    let all = registry.documents(Sheet::ApiKeys, Order::Rising, None, 100).await;
+    let all = registry
+        .documents(Sheet::ApiKeys, Order::Rising, None, 100)
+        .await;
     let all = all.expect("documents");
     assert_eq!(all.len(), 1);
     for (name, document) in all {
@@ -187,10 +217,17 @@ async fn another_gateways_secret_makes_a_stolen_registry_useless() {
     let hands = Hands::new();
     let mine = parts(&hands);
     let registry = mine.registry.clone();
-    let callers = Callers::open_at(&taking(), mine, quick()).await.expect("callers");
+    let callers = Callers::open_at(&taking(), mine, quick())
+        .await
+        .expect("callers");
     let created = made(&callers, new_key()).await;
-    let thief = Parts { registry, ..parts(&hands) };
-    let thief = Callers::open_at(&taking(), thief, quick()).await.expect("callers");
+    let thief = Parts {
+        registry,
+        ..parts(&hands)
+    };
+    let thief = Callers::open_at(&taking(), thief, quick())
+        .await
+        .expect("callers");
     let error = bear(&thief, created.secret.expose_secret()).await;
     assert_eq!(error, Err(Refusal::WrongSecret.into()));
 }
@@ -207,7 +244,11 @@ async fn where_keys_are_not_taken_they_can_still_be_managed() {
     let reopened = reopened.expect("reopened");
     let key = created.secret.expose_secret();
     bear(&reopened, key).await.expect("taken now");
-    callers.api_keys().revoke(&created.id).await.expect("revoked");
+    callers
+        .api_keys()
+        .revoke(&created.id)
+        .await
+        .expect("revoked");
     assert_eq!(bear(&reopened, key).await, Err(Refusal::Revoked.into()));
 }
 
@@ -232,7 +273,9 @@ async fn damaged_documents_let_nobody_in_and_stop_nobody_else() {
     let hands = Hands::new();
     let parts = parts(&hands);
     let copy = again(&parts);
-    let callers = Callers::open_at(&taking(), parts, quick()).await.expect("callers");
+    let callers = Callers::open_at(&taking(), parts, quick())
+        .await
+        .expect("callers");
     let good = made(&callers, new_key()).await;
     let bad = made(&callers, new_key()).await;
     let read = copy.registry.read(Sheet::ApiKeys, &bad.id).await;
@@ -245,11 +288,16 @@ async fn damaged_documents_let_nobody_in_and_stop_nobody_else() {
         ("\"hash\":\"", "\"hash\":\"0"),
     ] {
         let damaged = Bytes::from(document.replacen(from, to, 1));
-        copy.registry.put(Sheet::ApiKeys, &bad.id, damaged).await.expect("written");
+        copy.registry
+            .put(Sheet::ApiKeys, &bad.id, damaged)
+            .await
+            .expect("written");
         callers.api_keys().refresh().await.expect("read");
         let error = bear(&callers, bad.secret.expose_secret()).await;
         assert_eq!(error, Err(Refusal::UnknownKey.into()), "{to}");
-        bear(&callers, good.secret.expose_secret()).await.expect("known");
+        bear(&callers, good.secret.expose_secret())
+            .await
+            .expect("known");
         let revoked = callers.api_keys().revoke(&bad.id).await;
         assert!(matches!(revoked, Err(KeysError::Damaged { .. })));
     }
@@ -260,15 +308,21 @@ async fn more_keys_than_a_page_are_all_read() {
     let hands = Hands::new();
     let parts = parts(&hands);
     let copy = again(&parts);
-    let callers = Callers::open_at(&taking(), parts, quick()).await.expect("callers");
+    let callers = Callers::open_at(&taking(), parts, quick())
+        .await
+        .expect("callers");
     let mut last = None;
     for _ in 0..1_001 {
         last = Some(made(&callers, new_key()).await);
     }
-    let restarted = Callers::open_at(&taking(), copy, quick()).await.expect("callers");
+    let restarted = Callers::open_at(&taking(), copy, quick())
+        .await
+        .expect("callers");
     assert_eq!(restarted.api_keys().list().len(), 1_001);
     let key = last.expect("a key");
-    bear(&restarted, key.secret.expose_secret()).await.expect("known");
+    bear(&restarted, key.secret.expose_secret())
+        .await
+        .expect("known");
 }
 
 /// A registry whose writes fail.
@@ -308,7 +362,9 @@ async fn a_revocation_that_cannot_be_written_holds_here_and_can_be_asked_for_aga
     let hands = Hands::new();
     let parts = parts(&hands);
     let copy = again(&parts);
-    let callers = Callers::open_at(&taking(), parts, quick()).await.expect("callers");
+    let callers = Callers::open_at(&taking(), parts, quick())
+        .await
+        .expect("callers");
     let created = made(&callers, new_key()).await;
     let registry: Arc<dyn Registry> = Arc::new(Failing(copy.registry.clone()));
     let failing = ApiKeys::open(registry, copy.pepper.clone(), hands.clock()).await;
@@ -324,7 +380,10 @@ async fn a_revocation_that_cannot_be_written_holds_here_and_can_be_asked_for_aga
         assert_eq!(failing.verify(key), Err(Refusal::Revoked));
     }
     let reserved = CallerError::Reserved("tenant");
-    let new = NewKey { tenant: "_x".into(), ..new_key() };
+    let new = NewKey {
+        tenant: "_x".into(),
+        ..new_key()
+    };
     let error = callers.api_keys().create(new).await.expect_err("reserved");
     assert!(matches!(error, KeysError::Caller(error) if error == reserved));
 }

@@ -6,7 +6,9 @@ use onceward_core::caller::CallerError;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::forge::{Signer, claims, claims_with, claims_without, encode, header, jwks, with_secret};
+use super::forge::{
+    Signer, claims, claims_with, claims_without, encode, header, jwks, with_secret,
+};
 use super::standin::{self, StandIn};
 use super::{AUDIENCE, Hands, ISSUER, NOW_S, bear, callers, issuer, parts, quick};
 use crate::callers::{AuthError, Callers, Refusal};
@@ -169,7 +171,10 @@ async fn what_is_no_name_of_a_key_is_malformed(#[case] kid: Value) {
     let mut header = header("RS256", "r");
     header["kid"] = kid;
     let token = issuer.rsa.token(&header, &claims());
-    assert_eq!(refused(&token, &issuer).await, Refusal::Malformed("kid").into());
+    assert_eq!(
+        refused(&token, &issuer).await,
+        Refusal::Malformed("kid").into()
+    );
 }
 
 #[rstest]
@@ -324,7 +329,10 @@ async fn other_kinds_of_tokens_are_refused(#[case] kind: &str) {
     let mut header = header("ES256", "e");
     header["typ"] = json!(kind);
     let token = issuer.p256.token(&header, &claims());
-    assert_eq!(refused(&token, &issuer).await, Refusal::Malformed("typ").into());
+    assert_eq!(
+        refused(&token, &issuer).await,
+        Refusal::Malformed("typ").into()
+    );
 }
 
 #[tokio::test]
@@ -431,7 +439,10 @@ async fn each_issuer_has_its_own_keys() {
     let token = other.p256.token(&header("ES256", "e"), &honest);
     bear(&callers, &token).await.expect("the second issuer's");
     let crossed = other.p256.token(&header("ES256", "e"), &claims());
-    assert_eq!(bear(&callers, &crossed).await, Err(Refusal::Signature.into()));
+    assert_eq!(
+        bear(&callers, &crossed).await,
+        Err(Refusal::Signature.into())
+    );
 }
 
 /// What Firebase documents: the issuer and the audience are the Firebase

@@ -5,7 +5,8 @@ use onceward_core::caller::{Subject, SubjectKind};
 use rstest::rstest;
 
 use super::{callers, present};
-use crate::callers::{AuthError, Known, Prohibition, Refusal};
+use crate::callers::refusal::{Prohibition, Refusal};
+use crate::callers::{AuthError, Known};
 use crate::config::{self, Access, KnownBy, SubjectPattern};
 
 #[rstest]
@@ -74,7 +75,12 @@ fn each_error_has_its_problem(
     assert_eq!(problem.code().as_str(), code);
     let response = problem.to_response("http://here", "/payments");
     assert_eq!(response.status().as_u16(), status);
-    let header = |name| response.headers().get(name).map(|value| value.to_str().expect("text"));
+    let header = |name| {
+        response
+            .headers()
+            .get(name)
+            .map(|value| value.to_str().expect("text"))
+    };
     assert_eq!(header(RETRY_AFTER), retry_after);
     let challenge = (status == 401).then_some("Bearer");
     assert_eq!(header(WWW_AUTHENTICATE), challenge);
@@ -119,8 +125,14 @@ fn pattern(kind: SubjectKind, id: Option<&str>) -> SubjectPattern {
 #[case::by_token_only(by(&[KnownBy::Jwt]), Err(Prohibition::KnownBy))]
 #[case::services(subjects(pattern(SubjectKind::Service, None)), Ok(()))]
 #[case::this_service(subjects(pattern(SubjectKind::Service, Some("billing"))), Ok(()))]
-#[case::another(subjects(pattern(SubjectKind::Service, Some("bill"))), Err(Prohibition::Subject))]
-#[case::users(subjects(pattern(SubjectKind::User, Some("billing"))), Err(Prohibition::Subject))]
+#[case::another(
+    subjects(pattern(SubjectKind::Service, Some("bill"))),
+    Err(Prohibition::Subject)
+)]
+#[case::users(
+    subjects(pattern(SubjectKind::User, Some("billing"))),
+    Err(Prohibition::Subject)
+)]
 #[case::a_scope(scopes(&["pay"]), Ok(()))]
 #[case::both_scopes(scopes(&["refund", "pay"]), Ok(()))]
 #[case::one_too_many(scopes(&["pay", "admin"]), Err(Prohibition::Scope))]

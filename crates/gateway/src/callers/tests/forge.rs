@@ -50,9 +50,8 @@ impl Signer {
     pub(crate) fn jwk(&self, kid: &str) -> Value {
         match self {
             Self::Rsa(pair) => {
-                let public = pair.public();
-                let n = encode(public.modulus().big_endian_without_leading_zero());
-                let e = encode(public.exponent().big_endian_without_leading_zero());
+                let public = signature::RsaPublicKeyComponents::<Vec<u8>>::from(pair.public());
+                let (n, e) = (encode(&public.n), encode(&public.e));
                 json!({"kty": "RSA", "kid": kid, "use": "sig", "n": n, "e": e})
             }
             Self::Ec(pair, curve) => {
@@ -89,7 +88,11 @@ impl Signer {
                     .expect("signed");
                 signed
             }
-            Self::Ec(pair, _) => pair.sign(&random, message).expect("signed").as_ref().to_vec(),
+            Self::Ec(pair, _) => pair
+                .sign(&random, message)
+                .expect("signed")
+                .as_ref()
+                .to_vec(),
             Self::Ed(pair) => pair.sign(message).as_ref().to_vec(),
         }
     }
@@ -101,8 +104,16 @@ impl Signer {
 
     /// The same of text that need not be JSON.
     pub(crate) fn token_of_texts(&self, header: &str, claims: &str) -> String {
-        let message = format!("{}.{}", encode(header.as_bytes()), encode(claims.as_bytes()));
-        let alg = if header.contains("PS256") { "PS256" } else { "" };
+        let message = format!(
+            "{}.{}",
+            encode(header.as_bytes()),
+            encode(claims.as_bytes())
+        );
+        let alg = if header.contains("PS256") {
+            "PS256"
+        } else {
+            ""
+        };
         let signed = self.sign(alg, message.as_bytes());
         format!("{message}.{}", encode(&signed))
     }

@@ -87,13 +87,19 @@ async fn no_credential_and_no_secret_is_logged() {
     let created = created.await.expect("a key");
     let key = created.secret.expose_secret().to_owned();
     bear(&callers, &key).await.expect("known");
-    callers.api_keys().revoke(&created.id).await.expect("revoked");
+    callers
+        .api_keys()
+        .revoke(&created.id)
+        .await
+        .expect("revoked");
     bear(&callers, &key).await.expect_err("revoked");
     let good = signer.token(&header("ES256", "a"), &claims());
     bear(&callers, &good).await.expect("known");
     let bad = signer.token(&header("ES256", "canary-kid"), &claims());
     bear(&callers, &bad).await.expect_err("unknown key");
-    bear(&callers, "canary-unkey-key").await.expect_err("no verdict");
+    bear(&callers, "canary-unkey-key")
+        .await
+        .expect_err("no verdict");
     present(&callers, &[("authorization", "Basic canary-basic")])
         .await
         .expect_err("another scheme");

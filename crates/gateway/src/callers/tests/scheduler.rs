@@ -38,8 +38,7 @@ fn sign(secret: &str, tenant: &str, project: &str, time: u64) -> String {
     let body = data_encoding::HEXLOWER.encode(&Sha256::digest(BODY));
     let text =
         format!("onceward.schedule.v1\n{tenant}\n{project}\n{ENDPOINT}\n{KEY}\n{time}\n{body}");
-    let mut mac =
-        <Hmac<Sha256> as KeyInit>::new_from_slice(secret.as_bytes()).expect("any length");
+    let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(secret.as_bytes()).expect("any length");
     mac.update(text.as_bytes());
     data_encoding::HEXLOWER.encode(&mac.finalize().into_bytes())
 }
@@ -165,8 +164,7 @@ async fn reserved_and_empty_names_are_refused(#[case] tenant: &str, #[case] proj
 async fn names_beyond_ascii_are_written_as_display_strings() {
     let callers = callers(&auth(&[SECRET])).await;
     let v1 = sign(SECRET, "Zürich", "shop", NOW_MS);
-    let line =
-        format!(r#"tenant=%"Z%c3%bcrich", project="shop", time={NOW_MS}, v1="{v1}""#);
+    let line = format!(r#"tenant=%"Z%c3%bcrich", project="shop", time={NOW_MS}, v1="{v1}""#);
     let known = verified(&callers, &line).await.expect("known");
     assert_eq!(known.tenant(), "Zürich");
 }

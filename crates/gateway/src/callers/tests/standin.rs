@@ -110,12 +110,20 @@ impl StandIn {
 
     /// From now on it answers in this way.
     pub(crate) fn turn(&self, manner: impl Fn(&Seen) -> Told + Send + Sync + 'static) {
-        let mut held = self.state.manner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self
+            .state
+            .manner
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         *held = Arc::new(manner);
     }
 
     pub(crate) fn seen(&self) -> Vec<Seen> {
-        let seen = self.state.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self
+            .state
+            .seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         seen.clone()
     }
 

@@ -9,7 +9,8 @@ use tokio::time::Instant;
 
 use super::standin::{self, StandIn, Told, told};
 use super::{bear, callers, present};
-use crate::callers::{AuthError, Callers, Prohibition, Refusal};
+use crate::callers::refusal::{Prohibition, Refusal};
+use crate::callers::{AuthError, Callers};
 use crate::config::{self, KnownBy, Scope, SecretValue};
 
 const KEY: &str = "sk_1234abcdef";
@@ -82,9 +83,15 @@ async fn a_valid_key_is_asked_about_as_documented_and_makes_its_caller_known() {
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].method, http::Method::POST);
     assert_eq!(seen[0].path, "/v2/keys.verifyKey");
-    assert_eq!(seen[0].header("authorization"), Some("Bearer unkey_root_canary"));
+    assert_eq!(
+        seen[0].header("authorization"),
+        Some("Bearer unkey_root_canary")
+    );
     assert_eq!(seen[0].header("content-type"), Some("application/json"));
-    assert_eq!(seen[0].json(), json!({ "key": KEY, "credits": { "cost": 0 } }));
+    assert_eq!(
+        seen[0].json(),
+        json!({ "key": KEY, "credits": { "cost": 0 } })
+    );
 }
 
 #[tokio::test]

@@ -208,15 +208,16 @@ impl<'a> Checker<'a> {
         let file = self.beside(path);
         let mut text = String::new();
         let read = File::open(&file)
-            .and_then(|file| file.take(SECRET_BYTES_MAX).read_to_string(&mut text));
-        match read {
-            Ok(_) => Some(text.trim_end_matches(['\r', '\n']).to_owned()),
-            Err(error) => {
-                let problem = format!("{} cannot be read: {error}", file.display());
-                self.wrong(key, problem, RIGHT_FILE);
-                None
+            .and_then(|file| file.take(SECRET_BYTES_MAX + 1).read_to_string(&mut text));
+        let problem = match read {
+            Ok(bytes) if bytes as u64 <= SECRET_BYTES_MAX => {
+                return Some(text.trim_end_matches(['\r', '\n']).to_owned());
             }
-        }
+            Ok(_) => format!("{} is larger than 64KiB", file.display()),
+            Err(error) => format!("{} cannot be read: {error}", file.display()),
+        };
+        self.wrong(key, problem, RIGHT_FILE);
+        None
     }
 
     /// A file that is there and can be read.

@@ -1,0 +1,156 @@
+//! Credentials of all kinds: API keys made through the admin API, tokens of an
+//! issuer of our own, and the scheduler's signatures.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
+use hmac::{Hmac, KeyInit, Mac};
+use ring::signature::{Ed25519KeyPair, KeyPair};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+use super::{PAUSE, operate};
+use crate::harness::{Ask, Running};
+
+/// Opens the gateway to API keys.
+pub(super) const API_KEYS: &str = "[auth.api_keys]\n";
+
+/// Tenant, project and subject.
+pub(super) type Who<'a> = (&'a str, &'a str, &'a str);
+
+/// A key of ours.
+pub(super) struct ApiKey {
+    pub(super) id: String,
+    pub(super) secret: String,
+}
+
+/// Makes a key with these scopes; a project that is empty is none.
+pub(super) async fn scoped_key(gateway: &Running, who: Who<'_>, scopes: &[&str]) -> ApiKey {
+    let (tenant, project, subject) = who;
+    let project = (!project.is_empty()).then_some(project);
+    let wish = json!({
+        "tenant": tenant, "project": project, "subject": subject,
+        "scopes": scopes, "why": "a test",
+    });
+    let made = operate(gateway, "/admin/v1/keys", wish).await;
+    ApiKey {
+        id: made["key"]["id"].as_str().unwrap().to_owned(),
+        secret: made["secret"].as_str().unwrap().to_owned(),
+    }
+}
+
+pub(super) async fn api_key(gateway: &Running, who: Who<'_>) -> ApiKey {
+    scoped_key(gateway, who, &[]).await
+}
+
+pub(super) async fn revoke(gateway: &Running, key: &ApiKey) {
+    let path = format!("/admin/v1/keys/{}/revoke", key.id);
+    operate(gateway, &path, json!({ "why": "it leaked" })).await;
+}
+
+/// Brings a credential along.
+pub(super) trait Sent {
+    fn by(self, key: &ApiKey) -> Ask;
+    fn bearing(self, token: &str) -> Ask;
+}
+
+impl Sent for Ask {
+    fn by(self, key: &ApiKey) -> Ask {
+        self.bearing(&key.secret)
+    }
+
+    fn bearing(self, token: &str) -> Ask {
+        self.header("authorization", format!("Bearer {token}"))
+    }
+}
+
+/// Signs tokens.
+pub(super) struct Issuer {
+    pair: Ed25519KeyPair,
+    directory: TempDir,
+}
+
+impl Issuer {
+    pub(super) fn new() -> Self {
+        let pair = Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap();
+        let directory = TempDir::new().unwrap();
+        let x = BASE64URL_NOPAD.encode(pair.public_key().as_ref());
+        let keys = json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "k", "x": x}]});
+        std::fs::write(directory.path().join("jwks.json"), keys.to_string()).unwrap();
+        Self { pair, directory }
+    }
+
+    /// Opens the gateway to its tokens.
+    pub(super) fn section(&self) -> String {
+        format!(
+            "[[auth.jwt]]\nissuer = \"https://id.example/\"\naudience = \"shop\"\n\
+             jwks_file = \"{}\"\nalgorithms = [\"EdDSA\"]\ntenant = \"/tenant\"\n\
+             project = \"/project\"\nscopes = \"/scope\"\n",
+            self.directory.path().join("jwks.json").display()
+        )
+    }
+
+    /// A token with these claims, beside the usual ones.
+    pub(super) fn token(&self, claims: Value) -> String {
+        let mut all = json!({
+            "iss": "https://id.example/", "aud": "shop", "exp": now_ms() / 1000 + 600,
+        });
+        for (name, value) in claims.as_object().unwrap() {
+            all[name] = value.clone();
+        }
+        let header = json!({"alg": "EdDSA", "kid": "k"});
+        let encode = |value: &Value| BASE64URL_NOPAD.encode(value.to_string().as_bytes());
+        let message = format!("{}.{}", encode(&header), encode(&all));
+        let signature = self.pair.sign(message.as_bytes());
+        format!("{message}.{}", BASE64URL_NOPAD.encode(signature.as_ref()))
+    }
+}
+
+/// Waits until the issuers' keys are there.
+pub(super) async fn ready(gateway: &Running) {
+    while gateway.admin("/readyz").await.status != 200 {
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+pub(super) fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    now.as_millis().try_into().unwrap()
+}
+
+/// What a scheduler signs, and with what.
+#[derive(Clone, Copy)]
+pub(super) struct Tick<'a> {
+    pub(super) secret: &'a str,
+    pub(super) tenant: &'a str,
+    pub(super) project: &'a str,
+    pub(super) endpoint: &'a str,
+    pub(super) key: &'a str,
+    pub(super) time_ms: u64,
+    pub(super) body: &'a str,
+}
+
+impl Tick<'_> {
+    /// The header's value.
+    pub(super) fn signature(&self) -> String {
+        let Self {
+            tenant, project, ..
+        } = self;
+        let body = HEXLOWER.encode(&Sha256::digest(self.body));
+        let text = [
+            "onceward.schedule.v1",
+            tenant,
+            project,
+            self.endpoint,
+            self.key,
+            &self.time_ms.to_string(),
+            &body,
+        ];
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.secret.as_bytes()).unwrap();
+        mac.update(text.join("\n").as_bytes());
+        let signature = HEXLOWER.encode(&mac.finalize().into_bytes());
+        let time = self.time_ms;
+        format!(r#"tenant="{tenant}", project="{project}", time={time}, v1="{signature}""#)
+    }
+}

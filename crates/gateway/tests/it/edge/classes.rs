@@ -1,0 +1,395 @@
+//! What each setting of a class does, from the file and at run time.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::{PAUSE, answering, ask_until, classy, look, operate, payments, shown, word};
+use crate::harness::{Reply, Running, configured, origin};
+
+async fn status(gateway: &Running, key: &str) -> Value {
+    let path = format!("/payments/by-idempotency-key/{key}/status");
+    let answer = gateway.get(&path).send().await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()
+}
+
+/// How long after one moment of a document another is, in milliseconds.
+fn between(document: &Value, from: &str, to: &str) -> i64 {
+    let at = |name: &str| -> jiff::Timestamp { document[name].as_str().unwrap().parse().unwrap() };
+    at(to).as_millisecond() - at(from).as_millisecond()
+}
+
+#[tokio::test]
+async fn a_reply_is_kept_for_retention_and_its_key_for_remember() {
+    let origin = origin().reply(201, "paid").run().await;
+    let gateway = classy(&origin, "retention = \"300ms\"\nremember = \"1s\"").await;
+    let ask = || gateway.post("/payments", "k");
+    let first = ask().send().await;
+    let id = first.header("x-operation-id").to_owned();
+    let known = shown(&gateway, &id).await;
+    assert_eq!(between(&known, "completed_at", "expires_at"), 300);
+    assert_eq!(between(&known, "completed_at", "forgotten_at"), 1000);
+    assert_eq!(first.header("idempotency-expires"), known["expires_at"]);
+
+    let gone = ask_until(ask, |answer| !answer.is_replay()).await;
+    assert_eq!(word(&gone), "410 reply-expired");
+    assert_eq!(gone.json()["original_status"], 201);
+    assert_eq!(gone.json()["operation_id"], id);
+    for path in [
+        "/payments/by-idempotency-key/k".to_owned(),
+        format!("/api/v1/operations/{id}"),
+    ] {
+        assert_eq!(word(&gateway.get(&path).send().await), "410 reply-expired");
+    }
+    let reused = ask().body("other").send().await;
+    assert_eq!(
+        word(&reused),
+        "422 key-reused",
+        "what is remembered is compared"
+    );
+    assert_eq!(origin.runs(), 1);
+
+    let free = ask_until(ask, |answer| answer.status != 410).await;
+    assert_eq!((free.status, free.is_replay()), (201, false));
+    assert_ne!(free.header("x-operation-id"), id);
+}
+
+/// A rest between attempts is longer than the lease; the lease is renewed.
+#[tokio::test]
+async fn a_lease_is_renewed_for_as_long_as_the_work_takes() {
+    let origin = answering(&[503]).run().await;
+    let class = "lease = \"200ms\"\nmax_attempts = 2\nbackoff = { first = \"1h\", max = \"1h\" }";
+    let text = format!(
+        "[classes.own]\n{class}\n{}",
+        payments("class = \"own\"\ntimeout = \"200ms\"")
+    );
+    let gateway = configured(&origin, &text).run().await;
+    let _first = gateway.post("/payments", "k").spawn();
+    origin.called(1).await;
+    let id = status(&gateway, "k").await["operation_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let until = async || shown(&gateway, &id).await["lease_until"].clone();
+    for _ in 0..4 {
+        let now = until().await;
+        while until().await == now {
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+    let document = shown(&gateway, &id).await;
+    assert_eq!(document["terms"]["lease"], "200ms");
+    let lived = between(&document, "created_at", "lease_until");
+    assert!(lived > 200, "{lived} ms");
+    let again = gateway.post("/payments", "k").header("prefer", "wait=0");
+    assert_eq!(word(&again.send().await), "409 in-progress");
+    assert_eq!(origin.runs(), 1);
+}
+
+#[tokio::test]
+async fn in_flight_wait_is_as_long_as_the_class_or_the_caller_says() {
+    let origin = origin().reply(201, "paid").gated().run().await;
+    let gateway = classy(&origin, "in_flight = \"wait\"\nwait = \"100ms\"").await;
+    let first = gateway.post("/payments", "k").spawn();
+    origin.called(1).await;
+    for prefer in ["", "wait=600", "wait=0"] {
+        let ask = gateway.post("/payments", "k");
+        let ask = if prefer.is_empty() {
+            ask
+        } else {
+            ask.header("prefer", prefer)
+        };
+        let late = ask.send().await;
+        assert_eq!(word(&late), "409 in-progress", "{prefer}");
+        assert_eq!(late.header("retry-after"), "1");
+        assert_eq!(late.header("idempotency-status"), "processing");
+    }
+    // A recovery call has no more patience than that.
+    let recovery = gateway.get("/payments/by-idempotency-key/k").send().await;
+    assert_eq!(word(&recovery), "409 in-progress");
+    origin.open();
+    assert_eq!(first.await.unwrap().status, 201);
+    assert_eq!(origin.runs(), 1);
+}
+
+#[tokio::test]
+async fn in_flight_reject_tells_at_once_and_replays_later() {
+    let origin = origin().reply(201, "paid").gated().run().await;
+    let gateway = classy(&origin, "in_flight = \"reject\"").await;
+    let first = gateway.post("/payments", "k").spawn();
+    origin.called(1).await;
+    let again = gateway.post("/payments", "k").send().await;
+    assert_eq!(word(&again), "409 in-progress");
+    let other = gateway.post("/payments", "k").body("other").send().await;
+    assert_eq!(word(&other), "422 key-reused", "which beats in-progress");
+    origin.open();
+    first.await.unwrap();
+    assert!(gateway.post("/payments", "k").send().await.is_replay());
+}
+
+#[tokio::test]
+async fn in_flight_accept_gives_a_place_to_ask_that_works() {
+    let origin = origin().reply(201, "paid").gated().run().await;
+    let gateway = classy(&origin, "in_flight = \"accept\"").await;
+    // The first one waits, unless it says that it would rather not.
+    let first = gateway.post("/payments", "k1").spawn();
+    origin.called(1).await;
+    let duplicate = gateway.post("/payments", "k1").send().await;
+    let hasty = gateway
+        .post("/payments", "k2")
+        .header("prefer", "respond-async");
+    let hasty = hasty.send().await;
+    for (answer, key) in [(&duplicate, "k1"), (&hasty, "k2")] {
+        assert_eq!(answer.status, 202, "{key}");
+        assert_eq!(answer.header("idempotency-status"), "processing");
+        assert_eq!(answer.header("cache-control"), "no-store");
+        let place = format!("/payments/by-idempotency-key/{key}/status");
+        assert_eq!(answer.header("location"), place);
+        let told = gateway.get(&place).send().await.json();
+        assert_eq!(told, answer.json());
+        assert_eq!(
+            (&told["state"], &told["status"]),
+            (&json!("running"), &json!("processing"))
+        );
+        assert_eq!(told["operation_id"], answer.header("x-operation-id"));
+        let output = gateway
+            .get(&place.replace("/status", "/output"))
+            .send()
+            .await;
+        assert_eq!(output.status, 202, "not yet");
+    }
+    origin.called(2).await;
+    origin.open();
+    origin.open();
+    assert_eq!(first.await.unwrap().status, 201);
+    for key in ["k1", "k2"] {
+        let path = format!("/payments/by-idempotency-key/{key}");
+        let reply = gateway.get(&path).send().await;
+        assert_eq!((reply.status, reply.text()), (201, "paid"), "{key}");
+        assert_eq!(status(&gateway, key).await["state"], "completed");
+    }
+    assert_eq!(origin.runs(), 2);
+}
+
+#[tokio::test]
+async fn a_first_caller_that_would_ask_later_gets_a_quick_reply_all_the_same() {
+    let origin = origin().reply(201, "paid").run().await;
+    let gateway = classy(&origin, "in_flight = \"accept\"").await;
+    let prefer = "respond-async, wait=60";
+    let answer = gateway.post("/payments", "k").header("prefer", prefer);
+    let answer = answer.send().await;
+    assert_eq!((answer.status, answer.text()), (201, "paid"));
+}
+
+/// Without `accept` nobody is sent away: the preference is only one.
+#[tokio::test]
+async fn respond_async_means_nothing_to_a_class_that_waits() {
+    let origin = origin().reply(201, "paid").gated().run().await;
+    let gateway = classy(&origin, "in_flight = \"wait\"").await;
+    let first = gateway
+        .post("/payments", "k")
+        .header("prefer", "respond-async");
+    let first = first.spawn();
+    origin.called(1).await;
+    origin.open();
+    assert_eq!(first.await.unwrap().status, 201);
+}
+
+#[rstest]
+#[case("422", "422 key-reused", false)]
+#[case("409", "409 key-reused", false)]
+#[case("replay", "201", true)]
+#[tokio::test]
+async fn mismatch(#[case] setting: &str, #[case] want: &str, #[case] replays: bool) {
+    let origin = origin().reply(201, "paid").run().await;
+    let gateway = classy(&origin, &format!("mismatch = \"{setting}\"")).await;
+    let first = gateway.post("/payments", "k").body("10").send().await;
+    let other = gateway.post("/payments", "k").body("20").send().await;
+    assert_eq!((&*word(&other), other.is_replay()), (want, replays));
+    if !replays {
+        let id = first.header("x-operation-id");
+        assert!(!other.text().contains(id), "nothing of it is told");
+        assert_eq!(other.header("x-operation-id"), "");
+        let json = other.json();
+        assert_eq!(
+            (&json["retryable"], &json["safe_new_key"]),
+            (&json!(false), &json!(true))
+        );
+    }
+    let again = gateway.post("/payments", "k").body("10").send().await;
+    assert_eq!((again.text(), again.is_replay()), ("paid", true));
+    assert_eq!(origin.runs(), 1);
+}
+
+/// `replay` forgives a different body; it does not open what others did.
+#[tokio::test]
+async fn mismatch_replay_gives_nobody_elses_reply() {
+    let origin = origin().reply(201, "paid").run().await;
+    let gateway = classy(&origin, "mismatch = \"replay\"").await;
+    let ask = |who: &str| gateway.post("/payments", "k").header("authorization", who);
+    ask("Bearer a").send().await;
+    assert!(ask("Bearer a").body("other").send().await.is_replay());
+    assert_eq!(word(&ask("Bearer b").send().await), "422 key-reused");
+}
+
+#[tokio::test]
+async fn ttl_basis_creation_counts_from_the_claim() {
+    let origin = origin().reply(201, "paid").gated().run().await;
+    let gateway = classy(&origin, "ttl_basis = \"creation\"\nretention = \"1h\"").await;
+    let first = gateway.post("/payments", "k").spawn();
+    origin.called(1).await;
+    let begun = status(&gateway, "k").await;
+    // Some time passes before it is answered.
+    let begin = std::time::Instant::now();
+    while begin.elapsed().as_millis() < 50 {
+        tokio::time::sleep(PAUSE).await;
+    }
+    origin.open();
+    first.await.unwrap();
+    let done = status(&gateway, "k").await;
+    assert_eq!(done["created_at"], begun["created_at"]);
+    assert_eq!(between(&done, "created_at", "expires_at"), 3_600_000);
+    assert!(between(&done, "completed_at", "expires_at") < 3_600_000);
+}
+
+#[rstest]
+#[case::retry("POST /payments")]
+#[case::by_key("GET /payments/by-idempotency-key/k")]
+#[case::output("GET /payments/by-idempotency-key/k/output")]
+#[tokio::test]
+async fn ttl_basis_access_counts_from_the_last_replay(#[case] what: &str) {
+    let origin = origin().reply(201, "paid").run().await;
+    let gateway = classy(&origin, "ttl_basis = \"access\"\nretention = \"1s\"").await;
+    gateway.post("/payments", "k").send().await;
+    let first = status(&gateway, "k").await;
+    // To within a tenth of the retention: not every replay is written down.
+    loop {
+        let again = gateway.ask(what).key("k").send().await;
+        assert!(again.is_replay(), "{}", again.text());
+        let now = status(&gateway, "k").await;
+        assert_eq!(now["completed_at"], first["completed_at"]);
+        if between(&now, "completed_at", "expires_at") > 1_500 {
+            break;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    assert_eq!(origin.runs(), 1);
+}
+
+#[tokio::test]
+async fn ttl_basis_completion_does_not_care_who_looks() {
+    let origin = origin().reply(201, "paid").run().await;
+    let gateway = classy(&origin, "retention = \"300ms\"").await;
+    let ask = || gateway.post("/payments", "k");
+    let first = ask().send().await;
+    let late = ask_until(ask, |answer| {
+        let same = answer.header("idempotency-expires") == first.header("idempotency-expires");
+        assert!(same || !answer.is_replay());
+        !answer.is_replay()
+    });
+    assert_eq!(late.await.status, 201);
+    assert_eq!(origin.runs(), 2);
+}
+
+#[rstest]
+#[case::strict("strict", false)]
+#[case::lazy("lazy", true)]
+#[tokio::test]
+async fn expiry(#[case] setting: &str, #[case] replays: bool) {
+    let origin = origin().reply(201, "paid").run().await;
+    let class = format!("retention = \"100ms\"\nexpiry = \"{setting}\"");
+    let gateway = classy(&origin, &class).await;
+    let first = gateway.post("/payments", "k").send().await;
+    let expires: jiff::Timestamp = first.header("idempotency-expires").parse().unwrap();
+    while jiff::Timestamp::now() < expires + jiff::SignedDuration::from_millis(50) {
+        tokio::time::sleep(PAUSE).await;
+    }
+    let late = gateway.post("/payments", "k").send().await;
+    assert_eq!((late.status, late.is_replay()), (201, replays));
+    assert_eq!(origin.runs(), if replays { 1 } else { 2 });
+}
+
+#[tokio::test]
+async fn keep_expired_leaves_a_trace_for_operators_and_the_key_free() {
+    let origin = origin().replying(|_, run| Reply::new(201, format!("run {run}")));
+    let origin = origin.run().await;
+    let gateway = classy(&origin, "retention = \"100ms\"\nkeep_expired = \"1h\"").await;
+    let first = gateway.post("/payments", "k").body("10").send().await;
+    let id = first.header("x-operation-id");
+    let by_key = || gateway.get("/payments/by-idempotency-key/k");
+    ask_until(by_key, |answer| answer.status == 404).await;
+    let by_id = gateway
+        .get(&format!("/api/v1/operations/{id}"))
+        .send()
+        .await;
+    assert_eq!(word(&by_id), "404 no-operation", "to its caller it is gone");
+
+    let trace = shown(&gateway, id).await;
+    assert_eq!(trace["state"], "expired");
+    assert_eq!(trace["original_status"], 201);
+    assert_eq!(trace["reply"]["kept"], "gone");
+    let body = look(&gateway, &format!("/admin/v1/operations/{id}?body=1")).await;
+    assert!(!body.text().contains("run 1"), "{}", body.text());
+    let listed = look(&gateway, "/admin/v1/operations?key=k&state=expired").await;
+    assert_eq!(listed.json()["operations"].as_array().unwrap().len(), 1);
+
+    // The key is free, also for something else.
+    let next = gateway.post("/payments", "k").body("20").send().await;
+    assert_eq!((next.status, next.text()), (201, "run 2"));
+}
+
+#[tokio::test]
+async fn a_class_that_is_changed_at_run_time_counts_for_new_operations_only() {
+    let origin = origin().reply(201, "paid").run().await;
+    let gateway = classy(&origin, "retention = \"1h\"").await;
+    gateway.post("/payments", "before").send().await;
+    let before = status(&gateway, "before").await;
+    let change = json!({"settings": {"retention": "2h", "mismatch": "409"}, "why": "a test"});
+    let class = operate(&gateway, "/admin/v1/classes/own", change).await;
+    assert_eq!(class["settings"]["retention"], "2h");
+    assert_eq!(class["sources"]["retention"], "changed");
+
+    gateway.post("/payments", "after").send().await;
+    let after = status(&gateway, "after").await;
+    assert_eq!(between(&after, "completed_at", "expires_at"), 7_200_000);
+    assert_eq!(
+        status(&gateway, "before").await,
+        before,
+        "it keeps its time"
+    );
+    // What concerns the request and not the record is of now.
+    let other = gateway
+        .post("/payments", "before")
+        .body("other")
+        .send()
+        .await;
+    assert_eq!(word(&other), "409 key-reused");
+
+    operate(
+        &gateway,
+        "/admin/v1/classes/own/unset",
+        json!({"why": "a test"}),
+    )
+    .await;
+    gateway.post("/payments", "later").send().await;
+    let later = status(&gateway, "later").await;
+    assert_eq!(between(&later, "completed_at", "expires_at"), 3_600_000);
+}
+
+#[rstest]
+#[case::lease(json!({"lease": "1s"}), "shorter than the 30s that the upstream")]
+#[case::remember(json!({"remember": "1m"}), "shorter than the retention")]
+#[case::nobody(json!({"on_unknown": "reconcile"}), "reconcile_url is missing")]
+#[case::nothing(json!({}), "nothing to change")]
+#[tokio::test]
+async fn a_change_that_does_not_fit_changes_nothing(#[case] settings: Value, #[case] why: &str) {
+    let origin = origin().reply(201, "paid").run().await;
+    let gateway = classy(&origin, "retention = \"1h\"").await;
+    let before = look(&gateway, "/admin/v1/classes/own").await.json();
+    let change = json!({"settings": settings, "why": "a test"}).to_string();
+    let refused = gateway.change("/admin/v1/classes/own", &change);
+    let refused = refused.host("localhost").send().await;
+    assert!(refused.status >= 400, "{}", refused.text());
+    assert!(refused.text().contains(why), "{}", refused.text());
+    assert_eq!(look(&gateway, "/admin/v1/classes/own").await.json(), before);
+}

@@ -1,0 +1,103 @@
+//! The configured edge, as its callers and its operators see it: who is who,
+//! what a key means where, and what each setting of a route or a class does.
+
+mod attempts;
+mod callers;
+mod classes;
+mod cors;
+mod derived;
+mod isolation;
+mod limits;
+mod policies;
+mod problems;
+mod routes;
+mod schedules;
+mod unknown;
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::harness::{Answer, Ask, Origin, OriginBuilder, Reply, Running, configured, origin};
+
+/// Between two looks at something that time alone changes.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The name under which an upstream knows a key where nobody is known.
+const LOCAL: &str = "t-_local:_local:client:anonymous";
+
+/// An origin that says whom it works for, and how often it did.
+fn echo() -> OriginBuilder {
+    origin().replying(|seen, run| {
+        let who = ["x-tenant-id", "x-project-id", "x-subject"].map(|name| seen.header(name));
+        Reply::new(201, format!("run {run} for {}", who.join(" ")))
+    })
+}
+
+/// An origin that gives these answers in turn, the last one for ever.
+fn answering(statuses: &'static [u16]) -> OriginBuilder {
+    origin().replying(|_, run| {
+        let status = statuses[run.min(statuses.len()) - 1];
+        Reply::new(status, format!("run {run}"))
+    })
+}
+
+/// A protected route for POST /payments, with more said of it.
+fn payments(more: &str) -> String {
+    route("payments.create", "POST", "/payments", more)
+}
+
+fn route(endpoint: &str, method: &str, path: &str, more: &str) -> String {
+    format!(
+        "\n[[routes]]\nendpoint = \"{endpoint}\"\nmethod = \"{method}\"\npath = \"{path}\"\n\
+         upstream = \"origin\"\n{more}\n"
+    )
+}
+
+/// A gateway that protects POST /payments under a class of its own.
+async fn classy(origin: &Origin, class: &str) -> Running {
+    let text = format!("[classes.own]\n{class}\n{}", payments("class = \"own\""));
+    configured(origin, &text).run().await
+}
+
+/// The problem's status and code, as one word.
+fn word(answer: &Answer) -> String {
+    match answer.problem() {
+        (status, code) if code.is_empty() => status.to_string(),
+        (status, code) => format!("{status} {code}"),
+    }
+}
+
+/// Asks the admin API, as somebody on this machine.
+async fn look(gateway: &Running, path: &str) -> Answer {
+    Ask::new(gateway.admin_address(), &format!("GET {path}"))
+        .host("localhost")
+        .send()
+        .await
+}
+
+/// Changes something through the admin API, which must take it.
+async fn operate(gateway: &Running, path: &str, body: Value) -> Value {
+    let answer = gateway.change(path, &body.to_string());
+    let answer = answer.host("localhost").send().await;
+    assert!(answer.status < 300, "{path}: {}", answer.text());
+    answer.json()
+}
+
+/// What an operator sees of an operation.
+async fn shown(gateway: &Running, id: &str) -> Value {
+    let answer = look(gateway, &format!("/admin/v1/operations/{id}")).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()
+}
+
+/// Sends until the answer is as wished, and gives that one.
+async fn ask_until(ask: impl Fn() -> Ask, holds: impl Fn(&Answer) -> bool) -> Answer {
+    loop {
+        let answer = ask().send().await;
+        if holds(&answer) {
+            return answer;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
