@@ -111,7 +111,7 @@ fn configuration(args: &Args) -> anyhow::Result<(Config, Option<ConfigFile>)> {
         (None, Some(path)) => {
             let file = ConfigFile {
                 path: path.clone(),
-                environment: std::env::vars().collect(),
+                environment: crate::check::environment(),
             };
             (read(&file)?, Some(file))
         }

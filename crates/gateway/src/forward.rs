@@ -22,7 +22,7 @@ use onceward_http::run::{Granted, Unanswered};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::{ForwardKey, KnownBy};
+use crate::config::{Access, ForwardKey, KnownBy};
 use crate::metrics::{Sent, UpstreamMetrics};
 use crate::passing::Passing;
 use crate::peer::Peer;
@@ -58,6 +58,8 @@ pub(crate) struct Passage {
     pub(crate) caller: Caller,
     /// How the caller is known, if at all.
     pub(crate) by: Option<KnownBy>,
+    /// How often the upstream is asked by now, this time included.
+    pub(crate) attempt: u32,
     /// The trace that asking the upstream is a part of.
     pub(crate) link: Option<Link>,
 }
@@ -192,7 +194,11 @@ impl Forwarder {
         passage: &Passage,
     ) -> Result<Response<Body>, SendError> {
         let span = passage.link.as_ref().map(|link| {
-            let span = link.attempt(&passage.route.route.upstream, request.method(), 1);
+            let span = link.attempt(
+                &passage.route.route.upstream,
+                request.method(),
+                passage.attempt,
+            );
             span.headers_for_upstream(request.headers_mut());
             span
         });
@@ -266,9 +272,13 @@ impl Forwarder {
         if takes_trailers {
             headers.insert(header::TE, HeaderValue::from_static("trailers"));
         }
-        if let Some(by) = passage.by {
-            strip_credentials(headers, by);
-            introduce_caller(headers, &passage.caller);
+        match passage.by {
+            Some(by) => {
+                strip_credentials(headers, by);
+                introduce_caller(headers, &passage.caller);
+            }
+            None if passage.route.route.access == Access::Anyone => strip_own_keys(headers),
+            None => {}
         }
         let rules = &passage.route.route.request_headers;
         for name in &rules.remove {
@@ -309,6 +319,21 @@ fn strip_credentials(headers: &mut HeaderMap, by: KnownBy) {
         }
         KnownBy::Scheduler => drop(headers.remove(X_SCHEDULE_SIGNATURE)),
     }
+}
+
+/// Where nobody is asked who they are, what opens our own door is still not the
+/// upstream's to know.
+fn strip_own_keys(headers: &mut HeaderMap) {
+    let is_own = |line: &HeaderValue| {
+        let mut words = line.as_bytes().rsplit(|byte| *byte == b' ');
+        words.next().is_some_and(|key| key.starts_with(b"ow_"))
+    };
+    for name in [header::AUTHORIZATION, X_API_KEY] {
+        if headers.get_all(&name).iter().any(is_own) {
+            headers.remove(name);
+        }
+    }
+    headers.remove(X_SCHEDULE_SIGNATURE);
 }
 
 /// Carries bytes both ways until one side ends.

@@ -26,7 +26,7 @@ use onceward_http::rules::KeySource;
 use onceward_http::run::{Call, Ended, Protection, run, unavailable};
 
 use crate::access::{Access, Refusal, Source, Subject};
-use crate::callers::{AuthError, Known, Presented};
+use crate::callers::{self, AuthError, Known, Presented};
 use crate::classes::Classes;
 use crate::config::{self, KnownBy, Naming, Policy};
 use crate::cors;
@@ -90,13 +90,6 @@ impl Arrived {
         }
     }
 
-    fn uri(&self) -> &Uri {
-        match self {
-            Self::Streaming(request) => request.uri(),
-            Self::Whole(request, _) => request.uri(),
-        }
-    }
-
     fn headers(&self) -> &HeaderMap {
         match self {
             Self::Streaming(request) => request.headers(),
@@ -130,12 +123,16 @@ impl Pipeline {
         join_cookies(request.headers_mut());
         let mut seen = Seen {
             trace: self.tracer.begin(&request),
+            trace_id: TraceId::of(request.headers()),
             ..Seen::default()
         };
         let answer = self.answer(&plan, request, peer, &mut seen).await;
         let public_url = plan.config.server.public_url.as_deref();
         let mut response = answer.unwrap_or_else(|problem| {
             self.metrics.refused(problem.code());
+            if seen.outcome.is_none() {
+                self.access.refused(seen.refusal(problem.code()));
+            }
             seen.outcome = seen.outcome.or(Some(problem.code().as_str()));
             place.write(&problem, public_url)
         });
@@ -181,7 +178,7 @@ impl Pipeline {
             Turn::Recover(recovery, candidates) => {
                 seen.route = candidates.first().map(|(route, _)| (*route).clone());
                 return self
-                    .recover(plan, recovery, &candidates, request.headers())
+                    .recover(plan, recovery, &candidates, request.headers(), seen)
                     .await;
             }
             Turn::Operation(id, want) => {
@@ -190,6 +187,8 @@ impl Pipeline {
         };
         seen.route = Some(route.clone());
         let endpoint = endpoint(&route.route, request.method(), request.uri().path());
+        let policy = route.route.policy_for(request.method());
+        (seen.endpoint, seen.policy) = (Some(endpoint.clone()), policy);
         let arrival = self.authenticate(plan, &route, &endpoint, request).await?;
         self.admit(&arrival.caller).await?;
         let class = self.class(&route)?;
@@ -200,7 +199,7 @@ impl Pipeline {
             by,
             mut request,
         } = arrival;
-        let policy = route.route.policy_for(request.method());
+        seen.caller = Some(caller.clone());
         if let Some(trace) = &mut seen.trace {
             trace.about(label, policy, Some(&caller));
         }
@@ -209,6 +208,7 @@ impl Pipeline {
             route: route.clone(),
             caller: caller.clone(),
             by,
+            attempt: 1,
             link: seen.trace.as_ref().map(Trace::link),
         };
         let keyed = keys::judge(&route.route, request.method(), request.headers(), by);
@@ -246,17 +246,8 @@ impl Pipeline {
             }
             Err(refusal) => {
                 count(&refusal, &metrics);
-                let problem = refusal.to_problem();
-                self.access.refused(Refusal {
-                    reason: refusal.reason(),
-                    caller: Some(&caller),
-                    endpoint: Some(&endpoint),
-                    source: Some(Source::Header),
-                    policy,
-                    trace: seen.trace_id(),
-                    ..Refusal::new(problem.code())
-                });
-                return Err(problem);
+                seen.reason = refusal.reason();
+                return Err(refusal.to_problem());
             }
         };
         // Who has a key to show here has a policy.
@@ -285,8 +276,13 @@ impl Pipeline {
         };
         // Identify, claim, forward, record. Boxed: what is large is not moved
         // about with each request.
+        let mut attempt = 0;
         let ended = Box::pin(run(&self.protection, call, move |request, granted| {
-            let passage = passage.clone();
+            attempt += 1;
+            let passage = Passage {
+                attempt,
+                ..passage.clone()
+            };
             async move {
                 let forwarder = &passage.route.forwarder;
                 forwarder.protected(request, granted, &passage).await
@@ -323,7 +319,8 @@ impl Pipeline {
                 let (request, held) = self.read(plan, route, &Caller::local(), arrived).await?;
                 let key = keys::signed_text(request.headers());
                 let known = signed.verify(endpoint.as_str(), key, request.body());
-                let known = known.map_err(|error| self.unknown(&error))?;
+                let scheduler = Some(KnownBy::Scheduler);
+                let known = known.map_err(|error| self.unknown(&error, scheduler))?;
                 (known, Arrived::Whole(request, held))
             }
         };
@@ -346,20 +343,21 @@ impl Pipeline {
             return Ok(None);
         }
         let presented = plan.callers.authenticate(headers).await;
-        presented.map(Some).map_err(|error| self.unknown(&error))
+        presented
+            .map(Some)
+            .map_err(|error| self.unknown(&error, callers::shown(headers)))
     }
 
     fn authorise(&self, known: &Known, route: &Planned) -> Result<Caller, Problem> {
         known
             .may(&route.route.access)
             .and_then(|()| known.caller(route.route.scope))
-            .map_err(|error| self.unknown(&error))
+            .map_err(|error| self.unknown(&error, Some(known.by())))
     }
 
-    fn unknown(&self, error: &AuthError) -> Problem {
+    fn unknown(&self, error: &AuthError, by: Option<KnownBy>) -> Problem {
         let problem = error.problem();
-        self.metrics.auth_refused(None, problem.code().as_str());
-        self.access.refused(Refusal::new(problem.code()));
+        self.metrics.auth_refused(by, problem.code().as_str());
         problem
     }
 
@@ -415,6 +413,7 @@ impl Pipeline {
         recovery: Recovery<'_>,
         candidates: &[(&Arc<Planned>, Endpoint)],
         headers: &HeaderMap,
+        seen: &mut Seen,
     ) -> Result<Response<Body>, Problem> {
         let text = recovery.key.map_err(Problem::invalid_key)?;
         let mut refused = None;
@@ -444,9 +443,10 @@ impl Pipeline {
                 key: &key,
                 source: Source::Path,
                 policy: route.route.policy,
-                trace: None,
+                trace: seen.trace_id(),
             });
             self.access.end(line, &ended);
+            (seen.outcome, seen.id) = (Some(ended.outcome.as_str()), ended.id);
             if is_nothing(&ended) {
                 refused = Some(nothing_to_find());
                 continue;
@@ -472,7 +472,7 @@ impl Pipeline {
             Some(Presented::Known(known)) => known,
             Some(Presented::Signed(signed)) => signed
                 .verify(endpoint.as_str(), key, &[])
-                .map_err(|error| self.unknown(&error))?,
+                .map_err(|error| self.unknown(&error, Some(KnownBy::Scheduler)))?,
         };
         Ok((self.authorise(&known, route)?, Some(known.by())))
     }
@@ -492,13 +492,13 @@ impl Pipeline {
             // A schedule's operations are found by their keys.
             Ok(Presented::Signed(_)) => return nothing().answer,
             Err(AuthError::Missing) if has_open_route(plan) => None,
-            Err(error) => return Err(self.unknown(&error)),
+            Err(error) => return Err(self.unknown(&error, callers::shown(headers))),
         };
         let asker = match &known {
             Some(known) => known.caller(config::Scope::Tenant),
             None => Ok(Caller::local()),
         };
-        let asker = asker.map_err(|error| self.unknown(&error))?;
+        let asker = asker.map_err(|error| self.unknown(&error, None))?;
         self.admit(&asker).await?;
         let Some(id) = OperationId::parse(id) else {
             return nothing().answer;
@@ -539,7 +539,9 @@ impl Pipeline {
             }
         };
         let caller = match known {
+            _ if route.route.access == config::Access::Anyone => Caller::local(),
             Some(known) => self.authorise(known, route).ok()?,
+            None if plan.config.auth.knows_callers() => return None,
             None => Caller::local(),
         };
         let class = self.class(route).ok()?;
@@ -558,14 +560,33 @@ impl Pipeline {
 #[derive(Default)]
 struct Seen {
     route: Option<Arc<Planned>>,
+    endpoint: Option<Endpoint>,
+    caller: Option<Caller>,
+    policy: Option<Policy>,
+    /// Why it was refused, more precisely than by its code.
+    reason: Option<&'static str>,
     trace: Option<Trace>,
+    /// The trace that the client says it is part of.
+    trace_id: Option<TraceId>,
+    /// What it came to, once that is in the log.
     outcome: Option<&'static str>,
     id: Option<OperationId>,
 }
 
 impl Seen {
     fn trace_id(&self) -> Option<TraceId> {
-        self.trace.as_ref().map(Trace::id)
+        self.trace.as_ref().map(Trace::id).or(self.trace_id)
+    }
+
+    fn refusal(&self, code: Code) -> Refusal<'_> {
+        Refusal {
+            reason: self.reason,
+            caller: self.caller.as_ref(),
+            endpoint: self.endpoint.as_ref(),
+            policy: self.policy,
+            trace: self.trace_id(),
+            ..Refusal::new(code)
+        }
     }
 }
 
@@ -649,7 +670,14 @@ fn own_path<'a>(plan: &'a Plan, path: &'a str) -> Option<Turn<'a>> {
 /// called there.
 fn recoverable<'a>(plan: &'a Plan, path: &str) -> Vec<(&'a Arc<Planned>, Endpoint)> {
     let mut candidates: Vec<(&Arc<Planned>, Endpoint)> = Vec::new();
-    for method in [Method::POST, Method::PATCH, Method::PUT, Method::DELETE] {
+    let methods = [
+        Method::POST,
+        Method::PATCH,
+        Method::PUT,
+        Method::DELETE,
+        Method::GET,
+    ];
+    for method in methods {
         let Some(route) = plan.routes.at(&method, path) else {
             continue;
         };

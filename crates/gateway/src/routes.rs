@@ -1,10 +1,10 @@
 //! From a method and a path to the route that serves them.
 //!
-//! A path is matched as an upstream would read it: escapes that stand for plain
-//! letters are undone first, so that `/payment%73` does not slip past the route
-//! for `/payments`. Each method has a table of its own, so a route for GET does
-//! not hide one for POST that is less exact. An exact segment beats `{name}`,
-//! `{name}` beats `{*rest}`.
+//! A path is matched as an upstream would read it: escapes of what can stand
+//! plainly in a path are undone first, so that `/payment%73` does not slip past
+//! the route for `/payments`, nor `/pay%3Aconfirm` past `/pay:confirm`. Each
+//! method has a table of its own, so a route for GET does not hide one for POST
+//! that is less exact. An exact segment beats `{name}`, `{name}` beats `{*rest}`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -27,6 +27,9 @@ const METHODS: [Method; 7] = [
     Method::DELETE,
     Method::OPTIONS,
 ];
+
+/// What stands plainly in a segment beside letters and digits.
+const PLAIN: &[u8] = b"-._~!$&'()*+,;=:@";
 
 /// All routes.
 pub(crate) struct Routes {
@@ -129,8 +132,10 @@ fn paths(route: &config::Route) -> Vec<String> {
     }
 }
 
-/// A path with the escapes of letters, digits and `-._~` undone (RFC 3986, 6.2.2.2).
-/// A question about the whole server counts as one about its root.
+/// A path with the escapes undone of all that stands plainly in a segment: what
+/// is unreserved (RFC 3986, 6.2.2.2), and what a route's own path may hold beside
+/// that. A slash is not among it. A question about the whole server counts as one
+/// about its root.
 fn plain(path: &str) -> Cow<'_, str> {
     if path == "*" {
         return "/".into();
@@ -145,7 +150,7 @@ fn plain(path: &str) -> Cow<'_, str> {
         plain.push_str(before);
         let (escape, after) = escape.split_at_checked(3).unwrap_or((escape, ""));
         match u8::from_str_radix(escape.trim_start_matches('%'), 16) {
-            Ok(byte) if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => {
+            Ok(byte) if byte.is_ascii_alphanumeric() || PLAIN.contains(&byte) => {
                 plain.push(char::from(byte));
             }
             _ => plain.push_str(escape),
@@ -158,11 +163,15 @@ fn plain(path: &str) -> Cow<'_, str> {
 
 /// Whether a path has a segment that points elsewhere, in any spelling.
 pub(crate) fn has_dot_segment(path: &str) -> bool {
-    let suspicious = path.contains("/.") || path.contains('%');
-    suspicious
-        && plain(path)
-            .split('/')
-            .any(|segment| matches!(segment, "." | ".."))
+    if !path.contains("/.") && !path.contains(['%', '\\']) {
+        return false;
+    }
+    let mut path = plain(path).into_owned();
+    // Some upstreams take these for a slash.
+    for slash in ["%2F", "%2f", "%5C", "%5c", "\\"] {
+        path = path.replace(slash, "/");
+    }
+    path.split('/').any(|segment| matches!(segment, "." | ".."))
 }
 
 #[cfg(test)]
@@ -176,8 +185,10 @@ mod tests {
     #[case("/payment%73", "/payments")]
     #[case("/a%2Fb", "/a%2Fb")]
     #[case("/%7Ea%20b", "/~a%20b")]
+    #[case("/pay%3aconfirm%28now%29", "/pay:confirm(now)")]
+    #[case("/%257E%7B%3F%23", "/%257E%7B%3F%23")]
     #[case("/%", "/%")]
-    fn escapes_of_plain_letters_are_undone(#[case] path: &str, #[case] want: &str) {
+    fn escapes_of_what_stands_plainly_are_undone(#[case] path: &str, #[case] want: &str) {
         assert_eq!(plain(path), want);
     }
 
@@ -185,6 +196,11 @@ mod tests {
     #[case("/a/../b", true)]
     #[case("/a/%2e%2E/b", true)]
     #[case("/a/.", true)]
+    #[case("/a/..%2Fb", true)]
+    #[case("/a%2f.%2e/b", true)]
+    #[case("/a/..%5cb", true)]
+    #[case("/a\\..\\b", true)]
+    #[case("/a%2Fb/c..%2Fd", false)]
     #[case("/a/..b/c.d", false)]
     #[case("/", false)]
     fn dot_segments(#[case] path: &str, #[case] want: bool) {

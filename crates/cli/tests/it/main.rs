@@ -11,6 +11,7 @@
 
 mod checker;
 mod client;
+mod crowd;
 mod disk;
 mod gateway;
 mod holder;
@@ -18,6 +19,8 @@ mod log;
 mod manners;
 mod operator;
 mod origin;
+mod reloading;
+mod stopping;
 mod storm;
 mod sweep;
 

@@ -597,3 +597,29 @@ async fn nothing_that_a_client_sent_moves_the_cursor() {
         refused("An operation's id is `op_` and 32 hexadecimal digits.")
     );
 }
+
+#[tokio::test]
+async fn without_room_for_the_audit_nothing_is_changed_and_it_is_not_ready() {
+    let origin = origin(Manner::PAY).await;
+    let directory = tempfile::tempdir().unwrap();
+    let plan = gateway(&origin, directory.path()).surviving_the_file_limit();
+    let gateway = plan.run().await;
+    assert_eq!(gateway.post("k", BODY).await.unwrap().status, 201);
+    let id = &ids(&gateway, &[]).await[0];
+    gateway.limit_files(Some(0));
+    assert_eq!(gateway.post("other", BODY).await.unwrap().status, 503);
+    assert_eq!(gateway.admin("/readyz").await.unwrap().status, 503);
+    let said = run(&gateway, &["operations", "purge", id, "--why", "a test"]).await;
+    assert_eq!(
+        said,
+        refused(&format!(
+            "{id} was not purged: Nothing was changed: the audit cannot be written. Try again later."
+        ))
+    );
+    gateway.limit_files(None);
+    crate::until(async || gateway.post("other", BODY).await.unwrap().status == 201).await;
+    assert_eq!(gateway.admin("/readyz").await.unwrap().status, 200);
+    let said = run(&gateway, &["operations", "purge", id, "--why", "a test"]).await;
+    assert_eq!(said, done("1 operation purged.\n"));
+    assert_eq!(gateway.state("k").await, None);
+}

@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::operators::Who;
-use super::problem::Problem;
+use super::problem::{Kind, Problem};
 use super::read::{Ask, Asked, Named, Queried, moment, operation_id, why};
 use super::{Action, Deed, Desk, Made};
 use crate::config::units::Time;
@@ -486,12 +486,17 @@ async fn purge_page(
                 force,
             ));
         }
+        let mut unsure = None;
         for ended in purging.join_all().await {
-            match ended.map_err(|error| Problem::unwritten(&error))? {
-                Doom::Purged(was) => purged.push(was),
-                Doom::Refused => refused += 1,
-                Doom::Gone => {}
+            match ended {
+                Ok(Doom::Purged(was)) => purged.push(was),
+                Ok(Doom::Refused) => refused += 1,
+                Ok(Doom::Gone) => {}
+                Err(error) => unsure = Some(error),
             }
+        }
+        if let Some(error) = unsure {
+            return Err(broke_off(&error, &purged));
         }
     }
     Ok(Made {
@@ -503,6 +508,23 @@ async fn purge_page(
         },
         result: json!({ "purged": purged.len(), "refused": refused, "were": purged }),
     })
+}
+
+/// The audit must know what is gone also when the rest is not certain.
+fn broke_off(error: &StoreError, purged: &[Value]) -> Problem {
+    tracing::error!(%error, "the store did not take all of a purge");
+    let ids: Vec<_> = purged
+        .iter()
+        .filter_map(|was| was["operation_id"].as_str())
+        .collect();
+    Problem::new(
+        Kind::StoreUnavailable,
+        format!(
+            "The store did not confirm all of it; {} operations are certain to be purged: {}. Look what is left, then try again.",
+            ids.len(),
+            ids.join(" ")
+        ),
+    )
 }
 
 /// What became of one of many.

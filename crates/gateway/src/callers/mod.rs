@@ -101,6 +101,16 @@ pub(crate) enum CallersError {
     Unkey(#[source] FetchError),
 }
 
+/// By what a request means to be known, if it shows anything that can be told.
+pub(crate) fn shown(headers: &HeaderMap) -> Option<config::KnownBy> {
+    Some(match credential::read(headers).ok()? {
+        Credential::ApiKey(_) => config::KnownBy::ApiKey,
+        Credential::Token(_) => config::KnownBy::Jwt,
+        Credential::ForeignKey(_) => config::KnownBy::Unkey,
+        Credential::Schedule(_) => config::KnownBy::Scheduler,
+    })
+}
+
 /// Everybody who may call, and how they are known.
 pub(crate) struct Callers {
     api_keys: Arc<ApiKeys>,

@@ -38,8 +38,8 @@ fn app_role() -> BaoLogin {
 
 fn reader(url: &str, login: BaoLogin) -> SecretReader {
     let pace = Pace {
-        fresh: Duration::from_millis(150),
-        failed: Duration::from_millis(100),
+        fresh: Duration::from_millis(400),
+        failed: Duration::from_millis(200),
         deadline: Duration::from_millis(400),
     };
     let openbao = OpenBao::new(&settings(url, login), pace).expect("set up");
@@ -165,7 +165,7 @@ async fn what_was_read_is_believed_briefly_and_then_read_again() {
     assert_eq!(read(&reader, "a").await.expect("read"), "one");
     bao.turn(|_| standin::json(200, &secret("two")));
     assert_eq!(read(&reader, "a").await.expect("believed"), "one");
-    tokio::time::sleep(Duration::from_millis(160)).await;
+    tokio::time::sleep(Duration::from_millis(420)).await;
     assert_eq!(read(&reader, "a").await.expect("read"), "two");
 }
 
@@ -179,14 +179,14 @@ async fn when_openbao_is_away_the_last_value_stays(#[case] manner: Told) {
     read(&reader, "a").await.expect("read");
     bao.turn(move |_| manner.clone());
     for _ in 0..3 {
-        tokio::time::sleep(Duration::from_millis(160)).await;
+        tokio::time::sleep(Duration::from_millis(420)).await;
         assert_eq!(read(&reader, "a").await.expect("kept"), "one");
     }
     // Nothing was ever read here.
     let error = read(&reader, "b").await.expect_err("away");
     assert!(matches!(error, SecretError::Away(_)));
     bao.turn(|_| standin::json(200, &secret("two")));
-    tokio::time::sleep(Duration::from_millis(160)).await;
+    tokio::time::sleep(Duration::from_millis(420)).await;
     assert_eq!(read(&reader, "a").await.expect("read"), "two");
 }
 
@@ -199,11 +199,11 @@ async fn a_definite_no_counts_at_once_and_for_good(#[case] status: u16) {
     let reader = reader(bao.url(), token());
     read(&reader, "a").await.expect("read");
     bao.turn(move |_| told(status, "{}"));
-    tokio::time::sleep(Duration::from_millis(160)).await;
+    tokio::time::sleep(Duration::from_millis(420)).await;
     read(&reader, "a").await.expect_err("gone");
     // Being away afterwards does not bring it back.
     bao.turn(|_| told(500, ""));
-    tokio::time::sleep(Duration::from_millis(160)).await;
+    tokio::time::sleep(Duration::from_millis(420)).await;
     read(&reader, "a").await.expect_err("still gone");
 }
 

@@ -34,7 +34,6 @@ impl TraceId {
 
     /// The trace that a request's headers name, for the log where nothing is
     /// exported.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the pipeline does not ask yet"))]
     pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         let (context, _) = Context::of(headers)?;
         Some(context.id)

@@ -42,15 +42,15 @@ async fn ten_thousand_unknown_names_make_one_more_fetch() {
     let endpoint = StandIn::new(move |_| keys.clone()).await;
     // So that the first unknown name may ask again.
     let pace = Pace {
-        forced: Duration::from_millis(500),
+        forced: Duration::from_secs(2),
         ..quick()
     };
     let callers = at(&endpoint, pace).await;
     bear(&callers, &token(&signer, "a")).await.expect("known");
-    tokio::time::sleep(Duration::from_millis(510)).await;
+    tokio::time::sleep(Duration::from_millis(2010)).await;
     let begin = Instant::now();
     let mut asked = 0;
-    while begin.elapsed() < Duration::from_millis(400) && asked < 10_000 {
+    while begin.elapsed() < Duration::from_secs(1) && asked < 10_000 {
         let kid = format!("k{asked}");
         let head = encode(header("ES256", &kid).to_string().as_bytes());
         let body = encode(claims().to_string().as_bytes());
@@ -211,7 +211,7 @@ async fn when_fetching_fails_the_last_good_keys_stay(#[case] manner: Told) {
             .await
             .expect("known by the last keys");
     }
-    assert!(begin.elapsed() < Duration::from_millis(300));
+    assert!(begin.elapsed() < Duration::from_secs(2));
     // Nobody can say now whether there is such a key.
     let unknown = bear(&callers, &token(&signer, "b")).await;
     assert_eq!(unknown, Err(AuthError::Unavailable));

@@ -178,7 +178,7 @@ async fn what_another_caller_has_looks_like_what_never_was() {
 }
 
 #[rstest]
-#[case("t-acme:shop:user:ann:order-1", "reserved-prefix")]
+#[case("t-acme:shop:user:ann:order-1", "charset")]
 #[case("t-order-1", "reserved-prefix")]
 #[case("\"t-order-1\"", "reserved-prefix")]
 #[case("acme:shop:user:ann:order-1", "charset")]
@@ -649,4 +649,58 @@ async fn on_a_route_for_everybody_each_credential_is_somebody_else() {
         let found = with(gateway.get(&path)).send().await;
         assert_eq!((found.status, found.text()), (201, first.text()), "{key}");
     }
+}
+
+/// Whoever closes the door behind what was once open closes it to all.
+#[tokio::test]
+async fn what_ran_before_callers_were_known_is_not_given_to_strangers() {
+    let origin = echo().run().await;
+    let open = route("open.create", "POST", "/open", "auth = \"none\"");
+    let before = payments("");
+    let gateway = configured(&origin, &before).run().await;
+    let first = gateway.post("/payments", "k").send().await;
+    let path = format!("/api/v1/operations/{}", first.header("x-operation-id"));
+    assert_eq!(gateway.get(&path).send().await.status, 201);
+
+    let after = [API_KEYS, &before, &open].concat();
+    gateway.reload(&origin.url(), &after).await.unwrap();
+    assert_eq!(word(&gateway.get(&path).send().await), "404 no-operation");
+    let by_key = gateway.get("/payments/by-idempotency-key/k").send().await;
+    assert_eq!(word(&by_key), "401 unauthenticated");
+    let ann = api_key(&gateway, ANN).await;
+    assert_eq!(
+        word(&gateway.get(&path).by(&ann).send().await),
+        "404 no-operation"
+    );
+}
+
+/// Names of any letters have a name of plain ones; a name that is too long is
+/// told before anything is looked up.
+#[tokio::test]
+async fn names_of_any_letters_and_names_that_are_too_long() {
+    let origin = echo_nothing().await;
+    let gateway = house(&origin).await;
+    let zurich = api_key(&gateway, ("Zürich", "größe", "user:ü")).await;
+    let first = gateway.post("/payments", "k").by(&zurich).send().await;
+    assert_eq!(first.status, 201);
+    let seen = origin.only();
+    let name = "t-Z%C3%BCrich:gr%C3%B6%C3%9Fe:user:%C3%BC:k";
+    assert_eq!(seen.header("idempotency-key"), name);
+    assert_eq!(seen.headers["x-tenant-id"].as_bytes(), "Zürich".as_bytes());
+
+    let long = ":".repeat(200);
+    let who = (&*long, "shop", "user:ann");
+    let long = api_key(&gateway, who).await;
+    let fits = gateway.post("/payments", "k").by(&long).send().await;
+    assert_eq!(fits.status, 201, "600 characters of a tenant fit");
+    let refused = gateway.post("/payments", &"k".repeat(255)).by(&long);
+    let refused = refused.send().await;
+    assert_eq!(word(&refused), "400 key-invalid");
+    assert_eq!(refused.json()["reason"], "name-too-long");
+    assert_eq!(origin.runs(), 2);
+}
+
+/// An origin that takes names of any letters.
+async fn echo_nothing() -> Origin {
+    crate::harness::origin().reply(201, "paid").run().await
 }

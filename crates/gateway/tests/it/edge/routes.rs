@@ -546,3 +546,74 @@ async fn on_store_failure(#[case] setting: &str, #[case] want: &str) {
         }
     }
 }
+
+/// The place that a 202 names is the operation's own, whatever its path is like.
+#[rstest]
+#[case::plain("POST", "/pay", "/pay")]
+#[case::slash("POST", "/pay/", "/pay/")]
+#[case::root("POST", "/", "/")]
+#[case::pattern("POST", "/pay/{id}", "/pay/a%20b")]
+#[case::remainder("POST", "/files/{*rest}", "/files/a/b/")]
+#[case::empty_remainder("POST", "/files/{*rest}", "/files/")]
+#[case::with_a_query("POST", "/pay", "/pay?a=1")]
+#[case::put("PUT", "/pay", "/pay")]
+#[case::get("GET", "/pay", "/pay")]
+#[tokio::test]
+async fn the_place_to_ask_is_found(
+    #[case] method: &str,
+    #[case] pattern: &str,
+    #[case] target: &str,
+    #[values("", API_KEYS)] auth: &str,
+) {
+    let origin = origin().reply(201, "paid").gated().run().await;
+    let class = "[classes.own]\nin_flight = \"accept\"\n";
+    let settings = "policy = \"ACCEPTED\"\nclass = \"own\"";
+    let text = [auth, class, &route("a.one", method, pattern, settings)];
+    let gateway = configured(&origin, &text.concat()).run().await;
+    let ann = api_key(&gateway, ("acme", "shop", "user:ann")).await;
+    let what = format!("{method} {target}");
+    let ask = || gateway.ask(&what).by(&ann).key("k");
+    let first = ask().spawn();
+    origin.called(1).await;
+    let again = ask().send().await;
+    assert_eq!(again.status, 202, "{}", again.text());
+    let place = again.header("location").to_owned();
+    let status = gateway.get(&place).by(&ann).send().await;
+    assert_eq!(
+        (status.status, status.json()),
+        (200, again.json()),
+        "{place}"
+    );
+    origin.open();
+    first.await.unwrap();
+    let reply = gateway.get(place.strip_suffix("/status").unwrap());
+    let reply = reply.by(&ann).send().await;
+    assert_eq!((reply.status, reply.text()), (201, "paid"), "{place}");
+    assert_eq!(origin.runs(), 1);
+}
+
+/// Where callers are known, a key is found beneath the path that it was sent to
+/// and beneath no other of the same route.
+#[tokio::test]
+async fn recovery_is_by_the_concrete_path() {
+    let origin = origin().reply(201, "paid").run().await;
+    let text = [
+        API_KEYS,
+        &route("pay.capture", "POST", "/pay/{id}/capture", ""),
+    ];
+    let gateway = configured(&origin, &text.concat()).run().await;
+    let ann = api_key(&gateway, ("acme", "shop", "user:ann")).await;
+    gateway.post("/pay/1/capture", "k").by(&ann).send().await;
+    for (path, want) in [
+        ("/pay/1/capture", "201"),
+        ("/pay/2/capture", "404 no-operation"),
+        ("/pay/{id}/capture", "404 no-operation"),
+    ] {
+        let path = format!("{}/by-idempotency-key/k", path.replace(['{', '}'], "~"));
+        assert_eq!(
+            word(&gateway.get(&path).by(&ann).send().await),
+            want,
+            "{path}"
+        );
+    }
+}

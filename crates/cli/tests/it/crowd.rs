@@ -1,0 +1,167 @@
+//! Ten thousand requests that wait for one operation, over HTTP/2 streams: the
+//! process stays small, the next one is told at once, and all get one answer.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use tokio::net::TcpStream;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
+
+use crate::gateway::{Gateway, gateway_of};
+use crate::origin::{Manner, Order, origin_choosing};
+use crate::until;
+
+const BODY: &str = r#"{"amount":4200}"#;
+const CONNECTIONS: usize = 40;
+/// Within `limits.streams`.
+const STREAMS: usize = 250;
+/// `limits.waiters_per_key`.
+const WAITERS: usize = CONNECTIONS * STREAMS;
+/// The most that the process may ever have resident.
+const MEMORY_BYTES_MAX: u64 = 256 << 20;
+/// What is told at once is told within this, on a busy machine too.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_wait_for_one_within_memory_and_the_next_is_told_at_once() {
+    let origin = origin_choosing(Order::default(), |key, _| match key {
+        "crowd" => Manner::Hold,
+        _ => Manner::PAY,
+    })
+    .await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("onceward.toml");
+    let text = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n\
+         [store]\nurl = \"embedded:{}\"\n\
+         [classes.interactive]\nwait = \"10m\"\nlease = \"10m\"\n\
+         [upstreams.origin]\nurl = \"http://{}\"\ntimeout = \"10m\"\n\
+         [[routes]]\nendpoint = \"payments.create\"\nmethod = \"POST\"\npath = \"/payments\"\n\
+         upstream = \"origin\"\npolicy = \"REQUIRED_A\"\n",
+        directory.path().join("data").display(),
+        origin.address(),
+    );
+    std::fs::write(&file, text).unwrap();
+    let plan = gateway_of(&file).option("--log", "warn,onceward::access=off");
+    let gateway = plan.run().await;
+    let alone = memory(&gateway, "VmRSS:");
+
+    let leader = gateway.spawn_post("crowd", BODY);
+    origin.called(1).await;
+    let begun = Instant::now();
+    let mut crowd = JoinSet::new();
+    let mut lines = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let line = Line::open(gateway.listen()).await;
+        for _ in 0..STREAMS {
+            crowd.spawn(ask(line.sender.clone()));
+        }
+        lines.push(line);
+    }
+    until(|| async { waiters(&gateway).await == WAITERS }).await;
+    let (gathered, waiting) = (begun.elapsed(), memory(&gateway, "VmRSS:"));
+
+    let next = timeout(AT_ONCE, gateway.post("crowd", BODY)).await;
+    let next = next.expect("told at once").unwrap();
+    assert_eq!((next.status, next.code().as_str()), (409, "in-progress"));
+    let other = timeout(AT_ONCE, gateway.post("another", BODY)).await;
+    assert_eq!(other.expect("served at once").unwrap().status, 201);
+    assert_eq!(waiters(&gateway).await, WAITERS);
+
+    let opened = Instant::now();
+    origin.open();
+    let first = leader.await.unwrap().unwrap();
+    assert_eq!((first.status, first.is_replay()), (201, false));
+    let mut answered = 0;
+    while let Some(answer) = crowd.join_next().await {
+        let answer = answer.unwrap();
+        assert_eq!((answer.status, answer.replayed), (201, true), "{answer:?}");
+        assert_eq!(answer.body, first.body);
+        answered += 1;
+    }
+    assert_eq!((answered, origin.runs_of("crowd").len()), (WAITERS, 1));
+
+    let peak = memory(&gateway, "VmHWM:");
+    eprintln!(
+        "{WAITERS} gathered in {gathered:?} and were answered in {:?}; resident: {} MiB alone, {} MiB \
+         waiting, {} MiB at most",
+        opened.elapsed(),
+        alone >> 20,
+        waiting >> 20,
+        peak >> 20,
+    );
+    assert!(peak < MEMORY_BYTES_MAX, "{} MiB", peak >> 20);
+}
+
+/// A connection of HTTP/2, driven as long as this lives.
+struct Line {
+    sender: SendRequest<Bytes>,
+    driver: JoinHandle<()>,
+}
+
+impl Line {
+    async fn open(to: SocketAddr) -> Self {
+        let stream = TcpStream::connect(to).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let (sender, connection) = h2::client::handshake(stream).await.unwrap();
+        let driver = tokio::spawn(async move { connection.await.unwrap() });
+        Self { sender, driver }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    replayed: bool,
+    body: Vec<u8>,
+}
+
+/// `POST /payments` under the crowd's key, on a stream of its own.
+async fn ask(sender: SendRequest<Bytes>) -> Answer {
+    let request = hyper::Request::post("http://shop.example/payments")
+        .header("content-type", "application/json")
+        .header("idempotency-key", "crowd")
+        .body(())
+        .unwrap();
+    let mut sender = sender.ready().await.unwrap();
+    let (response, mut body) = sender.send_request(request, false).unwrap();
+    body.send_data(BODY.into(), true).unwrap();
+    let (head, mut stream) = response.await.unwrap().into_parts();
+    let mut body = Vec::new();
+    while let Some(piece) = stream.data().await {
+        let piece = piece.unwrap();
+        body.extend_from_slice(&piece);
+        stream.flow_control().release_capacity(piece.len()).unwrap();
+    }
+    Answer {
+        status: head.status.as_u16(),
+        replayed: head.headers.contains_key("idempotent-replayed"),
+        body,
+    }
+}
+
+async fn waiters(gateway: &Gateway) -> usize {
+    let page = gateway.admin("/metrics").await.unwrap();
+    let page = String::from_utf8(page.body.into()).unwrap();
+    let mut lines = page.lines();
+    let count = lines.find_map(|line| line.strip_prefix("onceward_waiters "));
+    count.unwrap().parse().unwrap()
+}
+
+/// What the kernel says of the process's memory, in bytes.
+fn memory(gateway: &Gateway, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.pid())).unwrap();
+    let mut lines = status.lines();
+    let line = lines.find_map(|line| line.strip_prefix(name)).unwrap();
+    let kib: u64 = line.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+    kib << 10
+}
