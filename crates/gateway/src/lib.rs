@@ -387,6 +387,9 @@ async fn fold(pipeline: Arc<Pipeline>) {
     loop {
         tokio::time::sleep(FOLD_INTERVAL).await;
         pipeline.metrics.fold();
+        for (issuer, times) in pipeline.plan.load().callers.failures() {
+            pipeline.metrics.jwks_failed(issuer, times);
+        }
         pipeline.gate.tidy();
     }
 }

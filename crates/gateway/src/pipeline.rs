@@ -17,7 +17,7 @@ use onceward_core::caller::Caller;
 use onceward_core::class::Class;
 use onceward_core::identity::{Endpoint, OperationId};
 use onceward_core::record::Record;
-use onceward_http::body::{self, Body};
+use onceward_http::body::Body;
 use onceward_http::fields::IDEMPOTENCY_KEY;
 use onceward_http::problem::{Code, Problem};
 use onceward_http::read::read;
@@ -119,7 +119,6 @@ impl Pipeline {
         let place = Place::of(&request, &peer);
         let origin = request.headers().get(header::ORIGIN).cloned();
         let upgrade = asks_for_upgrade(&request);
-        let head = *request.method() == Method::HEAD;
         join_cookies(request.headers_mut());
         let mut seen = Seen {
             trace: self.tracer.begin(&request),
@@ -144,9 +143,6 @@ impl Pipeline {
         self.metrics.request_took(endpoint, status, took);
         if let Some(trace) = seen.trace {
             trace.end(status, seen.outcome.unwrap_or("passed"), seen.id);
-        }
-        if head {
-            leave_out_body(&mut response);
         }
         if upgrade && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             // The head asked for another protocol, so `framing` has stopped
@@ -486,13 +482,16 @@ impl Pipeline {
         want: Want,
         headers: &HeaderMap,
     ) -> Result<Response<Body>, Problem> {
-        let known = match plan.callers.authenticate(headers).await {
-            _ if !plan.config.auth.knows_callers() => None,
-            Ok(Presented::Known(known)) => Some(known),
-            // A schedule's operations are found by their keys.
-            Ok(Presented::Signed(_)) => return nothing().answer,
-            Err(AuthError::Missing) if has_open_route(plan) => None,
-            Err(error) => return Err(self.unknown(&error, callers::shown(headers))),
+        let known = if plan.config.auth.knows_callers() {
+            match plan.callers.authenticate(headers).await {
+                Ok(Presented::Known(known)) => Some(known),
+                // A schedule's operations are found by their keys.
+                Ok(Presented::Signed(_)) => return nothing().answer,
+                Err(AuthError::Missing) if has_open_route(plan) => None,
+                Err(error) => return Err(self.unknown(&error, callers::shown(headers))),
+            }
+        } else {
+            None
         };
         let asker = match &known {
             Some(known) => known.caller(config::Scope::Tenant),
@@ -733,19 +732,6 @@ fn finish(route: &config::Route, origin: Option<&HeaderValue>, headers: &mut Hea
     }
     if let Some(cors) = &route.cors {
         cors::expose(cors, origin, headers);
-    }
-}
-
-/// An answer to HEAD tells its length and has no body. Over HTTP/2 nobody else
-/// sees to that.
-fn leave_out_body(response: &mut Response<Body>) {
-    let Some(length) = response.body().size_hint().exact() else {
-        return;
-    };
-    if length > 0 {
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_LENGTH, length.into());
-        *response.body_mut() = body::full(Bytes::new());
     }
 }
 

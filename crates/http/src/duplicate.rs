@@ -36,15 +36,17 @@ pub(crate) async fn wait_for(call: &Call, follow: &Follow) -> Ended {
 
 /// Where to ask how an operation stands: by its key, where the client knows it.
 pub(crate) fn status_path(call: &Call, id: OperationId) -> String {
-    // All of the path counts, a slash at its end too; the root's would make two
-    // slashes at the beginning, which mean a host.
+    // All of the path counts, a slash at its end too.
     let path = match call.request.uri().path() {
         "/" => "",
         path => path,
     };
     match call.source {
-        KeySource::Header => format!("{path}/by-idempotency-key/{}/status", call.key),
-        KeySource::Derived { .. } => format!("/api/v1/operations/{id}/status"),
+        // Two slashes at the beginning would mean a host.
+        KeySource::Header if !path.starts_with("//") => {
+            format!("{path}/by-idempotency-key/{}/status", call.key)
+        }
+        _ => format!("/api/v1/operations/{id}/status"),
     }
 }
 

@@ -140,7 +140,7 @@ pub(crate) enum Presented {
 
 impl Callers {
     /// Reads the API keys and begins to fetch the issuers' keys, for which it
-    /// does not wait: see [`Callers::waits_for`].
+    /// does not wait.
     pub(crate) async fn open(auth: &config::Auth, parts: Parts) -> Result<Self, CallersError> {
         Self::open_at(auth, parts, Pace::default()).await
     }
@@ -219,9 +219,15 @@ impl Callers {
         &self.api_keys
     }
 
+    /// How often the keys of each issuer could not be had.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = (&str, u64)> {
+        let all = self.issuers.all().iter();
+        all.map(|issuer| (issuer.rules.issuer.as_str(), issuer.keys.failures()))
+    }
+
     /// The issuers whose keys are not there yet, or grew too old: nobody is let
-    /// in with their tokens. A gateway is not ready while there are any.
-    #[cfg_attr(not(test), allow(dead_code, reason = "readiness does not ask yet"))]
+    /// in with their tokens.
+    #[cfg(test)]
     pub(crate) fn waits_for(&self) -> Vec<&str> {
         let all = self.issuers.all().iter();
         let waiting = all.filter(|issuer| issuer.keys.current().is_none());

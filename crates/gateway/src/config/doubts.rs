@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use http::Method;
-use onceward_core::class::{Class, InFlight, OnMismatch, OnStoreFailure, OnUnknown};
+use onceward_core::class::{Class, Expiry, InFlight, OnMismatch, OnStoreFailure, OnUnknown};
 use secrecy::ExposeSecret as _;
 
 use super::mistake::{Doubt, Place};
@@ -188,6 +188,13 @@ impl Doubts<'_> {
                     Time::of(class.wait).0
                 );
                 self.doubt(&at("wait"), doubt, "write 30s, or in_flight = \"accept\"");
+            }
+            if class.expiry == Expiry::Lazy && !class.keep_expired.is_zero() {
+                self.doubt(
+                    &at("expiry"),
+                    "a trace begins when the key is forgotten, so with keep_expired it is strict",
+                    "leave one of the two out",
+                );
             }
             if class.reconcile_url.is_some() && class.on_unknown != OnUnknown::Reconcile {
                 self.doubt(

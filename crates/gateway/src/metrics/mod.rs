@@ -231,10 +231,9 @@ impl Metrics {
         self.auth_refused.of(method(by)).of(reason).increment(1);
     }
 
-    /// The keys of an issuer in the configuration could not be fetched.
-    #[cfg_attr(not(test), expect(dead_code, reason = "callers do not report it yet"))]
-    pub(crate) fn jwks_failed(&self, issuer: &str) {
-        self.jwks_failed.of(issuer).increment(1);
+    /// How often the keys of an issuer in the configuration could not be fetched.
+    pub(crate) fn jwks_failed(&self, issuer: &str, times: u64) {
+        self.jwks_failed.of(issuer).absolute(times);
     }
 
     /// Tells of the connections of this door; the first that is named counts.

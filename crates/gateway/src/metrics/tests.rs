@@ -196,7 +196,7 @@ fn the_operators_counters() {
     metrics.refused(Code::NoRoute);
     metrics.auth_refused(Some(KnownBy::Jwt), "expired");
     metrics.auth_refused(None, "missing");
-    metrics.jwks_failed("https://issuer.example");
+    metrics.jwks_failed("https://issuer.example", 1);
     metrics.reload_failed();
     assert_line(&metrics, "onceward_reload_successful 0");
     metrics.reload_done();

@@ -15,7 +15,7 @@ use crate::harness::{Running, configured, origin};
 /// What Prometheus itself puts on each series.
 const SCRAPED: [&str; 2] = ["instance", "job"];
 
-/// Told only when an issuer's keys could not be fetched, which nobody reports yet.
+/// Told only where there are issuers whose keys are fetched.
 const NOT_YET: [&str; 1] = ["onceward_jwks_refresh_failed_total"];
 
 /// The words of the query language; everything else is a name.

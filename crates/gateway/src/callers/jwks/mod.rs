@@ -13,6 +13,7 @@
 mod set;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -88,6 +89,8 @@ struct Shared {
     held: watch::Sender<Held>,
     tries: Mutex<Tries>,
     wanted: Notify,
+    /// How often fetching failed.
+    failures: AtomicU64,
     unknown: Cache<String, Instant>,
 }
 
@@ -137,6 +140,7 @@ impl KeyRing {
                 under_way: true,
             }),
             wanted: Notify::new(),
+            failures: AtomicU64::new(0),
             unknown: Cache::new(UNKNOWN_KIDS_MAX),
         });
         let keeper = tokio::spawn(keep(shared.clone(), place));
@@ -144,6 +148,11 @@ impl KeyRing {
             shared,
             _keeper: AbortOnDropHandle::new(keeper),
         })
+    }
+
+    /// How often fetching failed.
+    pub(super) fn failures(&self) -> u64 {
+        self.shared.failures.load(Ordering::Relaxed)
     }
 
     /// The keys in use; none before the first were there, or when the last
@@ -274,6 +283,9 @@ async fn keep(shared: Arc<Shared>, mut place: Place) {
     loop {
         shared.begin();
         let fetched = place.load().await;
+        if fetched.is_err() {
+            shared.failures.fetch_add(1, Ordering::Relaxed);
+        }
         match &fetched {
             Ok(_) if failures > 0 => tracing::info!(place = place.name(), "keys are there again"),
             Ok(_) => {}

@@ -109,6 +109,10 @@ use super::doubts;
     "[[auth.jwt]]\nissuer = 'ISS'\naudience = 'a'\njwks_url = 'https://i/keys'\ntenant = { value = 'acme' }\nproject = { value = 'shop' }\n[upstreams.a]\nurl = 'http://payments:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n",
     "8:7: upstreams.a.url: goes unencrypted over a network; write https://, so that nobody on the way reads callers' tokens"
 )]
+#[case::lazy_with_a_trace(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n[classes.interactive]\nexpiry = 'lazy'\nkeep_expired = '1d'",
+    "10:10: classes.interactive.expiry: a trace begins when the key is forgotten, so with keep_expired it is strict; leave one of the two out"
+)]
 #[case::long_wait(
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n[classes.interactive]\nwait = '5m'",
     "10:8: classes.interactive.wait: most clients give up after 60s, and a duplicate waits 5m; write 30s, or in_flight = \"accept\""

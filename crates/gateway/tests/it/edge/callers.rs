@@ -92,7 +92,7 @@ impl Issuer {
     }
 
     /// A token with these claims, beside the usual ones.
-    pub(super) fn token(&self, claims: Value) -> String {
+    pub(super) fn token(&self, claims: &Value) -> String {
         let mut all = json!({
             "iss": "https://id.example/", "aud": "shop", "exp": now_ms() / 1000 + 600,
         });

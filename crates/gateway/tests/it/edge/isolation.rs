@@ -278,7 +278,7 @@ async fn a_key_of_ours_goes_no_further_and_a_token_does() {
     let gateway = configured(&origin, &text.concat()).run().await;
     ready(&gateway).await;
     let ann = api_key(&gateway, ANN).await;
-    let token = issuer.token(json!({"tenant": "acme", "project": "shop", "sub": "ann"}));
+    let token = issuer.token(&json!({"tenant": "acme", "project": "shop", "sub": "ann"}));
     for path in ["/payments", "/open"] {
         gateway.post(path, "k1").by(&ann).send().await;
         gateway
@@ -377,10 +377,10 @@ async fn a_route_lets_in_whom_it_names() {
         .await
         .secret;
     let homeless = api_key(&gateway, ("acme", "", "user:ann")).await.secret;
-    let token = issuer.token(json!({"tenant": "acme", "project": "shop", "sub": "ann"}));
+    let token = issuer.token(&json!({"tenant": "acme", "project": "shop", "sub": "ann"}));
     let scoped = json!({"tenant": "acme", "project": "shop", "sub": "bob", "scope": "pay write"});
-    let scoped = issuer.token(scoped);
-    let homeless_token = issuer.token(json!({"tenant": "acme", "sub": "ann"}));
+    let scoped = issuer.token(&scoped);
+    let homeless_token = issuer.token(&json!({"tenant": "acme", "sub": "ann"}));
 
     for (path, who, credential, want) in [
         ("/keys", "an API key", &ann, "201"),
@@ -479,7 +479,7 @@ async fn who_is_not_known_gets_nowhere() {
     let gateway = configured(&origin, &text.concat()).run().await;
     ready(&gateway).await;
     let ann = api_key(&gateway, ANN).await.secret;
-    let token = |claims| issuer.token(claims);
+    let token = |claims: serde_json::Value| issuer.token(&claims);
     let reserved = json!({"tenant": "_local", "project": "shop", "sub": "ann"});
     let sentinel = json!({"tenant": "acme", "project": "_tenant", "sub": "ann"});
     let platform = json!({"tenant": "acme", "project": "_platform", "sub": "ann"});
@@ -703,4 +703,26 @@ async fn names_of_any_letters_and_names_that_are_too_long() {
 /// An origin that takes names of any letters.
 async fn echo_nothing() -> Origin {
     crate::harness::origin().reply(201, "paid").run().await
+}
+
+/// A caller is who it is, however it is known: a retry may bring a fresh token,
+/// or another key.
+#[tokio::test]
+async fn one_caller_with_two_credentials_has_one_operation() {
+    let issuer = Issuer::new();
+    let origin = echo().run().await;
+    let text = [API_KEYS, &issuer.section(), &payments("")];
+    let gateway = configured(&origin, &text.concat()).run().await;
+    ready(&gateway).await;
+    let (key, spare) = (api_key(&gateway, ANN).await, api_key(&gateway, ANN).await);
+    let claims = json!({"tenant": "acme", "project": "shop", "sub": "ann"});
+    let fresh = json!({"tenant": "acme", "project": "shop", "sub": "ann", "jti": "2"});
+    let tokens = [issuer.token(&claims), issuer.token(&fresh)];
+    let first = gateway.post("/payments", "k").by(&key).send().await;
+    for credential in [&spare.secret, &tokens[0], &tokens[1]] {
+        let again = gateway.post("/payments", "k").bearing(credential);
+        let again = again.send().await;
+        assert_eq!((again.text(), again.is_replay()), (first.text(), true));
+    }
+    assert_eq!(origin.runs(), 1);
 }

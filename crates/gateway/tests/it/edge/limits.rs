@@ -262,3 +262,22 @@ async fn limits_change_with_a_reload() {
     assert_eq!(first.await.unwrap().status, 201);
     assert_eq!(second.await.unwrap().status, 201);
 }
+
+#[tokio::test]
+async fn waiters_of_all() {
+    let origin = origin().reply(201, "paid").gated().run().await;
+    let gateway = configured(&origin, &text("waiters = 1")).run().await;
+    let (ann, other) = (api_key(&gateway, ANN).await, api_key(&gateway, OTHER).await);
+    let firsts = [&ann, &other].map(|who| gateway.post("/payments", "k").by(who).spawn());
+    origin.called(2).await;
+    let waits = gateway.post("/payments", "k").by(&ann).spawn();
+    gateway.waiting(1).await;
+    let too_many = gateway.post("/payments", "k").by(&other).send().await;
+    assert_eq!(word(&too_many), "409 in-progress");
+    origin.open();
+    origin.open();
+    for answer in firsts.into_iter().chain([waits]) {
+        assert_eq!(answer.await.unwrap().status, 201);
+    }
+    assert_eq!(origin.runs(), 2);
+}

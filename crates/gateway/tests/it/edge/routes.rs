@@ -556,6 +556,7 @@ async fn on_store_failure(#[case] setting: &str, #[case] want: &str) {
 #[case::remainder("POST", "/files/{*rest}", "/files/a/b/")]
 #[case::empty_remainder("POST", "/files/{*rest}", "/files/")]
 #[case::with_a_query("POST", "/pay", "/pay?a=1")]
+#[case::not_a_host("POST", "/{*rest}", "//evil.example/pay")]
 #[case::put("PUT", "/pay", "/pay")]
 #[case::get("GET", "/pay", "/pay")]
 #[tokio::test]
@@ -578,6 +579,7 @@ async fn the_place_to_ask_is_found(
     let again = ask().send().await;
     assert_eq!(again.status, 202, "{}", again.text());
     let place = again.header("location").to_owned();
+    assert!(!place.starts_with("//"), "{place} is on another host");
     let status = gateway.get(&place).by(&ann).send().await;
     assert_eq!(
         (status.status, status.json()),

@@ -288,7 +288,7 @@ async fn nobody_else_may_use_a_schedules_key(#[case] key: &str) {
     let gateway = configured(&origin, &text.concat()).run().await;
     ready(&gateway).await;
     let ann = api_key(&gateway, ("acme", "shop", "user:ann")).await;
-    let token = issuer.token(json!({"tenant": "acme", "project": "shop", "sub": "scheduler"}));
+    let token = issuer.token(&json!({"tenant": "acme", "project": "shop", "sub": "scheduler"}));
     for ask in [
         gateway.post("/payments", key).by(&ann),
         gateway.post("/payments", key).bearing(&token),
