@@ -45,7 +45,11 @@ enum Command {
         #[arg(value_name = "ID")]
         id: String,
         /// Why; the audit keeps it.
-        #[arg(long, value_name = "REASON")]
+        #[arg(
+            long,
+            value_name = "REASON",
+            default_value = "revoked on the command line"
+        )]
         why: String,
     },
 }
@@ -71,7 +75,11 @@ struct Create {
     #[arg(long, value_name = "WHEN")]
     expires: Option<String>,
     /// Why; the audit keeps it.
-    #[arg(long, value_name = "REASON")]
+    #[arg(
+        long,
+        value_name = "REASON",
+        default_value = "created on the command line"
+    )]
     why: String,
 }
 

@@ -35,7 +35,7 @@ mod serve;
 enum Cli {
     /// Everything on the embedded store, a sample upstream, a walk through what it does.
     Demo(demo::Args),
-    /// The gateway: protects any HTTP service with no configuration.
+    /// The gateway: before one HTTP service with no configuration, or as a file says.
     Serve(serve::Args),
     /// Every mistake and every doubtful choice in a configuration, with line numbers.
     Check(check::Args),

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::admin::moment::{self, Side};
 use crate::admin::table::{self, cell};
-use crate::admin::{Client, Needs, Reach, path, query};
+use crate::admin::{Client, Needs, Reach, Told, path, query};
 
 const OPERATIONS: &str = "/admin/v1/operations";
 /// How many operations one request counts or purges.
@@ -146,6 +146,10 @@ struct Resolve {
     /// What became of it.
     #[arg(long, value_name = "OUTCOME")]
     outcome: Outcome,
+    /// Which run is spoken of, as `operations show` tells it; without it the one that is the last
+    /// now, which is shown first.
+    #[arg(long, value_name = "N")]
+    fence: Option<u64>,
     /// With `ran`: the status of its reply.
     #[arg(long, value_name = "STATUS")]
     status: Option<u16>,
@@ -195,12 +199,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Command::Purge(ask) if ask.ids.is_empty() => purge_many(&client, &ask, now).await,
         Command::Purge(ask) => purge_these(&client, &ask, now).await,
-        Command::Resolve(ask) => {
-            let url = path("/admin/v1/operations/", &ask.id, "/resolve");
-            let body = ask.body()?;
-            let told = client.post(Needs::Operate, &url, &body).await?;
-            client.tell(&told, standing)
-        }
+        Command::Resolve(ask) => resolve(&client, &ask, now).await,
         Command::Resume { id, why } => {
             let url = path("/admin/v1/operations/", &id, "/resume");
             let told = client
@@ -209,6 +208,28 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             client.tell(&told, standing)
         }
     }
+}
+
+/// Names the run that is spoken of, so that a word on one never settles a later one.
+async fn resolve(client: &Client, ask: &Resolve, now: Timestamp) -> anyhow::Result<ExitCode> {
+    let mut body = ask.body()?;
+    body["fence"] = match ask.fence {
+        Some(fence) => fence.into(),
+        None => {
+            let url = path("/admin/v1/operations/", &ask.id, "");
+            let told = client.get(Needs::Operate, &url).await?;
+            let Told::Done(operation) = &told else {
+                return client.tell(&told, |_| String::new());
+            };
+            if !client.is_json() {
+                println!("{}", shown(&operation.value, now));
+            }
+            operation.value["fence"].clone()
+        }
+    };
+    let url = path("/admin/v1/operations/", &ask.id, "/resolve");
+    let told = client.post(Needs::Operate, &url, &body).await?;
+    client.tell(&told, standing)
 }
 
 fn listing(page: &Value, now: Timestamp) -> String {

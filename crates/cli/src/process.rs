@@ -64,6 +64,18 @@ impl Process {
         .await
     }
 
+    /// A gateway with this configuration.
+    pub(crate) async fn configured(config: &Path) -> anyhow::Result<Self> {
+        Self::start([
+            "serve".into(),
+            "--config".into(),
+            config.into(),
+            "--log".into(),
+            "error".into(),
+        ])
+        .await
+    }
+
     async fn start(args: impl IntoIterator<Item = OsString>) -> anyhow::Result<Self> {
         let args = Vec::from_iter(args);
         let name = args

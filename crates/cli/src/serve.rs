@@ -57,9 +57,6 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be awaited")?;
 
     let (config, file) = configuration(&args)?;
-    let drain = args
-        .drain_ms
-        .map_or(config.server.drain, Duration::from_millis);
     let knows_callers = config.auth.knows_callers();
     let routes = config.routes.len();
     let gateway = Gateway::start(config, file).await?;
@@ -83,6 +80,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             _ = hangup.recv() => drop(gateway.reload().await),
         }
     }
+    let drain = args.drain_ms.map(Duration::from_millis);
+    let drain = drain.unwrap_or_else(|| gateway.drain_limit());
     tracing::info!("draining");
     let drained = tokio::select! {
         drained = gateway.drain(drain) => drained,

@@ -108,6 +108,9 @@ pub enum CallerError {
     /// A name holds a control character.
     #[error("the {0} holds a control character")]
     Control(&'static str),
+    /// A name begins or ends with a blank.
+    #[error("the {0} begins or ends with a blank")]
+    Blank(&'static str),
     /// A subject without a known type.
     #[error("a subject is written user:…, service:…, tenant_member:… or client:…")]
     UntypedSubject,
@@ -179,6 +182,10 @@ fn checked(what: &'static str, name: &str) -> Result<Arc<str>, CallerError> {
     if name.chars().any(char::is_control) {
         return Err(CallerError::Control(what));
     }
+    // Upstreams are told names in headers, around which blanks do not count.
+    if name.trim() != name {
+        return Err(CallerError::Blank(what));
+    }
     Ok(name.into())
 }
 
@@ -208,6 +215,10 @@ mod tests {
     #[case::user_of_that_name("acme", "shop", "user:scheduler", Ok(()))]
     #[case::empty("", "shop", "user:1", Err(CallerError::Empty("tenant")))]
     #[case::control("ac\u{7}me", "shop", "user:1", Err(CallerError::Control("tenant")))]
+    #[case::blank_before(" acme", "shop", "user:1", Err(CallerError::Blank("tenant")))]
+    #[case::blank_after("acme", "shop ", "user:1", Err(CallerError::Blank("project")))]
+    #[case::blank_in_the_id("acme", "shop", "user:bob ", Err(CallerError::Blank("subject")))]
+    #[case::blank_within("acme corp", "shop", "user:1", Ok(()))]
     #[case::untyped("acme", "shop", "42", Err(CallerError::UntypedSubject))]
     #[case::unknown_type("acme", "shop", "robot:42", Err(CallerError::UntypedSubject))]
     fn claimed_callers(

@@ -50,7 +50,8 @@ pub enum OnExhausted {
 pub enum TtlBasis {
     /// From when it was recorded.
     Completion,
-    /// From when the operation was first claimed, however long it ran.
+    /// From when the operation was first claimed; from when it was recorded, if
+    /// half of the retention was over by then.
     Creation,
     /// From when it was last replayed, to within a tenth of the retention: not
     /// every replay is written down.
@@ -109,6 +110,9 @@ pub struct Class {
     pub retention: Duration,
     /// How long the key is remembered after completion; not less than `retention`.
     pub remember: Duration,
+    /// Whether somebody chose `remember`. If nobody did it is as long as
+    /// `retention`, and stays so when that is changed.
+    pub remember_chosen: bool,
     /// How long a claim lasts without renewal.
     pub lease: Duration,
     /// What a duplicate in flight gets.
@@ -147,6 +151,7 @@ impl Class {
             name: "interactive".into(),
             retention: day,
             remember: day,
+            remember_chosen: false,
             lease: Duration::from_secs(60),
             in_flight: InFlight::Wait,
             wait: Duration::from_secs(30),
@@ -173,6 +178,7 @@ impl Class {
             name: "financial".into(),
             retention: 7 * day,
             remember: 30 * day,
+            remember_chosen: true,
             lease: Duration::from_secs(120),
             ..Self::interactive()
         }

@@ -11,6 +11,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::class::{Terms, TtlBasis};
@@ -69,6 +70,7 @@ pub struct Engine {
     entropy: Entropy,
     limits: RwLock<Limits>,
     tasks: TaskTracker,
+    ending: CancellationToken,
     /// Claims that are being taken back.
     withdrawals: Arc<AtomicUsize>,
     /// Replays that are being noted.
@@ -106,6 +108,7 @@ impl Engine {
             entropy,
             limits: RwLock::new(limits),
             tasks: TaskTracker::new(),
+            ending: CancellationToken::new(),
             withdrawals: Arc::default(),
             touches: Arc::default(),
             running: Arc::default(),
@@ -131,6 +134,22 @@ impl Engine {
     /// A random number, for whoever must not come back together with all others.
     pub fn chance(&self) -> u64 {
         self.entropy.next_u64()
+    }
+
+    /// Runs work that must outlive its client. Shutdown waits for it, until it
+    /// is [abandoned](Self::abandon).
+    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let ending = self.ending.clone();
+        self.tasks.spawn(async move {
+            ending.run_until_cancelled_owned(work).await;
+        });
+    }
+
+    /// Gives up what still runs, at the end of a shutdown. Each operation that
+    /// was under way is recorded as unknown; [`tasks`](Self::tasks) are done
+    /// when that is written.
+    pub fn abandon(&self) {
+        self.ending.cancel();
     }
 
     /// How many operations this process runs.
@@ -341,6 +360,16 @@ pub enum Recorded {
     NotYet,
 }
 
+/// Whether a lease is known to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "who begins something anew needs to know"]
+pub enum Renewed {
+    /// The store says so.
+    Confirmed,
+    /// Somebody else was granted, or the store did not say.
+    NotConfirmed,
+}
+
 impl Lead {
     fn new(engine: &Arc<Engine>, seat: Seat, grant: Grant, lease: Duration) -> Self {
         engine.running.fetch_add(1, Ordering::Relaxed);
@@ -374,20 +403,29 @@ impl Lead {
             tokio::select! {
                 biased;
                 done = &mut work => return done,
-                () = sleep((self.lease / 3).max(RENEWAL_PAUSE_MIN)) => self.renew().await,
+                () = sleep((self.lease / 3).max(RENEWAL_PAUSE_MIN)) => {
+                    let _ = self.renew().await;
+                }
             }
         }
     }
 
-    /// A failed renewal stops nothing: the work has begun, and its outcome is
-    /// judged by the fence when it comes.
-    async fn renew(&self) {
+    /// Renews the lease. A failed renewal stops nothing that has begun: its
+    /// outcome is judged by the fence when it comes. But whoever is about to
+    /// begin something anew under the same grant must have it confirmed.
+    pub async fn renew(&self) -> Renewed {
         let Grant { digest, fence, .. } = self.grant;
         let step = self.engine.store.renew(&digest, fence);
         match self.engine.within_deadline(step).await {
-            Ok(Settled::Done) => {}
-            Ok(Settled::Stale) => tracing::warn!(operation_id = %self.grant.id, "lost the lease"),
-            Err(error) => tracing::warn!(%error, "could not renew a lease"),
+            Ok(Settled::Done) => Renewed::Confirmed,
+            Ok(Settled::Stale) => {
+                tracing::warn!(operation_id = %self.grant.id, "lost the lease");
+                Renewed::NotConfirmed
+            }
+            Err(error) => {
+                tracing::warn!(%error, "could not renew a lease");
+                Renewed::NotConfirmed
+            }
         }
     }
 

@@ -48,6 +48,10 @@ pub(crate) enum Stage {
     Boarding,
     /// Somebody in this process runs it and will tell.
     Led,
+    /// Somebody else was granted while it was led: after a purge by force, the
+    /// end of a lease, or a release that the leader is about to tell. The leader
+    /// will still tell what came of its own run; what counts, the store knows.
+    Overtaken,
     /// The leader is done, and this came of it.
     Landed(Landed),
 }
@@ -146,36 +150,49 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    /// Takes the lead. A flight that has landed is over: the new run is another.
+    /// Takes the lead. A flight that has landed, or has a leader, is of an
+    /// earlier run: the new one has a flight of its own, so that who waits for
+    /// it is not told what came of the other.
     pub(crate) fn lead(self) -> Self {
-        let over = matches!(*self.flight.stage(), Stage::Landed(_));
-        let seat = if over {
-            self.flights.board(&self.digest)
-        } else {
-            self
-        };
-        *seat.flight.stage() = Stage::Led;
-        seat
+        let mut seat = self;
+        loop {
+            let mut stage = seat.flight.stage();
+            match *stage {
+                Stage::Boarding => {
+                    *stage = Stage::Led;
+                    drop(stage);
+                    return seat;
+                }
+                Stage::Led => *stage = Stage::Overtaken,
+                Stage::Overtaken | Stage::Landed(_) => {}
+            }
+            drop(stage);
+            seat.close();
+            seat = seat.flights.board(&seat.digest);
+        }
     }
 
     /// Tells all who wait what came of it, and closes the flight: who comes now
     /// boards another, and cannot take this answer for one of a later run.
     pub(crate) fn land(self, landed: Landed) {
-        let mut shard = self.flights.shard(&self.digest);
-        if shard
-            .get(&self.digest)
-            .is_some_and(|flight| Arc::ptr_eq(flight, &self.flight))
-        {
-            shard.remove(&self.digest);
-        }
-        drop(shard);
+        self.close();
         *self.flight.stage() = Stage::Landed(landed);
         self.flight.landed.notify_waiters();
     }
 
-    /// Whether somebody in this process leads.
+    /// Lets nobody else board this flight.
+    fn close(&self) {
+        let mut shard = self.flights.shard(&self.digest);
+        let current = shard.get(&self.digest);
+        if current.is_some_and(|flight| Arc::ptr_eq(flight, &self.flight)) {
+            shard.remove(&self.digest);
+        }
+    }
+
+    /// Whether somebody in this process leads, or has led, and tells more than
+    /// the store knows.
     pub(crate) fn is_led(&self) -> bool {
-        !matches!(*self.flight.stage(), Stage::Boarding)
+        matches!(*self.flight.stage(), Stage::Led | Stage::Landed(_))
     }
 
     /// Waits for the leader's word.
@@ -275,6 +292,38 @@ mod tests {
         assert_eq!(flights.waiters(), 3);
         drop(waiting);
         assert_eq!((flights.waiters(), flights.tenants().len()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_second_leader_has_a_flight_of_its_own() {
+        let flights = Arc::new(Flights::new());
+        let digest = Digest::from_bytes([1; 32]);
+        let board = || flights.board(&digest);
+        let (old, early) = (board().lead(), board());
+        let new = board().lead();
+        let late = board();
+        assert!(!early.is_led(), "the store knows more than the old leader");
+        old.land(Landed::Nothing);
+        assert!(matches!(early.landed().await, Landed::Nothing));
+        assert!(late.is_led() && !matches!(*late.flight.stage(), Stage::Landed(_)));
+        new.land(Landed::Lost);
+        assert!(matches!(late.landed().await, Landed::Lost));
+        drop((early, late));
+        assert!(flights.shard(&digest).is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_leads_after_a_landing_does_not_share_with_the_next() {
+        let flights = Arc::new(Flights::new());
+        let digest = Digest::from_bytes([1; 32]);
+        let board = || flights.board(&digest);
+        let (first, second) = (board().lead(), board());
+        first.land(Landed::Recorded);
+        let (third, waiter) = (board().lead(), board());
+        let second = second.lead();
+        third.land(Landed::Nothing);
+        assert!(matches!(waiter.landed().await, Landed::Nothing));
+        assert!(matches!(*second.flight.stage(), Stage::Led));
     }
 
     #[test]

@@ -239,6 +239,11 @@ impl Record {
         let completed = self.completed_at?;
         Some(match self.terms.ttl_basis {
             TtlBasis::Completion => completed,
+            // It may have been unknown for long. What has just been completed
+            // must not be forgotten at once: the next retry would run it again.
+            TtlBasis::Creation if completed.since(self.created_at) > self.terms.retention / 2 => {
+                completed
+            }
             TtlBasis::Creation => self.created_at,
             TtlBasis::Access => self.touched_at.map_or(completed, |at| at.max(completed)),
         })
@@ -753,6 +758,22 @@ pub(crate) mod tests {
         for (span, want) in steps {
             assert_eq!(standing(&record, basis + span), want, "{span:?}");
         }
+    }
+
+    #[rstest]
+    #[case::soon(MOMENT, Duration::ZERO)]
+    #[case::half_way(RETENTION / 2, Duration::ZERO)]
+    #[case::later(RETENTION / 2 + MOMENT, RETENTION / 2 + MOMENT)]
+    #[case::too_late_to_be_replayed(RETENTION, RETENTION)]
+    #[case::too_late_to_be_remembered(REMEMBER * 2, REMEMBER * 2)]
+    fn what_completes_late_counts_from_then(#[case] completed: Duration, #[case] basis: Duration) {
+        let mut record = record(State::Running, AfterLoss::Hold);
+        record.terms.ttl_basis = TtlBasis::Creation;
+        let now = START.plus(completed);
+        record.settle(HELD, &Settlement::Completed(kept(201)), now);
+        assert_eq!(record.expires_at(), Some(START.plus(basis + RETENTION)));
+        assert_eq!(record.forgotten_at(), Some(START.plus(basis + REMEMBER)));
+        assert_eq!(record.state_at(now), Some(State::Completed));
     }
 
     #[rstest]

@@ -15,6 +15,8 @@ use hyper::body::{Body as _, Incoming};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use onceward_core::caller::Caller;
+use onceward_core::identity::{Endpoint, Identity, KeySpace};
+use onceward_core::key::Key;
 use onceward_http::body::{self, Body};
 use onceward_http::fields;
 use onceward_http::problem::{Code, Problem};
@@ -34,6 +36,15 @@ const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+/// More of what some upstreams believe of a proxy: the client's address, or
+/// another target than the one that was routed.
+const PROXIES_SAY: [&str; 5] = [
+    "x-real-ip",
+    "true-client-ip",
+    "cf-connecting-ip",
+    "x-original-url",
+    "x-rewrite-url",
+];
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const X_SCHEDULE_SIGNATURE: HeaderName = HeaderName::from_static("x-schedule-signature");
 
@@ -58,6 +69,8 @@ pub(crate) struct Passage {
     pub(crate) caller: Caller,
     /// How the caller is known, if at all.
     pub(crate) by: Option<KnownBy>,
+    /// The key of a protected request.
+    pub(crate) key: Option<Key>,
     /// How often the upstream is asked by now, this time included.
     pub(crate) attempt: u32,
     /// The trace that asking the upstream is a part of.
@@ -108,8 +121,9 @@ impl Forwarder {
         headers.insert(header::CONTENT_LENGTH, body.len().into());
         fields::strip_preferred_wait(headers);
         headers.remove(fields::IDEMPOTENCY_KEY);
-        if let Some(granted) = granted {
-            introduce(headers, &granted, passage.route.route.forward_key);
+        match granted {
+            Some(granted) => introduce(headers, &granted, passage.route.route.forward_key),
+            None => introduce_bypassed(headers, passage),
         }
         fail::fail_point!("before-connect", |_| std::process::abort());
         let sent = self.send(Request::from_parts(parts, body), passage).await;
@@ -153,6 +167,7 @@ impl Forwarder {
             }
             Ok(Ok(mut response)) => {
                 fields::strip_hop_by_hop(response.headers_mut());
+                fields::strip_internal(response.headers_mut());
                 Ok(response)
             }
             Ok(Err(_)) if progress.is_broken_off() => Err(Problem::new(
@@ -181,6 +196,7 @@ impl Forwarder {
             Ok(Ok(response)) if is_switch(&response) => Err(no_answer()),
             Ok(Ok(mut response)) => {
                 fields::strip_hop_by_hop(response.headers_mut());
+                fields::strip_internal(response.headers_mut());
                 Ok(response)
             }
             Ok(Err(error)) => Err(unanswered(&error)),
@@ -401,7 +417,10 @@ fn foreign(headers: &HeaderMap) -> Vec<HeaderName> {
         .keys()
         .filter(|name| {
             let text = name.as_str();
-            **name == FORWARDED || text.starts_with("x-forwarded-") || text.contains('_')
+            **name == FORWARDED
+                || text.starts_with("x-forwarded-")
+                || text.contains('_')
+                || PROXIES_SAY.contains(&text)
         })
         .cloned()
         .collect()
@@ -422,11 +441,7 @@ fn strip_forged_name(headers: &mut HeaderMap) {
 
 /// Tells the upstream under which grant it works, and for whom.
 fn introduce(headers: &mut HeaderMap, granted: &Granted, forward_key: ForwardKey) {
-    let key = match forward_key {
-        ForwardKey::Namespaced => Some(granted.name.clone()),
-        ForwardKey::Raw => Some(granted.key.to_string()),
-        ForwardKey::None => None,
-    };
+    let key = forwarded_key(forward_key, &granted.key, || granted.name.clone());
     if let Some(key) = key {
         say(headers, fields::IDEMPOTENCY_KEY, key);
     }
@@ -437,6 +452,39 @@ fn introduce(headers: &mut HeaderMap, granted: &Granted, forward_key: ForwardKey
     );
     say(headers, fields::OPERATION_ID, granted.id.to_string());
     introduce_caller(headers, &granted.caller);
+}
+
+/// The same where the store is away: there is no grant, and what the upstream
+/// itself knows of the key is all the protection that is left.
+fn introduce_bypassed(headers: &mut HeaderMap, passage: &Passage) {
+    let Some(key) = &passage.key else {
+        return;
+    };
+    let identity = Identity {
+        caller: passage.caller.clone(),
+        endpoint: Endpoint::new(""),
+        key: key.clone(),
+        // Names do not depend on it, nor on the endpoint.
+        space: KeySpace::Endpoint,
+    };
+    if let Some(key) = forwarded_key(passage.route.route.forward_key, key, || {
+        identity.name().unwrap_or_default()
+    }) {
+        say(headers, fields::IDEMPOTENCY_KEY, key);
+    }
+    introduce_caller(headers, &passage.caller);
+}
+
+fn forwarded_key(
+    forward_key: ForwardKey,
+    key: &Key,
+    name: impl FnOnce() -> String,
+) -> Option<String> {
+    match forward_key {
+        ForwardKey::Namespaced => Some(name()),
+        ForwardKey::Raw => Some(key.to_string()),
+        ForwardKey::None => None,
+    }
 }
 
 fn introduce_caller(headers: &mut HeaderMap, caller: &Caller) {

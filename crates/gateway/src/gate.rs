@@ -4,13 +4,18 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota};
+use http_body::{Body, Frame, SizeHint};
+use onceward_http::body::BoxError;
 use onceward_http::problem::{Code, Problem};
 
 use crate::config::{Limits, Rate};
@@ -32,8 +37,10 @@ pub(crate) struct Gate {
 
 struct Terms {
     limits: Limits,
-    rate: Option<DefaultKeyedRateLimiter<Arc<str>>>,
+    rate: Option<Arc<Limiter>>,
 }
+
+type Limiter = DefaultKeyedRateLimiter<Arc<str>>;
 
 impl Terms {
     fn new(limits: &Limits) -> Self {
@@ -42,13 +49,23 @@ impl Terms {
             limits: limits.clone(),
         }
     }
+
+    fn changed_to(&self, limits: &Limits) -> Self {
+        if self.limits.requests_per_tenant != limits.requests_per_tenant {
+            return Self::new(limits);
+        }
+        Self {
+            rate: self.rate.clone(),
+            limits: limits.clone(),
+        }
+    }
 }
 
-fn limiter(rate: Rate) -> Option<DefaultKeyedRateLimiter<Arc<str>>> {
+fn limiter(rate: Rate) -> Option<Arc<Limiter>> {
     let per_second = NonZeroU32::new(rate.per_second)?;
     let burst = NonZeroU32::new(rate.burst)?;
     let quota = Quota::per_second(per_second).allow_burst(burst);
-    Some(DefaultKeyedRateLimiter::keyed(quota))
+    Some(Arc::new(Limiter::keyed(quota)))
 }
 
 impl Gate {
@@ -64,8 +81,9 @@ impl Gate {
     /// Other limits from now on. What is under way stays; where the rate is the
     /// same, so does what was counted of it.
     pub(crate) fn set_limits(&self, limits: &Limits) {
-        if self.terms.load().limits != *limits {
-            self.terms.store(Arc::new(Terms::new(limits)));
+        let terms = self.terms.load();
+        if terms.limits != *limits {
+            self.terms.store(Arc::new(terms.changed_to(limits)));
         }
     }
 
@@ -111,14 +129,13 @@ impl Gate {
         })
     }
 
-    /// Takes room for a body.
-    pub(crate) fn buffer(self: &Arc<Self>, bytes: usize) -> Result<Buffered, Limit> {
-        let most = self.terms.load().limits.buffered_bytes;
-        take(&self.buffered, bytes, most).ok_or(Limit::BufferedBytes)?;
-        Ok(Buffered {
+    /// Room for a body of which nothing has come so far.
+    pub(crate) fn buffer(self: &Arc<Self>) -> Buffered {
+        Buffered {
             gate: self.clone(),
-            bytes,
-        })
+            bytes: 0,
+            refused: false,
+        }
     }
 
     /// Forgets the rates of tenants that have not asked for long.
@@ -167,11 +184,75 @@ impl Drop for Running {
 pub(crate) struct Buffered {
     gate: Arc<Gate>,
     bytes: usize,
+    refused: bool,
+}
+
+/// There is no room for more of a body.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no room for more")]
+struct NoRoom;
+
+impl Buffered {
+    /// Counts a body while it comes. What was announced and has not come takes
+    /// no room: else whoever announces much and sends nothing would take it
+    /// from all others.
+    pub(crate) fn counting<B>(&mut self, body: B) -> Counted<'_, B> {
+        Counted { body, room: self }
+    }
+
+    /// Whether there was not enough.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        let most = self.gate.terms.load().limits.buffered_bytes;
+        let taken = take(&self.gate.buffered, bytes, most);
+        self.refused = taken.is_none();
+        taken.ok_or(NoRoom)?;
+        self.bytes += bytes;
+        Ok(())
+    }
 }
 
 impl Drop for Buffered {
     fn drop(&mut self) {
         self.gate.buffered.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// A body that takes its room as it comes.
+pub(crate) struct Counted<'a, B> {
+    body: B,
+    room: &'a mut Buffered,
+}
+
+impl<B> Body for Counted<'_, B>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let counted = frame.map(|frame| {
+            let frame = frame.map_err(Into::into)?;
+            self.room.take(frame.data_ref().map_or(0, Bytes::len))?;
+            Ok(frame)
+        });
+        Poll::Ready(counted)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -220,10 +301,35 @@ mod tests {
     #[test]
     fn room_for_bodies_is_given_back() {
         let gate = gate(|limits| limits.buffered_bytes = 10);
-        let room = gate.buffer(7);
-        assert_eq!(gate.buffer(4).err(), Some(Limit::BufferedBytes));
+        let [mut room, mut other] = [gate.buffer(), gate.buffer()];
+        assert!(room.take(3).is_ok() && room.take(4).is_ok());
+        assert!(other.take(4).is_err() && other.is_refused());
         drop(room);
-        assert!(gate.buffer(10).is_ok());
+        assert!(other.take(10).is_ok() && !other.is_refused());
+        drop(other);
+        assert_eq!(gate.buffered.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_was_counted_of_a_rate_outlives_a_change_of_other_limits() {
+        let rate = |burst| {
+            Some(Rate {
+                per_second: 1,
+                burst,
+            })
+        };
+        let gate = gate(|limits| limits.requests_per_tenant = rate(1));
+        assert_eq!(gate.over_rate("a"), None);
+        let mut limits = Limits {
+            waiters: 7,
+            requests_per_tenant: rate(1),
+            ..Limits::default()
+        };
+        gate.set_limits(&limits);
+        assert!(gate.over_rate("a").is_some());
+        limits.requests_per_tenant = rate(2);
+        gate.set_limits(&limits);
+        assert_eq!(gate.over_rate("a"), None);
     }
 
     #[test]

@@ -76,6 +76,8 @@ use crate::tls::{ServerTls, TlsError};
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 /// How many operations one sweep reclaims at most, before it rests.
 const SWEEP_MAX: usize = 50_000;
+/// How long what is given up at the end may take to be recorded.
+const ABANDON_LIMIT: Duration = Duration::from_secs(3);
 /// How often histograms are folded and what tenants asked is forgotten.
 const FOLD_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -218,7 +220,9 @@ impl Gateway {
             protection: Arc::new(Protection {
                 engine: engine.clone(),
                 fingerprinter: Fingerprinter::keyed(secret.bytes()),
-                reconciler: Some(Arc::new(Reconciler::new(opened.inspect.clone()))),
+                reconciler: Some(Arc::new(
+                    Reconciler::new(opened.inspect.clone()).with_reply_limit(reply_limit),
+                )),
             }),
             gate: Gate::new(limits),
             access: Access::new(secret, telemetry.keys),
@@ -290,9 +294,14 @@ impl Gateway {
         self.reloader.reload("signal").await
     }
 
+    /// How long the configuration of now lets running work take to end.
+    pub fn drain_limit(&self) -> Duration {
+        self.pipeline.plan.load().config.server.drain
+    }
+
     /// Stops: not ready, no new connections, then waits for what runs to end
-    /// and be recorded, at most this long. What still runs then has its claim
-    /// on record and will be found unknown.
+    /// and be recorded, at most this long. What still runs then is recorded as
+    /// unknown.
     pub async fn drain(self, limit: Duration) -> Drained {
         self.draining.store(true, Ordering::Relaxed);
         self.stop_serving.cancel();
@@ -306,9 +315,14 @@ impl Gateway {
         };
         let drained = match tokio::time::timeout(limit, ending).await {
             Ok(()) => Drained::Whole,
-            Err(_) => Drained::Cut {
-                running: self.engine.running(),
-            },
+            Err(_) => {
+                let running = self.engine.running();
+                // What is given up is recorded as unknown, if the store takes it.
+                self.engine.abandon();
+                let writing = self.engine.tasks().wait();
+                let _ = tokio::time::timeout(ABANDON_LIMIT, writing).await;
+                Drained::Cut { running }
+            }
         };
         self.pipeline.tracer.close().await;
         self.stop_all.cancel();

@@ -11,14 +11,13 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
-use http_body::Body as _;
 use hyper::body::Incoming;
 use onceward_core::caller::Caller;
 use onceward_core::class::Class;
 use onceward_core::identity::{Endpoint, OperationId};
 use onceward_core::record::Record;
 use onceward_http::body::Body;
-use onceward_http::fields::IDEMPOTENCY_KEY;
+use onceward_http::fields::{self, IDEMPOTENCY_KEY};
 use onceward_http::problem::{Code, Problem};
 use onceward_http::read::read;
 use onceward_http::recovery::{Asker, Recovery, Want, nothing, recover, recover_found};
@@ -37,7 +36,7 @@ use crate::metrics::{Limit, Metrics, RouteMetrics, endpoint_label};
 use crate::pages::{self, Page, Published};
 use crate::peer::Peer;
 use crate::plan::{Plan, Planned};
-use crate::routes::{Found, has_dot_segment};
+use crate::routes::{Found, has_dot_segment, has_doubtful_slash};
 use crate::screen::screen;
 use crate::telemetry::{Trace, TraceId, Tracer};
 
@@ -135,6 +134,12 @@ impl Pipeline {
             seen.outcome = seen.outcome.or(Some(problem.code().as_str()));
             place.write(&problem, public_url)
         });
+        if seen.derived {
+            let derived = HeaderValue::from_static("derived");
+            response
+                .headers_mut()
+                .insert(fields::IDEMPOTENCY_KEY_SOURCE, derived);
+        }
         let endpoint = seen.route.as_ref().map(|route| {
             finish(&route.route, origin.as_ref(), response.headers_mut());
             endpoint_label(&route.route.endpoint)
@@ -178,16 +183,19 @@ impl Pipeline {
                     .await;
             }
             Turn::Operation(id, want) => {
-                return self.operation(plan, id, want, request.headers()).await;
+                return self
+                    .operation(plan, id, want, request.headers(), seen)
+                    .await;
             }
         };
         seen.route = Some(route.clone());
         let endpoint = endpoint(&route.route, request.method(), request.uri().path());
         let policy = route.route.policy_for(request.method());
         (seen.endpoint, seen.policy) = (Some(endpoint.clone()), policy);
+        // Taken before anything is waited for: a change of classes is for later.
+        let class = self.class(plan, &route)?;
         let arrival = self.authenticate(plan, &route, &endpoint, request).await?;
         self.admit(&arrival.caller).await?;
-        let class = self.class(&route)?;
         let label = endpoint_label(&route.route.endpoint);
         let metrics = self.metrics.of(&arrival.caller, label, &class.name);
         let Arrival {
@@ -205,6 +213,7 @@ impl Pipeline {
             caller: caller.clone(),
             by,
             attempt: 1,
+            key: None,
             link: seen.trace.as_ref().map(Trace::link),
         };
         let keyed = keys::judge(&route.route, request.method(), request.headers(), by);
@@ -246,10 +255,13 @@ impl Pipeline {
                 return Err(refusal.to_problem());
             }
         };
+        seen.derived = matches!(source, KeySource::Derived { .. });
         // Who has a key to show here has a policy.
         let policy = policy.unwrap_or(Policy::Accepted);
         metrics.key_present(policy.case());
         let (request, buffered) = request;
+        // Counted here too: a duplicate that waits has its body still.
+        let buffered = Arc::new(buffered);
         let running = self.gate.begin(caller.tenant());
         let running = running.map_err(|limit| self.limited(&caller, limit))?;
         let line = self.access.begin(Subject {
@@ -267,16 +279,18 @@ impl Pipeline {
             source,
             class,
             rules: route.rules.clone(),
-            held: Some(Box::new((running, buffered))),
+            held: Some(Box::new((running, buffered.clone()))),
             request,
         };
         // Identify, claim, forward, record. Boxed: what is large is not moved
         // about with each request.
         let mut attempt = 0;
+        let sent = call.key.clone();
         let ended = Box::pin(run(&self.protection, call, move |request, granted| {
             attempt += 1;
             let passage = Passage {
                 attempt,
+                key: Some(sent.clone()),
                 ..passage.clone()
             };
             async move {
@@ -285,6 +299,7 @@ impl Pipeline {
             }
         }))
         .await;
+        drop(buffered);
         self.access.end(line, &ended);
         (seen.outcome, seen.id) = (Some(ended.outcome.as_str()), ended.id);
         respond(ended, &metrics)
@@ -367,11 +382,14 @@ impl Pipeline {
         gate::refuse(limit)
     }
 
-    /// The class of a route as it is now.
-    fn class(&self, route: &Planned) -> Result<Arc<Class>, Problem> {
-        self.classes.get(&route.route.class).ok_or_else(|| {
+    /// The class of a route as it is now; as it was, where a reload has taken it
+    /// away since this request came.
+    fn class(&self, plan: &Plan, route: &Planned) -> Result<Arc<Class>, Problem> {
+        let name = &route.route.class;
+        let as_was = || plan.config.classes.get(name).cloned().map(Arc::new);
+        self.classes.get(name).or_else(as_was).ok_or_else(|| {
             // Classes of routes cannot be removed; the plan was checked.
-            Problem::new(Code::StoreUnavailable, "The route's class is not there.")
+            Problem::new(Code::NoRoute, "The route's class is not there.")
         })
     }
 
@@ -388,14 +406,13 @@ impl Pipeline {
             Arrived::Streaming(request) => request,
         };
         let (parts, body) = request.into_parts();
-        let limit = route.body_limit;
-        let expected = body.size_hint().exact();
-        let expected = expected.map_or(limit, |bytes| usize::try_from(bytes).unwrap_or(limit));
-        let held = self.gate.buffer(expected.min(limit));
-        let held = held.map_err(|limit| self.limited(caller, limit))?;
+        let mut held = self.gate.buffer();
+        let reading = read(held.counting(body), route.body_limit);
         let deadline = plan.config.server.body_deadline;
-        match tokio::time::timeout(deadline, read(body, limit)).await {
-            Ok(body) => Ok((Request::from_parts(parts, body?), held)),
+        match tokio::time::timeout(deadline, reading).await {
+            Ok(Ok(body)) => Ok((Request::from_parts(parts, body), held)),
+            Ok(Err(_)) if held.is_refused() => Err(self.limited(caller, Limit::BufferedBytes)),
+            Ok(Err(problem)) => Err(problem),
             Err(_) => Err(Problem::new(
                 Code::BadRequest,
                 format!("The request's body did not come within {deadline:?}."),
@@ -424,7 +441,7 @@ impl Pipeline {
             };
             self.admit(&caller).await?;
             let key = keys::from_path(&text, by).map_err(Problem::invalid_key)?;
-            let class = self.class(route)?;
+            let class = self.class(plan, route)?;
             let asker = Asker {
                 caller: &caller,
                 class: &class,
@@ -449,6 +466,7 @@ impl Pipeline {
             }
             let label = endpoint_label(&route.route.endpoint);
             let metrics = self.metrics.of(&caller, label, &class.name);
+            seen.route = Some((*route).clone());
             return respond(ended, &metrics);
         }
         Err(refused.unwrap_or_else(nothing_to_find))
@@ -481,13 +499,20 @@ impl Pipeline {
         id: &str,
         want: Want,
         headers: &HeaderMap,
+        seen: &mut Seen,
     ) -> Result<Response<Body>, Problem> {
         let known = if plan.config.auth.knows_callers() {
             match plan.callers.authenticate(headers).await {
                 Ok(Presented::Known(known)) => Some(known),
-                // A schedule's operations are found by their keys.
-                Ok(Presented::Signed(_)) => return nothing().answer,
-                Err(AuthError::Missing) if has_open_route(plan) => None,
+                // A scheduler signs the id in the key's place, and no body.
+                Ok(Presented::Signed(signed)) => {
+                    let known = signed.verify("operations", id, &[]);
+                    let scheduler = Some(KnownBy::Scheduler);
+                    Some(known.map_err(|error| self.unknown(&error, scheduler))?)
+                }
+                // What open routes were sent is its sender's to read, whatever
+                // else the sender shows.
+                Err(AuthError::Missing | AuthError::Refused(_)) if has_open_route(plan) => None,
                 Err(error) => return Err(self.unknown(&error, callers::shown(headers))),
             }
         } else {
@@ -518,6 +543,9 @@ impl Pipeline {
             headers,
         };
         let ended = recover_found(&self.protection, asker, record, want).await;
+        if !is_nothing(&ended) {
+            seen.route = Some(route.clone());
+        }
         ended.answer
     }
 
@@ -543,7 +571,7 @@ impl Pipeline {
             None if plan.config.auth.knows_callers() => return None,
             None => Caller::local(),
         };
-        let class = self.class(route).ok()?;
+        let class = self.class(plan, route).ok()?;
         (there.caller == caller).then(|| (caller, route.clone(), class))
     }
 
@@ -570,6 +598,8 @@ struct Seen {
     /// What it came to, once that is in the log.
     outcome: Option<&'static str>,
     id: Option<OperationId>,
+    /// Whether the key was made of the request's parts.
+    derived: bool,
 }
 
 impl Seen {
@@ -602,8 +632,9 @@ fn count(refusal: &KeyRefusal, metrics: &RouteMetrics) {
 /// only takes what remains.
 fn route<'a>(plan: &'a Plan, request: &'a Request<Incoming>) -> Result<Turn<'a>, Problem> {
     let (method, path) = (request.method(), request.uri().path());
-    // Where routes differ, such a path could pass by one that it means.
-    if plan.routes.all().len() > 1 && has_dot_segment(path) {
+    // Such a path could pass by the route that it means, or beyond the only one.
+    let unconfigured = |route: &Arc<Planned>| route.route.endpoint == Naming::ByPath;
+    if !plan.routes.all().iter().all(unconfigured) && has_dot_segment(path) {
         return Err(Problem::new(
             Code::BadRequest,
             "The path has a segment `.` or `..`; send the path that is meant.",
@@ -624,6 +655,17 @@ fn route<'a>(plan: &'a Plan, request: &'a Request<Incoming>) -> Result<Turn<'a>,
         return Ok(turn);
     }
     match found {
+        // What only remains could be another route's, read as an upstream may.
+        Found::Route(route)
+            if takes_what_remains(route)
+                && plan.routes.all().len() > 1
+                && has_doubtful_slash(path) =>
+        {
+            Err(Problem::new(
+                Code::BadRequest,
+                "The path has a double, escaped or backward slash; send the path that is meant.",
+            ))
+        }
         Found::Route(route) => Ok(Turn::Serve(route)),
         Found::OtherMethods(methods) => Err(Problem::new(
             Code::MethodNotAllowed,

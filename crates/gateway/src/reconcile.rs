@@ -1,13 +1,15 @@
 //! Asking a service what became of an operation that may have run.
 //!
-//! The question is `GET {reconcile_url}` with the key as it was forwarded, the
-//! fence, the operation's id and the caller. The answer says *ran* with the
+//! The question is `GET {reconcile_url}` with the operation's namespaced name as
+//! its key, whatever form of the key was forwarded, and with the fence, the
+//! operation's id and the caller. The answer says *ran* with the
 //! reply, *not run* (then the service promises to refuse this fence and all
 //! lower ones), or *unsure*. Whatever else comes changes nothing: the operation
 //! stays unknown.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,25 +18,38 @@ use data_encoding::BASE64;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use onceward_core::class::Class;
 use onceward_core::identity::Digest;
-use onceward_core::record::{Record, Reply};
+use onceward_core::record::{Fence, Record, Reply};
 use onceward_core::store::{Changed, Inspect, Resolution};
 use onceward_http::fields;
 use onceward_http::run::{Reconcile, Reconciled};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
 use crate::fetch::{Fetch, FetchLimits};
 
 /// How long the service may take.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// The largest answer: a reply, and what is around it.
-const ANSWER_BYTES_MAX: usize = 2 << 20;
+/// The largest body of a reply that is kept, where nothing else is said.
+const REPLY_BYTES_MAX: usize = 1 << 20;
 
 /// Asks, one question at a time per operation.
 pub(crate) struct Reconciler {
     inspect: Arc<dyn Inspect>,
-    asking: Mutex<HashMap<Digest, Arc<OnceCell<Reconciled>>>>,
+    reply_limit: usize,
+    asking: Mutex<HashMap<Subject, Asking>>,
     clients: Mutex<HashMap<Arc<str>, Fetch>>,
+}
+
+/// What a question is about: an operation, and which of its grants.
+type Subject = (Digest, Fence);
+
+/// A question that is being asked.
+#[derive(Default)]
+struct Asking {
+    answer: Arc<OnceCell<Reconciled>>,
+    /// How many want the answer.
+    askers: usize,
 }
 
 /// What a service answers.
@@ -47,21 +62,28 @@ enum Word {
 }
 
 /// A reply in JSON; also what an operator gives who resolves one by hand.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "Reply")]
 pub(crate) struct WireReply {
+    /// The HTTP status, from 200 to 599.
+    #[schemars(range(min = 200, max = 599))]
     status: u16,
+    /// Header lines: an object, or pairs of name and value.
     #[serde(default)]
     headers: WireHeaders,
+    /// The body, where it is text.
     #[serde(default)]
     body: Option<String>,
+    /// The body in base64, in place of `body`.
     #[serde(default)]
     body_base64: Option<String>,
 }
 
 /// Headers as an object, or as pairs where one name has several lines.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(untagged)]
+#[schemars(rename = "ReplyHeaders")]
 enum WireHeaders {
     Object(HashMap<String, String>),
     Pairs(Vec<(String, String)>),
@@ -84,11 +106,22 @@ pub(crate) enum WireReplyError {
     Base64,
     #[error("`body` and `body_base64` are both there; one is right")]
     TwoBodies,
+    #[error("the body is larger than the {0} bytes that are kept of any reply")]
+    TooLarge(usize),
+    #[error("an answer with status {0} has no body")]
+    NeedlessBody(u16),
 }
 
 impl WireReply {
-    /// The reply, with the headers that are kept of any.
-    pub(crate) fn to_reply(&self) -> Result<Reply, WireReplyError> {
+    /// How much room one takes whose body has at most so many bytes: as JSON it
+    /// takes more than by itself.
+    pub(crate) fn bytes_max(limit: usize) -> usize {
+        limit.saturating_mul(2).saturating_add(64 << 10)
+    }
+
+    /// The reply, with the headers that are kept of any, and with a body of at
+    /// most so many bytes.
+    pub(crate) fn to_reply(&self, limit: usize) -> Result<Reply, WireReplyError> {
         if !(200..=599).contains(&self.status) {
             return Err(WireReplyError::Status(self.status));
         }
@@ -100,6 +133,12 @@ impl WireReply {
                 .map_err(|_| WireReplyError::Base64)?,
             (None, None) => Vec::new(),
         };
+        if body.len() > limit {
+            return Err(WireReplyError::TooLarge(limit));
+        }
+        if matches!(self.status, 204 | 205 | 304) && !body.is_empty() {
+            return Err(WireReplyError::NeedlessBody(self.status));
+        }
         let pairs: Vec<(&String, &String)> = match &self.headers {
             WireHeaders::Object(object) => object.iter().collect(),
             WireHeaders::Pairs(pairs) => pairs.iter().map(|(n, v)| (n, v)).collect(),
@@ -127,14 +166,24 @@ impl Reconciler {
     pub(crate) fn new(inspect: Arc<dyn Inspect>) -> Self {
         Self {
             inspect,
+            reply_limit: REPLY_BYTES_MAX,
             asking: Mutex::default(),
             clients: Mutex::default(),
         }
     }
 
+    /// The same for replies whose bodies have at most so many bytes.
+    #[must_use]
+    pub(crate) fn with_reply_limit(self, reply_limit: usize) -> Self {
+        Self {
+            reply_limit,
+            ..self
+        }
+    }
+
     async fn ask_and_settle(&self, record: &Record, url: &Arc<str>) -> Reconciled {
         let resolution = match self.ask(record, url).await {
-            Ok(Word::Ran { reply }) => match reply.to_reply() {
+            Ok(Word::Ran { reply }) => match reply.to_reply(self.reply_limit) {
                 Ok(reply) => Resolution::Ran(Arc::new(reply)),
                 Err(error) => {
                     tracing::warn!(operation_id = %record.id, %error, "a reconciler's reply cannot be kept");
@@ -180,36 +229,46 @@ impl Reconciler {
         }
         let limits = FetchLimits {
             deadline: DEADLINE,
-            answer_bytes_max: ANSWER_BYTES_MAX,
+            answer_bytes_max: WireReply::bytes_max(self.reply_limit),
         };
         let client = Fetch::new(url, limits).map_err(|error| error.to_string())?;
         clients.insert(url.clone(), client.clone());
         Ok(client)
     }
 
-    /// The question that is being asked about an operation, new or not.
-    fn question_about(&self, digest: &Digest) -> Arc<OnceCell<Reconciled>> {
-        let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        asking.entry(*digest).or_default().clone()
+    /// The question that is being asked about a grant, new or not.
+    fn question_about(&self, subject: Subject) -> Question<'_> {
+        let mut asking = self.asking();
+        let question = asking.entry(subject).or_default();
+        question.askers += 1;
+        Question {
+            reconciler: self,
+            subject,
+            answer: question.answer.clone(),
+        }
     }
 
-    fn forget(&self, digest: &Digest) {
-        let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        asking.remove(digest);
+    fn asking(&self) -> MutexGuard<'_, HashMap<Subject, Asking>> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A question that is being asked; forgotten when it is answered, or when nobody
-/// waits for the answer any longer.
+/// One who wants an answer. The question is forgotten when the last of them
+/// goes, so that meanwhile nobody asks it again.
 struct Question<'a> {
     reconciler: &'a Reconciler,
-    digest: Digest,
+    subject: Subject,
     answer: Arc<OnceCell<Reconciled>>,
 }
 
 impl Drop for Question<'_> {
     fn drop(&mut self) {
-        self.reconciler.forget(&self.digest);
+        if let Entry::Occupied(mut question) = self.reconciler.asking().entry(self.subject) {
+            question.get_mut().askers -= 1;
+            if question.get().askers == 0 {
+                question.remove();
+            }
+        }
     }
 }
 
@@ -219,11 +278,7 @@ impl Reconcile for Reconciler {
         let Some(url) = &class.reconcile_url else {
             return Reconciled::Unsure;
         };
-        let question = Question {
-            reconciler: self,
-            digest: record.digest,
-            answer: self.question_about(&record.digest),
-        };
+        let question = self.question_about((record.digest, record.fence));
         *question
             .answer
             .get_or_init(|| self.ask_and_settle(record, url))
@@ -249,4 +304,132 @@ fn question(record: &Record) -> HeaderMap {
         Some((name, value))
     });
     lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use onceward_core::caller::{Caller, Subject as Who};
+    use onceward_core::clock::SystemClock;
+    use onceward_core::fingerprint::{Algorithm, Fingerprint};
+    use onceward_core::identity::{Endpoint, Identity, KeySpace, OperationId};
+    use onceward_core::key::Key;
+    use onceward_core::memory::MemoryStore;
+    use onceward_core::record::{Attempt, Settlement, State};
+    use onceward_core::store::{Ask, Claim, Store};
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::callers::tests::standin::{self, StandIn};
+
+    /// An operation that may have run, and a service that knows.
+    struct House {
+        store: Arc<MemoryStore>,
+        service: StandIn,
+        class: Class,
+        record: Arc<Record>,
+    }
+
+    impl House {
+        async fn new(service: StandIn) -> Self {
+            let class = Class {
+                reconcile_url: Some(service.url().into()),
+                ..Class::interactive()
+            };
+            let store = Arc::new(MemoryStore::new(Arc::new(SystemClock::new())));
+            let who = Who::parse("user:1").expect("a subject");
+            let identity = Identity {
+                caller: Caller::trusted("acme", "shop", who).expect("a caller"),
+                endpoint: Endpoint::new("payments.create"),
+                key: Key::parse("k").expect("a key"),
+                space: KeySpace::Endpoint,
+            };
+            let digest = identity.digest();
+            let ask = Ask {
+                digest,
+                identity,
+                fingerprint: Fingerprint {
+                    algorithm: Algorithm::Json1,
+                    digest: [1; 32],
+                    sender: [0; 16],
+                },
+                terms: class.terms(),
+                attempt: Attempt(1),
+                id: OperationId::new(&digest, 1),
+            };
+            let claim = store.claim(&ask).await.expect("the store answers");
+            let Claim::Granted(grant) = claim else {
+                panic!("{claim:?}");
+            };
+            let lost = store.settle(&digest, grant.fence, Settlement::Lost);
+            lost.await.expect("the store answers");
+            let record = store.get(&digest).await.expect("the store answers");
+            Self {
+                store,
+                service,
+                class,
+                record: record.expect("it is on record"),
+            }
+        }
+
+        fn reconciler(&self) -> Reconciler {
+            Reconciler::new(self.store.clone())
+        }
+
+        async fn state(&self) -> State {
+            let record = self.store.get(&self.record.digest).await;
+            let record = record.expect("the store answers");
+            record.expect("it is on record").state
+        }
+    }
+
+    fn ran(reply: &Value) -> Value {
+        json!({ "outcome": "ran", "reply": reply })
+    }
+
+    #[tokio::test]
+    async fn one_who_goes_leaves_the_question_to_the_others() {
+        let slow = Duration::from_millis(300);
+        let unsure = json!({ "outcome": "unsure" });
+        let service = StandIn::new(move |_| standin::json(200, &unsure).after(slow)).await;
+        let house = House::new(service).await;
+        let reconciler = house.reconciler();
+        let ask = || reconciler.reconcile(&house.record, &house.class);
+        let gone = async {
+            let gone = tokio::time::timeout(Duration::from_millis(50), ask()).await;
+            assert!(gone.is_err());
+            ask().await
+        };
+        let (first, later) = tokio::join!(ask(), gone);
+        assert_eq!([first, later], [Reconciled::Unsure; 2]);
+        assert_eq!(house.service.count(), 1);
+        assert!(reconciler.asking().is_empty());
+        // What was answered is not believed for ever.
+        assert_eq!(ask().await, Reconciled::Unsure);
+        assert_eq!(house.service.count(), 2);
+    }
+
+    #[rstest]
+    #[case::fits(json!({ "status": 200, "body": "1234" }), Reconciled::Settled, State::Completed)]
+    #[case::too_large(json!({ "status": 200, "body": "12345" }), Reconciled::Unsure, State::Unknown)]
+    #[case::too_large_in_base64(json!({ "status": 200, "body_base64": "MTIzNDU=" }), Reconciled::Unsure, State::Unknown)]
+    #[case::nothing(json!({ "status": 204 }), Reconciled::Settled, State::Completed)]
+    #[case::something_with_204(json!({ "status": 204, "body": "1" }), Reconciled::Unsure, State::Unknown)]
+    #[case::something_with_304(json!({ "status": 304, "body": "1" }), Reconciled::Unsure, State::Unknown)]
+    #[tokio::test]
+    async fn only_a_reply_that_can_be_kept_settles(
+        #[case] reply: Value,
+        #[case] want: Reconciled,
+        #[case] state: State,
+    ) {
+        let answer = ran(&reply);
+        let service = StandIn::new(move |_| standin::json(200, &answer)).await;
+        let house = House::new(service).await;
+        let reconciler = house.reconciler().with_reply_limit(4);
+        let reconciled = reconciler.reconcile(&house.record, &house.class).await;
+        assert_eq!((reconciled, house.state().await), (want, state));
+        let seen = house.service.seen();
+        let key = seen[0].header("idempotency-key");
+        assert_eq!(key, Some("t-acme:shop:user:1:k"));
+    }
 }

@@ -6,7 +6,7 @@
 //! runs (where it listens, its store, its secret) is refused by name.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ use crate::tls::ServerTls;
 
 /// How long a file must stay as it is before it is read: editors write in steps.
 const SETTLE: Duration = Duration::from_millis(200);
+/// How long reading a file may take.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The file that a gateway follows.
 #[derive(Clone, Debug)]
@@ -82,11 +84,7 @@ impl Reloader {
         let Some(file) = &self.file else {
             return Err("This gateway runs without a configuration file.".to_owned());
         };
-        let read = config::load(&file.path, &file.environment);
-        let Loaded { config, doubts } = read.map_err(|mistakes| {
-            let mistakes: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
-            mistakes.join("\n")
-        })?;
+        let Loaded { config, doubts } = load(file.clone()).await?;
         let before = self.pipeline.plan.load_full();
         let fixed = unchangeable(&before.config, &config);
         if !fixed.is_empty() {
@@ -144,16 +142,15 @@ impl Reloader {
             return std::future::pending().await;
         };
         let (tell, mut told) = mpsc::channel(1);
-        // The directory is watched: editors put a new file in the old one's place.
+        // The directory is watched, and whatever changes in it: editors put a new
+        // file in the old one's place, and the file may be a link to another.
         let directory = file
             .path
             .parent()
             .filter(|path| !path.as_os_str().is_empty());
         let directory = directory.unwrap_or_else(|| std::path::Path::new("."));
-        let name = file.path.file_name().map(ToOwned::to_owned);
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            let ours = |path: &PathBuf| path.file_name() == name.as_deref();
-            if event.is_ok_and(|event| !event.kind.is_access() && event.paths.iter().any(ours)) {
+            if event.is_ok_and(|event| !event.kind.is_access()) {
                 // One word is enough, however many changes there were.
                 let _ = tell.try_send(());
             }
@@ -169,10 +166,10 @@ impl Reloader {
             tracing::warn!(%error, "the configuration file cannot be followed; use SIGHUP or the admin API");
             return std::future::pending().await;
         }
-        let mut seen = std::fs::read(&file.path).ok();
+        let mut seen = content(&file.path).await;
         while told.recv().await.is_some() {
             tokio::time::sleep(SETTLE).await;
-            let now = std::fs::read(&file.path).ok();
+            let now = content(&file.path).await;
             // Touched, or gone for a moment: nothing to read.
             if now.is_some() && now != seen {
                 seen = now;
@@ -181,6 +178,36 @@ impl Reloader {
             }
         }
     }
+}
+
+/// Reads a configuration. A file that does not answer, on a network drive that
+/// is gone for example, holds up nobody but who asked.
+async fn load(file: ConfigFile) -> Result<Loaded, String> {
+    let reading = move || config::load(&file.path, &file.environment);
+    match within_patience(reading).await {
+        Some(read) => read.map_err(|mistakes| {
+            let mistakes: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
+            mistakes.join("\n")
+        }),
+        None => Err(format!("The file could not be read within {PATIENCE:?}.")),
+    }
+}
+
+async fn content(path: &Path) -> Option<Vec<u8>> {
+    let path = path.to_owned();
+    within_patience(move || std::fs::read(path).ok())
+        .await
+        .flatten()
+}
+
+/// Does what may block on a thread of its own, and waits for it for a while.
+async fn within_patience<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    // Not of the runtime's, which would wait for it at the end.
+    std::thread::spawn(move || drop(tell.send(work())));
+    tokio::time::timeout(PATIENCE, told).await.ok()?.ok()
 }
 
 /// Who may use the admin API, their tokens read from where they are.

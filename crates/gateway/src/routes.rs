@@ -171,7 +171,17 @@ pub(crate) fn has_dot_segment(path: &str) -> bool {
     for slash in ["%2F", "%2f", "%5C", "%5c", "\\"] {
         path = path.replace(slash, "/");
     }
-    path.split('/').any(|segment| matches!(segment, "." | ".."))
+    // Others drop what follows a semicolon before they look.
+    path.split('/')
+        .map(|segment| segment.split(';').next().unwrap_or_default())
+        .any(|segment| matches!(segment, "." | ".."))
+}
+
+/// Whether an upstream may take a path for one with other segments: some merge
+/// slashes, some undo their escapes.
+pub(crate) fn has_doubtful_slash(path: &str) -> bool {
+    let slashes = ["//", "\\", "%2F", "%2f", "%5C", "%5c"];
+    slashes.iter().any(|slash| path.contains(slash))
 }
 
 #[cfg(test)]
@@ -201,6 +211,8 @@ mod tests {
     #[case("/a/..%5cb", true)]
     #[case("/a\\..\\b", true)]
     #[case("/a%2Fb/c..%2Fd", false)]
+    #[case("/a/..;/b", true)]
+    #[case("/a/.;x=1", true)]
     #[case("/a/..b/c.d", false)]
     #[case("/", false)]
     fn dot_segments(#[case] path: &str, #[case] want: bool) {

@@ -21,6 +21,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::time::Instant;
 
 use crate::upstream::Tls;
 
@@ -137,13 +138,8 @@ pub(crate) enum Reloaded {
 /// connections that are open keep what they had.
 pub(crate) struct ServerTls {
     files: TlsFiles,
-    current: RwLock<Arc<ServerConfig>>,
-    /// What the files looked like when they were last read, well or badly.
-    seen: Mutex<Vec<Look>>,
+    watched: Watched<ServerConfig>,
 }
-
-/// A file's time and length: enough to see that it was replaced.
-type Look = Option<(SystemTime, u64)>;
 
 impl fmt::Debug for ServerTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -154,36 +150,22 @@ impl fmt::Debug for ServerTls {
 impl ServerTls {
     /// Reads the files.
     pub(crate) fn new(files: TlsFiles) -> Result<Self, TlsError> {
-        // Looked at before they are read: a change in between is seen later.
-        let seen = looks(&files);
-        let config = server_config(&files)?;
-        Ok(Self {
-            files,
-            current: RwLock::new(Arc::new(config)),
-            seen: Mutex::new(seen),
-        })
+        let (cert, key) = (files.cert.clone(), files.key.clone());
+        let paths = [Some(cert), Some(key), files.client_ca.clone()];
+        let watched = Watched::new(paths, || server_config(&files))?;
+        Ok(Self { files, watched })
     }
 
     /// What new connections get.
     pub(crate) fn current(&self) -> Arc<ServerConfig> {
-        let current = self.current.read();
-        current.unwrap_or_else(PoisonError::into_inner).clone()
+        self.watched.current()
     }
 
     /// Reads the files again if they have changed. On an error the old
-    /// certificate goes on being served, and the same bad files are not an
-    /// error again.
+    /// certificate goes on being served, and it is an error each time until the
+    /// files are good.
     pub(crate) fn reload(&self) -> Result<Reloaded, TlsError> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = looks(&self.files);
-        if *seen == now {
-            return Ok(Reloaded::Unchanged);
-        }
-        *seen = now;
-        let config = Arc::new(server_config(&self.files)?);
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        *current = config;
-        Ok(Reloaded::Changed)
+        self.watched.reload(|| server_config(&self.files))
     }
 
     /// Looks at the files now and then, for ever.
@@ -192,32 +174,147 @@ impl ServerTls {
             tokio::time::sleep(LOOK_INTERVAL).await;
             let tls = self.clone();
             // Files may be slow.
-            let reloaded = tokio::task::spawn_blocking(move || tls.reload()).await;
-            match reloaded {
-                Ok(Ok(Reloaded::Unchanged)) => {}
-                Ok(Ok(Reloaded::Changed)) => {
-                    tracing::info!(cert = %self.files.cert.display(), "new certificate");
-                }
-                Ok(Err(error)) => {
-                    tracing::error!(%error, "the new certificate is bad; the old one stays");
-                }
-                Err(error) => tracing::error!(%error, "could not look at the certificate"),
+            let look = move || tls.watched.look(|| server_config(&tls.files));
+            if let Err(error) = tokio::task::spawn_blocking(look).await {
+                tracing::error!(%error, "could not look at the certificate");
             }
         }
     }
 }
 
-fn looks(files: &TlsFiles) -> Vec<Look> {
-    let paths = [
-        Some(&files.cert),
-        Some(&files.key),
-        files.client_ca.as_ref(),
-    ];
+/// The TLS of a client. Whom it trusts and what it shows changes with the
+/// files; connections that are open keep what they had.
+pub(crate) struct ClientTls {
+    files: Tls,
+    watched: Watched<ClientConfig>,
+    interval: Duration,
+    /// When the files are to be looked at next.
+    due: Mutex<Instant>,
+}
+
+impl ClientTls {
+    /// Reads the files.
+    pub(crate) fn new(files: Tls) -> Result<Self, TlsError> {
+        Self::looking_each(LOOK_INTERVAL, files)
+    }
+
+    /// The same, looking at the files at most once in so long.
+    pub(crate) fn looking_each(interval: Duration, files: Tls) -> Result<Self, TlsError> {
+        let paths = [files.ca.clone(), files.cert.clone(), files.key.clone()];
+        Ok(Self {
+            watched: Watched::new(paths, || client_config(&files))?,
+            files,
+            interval,
+            due: Mutex::new(Instant::now() + interval),
+        })
+    }
+
+    /// The name that the server's certificate must have, if one was chosen.
+    pub(crate) fn server_name(&self) -> Option<&str> {
+        self.files.server_name.as_deref()
+    }
+
+    /// What a new connection gets. Who opens one looks at the files, if nobody
+    /// has for a while; bad ones leave what was there.
+    pub(crate) async fn fresh(self: &Arc<Self>) -> Arc<ClientConfig> {
+        if self.watched.has_files() && self.is_due() {
+            let tls = self.clone();
+            // Files may be slow.
+            let look = move || tls.watched.look(|| client_config(&tls.files));
+            if let Err(error) = tokio::task::spawn_blocking(look).await {
+                tracing::error!(%error, "could not look at the certificate");
+            }
+        }
+        self.watched.current()
+    }
+
+    /// Whether to look now. Nobody else is told so for a while.
+    fn is_due(&self) -> bool {
+        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let is_due = now >= *due;
+        if is_due {
+            *due = now + self.interval;
+        }
+        is_due
+    }
+}
+
+/// What was made of files, and is made again when they change.
+struct Watched<T> {
+    paths: Vec<PathBuf>,
+    current: RwLock<Arc<T>>,
+    /// What the files looked like when they were good.
+    seen: Mutex<Vec<Look>>,
+    /// What the log was told is wrong with them.
+    told: Mutex<Option<String>>,
+}
+
+/// A file's time and length: enough to see that it was replaced.
+type Look = Option<(SystemTime, u64)>;
+
+impl<T> Watched<T> {
+    fn new(
+        paths: [Option<PathBuf>; 3],
+        read: impl FnOnce() -> Result<T, TlsError>,
+    ) -> Result<Self, TlsError> {
+        let paths: Vec<_> = paths.into_iter().flatten().collect();
+        // Looked at before they are read: a change in between is seen later.
+        let seen = looks(&paths);
+        Ok(Self {
+            paths,
+            current: RwLock::new(Arc::new(read()?)),
+            seen: Mutex::new(seen),
+            told: Mutex::default(),
+        })
+    }
+
+    fn has_files(&self) -> bool {
+        !self.paths.is_empty()
+    }
+
+    fn current(&self) -> Arc<T> {
+        let current = self.current.read();
+        current.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the files again unless they look as they did when they were good.
+    fn reload(&self, read: impl FnOnce() -> Result<T, TlsError>) -> Result<Reloaded, TlsError> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = looks(&self.paths);
+        if *seen == now {
+            return Ok(Reloaded::Unchanged);
+        }
+        let read = Arc::new(read()?);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = read;
+        *seen = now;
+        Ok(Reloaded::Changed)
+    }
+
+    /// The same for who looks again and again: the log is told, and the same
+    /// mistake only once.
+    fn look(&self, read: impl FnOnce() -> Result<T, TlsError>) {
+        let reloaded = self.reload(read);
+        let mistake = reloaded.as_ref().err().map(ToString::to_string);
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        match reloaded {
+            Ok(Reloaded::Unchanged) => {}
+            Ok(Reloaded::Changed) => tracing::info!(files = ?self.paths, "new certificate"),
+            Err(_) if *told == mistake => {}
+            Err(error) => {
+                tracing::error!(%error, "the new certificate is bad; the old one stays");
+            }
+        }
+        *told = mistake;
+    }
+}
+
+fn looks(paths: &[PathBuf]) -> Vec<Look> {
     let look = |path: &PathBuf| {
         let metadata = std::fs::metadata(path).ok()?;
         Some((metadata.modified().ok()?, metadata.len()))
     };
-    paths.into_iter().flatten().map(look).collect()
+    paths.iter().map(look).collect()
 }
 
 fn server_config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
@@ -465,19 +562,54 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_bad_new_certificate_leaves_the_old_one_and_says_why_once() {
+    fn a_bad_new_certificate_leaves_the_old_one_and_says_why_each_time() {
         let authority = Authority::new();
         let tls = ServerTls::new(authority.server("server")).expect("usable files");
         let first = tls.current();
         assert_eq!(tls.reload().expect("no change"), Reloaded::Unchanged);
         authority.write("server", "nonsense");
-        let error = tls.reload().expect_err("no certificate");
-        assert!(error.to_string().contains("server.pem"));
-        assert!(Arc::ptr_eq(&first, &tls.current()));
-        assert_eq!(tls.reload().expect("known already"), Reloaded::Unchanged);
+        for _ in 0..2 {
+            let error = tls.reload().expect_err("no certificate");
+            assert!(error.to_string().contains("server.pem"));
+            assert!(Arc::ptr_eq(&first, &tls.current()));
+        }
         authority.sign("server");
         assert_eq!(tls.reload().expect("a good one"), Reloaded::Changed);
         assert!(!Arc::ptr_eq(&first, &tls.current()));
+    }
+
+    #[test]
+    fn the_log_is_told_of_a_mistake_once() {
+        let authority = Authority::new();
+        let tls = ServerTls::new(authority.server("server")).expect("usable files");
+        let look = || {
+            tls.watched.look(|| server_config(&tls.files));
+            let told = tls.watched.told.lock().expect("whole");
+            told.clone()
+        };
+        assert_eq!(look(), None);
+        authority.write("server", "nonsense");
+        let mistake = look();
+        assert!(mistake.is_some() && look() == mistake);
+        authority.sign("server");
+        assert_eq!(look(), None);
+    }
+
+    #[tokio::test]
+    async fn a_clients_files_are_looked_at_when_it_is_time() {
+        let authority = Authority::new();
+        let often = ClientTls::looking_each(Duration::ZERO, authority.known_client("client"));
+        let often = Arc::new(often.expect("usable files"));
+        let seldom = ClientTls::new(authority.known_client("client"));
+        let seldom = Arc::new(seldom.expect("usable files"));
+        let (first, kept) = (often.fresh().await, seldom.fresh().await);
+        authority.write("client", "nonsense");
+        assert!(Arc::ptr_eq(&first, &often.fresh().await), "bad ones stay");
+        authority.sign("client");
+        let second = often.fresh().await;
+        assert!(!Arc::ptr_eq(&first, &second));
+        assert!(Arc::ptr_eq(&second, &often.fresh().await));
+        assert!(Arc::ptr_eq(&kept, &seldom.fresh().await));
     }
 
     #[test]

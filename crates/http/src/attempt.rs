@@ -18,7 +18,7 @@ use http_body_util::channel::{Channel, Sender};
 use onceward_core::class::{Class, InFlight, OnExhausted, OnStoreFailure};
 use onceward_core::classify::{Hint, Meaning, is_worth_repeating};
 use onceward_core::clock::Timestamp;
-use onceward_core::engine::{Engine, Lead, Recorded};
+use onceward_core::engine::{Engine, Lead, Recorded, Renewed};
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Answer, Settlement, State};
 use onceward_core::store::StoreError;
@@ -62,7 +62,7 @@ where
         _held: call.held,
     };
     let running = work.run(lead, call.request, forward, tell);
-    protection.engine.tasks().spawn(Box::pin(running));
+    protection.engine.spawn(Box::pin(running));
     let told = async {
         told.await.unwrap_or_else(|_| {
             // The work panicked; its lead counts as lost.
@@ -179,6 +179,11 @@ impl Work {
                 Next::Again(rest) => {
                     tracing::info!(operation_id = %lead.id(), attempts, ?rest, "to be tried again");
                     lead.holding(tokio::time::sleep(rest)).await;
+                    // An operator may have taken it away meanwhile, or somebody
+                    // else runs it: then this was the last attempt.
+                    if lead.renew().await == Renewed::NotConfirmed {
+                        return self.settle(lead, tried, tell).await;
+                    }
                     attempts += 1;
                 }
                 Next::Settle | Next::Pause => return self.settle(lead, tried, tell).await,
@@ -423,7 +428,13 @@ async fn stream(
         sender: Some(sender),
         patience: idle,
     };
-    let recorded = match lead.holding(pump(&mut client, read, rest, idle)).await {
+    let pumping = pump(&mut client, read, rest, idle);
+    let pumped = match outcome {
+        // Its outcome is on record: there is no lease to renew.
+        Outcome::RanNotKept => pumping.await,
+        _ => lead.holding(pumping).await,
+    };
+    let recorded = match pumped {
         Ok(()) => match (meaning, outcome) {
             (Meaning::Keep, Outcome::RanNotKept) => return lead.landed(),
             (Meaning::Keep, _) => {
@@ -496,14 +507,15 @@ impl Client {
 
 /// The store is away: refuse, or pass the request on and say so.
 pub(crate) async fn without_store<Fut>(
-    class: &Class,
-    rules: &Rules,
+    engine: &Engine,
+    call: (&Class, &Rules),
     error: &StoreError,
     forward: impl FnOnce() -> Fut,
 ) -> Ended
 where
-    Fut: Future<Output = Result<Response<Body>, Unanswered>>,
+    Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
 {
+    let (class, rules) = call;
     // A damaged record is a record: its operation may have run.
     let away = matches!(error, StoreError::Unavailable(_));
     if class.on_store_failure == OnStoreFailure::Reject || !away {
@@ -511,8 +523,17 @@ where
     }
     tracing::warn!(%error, "the store is away; a request goes unprotected");
     let limit = rules.upstream_timeout;
-    let answer = timeout(limit, forward()).await;
-    let answer = answer.unwrap_or_else(|_| Err(Unanswered::Lost(Box::new(TooSlow(limit)))));
+    // Detached as well: a client that goes must not leave half a run behind.
+    let (tell, told) = oneshot::channel();
+    let forwarded = forward();
+    engine.spawn(async move {
+        let answer = timeout(limit, forwarded).await;
+        let answer = answer.unwrap_or_else(|_| Err(Unanswered::Lost(Box::new(TooSlow(limit)))));
+        let _ = tell.send(answer);
+    });
+    let answer = told
+        .await
+        .unwrap_or_else(|_| Err(Unanswered::Lost(Box::new(TooSlow(limit)))));
     let answer = match answer {
         Ok(response) => {
             let (mut parts, body) = response.into_parts();

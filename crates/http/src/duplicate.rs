@@ -121,5 +121,5 @@ fn may_read(protection: &Protection, call: &Call, record: &Record) -> bool {
     let there = &record.identity;
     there.endpoint == call.endpoint
         && there.caller == call.caller
-        && protection.is_sender(record, call.rules.credentials, call.request.headers())
+        && protection.is_sender(record, &call.rules, call.request.headers())
 }

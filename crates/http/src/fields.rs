@@ -134,6 +134,12 @@ pub fn strip_preferred_wait(headers: &mut HeaderMap) {
     }
 }
 
+/// Removes what is said between an upstream and a gateway, and to nobody else.
+pub fn strip_internal(headers: &mut HeaderMap) {
+    headers.remove(RESTATE_ID);
+    headers.remove(IDEMPOTENCY_OUTCOME);
+}
+
 /// Removes what only a gateway may say to a client.
 pub fn strip_ours(headers: &mut HeaderMap) {
     for name in &TO_CLIENT_ONLY {

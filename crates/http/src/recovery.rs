@@ -14,7 +14,7 @@ use percent_encoding::percent_decode_str;
 use crate::answer;
 use crate::duplicate::{awaited, preferred_wait};
 use crate::problem::{Code, Problem};
-use crate::rules::{KeySource, Rules};
+use crate::rules::Rules;
 use crate::run::{Ended, Outcome, Protection, Reconciled, dress, unavailable};
 
 /// What stands between an endpoint's path and the key.
@@ -106,7 +106,7 @@ pub async fn recover(
                     && protection.is_at(&record, asker.rules, path) =>
             {
                 let ended = give(protection, asker, record, want).await;
-                return dress(ended, asker.rules, KeySource::Header);
+                return dress(ended, asker.rules);
             }
             Ok(_) => {}
             Err(error) => return Ended::refused(unavailable(&error)),
@@ -123,11 +123,11 @@ pub async fn recover_found(
     record: Arc<Record>,
     want: Want,
 ) -> Ended {
-    if !protection.is_sender(&record, asker.rules.credentials, asker.headers) {
+    if !protection.is_sender(&record, asker.rules, asker.headers) {
         return nothing();
     }
     let ended = give(protection, asker, record, want).await;
-    dress(ended, asker.rules, KeySource::Header)
+    dress(ended, asker.rules)
 }
 
 /// What every asker is told who has no such operation, whoever else has.
@@ -144,7 +144,7 @@ fn is_theirs(protection: &Protection, record: &Record, asked: &Identity, asker: 
     let there = &record.identity;
     there.endpoint == asked.endpoint
         && there.caller == asked.caller
-        && protection.is_sender(record, asker.rules.credentials, asker.headers)
+        && protection.is_sender(record, asker.rules, asker.headers)
 }
 
 async fn give(protection: &Protection, asker: Asker<'_>, record: Arc<Record>, want: Want) -> Ended {

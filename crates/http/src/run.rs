@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http::header::HeaderValue;
 use http::{HeaderMap, Request, Response, StatusCode, header};
 use onceward_core::caller::Caller;
-use onceward_core::class::{Class, OnUnknown, Terms};
+use onceward_core::class::{Class, Expiry, OnUnknown, Terms, TtlBasis};
 use onceward_core::engine::{Engine, Entry};
 use onceward_core::fingerprint::{Asked, Fingerprint, Fingerprinter};
 use onceward_core::identity::{Endpoint, Identity, OperationId};
@@ -98,6 +98,8 @@ impl Call {
             KeySource::Derived { window } => Terms {
                 retention: window,
                 remember: window,
+                ttl_basis: TtlBasis::Completion,
+                expiry: Expiry::Strict,
                 ..terms
             },
         }
@@ -237,9 +239,9 @@ where
     F: FnMut(Request<Bytes>, Option<Granted>) -> Fut + Send + 'static,
     Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
 {
-    let (rules, source) = (call.rules.clone(), call.source);
+    let rules = call.rules.clone();
     let ended = enter_and_run(protection, call, forward).await;
-    dress(ended, &rules, source)
+    dress(ended, &rules)
 }
 
 async fn enter_and_run<F, Fut>(
@@ -258,6 +260,8 @@ where
     fail::fail_point!("before-claim", |_| std::process::abort());
     let entry = enter(protection, &call, &identity, fingerprint).await;
     if !matches!(entry, Ok(Entry::Lead(_)) | Err(_)) {
+        // Whoever waits has been compared: the body is nobody's any longer.
+        *call.request.body_mut() = Bytes::new();
         call.held = None;
     }
     fail::fail_point!("after-claim", |_| std::process::abort());
@@ -278,10 +282,9 @@ where
         Ok(Entry::Paused(record) | Entry::Unknown(record)) => Ended::from_record(&record),
         Ok(Entry::Mismatch) => mismatched(protection, &call, &identity.digest()).await,
         Err(error) => {
-            without_store(&call.class, &call.rules, &error, || {
-                forward(call.request, None)
-            })
-            .await
+            let chosen = (&*call.class, &*call.rules);
+            let forward = || forward(call.request, None);
+            without_store(&protection.engine, chosen, &error, forward).await
         }
     }
 }
@@ -316,7 +319,6 @@ fn identify(protection: &Protection, call: &Call) -> Result<(Identity, Fingerpri
     let request = &call.request;
     let credentials = match call.rules.credentials {
         Credentials::Compared => credentials(request.headers()),
-        Credentials::Trusted if call.rules.many_paths => at_path(request.uri().path()),
         Credentials::Trusted => Vec::new(),
     };
     let selection = &*call.rules.selection;
@@ -334,22 +336,23 @@ fn identify(protection: &Protection, call: &Call) -> Result<(Identity, Fingerpri
         selection,
         headers: &lines(request.headers(), selection.headers()),
     });
+    let fingerprint = match call.rules.many_paths {
+        true => {
+            let path = request.uri().path();
+            protection.fingerprinter.sent_to(path, fingerprint)
+        }
+        false => fingerprint,
+    };
     Ok((identity, fingerprint))
 }
 
 /// What the route wants to be seen in the answer, whoever made it.
-pub(crate) fn dress(mut ended: Ended, rules: &Rules, source: KeySource) -> Ended {
+pub(crate) fn dress(mut ended: Ended, rules: &Rules) -> Ended {
     if let Ok(response) = &mut ended.answer {
         let replayed = response.headers().contains_key(fields::IDEMPOTENT_REPLAYED);
         let created = response.status() == StatusCode::CREATED;
         if replayed && created && rules.duplicate_create == DuplicateCreate::Ok {
             *response.status_mut() = StatusCode::OK;
-        }
-        if let KeySource::Derived { .. } = source {
-            let derived = HeaderValue::from_static("derived");
-            response
-                .headers_mut()
-                .insert(fields::IDEMPOTENCY_KEY_SOURCE, derived);
         }
     }
     ended
@@ -379,12 +382,6 @@ fn credentials(headers: &HeaderMap) -> Vec<(&str, &[u8])> {
     )
 }
 
-/// Where a request was sent, in the place of credentials: what is recovered by a
-/// known caller is compared by it.
-fn at_path(path: &str) -> Vec<(&str, &[u8])> {
-    vec![(":path", path.as_bytes())]
-}
-
 /// All lines of these headers.
 fn lines<'a, 'b: 'a>(
     headers: &'b HeaderMap,
@@ -399,30 +396,23 @@ fn lines<'a, 'b: 'a>(
 }
 
 impl Protection {
-    /// Whether an operation was sent to this path, as far as its record tells.
+    /// Whether an operation was sent to this path, where its route has several.
     pub(crate) fn is_at(&self, record: &Record, rules: &Rules, path: &str) -> bool {
-        let told = rules.many_paths && rules.credentials == Credentials::Trusted;
-        !told
-            || self
-                .fingerprinter
-                .is_from(&record.fingerprint, &at_path(path))
+        !rules.many_paths || self.fingerprinter.is_sent_to(path, &record.fingerprint)
     }
 
     /// Whether a request with these headers may read what a record holds. Where
     /// nobody authenticates, only who sent the operation may.
-    pub(crate) fn is_sender(
-        &self,
-        record: &Record,
-        trust: Credentials,
-        headers: &HeaderMap,
-    ) -> bool {
-        match trust {
-            Credentials::Trusted => true,
-            Credentials::Compared => {
-                let fingerprint = &record.fingerprint;
-                self.fingerprinter
-                    .is_from(fingerprint, &credentials(headers))
-            }
+    pub(crate) fn is_sender(&self, record: &Record, rules: &Rules, headers: &HeaderMap) -> bool {
+        let fingerprint = &record.fingerprint;
+        match (rules.credentials, rules.many_paths) {
+            (Credentials::Trusted, _) => true,
+            (Credentials::Compared, false) => self
+                .fingerprinter
+                .is_from(fingerprint, &credentials(headers)),
+            (Credentials::Compared, true) => self
+                .fingerprinter
+                .is_from_wherever(fingerprint, &credentials(headers)),
         }
     }
 
@@ -444,7 +434,8 @@ pub fn unavailable(error: &StoreError) -> Problem {
         StoreError::Damaged(_) => Problem::new(
             Code::StoreUnavailable,
             "What the store holds under this key is damaged. Nothing was forwarded; an operator has to look.",
-        ),
+        )
+        .retry_after(60),
         _ => Problem::new(
             Code::StoreUnavailable,
             "The store cannot be reached. Nothing was forwarded; send the same request again.",

@@ -2,7 +2,9 @@
 //!
 //! A machine has moods, so lanes are only compared within a round: each round runs every lane
 //! once, every other round backwards, and has a fresh gateway with an empty store. The second
-//! stage puts a full store beside an empty one, so that their ratio is from the same minutes.
+//! stage has two tenants: one asks at a modest rate, and its latencies are taken alone and while
+//! the other floods. The last puts a full store beside an empty one, so that their ratio is from
+//! the same minutes.
 //! The yardstick stands farthest from the lanes that write, so that it is not held up by them.
 //! Nothing is left out and nothing is run twice for a better figure.
 
@@ -15,7 +17,7 @@ use serde::Serialize;
 
 use super::gateway::{Gateway, seed, style};
 use super::load::{Length, Load, Run};
-use super::script::Script;
+use super::script::{Pass, Script};
 use super::tally::Outcome;
 use super::target::Target;
 
@@ -27,10 +29,15 @@ pub(super) enum Lane {
     Nginx,
     PassThrough,
     First,
+    FirstApiKey,
     Replay,
+    ReplayApiKey,
     Restate,
     FirstFull,
     ReplayFull,
+    QuietAlone,
+    QuietFlooded,
+    Flood,
 }
 
 impl Lane {
@@ -40,10 +47,15 @@ impl Lane {
             Lane::Nginx => "nginx, plain proxy",
             Lane::PassThrough => "onceward, no key",
             Lane::First => "onceward, first run",
+            Lane::FirstApiKey => "onceward, first run, API key",
             Lane::Replay => "onceward, replay",
+            Lane::ReplayApiKey => "onceward, replay, API key",
             Lane::Restate => "Restate, first run",
             Lane::FirstFull => "onceward, first run, full store",
             Lane::ReplayFull => "onceward, replay, full store",
+            Lane::QuietAlone => "a quiet tenant, alone",
+            Lane::QuietFlooded => "a quiet tenant, beside a flood",
+            Lane::Flood => "the flood, served or refused",
         }
     }
 }
@@ -56,7 +68,17 @@ pub(super) enum Stage {
     Empty,
     /// An empty store and a full one side by side.
     Full,
+    /// A tenant that asks now and then, beside one that asks as often as it can.
+    Flood,
 }
+
+/// How often the quiet tenant asks, on how many connections.
+const QUIET_PER_SECOND: u32 = 200;
+const QUIET_CONNECTIONS: usize = 16;
+const FLOOD_CONNECTIONS: usize = 64;
+/// What either tenant may do.
+const FLOOD_LIMITS: &str = "[limits]\nrequests_per_tenant = { per_second = 1000, burst = 1000 }\n\
+                            in_flight_per_tenant = 64\n";
 
 /// How often and how long.
 #[derive(Clone, Debug, Serialize)]
@@ -66,7 +88,7 @@ pub(super) struct Pace {
     pub(super) warmup_seconds: u64,
     pub(super) measured_seconds: u64,
     pub(super) load_threads: usize,
-    /// How many records a full store has; none leaves the second stage out.
+    /// How many records a full store has; none leaves the last stage out.
     pub(super) records: u64,
 }
 
@@ -90,8 +112,8 @@ pub(super) struct Course<'a> {
     pub(super) upstream: Target,
     pub(super) nginx: Option<Target>,
     pub(super) restate: Option<Target>,
-    /// A gateway that already runs, instead of fresh ones. How full it is cannot be known, so
-    /// there is no second stage.
+    /// A gateway that already runs, instead of fresh ones. How full it is and whom it lets in
+    /// cannot be known, so there are no further stages.
     pub(super) gateway: Option<Target>,
     pub(super) stores: &'a Path,
     pub(super) pace: Pace,
@@ -105,13 +127,41 @@ struct Round {
     connections: usize,
 }
 
-type Entry = (Lane, Target, Script);
+/// A lane, and what runs on it.
+struct Entry {
+    lane: Lane,
+    target: Target,
+    script: Script,
+    pass: Option<Pass>,
+}
+
+impl Entry {
+    fn new(lane: Lane, target: Target, script: Script) -> Self {
+        Entry {
+            lane,
+            target,
+            script,
+            pass: None,
+        }
+    }
+
+    fn through(lane: Lane, gateway: &Gateway, script: Script) -> Self {
+        Entry {
+            pass: gateway.pass(),
+            ..Entry::new(lane, gateway.target(), script)
+        }
+    }
+}
 
 impl Course<'_> {
     pub(super) async fn run(&self) -> anyhow::Result<Results> {
         let mut results = Results::default();
         self.empty_stage(&mut results).await?;
-        if self.pace.records > 0 && self.gateway.is_none() {
+        if self.gateway.is_some() {
+            return Ok(results);
+        }
+        self.flood_stage(&mut results).await?;
+        if self.pace.records > 0 {
             self.full_stage(&mut results).await?;
         }
         Ok(results)
@@ -121,8 +171,57 @@ impl Course<'_> {
         let bar = bar("on an empty store");
         for round in self.rounds(Stage::Empty) {
             let gateway = self.open().await?;
-            let entries = self.empty_entries(&gateway)?;
+            let configured = match self.gateway {
+                Some(_) => None,
+                None => Some(Gateway::configured(self.upstream, self.stores, "").await?),
+            };
+            let entries = self.empty_entries(&gateway, configured.as_ref())?;
             self.measure(round, entries, &bar, results).await?;
+            for gateway in [Some(gateway), configured].into_iter().flatten() {
+                results.see_memory(&gateway);
+                gateway.close().await?;
+            }
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    fn empty_entries(
+        &self,
+        gateway: &Gateway,
+        configured: Option<&Gateway>,
+    ) -> anyhow::Result<Vec<Entry>> {
+        let plain = |lane, target| Entry::new(lane, target, Script::PassThrough);
+        let mut entries = vec![plain(Lane::Direct, self.upstream)];
+        entries.extend(self.nginx.map(|nginx| plain(Lane::Nginx, nginx)));
+        entries.push(plain(Lane::PassThrough, gateway.target()));
+        entries.push(Entry::through(Lane::Replay, gateway, gateway.replay()));
+        entries.extend(configured.map(|own| Entry::through(Lane::ReplayApiKey, own, own.replay())));
+        entries.push(Entry::through(Lane::First, gateway, gateway.first()?));
+        if let Some(own) = configured {
+            entries.push(Entry::through(Lane::FirstApiKey, own, own.first()?));
+        }
+        if let Some(restate) = self.restate {
+            entries.push(Entry::new(Lane::Restate, restate, Script::Restate(seed()?)));
+        }
+        Ok(entries)
+    }
+
+    async fn flood_stage(&self, results: &mut Results) -> anyhow::Result<()> {
+        let bar = bar("a flood beside a quiet tenant");
+        bar.set_length(2 * self.pace.rounds as u64);
+        for number in 0..self.pace.rounds {
+            let gateway = Gateway::configured(self.upstream, self.stores, FLOOD_LIMITS).await?;
+            let mut lanes = [Lane::QuietAlone, Lane::QuietFlooded];
+            // To and fro, as in the other stages.
+            if number % 2 == 1 {
+                lanes.reverse();
+            }
+            for lane in lanes {
+                bar.set_message(lane.label());
+                self.measure_quiet(lane, &gateway, results).await?;
+                bar.inc(1);
+            }
             results.see_memory(&gateway);
             gateway.close().await?;
         }
@@ -130,19 +229,46 @@ impl Course<'_> {
         Ok(())
     }
 
-    fn empty_entries(&self, gateway: &Gateway) -> anyhow::Result<Vec<Entry>> {
-        let mut entries = vec![(Lane::Direct, self.upstream, Script::PassThrough)];
-        entries.extend(
-            self.nginx
-                .map(|nginx| (Lane::Nginx, nginx, Script::PassThrough)),
-        );
-        entries.push((Lane::PassThrough, gateway.target(), Script::PassThrough));
-        entries.push((Lane::Replay, gateway.target(), gateway.replay()));
-        entries.push((Lane::First, gateway.target(), gateway.first()?));
-        if let Some(restate) = self.restate {
-            entries.push((Lane::Restate, restate, Script::Restate(seed()?)));
+    /// The quiet tenant's lane, with the flood or without.
+    async fn measure_quiet(
+        &self,
+        lane: Lane,
+        gateway: &Gateway,
+        results: &mut Results,
+    ) -> anyhow::Result<()> {
+        let load = |script, pass, connections| Load {
+            target: gateway.target(),
+            script,
+            pass: Some(pass),
+            connections,
+            threads: self.pace.load_threads,
+            length: self.pace.length(),
+        };
+        let flood = match lane {
+            Lane::QuietFlooded => {
+                let pass = gateway.make_pass("flood").await?;
+                let script = Script::Flood(seed()?);
+                Some(Run::start(load(script, pass, FLOOD_CONNECTIONS))?)
+            }
+            _ => None,
+        };
+        let pass = gateway.make_pass("quiet").await?;
+        let quiet = load(gateway.first()?, pass, QUIET_CONNECTIONS);
+        let quiet = Run::start_paced(&quiet, QUIET_PER_SECOND)?.finish().await;
+        let mut add = |lane: Lane, connections, outcome| {
+            results.measured.push(Measured {
+                stage: Stage::Flood,
+                lane,
+                connections,
+                outcome,
+            });
+        };
+        add(lane, QUIET_CONNECTIONS, quiet.context(lane.label())?);
+        if let Some(flood) = flood {
+            let flooded = flood.finish().await.context(Lane::Flood.label())?;
+            add(Lane::Flood, FLOOD_CONNECTIONS, flooded);
         }
-        Ok(entries)
+        Ok(())
     }
 
     async fn full_stage(&self, results: &mut Results) -> anyhow::Result<()> {
@@ -162,16 +288,16 @@ impl Course<'_> {
     }
 
     fn full_entries(&self, empty: &Gateway, full: &Gateway) -> anyhow::Result<Vec<Entry>> {
-        let yardstick = match self.nginx {
-            Some(nginx) => (Lane::Nginx, nginx, Script::PassThrough),
-            None => (Lane::Direct, self.upstream, Script::PassThrough),
+        let (yardstick, target) = match self.nginx {
+            Some(nginx) => (Lane::Nginx, nginx),
+            None => (Lane::Direct, self.upstream),
         };
         Ok(vec![
-            yardstick,
-            (Lane::Replay, empty.target(), empty.replay()),
-            (Lane::ReplayFull, full.target(), full.replay()),
-            (Lane::First, empty.target(), empty.first()?),
-            (Lane::FirstFull, full.target(), full.first()?),
+            Entry::new(yardstick, target, Script::PassThrough),
+            Entry::through(Lane::Replay, empty, empty.replay()),
+            Entry::through(Lane::ReplayFull, full, full.replay()),
+            Entry::through(Lane::First, empty, empty.first()?),
+            Entry::through(Lane::FirstFull, full, full.first()?),
         ])
     }
 
@@ -217,12 +343,19 @@ impl Course<'_> {
             entries.reverse();
         }
         bar.set_length((entries.len() * self.pace.rounds * self.pace.connections.len()) as u64);
-        for (lane, target, script) in entries {
+        for entry in entries {
+            let Entry {
+                lane,
+                target,
+                script,
+                pass,
+            } = entry;
             bar.set_message(format!("{}, {connections} connections", lane.label()));
             let (threads, length) = (self.pace.load_threads, self.pace.length());
             let load = Load {
                 target,
                 script,
+                pass,
                 connections,
                 threads,
                 length,

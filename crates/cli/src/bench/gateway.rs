@@ -4,20 +4,25 @@
 //! store they were written a million records ago.
 
 use std::fmt::Write;
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::pin::pin;
 use std::time::Duration;
 
-use anyhow::{anyhow, ensure};
+use anyhow::{Context, anyhow, ensure};
+use bytes::Bytes;
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use onceward_gateway::fetch::{Fetch, FetchLimits};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::sleep;
 
 use crate::process::Process;
 
 use super::load::{Length, Load, Run};
-use super::script::{REPLAY_KEYS, Script, Seed};
+use super::script::{Pass, REPLAY_KEYS, Script, Seed};
 use super::tally::Answers;
 use super::target::Target;
 
@@ -25,10 +30,17 @@ const PRIME_CONNECTIONS: usize = 16;
 /// Filling is quickest with many at once, which share a sync.
 const FILL_CONNECTIONS: usize = 256;
 const BAR_PAUSE: Duration = Duration::from_millis(200);
+/// The bounds of a question to the admin API.
+const ASKING: FetchLimits = FetchLimits {
+    deadline: Duration::from_secs(10),
+    answer_bytes_max: 64 << 10,
+};
 
 pub(super) struct Gateway {
     target: Target,
     primed: Seed,
+    /// Whom it lets in, where it asks.
+    pass: Option<Pass>,
     // Dropped in this order: the process ends before its directory goes.
     process: Option<Process>,
     store: Option<TempDir>,
@@ -41,10 +53,43 @@ impl Gateway {
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let process = Process::gateway(upstream.addr(), store.path(), listen).await?;
         let target = Target::at(process.listen())?;
-        let primed = prime(target).await?;
+        let primed = prime(target, None).await?;
         Ok(Gateway {
             target,
             primed,
+            pass: None,
+            process: Some(process),
+            store: Some(store),
+        })
+    }
+
+    /// A new process with an empty store and a configuration: a route, callers with API keys, and
+    /// more in the configuration's own words.
+    pub(super) async fn configured(
+        upstream: Target,
+        stores: &Path,
+        more: &str,
+    ) -> anyhow::Result<Self> {
+        let store = TempDir::with_prefix_in("store-", stores)?;
+        let config = store.path().join("onceward.toml");
+        let data = format!("embedded:{}", store.path().join("data").display());
+        // A string of JSON is one of TOML.
+        let url = serde_json::to_string(&data)?;
+        let text = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n[store]\nurl = {url}\n\
+             [auth.api_keys]\n[upstreams.sample]\nurl = \"{upstream}\"\n\
+             [[routes]]\nendpoint = \"payments.create\"\nmethod = \"POST\"\npath = \"/payments\"\n\
+             upstream = \"sample\"\npolicy = \"REQUIRED_A\"\n{more}"
+        );
+        fs::write(&config, text)?;
+        let process = Process::configured(&config).await?;
+        let target = Target::at(process.listen())?;
+        let pass = make_pass(&process, "bench").await?;
+        let primed = prime(target, Some(pass.clone())).await?;
+        Ok(Gateway {
+            target,
+            primed,
+            pass: Some(pass),
             process: Some(process),
             store: Some(store),
         })
@@ -52,10 +97,11 @@ impl Gateway {
 
     /// One that already runs; its store and memory are nobody's business.
     pub(super) async fn given(target: Target) -> anyhow::Result<Self> {
-        let primed = prime(target).await?;
+        let primed = prime(target, None).await?;
         Ok(Gateway {
             target,
             primed,
+            pass: None,
             process: None,
             store: None,
         })
@@ -63,6 +109,16 @@ impl Gateway {
 
     pub(super) fn target(&self) -> Target {
         self.target
+    }
+
+    pub(super) fn pass(&self) -> Option<Pass> {
+        self.pass.clone()
+    }
+
+    /// An API key of another tenant, made as an operator makes one.
+    pub(super) async fn make_pass(&self, tenant: &str) -> anyhow::Result<Pass> {
+        let process = self.process.as_ref();
+        make_pass(process.context("it is not ours to let anybody in")?, tenant).await
     }
 
     pub(super) fn first(&self) -> anyhow::Result<Script> {
@@ -79,7 +135,14 @@ impl Gateway {
             "filling the store {bar:30} {human_pos} of {human_len} records, {rate}, {eta} left",
         ));
         let length = Length::Count(records);
-        let run = start(self.target, self.first()?, FILL_CONNECTIONS, length)?;
+        let run = Run::start(Load {
+            target: self.target,
+            script: self.first()?,
+            pass: self.pass(),
+            connections: FILL_CONNECTIONS,
+            threads: 1,
+            length,
+        })?;
         let begun = run.begun();
         let mut finish = pin!(run.finish());
         let outcome = loop {
@@ -123,27 +186,33 @@ pub(super) fn style(template: &str) -> ProgressStyle {
         })
 }
 
-async fn prime(target: Target) -> anyhow::Result<Seed> {
+async fn prime(target: Target, pass: Option<Pass>) -> anyhow::Result<Seed> {
     let seed = seed()?;
-    let length = Length::Count(REPLAY_KEYS);
-    let run = start(target, Script::First(seed), PRIME_CONNECTIONS, length)?;
+    let run = Run::start(Load {
+        target,
+        script: Script::First(seed),
+        pass,
+        connections: PRIME_CONNECTIONS,
+        threads: 1,
+        length: Length::Count(REPLAY_KEYS),
+    })?;
     expect_clean("priming the gateway", &run.finish().await?.answers)?;
     Ok(seed)
 }
 
-fn start(
-    target: Target,
-    script: Script,
-    connections: usize,
-    length: Length,
-) -> anyhow::Result<Run> {
-    Run::start(Load {
-        target,
-        script,
-        connections,
-        threads: 1,
-        length,
-    })
+async fn make_pass(process: &Process, tenant: &str) -> anyhow::Result<Pass> {
+    let admin = process.admin().context("it has no admin listener")?;
+    let fetch = Fetch::new(&format!("http://{admin}"), ASKING)?;
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let wish = json!({
+        "tenant": tenant, "project": "bench", "subject": "service:bench", "why": "a benchmark",
+    });
+    let wish = Bytes::from(wish.to_string());
+    let made = fetch.post(Some("/admin/v1/keys"), headers, wish).await?;
+    let told: Value = serde_json::from_slice(&made.body)?;
+    let secret = told["secret"].as_str();
+    Ok(secret.context("no API key was made")?.into())
 }
 
 fn expect_clean(what: &str, answers: &Answers) -> anyhow::Result<()> {

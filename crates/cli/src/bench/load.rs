@@ -1,13 +1,14 @@
-//! The load generator: a closed loop over a constant number of keep-alive connections.
+//! The load generator: a closed loop over a constant number of keep-alive connections, and beside
+//! it an open one, for latencies at a given rate.
 //!
-//! Each connection sends its next request when it has the answer to the last one, so the rate is
+//! In the closed loop each connection sends its next request when it has the answer to the last one, so the rate is
 //! what the other side can do, and a latency includes the wait behind the other connections.
 //! It shares the machine with what it measures and must be cheap: one thread by default, one
 //! write and one read per request, no allocation, one clock reading. Nothing is retried: an
 //! answer that is not the expected one is a fault, and a load with faults has no valid rate.
 
 use std::cell::RefCell;
-use std::io;
+use std::io::{self, Read, Write};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +22,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinSet, LocalSet};
 
 use super::reply::{self, After, Progress, Reply};
-use super::script::{Request, Script};
+use super::script::{Pass, Request, Script};
 use super::tally::{Fault, Outcome, Part, Tally, Window};
 use super::target::Target;
 
@@ -31,10 +32,12 @@ const REPLY_BYTES_MAX: usize = 8 * 1024;
 const STALL_MAX: Duration = Duration::from_secs(10);
 
 /// What is to be sent, where, by how many, for how long.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Load {
     pub(super) target: Target,
     pub(super) script: Script,
+    /// Who sends it, where that is asked.
+    pub(super) pass: Option<Pass>,
     pub(super) connections: usize,
     pub(super) threads: usize,
     pub(super) length: Length,
@@ -63,10 +66,35 @@ impl Run {
         let mut threads = Vec::with_capacity(load.threads);
         for share in shares(load.connections, load.threads) {
             let (done, tally) = oneshot::channel();
-            let tickets = tickets.clone();
+            let (load, tickets) = (load.clone(), tickets.clone());
             thread::Builder::new().name("load".into()).spawn(move || {
                 // Nobody listens any more when the bench was interrupted.
                 let _ = done.send(work(&load, share, &tickets));
+            })?;
+            threads.push(tally);
+        }
+        Ok(Run { tickets, threads })
+    }
+
+    /// Requests that leave at their time, `per_second` of them, whether or not those before are
+    /// answered; a latency is counted from that time. Each connection has a thread that blocks,
+    /// because a timer that is late by a millisecond would be a good part of what is measured.
+    pub(super) fn start_paced(load: &Load, per_second: u32) -> anyhow::Result<Self> {
+        let tickets = Arc::new(Tickets::new(load.length));
+        let lines = (0..load.connections).map(|_| Line::connect(load));
+        let lines = lines.collect::<anyhow::Result<Vec<_>>>()?;
+        let timetable = Timetable {
+            start: Instant::now(),
+            spacing: Duration::from_secs(1) / per_second,
+            window: Window::open(load.length),
+        };
+        let mut threads = Vec::with_capacity(load.connections);
+        for line in lines {
+            let (done, tally) = oneshot::channel();
+            let tickets = tickets.clone();
+            thread::Builder::new().name("paced".into()).spawn(move || {
+                // Nobody listens any more when the bench was interrupted.
+                let _ = done.send(Ok(line.drive(&timetable, &tickets)));
             })?;
             threads.push(tally);
         }
@@ -153,7 +181,7 @@ async fn drive_all(load: &Load, streams: Vec<TcpStream>, tickets: &Arc<Tickets>)
     let window = Window::open(load.length);
     let mut lines = JoinSet::new();
     for stream in streams {
-        let (load, tickets, tally) = (*load, tickets.clone(), tally.clone());
+        let (load, tickets, tally) = (load.clone(), tickets.clone(), tally.clone());
         lines.spawn_local(async move {
             if let Err(fault) = drive(&load, stream, window, &tickets, &tally).await {
                 tally.borrow_mut().fault(&fault);
@@ -189,7 +217,7 @@ async fn drive(
     tickets: &Tickets,
     tally: &RefCell<Tally>,
 ) -> Result<(), Fault> {
-    let mut request = Request::new(load.script, &load.target);
+    let mut request = Request::new(load.script, &load.target, load.pass.as_ref());
     let mut buffer = vec![0; REPLY_BYTES_MAX];
     let mut sent = Instant::now();
     while let Some(number) = tickets.take() {
@@ -217,13 +245,94 @@ async fn receive(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<Reply, Fau
             0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             more => filled += more,
         }
-        match reply::parse(&buffer[..filled]).map_err(Fault::Malformed)? {
-            Progress::Partial => {}
-            Progress::Whole(reply) if reply.length_bytes == filled => return Ok(reply),
-            Progress::Whole(_) => return Err(Fault::Unasked),
+        if let Some(reply) = whole(&buffer[..filled])? {
+            return Ok(reply);
         }
     }
     Err(Fault::TooLarge)
+}
+
+/// The one answer that was asked for, when all of it is there.
+fn whole(received: &[u8]) -> Result<Option<Reply>, Fault> {
+    match reply::parse(received).map_err(Fault::Malformed)? {
+        Progress::Partial => Ok(None),
+        Progress::Whole(reply) if reply.length_bytes == received.len() => Ok(Some(reply)),
+        Progress::Whole(_) => Err(Fault::Unasked),
+    }
+}
+
+/// When requests leave.
+#[derive(Clone, Copy)]
+struct Timetable {
+    start: Instant,
+    spacing: Duration,
+    window: Window,
+}
+
+impl Timetable {
+    /// When the request with this number leaves; none after the end.
+    fn due(&self, number: u64) -> Option<Instant> {
+        let due = self.start + self.spacing * u32::try_from(number).ok()?;
+        (self.window.part(due) != Part::After).then_some(due)
+    }
+}
+
+/// A connection with a thread of its own.
+struct Line {
+    stream: std::net::TcpStream,
+    script: Script,
+    request: Request,
+}
+
+impl Line {
+    fn connect(load: &Load) -> anyhow::Result<Self> {
+        let stream = std::net::TcpStream::connect(load.target.addr());
+        let stream = stream.with_context(|| format!("no connection to {}", load.target))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(STALL_MAX))?;
+        Ok(Line {
+            stream,
+            script: load.script,
+            request: Request::new(load.script, &load.target, load.pass.as_ref()),
+        })
+    }
+
+    /// Takes the next request of all lines whenever it is free.
+    fn drive(mut self, timetable: &Timetable, tickets: &Tickets) -> Tally {
+        let mut tally = Tally::new();
+        let mut buffer = vec![0; REPLY_BYTES_MAX];
+        while let Some(number) = tickets.take()
+            && let Some(due) = timetable.due(number)
+        {
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            match self.exchange(number, &mut buffer) {
+                Ok(reply) => {
+                    let part = timetable.window.part(due);
+                    tally.answer(self.script, &reply, due.elapsed(), part);
+                }
+                Err(fault) => {
+                    tally.fault(&fault);
+                    break;
+                }
+            }
+        }
+        tally.closed(timetable.window)
+    }
+
+    fn exchange(&mut self, number: u64, buffer: &mut [u8]) -> Result<Reply, Fault> {
+        self.stream.write_all(self.request.numbered(number))?;
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.stream.read(&mut buffer[filled..])? {
+                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                more => filled += more,
+            }
+            if let Some(reply) = whole(&buffer[..filled])? {
+                return Ok(reply);
+            }
+        }
+        Err(Fault::TooLarge)
+    }
 }
 
 #[cfg(test)]
@@ -238,6 +347,7 @@ mod tests {
         let load = Load {
             target,
             script,
+            pass: None,
             connections: 8,
             threads: 2,
             length,
@@ -275,6 +385,31 @@ mod tests {
             outcome.latency.len()
         );
         assert!(outcome.rate > 0.0);
+    }
+
+    #[tokio::test]
+    async fn a_paced_load_sends_as_many_as_it_should() {
+        let addr = "127.0.0.1:0".parse().expect("a literal address");
+        let (addr, sample) = Sample::start(addr).await.expect("loopback has free ports");
+        let load = Load {
+            target: Target::at(addr).expect("the sample is on this machine"),
+            script: Script::PassThrough,
+            pass: None,
+            connections: 4,
+            threads: 1,
+            length: Length::Time {
+                warmup: Duration::from_millis(100),
+                measured: Duration::from_millis(400),
+            },
+        };
+        let run = Run::start_paced(&load, 200).expect("threads can be started");
+        let outcome = run.finish().await.expect("the sample takes connections");
+        assert_eq!(outcome.answers.faults, 0);
+        let (sent, counted) = (sample.payments(), outcome.latency.len());
+        assert!(
+            sent.abs_diff(100) <= 1 && counted.abs_diff(80) <= 1,
+            "{sent} {counted}"
+        );
     }
 
     #[tokio::test]

@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// How often every lane is run; the median is told.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=99))]
     rounds: u64,
-    /// How many records fill the store for the second stage; 0 leaves it out.
+    /// How many records fill the store for the last stage; 0 leaves it out.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
     /// Threads of the load generator.

@@ -13,6 +13,8 @@ use super::tally::Answers;
 /// The connections at which the targets are judged.
 const TARGET_CONNECTIONS: usize = 64;
 const MEMORY_MIB_MAX: f64 = 300.0;
+/// How many times its own a quiet tenant's p99 may be while another floods.
+const FLOODED_P99_MAX: f64 = 2.0;
 
 #[derive(Serialize)]
 pub(super) struct Report {
@@ -57,6 +59,7 @@ pub(super) struct Target {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Bound {
     AtLeast(f64),
+    Below(f64),
     AtMostMib(f64),
 }
 
@@ -224,11 +227,18 @@ fn targets(measured: &[Measured], memory_bytes: Option<u64>) -> Vec<Target> {
     wanted
         .into_iter()
         .map(|(name, least, lane, to)| (name, Bound::AtLeast(least), ratio(measured, lane, to)))
-        .chain([(
-            "gateway's peak memory",
-            Bound::AtMostMib(MEMORY_MIB_MAX),
-            memory_mib,
-        )])
+        .chain([
+            (
+                "p99 of a tenant beside a flood",
+                Bound::Below(FLOODED_P99_MAX),
+                flooded_p99(measured),
+            ),
+            (
+                "gateway's peak memory",
+                Bound::AtMostMib(MEMORY_MIB_MAX),
+                memory_mib,
+            ),
+        ])
         .map(|(name, bound, figure)| Target {
             name,
             bound,
@@ -242,9 +252,21 @@ fn reached(bound: Bound, figure: Option<f64>) -> Reached {
     match (bound, figure) {
         (_, None) => Reached::NotMeasured,
         (Bound::AtLeast(least), Some(figure)) if figure >= least => Reached::Yes,
+        (Bound::Below(most), Some(figure)) if figure < most => Reached::Yes,
         (Bound::AtMostMib(most), Some(figure)) if figure <= most => Reached::Yes,
         _ => Reached::No,
     }
+}
+
+/// The median of the rounds' ratios of a quiet tenant's p99, beside a flood to alone.
+fn flooded_p99(measured: &[Measured]) -> Option<f64> {
+    let p99 = |lane| {
+        let rounds = measured.iter().filter(move |one| one.lane == lane);
+        rounds.map(|one| one.outcome.latency.value_at_quantile(0.99) as f64)
+    };
+    let pairs = p99(Lane::QuietFlooded).zip(p99(Lane::QuietAlone));
+    let pairs = pairs.filter(|(_, alone)| *alone > 0.0);
+    median(pairs.map(|(flooded, alone)| flooded / alone).collect())
 }
 
 /// A lane's rates in the order of the rounds.
@@ -372,8 +394,30 @@ pub(super) mod tests {
         let report = report();
         let reached = report.targets.iter().map(|target| target.reached);
         let (yes, no, not) = (Reached::Yes, Reached::No, Reached::NotMeasured);
-        assert_eq!(Vec::from_iter(reached), [yes, yes, no, yes, yes, not, yes]);
+        assert_eq!(
+            Vec::from_iter(reached),
+            [yes, yes, no, yes, yes, not, not, yes]
+        );
         assert!(report.misses_a_target());
+    }
+
+    #[test]
+    fn a_flood_is_judged_by_the_quiet_tenants_p99_within_each_round() {
+        let at = |lane, us| {
+            let mut one = one(Stage::Flood, lane, 200.0);
+            one.outcome.latency.clear();
+            one.outcome.latency.record(us).expect("the histogram grows");
+            one
+        };
+        let rounds = [(1_000, 1_500), (2_000, 5_000), (500, 600)];
+        let measured = rounds
+            .map(|(alone, flooded)| [at(Lane::QuietAlone, alone), at(Lane::QuietFlooded, flooded)]);
+        let measured = Vec::from_iter(measured.into_iter().flatten());
+        let figure = flooded_p99(&measured).expect("both were measured");
+        assert!((figure - 1.5).abs() < 0.01, "{figure}");
+        assert_eq!(reached(Bound::Below(2.0), Some(figure)), Reached::Yes);
+        assert_eq!(reached(Bound::Below(2.0), Some(2.0)), Reached::No);
+        assert_eq!(flooded_p99(&[]), None);
     }
 
     #[test]

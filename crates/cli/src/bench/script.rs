@@ -4,12 +4,15 @@
 //! A key looks like a UUID, is unique over runs, and follows from a seed and a number, so that
 //! the keys of an earlier load can be sent again without having been kept.
 
+use std::sync::Arc;
+
 use super::reply::{Origin, Reply};
 use super::target::Target;
 
 /// How many completed keys the replays are spread over.
 pub(super) const REPLAY_KEYS: u64 = 1000;
 const BODY: &str = r#"{"amount":4200,"currency":"EUR"}"#;
+const TOO_MANY_REQUESTS: u16 = 429;
 const KEY_BYTES: usize = 36;
 const KEY_BLANK: &str = "00000000-0000-0000-0000-000000000000";
 
@@ -24,7 +27,12 @@ pub(super) enum Script {
     Replay(Seed),
     /// A key that was never sent before, to the service that runs behind Restate.
     Restate(Seed),
+    /// A key that was never sent before, from a tenant that may be refused for asking too often.
+    Flood(Seed),
 }
+
+/// An API key.
+pub(super) type Pass = Arc<str>;
 
 /// Where the keys of a load come from.
 #[derive(Clone, Copy, Debug)]
@@ -33,15 +41,17 @@ pub(super) struct Seed(pub(super) u64);
 impl Script {
     fn path(self) -> &'static str {
         match self {
-            Script::PassThrough | Script::First(_) | Script::Replay(_) => "/payments",
             Script::Restate(_) => "/Pay/charge",
+            _ => "/payments",
         }
     }
 
     fn key(self, number: u64) -> Option<[u8; KEY_BYTES]> {
         match self {
             Script::PassThrough => None,
-            Script::First(seed) | Script::Restate(seed) => Some(seed.key(number)),
+            Script::First(seed) | Script::Restate(seed) | Script::Flood(seed) => {
+                Some(seed.key(number))
+            }
             Script::Replay(seed) => Some(seed.key(number % REPLAY_KEYS)),
         }
     }
@@ -49,9 +59,12 @@ impl Script {
     /// Whether an answer is the one that this load is about. A rate of others means nothing.
     pub(super) fn judge(self, reply: &Reply) -> Result<(), Wrong> {
         match (self, reply.origin) {
+            (Script::Flood(_), Origin::Run) if reply.status == TOO_MANY_REQUESTS => Ok(()),
             _ if !(200..300).contains(&reply.status) => Err(Wrong::Status(reply.status)),
             (Script::Replay(_), Origin::Run) => Err(Wrong::RanAgain),
-            (Script::First(_) | Script::PassThrough, Origin::Replay) => Err(Wrong::ReplayedTooSoon),
+            (Script::First(_) | Script::PassThrough | Script::Flood(_), Origin::Replay) => {
+                Err(Wrong::ReplayedTooSoon)
+            }
             _ => Ok(()),
         }
     }
@@ -73,13 +86,18 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub(super) fn new(script: Script, target: &Target) -> Self {
+    pub(super) fn new(script: Script, target: &Target, pass: Option<&Pass>) -> Self {
         let mut head = format!(
             "POST {} HTTP/1.1\r\nHost: {}\r\n",
             script.path(),
             target.host()
         );
         head.push_str("Content-Type: application/json\r\n");
+        if let Some(pass) = pass {
+            head.push_str("Authorization: Bearer ");
+            head.push_str(pass);
+            head.push_str("\r\n");
+        }
         let mut key_at = 0;
         if script.key(0).is_some() {
             head.push_str("Idempotency-Key: ");
@@ -155,8 +173,8 @@ mod tests {
     #[test]
     fn replays_send_the_keys_of_the_first_runs_again() {
         let target = Target::parse("http://127.0.0.1:8080").expect("a literal URL");
-        let mut first = Request::new(Script::First(Seed(7)), &target);
-        let mut replay = Request::new(Script::Replay(Seed(7)), &target);
+        let mut first = Request::new(Script::First(Seed(7)), &target, None);
+        let mut replay = Request::new(Script::Replay(Seed(7)), &target, None);
         assert_eq!(replay.numbered(REPLAY_KEYS + 3), first.numbered(3));
         assert_ne!(replay.numbered(REPLAY_KEYS + 4), first.numbered(3));
     }
@@ -164,10 +182,15 @@ mod tests {
     #[test]
     fn a_request_is_whole() {
         let target = Target::parse("http://127.0.0.1:8080").expect("a literal URL");
-        let mut request = Request::new(Script::PassThrough, &target);
+        let mut request = Request::new(Script::PassThrough, &target, None);
         let wire = "POST /payments HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n\
                     Content-Type: application/json\r\nContent-Length: 32\r\n\r\n\
                     {\"amount\":4200,\"currency\":\"EUR\"}";
+        assert_eq!(request.numbered(1), wire.as_bytes());
+        let pass = Pass::from("ow_key");
+        let mut request = Request::new(Script::PassThrough, &target, Some(&pass));
+        let line = "Authorization: Bearer ow_key\r\nContent-Length";
+        let wire = wire.replace("Content-Length", line);
         assert_eq!(request.numbered(1), wire.as_bytes());
     }
 
@@ -187,6 +210,9 @@ mod tests {
                 Err(Wrong::Status(404)),
             ),
             (Script::Restate(Seed(1)), 200, Origin::Run, Ok(())),
+            (Script::Flood(Seed(1)), 201, Origin::Run, Ok(())),
+            (Script::Flood(Seed(1)), 429, Origin::Run, Ok(())),
+            (first, 429, Origin::Run, Err(Wrong::Status(429))),
         ];
         for (script, status, origin, expected) in cases {
             let reply = Reply {

@@ -52,6 +52,7 @@ fn measured_line(row: &Row) -> Vec<String> {
     let store = match row.stage {
         Stage::Empty => "empty",
         Stage::Full => "beside full",
+        Stage::Flood => "two tenants",
     };
     let mut line = vec![
         store.into(),
@@ -80,6 +81,7 @@ fn wanted(targets: &[Target]) -> Vec<Vec<String>> {
 fn wanted_line(target: &Target) -> Vec<String> {
     let (figure, bound) = match target.bound {
         Bound::AtLeast(least) => (figure(target.figure), format!("at least {least}")),
+        Bound::Below(most) => (figure(target.figure), format!("under {most}")),
         Bound::AtMostMib(most) => (mib(target.figure), format!("under {most} MiB")),
     };
     let reached = match target.reached {

@@ -154,10 +154,18 @@ async fn taken_port_is_named() {
 }
 
 #[rstest]
-#[case::no_url("nonsense", "memory:", "an upstream begins with http:// or h2c://")]
+#[case::no_url(
+    "nonsense",
+    "memory:",
+    "an upstream begins with http://, https:// or h2c://"
+)]
 #[case::no_host("http://", "memory:", "the upstream is not a URL")]
 #[case::a_path("http://127.0.0.1:1/api", "memory:", "an upstream")]
-#[case::tls("https://shop.example", "memory:", "use http:// or h2c://")]
+#[case::a_password(
+    "https://user:hunter2@shop.example",
+    "memory:",
+    "an upstream names a host and, if need be, a port"
+)]
 #[case::unknown_store(
     "http://127.0.0.1:1",
     "mysql://user:hunter2@db/x",

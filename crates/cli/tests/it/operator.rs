@@ -42,6 +42,15 @@ fn done(out: &str) -> Said {
     }
 }
 
+/// The operation first, then what became of it.
+fn assert_resolved(said: &Said, id: &str, state: &str) {
+    assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
+    let shown = format!("operation  {id}\nstate      unknown\n");
+    assert!(said.out.starts_with(&shown), "{said:?}");
+    let ends = format!("\n\n{id} is {state}.\n");
+    assert!(said.out.ends_with(&ends), "{said:?}");
+}
+
 fn refused(err: &str) -> Said {
     Said {
         code: 1,
@@ -168,7 +177,7 @@ async fn unknown_operation_is_found_resolved_and_replayed() {
         "the bank says so",
     ];
     let said = run(&gateway, &[&resolve[..], &reply].concat()).await;
-    assert_eq!(said, done(&format!("{id} is completed.\n")));
+    assert_resolved(&said, id, "completed");
     let replayed = gateway.post("lost-1", BODY).await.unwrap();
     assert_eq!((replayed.status, &replayed.body[..]), (201, &b"paid"[..]));
     assert!(replayed.is_replay());
@@ -176,8 +185,11 @@ async fn unknown_operation_is_found_resolved_and_replayed() {
     assert_eq!(origin.runs_of("lost-1").len(), 1, "it did not run again");
     let again = run(&gateway, &[&resolve[..], &reply].concat()).await;
     assert_eq!(
-        again,
-        refused("Only an unknown operation is resolved; this one is completed.")
+        (again.code, again.err.as_str()),
+        (
+            1,
+            "Error: Only an unknown operation is resolved; this one is completed.\n"
+        )
     );
 
     let other = &ids(&gateway, &["--key", "lost-2"]).await[0];
@@ -190,10 +202,7 @@ async fn unknown_operation_is_found_resolved_and_replayed() {
         "--why",
         "the bank says so",
     ];
-    assert_eq!(
-        run(&gateway, &freed).await,
-        done(&format!("{other} is released.\n"))
-    );
+    assert_resolved(&run(&gateway, &freed).await, other, "released");
     let second = gateway.post("lost-2", BODY).await.unwrap();
     assert_eq!((second.status, second.is_replay()), (201, false));
     let runs = origin.runs_of("lost-2");
@@ -216,6 +225,42 @@ async fn unknown_operation_is_found_resolved_and_replayed() {
         .collect();
     let entry = |outcome| ["operations.resolve", "local", outcome, "the bank says so"];
     assert_eq!(told, [entry("done"), entry("refused"), entry("done")]);
+}
+
+#[tokio::test]
+async fn word_on_one_run_does_not_settle_a_later_one() {
+    let origin = origin_choosing(Order::default(), |_, _| Manner::Half).await;
+    let directory = tempfile::tempdir().unwrap();
+    let plan = gateway(&origin, directory.path()).option("--upstream-timeout-ms", "300");
+    let gateway = plan.run().await;
+    let resolve = async |more: &[&str]| {
+        let id = &ids(&gateway, &[]).await[0];
+        let word = ["operations", "resolve", id, "--why", "a test"];
+        (id.clone(), run(&gateway, &[&word[..], more].concat()).await)
+    };
+    gateway.post("lost", BODY).await.unwrap();
+    let first = origin.runs_of("lost")[0].fence.to_string();
+    let (id, said) = resolve(&["--outcome", "not-run", "--fence", &first]).await;
+    assert_eq!(said, done(&format!("{id} is released.\n")));
+    gateway.post("lost", BODY).await.unwrap();
+    let (_, late) = resolve(&["--outcome", "not-run", "--fence", &first]).await;
+    assert_eq!(
+        late,
+        refused("The operation ran again under another fence since; look at it, and name that.")
+    );
+    let second = origin.runs_of("lost")[1].fence;
+    let ran = ["--outcome", "ran", "--status", "201"];
+    let (id, said) = resolve(&ran).await;
+    assert_resolved(&said, &id, "completed");
+    assert!(
+        said.out.contains(&format!("\nfence      {second}\n")),
+        "{said:?}"
+    );
+    let audit = run(&gateway, &["audit", "--json"]).await.json();
+    assert_eq!(audit["entries"][0]["asked"]["fence"], second);
+    let (id, said) = resolve(&[&ran[..], &["--json"]].concat()).await;
+    assert_eq!(said.code, 1, "{said:?}");
+    assert_eq!(said.out.lines().count(), 1, "{id}: one document: {said:?}");
 }
 
 #[tokio::test]
@@ -407,7 +452,7 @@ async fn tokens_let_in_by_their_role_and_the_program_says_which_is_needed() {
     let address = gateway.admin_address();
     let ask = async |token: Option<&str>, args: &[&str]| run_at(address, token, args).await;
     let list = ["operations", "list"];
-    let revoke = ["keys", "revoke", "nobody", "--why", "a test"];
+    let revoke = ["keys", "revoke", "nobody"];
     assert_eq!(
         ask(None, &list).await,
         refused("the gateway wants a token: put one into ONCEWARD_ADMIN_TOKEN")
@@ -437,6 +482,7 @@ async fn tokens_let_in_by_their_role_and_the_program_says_which_is_needed() {
         .json();
     assert_eq!(audit["entries"].as_array().unwrap().len(), 1);
     assert_eq!(audit["entries"][0]["who"], "root");
+    assert_eq!(audit["entries"][0]["why"], "revoked on the command line");
 }
 
 #[tokio::test]
@@ -457,8 +503,6 @@ async fn made_key_lets_in_until_it_is_revoked() {
         "shop",
         "--subject",
         "service:worker",
-        "--why",
-        "a test",
     ];
     let said = ask(&create).await;
     assert_eq!(said.code, 0, "{said:?}");
@@ -495,6 +539,9 @@ async fn made_key_lets_in_until_it_is_revoked() {
     );
 
     let audit = ask(&["audit"]).await;
+    for why in ["created on the command line", "it leaked"] {
+        assert!(audit.out.contains(why), "{}", audit.out);
+    }
     gateway.signal(rustix::process::Signal::TERM);
     let (_, log) = gateway.ended().await;
     let audited = log
@@ -554,6 +601,9 @@ async fn who_does_not_answer_is_named() {
 
 #[rstest]
 #[case::no_reason(&["operations", "purge", "--all"], "--why <REASON>")]
+#[case::no_reason_to_resolve(&["operations", "resolve", "op_1", "--outcome", "unsure"], "--why <REASON>")]
+#[case::no_reason_to_resume(&["operations", "resume", "op_1"], "--why <REASON>")]
+#[case::no_reason_to_set(&["classes", "set", "financial", "retention=1d"], "--why <REASON>")]
 #[case::no_outcome(&["operations", "resolve", "op_1", "--why", "x"], "--outcome <OUTCOME>")]
 #[case::no_settings(&["classes", "set", "financial", "--why", "x"], "<SETTING=VALUE>")]
 #[case::no_tenant(&["keys", "create", "--subject", "user:1", "--why", "x"], "--tenant <T>")]

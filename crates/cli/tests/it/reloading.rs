@@ -18,12 +18,11 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::client::{Answer, Client, PATH, get_request};
 use crate::gateway::{Gateway, gateway_of};
 use crate::origin::{Manner, Order, Origin, origin, origin_choosing};
-use crate::until;
 
 const BODY: &str = r#"{"amount":4200}"#;
 /// A path that no test but the load looks at.
@@ -31,6 +30,8 @@ const OTHER: &str = "/other";
 const CLIENTS: usize = 8;
 /// How often the configuration changes under load.
 const CHANGES: usize = 30;
+/// How long a change may take to be in force, on a busy machine.
+const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Every so many changes are mistaken.
 const MISTAKEN_EVERY: usize = 3;
 
@@ -127,7 +128,10 @@ impl House {
     /// Changes the file and waits until that is in force.
     async fn change_to(&self, text: &Text) {
         self.replace(&text.write(&self.directory.path().join("data")));
-        until(|| async { self.number().await == text.number }).await;
+        until("it is in force", || async {
+            self.number().await == text.number
+        })
+        .await;
     }
 
     /// Which configuration is in force.
@@ -152,7 +156,7 @@ impl House {
 
     /// What the audit tells of reloads.
     async fn audit(&self) -> Vec<Value> {
-        let request = Request::get("/admin/v1/audit?limit=1000").header("host", "localhost");
+        let request = Request::get("/admin/v1/audit?limit=200").header("host", "localhost");
         let request = request.body(Full::default()).unwrap();
         let mut client = Client::new(self.gateway.admin_address());
         let page = client.send(request).await.unwrap().json();
@@ -160,6 +164,13 @@ impl House {
         let reloads = entries.filter(|entry| entry["action"] == "configuration.reload");
         reloads.cloned().collect()
     }
+}
+
+/// Waits until something holds, and not for ever: what is told here is told by
+/// a process that may have stopped telling.
+async fn until<F: Future<Output = bool>>(what: &str, holds: impl FnMut() -> F) {
+    let waited = timeout(WAIT_MAX, crate::until(holds)).await;
+    waited.unwrap_or_else(|_| panic!("waited in vain until {what}"));
 }
 
 async fn get(gateway: &Gateway, path: &str) -> Answer {
@@ -199,6 +210,7 @@ async fn reloads_under_load_fail_no_request_and_run_nothing_twice() {
     let mut mistakes = 0;
     for number in 1..=CHANGES {
         let way = [Way::File, Way::Signal, Way::Admin][number / MISTAKEN_EVERY % 3];
+        eprintln!("change {number} by {way:?}");
         if number.is_multiple_of(MISTAKEN_EVERY) {
             mistakes += 1;
             refused(&house, &mistaken(&text, mistakes), way).await;
@@ -207,7 +219,10 @@ async fn reloads_under_load_fail_no_request_and_run_nothing_twice() {
         }
         // The load goes on under each for a while.
         let before = shop.bought();
-        until(|| async { shop.bought() > before + CLIENTS }).await;
+        until("more is bought", || async {
+            shop.bought() > before + CLIENTS
+        })
+        .await;
     }
     shop.closed.store(true, Ordering::SeqCst);
     while let Some(client) = clients.join_next().await {
@@ -313,7 +328,10 @@ async fn taken(house: &House, text: &Text, way: Way) {
             assert_eq!(house.number().await, text.number, "at once");
         }
     }
-    until(|| async { house.number().await == text.number }).await;
+    until("it is in force", || async {
+        house.number().await == text.number
+    })
+    .await;
     assert_eq!(house.counted("onceward_reload_successful").await, 1);
 }
 
@@ -332,7 +350,10 @@ async fn refused(house: &House, (text, why): &(Text, &str), way: Way) {
             assert!(detail.contains(why), "{detail}");
         }
     }
-    until(|| async { house.failures().await > failures }).await;
+    until("it is counted", || async {
+        house.failures().await > failures
+    })
+    .await;
     assert_eq!(house.number().await, before);
     assert_eq!(house.counted("onceward_reload_successful").await, 0);
     let told = || async {
@@ -343,7 +364,7 @@ async fn refused(house: &House, (text, why): &(Text, &str), way: Way) {
                 && entry.to_string().contains(why)
         })
     };
-    until(told).await;
+    until("the audit tells it", told).await;
 }
 
 /// What the clients share.
@@ -425,7 +446,10 @@ async fn work_under_way_ends_by_the_rules_that_it_began_with(
     let first = gateway.spawn_post("k", BODY);
     origin.called(1).await;
     let second = gateway.spawn_post("k", BODY);
-    until(|| async { house.counted("onceward_waiters").await == 1 }).await;
+    until("it waits", || async {
+        house.counted("onceward_waiters").await == 1
+    })
+    .await;
 
     let mut after = Text {
         number: 1,
@@ -524,6 +548,9 @@ async fn configuration_behind_a_link_is_followed() {
     let gateway = gateway_of(&file).run().await;
     assert_eq!(get(&gateway, OTHER).await.header("x-number"), "0");
     place(&Text { number: 1, ..text });
-    until(|| async { get(&gateway, OTHER).await.header("x-number") == "1" }).await;
+    until("it is in force", || async {
+        get(&gateway, OTHER).await.header("x-number") == "1"
+    })
+    .await;
     assert_eq!(gateway.post("k", BODY).await.unwrap().status, 201);
 }

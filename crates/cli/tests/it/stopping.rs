@@ -126,7 +126,10 @@ async fn what_has_not_ended_at_the_deadline_is_unknown_and_is_not_run_again() {
     let cut_line: Value = serde_json::from_str(cut_line.unwrap()).unwrap();
     assert_eq!(cut_line["running"], 2, "{log:?}");
     for cut in cut.into_iter().chain([waits]) {
-        assert!(cut.await.unwrap().is_err(), "nobody was told anything");
+        // The connection breaks, or there is time to say so.
+        if let Ok(told) = cut.await.unwrap() {
+            assert_eq!(told.code(), "outcome-unknown", "{told:?}");
+        }
     }
 
     let restarted = plan.run().await;

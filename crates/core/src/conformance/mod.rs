@@ -87,6 +87,7 @@ pub const PROMISES: &[(&str, Promise)] = promises! {
         released_is_shown_for_one_lease,
         reply_expires_and_then_the_key_is_forgotten,
         retention_may_count_from_creation,
+        what_completes_late_is_remembered,
         retention_may_count_from_the_last_replay,
         noting_replays_is_bounded,
         lazy_reply_is_replayed_until_swept,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::trial::{
-    LEASE, REMEMBER, RETENTION, Trial, completed, done, expect, granted, reply, terms,
+    LEASE, REMEMBER, RETENTION, Trial, completed, done, expect, granted, reply, terms, told,
 };
 use crate::class::{AfterLoss, Expiry, Terms, TtlBasis};
 use crate::record::{Answer, Settled, Settlement, State};
@@ -151,6 +151,40 @@ pub async fn retention_may_count_from_creation(trial: &Trial) {
     expect(&trial.claim(&trial.retry(&ask)).await, "expired");
     trial.advance(MOMENT);
     trial.grant(&trial.retry(&ask)).await;
+}
+
+/// Counted from creation, what completes late is remembered all the same: else
+/// the next retry would run it again.
+pub async fn what_completes_late_is_remembered(trial: &Trial) {
+    let resolved = trial.ask_with(counted_from(TtlBasis::Creation));
+    let rerun = trial.ask_with(Terms {
+        after_loss: AfterLoss::Free,
+        ..counted_from(TtlBasis::Creation)
+    });
+    for ask in [&resolved, &rerun] {
+        let lost = trial.grant(ask).await;
+        assert_eq!(trial.settle(&lost, Settlement::Lost).await, Settled::Done);
+    }
+    trial.advance(REMEMBER * 2);
+    let ran = Resolution::Ran(reply(201, "done"));
+    let id = trial.id(&resolved).await;
+    done(trial.inspect.resolve(id, None, ran).await);
+    let again = trial.grant(&trial.retry(&rerun)).await;
+    assert_eq!(trial.settle(&again, completed(201)).await, Settled::Done);
+    for (span, want) in [
+        (Duration::ZERO, "finished"),
+        (RETENTION - MOMENT, "finished"),
+        (MOMENT, "expired"),
+        (REMEMBER - RETENTION - MOMENT, "expired"),
+        (MOMENT, "granted"),
+    ] {
+        trial.advance(span);
+        trial.sweep().await;
+        for ask in [&resolved, &rerun] {
+            let claim = trial.claim(&trial.retry(ask)).await;
+            assert_eq!(told(&claim).0, want, "{claim:?}");
+        }
+    }
 }
 
 /// Counted from access, a reply that is asked for stays; one that is not goes.

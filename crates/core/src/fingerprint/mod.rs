@@ -171,6 +171,35 @@ impl Fingerprinter {
         bool::from(fingerprint.sender.ct_eq(&self.sender(credentials)))
     }
 
+    /// The same fingerprint, which also tells where the request was sent: half
+    /// of the sender's digest makes room for it.
+    #[must_use]
+    pub fn sent_to(&self, path: &str, fingerprint: Fingerprint) -> Fingerprint {
+        let mut sender = fingerprint.sender;
+        let at = self.sender(&[(":path", path.as_bytes())]);
+        sender[8..].copy_from_slice(&at[..8]);
+        Fingerprint {
+            sender,
+            ..fingerprint
+        }
+    }
+
+    /// Whether a fingerprint that tells it was sent to this path.
+    pub fn is_sent_to(&self, path: &str, fingerprint: &Fingerprint) -> bool {
+        let at = self.sender(&[(":path", path.as_bytes())]);
+        bool::from(fingerprint.sender[8..].ct_eq(&at[..8]))
+    }
+
+    /// As [`is_from`](Self::is_from), for a fingerprint that also tells where it
+    /// was sent.
+    pub fn is_from_wherever(
+        &self,
+        fingerprint: &Fingerprint,
+        credentials: &[(&str, &[u8])],
+    ) -> bool {
+        bool::from(fingerprint.sender[..8].ct_eq(&self.sender(credentials)[..8]))
+    }
+
     fn sender(&self, credentials: &[(&str, &[u8])]) -> [u8; 16] {
         if credentials.is_empty() {
             return [0; 16];
@@ -608,6 +637,16 @@ mod tests {
         assert!(!fingerprinter.is_from(&paid, &[]));
         assert!(fingerprinter.is_from(&bare, &[]));
         assert!(!fingerprinter.is_from(&bare, PAYMENT.credentials));
+    }
+
+    #[test]
+    fn a_fingerprint_tells_where_it_was_sent_and_still_from_whom() {
+        let fingerprinter = Fingerprinter::keyed([7; 32]);
+        let paid = fingerprinter.sent_to("/a/1", fingerprinter.fingerprint(&PAYMENT));
+        assert!(fingerprinter.is_sent_to("/a/1", &paid));
+        assert!(!fingerprinter.is_sent_to("/a/2", &paid));
+        assert!(fingerprinter.is_from_wherever(&paid, PAYMENT.credentials));
+        assert!(!fingerprinter.is_from_wherever(&paid, &[]));
     }
 
     #[test]

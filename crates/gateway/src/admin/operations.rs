@@ -576,7 +576,6 @@ pub(super) struct ResolveAsk {
     /// is left out.
     fence: Option<u64>,
     /// What it answered; only with `ran`.
-    #[schemars(with = "Option<ResolveReply>")]
     reply: Option<WireReply>,
     /// Why; the audit keeps it.
     why: String,
@@ -592,7 +591,6 @@ pub(super) struct ResolveOne {
     /// is left out.
     fence: Option<u64>,
     /// What it answered; only with `ran`.
-    #[schemars(with = "Option<ResolveReply>")]
     reply: Option<WireReply>,
     /// Why; the audit keeps it.
     why: String,
@@ -610,34 +608,6 @@ enum Word {
     Unsure,
 }
 
-/// The form of a reply that [`WireReply`] reads, for the OpenAPI document.
-#[derive(JsonSchema)]
-#[schemars(rename = "Reply", deny_unknown_fields)]
-#[allow(dead_code)]
-struct ResolveReply {
-    /// The HTTP status, from 200 to 599.
-    #[schemars(range(min = 200, max = 599))]
-    status: u16,
-    /// Header lines: an object, or pairs of name and value.
-    #[serde(default)]
-    headers: ResolveHeaders,
-    /// The body, where it is text.
-    body: Option<String>,
-    /// The body in base64, in place of `body`.
-    body_base64: Option<String>,
-}
-
-#[derive(Default, Serialize, JsonSchema)]
-#[serde(untagged)]
-#[schemars(rename = "ReplyHeaders")]
-#[allow(dead_code)]
-enum ResolveHeaders {
-    #[default]
-    None,
-    Object(std::collections::BTreeMap<String, String>),
-    Pairs(Vec<(String, String)>),
-}
-
 impl Ask for ResolveAsk {
     fn bytes_max(desk: &Desk) -> usize {
         resolve_bytes_max(desk)
@@ -650,9 +620,8 @@ impl Ask for ResolveOne {
     }
 }
 
-/// A reply as JSON takes more room than the reply itself.
 fn resolve_bytes_max(desk: &Desk) -> usize {
-    desk.reply_limit.saturating_mul(2).saturating_add(64 << 10)
+    WireReply::bytes_max(desk.reply_limit)
 }
 
 /// An operation after a change.
@@ -756,21 +725,8 @@ fn not_unknown(state: OperationState) -> Problem {
 }
 
 fn checked(reply: &WireReply, limit: usize) -> Result<Reply, Problem> {
-    let reply = reply
-        .to_reply()
-        .map_err(|error| Problem::bad(format!("`reply`: {error}.")))?;
-    if reply.body.len() > limit {
-        return Err(Problem::bad(format!(
-            "`reply`: the body is larger than the {limit} bytes that are kept of any reply."
-        )));
-    }
-    if matches!(reply.status, 204 | 205 | 304) && !reply.body.is_empty() {
-        return Err(Problem::bad(format!(
-            "`reply`: an answer with status {} has no body.",
-            reply.status
-        )));
-    }
-    Ok(reply)
+    let reply = reply.to_reply(limit);
+    reply.map_err(|error| Problem::bad(format!("`reply`: {error}.")))
 }
 
 /// A wish to let a paused operation go on.

@@ -15,9 +15,9 @@ use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 /// How many connections there are at a time; more wait to be accepted.
-const CONNECTIONS_MAX: usize = 256;
+const CONNECTIONS_MAX: usize = 1024;
 /// How long a request's head may take, and a connection be idle between two.
-const HEAD_DEADLINE: Duration = Duration::from_secs(30);
+const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 /// How large a head may be, and how many lines it may have.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const HEADERS_MAX: usize = 100;

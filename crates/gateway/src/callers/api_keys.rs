@@ -164,6 +164,7 @@ pub(crate) struct ApiKeys {
 }
 
 /// A key in memory.
+#[derive(Clone)]
 struct Entry {
     hash: [u8; 32],
     record: KeyRecord,
@@ -208,12 +209,8 @@ impl ApiKeys {
             }
             for (id, document) in page {
                 match Entry::read(&id, &document) {
-                    Ok(mut entry) => {
-                        // A revocation that could not be written still holds here.
-                        if entry.record.revoked_at.is_none() {
-                            entry.record.revoked_at = self.revoked_at(&id);
-                        }
-                        read.insert(id, Arc::new(entry));
+                    Ok(entry) => {
+                        read.insert(id, entry);
                     }
                     // Nobody gets in with it; all others still do.
                     Err(source) => {
@@ -222,7 +219,7 @@ impl ApiKeys {
                 }
             }
         }
-        *self.held.write().unwrap_or_else(PoisonError::into_inner) = read;
+        self.hold_all(read);
         Ok(())
     }
 
@@ -263,10 +260,12 @@ impl ApiKeys {
         records
     }
 
-    /// Takes a key back, here before it is written down: when the registry
-    /// fails, this gateway refuses the key all the same, and asking again
-    /// finishes the work.
+    /// Takes a key back, here before anything else is done: while the registry
+    /// is slow or fails, this gateway refuses the key all the same, and asking
+    /// again finishes the work.
     pub(crate) async fn revoke(&self, id: &str) -> Result<Revoked, KeysError> {
+        let now = self.clock.now();
+        self.refuse(id, now);
         let _changing = self.changing.lock().await;
         let Some(document) = self.registry.read(Sheet::ApiKeys, id).await? else {
             self.held
@@ -283,7 +282,7 @@ impl ApiKeys {
             self.hold(entry);
             return Ok(Revoked::Already);
         }
-        entry.record.revoked_at = Some(self.clock.now());
+        entry.record.revoked_at = self.revoked_at(id).or(Some(now));
         let document = entry.document()?;
         self.hold(entry);
         self.registry.put(Sheet::ApiKeys, id, document).await?;
@@ -318,6 +317,28 @@ impl ApiKeys {
 
     fn revoked_at(&self, id: &str) -> Option<Timestamp> {
         self.read().get(id)?.record.revoked_at
+    }
+
+    /// Lets nobody in with this key from now on.
+    fn refuse(&self, id: &str, now: Timestamp) {
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = held.get_mut(id)
+            && entry.record.revoked_at.is_none()
+        {
+            Arc::make_mut(entry).record.revoked_at = Some(now);
+        }
+    }
+
+    /// Holds what was read in place of all that was held. A revocation that was
+    /// not written, or only since it was read, still holds.
+    fn hold_all(&self, read: HashMap<String, Entry>) {
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        let merged = read.into_iter().map(|(id, mut entry)| {
+            let before = held.get(&id).and_then(|entry| entry.record.revoked_at);
+            entry.record.revoked_at = entry.record.revoked_at.or(before);
+            (id, Arc::new(entry))
+        });
+        *held = merged.collect();
     }
 
     fn hold(&self, entry: Entry) {

@@ -2,7 +2,9 @@
 //!
 //! Unkey answers 200 whatever it thinks of a key; what counts is `data.valid`.
 //! An answer is believed for less than a minute, a refusal for a few seconds,
-//! and one question per key is under way at a time. When Unkey is away, slow or
+//! and one question per key is under way at a time. Keys that have been valid
+//! do not queue behind others: whoever sends keys at random would else keep out
+//! those who have good ones. When Unkey is away, slow or
 //! strange, nobody is let in on an older answer: the client gets a 503.
 
 use std::convert::Infallible;
@@ -33,8 +35,12 @@ const KEY_BYTES_MAX: usize = 512;
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// How many answers are remembered.
 const ANSWERS_MAX: usize = 10_000;
-/// How many questions are under way at a time, whatever is asked of us.
-const QUESTIONS_MAX: usize = 128;
+/// How many questions are under way at a time about keys that have been valid.
+const PROVEN_QUESTIONS_MAX: usize = 64;
+/// The same about all other keys, whatever is asked of us.
+const QUESTIONS_MAX: usize = 64;
+/// How many keys that have been valid are remembered as such.
+const PROVEN_MAX: usize = 10_000;
 /// How long a refusal is believed.
 const REFUSED_FOR: Duration = Duration::from_secs(5);
 /// How long a failure keeps the same key from being asked about again.
@@ -53,6 +59,9 @@ pub(super) struct Unkey {
     deadline: Duration,
     answers: Cache<[u8; 32], Arc<OnceCell<Answer>>>,
     questions: Semaphore,
+    /// Keys that were valid when they were last asked about.
+    proven: Cache<[u8; 32], ()>,
+    proven_questions: Semaphore,
 }
 
 /// What became of a question.
@@ -85,6 +94,8 @@ impl Unkey {
             deadline: settings.deadline,
             answers: Cache::new(ANSWERS_MAX),
             questions: Semaphore::new(QUESTIONS_MAX),
+            proven: Cache::new(PROVEN_MAX),
+            proven_questions: Semaphore::new(PROVEN_QUESTIONS_MAX),
         })
     }
 
@@ -93,8 +104,9 @@ impl Unkey {
         if key.len() > KEY_BYTES_MAX {
             return Err(Refusal::TooLong.into());
         }
-        let question = self.question(Sha256::digest(key).into());
-        let answer = question.get_or_init(|| self.ask(key)).await;
+        let digest = Sha256::digest(key).into();
+        let question = self.question(digest);
+        let answer = question.get_or_init(|| self.ask(key, digest)).await;
         answer.result.clone()
     }
 
@@ -112,12 +124,22 @@ impl Unkey {
         }
     }
 
-    async fn ask(&self, key: &str) -> Answer {
-        let asked = timeout(self.deadline, self.verdict(key)).await;
+    async fn ask(&self, key: &str, digest: [u8; 32]) -> Answer {
+        let turns = match self.proven.get(&digest) {
+            Some(()) => &self.proven_questions,
+            None => &self.questions,
+        };
+        let asked = timeout(self.deadline, self.verdict(key, turns)).await;
         let verdict = asked.unwrap_or_else(|_| {
             tracing::warn!("Unkey does not answer in time");
             Verdict::Unavailable
         });
+        match verdict {
+            Verdict::Known { .. } => self.proven.insert(digest, ()),
+            Verdict::Refused(_) => drop(self.proven.remove(&digest)),
+            // It may be valid again, or still.
+            Verdict::Forbidden | Verdict::TooMany | Verdict::Unavailable => {}
+        }
         let now = Instant::now();
         let (result, span) = match verdict {
             Verdict::Known { known, for_ms } => {
@@ -138,8 +160,8 @@ impl Unkey {
         }
     }
 
-    async fn verdict(&self, key: &str) -> Verdict {
-        let Ok(_permit) = self.questions.acquire().await else {
+    async fn verdict(&self, key: &str, turns: &Semaphore) -> Verdict {
+        let Ok(_permit) = turns.acquire().await else {
             return Verdict::Unavailable;
         };
         let headers = match self.headers().await {

@@ -237,7 +237,9 @@ pub fn class(name: &str, raw: &RawClass, base: &Class) -> Result<Class, Vec<Mist
         }),
     };
     let retention = time("retention", &raw.retention, base.retention);
-    let follows = match base.remember == base.retention {
+    // A key that somebody wants remembered is not forgotten sooner because
+    // replies are.
+    let follows = match !base.remember_chosen && base.remember == base.retention {
         true => retention,
         false => base.remember.max(retention),
     };
@@ -266,6 +268,7 @@ pub fn class(name: &str, raw: &RawClass, base: &Class) -> Result<Class, Vec<Mist
         name: name.into(),
         retention,
         remember,
+        remember_chosen: base.remember_chosen || raw.remember.is_some(),
         lease,
         in_flight: raw.in_flight.map_or(base.in_flight, Into::into),
         wait,
@@ -414,9 +417,13 @@ mod tests {
     #[case(Class::financial())]
     fn a_class_survives_its_words(#[case] built_in: Class) {
         let raw = RawClass::of(&built_in);
+        let all_chosen = Class {
+            remember_chosen: true,
+            ..built_in
+        };
         assert_eq!(
-            class(&built_in.name, &raw, &Class::interactive()),
-            Ok(built_in)
+            class(&all_chosen.name, &raw, &Class::interactive()),
+            Ok(all_chosen.clone())
         );
     }
 
@@ -432,6 +439,20 @@ mod tests {
         };
         let class = changed(toml, &base).expect("right");
         assert_eq!(class.retention.as_secs(), kept);
+        assert_eq!(class.remember.as_secs(), known);
+    }
+
+    #[rstest]
+    #[case::never_said("retention = '2d'", 3600)]
+    #[case::said("remember = '24h'", 86_400)]
+    #[case::said_with_retention("retention = '2d'\nremember = '2d'", 2 * 86_400)]
+    fn a_shorter_retention_shortens_only_a_remember_that_nobody_said(
+        #[case] file: &str,
+        #[case] known: u64,
+    ) {
+        let of_the_file = changed(file, &Class::interactive()).expect("right");
+        let class = changed("retention = '1h'", &of_the_file).expect("right");
+        assert_eq!(class.retention.as_secs(), 3600);
         assert_eq!(class.remember.as_secs(), known);
     }
 

@@ -96,12 +96,6 @@ impl Doubts<'_> {
                 "embedded:./onceward-data survives a restart",
             );
         }
-        if let Some(bao) = &config.secrets.openbao
-            && is_plain(&bao.address)
-        {
-            let better = "write https://, so that nobody on the way reads the secrets";
-            self.doubt("secrets.openbao.address", UNENCRYPTED, better);
-        }
     }
 
     fn callers(&mut self) {
@@ -112,12 +106,6 @@ impl Doubts<'_> {
                 "callers are not known: all of them share one name, and only the credentials they send tell them apart",
                 "add [auth.api_keys], or [[auth.jwt]] for the tokens of your issuer",
             );
-        }
-        if let Some(unkey) = &auth.unkey
-            && is_plain(&unkey.url)
-        {
-            let better = "write https://, so that nobody on the way reads the keys";
-            self.doubt("auth.unkey.url", UNENCRYPTED, better);
         }
         let mut seen = BTreeSet::new();
         for (at, jwt) in auth.jwt.iter().enumerate() {

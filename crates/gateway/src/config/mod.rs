@@ -425,8 +425,8 @@ impl Route {
     pub fn policy_for(&self, method: &Method) -> Option<Policy> {
         match self.policy {
             Some(policy) => Some(policy),
-            None if method.is_safe() => None,
             None if self.scope != Scope::Project => Some(Policy::Prohibited),
+            None if method.is_safe() => None,
             None if matches!(*method, Method::POST | Method::PATCH) => Some(Policy::Accepted),
             None => None,
         }

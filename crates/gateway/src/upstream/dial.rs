@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::address::{Address, Protocol, Speech};
 use super::{Cause, Tls, UpstreamError};
-use crate::tls;
+use crate::tls::{self, ClientTls};
 
 /// Opens connections, and owns the tasks that drive them.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Dialer {
 pub(super) enum Manner {
     Plain(Protocol),
     Secure {
-        connector: TlsConnector,
+        tls: Arc<ClientTls>,
         name: ServerName<'static>,
     },
 }
@@ -48,15 +48,18 @@ impl std::fmt::Debug for Manner {
 impl Manner {
     /// Reads the certificates, if any are needed.
     pub(super) fn new(address: &Address, tls: &Tls) -> Result<Self, UpstreamError> {
-        let config = match address.speech {
-            Speech::Plain(_) if *tls != Tls::default() => return Err(UpstreamError::NeedlessTls),
-            Speech::Plain(protocol) => return Ok(Self::Plain(protocol)),
-            Speech::Secure => tls::client_config(tls)?,
-        };
-        let name = tls.server_name.as_deref().unwrap_or(address.host());
+        match address.speech {
+            Speech::Plain(_) if *tls != Tls::default() => Err(UpstreamError::NeedlessTls),
+            Speech::Plain(protocol) => Ok(Self::Plain(protocol)),
+            Speech::Secure => Self::secure(address, ClientTls::new(tls.clone())?),
+        }
+    }
+
+    pub(super) fn secure(address: &Address, tls: ClientTls) -> Result<Self, UpstreamError> {
+        let name = tls.server_name().unwrap_or(address.host());
         let name = ServerName::try_from(name.to_owned()).map_err(|_| UpstreamError::ServerName)?;
         Ok(Self::Secure {
-            connector: TlsConnector::from(Arc::new(config)),
+            tls: Arc::new(tls),
             name,
         })
     }
@@ -110,7 +113,8 @@ impl Dialer {
                 stream: Stream::Plain(stream),
                 protocol: *protocol,
             }),
-            Manner::Secure { connector, name } => {
+            Manner::Secure { tls, name } => {
+                let connector = TlsConnector::from(tls.fresh().await);
                 let socket = Socket {
                     inner: stream,
                     written: 0,

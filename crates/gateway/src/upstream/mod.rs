@@ -180,7 +180,8 @@ impl Upstream {
     }
 
     /// The same within bounds and with certificates of one's own. Reads the
-    /// files now, once.
+    /// files now, and again when they have changed: new connections get what
+    /// they say then, if it can be used.
     pub fn open(url: &str, limits: Limits, tls: &Tls) -> Result<Self, UpstreamError> {
         let address = Address::parse(url)?;
         let manner = Manner::new(&address, tls)?;

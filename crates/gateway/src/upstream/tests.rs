@@ -21,8 +21,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::*;
-use crate::tls::ServerTls;
 use crate::tls::tests::Authority;
+use crate::tls::{ClientTls, ServerTls};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npaid";
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -837,6 +837,28 @@ async fn a_handshake_that_fails_is_not_sent() {
         let sent = server.https(&tls).send(post()).await;
         assert!(matches!(sent, Err(SendError::NotSent(Cause::Handshake(_)))));
     }
+}
+
+#[tokio::test]
+async fn new_connections_use_the_files_as_they_are_now() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let server = secure(&authority, &[b"http/1.1"], answer_secure).await;
+    let url = format!("https://localhost:{}", server.address.port());
+    let address = Address::parse(&url).expect("an address");
+    let tls = ClientTls::looking_each(Duration::ZERO, stranger.client()).expect("usable files");
+    let manner = Manner::secure(&address, tls).expect("a name");
+    let each_its_own = Limits {
+        idle_timeout: Duration::ZERO,
+        ..Limits::default()
+    };
+    let upstream = Upstream::new(address, manner, each_its_own);
+    assert_not_sent(upstream.send(post()).await);
+    let right = std::fs::read_to_string(authority.path("ca")).expect("a file");
+    stranger.write("ca", &format!("{right}\n"));
+    read(upstream.send(post()).await.expect("the new one is trusted")).await;
+    stranger.write("ca", "nonsense");
+    read(upstream.send(post()).await.expect("the good one stays")).await;
+    assert_eq!(server.connections(), 3);
 }
 
 #[tokio::test]

@@ -4,9 +4,11 @@
 // A test that fails says what it wanted; a panic is how.
 #![allow(clippy::unwrap_used)]
 
+mod attempts;
 mod callers;
 mod clients;
 mod configuration;
+mod crowds;
 mod dashboards;
 mod edge;
 mod expiry;

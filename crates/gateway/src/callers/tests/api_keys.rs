@@ -1,6 +1,7 @@
 //! The keys that this gateway gives out.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,6 +10,7 @@ use onceward_core::caller::{CallerError, Subject};
 use onceward_core::store::{Added, Order, Registry, Sheet, StoreError};
 use rstest::rstest;
 use secrecy::ExposeSecret;
+use tokio::sync::RwLock;
 
 use super::{Hands, bear, parts, present, quick};
 use crate::callers::api_keys::{ApiKeys, Created, KeysError, NewKey, Revoked};
@@ -325,8 +327,30 @@ async fn more_keys_than_a_page_are_all_read() {
         .expect("known");
 }
 
-/// A registry whose writes fail.
-struct Failing(Arc<dyn Registry>);
+/// A registry whose writes fail, and all else when it is away.
+struct Failing {
+    inner: Arc<dyn Registry>,
+    away: AtomicBool,
+    /// Who holds it for writing holds up what was read.
+    slow: RwLock<()>,
+}
+
+impl Failing {
+    fn new(inner: &Arc<dyn Registry>) -> Arc<Self> {
+        Arc::new(Self {
+            inner: inner.clone(),
+            away: AtomicBool::new(false),
+            slow: RwLock::default(),
+        })
+    }
+
+    fn there(&self) -> Result<&dyn Registry, StoreError> {
+        match self.away.load(Ordering::SeqCst) {
+            true => Err(StoreError::Unavailable("nobody answers".into())),
+            false => Ok(self.inner.as_ref()),
+        }
+    }
+}
 
 #[async_trait]
 impl Registry for Failing {
@@ -339,11 +363,11 @@ impl Registry for Failing {
     }
 
     async fn read(&self, sheet: Sheet, name: &str) -> Result<Option<Bytes>, StoreError> {
-        self.0.read(sheet, name).await
+        self.there()?.read(sheet, name).await
     }
 
     async fn remove(&self, sheet: Sheet, name: &str) -> Result<(), StoreError> {
-        self.0.remove(sheet, name).await
+        self.there()?.remove(sheet, name).await
     }
 
     async fn documents(
@@ -353,7 +377,9 @@ impl Registry for Failing {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(String, Bytes)>, StoreError> {
-        self.0.documents(sheet, order, after, limit).await
+        let read = self.there()?.documents(sheet, order, after, limit).await;
+        let _in_time = self.slow.read().await;
+        read
     }
 }
 
@@ -366,7 +392,7 @@ async fn a_revocation_that_cannot_be_written_holds_here_and_can_be_asked_for_aga
         .await
         .expect("callers");
     let created = made(&callers, new_key()).await;
-    let registry: Arc<dyn Registry> = Arc::new(Failing(copy.registry.clone()));
+    let registry = Failing::new(&copy.registry);
     let failing = ApiKeys::open(registry, copy.pepper.clone(), hands.clock()).await;
     let failing = failing.expect("keys");
     let key = created.secret.expose_secret();
@@ -379,6 +405,8 @@ async fn a_revocation_that_cannot_be_written_holds_here_and_can_be_asked_for_aga
         failing.refresh().await.expect("read");
         assert_eq!(failing.verify(key), Err(Refusal::Revoked));
     }
+    let revoked_at = failing.list()[0].revoked_at;
+    assert_eq!(revoked_at, Some(hands.now()));
     let reserved = CallerError::Reserved("tenant");
     let new = NewKey {
         tenant: "_x".into(),
@@ -386,4 +414,56 @@ async fn a_revocation_that_cannot_be_written_holds_here_and_can_be_asked_for_aga
     };
     let error = callers.api_keys().create(new).await.expect_err("reserved");
     assert!(matches!(error, KeysError::Caller(error) if error == reserved));
+}
+
+#[tokio::test]
+async fn a_revocation_holds_here_while_the_registry_is_away() {
+    let hands = Hands::new();
+    let parts = parts(&hands);
+    let copy = again(&parts);
+    let callers = Callers::open_at(&taking(), parts, quick())
+        .await
+        .expect("callers");
+    let created = made(&callers, new_key()).await;
+    let registry = Failing::new(&copy.registry);
+    let keys = ApiKeys::open(registry.clone(), copy.pepper.clone(), hands.clock()).await;
+    let keys = keys.expect("keys");
+    let key = created.secret.expose_secret();
+    keys.verify(key).expect("known");
+    registry.away.store(true, Ordering::SeqCst);
+    keys.revoke(&created.id).await.expect_err("nobody answers");
+    assert_eq!(keys.verify(key), Err(Refusal::Revoked));
+}
+
+#[tokio::test]
+async fn a_revocation_holds_at_once_and_past_a_reading_that_began_before_it() {
+    let hands = Hands::new();
+    let parts = parts(&hands);
+    let copy = again(&parts);
+    let callers = Callers::open_at(&taking(), parts, quick())
+        .await
+        .expect("callers");
+    let created = made(&callers, new_key()).await;
+    let registry = Failing::new(&copy.registry);
+    let keys = ApiKeys::open(registry.clone(), copy.pepper.clone(), hands.clock()).await;
+    let keys = keys.expect("keys");
+    let key = created.secret.expose_secret();
+    let held_up = registry.slow.write().await;
+    let mut refresh = Box::pin(keys.refresh());
+    assert!(is_pending(&mut refresh).await);
+    let mut revoke = Box::pin(keys.revoke(&created.id));
+    assert!(is_pending(&mut revoke).await);
+    assert_eq!(keys.verify(key), Err(Refusal::Revoked));
+    drop((revoke, held_up));
+    refresh.await.expect("read");
+    assert_eq!(keys.verify(key), Err(Refusal::Revoked));
+}
+
+/// Goes on with some work as far as it goes without waiting.
+async fn is_pending(work: &mut (impl Future + Unpin)) -> bool {
+    tokio::select! {
+        biased;
+        _ = work => false,
+        () = std::future::ready(()) => true,
+    }
 }

@@ -224,6 +224,30 @@ async fn many_requests_with_one_key_ask_once() {
 }
 
 #[tokio::test]
+async fn keys_at_random_do_not_keep_out_one_that_has_been_valid() {
+    let unkey = StandIn::new(|seen| match seen.json()["key"] == KEY {
+        true => standin::json(200, &valid()),
+        false => told(200, "{}").after(Duration::from_secs(60)),
+    })
+    .await;
+    let mut settings = settings(unkey.url(), Duration::from_millis(20));
+    settings.unkey.as_mut().expect("settings").deadline = Duration::from_secs(20);
+    let callers = Arc::new(callers(&settings).await);
+    bear(&callers, KEY).await.expect("known");
+    let mut strangers = tokio::task::JoinSet::new();
+    for number in 0..300 {
+        let callers = callers.clone();
+        strangers.spawn(async move { bear(&callers, &format!("sk_{number}")).await });
+    }
+    super::until("as many are asked about as may be", || unkey.count() > 64).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(unkey.count(), 1 + 64);
+    let asked = tokio::time::timeout(Duration::from_secs(10), bear(&callers, KEY)).await;
+    asked.expect("in time").expect("known");
+    assert_eq!(unkey.count(), 1 + 64 + 1);
+}
+
+#[tokio::test]
 async fn a_client_that_goes_away_leaves_the_question_to_the_next() {
     let unkey =
         StandIn::new(|_| standin::json(200, &valid()).after(Duration::from_millis(100))).await;

@@ -269,7 +269,7 @@ pub(super) fn secrets(raw: &raw::Secrets, checker: &mut Checker<'_>) -> Secrets 
 
 fn openbao(raw: &raw::OpenBao, checker: &mut Checker<'_>) -> Option<OpenBao> {
     let address = raw.address.as_ref().and_then(|address| {
-        let judged = url::origin(address, &["http", "https"]);
+        let judged = url::guarded(address).and_then(|_| url::origin(address, &["http", "https"]));
         checker.url("secrets.openbao.address", judged)?;
         Some(address.trim_end_matches('/').to_owned())
     });

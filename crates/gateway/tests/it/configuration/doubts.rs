@@ -121,14 +121,6 @@ use super::doubts;
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n[classes.interactive]\nreconcile_url = 'https://a/b'",
     "10:17: classes.interactive.reconcile_url: nobody is ever asked there; write on_unknown = \"reconcile\", or leave the URL out"
 )]
-#[case::openbao_in_the_clear(
-    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n[secrets.openbao]\naddress = 'http://bao:8200'\ntoken = 't'",
-    "10:11: secrets.openbao.address: goes unencrypted over a network; write https://, so that nobody on the way reads the secrets"
-)]
-#[case::unkey_in_the_clear(
-    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n[auth.unkey]\nroot_key = 'x'\nurl = 'http://unkey:1'",
-    "11:7: auth.unkey.url: goes unencrypted over a network; write https://, so that nobody on the way reads the keys"
-)]
 fn doubtful(#[case] text: &str, #[case] want: &str) {
     assert_eq!(doubts(text), [want]);
 }

@@ -86,6 +86,8 @@ fn what_the_manual_calls_a_default_is_one() {
     );
     let mut class = config.classes["interactive"].clone();
     assert!(class.reconcile_url.take().is_some());
+    // Said aloud, it is chosen.
+    assert!(std::mem::take(&mut class.remember_chosen));
     assert_eq!(class, Class::interactive());
     let mut upstream = config.upstreams["payments"].clone();
     assert!(upstream.host.take().is_some());

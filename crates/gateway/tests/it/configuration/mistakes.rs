@@ -155,6 +155,10 @@ fn listeners_and_stores(#[case] text: &str, #[case] want: &str) {
     "[secrets.openbao]\naddress = 'https://bao'\ntoken = 't'\nrole_id = 'r'\nsecret_id = 's'",
     "3:9: secrets.openbao.token: is one of two ways to come in; write token = \"${BAO_TOKEN}\", or role_id and secret_id"
 )]
+#[case::openbao_in_the_clear(
+    "[secrets.openbao]\naddress = 'http://bao:8200'\ntoken = 't'",
+    "2:11: secrets.openbao.address: goes unencrypted over a network; write https://; http:// is for 127.0.0.1 and localhost alone"
+)]
 #[case::openbao_path(
     "[secrets.openbao]\naddress = 'https://bao'\ntoken = 't'\npath = 'webhooks/{tenent}'",
     "4:8: secrets.openbao.path: holds a name that is none; write {tenant}, {project} and {provider} where they belong, and no other name"
@@ -247,6 +251,10 @@ fn secrets(#[case] text: &str, #[case] want: &str) {
 #[case::unkey_without_key(
     "[auth.unkey]",
     "1:1: auth.unkey.root_key: is missing; add it: the root key that may verify keys"
+)]
+#[case::unkey_in_the_clear(
+    "[auth.unkey]\nroot_key = 'x'\nurl = 'http://unkey:1'",
+    "3:7: auth.unkey.url: goes unencrypted over a network; write https://; http:// is for 127.0.0.1 and localhost alone"
 )]
 #[case::unkey_cache(
     "[auth.unkey]\nroot_key = 'x'\ncache = '60s'",

@@ -14,6 +14,7 @@ mod routes;
 mod schedules;
 mod unknown;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -99,5 +100,29 @@ async fn ask_until(ask: impl Fn() -> Ask, holds: impl Fn(&Answer) -> bool) -> An
             return answer;
         }
         tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// A gateway whose store has less time than any store needs, and the answer of
+/// a request whose claim came too late. Many are sent at once, each with a key
+/// of its own: some have to stand in line.
+async fn without_store(origin: &Origin, class: &str) -> (Running, Answer) {
+    let text = format!("[classes.own]\n{class}\n{}", payments("class = \"own\""));
+    let gateway = configured(origin, &text)
+        .with(|config| config.limits.store_deadline = Duration::from_nanos(1))
+        .run()
+        .await;
+    let number = AtomicUsize::new(0);
+    loop {
+        let asks = (0..32).map(|_| {
+            let number = number.fetch_add(1, Ordering::Relaxed);
+            gateway.post("/payments", &format!("k{number}")).spawn()
+        });
+        for answer in asks.collect::<Vec<_>>() {
+            let answer = answer.await.unwrap();
+            if answer.status == 503 || answer.header("idempotency-status") == "bypassed" {
+                return (gateway, answer);
+            }
+        }
     }
 }

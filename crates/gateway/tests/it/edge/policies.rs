@@ -24,7 +24,7 @@ POST               | passed, none         | kept, named          | 400 key-inval
 PATCH              | passed, none         | kept, named          | 400 key-invalid      | replayed
 PUT                | passed, none         | passed, raw          | passed, raw          | passed, raw
 DELETE             | passed, none         | passed, raw          | passed, raw          | passed, raw
-GET, wide          | passed, none         | passed, raw          | passed, raw          | passed, raw
+GET, wide          | passed, none         | 400 key-prohibited   | 400 key-prohibited   | 400 key-prohibited
 POST, wide         | passed, none         | 400 key-prohibited   | 400 key-prohibited   | 400 key-prohibited
 PATCH, wide        | passed, none         | 400 key-prohibited   | 400 key-prohibited   | 400 key-prohibited
 PUT, wide          | passed, none         | 400 key-prohibited   | 400 key-prohibited   | 400 key-prohibited

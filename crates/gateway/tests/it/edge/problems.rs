@@ -1,14 +1,12 @@
 //! Every problem that the product can tell is told by a real request, and the
 //! page that it names is there.
 
-use std::time::Duration;
-
 use onceward_gateway::config::Policy;
 use onceward_http::problem::Code;
 use serde_json::json;
 
 use super::callers::{API_KEYS, Sent, api_key, scoped_key};
-use super::{answering, ask_until, classy, payments, word};
+use super::{answering, ask_until, classy, payments, without_store, word};
 use crate::harness::{Answer, Reserved, Running, configured, configured_to, origin};
 
 #[tokio::test]
@@ -102,13 +100,7 @@ async fn reach(code: Code) -> (Running, Answer) {
         }
         Code::StoreUnavailable => {
             let origin = origin().run().await;
-            let gateway = configured(&origin, &payments(""))
-                .with(|config| config.limits.store_deadline = Duration::from_nanos(1))
-                .run()
-                .await;
-            let ask = || gateway.post("/payments", "k");
-            let answer = ask_until(ask, |answer| answer.status == 503).await;
-            (gateway, answer)
+            without_store(&origin, "").await
         }
         Code::NoOperation => {
             let gateway = plain("").await;

@@ -192,6 +192,7 @@ impl Running {
     /// Asks the admin listener.
     pub(crate) async fn admin(&self, path: &str) -> Answer {
         Ask::new(self.gateway.admin(), &format!("GET {path}"))
+            .host("127.0.0.1")
             .send()
             .await
     }
@@ -233,6 +234,7 @@ impl Running {
     /// Sends a change to the admin API.
     pub(crate) fn change(&self, path: &str, body: &str) -> Ask {
         Ask::new(self.gateway.admin(), &format!("POST {path}"))
+            .host("127.0.0.1")
             .header("content-type", "application/json")
             .body(body.to_owned())
     }
