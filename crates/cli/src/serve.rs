@@ -108,10 +108,7 @@ fn configuration(args: &Args) -> anyhow::Result<(Config, Option<ConfigFile>)> {
     let (mut config, file) = match (&args.upstream, &args.config) {
         (Some(upstream), _) => (Config::unconfigured(upstream), None),
         (None, Some(path)) => {
-            let file = ConfigFile {
-                path: path.clone(),
-                environment: crate::check::environment(),
-            };
+            let file = ConfigFile::new(path.clone(), crate::check::environment());
             (read(&file)?, Some(file))
         }
         (None, None) => bail!("say what to protect: --upstream URL, or --config FILE"),

@@ -143,6 +143,16 @@ impl Caller {
 
     /// A caller named by a token or a key from outside. Reserved names are refused.
     pub fn claimed(tenant: &str, project: &str, subject: Subject) -> Result<Self, CallerError> {
+        // Upstreams are told names in headers, around which blanks do not count.
+        for (what, name) in [
+            ("tenant", tenant),
+            ("project", project),
+            ("subject", subject.id()),
+        ] {
+            if name.trim() != name {
+                return Err(CallerError::Blank(what));
+            }
+        }
         if tenant.starts_with('_') {
             return Err(CallerError::Reserved("tenant"));
         }
@@ -181,10 +191,6 @@ fn checked(what: &'static str, name: &str) -> Result<Arc<str>, CallerError> {
     }
     if name.chars().any(char::is_control) {
         return Err(CallerError::Control(what));
-    }
-    // Upstreams are told names in headers, around which blanks do not count.
-    if name.trim() != name {
-        return Err(CallerError::Blank(what));
     }
     Ok(name.into())
 }

@@ -178,14 +178,13 @@ impl Pipeline {
             }
             Turn::Recover(recovery, candidates) => {
                 seen.route = candidates.first().map(|(route, _)| (*route).clone());
-                return self
-                    .recover(plan, recovery, &candidates, request.headers(), seen)
-                    .await;
+                let headers = request.headers();
+                // Boxed, here and below: what is large is not carried by all.
+                return Box::pin(self.recover(plan, recovery, &candidates, headers, seen)).await;
             }
             Turn::Operation(id, want) => {
-                return self
-                    .operation(plan, id, want, request.headers(), seen)
-                    .await;
+                let headers = request.headers();
+                return Box::pin(self.operation(plan, id, want, headers, seen)).await;
             }
         };
         seen.route = Some(route.clone());
@@ -260,8 +259,6 @@ impl Pipeline {
         let policy = policy.unwrap_or(Policy::Accepted);
         metrics.key_present(policy.case());
         let (request, buffered) = request;
-        // Counted here too: a duplicate that waits has its body still.
-        let buffered = Arc::new(buffered);
         let running = self.gate.begin(caller.tenant());
         let running = running.map_err(|limit| self.limited(&caller, limit))?;
         let line = self.access.begin(Subject {
@@ -279,7 +276,7 @@ impl Pipeline {
             source,
             class,
             rules: route.rules.clone(),
-            held: Some(Box::new((running, buffered.clone()))),
+            held: Some(Box::new((running, buffered))),
             request,
         };
         // Identify, claim, forward, record. Boxed: what is large is not moved
@@ -299,7 +296,6 @@ impl Pipeline {
             }
         }))
         .await;
-        drop(buffered);
         self.access.end(line, &ended);
         (seen.outcome, seen.id) = (Some(ended.outcome.as_str()), ended.id);
         respond(ended, &metrics)
@@ -353,7 +349,9 @@ impl Pipeline {
         if !plan.config.auth.knows_callers() || route.route.access == config::Access::Anyone {
             return Ok(None);
         }
-        let presented = plan.callers.authenticate(headers).await;
+        // Boxed: it may be a long way to who knows a caller, and every request
+        // would carry room for it to its end.
+        let presented = Box::pin(plan.callers.authenticate(headers)).await;
         presented
             .map(Some)
             .map_err(|error| self.unknown(&error, callers::shown(headers)))
@@ -744,7 +742,7 @@ async fn pass(request: Arrived, passage: &Passage) -> Result<Response<Body>, Pro
     let forwarder = &passage.route.forwarder;
     match request {
         Arrived::Streaming(request) => Box::pin(forwarder.pass(request, passage)).await,
-        Arrived::Whole(request, _held) => forwarder.pass_whole(request, passage).await,
+        Arrived::Whole(request, _held) => Box::pin(forwarder.pass_whole(request, passage)).await,
     }
 }
 

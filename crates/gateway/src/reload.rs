@@ -13,6 +13,7 @@ use std::time::Duration;
 use notify::{RecursiveMode, Watcher};
 use onceward_core::engine;
 use secrecy::ExposeSecret;
+use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 
 use crate::admin::{Action, Audit, Deed, Operator, Operators, Outcome, Reload};
@@ -35,6 +36,23 @@ pub struct ConfigFile {
     pub path: PathBuf,
     /// The environment that it is read with.
     pub environment: BTreeMap<String, String>,
+    /// What was in it when this was made.
+    seen: Option<Content>,
+}
+
+/// What a file holds, for comparing.
+type Content = [u8; 32];
+
+impl ConfigFile {
+    /// The file at this path. Made before the configuration is loaded from it, so
+    /// that no change is missed that comes later.
+    pub fn new(path: PathBuf, environment: BTreeMap<String, String>) -> Self {
+        Self {
+            seen: content(&path),
+            path,
+            environment,
+        }
+    }
 }
 
 /// Puts changes in force.
@@ -166,16 +184,22 @@ impl Reloader {
             tracing::warn!(%error, "the configuration file cannot be followed; use SIGHUP or the admin API");
             return std::future::pending().await;
         }
-        let mut seen = content(&file.path).await;
-        while told.recv().await.is_some() {
-            tokio::time::sleep(SETTLE).await;
-            let now = content(&file.path).await;
+        let mut seen = file.seen.clone();
+        loop {
+            // The first time without a word: it may have changed since it was read
+            // for the start.
+            let path = file.path.clone();
+            let now = within_patience(move || content(&path)).await.flatten();
             // Touched, or gone for a moment: nothing to read.
             if now.is_some() && now != seen {
                 seen = now;
                 // The log and the audit tell what came of it.
                 let _ = self.reload("file").await;
             }
+            if told.recv().await.is_none() {
+                return;
+            }
+            tokio::time::sleep(SETTLE).await;
         }
     }
 }
@@ -193,11 +217,9 @@ async fn load(file: ConfigFile) -> Result<Loaded, String> {
     }
 }
 
-async fn content(path: &Path) -> Option<Vec<u8>> {
-    let path = path.to_owned();
-    within_patience(move || std::fs::read(path).ok())
-        .await
-        .flatten()
+fn content(path: &Path) -> Option<Content> {
+    let bytes = std::fs::read(path).ok()?;
+    Some(Sha256::digest(bytes).into())
 }
 
 /// Does what may block on a thread of its own, and waits for it for a while.

@@ -81,7 +81,10 @@ async fn second_signal_ends_it_at_once(#[case] signal: Signal) {
     assert_eq!(status.code(), Some(1), "{log:?}");
     // Draining would take the upstream's 30 seconds.
     assert!(second.elapsed() < Duration::from_secs(10));
-    assert!(asked.await.unwrap().is_err());
+    // The connection breaks, or there is time to say so.
+    if let Ok(told) = asked.await.unwrap() {
+        assert_eq!(told.code(), "outcome-unknown", "{told:?}");
+    }
     let restarted = plan.run().await;
     assert_eq!(restarted.state("k").await.as_deref(), Some("unknown"));
     assert_eq!(
@@ -108,7 +111,10 @@ async fn drain_that_takes_too_long_is_cut_and_what_ran_is_unknown() {
         log.iter().any(|line| line.contains("they are unknown now")),
         "{log:?}"
     );
-    assert!(asked.await.unwrap().is_err());
+    // The connection breaks, or there is time to say so.
+    if let Ok(told) = asked.await.unwrap() {
+        assert_eq!(told.code(), "outcome-unknown", "{told:?}");
+    }
     let restarted = plan.run().await;
     assert_eq!(restarted.state("k").await.as_deref(), Some("unknown"));
 }

@@ -554,3 +554,31 @@ async fn configuration_behind_a_link_is_followed() {
     .await;
     assert_eq!(gateway.post("k", BODY).await.unwrap().status, 201);
 }
+
+#[tokio::test]
+async fn change_while_the_gateway_starts_is_not_missed() {
+    let origin = origin(Manner::PAY).await;
+    let text = Text::before(&origin);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("onceward.toml");
+    let write = |text: &Text| {
+        let beside = directory.path().join("beside");
+        std::fs::write(&beside, text.write(&directory.path().join("data"))).unwrap();
+        std::fs::rename(&beside, &file).unwrap();
+    };
+    write(&text);
+    let starting = gateway_of(&file).start();
+    // At once, and now and then while it starts; it ends with this one.
+    for number in 1..=10 {
+        write(&Text {
+            number,
+            ..text.clone()
+        });
+        sleep(Duration::from_millis(10)).await;
+    }
+    let gateway = starting.ready().await;
+    until("the last one is in force", || async {
+        get(&gateway, OTHER).await.header("x-number") == "10"
+    })
+    .await;
+}

@@ -33,11 +33,9 @@ pub(crate) fn configured(origin: &Origin, text: &str) -> GatewayBuilder {
 /// The same before whoever has this URL.
 pub(crate) fn configured_to(upstream: &str, text: &str) -> GatewayBuilder {
     let directory = TempDir::new().unwrap();
-    let file = ConfigFile {
-        path: directory.path().join("onceward.toml"),
-        environment: BTreeMap::new(),
-    };
-    std::fs::write(&file.path, whole(upstream, directory.path(), text)).unwrap();
+    let path = directory.path().join("onceward.toml");
+    std::fs::write(&path, whole(upstream, directory.path(), text)).unwrap();
+    let file = ConfigFile::new(path, BTreeMap::new());
     let config = match config::load(&file.path, &file.environment) {
         Ok(loaded) => loaded.config,
         Err(mistakes) => panic!("{mistakes:#?}"),
