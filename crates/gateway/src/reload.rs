@@ -184,7 +184,7 @@ impl Reloader {
             tracing::warn!(%error, "the configuration file cannot be followed; use SIGHUP or the admin API");
             return std::future::pending().await;
         }
-        let mut seen = file.seen.clone();
+        let mut seen = file.seen;
         loop {
             // The first time without a word: it may have changed since it was read
             // for the start.

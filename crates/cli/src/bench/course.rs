@@ -248,7 +248,7 @@ impl Course<'_> {
             Lane::QuietFlooded => {
                 let pass = gateway.make_pass("flood").await?;
                 let script = Script::Flood(seed()?);
-                Some(Run::start(load(script, pass, FLOOD_CONNECTIONS))?)
+                Some(Run::start(&load(script, pass, FLOOD_CONNECTIONS))?)
             }
             _ => None,
         };
@@ -360,7 +360,7 @@ impl Course<'_> {
                 threads,
                 length,
             };
-            let outcome = Run::start(load)?.finish().await.context(lane.label())?;
+            let outcome = Run::start(&load)?.finish().await.context(lane.label())?;
             results.measured.push(Measured {
                 stage,
                 lane,

@@ -135,7 +135,7 @@ impl Gateway {
             "filling the store {bar:30} {human_pos} of {human_len} records, {rate}, {eta} left",
         ));
         let length = Length::Count(records);
-        let run = Run::start(Load {
+        let run = Run::start(&Load {
             target: self.target,
             script: self.first()?,
             pass: self.pass(),
@@ -188,7 +188,7 @@ pub(super) fn style(template: &str) -> ProgressStyle {
 
 async fn prime(target: Target, pass: Option<Pass>) -> anyhow::Result<Seed> {
     let seed = seed()?;
-    let run = Run::start(Load {
+    let run = Run::start(&Load {
         target,
         script: Script::First(seed),
         pass,

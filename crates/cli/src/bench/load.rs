@@ -61,7 +61,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn start(load: Load) -> anyhow::Result<Self> {
+    pub(super) fn start(load: &Load) -> anyhow::Result<Self> {
         let tickets = Arc::new(Tickets::new(load.length));
         let mut threads = Vec::with_capacity(load.threads);
         for share in shares(load.connections, load.threads) {
@@ -352,7 +352,7 @@ mod tests {
             threads: 2,
             length,
         };
-        let run = Run::start(load).expect("threads can be started");
+        let run = Run::start(&load).expect("threads can be started");
         let outcome = run.finish().await.expect("the sample takes connections");
         (outcome, sample.payments())
     }
