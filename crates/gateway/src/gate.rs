@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota};
 use http_body::{Body, Frame, SizeHint};
 use onceward_http::body::BoxError;
@@ -23,13 +22,17 @@ use crate::metrics::Limit;
 
 const SHARDS: usize = 16;
 
-/// How long a refusal for asking too often is held back.
+/// How long a refusal for asking too often is held back: one after the other a
+/// little longer, so that a crowd that was refused together does not come back
+/// together.
 const REFUSAL_PAUSE_MIN: Duration = Duration::from_millis(50);
 const REFUSAL_PAUSE_MAX: Duration = Duration::from_millis(250);
+const REFUSAL_PAUSES: usize = 16;
 
 /// Counts what is asked for.
 pub(crate) struct Gate {
     terms: ArcSwap<Terms>,
+    refusals: AtomicUsize,
     running: AtomicUsize,
     buffered: AtomicUsize,
     tenants: [Mutex<HashMap<Arc<str>, usize>>; SHARDS],
@@ -72,6 +75,7 @@ impl Gate {
     pub(crate) fn new(limits: &Limits) -> Arc<Self> {
         Arc::new(Self {
             terms: ArcSwap::from_pointee(Terms::new(limits)),
+            refusals: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
             buffered: AtomicUsize::new(0),
             tenants: Default::default(),
@@ -94,17 +98,18 @@ impl Gate {
         let Some(pause) = self.over_rate(tenant) else {
             return Ok(());
         };
-        tokio::time::sleep(pause.min(REFUSAL_PAUSE_MAX)).await;
+        tokio::time::sleep(pause).await;
         Err(Limit::Requests)
     }
 
-    /// How long a tenant would have to wait, if it asks too often.
+    /// How long a refusal is held back, if a tenant asks too often.
     fn over_rate(&self, tenant: &str) -> Option<Duration> {
         let terms = self.terms.load();
         let rate = terms.rate.as_ref()?;
-        let early = rate.check_key(&Arc::from(tenant)).err()?;
-        let pause = early.wait_time_from(DefaultClock::default().now());
-        Some(pause.max(REFUSAL_PAUSE_MIN))
+        rate.check_key(&Arc::from(tenant)).err()?;
+        let turn = self.refusals.fetch_add(1, Ordering::Relaxed) % REFUSAL_PAUSES;
+        let step = (REFUSAL_PAUSE_MAX - REFUSAL_PAUSE_MIN) / REFUSAL_PAUSES as u32;
+        Some(REFUSAL_PAUSE_MIN + step * turn as u32)
     }
 
     /// Takes a place among the operations that run.
@@ -269,6 +274,8 @@ pub(crate) fn refuse(limit: Limit) -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn gate(change: impl FnOnce(&mut Limits)) -> Arc<Gate> {
@@ -342,5 +349,19 @@ mod tests {
         let admitted = (0..10).filter(|_| gate.over_rate("a").is_none()).count();
         assert_eq!(admitted, 3);
         assert_eq!(gate.over_rate("b"), None);
+    }
+
+    #[test]
+    fn those_refused_together_do_not_come_back_together() {
+        let rate = Rate {
+            per_second: 1,
+            burst: 1,
+        };
+        let gate = gate(|limits| limits.requests_per_tenant = Some(rate));
+        assert_eq!(gate.over_rate("a"), None);
+        let pauses: BTreeSet<_> = (0..64).filter_map(|_| gate.over_rate("a")).collect();
+        assert_eq!(pauses.len(), REFUSAL_PAUSES);
+        assert_eq!(pauses.first(), Some(&REFUSAL_PAUSE_MIN));
+        assert!(pauses.last() < Some(&REFUSAL_PAUSE_MAX));
     }
 }
