@@ -20,6 +20,7 @@ pub mod identity;
 pub mod judge;
 pub mod key;
 pub mod memory;
+pub mod namespace;
 pub mod record;
 pub mod store;
 pub mod wire;

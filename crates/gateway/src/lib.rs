@@ -175,7 +175,7 @@ impl Gateway {
         let secret = secret_of(&config)?;
 
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let opened = open(&config.store, clock.clone())?;
+        let opened = open(config.store.as_str(), clock.clone()).await?;
         let callers = callers::Parts {
             registry: opened.registry.clone(),
             pepper: secret.clone(),

@@ -9,9 +9,10 @@
 //!
 //! use onceward::{Engine, Entropy, IdempotencyLayer, Limits, SystemClock, open};
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // `embedded:DIR` keeps operations on disk, `memory:` forgets them.
-//! let store = open("memory:", Arc::new(SystemClock::new()))?;
+//! let store = open("memory:", Arc::new(SystemClock::new())).await?;
 //! let engine = Engine::new(store.store, Entropy::system()?, Limits::default());
 //! let layer = IdempotencyLayer::builder(engine).build()?;
 //! // `Router::new().route(…).layer(layer)`, or any tower service.
@@ -27,9 +28,10 @@ pub use onceward_core::engine::{Engine, Limits};
 pub use onceward_core::entropy::Entropy;
 pub use onceward_core::fingerprint::canonical_json;
 pub use onceward_core::key::{Key, KeyError, MintError};
+pub use onceward_core::namespace::{Namespace, NamespaceError};
 pub use onceward_core::{record, store};
 #[cfg(feature = "axum")]
 pub use onceward_http::axum;
 pub use onceward_http::layer::{IdempotencyBuilder, IdempotencyLayer, Idempotent};
 pub use onceward_http::run::Granted;
-pub use onceward_stores::{OpenError, Opened, open};
+pub use onceward_stores::{OpenError, Opened, Settings, open};

@@ -37,7 +37,7 @@ async fn main() -> Outcome<()> {
     let span = Duration::from_secs(seconds);
     let url = format!("embedded:{}", directory.display());
 
-    let bench = Bench::open(&url)?;
+    let bench = Bench::open(&url).await?;
     bench.measure("empty", span).await?;
     let begun = Instant::now();
     bench.fill(fill).await?;
@@ -46,7 +46,7 @@ async fn main() -> Outcome<()> {
     drop(bench);
 
     let begun = Instant::now();
-    let bench = Bench::open(&url)?;
+    let bench = Bench::open(&url).await?;
     println!("reopened in {:.1?}", begun.elapsed());
     bench.measure("reopened", span).await?;
     bench.replays(span).await?;
@@ -67,9 +67,9 @@ struct Bench {
 }
 
 impl Bench {
-    fn open(url: &str) -> Outcome<Self> {
+    async fn open(url: &str) -> Outcome<Self> {
         Ok(Self {
-            opened: open(url, Arc::new(SystemClock::new()))?,
+            opened: open(url, Arc::new(SystemClock::new())).await?,
             drawn: Arc::default(),
             run: std::time::UNIX_EPOCH.elapsed()?.as_nanos() as u64,
         })

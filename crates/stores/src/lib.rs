@@ -5,4 +5,4 @@
 pub mod embedded;
 mod open;
 
-pub use open::{OpenError, Opened, open};
+pub use open::{Durability, OpenError, Opened, Settings, open};

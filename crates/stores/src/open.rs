@@ -1,10 +1,13 @@
 //! From a URL to a store.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use onceward_core::clock::Clock;
 use onceward_core::memory::MemoryStore;
+use onceward_core::namespace::Namespace;
 use onceward_core::store::{Inspect, Queue, Registry, Store};
 
 /// A store, by its four doors.
@@ -33,10 +36,83 @@ impl Opened {
     }
 }
 
-/// Opens the store that a URL names, judging by this clock: `memory:`, or
-/// `embedded:DIR`.
-pub fn open(url: &str, clock: Arc<dyn Clock>) -> Result<Opened, OpenError> {
-    let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
+/// Where a store is and how it is used.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Settings {
+    /// `memory:`, `embedded:DIR`, `postgres://…` or `redis://…`.
+    pub url: String,
+    /// Whose operations these are, where several share a database or a server.
+    pub namespace: Namespace,
+    /// PostgreSQL: the table, with its schema if that is not on the search path.
+    pub table: String,
+    /// PostgreSQL behind a pooler in transaction mode: where to listen for
+    /// notifications all the same, past the pooler.
+    pub listen_url: Option<String>,
+    /// How many connections to a server may be open at once.
+    pub connections: usize,
+    /// Redis: whom a write must have reached before it is acknowledged.
+    pub durability: Durability,
+    /// After how long a step is given up. The engine has its own deadline; this
+    /// one is for the server, so that it does not work on what nobody awaits.
+    pub deadline: Duration,
+}
+
+/// Whom a write to Redis must have reached before it is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// The server that took it.
+    Primary,
+    /// As many replicas as well, or the step fails.
+    Replicas(u32),
+}
+
+impl Settings {
+    /// The usual way to use the store that a URL names.
+    pub fn at(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            namespace: Namespace::edge(),
+            table: "idempotency_record".to_owned(),
+            listen_url: None,
+            connections: 16,
+            durability: Durability::Primary,
+            deadline: Duration::from_secs(2),
+        }
+    }
+}
+
+impl From<&str> for Settings {
+    fn from(url: &str) -> Self {
+        Self::at(url)
+    }
+}
+
+/// URLs may hold passwords: only what is no secret is shown.
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("scheme", &self.url.split(':').next())
+            .field("namespace", &self.namespace)
+            .field("table", &self.table)
+            .field("connections", &self.connections)
+            .field("durability", &self.durability)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Opens a store. One that lives in this process judges by `clock`; a server
+/// that several processes share judges by its own.
+pub async fn open(
+    settings: impl Into<Settings>,
+    clock: Arc<dyn Clock>,
+) -> Result<Opened, OpenError> {
+    let settings = settings.into();
+    let (scheme, rest) = settings
+        .url
+        .split_once(':')
+        .unwrap_or((settings.url.as_str(), ""));
     match (scheme, rest) {
         ("memory", "") => Ok(Opened::new(MemoryStore::new(clock))),
         #[cfg(feature = "embedded")]
