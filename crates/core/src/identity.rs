@@ -201,6 +201,16 @@ impl fmt::Debug for Digest {
 pub struct OperationId([u8; 16]);
 
 impl OperationId {
+    /// The lowest and the highest digest that this id may belong to.
+    pub fn digests(&self) -> (Digest, Digest) {
+        let bound = |rest: u8| {
+            let mut digest = [rest; 32];
+            digest[..8].copy_from_slice(&self.0[..8]);
+            Digest(digest)
+        };
+        (bound(0), bound(0xff))
+    }
+
     /// A new id for the operation with this digest.
     pub fn new(digest: &Digest, entropy: u64) -> Self {
         let joined = (u128::from(digest.prefix()) << 64) | u128::from(entropy);

@@ -1,1 +1,28 @@
-//! Real servers for tests.
+//! Real servers for tests: PostgreSQL, PgBouncer, Redis and Redis Cluster.
+//!
+//! Each is started in a temporary directory of its own, on a free port of
+//! 127.0.0.1, and is ready when its constructor returns. Dropping it ends its
+//! processes by their ids and removes the directory. So does the death of the
+//! test's own process, however it comes (`guard`).
+//!
+//! The calls block and nothing here is async: a test may use them from
+//! anywhere. What goes wrong is a panic that shows the server's log, because
+//! for a test there is nothing to decide about it. A server that is not
+//! installed is a panic too, never a test that is passed over.
+
+mod cluster;
+mod directory;
+mod guard;
+mod pgbouncer;
+mod port;
+mod postgres;
+mod process;
+mod program;
+mod redis;
+mod server;
+mod template;
+
+pub use self::cluster::RedisCluster;
+pub use self::pgbouncer::PgBouncer;
+pub use self::postgres::Postgres;
+pub use self::redis::Redis;

@@ -4,5 +4,7 @@
 #[cfg(feature = "embedded")]
 pub mod embedded;
 mod open;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 
 pub use open::{Durability, OpenError, Opened, Settings, open};

@@ -121,6 +121,11 @@ pub async fn open(
             Ok(Opened::new(store))
         }
         ("embedded", "") => Err(OpenError::NoDirectory),
+        #[cfg(feature = "postgres")]
+        ("postgres" | "postgresql", _) => {
+            let store = crate::postgres::PostgresStore::open(&settings).await?;
+            Ok(Opened::new(store))
+        }
         _ => Err(OpenError::Url {
             scheme: scheme.to_owned(),
         }),
@@ -132,7 +137,7 @@ pub async fn open(
 #[non_exhaustive]
 pub enum OpenError {
     /// The URL names no store. Only its scheme is told: the rest may hold a password.
-    #[error("there is no store `{scheme}:` in this build; use `embedded:DIR` or `memory:`")]
+    #[error("there is no store `{scheme}:` in this build; use `embedded:DIR`, `postgres://…`, `redis://…` or `memory:`")]
     Url {
         /// What stood before the colon.
         scheme: String,
@@ -140,6 +145,10 @@ pub enum OpenError {
     /// `embedded:` alone.
     #[error("`embedded:` lacks its directory; write `embedded:./onceward-data`, for example")]
     NoDirectory,
+    /// PostgreSQL cannot be used.
+    #[cfg(feature = "postgres")]
+    #[error(transparent)]
+    Postgres(#[from] crate::postgres::StartError),
     /// The directory cannot be made, entered or written.
     #[error(
         "cannot use {}: {source}; the store needs a directory that this process may write",

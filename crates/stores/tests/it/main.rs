@@ -10,6 +10,8 @@ mod full;
 mod house;
 mod killed;
 mod opening;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod reclaiming;
 mod surviving;
 mod versions;

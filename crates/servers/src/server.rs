@@ -1,0 +1,303 @@
+//! What all servers have in common: a process, its directory, its log, its
+//! guard; how it starts on a free port and how it ends.
+
+use std::fs::{self, File};
+use std::iter;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::directory::Directory;
+use crate::guard::Guard;
+use crate::port;
+use crate::process;
+use crate::program::{self, Account};
+
+/// How long a start may take on a machine that is busy with other things.
+const START_MAX: Duration = Duration::from_secs(60);
+/// How long an orderly end may take.
+const END_MAX: Duration = Duration::from_secs(60);
+/// How long a server that is thrown away may take to end by itself.
+const THROW_AWAY_MAX: Duration = Duration::from_secs(10);
+/// How long to look away between two looks.
+const PAUSE: Duration = Duration::from_millis(5);
+/// How often a port may be lost to somebody faster.
+const PORTS_MAX: usize = 20;
+/// What each server writes when somebody else listens on its port.
+const PORT_TAKEN: &str = "Address already in use";
+
+/// A server's process, running or not, and the directory that it lives in.
+pub(crate) struct Server {
+    name: &'static str,
+    account: Account,
+    running: Option<Child>,
+    last: Last,
+    /// Where in the log the present process began.
+    log_start: usize,
+    // The directory goes before the guard, which is let go last.
+    directory: Directory,
+    guard: Guard,
+}
+
+/// How a start went.
+enum Started {
+    Ready,
+    PortTaken,
+}
+
+/// The way a server ends that is thrown away.
+#[derive(Clone, Copy)]
+pub(crate) enum Last {
+    /// It leaves nothing behind outside of its directory.
+    Kill,
+    /// It is told to quit at once, and cleans up what is outside.
+    Quit,
+}
+
+impl Server {
+    /// A server that does not run yet, with a directory of its own.
+    pub(crate) fn new(name: &'static str, last: Last) -> Self {
+        let account = Account::choose();
+        let directory = Directory::new(account);
+        let signal = match last {
+            Last::Kill => "KILL",
+            Last::Quit => "QUIT",
+        };
+        Self {
+            name,
+            account,
+            running: None,
+            last,
+            log_start: 0,
+            guard: Guard::new(directory.whole(), signal),
+            directory,
+        }
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(crate) fn id(&self) -> Option<Pid> {
+        self.running.as_ref().map(Pid::from_child)
+    }
+
+    /// A command under the server's account, in its directory.
+    pub(crate) fn command(&self, program: &Path) -> Command {
+        let mut command = program::command(program);
+        command.current_dir(self.directory());
+        self.account.run(&mut command);
+        command
+    }
+
+    /// Writes a file that the server may read and change.
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        let path = self.directory().join(name);
+        fs::write(&path, text).expect("the server's directory can be written");
+        self.account.own(&path);
+    }
+
+    /// Starts what `command` says on a free port, and waits until it is ready.
+    pub(crate) fn start(
+        &mut self,
+        command: impl Fn(&Self, u16) -> Command,
+        ready: impl Fn(&Self, u16) -> bool,
+    ) -> u16 {
+        let ports = iter::repeat_with(port::free).take(PORTS_MAX);
+        self.start_on(ports, command, ready)
+    }
+
+    /// Starts it on the first of these ports that nobody else takes meanwhile.
+    pub(crate) fn start_on(
+        &mut self,
+        ports: impl IntoIterator<Item = u16>,
+        command: impl Fn(&Self, u16) -> Command,
+        ready: impl Fn(&Self, u16) -> bool,
+    ) -> u16 {
+        for port in ports {
+            self.spawn(command(self, port));
+            match self.wait_until_ready(|server| ready(server, port)) {
+                Started::Ready => return port,
+                Started::PortTaken => self.kill(),
+            }
+        }
+        self.fail("lost every port to others");
+    }
+
+    /// Starts it again where it was, and waits until it is ready.
+    pub(crate) fn restart(&mut self, command: Command, ready: impl Fn(&Self) -> bool) {
+        assert!(self.running.is_none(), "{} still runs", self.name);
+        self.spawn(command);
+        if let Started::PortTaken = self.wait_until_ready(ready) {
+            self.fail("lost its port to another while it did not run");
+        }
+    }
+
+    fn spawn(&mut self, mut command: Command) {
+        self.log_start = self.log_bytes().len();
+        let log = File::options()
+            .append(true)
+            .create(true)
+            .open(self.log_path())
+            .expect("the log can be written");
+        let errors = log.try_clone().expect("a file can be opened twice");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(errors)
+            // Signals for the test's group, from its terminal say, are not for
+            // the server: a test may handle them and still need it.
+            .process_group(0)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{} cannot be started: {error}", self.name));
+        self.running = Some(child);
+        self.watch().expect("the guard lives as long as its server");
+    }
+
+    fn watch(&mut self) -> std::io::Result<()> {
+        self.guard.watch(self.id())
+    }
+
+    fn wait_until_ready(&mut self, ready: impl Fn(&Self) -> bool) -> Started {
+        let deadline = Instant::now() + START_MAX;
+        loop {
+            // In this order: what is ready after it was seen to run is it, and
+            // not somebody else on its port.
+            let ended = self.has_ended();
+            let ready = !ended && ready(self);
+            if (ended || ready) && self.says_port_taken() {
+                return Started::PortTaken;
+            }
+            if ready {
+                return Started::Ready;
+            }
+            if ended {
+                self.fail("ended before it was ready");
+            }
+            if Instant::now() > deadline {
+                self.fail("was not ready in time");
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    fn says_port_taken(&self) -> bool {
+        let log = self.log_bytes();
+        String::from_utf8_lossy(&log[self.log_start..]).contains(PORT_TAKEN)
+    }
+
+    fn has_ended(&mut self) -> bool {
+        let status = self.running.as_mut().map(Child::try_wait);
+        !matches!(status, Some(Ok(None)))
+    }
+
+    /// Sends a signal to the server's first process.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let id = self.id().unwrap_or_else(|| self.fail("does not run"));
+        kill_process(id, signal).expect("a process that was not waited for has its id");
+    }
+
+    /// Ends it in order, by this signal.
+    pub(crate) fn stop(&mut self, signal: Signal) {
+        self.signal(signal);
+        if !self.ends_within(END_MAX) {
+            self.fail("did not end in time");
+        }
+        self.forget();
+    }
+
+    /// Ends it and everything that it started at once, as a loss of power
+    /// would, and waits until nothing of it runs. Nothing happens if it does not run.
+    pub(crate) fn kill(&mut self) {
+        let Some(id) = self.id() else { return };
+        if self.has_ended() {
+            return self.forget();
+        }
+        // An error means that it has ended already.
+        let _ = kill_process(id, Signal::STOP);
+        // Nobody is born while they are counted.
+        wait_until(|| process::stands_still(id));
+        let others = process::descendants(id);
+        let _ = kill_process(id, Signal::KILL);
+        for other in &others {
+            let _ = kill_process(other.id, Signal::KILL);
+        }
+        self.forget();
+        wait_until(|| others.iter().all(process::Process::is_gone));
+    }
+
+    fn ends_within(&mut self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        while !self.has_ended() {
+            if Instant::now() > deadline {
+                return false;
+            }
+            thread::sleep(PAUSE);
+        }
+        true
+    }
+
+    /// Waits for a process that ends, and tells the guard that none runs.
+    fn forget(&mut self) {
+        let Some(mut child) = self.running.take() else {
+            return;
+        };
+        // Before the id may become another's. A guard that is gone can do no
+        // harm any more.
+        let _ = self.watch();
+        child.wait().expect("nobody else waits for it");
+    }
+
+    pub(crate) fn log(&self) -> String {
+        String::from_utf8_lossy(&self.log_bytes()).into_owned()
+    }
+
+    /// Nothing, if it was never started.
+    fn log_bytes(&self) -> Vec<u8> {
+        fs::read(self.log_path()).unwrap_or_default()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.directory().join("log")
+    }
+
+    /// Panics with what the server said.
+    pub(crate) fn fail(&self, what: &str) -> ! {
+        panic!("{} {what}. Its log:\n{}", self.name, self.log());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let (Last::Quit, Some(id)) = (self.last, self.id()) {
+            // An error means that it has ended already.
+            let _ = kill_process(id, Signal::QUIT);
+            self.ends_within(THROW_AWAY_MAX);
+        }
+        self.kill();
+    }
+}
+
+/// Waits for what the system does as soon as it can.
+fn wait_until(done: impl Fn() -> bool) {
+    let deadline = Instant::now() + END_MAX;
+    while !done() {
+        assert!(Instant::now() < deadline, "processes do not end");
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Waits until a server that runs has come to something.
+pub(crate) fn wait_for(what: &str, server: &Server, done: impl Fn() -> bool) {
+    let deadline = Instant::now() + START_MAX;
+    while !done() {
+        if Instant::now() > deadline {
+            server.fail(what);
+        }
+        thread::sleep(PAUSE);
+    }
+}

@@ -1,0 +1,66 @@
+//! What goes wrong between us and PostgreSQL, in our own words, and what it
+//! means to those outside.
+
+use onceward_core::store::StoreError;
+use onceward_core::wire::WireError;
+use tokio_postgres::error::SqlState;
+
+/// Why a step was not taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    /// The server refused, or is away.
+    #[error("{}", words(.0))]
+    Postgres(#[from] tokio_postgres::Error),
+    /// There is no connection to be had.
+    #[error("no connection to PostgreSQL: {0}")]
+    Pool(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The same of sqlx.
+    #[cfg(feature = "sqlx")]
+    #[error("{0}")]
+    Sqlx(#[source] sqlx::Error),
+    /// A column does not hold what was written there.
+    #[error("the column {0} cannot be read")]
+    Column(&'static str),
+    /// A reply does not hold what was written there.
+    #[error("the reply cannot be read: {0}")]
+    Reply(#[from] WireError),
+    /// Others changed the record again and again while we tried.
+    #[error("the record is changed by others without end")]
+    Contended,
+}
+
+impl Fault {
+    /// What the server says is wrong, if it was the server.
+    pub(crate) fn code(&self) -> Option<&SqlState> {
+        match self {
+            Self::Postgres(error) => error.code(),
+            _ => None,
+        }
+    }
+}
+
+impl From<Fault> for StoreError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Column(_) | Fault::Reply(_) => Self::Damaged(Box::new(fault)),
+            _ => Self::Unavailable(Box::new(fault)),
+        }
+    }
+}
+
+/// tokio-postgres says `db error` and keeps the rest to itself.
+pub(crate) fn words(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(db) => format!("{}: {}", db.code().code(), db.message()),
+        None => {
+            let mut text = error.to_string();
+            let mut source = std::error::Error::source(error);
+            while let Some(cause) = source {
+                text.push_str(": ");
+                text.push_str(&cause.to_string());
+                source = cause.source();
+            }
+            text
+        }
+    }
+}

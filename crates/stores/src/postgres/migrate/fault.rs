@@ -1,0 +1,141 @@
+//! Why nothing was migrated, in sentences that say what to do.
+
+use tokio_postgres::error::SqlState;
+
+use super::super::connect::AddressError;
+use super::super::fault::words;
+use super::super::table::Table;
+use super::options::OptionError;
+use super::reach::ReachError;
+
+/// The state by which our own SQL refuses; its message is a whole sentence.
+const REFUSED: &str = "OW001";
+
+/// Why nothing was migrated. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MigrateError {
+    /// The options cannot be meant.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// Another kind of store. Only the scheme is told: the rest may hold a password.
+    #[error(
+        "store: `{scheme}:` is no PostgreSQL and needs no migration; write postgres://user:password@host:5432/database, for example"
+    )]
+    Scheme {
+        /// What stood before the colon.
+        scheme: String,
+    },
+    /// The URL is no address.
+    #[error("store: {0}")]
+    Address(#[from] AddressError),
+    /// There is no connection.
+    #[error(transparent)]
+    Reach(#[from] ReachError),
+    /// The schema that the name says is not there.
+    #[error(
+        "there is no schema {schema} in database {database}; create it first, or name another (--table)"
+    )]
+    NoSchema {
+        /// Which.
+        schema: String,
+        /// Where.
+        database: String,
+    },
+    /// The search path leads nowhere, or where a name needs quotes.
+    #[error(
+        "the search path leads to no schema for the table in database {database}; name one (--table schema.{table})"
+    )]
+    SearchPath {
+        /// Where.
+        database: String,
+        /// Which table.
+        table: String,
+    },
+    /// What a resource refers to is not there.
+    #[error("resource {name}: there is no {what} in database {database}")]
+    NoResource {
+        /// Of which.
+        name: String,
+        /// Table or column.
+        what: String,
+        /// Where.
+        database: String,
+    },
+    /// What is there, or what is asked, does not allow it.
+    #[error("{sentence}")]
+    Refused {
+        /// Our own SQL's words.
+        sentence: String,
+        /// What the server said.
+        source: tokio_postgres::Error,
+    },
+    /// The user lacks a right.
+    #[error(
+        "this user may not do that ({words}); use the owner of the table, or for a new one a user that may CREATE in its schema"
+    )]
+    Denied {
+        /// What the server said.
+        words: String,
+        /// The same.
+        source: Option<tokio_postgres::Error>,
+    },
+    /// Others hold the table.
+    #[error(
+        "somebody else works on the table for too long ({words}); nothing was changed, try again when it is quiet"
+    )]
+    Busy {
+        /// What the server said.
+        words: String,
+        /// The same.
+        source: tokio_postgres::Error,
+    },
+    /// The server takes no writes.
+    #[error("the server takes no writes ({words}); connect to the primary")]
+    ReadOnly {
+        /// What the server said.
+        words: String,
+        /// The same.
+        source: tokio_postgres::Error,
+    },
+    /// Anything else that the server said, or its silence.
+    #[error("PostgreSQL did not do it: {words}")]
+    Server {
+        /// What it said.
+        words: String,
+        /// The same.
+        source: tokio_postgres::Error,
+    },
+}
+
+impl MigrateError {
+    /// A user that may not even look.
+    pub(super) fn hidden(table: &Table) -> Self {
+        Self::Denied {
+            words: format!("permission denied for table {table}_migration"),
+            source: None,
+        }
+    }
+}
+
+impl From<tokio_postgres::Error> for MigrateError {
+    fn from(source: tokio_postgres::Error) -> Self {
+        let words = words(&source);
+        let Some(error) = source.as_db_error() else {
+            return Self::Server { words, source };
+        };
+        match *error.code() {
+            SqlState::INSUFFICIENT_PRIVILEGE => Self::Denied {
+                words,
+                source: Some(source),
+            },
+            SqlState::LOCK_NOT_AVAILABLE => Self::Busy { words, source },
+            SqlState::READ_ONLY_SQL_TRANSACTION => Self::ReadOnly { words, source },
+            ref code if code.code() == REFUSED => Self::Refused {
+                sentence: error.message().to_owned(),
+                source,
+            },
+            _ => Self::Server { words, source },
+        }
+    }
+}

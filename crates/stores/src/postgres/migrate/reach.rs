@@ -1,0 +1,167 @@
+//! Why a server could not be reached, in sentences that say what to do. No URL
+//! is repeated in them: it may hold a password.
+
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+use super::super::connect::Address;
+use super::super::fault::words;
+
+/// How long it may take until a server lets us in. Something that is no
+/// PostgreSQL may listen without a word.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReachError {
+    /// Nobody listens, or not yet.
+    #[error(
+        "no PostgreSQL answers at {server} ({words}); check host and port in the URL, and that it runs"
+    )]
+    Away {
+        /// Where.
+        server: String,
+        /// What was heard.
+        words: String,
+    },
+    /// Somebody listens and speaks another protocol.
+    #[error(
+        "what answers at {server} does not speak as PostgreSQL does ({words}); check host and port in the URL"
+    )]
+    Foreign {
+        /// Where.
+        server: String,
+        /// What was heard.
+        words: String,
+    },
+    /// The server takes no more, or not yet.
+    #[error("PostgreSQL at {server} takes no connection now ({words}); try again later")]
+    Busy {
+        /// Where.
+        server: String,
+        /// What it said.
+        words: String,
+    },
+    /// TLS did not come about.
+    #[error(
+        "no TLS with PostgreSQL at {server} ({words}); check sslmode and sslrootcert in the URL"
+    )]
+    Tls {
+        /// Where.
+        server: String,
+        /// What went wrong.
+        words: String,
+    },
+    /// The password is wrong or missing.
+    #[error(
+        "PostgreSQL at {server} does not take the password of user {user} ({words}); check it in the URL"
+    )]
+    Password {
+        /// Where.
+        server: String,
+        /// Whose.
+        user: String,
+        /// What it said.
+        words: String,
+    },
+    /// The server knows no such user, or lets it in from elsewhere only.
+    #[error(
+        "PostgreSQL at {server} does not let user {user} in ({words}); check the user in the URL, and the server's pg_hba.conf"
+    )]
+    User {
+        /// Where.
+        server: String,
+        /// Who.
+        user: String,
+        /// What it said.
+        words: String,
+    },
+    /// There is no such database.
+    #[error(
+        "there is no database {database} on PostgreSQL at {server}; create it first, or name another in the URL"
+    )]
+    Database {
+        /// Where.
+        server: String,
+        /// Which.
+        database: String,
+    },
+    /// The user may not use the database.
+    #[error(
+        "user {user} may not connect to database {database} on PostgreSQL at {server} ({words}); grant it CONNECT, or use another user"
+    )]
+    Denied {
+        /// Where.
+        server: String,
+        /// Which.
+        database: String,
+        /// Who.
+        user: String,
+        /// What it said.
+        words: String,
+    },
+}
+
+impl ReachError {
+    /// What an error of tokio-postgres at the beginning of a connection means.
+    pub(crate) fn of(error: &tokio_postgres::Error, address: &Address) -> Self {
+        let server = address.server();
+        let words = words(error);
+        let user = || address.user().to_owned();
+        let database = || address.database().to_owned();
+        let Some(code) = error.code() else {
+            // tokio-postgres keeps the kind of an error to itself but for its text.
+            return match error.to_string().as_str() {
+                "error connecting to server" => Self::Away { server, words },
+                "error performing TLS handshake" => Self::Tls { server, words },
+                // A password is asked for, and the URL has none.
+                "invalid configuration" => Self::Password {
+                    server,
+                    user: user(),
+                    words,
+                },
+                _ => Self::Foreign { server, words },
+            };
+        };
+        match *code {
+            SqlState::INVALID_PASSWORD => Self::Password {
+                server,
+                user: user(),
+                words,
+            },
+            SqlState::INVALID_AUTHORIZATION_SPECIFICATION => Self::User {
+                server,
+                user: user(),
+                words,
+            },
+            SqlState::INVALID_CATALOG_NAME => Self::Database {
+                server,
+                database: database(),
+            },
+            SqlState::INSUFFICIENT_PRIVILEGE => Self::Denied {
+                server,
+                database: database(),
+                user: user(),
+                words,
+            },
+            _ => Self::Busy { server, words },
+        }
+    }
+}
+
+/// Connects, driven by a task of its own.
+pub(crate) async fn reach(address: &Address) -> Result<(Client, JoinHandle<()>), ReachError> {
+    match timeout(PATIENCE, address.connect()).await {
+        Ok(Ok(connected)) => Ok(connected),
+        Ok(Err(error)) => Err(ReachError::of(&error, address)),
+        Err(_) => Err(ReachError::Foreign {
+            server: address.server(),
+            words: format!("no word in {} seconds", PATIENCE.as_secs()),
+        }),
+    }
+}

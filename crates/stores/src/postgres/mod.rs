@@ -1,0 +1,20 @@
+//! PostgreSQL: the store that several processes share, and the library in the
+//! application's own transaction. One table, one statement per step; leases and
+//! expiry are judged by the server's clock.
+
+mod connect;
+mod driver;
+mod fault;
+mod listen;
+pub mod migrate;
+mod row;
+mod session;
+mod start;
+mod statements;
+mod store;
+mod table;
+
+pub use connect::{Address, AddressError};
+pub use start::StartError;
+pub use store::{PostgresStore, Time};
+pub use table::{Table, TableError};

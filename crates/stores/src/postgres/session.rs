@@ -1,0 +1,120 @@
+//! A connection of the pool while somebody uses it.
+
+use async_trait::async_trait;
+use deadpool_postgres::{Object, Pool};
+use tokio_postgres::types::{ToSql, Type};
+
+use super::connect::Pooler;
+use super::driver::{Cells, Driver, Statement, Value, cells};
+use super::fault::Fault;
+
+/// A borrowed connection. Whoever is cancelled in the middle of a statement
+/// leaves a connection on which the server still works: it is closed rather
+/// than given to the next, who would wait for what nobody awaits.
+pub(crate) struct Session {
+    object: Option<Object>,
+    pooler: Pooler,
+    rest: Rest,
+}
+
+/// Whether a connection may go back to the pool.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    Idle,
+    Busy,
+}
+
+impl Session {
+    pub(crate) async fn borrow(pool: &Pool, pooler: Pooler) -> Result<Self, Fault> {
+        let object = pool.get().await;
+        Ok(Self {
+            object: Some(object.map_err(|error| Fault::Pool(Box::new(error)))?),
+            pooler,
+            rest: Rest::Idle,
+        })
+    }
+
+    /// Begins a transaction; one that is not ended is rolled back with the
+    /// connection.
+    pub(crate) async fn begin(&mut self) -> Result<(), Fault> {
+        self.rest = Rest::Busy;
+        self.object().batch_execute("BEGIN").await?;
+        Ok(())
+    }
+
+    pub(crate) async fn commit(&mut self) -> Result<(), Fault> {
+        self.object().batch_execute("COMMIT").await?;
+        self.rest = Rest::Idle;
+        Ok(())
+    }
+
+    /// One statement within a transaction.
+    pub(crate) async fn run(
+        &self,
+        statement: &Statement,
+        values: &[Value],
+    ) -> Result<Vec<Cells>, Fault> {
+        let object = self.object();
+        let rows = match self.pooler {
+            Pooler::None => {
+                let types = &statement.types;
+                let prepared = object.prepare_typed_cached(&statement.sql, types).await?;
+                let values: Vec<_> = values.iter().map(|v| v as &(dyn ToSql + Sync)).collect();
+                object.query(&prepared, &values).await?
+            }
+            Pooler::Transactions => self.plan_anew(statement, values).await?,
+        };
+        rows.iter().map(cells).collect()
+    }
+
+    /// One statement by itself, planned for these very values.
+    pub(crate) async fn look(
+        &mut self,
+        statement: &Statement,
+        values: &[Value],
+    ) -> Result<Vec<Cells>, Fault> {
+        self.rest = Rest::Busy;
+        let rows = self.plan_anew(statement, values).await;
+        self.rest = Rest::Idle;
+        rows?.iter().map(cells).collect()
+    }
+
+    async fn plan_anew(
+        &self,
+        statement: &Statement,
+        values: &[Value],
+    ) -> Result<Vec<tokio_postgres::Row>, Fault> {
+        let typed: Vec<(&(dyn ToSql + Sync), Type)> = values
+            .iter()
+            .zip(&statement.types)
+            .map(|(value, ty)| (value as &(dyn ToSql + Sync), ty.clone()))
+            .collect();
+        Ok(self.object().query_typed(&statement.sql, &typed).await?)
+    }
+
+    fn object(&self) -> &Object {
+        self.object
+            .as_ref()
+            .expect("the connection is there until it is dropped")
+    }
+}
+
+#[async_trait]
+impl Driver for Session {
+    async fn rows(&mut self, statement: &Statement, values: &[Value]) -> Result<Vec<Cells>, Fault> {
+        self.rest = Rest::Busy;
+        let rows = self.run(statement, values).await;
+        self.rest = Rest::Idle;
+        rows
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.rest == Rest::Busy
+            && let Some(object) = self.object.take()
+        {
+            drop(Object::take(object));
+        }
+    }
+}

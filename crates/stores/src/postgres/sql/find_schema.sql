@@ -1,0 +1,1 @@
+SELECT nspname::text FROM pg_namespace WHERE nspname = $1

@@ -1,0 +1,35 @@
+-- What the holder of a fence says became of its claim, in one statement. No row
+-- comes back where its word does not count at once; the record tells why.
+--
+-- $1 namespace  $2, $3 the digest, or its bounds  $4 operation_id, or NULL
+-- $5 the moment, or NULL for the server's  $6 fence
+-- $7 state  $8 answer  $9 status  $10 reply
+WITH moment AS MATERIALIZED (
+    SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+),
+told AS (
+    UPDATE {table} AS r SET
+        state = $7,
+        completed_ms = now_ms,
+        answer = $8, status = $9, reply = $10,
+        expires_ms = {basis} + r.retention_ms,
+        free_ms = CASE
+            WHEN r.expiry = 'lazy' AND r.keep_expired_ms = 0 THEN NULL
+            ELSE {basis} + r.remember_ms
+        END,
+        due_ms = NULL,
+        sweep_ms = {basis} + CASE
+            WHEN r.remember_ms > r.retention_ms OR r.keep_expired_ms > 0 THEN r.retention_ms
+            ELSE r.remember_ms
+        END,
+        changed = nextval('{table}_fence')
+    FROM moment
+    WHERE r.namespace = $1 AND r.digest BETWEEN $2 AND $3 AND r.owner = {table}_owner()
+      AND ($4::bytea IS NULL OR r.operation_id = $4)
+      AND r.fence = $6 AND r.state IN ('running', 'unknown')
+    RETURNING r.digest, r.awaited
+)
+SELECT CASE WHEN awaited
+    THEN pg_notify('{channel}', $1 || ':' || encode(digest, 'hex')) IS NULL
+    ELSE true
+END FROM told

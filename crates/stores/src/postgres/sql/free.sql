@@ -1,0 +1,27 @@
+-- The holder of a fence lets go of its claim: the key is free, or nobody knows
+-- ($7 is `released` or `unknown`). No row comes back where its word does not
+-- count at once.
+--
+-- $1 namespace  $2, $3 the digest, or its bounds  $4 operation_id, or NULL
+-- $5 the moment, or NULL for the server's  $6 fence  $7 state
+WITH moment AS MATERIALIZED (
+    SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+),
+told AS (
+    UPDATE {table} AS r SET
+        state = $7,
+        until_ms = CASE WHEN $7 = 'released' THEN now_ms + r.lease_ms ELSE r.until_ms END,
+        free_ms = CASE WHEN $7 = 'released' THEN 0 END,
+        due_ms = NULL,
+        sweep_ms = CASE WHEN $7 = 'released' THEN now_ms + greatest(r.lease_ms, {grace_ms}) END,
+        changed = nextval('{table}_fence')
+    FROM moment
+    WHERE r.namespace = $1 AND r.digest BETWEEN $2 AND $3 AND r.owner = {table}_owner()
+      AND ($4::bytea IS NULL OR r.operation_id = $4)
+      AND r.fence = $6 AND r.state IN ('running', 'unknown')
+    RETURNING r.digest, r.awaited
+)
+SELECT CASE WHEN awaited
+    THEN pg_notify('{channel}', $1 || ':' || encode(digest, 'hex')) IS NULL
+    ELSE true
+END FROM told

@@ -1,0 +1,43 @@
+DO {tag}
+DECLARE
+    known integer := 0;
+    widened boolean := false;
+    columns text;
+    -- What whoever runs this allows; it is given back at the end.
+    patience text := current_setting('lock_timeout');
+BEGIN
+IF current_setting('server_version_num')::integer < 130000 THEN
+    RAISE EXCEPTION USING ERRCODE = 'OW001', MESSAGE = format(
+        'this is PostgreSQL %s; Onceward needs 13 or newer', current_setting('server_version'));
+END IF;
+
+-- Those who come at once take turns.
+PERFORM set_config('lock_timeout', '60s', true);
+PERFORM pg_advisory_xact_lock({lock});
+-- Whoever waits for a table keeps everybody else waiting behind: rather give up.
+PERFORM set_config('lock_timeout', '5s', true);
+
+IF to_regclass('{table}_migration') IS NOT NULL THEN
+    SELECT coalesce(max(version), 0) INTO known FROM {table}_migration;
+ELSIF to_regclass('{table}') IS NOT NULL THEN
+    RAISE EXCEPTION USING ERRCODE = 'OW001', MESSAGE =
+        'there is a table {table} that Onceward did not make; use another name (--table)';
+ELSE
+    CREATE TABLE {table}_migration (
+        version    integer PRIMARY KEY,
+        applied_at timestamptz NOT NULL DEFAULT now()
+    );
+END IF;
+IF known > {latest} THEN
+    RAISE EXCEPTION USING ERRCODE = 'OW001', MESSAGE = format(
+        'the table {table} has version %s, made by a newer Onceward; this one knows versions up to {latest}: use the newer',
+        known);
+END IF;
+IF known > 0 AND to_regclass('{table}') IS NULL THEN
+    RAISE EXCEPTION USING ERRCODE = 'OW001', MESSAGE =
+        'the table {table} is gone, but {table}_migration says that it was made; restore it, or drop what is left of it to begin anew';
+END IF;
+{steps}
+PERFORM set_config('lock_timeout', patience, true);
+END
+{tag};

@@ -1,0 +1,140 @@
+-- Operations, one row each. Moments are milliseconds since the Unix epoch, as
+-- in Onceward's records; {table}_view shows them as timestamps.
+CREATE SEQUENCE {table}_fence AS bigint CACHE 1;
+
+-- Whose rows a statement is about. Without row-level security there is one
+-- owner, nobody.
+CREATE FUNCTION {table}_owner() RETURNS text LANGUAGE sql STABLE PARALLEL SAFE
+AS $$ SELECT ''::text $$;
+
+CREATE TABLE {table} (
+    -- Identity. The key itself is not indexed: it may be long, the digest is not.
+    namespace       text COLLATE "C" NOT NULL,
+    digest          bytea   NOT NULL,
+    owner           text COLLATE "C" NOT NULL DEFAULT {table}_owner(),
+    -- Begins with the first eight bytes of the digest, by which it is found.
+    operation_id    bytea   NOT NULL,
+    tenant          text    NOT NULL,
+    project         text    NOT NULL,
+    subject         text    NOT NULL,
+    endpoint        text    NOT NULL,
+    key_value       text    NOT NULL,
+    key_space       text    NOT NULL,
+    -- What was asked.
+    request_hash    bytea   NOT NULL,
+    hash_algorithm  text    NOT NULL,
+    request_sender  bytea   NOT NULL,
+    request         bytea,
+    -- What was frozen of its class.
+    class           text    NOT NULL,
+    lease_ms        bigint  NOT NULL,
+    retention_ms    bigint  NOT NULL,
+    remember_ms     bigint  NOT NULL,
+    keep_expired_ms bigint  NOT NULL,
+    after_loss      text    NOT NULL,
+    ttl_basis       text    NOT NULL,
+    expiry          text    NOT NULL,
+    -- Its life.
+    state           text    NOT NULL,
+    fence           bigint  NOT NULL,
+    attempt         bytea   NOT NULL,
+    attempts        integer NOT NULL,
+    delivered       boolean NOT NULL,
+    created_ms      bigint  NOT NULL,
+    until_ms        bigint  NOT NULL,
+    completed_ms    bigint,
+    touched_ms      bigint,
+    -- What the application or the upstream answered.
+    answer          text,
+    status          integer,
+    reply           bytea,
+    -- For those who look: when the reply expires, from when the key is free for
+    -- anybody, when queued work is due, when the sweeper has to come, the
+    -- place in listings, and whether somebody elsewhere waits.
+    expires_ms      bigint,
+    free_ms         bigint,
+    due_ms          bigint,
+    sweep_ms        bigint,
+    changed         bigint  NOT NULL,
+    awaited         boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (namespace, digest, owner)
+){partitioned};
+{partitions}
+CREATE INDEX {name}_changed ON {table} (changed);
+CREATE INDEX {name}_sweep ON {table} (sweep_ms) WHERE sweep_ms IS NOT NULL;
+CREATE INDEX {name}_due ON {table} (due_ms) WHERE due_ms IS NOT NULL;
+CREATE INDEX {name}_open ON {table} (state, until_ms)
+    WHERE state IN ('queued', 'running', 'unknown', 'paused');
+
+-- Small documents that operators keep: API keys, changed classes, the audit.
+CREATE TABLE {table}_document (
+    namespace text COLLATE "C" NOT NULL,
+    owner     text COLLATE "C" NOT NULL DEFAULT {table}_owner(),
+    sheet     text COLLATE "C" NOT NULL,
+    name      bytea NOT NULL,
+    document  bytea NOT NULL,
+    PRIMARY KEY (namespace, owner, sheet, name)
+);
+
+-- Reclaims room from what is over, in one batch, and tells of how many
+-- operations. It never waits for a row that somebody works on. It acts with the
+-- rights of whoever owns the table, so that a role that sees only its own rows
+-- sweeps all that are over; therefore it never believes in a time that has not
+-- come yet.
+CREATE FUNCTION {table}_sweep(only_namespace text, at_ms bigint, batch integer) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    server_ms bigint := (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
+    now_ms bigint := least(coalesce(at_ms, server_ms), server_ms);
+    taken bigint;
+BEGIN
+    -- A reply whose key is remembered longer goes first.
+    UPDATE {qualified} AS r
+    SET state = 'expired',
+        answer = 'gone',
+        reply = NULL,
+        sweep_ms = expires_ms - retention_ms + remember_ms + keep_expired_ms
+    FROM (
+        SELECT namespace, digest, owner FROM {qualified}
+        WHERE sweep_ms <= now_ms AND state IN ('completed', 'failed')
+          AND expires_ms - retention_ms + remember_ms + keep_expired_ms > now_ms
+          AND (only_namespace IS NULL OR namespace = only_namespace)
+        LIMIT batch FOR UPDATE SKIP LOCKED
+    ) AS over
+    WHERE r.namespace = over.namespace AND r.digest = over.digest AND r.owner = over.owner;
+
+    DELETE FROM {qualified} AS r
+    USING (
+        SELECT namespace, digest, owner FROM {qualified}
+        WHERE sweep_ms <= now_ms
+          AND (state = 'released'
+            OR expires_ms - retention_ms + remember_ms + keep_expired_ms <= now_ms)
+          AND (only_namespace IS NULL OR namespace = only_namespace)
+        LIMIT batch FOR UPDATE SKIP LOCKED
+    ) AS over
+    WHERE r.namespace = over.namespace AND r.digest = over.digest AND r.owner = over.owner;
+    GET DIAGNOSTICS taken = ROW_COUNT;
+    RETURN taken;
+END $$;
+REVOKE ALL ON FUNCTION {table}_sweep(text, bigint, integer) FROM PUBLIC;
+
+-- For people. A view reads with the rights of who made it; so it asks by itself
+-- whether the one who looks may see only its own.
+CREATE VIEW {table}_view WITH (security_barrier) AS
+SELECT
+    namespace, owner,
+    'op_' || encode(operation_id, 'hex') AS operation_id,
+    tenant, project, subject, endpoint, key_value,
+    CASE
+        WHEN state = 'running' AND until_ms <= now_ms AND after_loss = 'hold' THEN 'unknown'
+        WHEN state IN ('completed', 'failed') AND expiry = 'strict' AND expires_ms <= now_ms THEN 'expired'
+        ELSE state
+    END AS state,
+    class, fence, attempts, status,
+    to_timestamp(created_ms / 1000.0) AS created_at,
+    to_timestamp(completed_ms / 1000.0) AS completed_at,
+    to_timestamp(expires_ms / 1000.0) AS expires_at
+FROM {table}, (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms) AS clock
+WHERE (free_ms IS NULL OR free_ms > now_ms)
+  AND (NOT row_security_active('{qualified}'::regclass) OR owner = {table}_owner());

@@ -1,0 +1,126 @@
+//! What is checked before a store on PostgreSQL serves anybody: each finding is
+//! one sentence that names the cure.
+
+use tokio_postgres::Client;
+
+use super::connect::{Address, AddressError};
+use super::fault::words;
+use super::migrate::{ReachError, Version, reach, version};
+use super::table::{Table, TableError};
+
+/// The oldest server that knows all we say, as it numbers itself.
+const SERVER_MIN: i32 = 130_000;
+
+/// Why a store on PostgreSQL does not open. No sentence holds the URL.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The URL makes no sense.
+    #[error("store: {0}")]
+    Address(#[from] AddressError),
+    /// The table has no name.
+    #[error("store: {0}")]
+    Table(#[from] TableError),
+    /// Nobody answers, or does not let us in.
+    #[error(transparent)]
+    Reach(#[from] ReachError),
+    /// The server is too old.
+    #[error("this server is PostgreSQL {0}; 13 or newer is needed")]
+    TooOld(String),
+    /// The server takes no writes.
+    #[error("this server is a standby and takes no writes; name the primary in the URL")]
+    Standby,
+    /// Commits are acknowledged before they are durable.
+    #[error(
+        "synchronous_commit is off for this user in database {database:?}: acknowledged records would be lost in a crash; switch it on (ALTER ROLE … SET synchronous_commit = on)"
+    )]
+    NotDurable {
+        /// In which database.
+        database: String,
+    },
+    /// The table is not there, or not as this program wants it.
+    #[error("{}", version.refusal(table, database).unwrap_or_default())]
+    Version {
+        /// How far it is.
+        version: Version,
+        /// Which.
+        table: Table,
+        /// Where.
+        database: String,
+    },
+    /// Something may not be done.
+    #[error(
+        "the user {user:?} may not {right} {what}; the owner of the table can grant it"
+    )]
+    Rights {
+        /// Who.
+        user: String,
+        /// What may not be done.
+        right: String,
+        /// To what.
+        what: String,
+    },
+    /// Anything else.
+    #[error("PostgreSQL says: {}", words(.0))]
+    Database(#[source] tokio_postgres::Error),
+}
+
+/// Checks the server, the table and our rights to it.
+pub(crate) async fn check(address: &Address, table: &Table) -> Result<(), StartError> {
+    let (client, driven) = reach(address).await?;
+    let checked = check_all(&client, address, table).await;
+    drop(client);
+    driven.abort();
+    checked
+}
+
+async fn check_all(client: &Client, address: &Address, table: &Table) -> Result<(), StartError> {
+    check_server(client, address).await?;
+    let found = version(client, table).await;
+    let version = found.map_err(StartError::Database)?;
+    if version != Version::Current {
+        return Err(StartError::Version {
+            version,
+            table: table.clone(),
+            database: address.database().to_owned(),
+        });
+    }
+    check_rights(client, table).await
+}
+
+async fn check_server(client: &Client, address: &Address) -> Result<(), StartError> {
+    let asked = "SELECT current_setting('server_version_num')::int, \
+                 current_setting('server_version'), pg_is_in_recovery(), \
+                 current_setting('synchronous_commit'), current_setting('fsync')";
+    let row = client.query_typed_one(asked, &[]).await;
+    let row = row.map_err(StartError::Database)?;
+    let (number, version): (i32, String) = (row.get(0), row.get(1));
+    if number < SERVER_MIN {
+        return Err(StartError::TooOld(version));
+    }
+    if row.get::<_, bool>(2) {
+        return Err(StartError::Standby);
+    }
+    if row.get::<_, String>(3) == "off" {
+        return Err(StartError::NotDurable {
+            database: address.database().to_owned(),
+        });
+    }
+    if row.get::<_, String>(4) == "off" {
+        tracing::warn!("fsync is off on this PostgreSQL: records survive no crash of the machine");
+    }
+    Ok(())
+}
+
+async fn check_rights(client: &Client, table: &Table) -> Result<(), StartError> {
+    let asked = table.fill(include_str!("sql/rights.sql"));
+    let row = client.query_typed_opt(&asked, &[]).await;
+    let Some(row) = row.map_err(StartError::Database)? else {
+        return Ok(());
+    };
+    Err(StartError::Rights {
+        user: row.get(0),
+        right: row.get(1),
+        what: row.get(2),
+    })
+}
