@@ -1,7 +1,8 @@
 # Everything that must hold, in one command: make test
 #
 # It needs a Rust toolchain and the package registry, and installs what else it
-# uses. Tests start what they need on free ports and end it by id.
+# uses: cargo-nextest, and by apt-get PostgreSQL, PgBouncer and Redis. Tests start
+# what they need on free ports and end it by id.
 
 # The last that this toolchain is known to build.
 NEXTEST = 0.9.143
@@ -33,3 +34,4 @@ tools:
 	@cargo nextest --version >/dev/null 2>&1 || cargo install cargo-nextest --locked --version $(NEXTEST)
 	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
+	@scripts/install-servers

@@ -130,7 +130,8 @@ impl Server {
 
     /// Starts it again where it was, and waits until it is ready.
     pub(crate) fn restart(&mut self, command: Command, ready: impl Fn(&Self) -> bool) {
-        assert!(self.running.is_none(), "{} still runs", self.name);
+        assert!(self.has_ended(), "{} still runs", self.name);
+        self.forget();
         self.spawn(command);
         if let Started::PortTaken = self.wait_until_ready(ready) {
             self.fail("lost its port to another while it did not run");

@@ -1,11 +1,13 @@
-//! How fast the embedded store is on this machine: claim and settle, as pairs
-//! per second, by concurrent callers, on an empty store and on a filled one.
+//! How fast a store is on this machine: claim and settle, as pairs per second,
+//! by concurrent callers, on an empty store and on a filled one.
 //!
-//! `cargo run --release -p onceward-stores --example pairs -- [DIR] [FILL] [SECONDS]`
+//! `cargo run --release -p onceward-stores --all-features --example pairs -- [URL] [FILL] [SECONDS]`
+//!
+//! `URL` is as in a configuration; without one, an embedded store in a
+//! temporary directory.
 
 #![allow(clippy::print_stdout)]
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -26,16 +28,15 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 #[tokio::main]
 async fn main() -> Outcome<()> {
     let mut arguments = std::env::args().skip(1);
-    let directory = arguments.next().map_or_else(
-        || std::env::temp_dir().join(format!("onceward-pairs-{}", std::process::id())),
-        PathBuf::from,
-    );
+    let url = arguments.next().unwrap_or_else(|| {
+        let home = std::env::temp_dir().join(format!("onceward-pairs-{}", std::process::id()));
+        format!("embedded:{}", home.display())
+    });
     let fill: u64 = arguments
         .next()
         .map_or(Ok(1_000_000), |text| text.parse())?;
     let seconds: u64 = arguments.next().map_or(Ok(5), |text| text.parse())?;
     let span = Duration::from_secs(seconds);
-    let url = format!("embedded:{}", directory.display());
 
     let bench = Bench::open(&url).await?;
     bench.measure("empty", span).await?;
@@ -76,7 +77,7 @@ impl Bench {
     }
 
     async fn measure(&self, name: &str, span: Duration) -> Outcome<()> {
-        for callers in [1, 64, 1024] {
+        for callers in [1, 16, 64, 1024] {
             let before = processor_ms()?;
             let (pairs, took, mut latencies) = self.run(callers, Pace::For(span)).await?;
             let spent = processor_ms()? - before;

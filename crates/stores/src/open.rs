@@ -37,7 +37,7 @@ impl Opened {
 }
 
 /// Where a store is and how it is used.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
     /// `memory:`, `embedded:DIR`, `postgres://…` or `redis://…`.

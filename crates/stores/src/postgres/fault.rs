@@ -24,6 +24,15 @@ pub(crate) enum Fault {
     /// A reply does not hold what was written there.
     #[error("the reply cannot be read: {0}")]
     Reply(#[from] WireError),
+    /// It took too long.
+    #[error("PostgreSQL did not answer within {0:?}")]
+    TooSlow(std::time::Duration),
+    /// What was sent together with this failed, and took it along.
+    #[error("{0}")]
+    Together(#[source] std::sync::Arc<Fault>),
+    /// The store is closing.
+    #[error("the store is closed")]
+    Ended,
     /// Others changed the record again and again while we tried.
     #[error("the record is changed by others without end")]
     Contended,

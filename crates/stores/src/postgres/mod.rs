@@ -2,6 +2,8 @@
 //! application's own transaction. One table, one statement per step; leases and
 //! expiry are judged by the server's clock.
 
+mod bound;
+mod batch;
 mod connect;
 mod driver;
 mod fault;
@@ -14,6 +16,7 @@ mod statements;
 mod store;
 mod table;
 
+pub use bound::{Connection, JoinedRecords, JoinedStore, Records, Tied, Tx};
 pub use connect::{Address, AddressError};
 pub use start::StartError;
 pub use store::{PostgresStore, Time};

@@ -8,6 +8,10 @@ use super::connect::Pooler;
 use super::driver::{Cells, Driver, Statement, Value, cells};
 use super::fault::Fault;
 
+/// How long a step may wait for a row that somebody works on, together with
+/// others; alone it may wait longer.
+const LOCK_MS: u32 = 50;
+
 /// A borrowed connection. Whoever is cancelled in the middle of a statement
 /// leaves a connection on which the server still works: it is closed rather
 /// than given to the next, who would wait for what nobody awaits.
@@ -40,6 +44,37 @@ impl Session {
         self.rest = Rest::Busy;
         self.object().batch_execute("BEGIN").await?;
         Ok(())
+    }
+
+    /// Begins a transaction whose steps are sent all at once. None of them waits
+    /// for long: it would keep the others from their commit.
+    pub(crate) async fn begin_together(&self) -> Result<(), Fault> {
+        let begin = format!("BEGIN; SET LOCAL lock_timeout = {LOCK_MS}");
+        self.object().batch_execute(&begin).await?;
+        Ok(())
+    }
+
+    /// Ends such a transaction.
+    pub(crate) async fn run_commit(&self) -> Result<(), Fault> {
+        self.object().batch_execute("COMMIT").await?;
+        Ok(())
+    }
+
+    /// Prepares a statement, where that lasts.
+    pub(crate) async fn prepare(&mut self, statement: &Statement) -> Result<(), Fault> {
+        self.rest = Rest::Busy;
+        if self.pooler == Pooler::None {
+            let types = &statement.types;
+            self.object()
+                .prepare_typed_cached(&statement.sql, types)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// All that was asked is answered: the next may have the connection.
+    pub(crate) fn rest(&mut self) {
+        self.rest = Rest::Idle;
     }
 
     pub(crate) async fn commit(&mut self) -> Result<(), Fault> {

@@ -1,5 +1,7 @@
 //! Our statements with the table's name filled in, and what each takes.
 
+use std::sync::Arc;
+
 use tokio_postgres::types::Type;
 
 use super::driver::Statement;
@@ -9,10 +11,11 @@ use super::table::Table;
 /// Everything that is ever said to PostgreSQL about operations.
 #[derive(Debug)]
 pub(crate) struct Statements {
-    pub(crate) claim: Statement,
-    pub(crate) finish: Statement,
-    pub(crate) free: Statement,
-    pub(crate) renew: Statement,
+    pub(crate) grant: Arc<Statement>,
+    pub(crate) claim: Arc<Statement>,
+    pub(crate) finish: Arc<Statement>,
+    pub(crate) free: Arc<Statement>,
+    pub(crate) renew: Arc<Statement>,
     pub(crate) get: Statement,
     pub(crate) lock: Statement,
     pub(crate) write: Statement,
@@ -48,16 +51,20 @@ impl Statements {
         let document = [T::TEXT, T::TEXT, T::BYTEA];
         let documents = vec![T::TEXT, T::TEXT, T::BYTEA, T::INT8];
         Self {
-            claim: fill(include_str!("sql/claim.sql"), claim),
-            finish: fill(
+            grant: Arc::new(fill(include_str!("sql/grant.sql"), claim[..22].to_vec())),
+            claim: Arc::new(fill(include_str!("sql/claim.sql"), claim)),
+            finish: Arc::new(fill(
                 include_str!("sql/finish.sql"),
                 with(&[T::INT8, T::TEXT, T::TEXT, T::INT4, T::BYTEA]),
-            ),
-            free: fill(include_str!("sql/free.sql"), with(&[T::INT8, T::TEXT])),
-            renew: fill(
+            )),
+            free: Arc::new(fill(
+                include_str!("sql/free.sql"),
+                with(&[T::INT8, T::TEXT]),
+            )),
+            renew: Arc::new(fill(
                 include_str!("sql/renew.sql"),
                 vec![T::TEXT, T::BYTEA, T::INT8, T::INT8],
-            ),
+            )),
             get: fill(include_str!("sql/get.sql"), with(&[])),
             lock: fill(include_str!("sql/lock.sql"), with(&[])),
             write: fill(

@@ -13,7 +13,7 @@ use deadpool_postgres::Pool;
 use onceward_core::bell::Bells;
 use onceward_core::clock::{Clock, Timestamp};
 use onceward_core::identity::{Digest, OperationId};
-use onceward_core::judge::{Standing, judge};
+use onceward_core::judge::judge;
 use onceward_core::namespace::Namespace;
 use onceward_core::record::{Answer, Attempt, Fence, Record, Settled, Settlement, State};
 use onceward_core::store::{
@@ -22,6 +22,7 @@ use onceward_core::store::{
 };
 use tokio::task::JoinHandle;
 
+use super::batch::Batches;
 use super::connect::{Address, Pooler};
 use super::driver::{Cells, Driver as _, Statement, Value};
 use super::fault::Fault;
@@ -44,6 +45,7 @@ const LIST_READS_MAX: usize = 100;
 pub struct PostgresStore {
     pool: Pool,
     pooler: Pooler,
+    batches: Batches,
     namespace: Namespace,
     statements: Statements,
     time: Time,
@@ -137,9 +139,12 @@ impl PostgresStore {
             let namespace = settings.namespace.to_string();
             tokio::spawn(listen(address, channel, namespace, bells.clone()))
         });
+        let pool = address.pool(settings.connections, settings.deadline);
+        let pooler = address.pooler();
         Ok(Self {
-            pool: address.pool(settings.connections, settings.deadline),
-            pooler: address.pooler(),
+            batches: Batches::new(&pool, pooler, settings.deadline),
+            pool,
+            pooler,
             namespace: settings.namespace.clone(),
             statements: Statements::new(&table),
             time,
@@ -167,7 +172,33 @@ impl PostgresStore {
         vec![self.owner(), low, high, id, self.time.value()]
     }
 
-    /// Grants or queues an operation, or tells how it stands.
+    /// Grants a new key, most likely; else tells how it stands.
+    async fn grant(&self, ask: &Ask) -> Result<Claim, Fault> {
+        let values = self.asked(ask);
+        let rows = self.batches.rows(&self.statements.grant, values).await?;
+        if let Some(row) = rows.into_iter().next() {
+            return Ok(Claim::Granted(Grant {
+                digest: ask.digest,
+                id: ask.id,
+                fence: Reader::new(row).fence()?,
+            }));
+        }
+        // It is known, and most likely finished or running: a look will do.
+        let about = self.about(Which::Digest(&ask.digest));
+        let rows = self.rows(&self.statements.get, &about).await?;
+        if let Some(row) = rows.into_iter().next() {
+            let (record, now) = read_known(row)?;
+            if let Some(claim) = known(ask, &record, now) {
+                return Ok(claim);
+            }
+        }
+        Ok(match self.enter(ask, None, None).await? {
+            Entered::Granted(grant) => Claim::Granted(grant),
+            Entered::Known(claim) => claim,
+        })
+    }
+
+    /// Takes over what is free or queues what is new, or tells how it stands.
     async fn enter(
         &self,
         ask: &Ask,
@@ -177,29 +208,24 @@ impl PostgresStore {
         let mut lost = None;
         let mut last = None;
         for turn in 0..TURNS_MAX {
-            let mut values = vec![self.owner(), Value::bytes(ask.digest.as_bytes())];
-            values.push(self.time.value());
-            values.extend(asked(ask));
+            let mut values = self.asked(ask);
             values.push(request.clone().into());
             values.push(Value::Null);
             values.push(lost.into());
             values.push(after.map(span_ms).into());
-            let rows = self.rows(&self.statements.claim, &values).await?;
+            let rows = self.batches.rows(&self.statements.claim, values).await?;
             match rows.into_iter().next().map(read_entry).transpose()? {
                 Some(Entry::Granted(id, fence)) => {
                     let digest = ask.digest;
                     return Ok(Entered::Granted(Grant { digest, id, fence }));
                 }
                 Some(Entry::Known(record, now)) => {
-                    let (asked, attempt) = (&ask.fingerprint, ask.attempt);
-                    let standing = judge(Some(&record), asked, attempt, &ask.terms, now);
-                    let seen = record.seen_at(now);
-                    if let Some(claim) = seen.and_then(|seen| Claim::known(standing, seen)) {
+                    if let Some(claim) = known(ask, &record, now) {
                         return Ok(Entered::Known(claim));
                     }
                     // It is free, but by a rule that the statement leaves to
                     // us, or somebody is working on it.
-                    lost = (standing == Standing::Free).then_some(fence_value(record.fence));
+                    lost = Some(fence_value(record.fence));
                     last = Some(record);
                 }
                 // Somebody else was faster, and cannot be seen yet.
@@ -212,6 +238,14 @@ impl PostgresStore {
         let mut record = Arc::unwrap_or_clone(record);
         record.state = State::Running;
         Ok(Entered::Known(Claim::Busy(Arc::new(record))))
+    }
+
+    /// `$1` to `$22` of the statements that claim.
+    fn asked(&self, ask: &Ask) -> Vec<Value> {
+        let mut values = vec![self.owner(), Value::bytes(ask.digest.as_bytes())];
+        values.push(self.time.value());
+        values.extend(asked(ask));
+        values
     }
 
     async fn seen(
@@ -342,6 +376,12 @@ impl Drop for PostgresStore {
     }
 }
 
+/// The answer to a claim on what is there; `None` where it is free.
+fn known(ask: &Ask, record: &Arc<Record>, now: Timestamp) -> Option<Claim> {
+    let standing = judge(Some(record), &ask.fingerprint, ask.attempt, &ask.terms, now);
+    Claim::known(standing, record.seen_at(now)?)
+}
+
 /// What a claim's statement finds.
 enum Entry {
     Granted(OperationId, Fence),
@@ -374,10 +414,7 @@ fn fence_value(fence: Fence) -> i64 {
 #[async_trait]
 impl Store for PostgresStore {
     async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
-        Ok(match self.enter(ask, None, None).await? {
-            Entered::Granted(grant) => Claim::Granted(grant),
-            Entered::Known(claim) => claim,
-        })
+        Ok(self.grant(ask).await?)
     }
 
     async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError> {
@@ -396,13 +433,13 @@ impl Store for PostgresStore {
     }
 
     async fn renew(&self, digest: &Digest, fence: Fence) -> Result<Settled, StoreError> {
-        let values = [
+        let values = vec![
             self.owner(),
             Value::bytes(digest.as_bytes()),
             self.time.value(),
             fence_value(fence).into(),
         ];
-        let renewed = self.rows(&self.statements.renew, &values).await?;
+        let renewed = self.batches.rows(&self.statements.renew, values).await?;
         Ok(if renewed.is_empty() {
             Settled::Stale
         } else {
@@ -438,7 +475,7 @@ impl Store for PostgresStore {
                 return Ok(self.settle_by_rule(digest, fence, &settlement).await?);
             }
         };
-        if self.rows(statement, &values).await?.is_empty() {
+        if self.batches.rows(statement, values).await?.is_empty() {
             return Ok(self.settle_by_rule(digest, fence, &settlement).await?);
         }
         self.bells.ring(digest);

@@ -4,7 +4,6 @@ use tokio_postgres::error::SqlState;
 
 use super::super::connect::AddressError;
 use super::super::fault::words;
-use super::super::table::Table;
 use super::options::OptionError;
 use super::reach::ReachError;
 
@@ -26,6 +25,11 @@ pub enum MigrateError {
         /// What stood before the colon.
         scheme: String,
     },
+    /// Not a URL at all.
+    #[error(
+        "store: this is no URL; write postgres://user:password@host:5432/database, for example"
+    )]
+    NoUrl,
     /// The URL is no address.
     #[error("store: {0}")]
     Address(#[from] AddressError),
@@ -78,7 +82,7 @@ pub enum MigrateError {
         /// What the server said.
         words: String,
         /// The same.
-        source: Option<tokio_postgres::Error>,
+        source: tokio_postgres::Error,
     },
     /// Others hold the table.
     #[error(
@@ -108,16 +112,6 @@ pub enum MigrateError {
     },
 }
 
-impl MigrateError {
-    /// A user that may not even look.
-    pub(super) fn hidden(table: &Table) -> Self {
-        Self::Denied {
-            words: format!("permission denied for table {table}_migration"),
-            source: None,
-        }
-    }
-}
-
 impl From<tokio_postgres::Error> for MigrateError {
     fn from(source: tokio_postgres::Error) -> Self {
         let words = words(&source);
@@ -125,10 +119,7 @@ impl From<tokio_postgres::Error> for MigrateError {
             return Self::Server { words, source };
         };
         match *error.code() {
-            SqlState::INSUFFICIENT_PRIVILEGE => Self::Denied {
-                words,
-                source: Some(source),
-            },
+            SqlState::INSUFFICIENT_PRIVILEGE => Self::Denied { words, source },
             SqlState::LOCK_NOT_AVAILABLE => Self::Busy { words, source },
             SqlState::READ_ONLY_SQL_TRANSACTION => Self::ReadOnly { words, source },
             ref code if code.code() == REFUSED => Self::Refused {

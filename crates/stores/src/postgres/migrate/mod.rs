@@ -62,9 +62,10 @@ pub async fn apply(url: &str, options: &Options) -> Result<Applied, MigrateError
 fn check_scheme(url: &str) -> Result<(), MigrateError> {
     match url.split_once(':') {
         Some(("postgres" | "postgresql", _)) => Ok(()),
-        scheme => Err(MigrateError::Scheme {
-            scheme: scheme.map_or("", |(scheme, _)| scheme).to_owned(),
+        Some((scheme, _)) => Err(MigrateError::Scheme {
+            scheme: scheme.to_owned(),
         }),
+        None => Err(MigrateError::NoUrl),
     }
 }
 
@@ -85,10 +86,7 @@ async fn migrate(
     for resource in &mut options.resources {
         *resource = catalog.typed(resource).await?;
     }
-    let before = version(&transaction, &options.table).await?;
-    if before == Version::Hidden {
-        return Err(MigrateError::hidden(&options.table));
-    }
+    let before = version::look(&transaction, &options.table).await?;
     let block = script::block(&options, &schema)?;
     transaction.batch_execute(&block).await?;
     transaction.commit().await?;

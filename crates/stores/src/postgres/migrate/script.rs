@@ -17,19 +17,25 @@ const VERSIONS: [&str; LATEST as usize] = [include_str!("../sql/migration-1.sql"
 pub(super) fn document(options: &Options, schema: &str) -> Result<String, OptionError> {
     let block = block(options, schema)?;
     let table = options.table.within(schema);
-    let header = include_str!("../sql/header.sql")
-        .replace("{latest}", &LATEST.to_string())
-        .replace("{program}", env!("CARGO_PKG_VERSION"));
+    let name = table.name();
     let place = match options.table.schema() {
         Some(_) => String::new(),
         None => format!(
             "-- Its name was given without a schema, so it is made in \"{schema}\"; for another,\n\
-             -- say --table schema.{}.\n",
-            table.name()
+             -- say --table schema.{name}.\n"
         ),
     };
-    let header = table.fill(&header).replace("{place}", &place);
-    Ok(header.replace("{command}", &command(options)) + &block)
+    let header = fill(
+        include_str!("../sql/header.sql"),
+        &table,
+        &[
+            ("latest", &LATEST.to_string()),
+            ("program", env!("CARGO_PKG_VERSION")),
+            ("place", &place),
+            ("command", &command(options)),
+        ],
+    );
+    Ok(header + &block)
 }
 
 /// What holds until the block has been run, for who looks around before it.
@@ -37,86 +43,122 @@ pub(super) fn take_turns() -> String {
     format!("SET LOCAL lock_timeout = '60s'; SELECT pg_advisory_xact_lock({LOCK})")
 }
 
-/// The block for a table that is said with its schema, `schema`.
+/// The block for a table that is in `schema` if its name says none.
 pub(super) fn block(options: &Options, schema: &str) -> Result<String, OptionError> {
     options.check()?;
     let table = options.table.within(schema);
     let mut steps = String::new();
     for (number, sql) in (1..).zip(VERSIONS) {
-        steps.push_str(&version(number, sql, options.partitions));
+        steps.push_str(&version(number, sql, &table, options.partitions));
     }
     if let Some(count) = options.partitions {
         let sql = include_str!("../sql/partitions.sql");
-        steps.push_str(&sql.replace("{count}", &count.to_string()));
+        steps.push_str(&fill(sql, &table, &[("count", &count.to_string())]));
     }
     for one in &options.resources {
-        steps.push_str(&resource(one)?);
+        steps.push_str(&resource(one, &table)?);
     }
     if !options.resources.is_empty() {
-        steps.push_str(include_str!("../sql/one_resource.sql"));
+        steps.push_str(&fill(include_str!("../sql/one_resource.sql"), &table, &[]));
     }
-    let mut body = table.fill(&steps);
     if let Some(security) = &options.rls {
-        body.push_str(&row_security(security, &table, schema));
+        steps.push_str(&row_security(security, &table, schema));
     }
-    let tag = tag(&body);
-    let frame = include_str!("../sql/migrate.sql")
-        .replace("{tag}", &tag)
-        .replace("{lock}", &LOCK.to_string())
-        .replace("{latest}", &LATEST.to_string());
-    // What users said goes in last, so that nothing is looked for in it.
-    Ok(table.fill(&frame).replace("{steps}", &body))
+    Ok(fill(
+        include_str!("../sql/migrate.sql"),
+        &table,
+        &[
+            ("tag", &tag(&steps)),
+            ("lock", &LOCK.to_string()),
+            ("latest", &LATEST.to_string()),
+            ("steps", &steps),
+        ],
+    ))
 }
 
 /// A version, made unless it is there.
-fn version(number: u32, sql: &str, partitions: Option<u32>) -> String {
+fn version(number: u32, sql: &str, table: &Table, partitions: Option<u32>) -> String {
     let (partitioned, partitions) = match partitions {
-        Some(count) => (" PARTITION BY HASH (digest)", partition_tables(count)),
+        Some(count) => (
+            " PARTITION BY HASH (digest)",
+            partition_tables(table, count),
+        ),
         None => ("", String::new()),
     };
-    let sql = sql
-        .replace("{partitioned}", partitioned)
-        .replace("{partitions}", &partitions);
+    let made = fill(
+        sql.trim_end(),
+        table,
+        &[("partitioned", partitioned), ("partitions", &partitions)],
+    );
     format!(
-        "\nIF known < {number} THEN\n{}\nINSERT INTO {{table}}_migration (version) VALUES ({number});\nEND IF;\n",
-        sql.trim_end()
+        "\nIF known < {number} THEN\n{made}\n\
+         INSERT INTO {table}_migration (version) VALUES ({number});\nEND IF;\n"
     )
 }
 
-fn partition_tables(count: u32) -> String {
+fn partition_tables(table: &Table, count: u32) -> String {
     let tables = (0..count).map(|place| {
         format!(
-            "CREATE TABLE {{table}}_p{place} PARTITION OF {{table}} FOR VALUES WITH (MODULUS {count}, REMAINDER {place});\n"
+            "CREATE TABLE {table}_p{place} PARTITION OF {table} \
+             FOR VALUES WITH (MODULUS {count}, REMAINDER {place});\n"
         )
     });
     tables.collect()
 }
 
-fn resource(resource: &Resource) -> Result<String, OptionError> {
+fn resource(resource: &Resource, table: &Table) -> Result<String, OptionError> {
     let type_ = resource.type_().ok_or_else(|| OptionError::NoType {
         name: resource.name().to_owned(),
         resource: resource.to_string(),
     })?;
     let target = resource.target();
     let column = resource.column();
-    Ok(include_str!("../sql/resource.sql")
-        .replace("{resource}", resource.name())
-        .replace("{target_text}", &literal(&target))
-        .replace("{column_text}", &literal(column.as_str()))
-        .replace("{target}", &target)
-        .replace("{column}", &column.quoted())
-        .replace("{type}", type_))
+    Ok(fill(
+        include_str!("../sql/resource.sql"),
+        table,
+        &[
+            ("resource", resource.name()),
+            ("type", type_),
+            ("target", &target),
+            ("target_text", &literal(&target)),
+            ("column", &column.quoted()),
+            ("column_text", &literal(column.as_str())),
+        ],
+    ))
 }
 
 fn row_security(security: &RowSecurity, table: &Table, schema: &str) -> String {
-    let owner = table.fill(include_str!("../sql/owner.sql"));
-    let owner = owner.replace("{user}", security.user_expression());
-    table
-        .fill(include_str!("../sql/rls.sql"))
-        .replace("{schema}", table.schema().unwrap_or(schema))
-        .replace("{role_text}", &literal(security.role().as_str()))
-        .replace("{role}", &security.role().quoted())
-        .replace("{owner}", &literal(&owner))
+    let owner = fill(
+        include_str!("../sql/owner.sql"),
+        table,
+        &[("user", security.user_expression())],
+    );
+    fill(
+        include_str!("../sql/rls.sql"),
+        table,
+        &[
+            ("schema", table.schema().unwrap_or(schema)),
+            ("role", &security.role().quoted()),
+            ("role_text", &literal(security.role().as_str())),
+            ("owner", &literal(&owner)),
+        ],
+    )
+}
+
+/// Fills the table's name and more into a text. What is filled in is not looked
+/// at again: users may say whatever they like.
+fn fill(text: &str, table: &Table, more: &[(&str, &str)]) -> String {
+    let mut parts = text.split('{');
+    let mut filled = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (name, rest) = part.split_once('}').unwrap_or((part, ""));
+        match more.iter().find(|(known, _)| *known == name) {
+            Some((_, value)) => filled.push_str(value),
+            None => filled.push_str(&table.fill(&format!("{{{name}}}"))),
+        }
+        filled.push_str(rest);
+    }
+    filled
 }
 
 /// A text as SQL writes it, whatever `standard_conforming_strings` is.
@@ -165,5 +207,52 @@ fn shell(word: &str) -> String {
     match word.chars().all(is_plain) {
         true => word.to_owned(),
         false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_quoted() {
+        let cases = [
+            ("app", "'app'"),
+            ("", "''"),
+            ("o'clock", "'o''clock'"),
+            ("a\\b'c", "E'a\\\\b''c'"),
+        ];
+        for (text, want) in cases {
+            assert_eq!(literal(text), want);
+        }
+        assert_eq!(shell("project=a.b"), "project=a.b");
+        assert_eq!(shell("it's $HOME"), "'it'\\''s $HOME'");
+    }
+
+    #[test]
+    fn nothing_that_is_said_ends_the_block() {
+        let user = "'$onceward$' || '$onceward_2$'";
+        let options = Options {
+            rls: RowSecurity::new("app", user).ok(),
+            ..Options::default()
+        };
+        let block = block(&options, "public").expect("good options");
+        assert!(block.starts_with("DO $onceward_3$\n"), "{block}");
+        assert_eq!(block.matches("$onceward_3$").count(), 2);
+        assert!(block.ends_with("\n$onceward_3$;\n"), "{block}");
+    }
+
+    #[test]
+    fn what_is_said_is_not_filled_in() {
+        let options = Options {
+            rls: RowSecurity::new("{table}", "'{schema}{steps}{role}{owner}{user}'").ok(),
+            ..Options::default()
+        };
+        let block = block(&options, "public").expect("good options");
+        assert!(block.contains("TO \"{table}\";"), "{block}");
+        assert!(
+            block.contains("''{schema}{steps}{role}{owner}{user}''"),
+            "{block}"
+        );
     }
 }

@@ -70,40 +70,35 @@ pub async fn version<C>(client: &C, table: &Table) -> Result<Version, tokio_post
 where
     C: GenericClient + Sync,
 {
-    // A name is asked for as a text, which is not folded or quoted again.
-    let there = table.fill(
-        "SELECT (to_regclass('{table}') IS NOT NULL)::text, (to_regclass('{table}_migration') IS NOT NULL)::text",
-    );
-    let there = match hidden(client.simple_query(&there).await)? {
-        None => return Ok(Version::Hidden),
-        Some(said) => (
-            cell(&said, 0) == Some("true"),
-            cell(&said, 1) == Some("true"),
-        ),
-    };
-    match there {
-        (false, false) => return Ok(Version::Missing),
-        (_, false) => return Ok(Version::Foreign),
-        // A table that was dropped by hand leaves its versions behind.
-        (false, true) => return Ok(Version::Missing),
-        (true, true) => {}
-    }
-    let number = table.fill("SELECT coalesce(max(version), 0) FROM {table}_migration");
-    Ok(match hidden(client.simple_query(&number).await)? {
-        None => Version::Hidden,
-        Some(said) => {
-            let number = cell(&said, 0).and_then(|text| text.parse().ok());
-            Version::of(number.unwrap_or(0))
+    match look(client, table).await {
+        Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+            Ok(Version::Hidden)
         }
-    })
+        seen => seen,
+    }
 }
 
-/// What was said; `None` where this role may not ask.
-fn hidden<T>(said: Result<T, tokio_postgres::Error>) -> Result<Option<T>, tokio_postgres::Error> {
-    match said {
-        Ok(said) => Ok(Some(said)),
-        Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => Ok(None),
-        Err(error) => Err(error),
+/// The same; who may not look is told so by the server.
+pub(super) async fn look<C>(client: &C, table: &Table) -> Result<Version, tokio_postgres::Error>
+where
+    C: GenericClient + Sync,
+{
+    // As texts: that is what a simple query gives in any case.
+    let asked = table.fill(
+        "SELECT (to_regclass('{table}') IS NOT NULL)::text, \
+         (to_regclass('{table}_migration') IS NOT NULL)::text",
+    );
+    let there = client.simple_query(&asked).await?;
+    match (cell(&there, 0), cell(&there, 1)) {
+        (Some("true"), Some("true")) => {
+            let asked = table.fill("SELECT coalesce(max(version), 0) FROM {table}_migration");
+            let said = client.simple_query(&asked).await?;
+            let number = cell(&said, 0).and_then(|text| text.parse().ok());
+            Ok(Version::of(number.unwrap_or(0)))
+        }
+        (Some("true"), _) => Ok(Version::Foreign),
+        // A table that was dropped by hand may have left its versions behind.
+        _ => Ok(Version::Missing),
     }
 }
 

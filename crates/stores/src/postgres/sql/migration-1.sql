@@ -89,30 +89,33 @@ DECLARE
     now_ms bigint := least(coalesce(at_ms, server_ms), server_ms);
     taken bigint;
 BEGIN
-    -- A reply whose key is remembered longer goes first.
-    UPDATE {qualified} AS r
-    SET state = 'expired',
-        answer = 'gone',
-        reply = NULL,
-        sweep_ms = expires_ms - retention_ms + remember_ms + keep_expired_ms
-    FROM (
+    -- A reply whose key is remembered longer goes first. What is over is chosen
+    -- apart, or PostgreSQL 13 would choose as much again for each partition.
+    WITH over AS MATERIALIZED (
         SELECT namespace, digest, owner FROM {qualified}
         WHERE sweep_ms <= now_ms AND state IN ('completed', 'failed')
           AND expires_ms - retention_ms + remember_ms + keep_expired_ms > now_ms
           AND (only_namespace IS NULL OR namespace = only_namespace)
         LIMIT batch FOR UPDATE SKIP LOCKED
-    ) AS over
+    )
+    UPDATE {qualified} AS r
+    SET state = 'expired',
+        answer = 'gone',
+        reply = NULL,
+        sweep_ms = expires_ms - retention_ms + remember_ms + keep_expired_ms
+    FROM over
     WHERE r.namespace = over.namespace AND r.digest = over.digest AND r.owner = over.owner;
 
-    DELETE FROM {qualified} AS r
-    USING (
+    WITH over AS MATERIALIZED (
         SELECT namespace, digest, owner FROM {qualified}
         WHERE sweep_ms <= now_ms
           AND (state = 'released'
             OR expires_ms - retention_ms + remember_ms + keep_expired_ms <= now_ms)
           AND (only_namespace IS NULL OR namespace = only_namespace)
         LIMIT batch FOR UPDATE SKIP LOCKED
-    ) AS over
+    )
+    DELETE FROM {qualified} AS r
+    USING over
     WHERE r.namespace = over.namespace AND r.digest = over.digest AND r.owner = over.owner;
     GET DIAGNOSTICS taken = ROW_COUNT;
     RETURN taken;

@@ -1,5 +1,5 @@
 
--- Each user of the role {role} sees its own rows and no others.
+-- A user sees its own rows and no others.
 IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = {role_text}) THEN
     RAISE EXCEPTION USING ERRCODE = 'OW001', MESSAGE = format(
         'there is no role %s; create it first, or name another (--rls-role)', {role_text});

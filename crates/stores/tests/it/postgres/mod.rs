@@ -1,4 +1,7 @@
 //! The store on PostgreSQL, and the library in its transactions, on real servers.
 
+#[cfg(feature = "sqlx")]
+mod bound;
 mod conformance;
 mod house;
+mod migrating;

@@ -1,0 +1,116 @@
+//! Connections of the application's own, of either driver. They are borrowed
+//! for as long as a bound store is used, so that the application's statements
+//! run in between.
+//!
+//! Statements are not prepared by name on tokio-postgres: we do not know how
+//! long the connection lives, and poolers of transactions lose names. sqlx does
+//! as the connection's own options say.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row, Transaction};
+
+use super::super::driver::{Cells, Driver, Statement, Value, cells};
+use super::super::fault::Fault;
+
+/// A borrowed connection, in a transaction or not.
+pub struct Connection<'c>(Kind<'c>);
+
+enum Kind<'c> {
+    Client(&'c Client),
+    Transaction(&'c Transaction<'c>),
+    #[cfg(feature = "sqlx")]
+    Sqlx(&'c mut sqlx::PgConnection),
+}
+
+/// A borrowed transaction.
+pub struct Tx<'c>(Connection<'c>);
+
+impl<'c> From<&'c Client> for Connection<'c> {
+    fn from(client: &'c Client) -> Self {
+        Self(Kind::Client(client))
+    }
+}
+
+impl<'c> From<&'c mut Client> for Connection<'c> {
+    fn from(client: &'c mut Client) -> Self {
+        Self(Kind::Client(client))
+    }
+}
+
+impl<'c> From<Tx<'c>> for Connection<'c> {
+    fn from(tx: Tx<'c>) -> Self {
+        tx.0
+    }
+}
+
+impl<'c> From<&'c Transaction<'_>> for Tx<'c> {
+    fn from(tx: &'c Transaction<'_>) -> Self {
+        Self(Connection(Kind::Transaction(tx)))
+    }
+}
+
+impl<'c> From<&'c mut Transaction<'_>> for Tx<'c> {
+    fn from(tx: &'c mut Transaction<'_>) -> Self {
+        Self(Connection(Kind::Transaction(tx)))
+    }
+}
+
+#[cfg(feature = "sqlx")]
+impl<'c> From<&'c mut sqlx::PgConnection> for Connection<'c> {
+    fn from(connection: &'c mut sqlx::PgConnection) -> Self {
+        Self(Kind::Sqlx(connection))
+    }
+}
+
+#[cfg(feature = "sqlx")]
+impl<'c> From<&'c mut sqlx::pool::PoolConnection<sqlx::Postgres>> for Connection<'c> {
+    fn from(connection: &'c mut sqlx::pool::PoolConnection<sqlx::Postgres>) -> Self {
+        Self(Kind::Sqlx(connection))
+    }
+}
+
+#[cfg(feature = "sqlx")]
+impl<'c> From<&'c mut sqlx::Transaction<'_, sqlx::Postgres>> for Tx<'c> {
+    fn from(tx: &'c mut sqlx::Transaction<'_, sqlx::Postgres>) -> Self {
+        Self(Connection(Kind::Sqlx(tx)))
+    }
+}
+
+impl fmt::Debug for Connection<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Kind::Client(_) | Kind::Transaction(_) => "Connection(tokio-postgres)",
+            #[cfg(feature = "sqlx")]
+            Kind::Sqlx(_) => "Connection(sqlx)",
+        })
+    }
+}
+
+impl fmt::Debug for Tx<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tx({:?})", self.0)
+    }
+}
+
+#[async_trait]
+impl Driver for Connection<'_> {
+    async fn rows(&mut self, statement: &Statement, values: &[Value]) -> Result<Vec<Cells>, Fault> {
+        let typed: Vec<(&(dyn ToSql + Sync), Type)> = values
+            .iter()
+            .zip(&statement.types)
+            .map(|(value, ty)| (value as &(dyn ToSql + Sync), ty.clone()))
+            .collect();
+        let rows: Vec<Row> = match &mut self.0 {
+            Kind::Client(client) => client.query_typed(&statement.sql, &typed).await?,
+            Kind::Transaction(tx) => tx.query_typed(&statement.sql, &typed).await?,
+            #[cfg(feature = "sqlx")]
+            Kind::Sqlx(connection) => {
+                return super::sqlx::rows(connection, statement, values).await;
+            }
+        };
+        rows.iter().map(cells).collect()
+    }
+}

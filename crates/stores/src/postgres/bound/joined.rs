@@ -1,0 +1,127 @@
+//! One record shared by the gateway and the application behind it, on the same
+//! database: the gateway claims and forwards operation id and fence, the
+//! application commits its reply together with its own rows, and the gateway
+//! answers from the record. A crash before the commit leaves nothing done.
+
+use std::fmt;
+use std::sync::Arc;
+
+use onceward_core::application::Error;
+use onceward_core::identity::OperationId;
+use onceward_core::namespace::Namespace;
+use onceward_core::record::{Answer, Fence, Reply, Settlement, State};
+
+use super::super::driver::{Driver as _, Value};
+use super::super::table::Table;
+use super::Speech;
+use super::connection::{Connection, Tx};
+use super::tied::{fence_value, outcome};
+
+/// The records of a gateway, as the application behind it sees them. It holds
+/// no connection and is cheap to clone.
+#[derive(Clone)]
+pub struct JoinedRecords {
+    namespace: Namespace,
+    speech: Arc<Speech>,
+}
+
+/// Those of a gateway that says nothing else: its namespace is `edge`, its table
+/// `idempotency_record`.
+impl Default for JoinedRecords {
+    fn default() -> Self {
+        Self::new(Namespace::edge(), Table::default())
+    }
+}
+
+impl JoinedRecords {
+    /// The records of a gateway with this namespace and this table.
+    pub fn new(namespace: Namespace, table: Table) -> Self {
+        Self {
+            namespace,
+            speech: Arc::new(Speech::about(table)),
+        }
+    }
+
+    /// Binds to a transaction.
+    pub fn with_tx<'c>(&'c self, tx: impl Into<Tx<'c>>) -> JoinedStore<'c> {
+        JoinedStore {
+            records: self,
+            connection: tx.into().into(),
+        }
+    }
+}
+
+impl fmt::Debug for JoinedRecords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "JoinedRecords({} in {})",
+            self.namespace, self.speech.table
+        )
+    }
+}
+
+/// The records of a gateway on one transaction.
+#[derive(Debug)]
+pub struct JoinedStore<'c> {
+    records: &'c JoinedRecords,
+    connection: Connection<'c>,
+}
+
+impl JoinedStore<'_> {
+    /// Whether the gateway still waits for this run, without a lock: an early
+    /// look, so that a run that came too late need not begin. Only
+    /// [`complete`](Self::complete) decides.
+    pub async fn is_current(
+        &mut self,
+        operation: OperationId,
+        fence: Fence,
+    ) -> Result<bool, Error> {
+        let mut values = self.about(operation);
+        values.push(fence_value(fence));
+        let speech = &self.records.speech;
+        let rows = self.connection.rows(&speech.current, &values).await;
+        let rows = rows.map_err(|fault| speech.error(fault))?;
+        Ok(!rows.is_empty())
+    }
+
+    /// Records the reply, to be committed with the application's own rows. A
+    /// stale fence is an error, after which the transaction must be rolled back:
+    /// somebody else was granted the operation and may do the same.
+    pub async fn complete(
+        &mut self,
+        operation: OperationId,
+        fence: Fence,
+        reply: Reply,
+    ) -> Result<(), Error> {
+        let state = State::of_status(reply.status);
+        let answer = Answer::Kept(Arc::new(reply));
+        let settlement = match state {
+            State::Failed => Settlement::Failed(answer.clone()),
+            _ => Settlement::Completed(answer.clone()),
+        };
+        let mut values = self.about(operation);
+        values.extend([Value::Null, fence_value(fence)]);
+        values.extend(outcome(&settlement, &answer));
+        let speech = &self.records.speech;
+        let rows = self
+            .connection
+            .rows(&speech.statements.finish, &values)
+            .await;
+        match rows.map_err(|fault| speech.error(fault))?.is_empty() {
+            true => Err(Error::Stale { operation, fence }),
+            false => Ok(()),
+        }
+    }
+
+    /// `$1` to `$4` of the statements about one operation.
+    fn about(&self, operation: OperationId) -> Vec<Value> {
+        let (low, high) = operation.digests();
+        vec![
+            self.records.namespace.as_str().into(),
+            Value::bytes(low.as_bytes()),
+            Value::bytes(high.as_bytes()),
+            Value::bytes(operation.as_bytes()),
+        ]
+    }
+}

@@ -1,0 +1,211 @@
+//! Records in the application's own transaction: what a request does and what
+//! is remembered of it are committed together, or not at all.
+//!
+//! The application owns the connection. Nothing here begins or ends a
+//! transaction, and `begin` waits for nobody: what another transaction has
+//! begun and not committed cannot be seen, but its advisory lock can, and is
+//! tried in the same statement.
+//!
+//! ```no_run
+//! use onceward_core::application::{Begun, Minter};
+//! use onceward_core::entropy::Entropy;
+//! use onceward_core::namespace::Namespace;
+//! use onceward_stores::postgres::Records;
+//!
+//! # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+//! let namespace = Namespace::new("payments")?;
+//! let records = Records::new(namespace.clone(), Entropy::system()?);
+//! let key = Minter::new(namespace).mint(&["tenant-1", "order-7"])?;
+//!
+//! let tx = client.transaction().await?;
+//! let mut charges = records.with_tx(&tx).typed::<u32, String>();
+//! let receipt = match charges.begin(&key, &100).await? {
+//!     Begun::Fresh(fresh) => {
+//!         tx.execute("INSERT INTO payment (amount) VALUES (100)", &[]).await?;
+//!         let receipt = "paid".to_owned();
+//!         charges.commit(fresh, &receipt).await?;
+//!         receipt
+//!     }
+//!     Begun::PriorResult(receipt) => receipt,
+//!     other => return Err(format!("refused: {other:?}").into()),
+//! };
+//! tx.commit().await?;
+//! # drop(receipt);
+//! # Ok(())
+//! # }
+//! ```
+
+mod connection;
+mod error;
+mod joined;
+#[cfg(feature = "sqlx")]
+mod sqlx;
+mod tied;
+
+use std::fmt;
+use std::sync::Arc;
+
+use onceward_core::application::{Error, Keeping, KeepingError, RawStore, Scope};
+use onceward_core::entropy::Entropy;
+use onceward_core::namespace::Namespace;
+use tokio_postgres::types::Type;
+
+pub use self::connection::{Connection, Tx};
+pub use self::joined::{JoinedRecords, JoinedStore};
+pub use self::tied::Tied;
+use super::driver::{Driver as _, Statement};
+use super::statements::Statements;
+use super::table::Table;
+
+/// Records of one namespace in a table. It holds no connection and is cheap to
+/// clone.
+#[derive(Clone)]
+pub struct Records {
+    shelf: Arc<Shelf>,
+}
+
+/// What all bound stores of one [`Records`] share.
+#[derive(Clone)]
+struct Shelf {
+    scope: Scope,
+    speech: Arc<Speech>,
+    entropy: Arc<Entropy>,
+}
+
+/// All that is said about one table.
+struct Speech {
+    table: Table,
+    statements: Statements,
+    /// Fails outside of a transaction.
+    inside: Statement,
+    /// The request of a record.
+    request: Statement,
+    /// The names of the columns that refer to resources.
+    resources: Statement,
+    /// Whether a fence still counts.
+    current: Statement,
+}
+
+impl Records {
+    /// Records of this namespace in the table `idempotency_record`, kept as
+    /// [`Keeping::default`] says. `entropy` names operations.
+    pub fn new(namespace: Namespace, entropy: Entropy) -> Self {
+        let shelf = Shelf {
+            scope: Scope::new(namespace),
+            speech: Arc::new(Speech::about(Table::default())),
+            entropy: Arc::new(entropy),
+        };
+        Self {
+            shelf: Arc::new(shelf),
+        }
+    }
+
+    /// The same in another table.
+    #[must_use]
+    pub fn table(self, table: Table) -> Self {
+        self.with(|shelf| shelf.speech = Arc::new(Speech::about(table)))
+    }
+
+    /// The same, kept otherwise.
+    pub fn keeping(self, keeping: &Keeping) -> Result<Self, KeepingError> {
+        let scope = self.shelf.scope.clone().keeping(keeping)?;
+        Ok(self.with(|shelf| shelf.scope = scope))
+    }
+
+    fn with(self, change: impl FnOnce(&mut Shelf)) -> Self {
+        let mut shelf = Arc::unwrap_or_clone(self.shelf);
+        change(&mut shelf);
+        Self {
+            shelf: Arc::new(shelf),
+        }
+    }
+
+    /// Binds to a transaction: the type says that it is one. Two statements,
+    /// one for `begin` and one for the outcome, are all that is added to it.
+    pub fn with_tx<'c>(&'c self, tx: impl Into<Tx<'c>>) -> RawStore<Tied<'c>> {
+        self.on_connection(tx.into())
+    }
+
+    /// Binds to a connection that is in a transaction, which one more statement
+    /// makes sure of: an error otherwise, before anything is written.
+    pub async fn in_transaction<'c>(
+        &'c self,
+        connection: impl Into<Connection<'c>>,
+    ) -> Result<RawStore<Tied<'c>>, Error> {
+        let mut connection = connection.into();
+        let speech = &self.shelf.speech;
+        let inside = connection.rows(&speech.inside, &[]).await;
+        inside.map_err(|fault| speech.error(fault))?;
+        Ok(self.on_connection(connection))
+    }
+
+    /// Binds to a connection in any state. Outside of a transaction each step
+    /// is committed by itself: a claim whose process dies stays, and at the end
+    /// of its lease its outcome is unknown (or the key free, where running twice
+    /// is safe).
+    pub fn on_connection<'c>(
+        &'c self,
+        connection: impl Into<Connection<'c>>,
+    ) -> RawStore<Tied<'c>> {
+        RawStore::new(Tied {
+            shelf: &self.shelf,
+            connection: connection.into(),
+        })
+    }
+}
+
+impl fmt::Debug for Records {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (namespace, table) = (self.shelf.scope.namespace(), &self.shelf.speech.table);
+        write!(f, "Records({namespace} in {table})")
+    }
+}
+
+impl Speech {
+    fn about(table: Table) -> Self {
+        let fill = |sql: &str, types: Vec<Type>| Statement {
+            sql: table.fill(&without_comments(sql)),
+            types,
+        };
+        Self {
+            statements: Statements::new(&table),
+            inside: fill(include_str!("sql/inside.sql"), Vec::new()),
+            request: fill(
+                include_str!("sql/request.sql"),
+                vec![Type::TEXT, Type::BYTEA, Type::INT8],
+            ),
+            resources: fill(include_str!("sql/resources.sql"), Vec::new()),
+            current: fill(
+                include_str!("sql/current.sql"),
+                vec![
+                    Type::TEXT,
+                    Type::BYTEA,
+                    Type::BYTEA,
+                    Type::BYTEA,
+                    Type::INT8,
+                ],
+            ),
+            table,
+        }
+    }
+
+    /// Refers to one resource and lets go of what the row referred to before:
+    /// a row may have been another operation's.
+    fn refer(&self, column: &str, all: &[String]) -> Statement {
+        let others = all.iter().filter(|name| *name != column);
+        let others: String = others.map(|name| format!("\"{name}\" = NULL, ")).collect();
+        let sql = without_comments(include_str!("sql/refer.sql"))
+            .replace("{others}", &others)
+            .replace("{column}", column);
+        Statement {
+            sql: self.table.fill(&sql),
+            types: vec![Type::TEXT, Type::BYTEA, Type::INT8, Type::TEXT],
+        }
+    }
+}
+
+/// Comments are for the reader of the file; the server need not parse them.
+fn without_comments(sql: &str) -> String {
+    let lines = sql.lines().filter(|line| !line.starts_with("--"));
+    lines.collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,9 @@
+-- Says which resource an operation is about. The id comes as a text and becomes
+-- whatever the column is.
+--
+-- $1 namespace  $2 digest  $3 fence  $4 the resource's id
+UPDATE {table} AS r SET {others}
+    {column} = (jsonb_populate_record(NULL::{table}, jsonb_build_object('{column}', $4::text))).{column}
+WHERE r.namespace = $1 AND r.digest = $2 AND r.owner = {table}_owner()
+  AND r.fence = $3 AND r.state IN ('running', 'unknown')
+RETURNING true

@@ -1,0 +1,352 @@
+//! Records on one connection, for as long as it is lent.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use onceward_core::application::{Binding, Claimed, Error, Fresh, Scope, Wanted};
+use onceward_core::clock::Timestamp;
+use onceward_core::identity::{Digest, OperationId};
+use onceward_core::judge::{Standing, judge};
+use onceward_core::record::{Answer, Attempt, Fence, Record, Settled, Settlement, State};
+use onceward_core::store::{Ask, Claim, Grant};
+
+use super::super::driver::{Cells, Driver as _, Statement, Value};
+use super::super::fault::Fault;
+use super::super::row::{Reader, answered, asked, state_word};
+use super::connection::Connection;
+use super::{Shelf, Speech};
+
+/// How often a claim is tried again that others got in the way of.
+const TURNS_MAX: u32 = 4;
+/// The rest in between, times the number of the turn.
+const TURN_PAUSE: Duration = Duration::from_millis(2);
+/// How many operations are purged by one statement.
+const PURGE_BATCH: i64 = 10_000;
+/// How many statements one purge takes at most: a transaction that purges for
+/// long is in everybody's way. Whoever has more to purge calls again.
+const PURGE_BATCHES_MAX: u32 = 100;
+
+/// A connection with records on it. It has nothing to be dropped, so that the
+/// connection is free again after the last use, not at the end of the scope.
+pub struct Tied<'c> {
+    pub(super) shelf: &'c Shelf,
+    pub(super) connection: Connection<'c>,
+}
+
+impl fmt::Debug for Tied<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let namespace = self.shelf.scope.namespace();
+        write!(f, "Tied({namespace} on {:?})", self.connection)
+    }
+}
+
+/// What a claim's statement found.
+#[derive(Default)]
+struct Found {
+    granted: Option<(OperationId, Fence)>,
+    known: Option<(Arc<Record>, Timestamp)>,
+    /// Another transaction has the key's lock.
+    locked: bool,
+}
+
+impl Tied<'_> {
+    fn speech(&self) -> &Speech {
+        &self.shelf.speech
+    }
+
+    async fn rows(
+        &mut self,
+        statement: impl FnOnce(&Speech) -> &Statement,
+        values: &[Value],
+    ) -> Result<Vec<Cells>, Error> {
+        let speech: &Speech = &self.shelf.speech;
+        let rows = self.connection.rows(statement(speech), values).await;
+        rows.map_err(|fault| speech.error(fault))
+    }
+
+    /// `$1` to `$5` of the statements about one record.
+    fn about(&self, digest: &Digest) -> Vec<Value> {
+        let digest = Value::bytes(digest.as_bytes());
+        let namespace = self.shelf.scope.namespace().as_str().into();
+        vec![namespace, digest.clone(), digest, Value::Null, Value::Null]
+    }
+
+    /// `$1` to `$3` of the statements about the record of a grant.
+    fn held(&self, digest: &Digest, fence: Fence) -> Vec<Value> {
+        let namespace = self.shelf.scope.namespace().as_str().into();
+        vec![
+            namespace,
+            Value::bytes(digest.as_bytes()),
+            fence_value(fence),
+        ]
+    }
+
+    async fn ask(
+        &mut self,
+        ask: &Ask,
+        request: &Bytes,
+        lost: Option<Fence>,
+    ) -> Result<Found, Error> {
+        let [namespace, digest] = [
+            self.shelf.scope.namespace().as_str().into(),
+            Value::bytes(ask.digest.as_bytes()),
+        ];
+        let mut values = vec![namespace, digest, Value::Null];
+        values.extend(asked(ask));
+        values.push(request.clone().into());
+        values.push(lock_of(&ask.digest).into());
+        values.push(lost.map_or(Value::Null, fence_value));
+        values.push(Value::Null);
+        let rows = self
+            .rows(|speech| &speech.statements.claim, &values)
+            .await?;
+        found(rows).map_err(|fault| self.speech().error(fault))
+    }
+
+    /// What is there, in the application's words.
+    async fn known(&mut self, claim: Claim, record: &Record) -> Result<Claimed, Error> {
+        Ok(match claim {
+            Claim::Granted(_) | Claim::Busy(_) => Claimed::Busy,
+            Claim::Finished(record) => Claimed::Finished(record),
+            Claim::Unknown(record) => Claimed::Unknown(record.id),
+            Claim::Paused(record) => Claimed::Paused(record.id),
+            Claim::Expired(record) => Claimed::Expired(record.id),
+            Claim::Mismatch => Claimed::Mismatch {
+                request: self.request_of(record).await?,
+                fingerprint: record.fingerprint,
+            },
+        })
+    }
+
+    async fn request_of(&mut self, record: &Record) -> Result<Option<Bytes>, Error> {
+        let values = self.held(&record.digest, record.fence);
+        let rows = self.rows(|speech| &speech.request, &values).await?;
+        let Some(row) = rows.into_iter().next() else {
+            return Ok(None);
+        };
+        let request = Reader::new(row).optional_bytes("request");
+        request.map_err(|fault| self.speech().error(fault))
+    }
+
+    /// Why a word did not count: it had been said already, or is stale.
+    async fn said_before(
+        &mut self,
+        digest: &Digest,
+        fence: Fence,
+        settlement: &Settlement,
+    ) -> Result<Settled, Error> {
+        let values = self.about(digest);
+        let rows = self.rows(|speech| &speech.statements.get, &values).await?;
+        let Some(row) = rows.into_iter().next() else {
+            return Ok(Settled::Stale);
+        };
+        let read = || {
+            let mut row = Reader::new(row);
+            let now = row.moment("now_ms")?;
+            Ok((row.record()?, now))
+        };
+        let (before, now) = read().map_err(|fault| self.speech().error(fault))?;
+        let mut record = before.clone();
+        let settled = record.settle(fence, settlement, now);
+        // What would change it now did not change it then: somebody is faster.
+        Ok(if record == before {
+            settled
+        } else {
+            Settled::Stale
+        })
+    }
+}
+
+#[async_trait]
+impl Binding for Tied<'_> {
+    fn scope(&self) -> &Scope {
+        &self.shelf.scope
+    }
+
+    async fn claim(&mut self, wanted: Wanted<'_>) -> Result<Claimed, Error> {
+        let digest = wanted.identity.digest();
+        let entropy = &self.shelf.entropy;
+        let ask = Ask {
+            digest,
+            id: OperationId::new(&digest, entropy.next_u64()),
+            attempt: Attempt(entropy.next_u128()),
+            identity: wanted.identity,
+            fingerprint: wanted.fingerprint,
+            terms: self.shelf.scope.terms().clone(),
+        };
+        let mut lost = None;
+        for turn in 1..=TURNS_MAX {
+            let found = self.ask(&ask, &wanted.request, lost).await?;
+            if let Some((id, fence)) = found.granted {
+                let grant = Grant { digest, id, fence };
+                return Ok(Claimed::Granted(Fresh::granted(wanted.key, grant)));
+            }
+            if let Some((record, now)) = found.known {
+                let standing = judge(
+                    Some(&record),
+                    &ask.fingerprint,
+                    ask.attempt,
+                    &ask.terms,
+                    now,
+                );
+                let seen = record.seen_at(now);
+                if let Some(claim) = seen.and_then(|seen| Claim::known(standing, seen)) {
+                    return self.known(claim, &record).await;
+                }
+                // It is free by a rule that the statement leaves to us.
+                lost = (standing == Standing::Free).then_some(record.fence);
+            }
+            if found.locked {
+                return Ok(Claimed::Busy);
+            }
+            // Somebody committed while the statement ran: the next one sees it.
+            tokio::time::sleep(TURN_PAUSE * turn).await;
+        }
+        // A transaction works on it: as good as running.
+        Ok(Claimed::Busy)
+    }
+
+    async fn settle(&mut self, fresh: Fresh, settlement: Settlement) -> Result<Settled, Error> {
+        let (digest, fence) = (fresh.digest(), fresh.fence());
+        let mut values = self.about(&digest);
+        values.push(fence_value(fence));
+        let rows = match &settlement {
+            Settlement::Completed(answer) | Settlement::Failed(answer) => {
+                values.extend(outcome(&settlement, answer));
+                self.rows(|speech| &speech.statements.finish, &values)
+                    .await?
+            }
+            Settlement::Released | Settlement::Requeued { .. } => {
+                values.push("released".into());
+                self.rows(|speech| &speech.statements.free, &values).await?
+            }
+            // Nobody but a gateway pauses.
+            Settlement::Lost | Settlement::Paused => {
+                values.push("unknown".into());
+                self.rows(|speech| &speech.statements.free, &values).await?
+            }
+        };
+        if !rows.is_empty() {
+            return Ok(Settled::Done);
+        }
+        self.said_before(&digest, fence, &settlement).await
+    }
+
+    async fn renew(&mut self, fresh: &Fresh) -> Result<Settled, Error> {
+        let [namespace, digest] = [
+            self.shelf.scope.namespace().as_str().into(),
+            Value::bytes(fresh.digest().as_bytes()),
+        ];
+        let values = [namespace, digest, Value::Null, fence_value(fresh.fence())];
+        let rows = self
+            .rows(|speech| &speech.statements.renew, &values)
+            .await?;
+        Ok(settled(&rows))
+    }
+
+    async fn purge_expired(&mut self) -> Result<u64, Error> {
+        let namespace: Value = self.shelf.scope.namespace().as_str().into();
+        let values = [namespace, Value::Null, PURGE_BATCH.into()];
+        let mut purged = 0;
+        for _ in 0..PURGE_BATCHES_MAX {
+            let rows = self
+                .rows(|speech| &speech.statements.sweep, &values)
+                .await?;
+            let counted = rows
+                .into_iter()
+                .next()
+                .map(|row| Reader::new(row).int("sweep"));
+            let taken = counted.unwrap_or(Err(Fault::Column("sweep")));
+            let taken = taken.map_err(|fault| self.speech().error(fault))?;
+            purged += u64::try_from(taken).unwrap_or_default();
+            if taken < PURGE_BATCH {
+                break;
+            }
+        }
+        Ok(purged)
+    }
+
+    async fn refer(&mut self, fresh: &Fresh, resource: &str, id: &str) -> Result<Settled, Error> {
+        let column = resource_column(resource)?;
+        let rows = self.rows(|speech| &speech.resources, &[]).await?;
+        let names = rows.into_iter().map(|row| Reader::new(row).text("attname"));
+        let names: Result<Vec<_>, Fault> = names.collect();
+        let names = names.map_err(|fault| self.speech().error(fault))?;
+        if !names.contains(&column) {
+            return Err(Error::NoResource {
+                table: self.speech().table.to_string(),
+                resource: resource.to_owned(),
+            });
+        }
+        let statement = self.speech().refer(&column, &names);
+        let mut values = self.held(&fresh.digest(), fresh.fence());
+        values.push(id.into());
+        let rows = self.connection.rows(&statement, &values).await;
+        let rows = rows.map_err(|fault| self.speech().error(fault))?;
+        Ok(settled(&rows))
+    }
+}
+
+/// `$7` to `$10` of `finish.sql`.
+pub(super) fn outcome(settlement: &Settlement, answer: &Answer) -> Vec<Value> {
+    let state = match settlement {
+        Settlement::Failed(_) => State::Failed,
+        _ => State::Completed,
+    };
+    let mut values = vec![state_word(state).into()];
+    values.extend(answered(Some(answer)));
+    values
+}
+
+/// The advisory lock of a key: it is all that other transactions see of a claim
+/// that is not committed.
+fn lock_of(digest: &Digest) -> i64 {
+    i64::from_be_bytes(digest.prefix().to_be_bytes())
+}
+
+pub(super) fn fence_value(fence: Fence) -> Value {
+    // Fences come from a sequence of bigint; another number is nobody's.
+    i64::try_from(fence.0).unwrap_or(-1).into()
+}
+
+pub(super) fn settled(rows: &[Cells]) -> Settled {
+    match rows {
+        [] => Settled::Stale,
+        _ => Settled::Done,
+    }
+}
+
+fn found(rows: Vec<Cells>) -> Result<Found, Fault> {
+    let mut found = Found::default();
+    for row in rows {
+        let mut row = Reader::new(row);
+        match row.text("found")?.as_str() {
+            "granted" => {
+                // The moment and the digest, then what lies between the two.
+                row.skip(2);
+                let id = row.operation_id()?;
+                row.skip(18);
+                found.granted = Some((id, row.fence()?));
+            }
+            "known" => {
+                let now = row.moment("now_ms")?;
+                found.known = Some((Arc::new(row.record()?), now));
+            }
+            _ => found.locked = true,
+        }
+    }
+    Ok(found)
+}
+
+/// The column that refers to such a resource.
+fn resource_column(resource: &str) -> Result<String, Error> {
+    let is_plain = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '_');
+    let begins = resource.starts_with(|first: char| first.is_ascii_lowercase() || first == '_');
+    if !begins || !resource.chars().all(is_plain) {
+        return Err(Error::ResourceName(resource.to_owned()));
+    }
+    Ok(format!("resource_{resource}"))
+}

@@ -1,0 +1,124 @@
+//! What scripts answer, in types.
+
+use onceward_core::clock::Timestamp;
+use redis::Value;
+
+use super::fault::{Fault, Step};
+use super::layout::{self, Beside, Kept};
+
+/// What a look at one operation finds.
+pub(super) struct Found {
+    /// When Redis looked.
+    pub(super) now: Timestamp,
+    pub(super) kept: Option<Kept>,
+}
+
+/// What a script that records something new finds.
+pub(super) enum Recorded {
+    /// It is recorded, under this stamp.
+    Done(u64),
+    /// It was on record.
+    Known(Found),
+}
+
+/// What a script that changes something comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Written {
+    /// It is written, under this stamp.
+    Done(u64),
+    /// It was changed meanwhile.
+    Changed,
+}
+
+/// `{now}`, or `{now, record, reply}`; `{now, record}` where the reply was left.
+pub(super) fn found(value: Value) -> Step<Found> {
+    let mut parts = array(value)?.into_iter();
+    let now = Timestamp::from_unix_ms(number(parts.next().unwrap_or_default())?);
+    let Some(record) = parts.next() else {
+        return Ok(Found { now, kept: None });
+    };
+    let record = bytes(record)?.ok_or(Fault::Answer("a record"))?;
+    let reply = parts.next().map(bytes).transpose()?;
+    let beside = match &reply {
+        Some(reply) => Beside::Fetched(reply.as_deref()),
+        None => Beside::Left,
+    };
+    let kept = layout::decode(&record, beside)?;
+    Ok(Found {
+        now,
+        kept: Some(kept),
+    })
+}
+
+/// A stamp, or what was found.
+pub(super) fn recorded(value: Value) -> Step<Recorded> {
+    match value {
+        Value::Int(_) => number(value).map(Recorded::Done),
+        value => found(value).map(Recorded::Known),
+    }
+}
+
+/// A stamp, or 0.
+pub(super) fn written(value: Value) -> Step<Written> {
+    Ok(match number(value)? {
+        0 => Written::Changed,
+        stamp => Written::Done(stamp),
+    })
+}
+
+pub(super) fn array(value: Value) -> Step<Vec<Value>> {
+    match value {
+        Value::Array(values) => Ok(values),
+        _ => Err(Fault::Answer("an array")),
+    }
+}
+
+pub(super) fn number(value: Value) -> Step<u64> {
+    let number = match value {
+        Value::Int(number) => u64::try_from(number).ok(),
+        Value::BulkString(digits) => {
+            let digits = std::str::from_utf8(&digits).ok();
+            digits.and_then(|digits| digits.parse().ok())
+        }
+        // Scores are whole numbers below 2^53.
+        Value::Double(score) if score >= 0.0 => Some(score as u64),
+        _ => None,
+    };
+    number.ok_or(Fault::Answer("a number"))
+}
+
+/// `None` where there is nothing.
+pub(super) fn bytes(value: Value) -> Step<Option<Vec<u8>>> {
+    match value {
+        Value::BulkString(bytes) => Ok(Some(bytes)),
+        Value::Nil => Ok(None),
+        _ => Err(Fault::Answer("bytes")),
+    }
+}
+
+/// Members with their scores, as RESP3 gives them: pair by pair. Scripts give
+/// them as one row.
+pub(super) fn scored(value: Value) -> Step<Vec<(Vec<u8>, u64)>> {
+    let mut values = array(value)?.into_iter();
+    let mut members = Vec::new();
+    while let Some(first) = values.next() {
+        let (member, score) = match first {
+            Value::Array(pair) => {
+                let mut pair = pair.into_iter();
+                (pair.next().unwrap_or_default(), pair.next())
+            }
+            member => (member, values.next()),
+        };
+        let member = bytes(member)?.ok_or(Fault::Answer("a member"))?;
+        members.push((member, number(score.unwrap_or_default())?));
+    }
+    Ok(members)
+}
+
+/// What `TIME` tells.
+pub(super) fn time(value: Value) -> Step<Timestamp> {
+    let mut parts = array(value)?.into_iter();
+    let mut next = || number(parts.next().unwrap_or_default());
+    let (seconds, micros) = (next()?, next()?);
+    Ok(Timestamp::from_unix_ms(seconds * 1_000 + micros / 1_000))
+}

@@ -1,0 +1,431 @@
+//! A record in bytes, as it lies in Redis.
+//!
+//! Rules live in Rust and the clock in Redis, and yet a claim is one script. So
+//! a script writes down only that something happened, and when: *granted at*,
+//! *completed at*. Reading applies the rules of `core` to that. A record is
+//!
+//! - a head of two blocks, written by scripts: how the record was written and
+//!   what was said of it since, each with its own check;
+//! - what scripts must know of the terms, written once;
+//! - the record of [`wire`], with its version and checksum, which scripts never
+//!   look into.
+//!
+//! The reply and the request lie apart, so that listings do not carry them. The
+//! places of all fields are in `lua/find.lua`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes};
+use onceward_core::class::AfterLoss;
+use onceward_core::clock::Timestamp;
+use onceward_core::record::{Answer, Fence, Record, Reply, Settled, Settlement, State};
+use onceward_core::wire::{self, WireError};
+
+use super::fault::{Fault, Step};
+
+/// The version of this layout that is written.
+const VERSION: u8 = 1;
+/// How many bytes a head has: the mark, the version and the two blocks.
+const HEAD: usize = 47;
+/// Where the second block begins.
+const WORD: usize = 27;
+/// Where the record of `core` begins.
+const WIRE: usize = 65;
+/// Makes a block of zeros a damaged one.
+const SEED: u64 = 24_301;
+/// A score is the number of a band times this, and a moment in milliseconds.
+const BAND: u64 = 1 << 44;
+/// No span is longer for Redis (278 years), so that no moment leaves its band.
+const SPAN_MAX: u64 = 1 << 43;
+
+/// How a record was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// It speaks for itself.
+    Whole = 0,
+    /// It was granted to who asked for it.
+    Granted = 1,
+    /// It was granted to the gateway that delivers it.
+    Delivered = 2,
+    /// It speaks for itself, but for its fence.
+    Raised = 3,
+    /// It was recorded, to be delivered.
+    Recorded = 4,
+}
+
+/// What was said of a record since it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    Nothing = 0,
+    Renewed = 1,
+    Completed = 2,
+    Failed = 3,
+    Released = 4,
+    Lost = 5,
+    Paused = 6,
+    Queued = 7,
+}
+
+/// Where a record stands in the index of ends, by what time does to it next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Band {
+    /// It goes.
+    Over = 0,
+    /// Its reply goes before its key does: somebody must look.
+    Expiring = 1,
+    /// It runs, and is unknown afterwards.
+    Held = 2,
+    /// It runs, and is free afterwards.
+    Free = 3,
+    /// It runs, and is due again afterwards.
+    Redelivered = 4,
+    Queued = 5,
+    Unknown = 6,
+    Paused = 7,
+}
+
+/// What a holder's word is in a script, apart from its reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Said {
+    pub(super) word: Word,
+    pub(super) answer: u8,
+    pub(super) status: u16,
+}
+
+const NO_ANSWER: u8 = 0;
+const KEPT: u8 = 1;
+const NOT_KEPT: u8 = 2;
+
+impl Said {
+    /// What a holder says of an operation that was not enqueued.
+    pub(super) fn by(settlement: &Settlement) -> Option<Self> {
+        let (word, answer) = match settlement {
+            Settlement::Completed(answer) => (Word::Completed, Some(answer)),
+            Settlement::Failed(answer) => (Word::Failed, Some(answer)),
+            Settlement::Released | Settlement::Requeued { .. } => (Word::Released, None),
+            Settlement::Lost => (Word::Lost, None),
+            Settlement::Paused => (Word::Paused, None),
+        };
+        let (answer, status) = match answer {
+            None => (NO_ANSWER, 0),
+            Some(Answer::Kept(reply)) => (KEPT, reply.status),
+            Some(Answer::NotKept { status }) => (NOT_KEPT, *status),
+            // Nobody records that a reply is gone: time does that.
+            Some(Answer::Gone { .. }) => return None,
+        };
+        Some(Self {
+            word,
+            answer,
+            status,
+        })
+    }
+}
+
+/// A record as it was read.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    pub(super) record: Arc<Record>,
+    /// What it must still be when it is written again.
+    pub(super) version: Version,
+}
+
+/// The part of a record that every change changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Version([u8; HEAD - 1]);
+
+impl Version {
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// What is known of a record's reply.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Beside<'a> {
+    /// It was fetched, if there is one.
+    Fetched(Option<&'a [u8]>),
+    /// It was left where it is: only its status is given.
+    Left,
+}
+
+/// The record from its 28th byte on, as scripts are given it.
+pub(super) fn encode_rest(record: &Record) -> Vec<u8> {
+    let kept = match &record.answer {
+        Some(Answer::Kept(_)) => KEPT,
+        _ => NO_ANSWER,
+    };
+    let wire = wire::encode_record(record);
+    let mut rest = Vec::with_capacity(WIRE - WORD + wire.len());
+    put_word(&mut rest, Word::Nothing, 0, kept, 0);
+    put_terms(&mut rest, record);
+    rest.extend_from_slice(&wire);
+    rest
+}
+
+fn put_word(out: &mut Vec<u8>, word: Word, at: u64, answer: u8, status: u16) {
+    out.put_u8(word as u8);
+    out.put_u64(at);
+    out.put_u8(answer);
+    out.put_u16(status);
+    out.put_u64(word_check(word as u8, at, answer, status));
+}
+
+fn word_check(word: u8, at: u64, answer: u8, status: u16) -> u64 {
+    let said = u64::from(status) + 65_536 * (u64::from(answer) + 256 * u64::from(word));
+    at.wrapping_mul(3)
+        .wrapping_add(65_599 * said)
+        .wrapping_add(SEED)
+}
+
+fn how_check(how: u8, fence: u64, at: u64) -> u64 {
+    at.wrapping_mul(3)
+        .wrapping_add(fence)
+        .wrapping_add(u64::from(how))
+        .wrapping_add(SEED)
+}
+
+/// What scripts must know of the terms: the lease, the time to the first end of
+/// what is finished, the band while it runs, the band when it is finished.
+fn put_terms(out: &mut Vec<u8>, record: &Record) {
+    let terms = &record.terms;
+    let whole = terms.remember.saturating_add(terms.keep_expired);
+    let (span, ended) = if terms.retention < whole {
+        (terms.retention, Band::Expiring)
+    } else {
+        (whole, Band::Over)
+    };
+    out.put_u64(span_ms(terms.lease));
+    out.put_u64(span_ms(span));
+    out.put_u8(running_band(record) as u8);
+    out.put_u8(ended as u8);
+}
+
+/// A span in milliseconds, as Redis may reckon with it.
+pub(super) fn span_ms(span: Duration) -> u64 {
+    u64::try_from(span.as_millis())
+        .unwrap_or(u64::MAX)
+        .min(SPAN_MAX)
+}
+
+/// Where a record stands in the index of ends, as a score.
+pub(super) fn end_of(record: &Record) -> u64 {
+    let (band, at) = match record.state {
+        State::Completed | State::Failed | State::Expired => finished_end(record),
+        State::Released => (Band::Over, record.until),
+        State::Running => (running_band(record), record.until),
+        State::Queued => (Band::Queued, record.until),
+        State::Unknown => (Band::Unknown, record.until),
+        State::Paused => (Band::Paused, record.until),
+    };
+    band as u64 * BAND + at.unix_ms().min(BAND - 1)
+}
+
+fn running_band(record: &Record) -> Band {
+    match (record.terms.after_loss, record.delivered) {
+        (AfterLoss::Hold, _) => Band::Held,
+        (AfterLoss::Free, false) => Band::Free,
+        (AfterLoss::Free, true) => Band::Redelivered,
+    }
+}
+
+fn finished_end(record: &Record) -> (Band, Timestamp) {
+    let over = record.over_at().unwrap_or_default();
+    let expires = record.expires_at().unwrap_or_default();
+    let may_expire =
+        record.terms.is_lazy() || matches!(record.answer, Some(Answer::Kept(_)));
+    if record.state != State::Expired && may_expire && expires < over {
+        (Band::Expiring, expires)
+    } else {
+        (Band::Over, over)
+    }
+}
+
+/// Reads a record.
+pub(super) fn decode(bytes: &[u8], beside: Beside<'_>) -> Step<Kept> {
+    let head: &[u8; HEAD] = bytes.first_chunk().ok_or(Fault::Head)?;
+    match head {
+        [b'0' | b'1', VERSION, ..] => {}
+        [b'0' | b'1', newer, ..] if *newer > VERSION => return Err(Fault::Newer(*newer)),
+        _ => return Err(Fault::Head),
+    }
+    let mut version = [0; HEAD - 1];
+    version.copy_from_slice(&head[1..]);
+    let written = Written::read(head)?;
+    let said = Since::read(head)?;
+    let wire = bytes.get(WIRE..).ok_or(Fault::Head)?;
+    let mut record = wire::decode_record(wire, || said.wire_reply(beside))?;
+    if bytes.get(HEAD..WIRE) != Some(&terms_of(&record)[..]) {
+        return Err(Fault::Head);
+    }
+    written.apply(&mut record);
+    said.apply(&mut record, beside)?;
+    Ok(Kept {
+        record: Arc::new(record),
+        version: Version(version),
+    })
+}
+
+fn terms_of(record: &Record) -> Vec<u8> {
+    let mut terms = Vec::with_capacity(WIRE - HEAD);
+    put_terms(&mut terms, record);
+    terms
+}
+
+fn u64_at(head: &[u8; HEAD], place: usize) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&head[place..place + 8]);
+    u64::from_be_bytes(bytes)
+}
+
+/// The first block: how a record was written.
+struct Written {
+    how: How,
+    fence: Fence,
+    at: Timestamp,
+}
+
+impl Written {
+    fn read(head: &[u8; HEAD]) -> Step<Self> {
+        let (how, fence, at) = (head[2], u64_at(head, 3), u64_at(head, 11));
+        if u64_at(head, 19) != how_check(how, fence, at) {
+            return Err(Fault::Head);
+        }
+        let how = [
+            How::Whole,
+            How::Granted,
+            How::Delivered,
+            How::Raised,
+            How::Recorded,
+        ]
+        .into_iter()
+        .find(|known| *known as u8 == how)
+        .ok_or(Fault::Head)?;
+        Ok(Self {
+            how,
+            fence: Fence(fence),
+            at: Timestamp::from_unix_ms(at),
+        })
+    }
+
+    /// What a claim or an enqueueing recorded for the first time has no moment
+    /// of its creation: its script gave it.
+    fn apply(&self, record: &mut Record) {
+        if record.created_at == Timestamp::default() {
+            record.created_at = self.at;
+        }
+        match self.how {
+            How::Whole | How::Recorded => {}
+            How::Granted | How::Delivered => record.grant(self.fence, record.attempt, self.at),
+            How::Raised => record.fence = self.fence,
+        }
+    }
+}
+
+/// The second block: what was said since.
+struct Since {
+    said: Said,
+    at: Timestamp,
+}
+
+impl Since {
+    fn read(head: &[u8; HEAD]) -> Step<Self> {
+        let (word, at, answer) = (head[WORD], u64_at(head, WORD + 1), head[WORD + 9]);
+        let status = u16::from_be_bytes([head[WORD + 10], head[WORD + 11]]);
+        if u64_at(head, WORD + 12) != word_check(word, at, answer, status) {
+            return Err(Fault::Head);
+        }
+        let word = [
+            Word::Nothing,
+            Word::Renewed,
+            Word::Completed,
+            Word::Failed,
+            Word::Released,
+            Word::Lost,
+            Word::Paused,
+            Word::Queued,
+        ]
+        .into_iter()
+        .find(|known| *known as u8 == word)
+        .ok_or(Fault::Head)?;
+        Ok(Self {
+            said: Said {
+                word,
+                answer,
+                status,
+            },
+            at: Timestamp::from_unix_ms(at),
+        })
+    }
+
+    /// The reply of a record that speaks for itself.
+    fn wire_reply(&self, beside: Beside<'_>) -> Result<Option<Arc<Reply>>, WireError> {
+        match beside {
+            Beside::Left => Ok(None),
+            Beside::Fetched(None) => Err(WireError::Field("reply")),
+            Beside::Fetched(Some(bytes)) => wire::decode_reply(bytes).map(|r| Some(Arc::new(r))),
+        }
+    }
+
+    fn apply(&self, record: &mut Record, beside: Beside<'_>) -> Step<()> {
+        let fence = record.fence;
+        let settlement = match self.said.word {
+            Word::Nothing => return Ok(()),
+            Word::Queued => {
+                record.enqueue(self.at);
+                return Ok(());
+            }
+            Word::Renewed => return held(record.renew(fence, self.at)),
+            Word::Completed => Settlement::Completed(self.answer(beside)?),
+            Word::Failed => Settlement::Failed(self.answer(beside)?),
+            Word::Released => Settlement::Released,
+            Word::Lost => Settlement::Lost,
+            Word::Paused => Settlement::Paused,
+        };
+        held(record.settle(fence, &settlement, self.at))
+    }
+
+    fn answer(&self, beside: Beside<'_>) -> Step<Answer> {
+        let status = self.said.status;
+        match (self.said.answer, beside) {
+            (KEPT, Beside::Left) => Ok(Answer::Gone { status }),
+            (KEPT, Beside::Fetched(Some(bytes))) => {
+                let reply = wire::decode_reply(bytes)?;
+                if reply.status != status {
+                    return Err(Fault::Head);
+                }
+                Ok(Answer::Kept(Arc::new(reply)))
+            }
+            (KEPT, Beside::Fetched(None)) => Err(Fault::NoReply),
+            (NOT_KEPT, _) => Ok(Answer::NotKept { status }),
+            _ => Err(Fault::Head),
+        }
+    }
+}
+
+/// Scripts write only what the rules allow.
+fn held(settled: Settled) -> Step<()> {
+    match settled {
+        Settled::Done => Ok(()),
+        Settled::Stale => Err(Fault::Head),
+    }
+}
+
+/// Bytes with their checksum: requests and documents.
+pub(super) fn seal(bytes: &[u8]) -> Vec<u8> {
+    let mut sealed = Vec::with_capacity(bytes.len() + 4);
+    sealed.extend_from_slice(bytes);
+    sealed.put_u32(crc32fast::hash(bytes));
+    sealed
+}
+
+/// Takes the checksum away, if it is right.
+pub(super) fn unseal(mut sealed: Vec<u8>) -> Step<Bytes> {
+    let (content, sum) = sealed.split_last_chunk().ok_or(WireError::Checksum)?;
+    if crc32fast::hash(content) != u32::from_be_bytes(*sum) {
+        return Err(WireError::Checksum.into());
+    }
+    let length = content.len();
+    sealed.truncate(length);
+    Ok(sealed.into())
+}

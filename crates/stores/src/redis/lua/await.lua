@@ -1,0 +1,9 @@
+-- Gives the record, and marks it: who settles it is to tell.
+
+if not record then
+  return {now}
+end
+if string.byte(record, 1) ~= 49 then
+  redis.call('HSET', KEYS[1], field, '1' .. string.sub(record, 2))
+end
+return {now, record}

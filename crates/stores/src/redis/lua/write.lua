@@ -1,0 +1,37 @@
+-- Writes a record that a rule of core has changed, if it is still as that rule found it: else 0.
+--
+-- KEYS 2 changed  3 ends  4 queue
+-- ARGV 3  how it was found, bytes 2 to 47
+--      4  how it is written  5  at  6  the record from its 28th byte on
+--      7  its place in `ends`  8  when it is due, or ''  9  'move' or 'stay' in listings
+--     10  'keep' or 'drop' the request  11  'keep', 'drop' or 'put' the reply  12  the reply to put
+
+if not record or string.sub(record, 2, 47) ~= ARGV[3] then
+  return 0
+end
+local how, at = tonumber(ARGV[4]), tonumber(ARGV[5])
+local moves = ARGV[9] == 'move'
+local mark = moves and 48 or string.byte(record, 1)
+local head = struct.pack('>BBBI8I8I8', mark, 1, how, stamp, at, stamp + 3 * at + how + 24301)
+redis.call('HSET', KEYS[1], field, head .. ARGV[6], 'last', stamp)
+redis.call('ZADD', KEYS[3], ARGV[7], field)
+if ARGV[8] == '' then
+  redis.call('ZREM', KEYS[4], field)
+else
+  redis.call('ZADD', KEYS[4], ARGV[8], field)
+end
+if ARGV[10] == 'drop' then
+  redis.call('HDEL', KEYS[1], field .. ':q')
+end
+if ARGV[11] == 'put' then
+  redis.call('HSET', KEYS[1], field .. ':r', ARGV[12])
+elseif ARGV[11] == 'drop' then
+  redis.call('HDEL', KEYS[1], field .. ':r')
+end
+if moves then
+  redis.call('ZADD', KEYS[2], stamp, field)
+  if string.byte(record, 1) == 49 then
+    redis.pcall('PUBLISH', KEYS[1], name)
+  end
+end
+return stamp

@@ -1,0 +1,364 @@
+//! The store on Redis: shared by processes, in memory.
+//!
+//! A namespace has 256 shards (`shard`); all of an operation lies in one of them
+//! and every step is a script there (`script`, `lua/`). A claim, a settlement
+//! and a renewal are one call each; what is rare is read, judged by the rules of
+//! `core`, and written if it is still as it was read. Scripts note what happened
+//! and when, and reading applies the rules to that (`layout`), so that there is
+//! one set of rules, and one clock: that of Redis (`time`).
+//!
+//! Per shard there are a hash of records, replies and requests; `changed`, the
+//! order of listings; `ends`, by what time does to a record next; and `queue`.
+//! A stamp, the time in microseconds made strictly rising, is fence and place
+//! in listings, so a fence rises across a failover too, as far as clocks agree.
+//!
+//! What this store guarantees, and where that ends, is in `docs/redis.md`.
+
+mod answer;
+mod change;
+mod fault;
+mod inspect;
+mod layout;
+mod line;
+mod listen;
+mod queue;
+mod registry;
+mod script;
+mod shard;
+mod start;
+mod time;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use onceward_core::bell::Bells;
+use onceward_core::clock::Timestamp;
+use onceward_core::identity::{Digest, OperationId};
+use onceward_core::judge::judge;
+use onceward_core::record::{Answer, Attempt, Fence, Record, Settled, Settlement, State};
+use onceward_core::store::{Ask, Claim, Grant, Store, StoreError};
+use onceward_core::wire;
+use redis::{Cmd, Value};
+
+use self::answer::{Found, Recorded, Written};
+use self::change::{Change, Place, RequestAfter};
+use self::fault::{Fault, Step};
+use self::layout::{How, Kept, Said};
+use self::line::Lines;
+use self::listen::Listener;
+use self::script::{AWAIT, CLAIM, FORGET, READ, RENEW, SETTLE, Script, WRITE};
+use self::shard::{Name, Shards};
+pub use self::start::StartError;
+pub use self::time::Time;
+use self::time::Teller;
+use crate::Settings;
+
+/// How often a record that others change is read and judged anew.
+const TRIES_MAX: usize = 32;
+
+/// A store on Redis, Valkey, or a Cluster of either.
+pub struct RedisStore {
+    lines: Lines,
+    shards: Shards,
+    teller: Teller,
+    bells: Arc<Bells>,
+    /// Where the next sweep begins.
+    swept: std::sync::atomic::AtomicUsize,
+    _listener: Listener,
+}
+
+impl RedisStore {
+    /// Reaches the server, checks it, and opens the store; it judges by the
+    /// server's clock.
+    pub async fn open(settings: &Settings) -> Result<Self, StartError> {
+        Self::open_by(settings, Time::Server).await
+    }
+
+    /// The same, judging by this time.
+    pub async fn open_by(settings: &Settings, time: Time) -> Result<Self, StartError> {
+        let started = start::start(settings).await?;
+        let shards = Shards::of(&settings.namespace);
+        let bells = Arc::<Bells>::default();
+        let listener = Listener::start(
+            started.ears,
+            shards.pattern.clone(),
+            bells.clone(),
+            settings.deadline,
+        );
+        Ok(Self {
+            lines: Lines::new(started.lines, settings.durability, settings.deadline),
+            teller: Teller::new(time),
+            swept: Default::default(),
+            _listener: listener.await,
+            shards,
+            bells,
+        })
+    }
+
+    /// A call of a script on one operation; its further arguments follow.
+    fn call(&self, script: &Script, keys: usize, name: Name) -> Cmd {
+        let shard = self.shards.with(name);
+        let mut call = script.on(shard.keys(keys));
+        call.arg(&*self.teller.tell(shard)).arg(name.as_bytes());
+        call
+    }
+
+    /// Takes a step on one operation.
+    async fn take(&self, name: Name, step: Cmd) -> Step<Value> {
+        self.lines.take(self.shards.with(name), step).await
+    }
+
+    async fn read(&self, name: Name) -> Step<Found> {
+        answer::found(self.take(name, self.call(&READ, 1, name)).await?)
+    }
+
+    /// Writes a record, if it is still as it was found.
+    async fn write(&self, before: &Kept, change: &Change<'_>) -> Step<Written> {
+        let name = Name::Digest(before.record.digest);
+        let step = self.write_step(before, change);
+        let written = answer::written(self.take(name, step).await?)?;
+        if change.place == Place::Moves {
+            self.bells.ring(&before.record.digest);
+        }
+        Ok(written)
+    }
+
+    fn write_step(&self, before: &Kept, change: &Change<'_>) -> Cmd {
+        let mut step = self.call(&WRITE, 4, Name::Digest(before.record.digest));
+        step.arg(before.version.as_bytes());
+        change.tell(&mut step);
+        step
+    }
+
+    /// Forgets a record, if it is still as it was found.
+    async fn forget(&self, before: &Kept) -> Step<Written> {
+        let name = Name::Digest(before.record.digest);
+        let mut step = self.call(&FORGET, 4, name);
+        step.arg(before.version.as_bytes());
+        let forgotten = answer::written(self.take(name, step).await?)?;
+        self.bells.ring(&before.record.digest);
+        Ok(forgotten)
+    }
+
+    async fn claim_step(&self, ask: &Ask) -> Step<Claim> {
+        let name = Name::Digest(ask.digest);
+        for _ in 0..TRIES_MAX {
+            let mut step = self.call(&CLAIM, 3, name);
+            step.arg(layout::encode_rest(&new_record(ask)));
+            let found = match answer::recorded(self.take(name, step).await?)? {
+                Recorded::Done(stamp) => return Ok(Claim::Granted(grant_of(ask.id, ask, stamp))),
+                Recorded::Known(found) => found,
+            };
+            let Some(kept) = found.kept else {
+                return Err(Fault::Answer("a record"));
+            };
+            if let Some(claim) = known(&kept, ask, found.now) {
+                return Ok(claim);
+            }
+            let record = ask.to_record_after(Some(&kept.record), found.now);
+            let change = Change {
+                how: How::Granted,
+                at: found.now,
+                request: RequestAfter::Dropped,
+                ..Change::whole(&kept.record, &record, Place::Moves)
+            };
+            if let Written::Done(stamp) = self.write(&kept, &change).await? {
+                return Ok(Claim::Granted(grant_of(record.id, ask, stamp)));
+            }
+        }
+        Err(Fault::Contended)
+    }
+
+    async fn withdraw_step(&self, digest: Digest, attempt: Attempt) -> Step<()> {
+        let found = self.read(Name::Digest(digest)).await?;
+        let held = found
+            .kept
+            .filter(|kept| kept.record.attempt == attempt && !kept.record.delivered);
+        if let Some(kept) = held {
+            self.settle_step(digest, kept.record.fence, &Settlement::Released)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn renew_step(&self, digest: Digest, fence: Fence) -> Step<Settled> {
+        let mut step = self.call(&RENEW, 3, Name::Digest(digest));
+        step.arg(&fence.0.to_be_bytes());
+        if let Some(settled) = self.held_step(digest, step).await? {
+            return Ok(settled);
+        }
+        self.change_held(digest, Place::Stays, |record, now| record.renew(fence, now))
+            .await
+    }
+
+    async fn settle_step(
+        &self,
+        digest: Digest,
+        fence: Fence,
+        settlement: &Settlement,
+    ) -> Step<Settled> {
+        if let Some(said) = Said::by(settlement) {
+            let mut step = self.call(&SETTLE, 3, Name::Digest(digest));
+            step.arg(&fence.0.to_be_bytes())
+                .arg(said.word as u8)
+                .arg(said.answer)
+                .arg(said.status);
+            if let Settlement::Completed(Answer::Kept(reply))
+            | Settlement::Failed(Answer::Kept(reply)) = settlement
+            {
+                step.arg(wire::encode_reply(reply));
+            }
+            if let Some(settled) = self.held_step(digest, step).await? {
+                self.bells.ring(&digest);
+                return Ok(settled);
+            }
+        }
+        self.change_held(digest, Place::Moves, |record, now| {
+            record.settle(fence, settlement, now)
+        })
+        .await
+    }
+
+    /// Takes a step that a script decides in the plain case; `None` leaves it to
+    /// the rules.
+    async fn held_step(&self, digest: Digest, step: Cmd) -> Step<Option<Settled>> {
+        let answer = self.take(Name::Digest(digest), step).await?;
+        match answer::number(answer)? {
+            0 => Ok(Some(Settled::Stale)),
+            1 => Ok(Some(Settled::Done)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Lets a holder act on a record by the rules.
+    async fn change_held(
+        &self,
+        digest: Digest,
+        place: Place,
+        act: impl Fn(&mut Record, Timestamp) -> Settled,
+    ) -> Step<Settled> {
+        for _ in 0..TRIES_MAX {
+            let found = self.read(Name::Digest(digest)).await?;
+            let Some(before) = found.kept else {
+                return Ok(Settled::Stale);
+            };
+            let mut record = Record::clone(&before.record);
+            let settled = act(&mut record, found.now);
+            // The same word again changes nothing, nor the place in listings.
+            if record == *before.record {
+                return Ok(settled);
+            }
+            let change = Change::whole(&before.record, &record, place);
+            if let Written::Done(_) = self.write(&before, &change).await? {
+                return Ok(settled);
+            }
+        }
+        Err(Fault::Contended)
+    }
+
+    async fn touch_step(&self, digest: Digest) -> Step<()> {
+        for _ in 0..TRIES_MAX {
+            let found = self.read(Name::Digest(digest)).await?;
+            let Some(before) = found.kept.filter(|kept| kept.record.wants_touch(found.now)) else {
+                return Ok(());
+            };
+            let mut record = Record::clone(&before.record);
+            record.touch(found.now);
+            let change = Change::whole(&before.record, &record, Place::Moves);
+            if let Written::Done(_) = self.write(&before, &change).await? {
+                return Ok(());
+            }
+        }
+        Err(Fault::Contended)
+    }
+
+    /// How the operation stands; who settles it is to tell.
+    async fn mark(&self, digest: Digest) -> Step<Option<State>> {
+        let name = Name::Digest(digest);
+        let marked = self.lines.ask(self.call(&AWAIT, 1, name)).await;
+        let found = match marked {
+            // The mark is a hint, and reading needs no room.
+            Err(Fault::Full(_)) => self.read(name).await?,
+            marked => answer::found(marked?)?,
+        };
+        Ok(found.kept.and_then(|kept| kept.record.state_at(found.now)))
+    }
+}
+
+/// The record of an ask, without the moment of its creation: the script has it.
+fn new_record(ask: &Ask) -> Record {
+    ask.to_record_after(None, Timestamp::default())
+}
+
+fn grant_of(id: OperationId, ask: &Ask, stamp: u64) -> Grant {
+    Grant {
+        digest: ask.digest,
+        id,
+        fence: Fence(stamp),
+    }
+}
+
+/// The answer to a claim on a known operation; `None` where it is free.
+fn known(kept: &Kept, ask: &Ask, now: Timestamp) -> Option<Claim> {
+    let standing = judge(
+        Some(&kept.record),
+        &ask.fingerprint,
+        ask.attempt,
+        &ask.terms,
+        now,
+    );
+    let seen = kept.record.seen_at(now)?;
+    Claim::known(standing, seen)
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
+        Ok(self.claim_step(ask).await?)
+    }
+
+    async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError> {
+        Ok(self.withdraw_step(*digest, attempt).await?)
+    }
+
+    async fn renew(&self, digest: &Digest, fence: Fence) -> Result<Settled, StoreError> {
+        Ok(self.renew_step(*digest, fence).await?)
+    }
+
+    async fn settle(
+        &self,
+        digest: &Digest,
+        fence: Fence,
+        settlement: Settlement,
+    ) -> Result<Settled, StoreError> {
+        Ok(self.settle_step(*digest, fence, &settlement).await?)
+    }
+
+    async fn get(&self, digest: &Digest) -> Result<Option<Arc<Record>>, StoreError> {
+        let found = self.read(Name::Digest(*digest)).await?;
+        Ok(found.kept.and_then(|kept| kept.record.seen_at(found.now)))
+    }
+
+    async fn find(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        let found = self.read(Name::Id(id)).await?;
+        Ok(found.kept.and_then(|kept| kept.record.seen_at(found.now)))
+    }
+
+    async fn touch(&self, digest: &Digest) -> Result<(), StoreError> {
+        Ok(self.touch_step(*digest).await?)
+    }
+
+    async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError> {
+        let bell = self.bells.listen(digest);
+        let begun = tokio::time::Instant::now();
+        // Its time may run out before there is anything to tell.
+        let Ok(marked) = tokio::time::timeout(limit, self.mark(*digest)).await else {
+            return Ok(());
+        };
+        if let Some(State::Running | State::Queued) = marked? {
+            bell.heard_within(limit.saturating_sub(begun.elapsed())).await;
+        }
+        Ok(())
+    }
+}

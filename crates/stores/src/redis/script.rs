@@ -1,0 +1,93 @@
+//! The scripts, and how they are called.
+
+use std::sync::LazyLock;
+
+use redis::{Arg, Cmd, cmd};
+
+/// A script, known to a server by its hash.
+pub(super) struct Script {
+    source: &'static str,
+    hash: LazyLock<String, fn() -> String>,
+}
+
+macro_rules! scripts {
+    ($($(#[$doc:meta])* $name:ident = [$($part:literal),+];)+) => {
+        $(
+            $(#[$doc])*
+            pub(super) static $name: Script = {
+                const SOURCE: &str = concat!($(include_str!(concat!("lua/", $part, ".lua"))),+);
+                Script {
+                    source: SOURCE,
+                    hash: LazyLock::new(|| redis::Script::new(SOURCE).get_hash().to_owned()),
+                }
+            };
+        )+
+        /// Every script.
+        const ALL: &[&Script] = &[$(&$name),+];
+    };
+}
+
+scripts! {
+    /// On one operation; these begin by finding it.
+    CLAIM = ["clock", "find", "claim"];
+    SETTLE = ["clock", "find", "held", "settle"];
+    RENEW = ["clock", "find", "held", "renew"];
+    READ = ["clock", "find", "read"];
+    AWAIT = ["clock", "find", "await"];
+    ENQUEUE = ["clock", "find", "enqueue"];
+    WRITE = ["clock", "find", "write"];
+    FORGET = ["clock", "find", "forget"];
+    /// On one shard.
+    SWEEP = ["clock", "sweep"];
+    STATS = ["clock", "stats"];
+    DUE = ["clock", "due"];
+    /// On the documents of a sheet.
+    PUT = ["put"];
+    REMOVE = ["remove"];
+    DOCUMENTS = ["documents"];
+}
+
+impl Script {
+    /// A call of this script on these keys; its arguments follow.
+    pub(super) fn on(&self, keys: &[String]) -> Cmd {
+        let mut call = cmd("EVALSHA");
+        call.arg(self.hash.as_str()).arg(keys.len()).arg(keys);
+        call
+    }
+}
+
+/// The same call with the script itself, for a server that does not know its
+/// hash: it was started since, or is another one.
+pub(super) fn spelled_out(call: &Cmd) -> Option<Cmd> {
+    let mut arguments = call.args_iter().map(|argument| match argument {
+        Arg::Simple(bytes) => bytes,
+        _ => b"",
+    });
+    if arguments.next()? != b"EVALSHA" {
+        return None;
+    }
+    let hash = arguments.next()?;
+    let script = ALL.iter().find(|script| script.hash.as_bytes() == hash)?;
+    let mut spelled = cmd("EVAL");
+    spelled.arg(script.source);
+    for argument in arguments {
+        spelled.arg(argument);
+    }
+    Some(spelled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_spelled_out_with_its_arguments() {
+        let mut call = READ.on(&["key".to_owned()]);
+        call.arg(b"\x00\xff").arg(7);
+        let spelled = spelled_out(&call).expect("it is one of ours");
+        let mut want = cmd("EVAL");
+        want.arg(READ.source).arg(1).arg("key").arg(b"\x00\xff").arg(7);
+        assert_eq!(spelled.get_packed_command(), want.get_packed_command());
+        assert!(spelled_out(&cmd("TIME")).is_none());
+    }
+}

@@ -1,0 +1,134 @@
+//! Shards: which keys in Redis hold an operation.
+//!
+//! All of an operation lies in one shard, and all keys of a shard carry the same
+//! hash tag, so that a script changes them at once, in Cluster too. The first
+//! byte of a digest names its shard; an id begins like its digest.
+
+use onceward_core::identity::{Digest, OperationId};
+use onceward_core::namespace::Namespace;
+use onceward_core::store::Sheet;
+
+/// How many shards a namespace has. A stamp has eight bits for the number of its shard.
+pub(super) const SHARDS: usize = 256;
+
+/// The shards of a namespace.
+pub(super) struct Shards {
+    shards: Vec<Shard>,
+    /// What all shards publish on, as a pattern.
+    pub(super) pattern: String,
+    namespace: Namespace,
+}
+
+/// The keys of a shard.
+pub(super) struct Shard {
+    /// Its number, in decimal digits.
+    pub(super) number: String,
+    /// `operations`, `changed`, `ends` and `queue`, as `KEYS` of scripts.
+    keys: [String; 4],
+    /// Written so that replicas have something to confirm; see `line`.
+    pub(super) confirmed: String,
+}
+
+impl Shards {
+    pub(super) fn of(namespace: &Namespace) -> Self {
+        let shard = |number: usize| Shard {
+            number: number.to_string(),
+            keys: ["operations", "changed", "ends", "queue"]
+                .map(|what| format!("onceward:{{{namespace}.{number}}}:{what}")),
+            confirmed: format!("onceward:{{{namespace}.{number}}}:confirmed"),
+        };
+        Self {
+            shards: (0..SHARDS).map(shard).collect(),
+            pattern: format!("onceward:{{{namespace}.*}}:operations"),
+            namespace: namespace.clone(),
+        }
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> &[Shard] {
+        &self.shards
+    }
+
+    /// The one of an operation.
+    pub(super) fn with(&self, name: Name) -> &Shard {
+        &self.shards[usize::from(name.first())]
+    }
+
+    /// The keys of the documents of a sheet: by name, and in order.
+    pub(super) fn sheet(&self, sheet: Sheet) -> [String; 2] {
+        let (namespace, sheet) = (&self.namespace, sheet.as_str());
+        ["documents", "names"].map(|what| format!("onceward:{{{namespace}}}:{what}:{sheet}"))
+    }
+
+    /// As [`Shard::confirmed`], for documents.
+    pub(super) fn documents_confirmed(&self) -> String {
+        format!("onceward:{{{}}}:confirmed", self.namespace)
+    }
+}
+
+impl Shard {
+    /// The first keys, as many as a script needs.
+    pub(super) fn keys(&self, count: usize) -> &[String] {
+        &self.keys[..count]
+    }
+
+    pub(super) fn operations(&self) -> &str {
+        &self.keys[0]
+    }
+
+    pub(super) fn changed(&self) -> &str {
+        &self.keys[1]
+    }
+
+    pub(super) fn ends(&self) -> &str {
+        &self.keys[2]
+    }
+
+    pub(super) fn queue(&self) -> &str {
+        &self.keys[3]
+    }
+}
+
+/// What an operation is looked up by.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Name {
+    Digest(Digest),
+    Id(OperationId),
+}
+
+impl Name {
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Digest(digest) => digest.as_bytes(),
+            Self::Id(id) => id.as_bytes(),
+        }
+    }
+
+    fn first(self) -> u8 {
+        self.as_bytes()[0]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_of_an_operation_has_one_hash_tag() {
+        let shards = Shards::of(&Namespace::edge());
+        let digest = Digest::from_bytes([7; 32]);
+        let id = OperationId::new(&digest, 1);
+        let shard = shards.with(Name::Digest(digest));
+        assert_eq!(shard.number, shards.with(Name::Id(id)).number);
+        assert_eq!(
+            shard.keys(4),
+            [
+                "onceward:{edge.7}:operations",
+                "onceward:{edge.7}:changed",
+                "onceward:{edge.7}:ends",
+                "onceward:{edge.7}:queue"
+            ]
+        );
+        assert_eq!(shards.all().len(), SHARDS);
+    }
+}

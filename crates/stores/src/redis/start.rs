@@ -1,0 +1,563 @@
+//! What is checked before a store on Redis serves anybody: each finding is one
+//! sentence that names the cure, and none holds the URL.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::cluster::ClusterClient;
+use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue,
+    IntoConnectionInfo, ProtocolVersion, RedisError, ServerErrorKind, Value, cmd,
+};
+
+use super::line::{Line, ServerLine};
+use crate::{Durability, Settings};
+
+/// The oldest version that knows all we say.
+const VERSION_MIN: (u32, u32) = (6, 2);
+/// The only policy under which Redis forgets nothing by itself.
+const NO_EVICTION: &str = "noeviction";
+/// After how long a line on which nothing is confirmed any more is given up by the system.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// How often an idle line is tried by the system.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+/// How many lines to a server, where replicas need not confirm: its one thread
+/// answers no faster with more, and each call goes out with more others on few.
+const LINES: usize = 1;
+/// How often the client of a Cluster looks again before a step fails.
+const CLUSTER_RETRIES: u32 = 3;
+
+/// Why a store on Redis does not open. Nothing was changed in it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The URL makes no sense.
+    #[error(
+        "the URL of the store is not one of Redis ({reason}); write redis://[user:password@]host[:port][/database], or rediss:// for TLS"
+    )]
+    Url {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Nobody answers.
+    #[error("cannot reach Redis at {address}: {}", words(source))]
+    Away {
+        /// Where.
+        address: String,
+        /// What was said.
+        source: RedisError,
+    },
+    /// It does not know us.
+    #[error("Redis at {address} refuses the login: check user and password in the URL ({})", words(source))]
+    Login {
+        /// Where.
+        address: String,
+        /// What was said.
+        source: RedisError,
+    },
+    /// Somebody answers who is not Redis.
+    #[error("what answers at {address} does not speak like Redis; check host and port ({})", words(source))]
+    NotRedis {
+        /// Where.
+        address: String,
+        /// What was said.
+        source: RedisError,
+    },
+    /// We may not ask what we must know.
+    #[error("Redis at {address} does not let this user ask INFO; allow it: ACL SETUSER … +info")]
+    Silent {
+        /// Where.
+        address: String,
+    },
+    /// It is too old.
+    #[error("Redis at {address} has version {version}; 6.2 or newer is needed")]
+    TooOld {
+        /// Where.
+        address: String,
+        /// Which.
+        version: String,
+    },
+    /// It would throw away operations to make room.
+    #[error(
+        "Redis at {address} has maxmemory-policy {policy}, which throws operations away to make room, so that they would run again; set it to noeviction (CONFIG SET maxmemory-policy noeviction)"
+    )]
+    Evicts {
+        /// Where.
+        address: String,
+        /// Which policy.
+        policy: String,
+    },
+    /// It does not tell its policy.
+    #[error(
+        "Redis at {address} does not tell its maxmemory-policy, neither by INFO nor by CONFIG GET; it must be noeviction, so let this user see it"
+    )]
+    PolicyHidden {
+        /// Where.
+        address: String,
+    },
+    /// It takes no writes.
+    #[error("Redis at {address} is a replica and takes no writes; name its primary in the URL")]
+    Replica {
+        /// Where.
+        address: String,
+    },
+    /// There are fewer replicas than must confirm.
+    #[error(
+        "durability is wait:{wanted}, and Redis at {address} has {connected} replicas connected; start more, or ask for fewer"
+    )]
+    Replicas {
+        /// Where.
+        address: String,
+        /// How many must confirm.
+        wanted: u32,
+        /// How many are connected.
+        connected: u32,
+    },
+    /// A Cluster that does not serve.
+    #[error("the Cluster that {address} belongs to does not serve (cluster_state:fail); bring its nodes back, or give their slots to others")]
+    ClusterDown {
+        /// A node of it.
+        address: String,
+    },
+    /// A Cluster has one database.
+    #[error("Redis at {address} is part of a Cluster, which has database 0 alone; leave the database out of the URL")]
+    ClusterDatabase {
+        /// A node of it.
+        address: String,
+    },
+    /// Anything else.
+    #[error("Redis at {address}: {}", words(source))]
+    Redis {
+        /// Where.
+        address: String,
+        /// What was said.
+        source: RedisError,
+    },
+}
+
+/// What redis-rs says, without its doubled punctuation.
+fn words(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ => error.to_string(),
+    }
+}
+
+/// Ready to serve.
+pub(super) struct Started {
+    pub(super) lines: Vec<Line>,
+    /// Whom to listen to, one after the other.
+    pub(super) ears: Vec<Client>,
+}
+
+/// Reads the URL, reaches the server, and checks it.
+pub(super) async fn start(settings: &Settings) -> Result<Started, StartError> {
+    let nodes = nodes(&settings.url)?;
+    let (node, mut connection) = reach(&nodes, settings.deadline).await?;
+    let address = node.addr().to_string();
+    let facts = Facts::ask(&mut connection, &address).await?;
+    if facts.is("redis_mode", "cluster") || facts.is("cluster_enabled", "1") {
+        return start_cluster(settings, &nodes, node, connection).await;
+    }
+    if facts.is("role", "slave") {
+        return Err(StartError::Replica { address });
+    }
+    facts.check(&mut connection, settings.durability).await?;
+    let client = open_client(node)?;
+    let line = || Line::Server(ServerLine::new(client.clone(), settings.deadline));
+    Ok(Started {
+        lines: (0..lines(settings)).map(|_| line()).collect(),
+        ears: vec![ear(node)?],
+    })
+}
+
+/// How many lines are made. Behind a `WAIT` nothing else goes on a line, so
+/// there are as many as are allowed.
+fn lines(settings: &Settings) -> usize {
+    let wanted = match settings.durability {
+        Durability::Primary => LINES,
+        Durability::Replicas(_) => settings.connections,
+    };
+    wanted.clamp(1, settings.connections.max(1))
+}
+
+async fn start_cluster(
+    settings: &Settings,
+    nodes: &[ConnectionInfo],
+    node: &ConnectionInfo,
+    mut connection: MultiplexedConnection,
+) -> Result<Started, StartError> {
+    let address = node.addr().to_string();
+    let failed = |source| StartError::Redis {
+        address: address.clone(),
+        source,
+    };
+    if node.redis_settings().db() != 0 {
+        return Err(StartError::ClusterDatabase { address });
+    }
+    let state: String = cmd("CLUSTER")
+        .arg("INFO")
+        .query_async(&mut connection)
+        .await
+        .map_err(failed)?;
+    if !Facts::of(&address, &state).is("cluster_state", "ok") {
+        return Err(StartError::ClusterDown { address });
+    }
+    let client = cluster_client(settings, nodes).map_err(failed)?;
+    let mut lines_made = Vec::new();
+    for _ in 0..lines(settings) {
+        lines_made.push(client.get_async_connection().await.map_err(failed)?);
+    }
+    let mut ears = Vec::new();
+    if let Some(line) = lines_made.first_mut() {
+        for (address, facts) in ask_primaries(line).await.map_err(failed)? {
+            facts.check_alone(settings.durability)?;
+            ears.extend(ear_at(node, &address));
+        }
+    }
+    ears.extend(nodes.iter().filter_map(|node| ear(node).ok()));
+    Ok(Started {
+        lines: lines_made.into_iter().map(Line::Cluster).collect(),
+        ears,
+    })
+}
+
+fn cluster_client(settings: &Settings, nodes: &[ConnectionInfo]) -> Result<ClusterClient, RedisError> {
+    ClusterClient::builder(nodes.to_vec())
+        .use_protocol(ProtocolVersion::RESP3)
+        .tcp_settings(tcp_settings())
+        .connection_timeout(settings.deadline)
+        .response_timeout(settings.deadline)
+        .overall_response_timeout(Some(settings.deadline))
+        .retries(CLUSTER_RETRIES)
+        .build()
+}
+
+async fn ask_primaries(line: &mut ClusterConnection) -> Result<Vec<(String, Facts)>, RedisError> {
+    let routing = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+    let told = line.route_command(cmd("INFO"), routing).await?;
+    let told = HashMap::<String, String>::from_redis_value(told)?;
+    let facts = |(address, text): (String, String)| {
+        let facts = Facts::of(&address, &text);
+        (address, facts)
+    };
+    Ok(told.into_iter().map(facts).collect())
+}
+
+/// The nodes that a URL names: one, or several of a Cluster with commas between
+/// them.
+fn nodes(url: &str) -> Result<Vec<ConnectionInfo>, StartError> {
+    let refused = |reason: &str| StartError::Url {
+        reason: reason.to_owned(),
+    };
+    let (scheme, rest) = url
+        .split_once("://")
+        .ok_or_else(|| refused("it has no //"))?;
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, behind) = rest.split_at(end);
+    let (login, hosts) = match authority.rsplit_once('@') {
+        Some((login, hosts)) => (format!("{login}@"), hosts),
+        None => (String::new(), authority),
+    };
+    let info = |host: &str| {
+        let url = format!("{scheme}://{login}{host}{behind}");
+        let info = url.as_str().into_connection_info();
+        let info = info.map_err(|error| refused(&reason(&error)))?;
+        let redis = info.redis_settings().clone();
+        let redis = redis.set_protocol(ProtocolVersion::RESP3);
+        Ok(info
+            .set_tcp_settings(tcp_settings())
+            .set_redis_settings(redis))
+    };
+    hosts.split(',').map(info).collect()
+}
+
+/// What is wrong with a URL, in words that hold nothing of it.
+fn reason(error: &RedisError) -> String {
+    let text = error.to_string();
+    let words = text.split(" - ").next();
+    words.unwrap_or("it cannot be read").to_owned()
+}
+
+fn tcp_settings() -> TcpSettings {
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE)
+        .with_interval(KEEPALIVE);
+    let settings = TcpSettings::default()
+        .set_nodelay(true)
+        .set_keepalive(keepalive);
+    #[cfg(target_os = "linux")]
+    let settings = settings.set_user_timeout(SILENCE_MAX);
+    settings
+}
+
+fn open_client(node: &ConnectionInfo) -> Result<Client, StartError> {
+    provide_tls(node);
+    Client::open(node.clone()).map_err(|source| StartError::Redis {
+        address: node.addr().to_string(),
+        source,
+    })
+}
+
+/// redis-rs takes the cryptography of the process, and panics where there is
+/// none to take.
+fn provide_tls(node: &ConnectionInfo) {
+    if matches!(node.addr(), ConnectionAddr::TcpTls { .. })
+        && rustls::crypto::CryptoProvider::get_default().is_none()
+    {
+        // Another one may have come first, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+}
+
+/// Subscriptions are spoken in the older protocol.
+fn ear(node: &ConnectionInfo) -> Result<Client, StartError> {
+    let redis = node.redis_settings().clone();
+    let redis = redis.set_protocol(ProtocolVersion::RESP2);
+    open_client(&node.clone().set_redis_settings(redis))
+}
+
+/// The same at another address, `host:port`.
+fn ear_at(node: &ConnectionInfo, address: &str) -> Option<Client> {
+    let (host, port) = address.rsplit_once(':')?;
+    let port = port.parse().ok()?;
+    let host = host.trim_matches(['[', ']']).to_owned();
+    let there = match node.addr() {
+        ConnectionAddr::Tcp(..) => ConnectionAddr::Tcp(host, port),
+        ConnectionAddr::TcpTls {
+            insecure,
+            tls_params,
+            ..
+        } => ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: *insecure,
+            tls_params: tls_params.clone(),
+        },
+        _ => return None,
+    };
+    ear(&node.clone().set_addr(there)).ok()
+}
+
+/// Reaches one of the nodes; the error is that of the last one.
+async fn reach(
+    nodes: &[ConnectionInfo],
+    deadline: Duration,
+) -> Result<(&ConnectionInfo, MultiplexedConnection), StartError> {
+    let mut refused = StartError::Url {
+        reason: "it names no host".to_owned(),
+    };
+    for node in nodes {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(deadline))
+            .set_response_timeout(Some(deadline));
+        let client = open_client(node)?;
+        match client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+        {
+            Ok(connection) => return Ok((node, connection)),
+            Err(error) => refused = refusal(&node.addr().to_string(), error),
+        }
+    }
+    Err(refused)
+}
+
+/// What it means that a server does not answer as it should.
+fn refusal(address: &str, source: RedisError) -> StartError {
+    let address = address.to_owned();
+    let code = source.code().unwrap_or_default();
+    match source.kind() {
+        ErrorKind::AuthenticationFailed => StartError::Login { address, source },
+        _ if ["NOAUTH", "WRONGPASS", "NOPERM"].contains(&code) => {
+            StartError::Login { address, source }
+        }
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
+            StartError::NotRedis { address, source }
+        }
+        ErrorKind::RESP3NotSupported => StartError::NotRedis { address, source },
+        // Whoever hangs up on a greeting is somebody else.
+        ErrorKind::Io if source.is_connection_dropped() && !source.is_connection_refusal() => {
+            StartError::NotRedis { address, source }
+        }
+        ErrorKind::Io => StartError::Away { address, source },
+        _ => StartError::Redis { address, source },
+    }
+}
+
+/// What a server tells of itself.
+#[derive(Debug)]
+struct Facts {
+    address: String,
+    facts: HashMap<String, String>,
+}
+
+impl Facts {
+    async fn ask(connection: &mut MultiplexedConnection, address: &str) -> Result<Self, StartError> {
+        let told = cmd("INFO").query_async::<String>(connection).await;
+        match told {
+            Ok(text) => Ok(Self::of(address, &text)),
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => {
+                Err(StartError::Silent {
+                    address: address.to_owned(),
+                })
+            }
+            Err(error) => Err(refusal(address, error)),
+        }
+    }
+
+    fn of(address: &str, text: &str) -> Self {
+        let facts = text.lines().filter_map(|line| line.split_once(':'));
+        Self {
+            address: address.to_owned(),
+            facts: facts
+                .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+                .collect(),
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.facts.get(name).map(String::as_str)
+    }
+
+    fn is(&self, name: &str, value: &str) -> bool {
+        self.get(name) == Some(value)
+    }
+
+    fn number(&self, name: &str) -> u32 {
+        let number = self.get(name).and_then(|text| text.parse().ok());
+        number.unwrap_or_default()
+    }
+
+    /// Checks a server; what it does not tell by itself it is asked for.
+    async fn check(
+        mut self,
+        connection: &mut MultiplexedConnection,
+        durability: Durability,
+    ) -> Result<(), StartError> {
+        if self.get("maxmemory_policy").is_none() {
+            let asked = cmd("CONFIG")
+                .arg("GET")
+                .arg("maxmemory-policy")
+                .query_async::<HashMap<String, String>>(connection)
+                .await;
+            if let Ok(told) = asked {
+                let policy = told.into_values().map(|value| ("maxmemory_policy".to_owned(), value));
+                self.facts.extend(policy);
+            }
+        }
+        self.check_alone(durability)
+    }
+
+    /// Checks what a server told of itself.
+    fn check_alone(&self, durability: Durability) -> Result<(), StartError> {
+        let address = self.address.clone();
+        let version = self.get("redis_version").unwrap_or("unknown");
+        if version_of(version).is_none_or(|version| version < VERSION_MIN) {
+            let version = version.to_owned();
+            return Err(StartError::TooOld { address, version });
+        }
+        match self.get("maxmemory_policy") {
+            Some(NO_EVICTION) => {}
+            Some(policy) => {
+                let policy = policy.to_owned();
+                return Err(StartError::Evicts { address, policy });
+            }
+            None => return Err(StartError::PolicyHidden { address }),
+        }
+        if let Durability::Replicas(wanted) = durability {
+            let connected = self.number("connected_slaves");
+            if connected < wanted {
+                return Err(StartError::Replicas {
+                    address,
+                    wanted,
+                    connected,
+                });
+            }
+        }
+        if self.is("aof_enabled", "0") {
+            tracing::warn!(
+                address,
+                "Redis keeps no append-only file: what it acknowledges is lost when it is \
+                 restarted; set appendonly to yes"
+            );
+        }
+        Ok(())
+    }
+}
+
+fn version_of(text: &str) -> Option<(u32, u32)> {
+    let mut parts = text.split('.').map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "# Server\r\nredis_version:7.0.15\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\nconnected_slaves:1\r\n";
+
+    fn finding(text: &str, durability: Durability) -> String {
+        let checked = Facts::of("host:6379", text).check_alone(durability);
+        checked.map_or_else(|error| error.to_string(), |()| "good".to_owned())
+    }
+
+    #[test]
+    fn what_a_server_tells_of_itself_is_checked() {
+        let primary = Durability::Primary;
+        let cases = [
+            (GOOD.to_owned(), primary, "good"),
+            (GOOD.replace("7.0.15", "6.2.0"), primary, "good"),
+            (GOOD.replace("7.0.15", "10.0"), primary, "good"),
+            (GOOD.replace("7.0.15", "6.0.16"), primary, "Redis at host:6379 has version 6.0.16; 6.2 or newer is needed"),
+            (GOOD.replace("7.0.15", "?"), primary, "has version ?"),
+            (GOOD.replace("noeviction", "allkeys-lru"), primary, "set it to noeviction (CONFIG SET maxmemory-policy noeviction)"),
+            (GOOD.replace("maxmemory_policy", "x"), primary, "does not tell its maxmemory-policy"),
+            (GOOD.to_owned(), Durability::Replicas(1), "good"),
+            (GOOD.to_owned(), Durability::Replicas(2), "durability is wait:2, and Redis at host:6379 has 1 replicas connected"),
+        ];
+        for (text, durability, want) in cases {
+            let found = finding(&text, durability);
+            assert!(found.contains(want), "{found}");
+        }
+    }
+
+    #[test]
+    fn urls_name_one_node_or_several() {
+        let addresses = |url: &str| {
+            let nodes = nodes(url).expect("a good URL");
+            let addresses = nodes.iter().map(|node| node.addr().to_string());
+            addresses.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(addresses("redis://a"), "a:6379");
+        assert_eq!(addresses("redis://u:p@a:1,b,[::1]:3/0"), "a:1 b:6379 ::1:3");
+        assert_eq!(addresses("valkey://a:1/2?x=y"), "a:1");
+        let nodes = nodes("redis://u:p%2C@a:1,b:2").expect("a good URL");
+        for node in nodes {
+            assert_eq!(node.redis_settings().username(), Some("u"));
+            assert_eq!(node.redis_settings().password(), Some("p,"));
+        }
+    }
+
+    #[test]
+    fn bad_urls_are_refused_without_their_secrets() {
+        for url in [
+            "redis:secret",
+            "redis://:secret@",
+            "redis://:secret@host:port",
+            "redis://:secret@host/secret",
+            "redis://:secret@host:1,/",
+            "redis://:secret@0.0.0.0",
+            "redis://u:secret@host?protocol=secret",
+        ] {
+            let refused = nodes(url).expect_err("a bad URL").to_string();
+            assert!(refused.starts_with("the URL of the store is not one of Redis ("), "{refused}");
+            assert!(!refused.contains("secret"), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! By whose time the store judges.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use onceward_core::clock::Clock;
+
+use super::shard::{SHARDS, Shard};
+
+/// By whose time leases and expiry are judged.
+#[derive(Clone)]
+pub enum Time {
+    /// By that of Redis, which every process shares.
+    Server,
+    /// By a clock that is handed in, for tests.
+    Given(Arc<dyn Clock>),
+}
+
+/// Tells scripts the time.
+pub(super) struct Teller {
+    time: Time,
+    /// The last stamp that a given clock gave, in microseconds.
+    last: AtomicU64,
+}
+
+impl Teller {
+    pub(super) fn new(time: Time) -> Self {
+        Self {
+            time,
+            last: AtomicU64::default(),
+        }
+    }
+
+    /// The first argument of every script: see `lua/clock.lua`.
+    pub(super) fn tell<'a>(&self, shard: &'a Shard) -> Cow<'a, str> {
+        match &self.time {
+            Time::Server => Cow::Borrowed(&shard.number),
+            Time::Given(clock) => {
+                let now = clock.now().unix_ms();
+                let stamp = self.next_after(now * 1_000);
+                Cow::Owned(format!("{} {now} {stamp}", shard.number))
+            }
+        }
+    }
+
+    /// The moment, if it is not for the server to tell.
+    pub(super) fn given(&self) -> Option<onceward_core::clock::Timestamp> {
+        match &self.time {
+            Time::Server => None,
+            Time::Given(clock) => Some(clock.now()),
+        }
+    }
+
+    /// While a given clock stands still, what comes later still gets a later stamp.
+    fn next_after(&self, stamp: u64) -> u64 {
+        let rise = |last: u64| stamp.max(last + SHARDS as u64);
+        let before = self
+            .last
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
+                Some(rise(last))
+            });
+        rise(before.unwrap_or_else(|last| last))
+    }
+}

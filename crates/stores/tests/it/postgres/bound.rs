@@ -1,0 +1,13 @@
+//! The library in the application's own transaction: by every binding, by both
+//! drivers, on a real server.
+
+mod desk;
+mod ending;
+mod errors;
+mod flights;
+mod joined;
+mod killed;
+mod outcomes;
+mod resources;
+mod security;
+mod statements;

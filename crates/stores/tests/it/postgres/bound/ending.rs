@@ -1,0 +1,252 @@
+//! What time does: leases that end, replays that end, room that is reclaimed.
+
+use std::time::Duration;
+
+use onceward_core::application::{Error, Keeping};
+use onceward_core::class::{AfterLoss, Expiry};
+use serde_json::json;
+
+use super::desk::*;
+
+const SHORT: Duration = Duration::from_millis(1);
+
+impl House {
+    async fn kept(self, keeping: &Keeping) -> Self {
+        let records = self.keeping(keeping);
+        Self { records, ..self }
+    }
+
+    /// Commits a result.
+    async fn done(&self, name: &str, result: u32) {
+        let key = key(name);
+        self.transact(
+            Way::TokioWithTx,
+            End::Commit,
+            async |desk: &mut dyn Desk| {
+                let fresh = fresh(desk.begin(&key, &json!(1)).await);
+                desk.commit(fresh, &json!(result)).await.expect("ours");
+            },
+        )
+        .await;
+    }
+
+    async fn found(&self, name: &str) -> String {
+        word(&self.find(&key(name), &json!(1)).await)
+    }
+
+    /// Until a key is found so.
+    async fn becomes(&self, name: &str, want: &str) {
+        let seen = async || (self.found(name).await == want).then_some(());
+        wait_until(&format!("{name} being {want}"), seen).await;
+    }
+
+    /// Moves a record into the past.
+    fn age(&self, by: Duration) {
+        let ms = by.as_millis();
+        self.postgres.sql(
+            "postgres",
+            &format!(
+                "UPDATE idempotency_record SET created_ms = created_ms - {ms}, \
+                 until_ms = until_ms - {ms}, completed_ms = completed_ms - {ms}, \
+                 expires_ms = expires_ms - {ms}, free_ms = free_ms - {ms}, \
+                 sweep_ms = sweep_ms - {ms}"
+            ),
+        );
+    }
+
+    async fn purge(&self, way: Way) -> u64 {
+        let purge = async |desk: &mut dyn Desk| desk.purge_expired().await;
+        let purged = self.transact(way, End::Commit, purge).await;
+        purged.expect("the owner may")
+    }
+}
+
+#[tokio::test]
+async fn replays_end_by_time_or_by_who_purges() {
+    let day = Duration::from_secs(24 * 60 * 60);
+    let gone = "was done and its outcome is no longer kept";
+    // What is found within the window, after it, and after a purge then.
+    let cases = [
+        (Expiry::Strict, None, ["result 7", "fresh", "fresh"]),
+        (Expiry::Lazy, None, ["result 7", "result 7", "fresh"]),
+        (Expiry::Strict, Some(3 * day), ["result 7", gone, gone]),
+        (Expiry::Lazy, Some(3 * day), ["result 7", "result 7", gone]),
+    ];
+    let house = House::new().await;
+    let mut house = Some(house);
+    for (expiry, remember, want) in cases {
+        let keeping = Keeping {
+            replay_window: day,
+            remember,
+            expiry,
+            ..Keeping::default()
+        };
+        let kept = house.take().expect("one house").kept(&keeping).await;
+        kept.postgres
+            .sql("postgres", "DELETE FROM idempotency_record");
+        kept.done("k", 7).await;
+        let mut seen = vec![kept.found("k").await];
+        kept.age(day);
+        seen.push(kept.found("k").await);
+        kept.purge(Way::SqlxWithTx).await;
+        seen.push(kept.found("k").await);
+        for (seen, want) in seen.iter().zip(want) {
+            assert!(seen.contains(want), "{expiry:?} {remember:?}: {seen}");
+        }
+        house = Some(kept);
+    }
+}
+
+#[tokio::test]
+async fn purging_counts_every_way_and_only_its_own() {
+    let house = House::new().await;
+    let other = onceward_core::namespace::Namespace::new("other").expect("a good name");
+    let stranger = onceward_stores::postgres::Records::new(other.clone(), entropy());
+    let minted = onceward_core::application::Minter::new(other).mint(&["a"]);
+    let strange_key = minted.expect("minted");
+    for way in Way::ALL {
+        for number in 0..3 {
+            house.done(&format!("{way:?}-{number}"), number).await;
+        }
+        let open = End::Commit;
+        transact(
+            &stranger,
+            &house.url,
+            way,
+            open,
+            async |desk: &mut dyn Desk| {
+                let fresh = fresh(desk.begin(&strange_key, &json!(1)).await);
+                desk.fail_transient(fresh).await.expect("ours");
+            },
+        )
+        .await;
+        assert_eq!(house.purge(way).await, 0, "{way:?}");
+        house.age(Duration::from_secs(25 * 60 * 60));
+        assert_eq!(house.purge(way).await, 3, "{way:?}");
+        assert_eq!(house.purge(way).await, 0, "{way:?}");
+        let left = house
+            .postgres
+            .sql("postgres", "SELECT namespace FROM idempotency_record");
+        assert_eq!(left, "other", "{way:?}");
+    }
+}
+
+#[tokio::test]
+async fn rolled_back_purge_purged_nothing() {
+    let house = House::new().await;
+    house.done("k", 1).await;
+    house.age(Duration::from_secs(25 * 60 * 60));
+    let purge = async |desk: &mut dyn Desk| desk.purge_expired().await;
+    let purged = house.transact(Way::TokioWithTx, End::Rollback, purge).await;
+    assert_eq!(purged.expect("the owner may"), 1);
+    assert_eq!(house.purge(Way::TokioWithTx).await, 1);
+}
+
+#[tokio::test]
+async fn abandoned_claim_is_unknown_and_named() {
+    let keeping = Keeping {
+        lease: SHORT,
+        ..Keeping::default()
+    };
+    let house = House::new().await.kept(&keeping).await;
+    for way in [Way::TokioOnConnection, Way::SqlxOnConnection] {
+        let name = format!("{way:?}");
+        let key = key(&name);
+        let abandoned = house
+            .alone(way, async |desk: &mut dyn Desk| {
+                fresh(desk.begin(&key, &json!(1)).await)
+            })
+            .await;
+        let error = wait_until("the end of the lease", async || {
+            house.find(&key, &json!(1)).await.err()
+        })
+        .await;
+        let named =
+            matches!(error, Error::UnknownOutcome { operation } if operation == abandoned.id());
+        assert!(named, "{error:?}");
+        // Who held it comes late, and nobody was granted since.
+        house
+            .alone(way, async |desk: &mut dyn Desk| {
+                desk.commit(abandoned, &json!(7)).await.expect("still ours");
+            })
+            .await;
+        assert_eq!(house.found(&name).await, "result 7");
+    }
+}
+
+#[tokio::test]
+async fn who_declares_running_twice_safe_takes_an_abandoned_claim_over() {
+    let held = Keeping {
+        lease: SHORT,
+        ..Keeping::default()
+    };
+    let house = House::new().await.kept(&held).await;
+    // Left behind by a program that held it to be unknown.
+    house
+        .alone(Way::TokioOnConnection, async |desk: &mut dyn Desk| {
+            drop(fresh(desk.begin(&key("k"), &json!(1)).await));
+        })
+        .await;
+    let unknown = async || house.found("k").await.contains("unknown").then_some(());
+    wait_until("the end of the lease", unknown).await;
+    let house = house
+        .kept(&Keeping {
+            after_loss: AfterLoss::Free,
+            ..held
+        })
+        .await;
+    house.becomes("k", "fresh").await;
+}
+
+#[tokio::test]
+async fn stale_holder_is_refused_and_told_to_roll_back() {
+    let keeping = Keeping {
+        lease: SHORT,
+        after_loss: AfterLoss::Free,
+        ..Keeping::default()
+    };
+    let house = House::new().await.kept(&keeping).await;
+    for way in [Way::TokioOnConnection, Way::SqlxOnConnection] {
+        let name = format!("{way:?}");
+        let key = key(&name);
+        let begin = async |desk: &mut dyn Desk| fresh(desk.begin(&key, &json!(1)).await);
+        let [one, two, three] = [
+            house.alone(way, begin).await,
+            {
+                house.becomes(&name, "fresh").await;
+                house.alone(way, begin).await
+            },
+            {
+                house.becomes(&name, "fresh").await;
+                house.alone(way, begin).await
+            },
+        ];
+        assert!(one.fence() < two.fence() && two.fence() < three.fence());
+        let (id, fence) = (one.id(), one.fence());
+        house
+            .transact(way, End::Rollback, async |desk: &mut dyn Desk| {
+                assert!(desk.sql(&pay(&key)).await);
+                let renewed = desk.renew(&one).await.expect_err("somebody was granted");
+                assert!(matches!(renewed, Error::Stale { .. }));
+                let error = desk.commit(one, &json!(1)).await.expect_err("stale");
+                assert_eq!(
+                    error.to_string(),
+                    format!(
+                        "the claim on {id} under fence {} is stale: nothing was recorded, \
+                         so roll back what was done under it",
+                        fence.0
+                    )
+                );
+                let error = desk.fail_transient(two).await.expect_err("stale too");
+                assert!(matches!(error, Error::Stale { .. }));
+            })
+            .await;
+        house
+            .alone(way, async |desk: &mut dyn Desk| {
+                desk.commit(three, &json!(3)).await.expect("ours");
+            })
+            .await;
+        assert_eq!(house.found(&name).await, "result 3");
+        assert_eq!(house.counts(&key), (0, 1));
+    }
+}

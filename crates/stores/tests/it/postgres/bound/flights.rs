@@ -1,0 +1,229 @@
+//! Two at once. What another transaction has begun and not committed is in
+//! flight, and nobody waits for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use onceward_core::application::{Begun, Error, Keeping, ScopedKey};
+use onceward_core::class::AfterLoss;
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::desk::*;
+
+/// Far below what any transaction here is open for. The server itself ends a
+/// statement that waits for a lock, so a wait is an error, not a slow answer.
+const DEADLINE: Duration = Duration::from_secs(10);
+const NO_WAITING: &str = "SET LOCAL lock_timeout = '100ms'";
+
+/// How a key is found by a second transaction while the first is open.
+async fn found_meanwhile(house: &House, way: Way, key: &str, request: u32) -> String {
+    let (key, request) = (super::desk::key(key), json!(request));
+    let second = house.transact(way, End::Rollback, async |desk: &mut dyn Desk| {
+        assert!(desk.sql(NO_WAITING).await);
+        word(&desk.begin(&key, &request).await)
+    });
+    timeout(DEADLINE, second).await.expect("nobody waits")
+}
+
+#[tokio::test]
+async fn second_transaction_is_told_in_flight_at_once() {
+    let house = House::new().await;
+    for first in Way::ALL {
+        for second in Way::BOTH {
+            let name = format!("{first:?}-{second:?}");
+            let key = key(&name);
+            house
+                .transact(first, End::Commit, async |desk: &mut dyn Desk| {
+                    let fresh = fresh(desk.begin(&key, &json!(1)).await);
+                    let found = found_meanwhile(&house, second, &name, 1).await;
+                    assert_eq!(found, "in flight", "{name}");
+                    // What is asked there cannot be seen yet.
+                    let found = found_meanwhile(&house, second, &name, 2).await;
+                    assert_eq!(found, "in flight", "{name}");
+                    desk.commit(fresh, &json!(7)).await.expect("ours");
+                    let found = found_meanwhile(&house, second, &name, 1).await;
+                    assert_eq!(found, "in flight", "{name}");
+                })
+                .await;
+            let found = found_meanwhile(&house, second, &name, 1).await;
+            assert_eq!(found, "result 7", "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn row_that_is_taken_over_is_in_flight_too() {
+    let house = House::new().await;
+    let key = key("released");
+    house
+        .transact(
+            Way::TokioWithTx,
+            End::Commit,
+            async |desk: &mut dyn Desk| {
+                let fresh = fresh(desk.begin(&key, &json!(1)).await);
+                desk.fail_transient(fresh).await.expect("ours");
+            },
+        )
+        .await;
+    house
+        .transact(
+            Way::SqlxWithTx,
+            End::Rollback,
+            async |desk: &mut dyn Desk| {
+                fresh(desk.begin(&key, &json!(1)).await);
+                let found = found_meanwhile(&house, Way::TokioWithTx, "released", 1).await;
+                assert_eq!(found, "in flight");
+            },
+        )
+        .await;
+    let found = found_meanwhile(&house, Way::TokioWithTx, "released", 1).await;
+    assert_eq!(found, "fresh");
+}
+
+#[tokio::test]
+async fn replays_do_not_stand_in_each_others_way() {
+    let house = House::new().await;
+    let key = key("hot");
+    house
+        .transact(
+            Way::TokioWithTx,
+            End::Commit,
+            async |desk: &mut dyn Desk| {
+                let fresh = fresh(desk.begin(&key, &json!(1)).await);
+                desk.commit(fresh, &json!(7)).await.expect("ours");
+            },
+        )
+        .await;
+    house
+        .transact(
+            Way::TokioWithTx,
+            End::Rollback,
+            async |desk: &mut dyn Desk| {
+                assert_eq!(word(&desk.begin(&key, &json!(1)).await), "result 7");
+                for (request, want) in [(1, "result 7"), (2, "mismatch")] {
+                    let found = found_meanwhile(&house, Way::SqlxWithTx, "hot", request).await;
+                    assert_eq!(found, want);
+                }
+            },
+        )
+        .await;
+}
+
+/// A lease that is over, and its holder who comes late after all, in a
+/// transaction that is not committed: somebody works on it.
+#[tokio::test]
+async fn late_holder_that_is_not_done_yet_is_in_flight() {
+    let house = House::new().await;
+    let records = house.keeping(&Keeping {
+        lease: Duration::from_millis(1),
+        after_loss: AfterLoss::Free,
+        ..Keeping::default()
+    });
+    let key = key("late");
+    let way = Way::TokioOnConnection;
+    let late = alone(&records, &house.url, way, async |desk: &mut dyn Desk| {
+        fresh(desk.begin(&key, &json!(1)).await)
+    })
+    .await;
+    let house = House { records, ..house };
+    wait_until("the end of the lease", async || {
+        let found = house.find(&key, &json!(1)).await;
+        (word(&found) == "fresh").then_some(())
+    })
+    .await;
+    house
+        .transact(way, End::Commit, async |desk: &mut dyn Desk| {
+            desk.commit(late, &json!("late"))
+                .await
+                .expect("nobody was granted");
+            let found = found_meanwhile(&house, Way::SqlxWithTx, "late", 1).await;
+            assert_eq!(found, "in flight");
+        })
+        .await;
+    let found = found_meanwhile(&house, Way::SqlxWithTx, "late", 1).await;
+    assert_eq!(found, "result \"late\"");
+}
+
+/// Many at once, with half of all transactions rolled back: each key is paid
+/// for once, and nobody sees anything but the five outcomes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn crowd_pays_each_key_once() {
+    const KEYS: usize = 12;
+    const CALLERS: usize = 8;
+    let house = Arc::new(House::new().await);
+    for round in 0..KEYS {
+        let callers = (0..CALLERS).map(|caller| {
+            let house = house.clone();
+            let way = Way::ALL[(round + caller) % Way::ALL.len()];
+            tokio::spawn(async move {
+                let key = key(&format!("crowd-{round}"));
+                let ends = [End::Commit, End::Rollback].into_iter().cycle();
+                for end in ends.skip(caller) {
+                    if attempt(&house, way, &key, end).await {
+                        break;
+                    }
+                }
+            })
+        });
+        for caller in callers.collect::<Vec<_>>() {
+            caller.await.expect("no caller panicked");
+        }
+        let key = key(&format!("crowd-{round}"));
+        assert_eq!(house.counts(&key), (1, 1), "round {round}");
+    }
+}
+
+/// One try; whether the key is done for good.
+async fn attempt(house: &House, way: Way, key: &ScopedKey, end: End) -> bool {
+    house
+        .transact(way, end, async |desk: &mut dyn Desk| {
+            match desk.begin(key, &json!(1)).await {
+                Ok(Begun::Fresh(fresh)) => {
+                    assert!(desk.sql(&pay(key)).await);
+                    desk.commit(fresh, &json!(1)).await.expect("ours");
+                    end == End::Commit
+                }
+                Ok(Begun::InFlight) => false,
+                Ok(Begun::PriorResult(_)) => true,
+                other => panic!("{way:?}: {other:?}"),
+            }
+        })
+        .await
+}
+
+/// A snapshot that is older than the other's commit cannot be judged by: the
+/// transaction is told to run again, and then finds the result.
+#[tokio::test]
+async fn frozen_snapshots_are_told_to_run_again() {
+    let house = House::new().await;
+    for (way, level) in [
+        (Way::TokioWithTx, "REPEATABLE READ"),
+        (Way::SqlxWithTx, "SERIALIZABLE"),
+    ] {
+        let name = format!("{way:?}");
+        let key = key(&name);
+        house
+            .transact(way, End::Rollback, async |desk: &mut dyn Desk| {
+                assert!(
+                    desk.sql(&format!("SET TRANSACTION ISOLATION LEVEL {level}"))
+                        .await
+                );
+                assert!(desk.sql("SELECT count(*) FROM payment").await);
+                house
+                    .transact(way, End::Commit, async |other: &mut dyn Desk| {
+                        let fresh = fresh(other.begin(&key, &json!(1)).await);
+                        other.commit(fresh, &json!(7)).await.expect("ours");
+                    })
+                    .await;
+                let error = desk
+                    .begin(&key, &json!(1))
+                    .await
+                    .expect_err("an old snapshot");
+                assert!(matches!(error, Error::Conflict(_)), "{error:?}");
+            })
+            .await;
+        let found = found_meanwhile(&house, way, &name, 1).await;
+        assert_eq!(found, "result 7");
+    }
+}

@@ -1,0 +1,200 @@
+//! The transaction's promise: rolled back, neither record nor rows are there and
+//! the key is free; committed, both are; and a process that is killed in
+//! between leaves one of the two. Shown a hundred times, at every step.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use onceward_core::application::{Begun, StoredError};
+use onceward_stores::postgres::Records;
+use serde_json::json;
+
+use super::desk::*;
+use crate::house::{child, directory, directory_as_child, wait_until as wait_blocking};
+
+/// What the child is to do: where, which way, under which key, until when.
+const ORDER: &str = "order";
+/// Where the child is.
+const PLACE: &str = "place";
+
+/// Where a process is when it is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    InTransaction,
+    Begun,
+    Paid,
+    Committed,
+    /// Somewhere between the word `COMMIT` and its answer.
+    Ending,
+    Ended,
+    /// The other path: it fails for good.
+    SavepointSet,
+    RolledBackToSavepoint,
+    Failed,
+    FailureEnded,
+}
+
+impl Step {
+    const ALL: [Self; 10] = [
+        Self::InTransaction,
+        Self::Begun,
+        Self::Paid,
+        Self::Committed,
+        Self::Ending,
+        Self::Ended,
+        Self::SavepointSet,
+        Self::RolledBackToSavepoint,
+        Self::Failed,
+        Self::FailureEnded,
+    ];
+
+    fn fails(self) -> bool {
+        use Step::{Failed, FailureEnded, RolledBackToSavepoint, SavepointSet};
+        matches!(
+            self,
+            SavepointSet | RolledBackToSavepoint | Failed | FailureEnded
+        )
+    }
+
+    /// What a key may be found as after this.
+    fn may_leave(self) -> &'static [&'static str] {
+        match self {
+            Self::Ending => &["fresh", "result 7"],
+            Self::Ended => &["result 7"],
+            Self::FailureEnded => &["error refused: the bank refused it"],
+            _ => &["fresh"],
+        }
+    }
+}
+
+/// Where the child stops to be killed.
+struct Walk<'a> {
+    home: &'a Path,
+    until: Step,
+}
+
+impl Walk<'_> {
+    async fn reach(&self, step: Step) {
+        if step != self.until {
+            return;
+        }
+        fs::write(self.home.join(PLACE), "here").expect("the place can be written");
+        if step != Step::Ending {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Pays in a transaction until it is killed. Only the child does: for anyone
+/// else there is no directory to read an order from.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn child_pays() {
+    let Some(home) = directory_as_child() else {
+        return;
+    };
+    let order = fs::read_to_string(home.join(ORDER)).expect("there is an order");
+    let mut order = order.lines();
+    let mut next = || order.next().expect("a line for each");
+    let (url, way, name, until) = (next(), next(), next(), next());
+    let way = Way::ALL.into_iter().find(|one| format!("{one:?}") == way);
+    let until = Step::ALL
+        .into_iter()
+        .find(|one| format!("{one:?}") == until);
+    let walk = Walk {
+        home: &home,
+        until: until.expect("a step"),
+    };
+    let records = Records::new(namespace(), entropy());
+    let work = async |desk: &mut dyn Desk| pays(desk, name, &walk).await;
+    transact(&records, url, way.expect("a way"), End::Commit, work).await;
+    walk.reach(Step::Ended).await;
+    walk.reach(Step::FailureEnded).await;
+}
+
+async fn pays(desk: &mut dyn Desk, name: &str, walk: &Walk<'_>) {
+    let key = key(name);
+    walk.reach(Step::InTransaction).await;
+    let fresh = fresh(desk.begin(&key, &json!(1)).await);
+    walk.reach(Step::Begun).await;
+    if walk.until.fails() {
+        assert!(desk.sql("SAVEPOINT work").await);
+        assert!(desk.sql(&pay(&key)).await);
+        walk.reach(Step::SavepointSet).await;
+        assert!(desk.sql("ROLLBACK TO SAVEPOINT work").await);
+        walk.reach(Step::RolledBackToSavepoint).await;
+        let error = StoredError::new("refused", "the bank refused it");
+        desk.fail_permanent(fresh, &error).await.expect("ours");
+        walk.reach(Step::Failed).await;
+        return;
+    }
+    assert!(desk.sql(&pay(&key)).await);
+    walk.reach(Step::Paid).await;
+    desk.commit(fresh, &json!(7)).await.expect("ours");
+    walk.reach(Step::Committed).await;
+    walk.reach(Step::Ending).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_application_has_paid_and_recorded_or_neither() {
+    const ROUNDS: u64 = 10;
+    let house = House::new().await;
+    let home = directory();
+    for round in 0..ROUNDS {
+        for (number, step) in Step::ALL.into_iter().enumerate() {
+            let way = Way::ALL[(round as usize + number) % Way::ALL.len()];
+            let name = format!("{step:?}-{round}");
+            let order = format!("{}\n{way:?}\n{name}\n{step:?}\n", house.url);
+            fs::write(home.path().join(ORDER), order).expect("an order can be written");
+            let mut child = child("postgres::bound::killed::child_pays", home.path(), "");
+            wait_blocking("the child is there", || {
+                home.path().join(PLACE).exists().then_some(())
+            });
+            if step == Step::Ending {
+                // Each round a little later than the one before.
+                std::thread::sleep(Duration::from_micros(round * 150));
+            }
+            child.kill();
+            fs::remove_file(home.path().join(PLACE)).expect("it was there");
+            check(&house, step, &name).await;
+        }
+    }
+}
+
+/// Rows and record agree, and the key is done or free: in the end it is done.
+async fn check(house: &House, step: Step, name: &str) {
+    let key = key(name);
+    // The server finds out by itself that its client is gone.
+    let found = wait_until("the end of the transaction", async || {
+        let found = word(&house.find(&key, &json!(1)).await);
+        (found != "in flight").then_some(found)
+    })
+    .await;
+    assert!(
+        step.may_leave().contains(&found.as_str()),
+        "{name}: {found}"
+    );
+    let want = match found.as_str() {
+        "fresh" => (0, 0),
+        "result 7" => (1, 1),
+        _ => (0, 1),
+    };
+    assert_eq!(house.counts(&key), want, "{name}");
+    if found != "fresh" {
+        return;
+    }
+    house
+        .transact(
+            Way::TokioWithTx,
+            End::Commit,
+            async |desk: &mut dyn Desk| {
+                let Ok(Begun::Fresh(fresh)) = desk.begin(&key, &json!(1)).await else {
+                    panic!("{name} is not free any more");
+                };
+                assert!(desk.sql(&pay(&key)).await);
+                desk.commit(fresh, &json!(8)).await.expect("ours");
+            },
+        )
+        .await;
+    assert_eq!(house.counts(&key), (1, 1), "{name}");
+}

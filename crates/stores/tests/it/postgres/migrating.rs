@@ -1,0 +1,405 @@
+//! Making the tables: once, by whoever comes, all or nothing. Row-level security,
+//! resources and partitions, and how servers refuse, are in rooms of their own.
+
+mod reaching;
+mod resources;
+mod security;
+
+use onceward_servers::{PgBouncer, Postgres};
+use onceward_stores::postgres::Table;
+use onceward_stores::postgres::migrate::{
+    Applied, LATEST, MigrateError, Options, Resource, RowSecurity, Version, apply, print, version,
+};
+use tokio_postgres::{Client, NoTls};
+
+/// How an application tells its user.
+const USER: &str = "current_setting('app.user_id', true)";
+
+fn table(name: &str) -> Table {
+    Table::parse(name).expect("a good name")
+}
+
+fn named(name: &str) -> Options {
+    Options {
+        table: table(name),
+        ..Options::default()
+    }
+}
+
+fn row_security(role: &str, user: &str) -> Options {
+    Options {
+        rls: Some(RowSecurity::new(role, user).expect("a role and a user")),
+        ..Options::default()
+    }
+}
+
+fn resources(texts: &[&str]) -> Vec<Resource> {
+    let read = texts.iter().map(|text| text.parse().expect("a resource"));
+    read.collect()
+}
+
+fn referring(texts: &[&str]) -> Options {
+    Options {
+        resources: resources(texts),
+        ..Options::default()
+    }
+}
+
+async fn applied(url: &str, options: &Options) -> Applied {
+    let applied = apply(url, options).await;
+    applied.unwrap_or_else(|error| panic!("{options:?}: {error}"))
+}
+
+async fn refused(url: &str, options: &Options) -> MigrateError {
+    match apply(url, options).await {
+        Ok(applied) => panic!("{applied:?}"),
+        Err(error) => error,
+    }
+}
+
+/// All that there is in a schema of a database.
+fn catalog(postgres: &Postgres, database: &str, schema: &str) -> String {
+    let sql = include_str!("migrating/catalog.sql").replace("{schema}", schema);
+    postgres.sql(database, &sql)
+}
+
+/// A connection of which a test can hear errors.
+async fn connect(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect(url);
+    // It ends with the client.
+    tokio::spawn(connection);
+    client
+}
+
+async fn error_of(client: &Client, sql: &str) -> String {
+    match client.batch_execute(sql).await {
+        Ok(()) => panic!("it was done: {sql}"),
+        Err(error) => error.as_db_error().expect("the server's word").to_string(),
+    }
+}
+
+#[tokio::test]
+async fn tables_are_made_once_however_often_they_are_applied() {
+    let postgres = Postgres::start();
+    let first = applied(&postgres.url(), &Options::default()).await;
+    assert_eq!(first.before, Version::Missing);
+    assert_eq!(first.database, "postgres");
+    assert_eq!(first.table.to_string(), "public.idempotency_record");
+    let made = catalog(&postgres, "postgres", "public");
+    let second = applied(&postgres.url(), &Options::default()).await;
+    assert_eq!(second.before, Version::Current);
+    assert_eq!(catalog(&postgres, "postgres", "public"), made);
+    let versions = "SELECT version FROM idempotency_record_migration";
+    assert_eq!(postgres.sql("postgres", versions), LATEST.to_string());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_migrate_at_once_take_turns() {
+    let postgres = Postgres::start();
+    postgres.sql(
+        "postgres",
+        "CREATE ROLE app LOGIN; CREATE TABLE project (id uuid PRIMARY KEY)",
+    );
+    let options = Options {
+        partitions: Some(3),
+        resources: resources(&["project=project(id)"]),
+        ..row_security("app", USER)
+    };
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let (url, options) = (postgres.url(), options.clone());
+            tokio::spawn(async move { applied(&url, &options).await.before })
+        })
+        .collect();
+    let mut made = 0;
+    for task in tasks {
+        match task.await.expect("it ends") {
+            Version::Missing => made += 1,
+            other => assert_eq!(other, Version::Current),
+        }
+    }
+    assert_eq!(made, 1);
+}
+
+#[tokio::test]
+async fn printed_sql_makes_what_apply_makes() {
+    let postgres = Postgres::start();
+    let theirs = "CREATE SCHEMA tenant; CREATE SCHEMA app; \
+                  CREATE TABLE tenant.projects (id uuid PRIMARY KEY); \
+                  CREATE TABLE tenant.\"Users\" (\"user\" numeric(20, 0) PRIMARY KEY);";
+    postgres.sql("postgres", "CREATE ROLE \"app's \"\"role\" LOGIN");
+    let all = Options {
+        table: table("app.once"),
+        partitions: Some(2),
+        resources: resources(&[
+            "project=tenant.projects(id):uuid",
+            "person=tenant.\"Users\"(\"user\"):numeric(20, 0)",
+        ]),
+        rls: row_security(
+            "app's \"role",
+            "current_setting('app.user\\id'  -- whose\n, true)",
+        )
+        .rls,
+    };
+    let cases = [
+        ("plain", Options::default(), "public"),
+        ("schema", named("app.idempotency_record"), "app"),
+        ("longest", named(&format!("app.{}", "t".repeat(40))), "app"),
+        ("everything", all, "app"),
+    ];
+    for (name, options, schema) in cases {
+        let by_us = format!("{name}_applied");
+        let url = postgres.database(&by_us);
+        postgres.sql(&by_us, theirs);
+        applied(&url, &options).await;
+        let want = catalog(&postgres, &by_us, schema);
+        assert!(
+            want.contains(&format!("relation {}_fence S", options.table.name())),
+            "{want}"
+        );
+
+        let by_psql = format!("{name}_printed");
+        let url = postgres.database(&by_psql);
+        postgres.sql(&by_psql, theirs);
+        let printed = print(&options).expect("it can be printed");
+        let empty = catalog(&postgres, &by_psql, schema);
+        postgres.sql(&by_psql, &format!("BEGIN;\n{printed}\nROLLBACK;"));
+        assert_eq!(
+            catalog(&postgres, &by_psql, schema),
+            empty,
+            "in a transaction"
+        );
+        postgres.sql(&by_psql, &printed);
+        assert_eq!(catalog(&postgres, &by_psql, schema), want, "{name}");
+
+        postgres.sql(&by_psql, &printed);
+        assert_eq!(applied(&url, &options).await.before, Version::Current);
+        assert_eq!(catalog(&postgres, &by_psql, schema), want, "{name} again");
+    }
+}
+
+#[test]
+fn printed_sql_says_how_it_was_made() {
+    let options = Options {
+        partitions: Some(8),
+        ..row_security("app", "current_setting('app.user_id',\ntrue)")
+    };
+    let printed = print(&options).expect("it can be printed");
+    let (header, _) = printed.split_once("\nDO $onceward$\n").expect("one block");
+    assert_eq!(
+        header,
+        format!(
+            "-- The table public.idempotency_record of Onceward: version 1, as Onceward {} prints it by
+--
+--     onceward migrate print --partitions 8 --rls-role app --rls-user 'current_setting('\\''app.user_id'\\'', true)'
+--
+-- Run it as it is, with `psql -v ON_ERROR_STOP=1 -f FILE` for example, or hand it
+-- to your own migration tool, in a transaction or not. It is one statement: all of
+-- it is done or nothing. Run again, it makes what is missing and leaves the rest;
+-- versions only go forward. Each is noted in public.idempotency_record_migration.
+-- Its name was given without a schema, so it is made in \"public\"; for another,
+-- say --table schema.idempotency_record.
+",
+            env!("CARGO_PKG_VERSION")
+        )
+    );
+    let printed = print(&named("app.once")).expect("it can be printed");
+    assert!(!printed.contains("without a schema"), "{printed}");
+    assert!(
+        !printed.contains('{'),
+        "nothing is left to fill in: {printed}"
+    );
+}
+
+#[test]
+fn printing_needs_the_types_of_resources() {
+    let refused = print(&referring(&["project=tenant.projects(id)"]));
+    assert_eq!(
+        refused.expect_err("no type").to_string(),
+        "resource project: what is printed needs the type of the column referred to; \
+         write project=tenant.projects(id):uuid, if it is uuid"
+    );
+}
+
+#[tokio::test]
+async fn what_is_there_decides_whether_there_is_anything_to_make() {
+    let postgres = Postgres::start();
+    let client = connect(&postgres.url()).await;
+    let plain = Table::default();
+    let standing = async || version(&client, &plain).await.expect("the server answers");
+    assert_eq!(standing().await, Version::Missing);
+
+    postgres.sql("postgres", "CREATE TABLE idempotency_record (id int)");
+    assert_eq!(standing().await, Version::Foreign);
+    let error = refused(&postgres.url(), &Options::default()).await;
+    assert_eq!(
+        error.to_string(),
+        "there is a table public.idempotency_record that Onceward did not make; use another name (--table)"
+    );
+    postgres.sql("postgres", "DROP TABLE idempotency_record");
+
+    applied(&postgres.url(), &Options::default()).await;
+    assert_eq!(standing().await, Version::Current);
+    postgres.sql("postgres", "CREATE ROLE stranger LOGIN");
+    let stranger = connect(&postgres.url_of("stranger", "postgres")).await;
+    let seen = version(&stranger, &plain)
+        .await
+        .expect("the server answers");
+    assert_eq!(seen, Version::Hidden);
+    let error = refused(
+        &postgres.url_of("stranger", "postgres"),
+        &Options::default(),
+    )
+    .await;
+    assert_eq!(
+        error.to_string(),
+        "this user may not do that (42501: permission denied for table idempotency_record_migration); \
+         use the owner of the table, or for a new one a user that may CREATE in its schema"
+    );
+
+    let made = catalog(&postgres, "postgres", "public");
+    postgres.sql(
+        "postgres",
+        "INSERT INTO idempotency_record_migration VALUES (9)",
+    );
+    assert_eq!(standing().await, Version::Newer(9));
+    let newer = "the table public.idempotency_record has version 9, made by a newer Onceward; \
+                 this one knows versions up to 1: use the newer";
+    let error = refused(&postgres.url(), &row_security("stranger", USER)).await;
+    assert_eq!(error.to_string(), newer);
+    let printed = print(&row_security("stranger", USER)).expect("it can be printed");
+    assert_eq!(error_of(&client, &printed).await, format!("ERROR: {newer}"));
+    assert_eq!(catalog(&postgres, "postgres", "public"), made);
+
+    postgres.sql(
+        "postgres",
+        "DELETE FROM idempotency_record_migration WHERE version = 9",
+    );
+    postgres.sql("postgres", "DROP TABLE idempotency_record CASCADE");
+    assert_eq!(standing().await, Version::Missing);
+    let error = refused(&postgres.url(), &Options::default()).await;
+    assert_eq!(
+        error.to_string(),
+        "the table public.idempotency_record is gone, but public.idempotency_record_migration says \
+         that it was made; restore it, or drop what is left of it to begin anew"
+    );
+}
+
+#[test]
+fn a_store_is_told_what_to_do() {
+    let plain = Table::default();
+    let other = table("app.once");
+    let cases = [
+        (Version::Current, &plain, None),
+        (
+            Version::Missing,
+            &plain,
+            Some(
+                "the table idempotency_record does not exist in database pay; run `onceward migrate apply \
+                 --store URL`, or apply the SQL of `onceward migrate print`",
+            ),
+        ),
+        (
+            Version::Missing,
+            &other,
+            Some(
+                "the table app.once does not exist in database pay; run `onceward migrate apply --store URL \
+                 --table app.once`, or apply the SQL of `onceward migrate print --table app.once`",
+            ),
+        ),
+        (
+            Version::Behind(3),
+            &plain,
+            Some(
+                "the table idempotency_record in database pay has version 3 and this program needs 1; run \
+                 `onceward migrate apply --store URL`, or apply the SQL of `onceward migrate print`",
+            ),
+        ),
+        (
+            Version::Newer(7),
+            &plain,
+            Some(
+                "the table idempotency_record in database pay has version 7, made by a newer Onceward, and \
+                 this program knows versions up to 1; start the newer one",
+            ),
+        ),
+    ];
+    for (version, table, want) in cases {
+        assert_eq!(version.refusal(table, "pay").as_deref(), want);
+    }
+}
+
+#[tokio::test]
+async fn words_of_sql_are_no_names_of_tables() {
+    let postgres = Postgres::start();
+    let words = "SELECT word FROM pg_get_keywords() WHERE catcode IN ('R', 'T')";
+    for word in postgres.sql("postgres", words).lines() {
+        assert!(Table::parse(word).is_err(), "{word}");
+    }
+    // And those that are not kept may be used.
+    for word in ["value", "name", "loop", "sequence", "public.version"] {
+        applied(&postgres.url(), &named(word)).await;
+    }
+}
+
+#[tokio::test]
+async fn search_path_leads_to_the_table() {
+    let postgres = Postgres::start();
+    postgres.sql(
+        "postgres",
+        "CREATE SCHEMA first; CREATE SCHEMA second; CREATE SCHEMA \"Third\"",
+    );
+    let url_with = |path: &str| format!("{}?options=-c%20search_path%3D{path}", postgres.url());
+    let second = applied(&url_with("second"), &Options::default()).await;
+    assert_eq!(second.table.to_string(), "second.idempotency_record");
+    // What is there already is found behind schemas that have none.
+    let found = applied(&url_with("first,second"), &Options::default()).await;
+    assert_eq!(found.table, second.table);
+    assert_eq!(found.before, Version::Current);
+    for path in ["nowhere", "%22Third%22"] {
+        let error = refused(&url_with(path), &Options::default()).await;
+        assert_eq!(
+            error.to_string(),
+            "the search path leads to no schema for the table in database postgres; \
+             name one (--table schema.idempotency_record)"
+        );
+    }
+    let error = refused(&postgres.url(), &named("nowhere.once")).await;
+    assert_eq!(
+        error.to_string(),
+        "there is no schema nowhere in database postgres; create it first, or name another (--table)"
+    );
+}
+
+#[tokio::test]
+async fn pooler_in_transaction_mode_is_no_hindrance() {
+    let postgres = Postgres::start();
+    postgres.sql("postgres", "CREATE TABLE project (id uuid PRIMARY KEY)");
+    let pooler = PgBouncer::start(&postgres, "transaction", 2);
+    let url = format!("{}?pgbouncer=true", pooler.url_of("postgres", "postgres"));
+    let options = referring(&["project=project(id)"]);
+    assert_eq!(applied(&url, &options).await.before, Version::Missing);
+    assert_eq!(applied(&url, &options).await.before, Version::Current);
+}
+
+#[tokio::test]
+async fn who_cannot_get_at_the_table_gives_up() {
+    let postgres = Postgres::start();
+    postgres.sql("postgres", "CREATE TABLE project (id uuid PRIMARY KEY)");
+    applied(&postgres.url(), &Options::default()).await;
+    let made = catalog(&postgres, "postgres", "public");
+    let client = connect(&postgres.url()).await;
+    client
+        .batch_execute("BEGIN; SELECT FROM idempotency_record")
+        .await
+        .expect("it can be read");
+    let error = refused(&postgres.url(), &referring(&["project=project(id)"])).await;
+    assert_eq!(
+        error.to_string(),
+        "somebody else works on the table for too long (55P03: canceling statement due to lock timeout); \
+         nothing was changed, try again when it is quiet"
+    );
+    assert_eq!(catalog(&postgres, "postgres", "public"), made);
+    // What is there already needs no lock that anybody could hold.
+    applied(&postgres.url(), &Options::default()).await;
+}
