@@ -27,7 +27,7 @@ async fn complete_many(store: &Arc<EmbeddedStore>) {
         let store = store.clone();
         tokio::spawn(async move {
             for number in (caller..MANY).step_by(CALLERS as usize) {
-                complete(&store, number).await;
+                complete(&*store, number).await;
             }
         })
     });
@@ -60,7 +60,7 @@ async fn many_operations_are_found_while_they_come_and_after_each_opening() {
     for opening in 1..=2 {
         let store = open_cold(home.path());
         assert_replays(&store).await;
-        complete(&store, MANY + opening).await;
-        assert!(is_replayed(&store, MANY + opening).await);
+        complete(&*store, MANY + opening).await;
+        assert!(is_replayed(&*store, MANY + opening).await);
     }
 }

@@ -94,14 +94,14 @@ pub(crate) fn reply(number: u64) -> Arc<Reply> {
     })
 }
 
-pub(crate) async fn grant(store: &EmbeddedStore, ask: &Ask) -> Grant {
+pub(crate) async fn grant(store: &dyn Store, ask: &Ask) -> Grant {
     match store.claim(ask).await.expect("the store answers") {
         Claim::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),
     }
 }
 
-pub(crate) async fn settle(store: &EmbeddedStore, grant: &Grant, word: Settlement) {
+pub(crate) async fn settle(store: &dyn Store, grant: &Grant, word: Settlement) {
     let settled = store.settle(&grant.digest, grant.fence, word).await;
     assert_eq!(settled.expect("the store answers"), Settled::Done);
 }
@@ -111,17 +111,17 @@ pub(crate) fn completed(number: u64) -> Settlement {
 }
 
 /// Runs the operation of this number to its end.
-pub(crate) async fn complete(store: &EmbeddedStore, number: u64) {
+pub(crate) async fn complete(store: &dyn Store, number: u64) {
     let grant = grant(store, &ask(number)).await;
     settle(store, &grant, completed(number)).await;
 }
 
-pub(crate) async fn get(store: &EmbeddedStore, ask: &Ask) -> Option<Arc<Record>> {
+pub(crate) async fn get(store: &dyn Store, ask: &Ask) -> Option<Arc<Record>> {
     store.get(&ask.digest).await.expect("the store answers")
 }
 
 /// Whether the operation of this number is replayed byte for byte.
-pub(crate) async fn is_replayed(store: &EmbeddedStore, number: u64) -> bool {
+pub(crate) async fn is_replayed(store: &dyn Store, number: u64) -> bool {
     let record = get(store, &ask(number)).await;
     record.is_some_and(|record| record.answer == Some(Answer::Kept(reply(number))))
 }

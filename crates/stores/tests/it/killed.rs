@@ -37,9 +37,9 @@ async fn child_works() {
                     .expect("the list can be written");
             };
             for number in (caller..).step_by(CALLERS as usize) {
-                let grant = grant(&store, &ask(number)).await;
+                let grant = grant(&*store, &ask(number)).await;
                 write("claimed", number);
-                settle(&store, &grant, completed(number)).await;
+                settle(&*store, &grant, completed(number)).await;
                 write("completed", number);
             }
         })

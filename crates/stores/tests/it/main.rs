@@ -13,5 +13,7 @@ mod opening;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod reclaiming;
+#[cfg(feature = "redis")]
+mod redis;
 mod surviving;
 mod versions;

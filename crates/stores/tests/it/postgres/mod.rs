@@ -5,3 +5,7 @@ mod bound;
 mod conformance;
 mod house;
 mod migrating;
+mod locked;
+mod sharing;
+mod starting;
+mod surviving;

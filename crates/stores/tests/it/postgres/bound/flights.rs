@@ -1,12 +1,13 @@
 //! Two at once. What another transaction has begun and not committed is in
 //! flight, and nobody waits for it.
 
-use std::sync::Arc;
+use std::rc::Rc;
 use std::time::Duration;
 
 use onceward_core::application::{Begun, Error, Keeping, ScopedKey};
 use onceward_core::class::AfterLoss;
 use serde_json::json;
+use tokio::task::LocalSet;
 use tokio::time::timeout;
 
 use super::desk::*;
@@ -147,16 +148,17 @@ async fn late_holder_that_is_not_done_yet_is_in_flight() {
 
 /// Many at once, with half of all transactions rolled back: each key is paid
 /// for once, and nobody sees anything but the five outcomes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[tokio::test]
 async fn crowd_pays_each_key_once() {
     const KEYS: usize = 12;
     const CALLERS: usize = 8;
-    let house = Arc::new(House::new().await);
+    let house = Rc::new(House::new().await);
+    let crowd = LocalSet::new();
     for round in 0..KEYS {
         let callers = (0..CALLERS).map(|caller| {
             let house = house.clone();
             let way = Way::ALL[(round + caller) % Way::ALL.len()];
-            tokio::spawn(async move {
+            crowd.spawn_local(async move {
                 let key = key(&format!("crowd-{round}"));
                 let ends = [End::Commit, End::Rollback].into_iter().cycle();
                 for end in ends.skip(caller) {
@@ -167,7 +169,8 @@ async fn crowd_pays_each_key_once() {
             })
         });
         for caller in callers.collect::<Vec<_>>() {
-            caller.await.expect("no caller panicked");
+            let ended = crowd.run_until(caller).await;
+            ended.expect("no caller panicked");
         }
         let key = key(&format!("crowd-{round}"));
         assert_eq!(house.counts(&key), (1, 1), "round {round}");

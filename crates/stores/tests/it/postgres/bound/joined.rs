@@ -98,10 +98,9 @@ async fn rolled_back_reply_is_none() {
         .await
         .expect("a connection");
     let mut tx = connection.begin().await.expect("a transaction");
-    let done = records
-        .with_tx(&mut tx)
-        .complete(grant.id, grant.fence, reply(201));
-    done.await.expect("the fence counts");
+    let mut store = records.with_tx(&mut tx);
+    let done = store.complete(grant.id, grant.fence, reply(201)).await;
+    done.expect("the fence counts");
     tx.rollback().await.expect("it rolls back");
     let record = gateway
         .get(&ask.digest)

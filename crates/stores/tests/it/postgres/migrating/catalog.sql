@@ -24,6 +24,10 @@ SELECT line FROM (
     SELECT format('function %s %s', replace(pg_get_functiondef(p.oid), E'\n', ' '), p.proacl)
     FROM pg_proc AS p WHERE p.pronamespace = '{schema}'::regnamespace
     UNION ALL
+    SELECT format('trigger %s', pg_get_triggerdef(t.oid))
+    FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid
+    WHERE c.relnamespace = '{schema}'::regnamespace AND NOT t.tgisinternal
+    UNION ALL
     SELECT format('policy %s.%s %s %s %s %s', tablename, policyname, roles, cmd, qual, with_check)
     FROM pg_policies WHERE schemaname = '{schema}'
     UNION ALL

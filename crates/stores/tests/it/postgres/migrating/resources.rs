@@ -71,10 +71,17 @@ async fn an_operation_refers_to_one_thing_at_most() {
         let error = error_of(&client, &set("resource_person = 8")).await;
         assert!(error.contains("violates foreign key constraint"), "{error}");
 
+        // Another operation under the same key is not about it.
+        let before = "UPDATE idempotency_record SET operation_id = operation_id, state = 'released'; \
+                      SELECT num_nonnulls(resource_person, resource_project) FROM idempotency_record WHERE key_value = '1'; \
+                      BEGIN; UPDATE idempotency_record SET operation_id = '\\x01'; \
+                      SELECT sum(num_nonnulls(resource_person, resource_project)) FROM idempotency_record; ROLLBACK";
+        assert_eq!(postgres.sql(&name, before), "1\n0");
+
         // The thing goes, the operation stays.
         let left = "DELETE FROM tenant.\"Users\"; \
                     SELECT state, resource_person IS NULL FROM idempotency_record WHERE key_value = '1'";
-        assert_eq!(postgres.sql(&name, left), "running|t");
+        assert_eq!(postgres.sql(&name, left), "released|t");
     }
 }
 

@@ -1,0 +1,133 @@
+//! Rows that somebody works on: nobody waits for them who need not.
+
+use std::time::{Duration, Instant};
+
+use onceward_core::class::AfterLoss;
+use onceward_core::record::{Settled, Settlement, State};
+use onceward_core::store::{Claim, Store, StoreError};
+use tokio_postgres::{Client, NoTls};
+
+use super::house::{server, settings, store};
+use crate::house::{ask, ask_with, completed, grant, retry, terms};
+
+/// Far less than a lock is held in these tests.
+const SOON: Duration = Duration::from_secs(5);
+
+/// A transaction that has every row of the table in its hands.
+async fn holding_all(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls)
+        .await
+        .expect("the server answers");
+    tokio::spawn(connection);
+    let lock = "BEGIN; SELECT FROM idempotency_record FOR UPDATE";
+    client.batch_execute(lock).await.expect("all can be locked");
+    client
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_do_not_wait_for_a_row_that_somebody_works_on() {
+    let postgres = server().await;
+    let settings = settings(&postgres.url());
+    let store = store(&settings).await;
+    let (running, released, lost, done) = (ask(1), ask(2), ask(3), ask(4));
+    grant(&store, &running).await;
+    for (ask, word) in [
+        (&released, Settlement::Released),
+        (&lost, Settlement::Lost),
+        (&done, completed(4)),
+    ] {
+        let granted = grant(&store, ask).await;
+        let settled = store.settle(&granted.digest, granted.fence, word).await;
+        assert_eq!(settled.expect("it settles"), Settled::Done);
+    }
+    let holder = holding_all(&postgres.url()).await;
+    let begun = Instant::now();
+    for (asked, want) in [
+        (&running, "busy"),
+        // Free, but not to be had: as good as running.
+        (&released, "busy"),
+        (&lost, "unknown"),
+        (&done, "finished"),
+    ] {
+        let claim = store.claim(&retry(asked)).await.expect("it answers");
+        let got = match claim {
+            Claim::Busy(_) => "busy",
+            Claim::Unknown(_) => "unknown",
+            Claim::Finished(_) => "finished",
+            _ => "something else",
+        };
+        assert_eq!(got, want);
+    }
+    // New keys are nobody's.
+    grant(&store, &ask(5)).await;
+    assert!(begun.elapsed() < SOON, "took {:?}", begun.elapsed());
+    drop(holder);
+}
+
+/// Steps that are sent together share a transaction; one that waits for a row
+/// must not take the others along.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settlement_that_waits_does_not_hold_up_others() {
+    let postgres = server().await;
+    let mut settings = settings(&postgres.url());
+    settings.deadline = Duration::from_secs(2);
+    let store = std::sync::Arc::new(store(&settings).await);
+    let stuck = grant(&*store, &ask(1)).await;
+    let holder = holding_all(&postgres.url()).await;
+    let waiting = tokio::spawn({
+        let store = store.clone();
+        async move {
+            let word = completed(1);
+            store.settle(&stuck.digest, stuck.fence, word).await
+        }
+    });
+    let others: Vec<_> = (2..60)
+        .map(|number| {
+            let store = store.clone();
+            tokio::spawn(async move { grant(&*store, &ask(number)).await })
+        })
+        .collect();
+    for other in others {
+        let answered = tokio::time::timeout(SOON, other).await;
+        answered.expect("it does not wait").expect("it is granted");
+    }
+    // The server gives up by itself, and nothing was written.
+    let refused = tokio::time::timeout(SOON, waiting).await;
+    let refused = refused.expect("it ends").expect("no panic");
+    assert!(matches!(refused, Err(StoreError::Unavailable(_))));
+    drop(holder);
+    let settled = store.settle(&stuck.digest, stuck.fence, completed(1)).await;
+    assert_eq!(settled.expect("it settles"), Settled::Done);
+}
+
+/// As an application does that shares the record and comes late: whoever was
+/// granted meanwhile wins, and the late word is stale.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_ended_is_not_taken_over_from_under_a_transaction() {
+    let postgres = server().await;
+    let settings = settings(&postgres.url());
+    let store = store(&settings).await;
+    let mut short = terms(AfterLoss::Free);
+    short.lease = Duration::from_millis(50);
+    let asked = ask_with(1, short);
+    let late = grant(&store, &asked).await;
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    let holder = holding_all(&postgres.url()).await;
+    let claim = store.claim(&retry(&asked)).await.expect("it answers");
+    let Claim::Busy(record) = claim else {
+        panic!("not busy: {claim:?}");
+    };
+    assert_eq!(record.state, State::Running);
+    drop(holder);
+    let begun = Instant::now();
+    let taken = loop {
+        match store.claim(&retry(&asked)).await.expect("it answers") {
+            Claim::Granted(grant) => break grant,
+            // The server has not noticed yet that the holder is gone.
+            _ => assert!(begun.elapsed() < SOON, "never free"),
+        }
+    };
+    assert!(taken.fence > late.fence);
+    let settled = store.settle(&late.digest, late.fence, completed(1)).await;
+    assert_eq!(settled.expect("it answers"), Settled::Stale);
+}

@@ -1,0 +1,157 @@
+//! Two handles on one database, as two processes have them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use onceward_core::record::{Settled, Settlement, State};
+use onceward_core::store::{Claim, Store};
+
+use super::house::{server, settings, store};
+use crate::house::{ask, completed, grant, retry};
+
+/// What a waiter elsewhere may take to hear of a completion.
+const SOON: Duration = Duration::from_millis(100);
+/// How long waiters would wait by themselves.
+const LONG: Duration = Duration::from_secs(20);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_many_claims_through_two_handles_is_granted() {
+    let postgres = server().await;
+    let settings = settings(&postgres.url());
+    let handles = [
+        Arc::new(store(&settings).await),
+        Arc::new(store(&settings).await),
+    ];
+    let mut asked = ask(1);
+    let claims: Vec<_> = (0..128)
+        .map(|number: usize| {
+            asked = retry(&asked);
+            let (ask, store) = (asked.clone(), handles[number % 2].clone());
+            tokio::spawn(async move { store.claim(&ask).await })
+        })
+        .collect();
+    let mut granted = 0;
+    for claim in claims {
+        let claim = claim.await.expect("no claim panics");
+        match claim.expect("the store answers") {
+            Claim::Granted(_) => granted += 1,
+            Claim::Busy(record) => assert_eq!(record.state, State::Running),
+            other => panic!("neither granted nor busy: {other:?}"),
+        }
+    }
+    assert_eq!(granted, 1);
+}
+
+/// The shortest of a few tries: the machine may be busy, and only once it must
+/// have been quick to show that nobody polls.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiter_elsewhere_hears_of_a_completion_at_once() {
+    let postgres = server().await;
+    let settings = settings(&postgres.url());
+    let (here, there) = (store(&settings).await, Arc::new(store(&settings).await));
+    let mut shortest = LONG;
+    for number in 0..10 {
+        let granted = grant(&here, &ask(number)).await;
+        let waiter = tokio::spawn({
+            let there = there.clone();
+            async move {
+                let waited = there.wait(&granted.digest, LONG).await;
+                waited.expect("the store lets one wait");
+                Instant::now()
+            }
+        });
+        until_awaited(&postgres, &granted.digest).await;
+        let done = Instant::now();
+        let settled = here.settle(&granted.digest, granted.fence, completed(number));
+        assert_eq!(settled.await.expect("it settles"), Settled::Done);
+        let heard = waiter.await.expect("the waiter does not panic");
+        shortest = shortest.min(heard.saturating_duration_since(done));
+    }
+    assert!(shortest < SOON, "heard after {shortest:?} at best");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_notifications_come_back_and_hang_nobody() {
+    let postgres = server().await;
+    let settings = settings(&postgres.url());
+    let (here, there) = (store(&settings).await, Arc::new(store(&settings).await));
+    let cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+               WHERE query LIKE 'LISTEN%'";
+    assert_eq!(postgres.sql("postgres", cut).trim(), "2");
+    // Nobody hears this one; waiting ends at its limit all the same.
+    let granted = grant(&here, &ask(1)).await;
+    let limit = Duration::from_millis(300);
+    let waited = tokio::time::timeout(LONG, there.wait(&granted.digest, limit)).await;
+    waited.expect("it ends").expect("the store lets one wait");
+    // The ears grow back.
+    let listens = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
+    let begun = Instant::now();
+    while postgres.sql("postgres", listens).trim() != "2" {
+        assert!(begun.elapsed() < LONG, "nobody listens again");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let waiter = tokio::spawn({
+        let there = there.clone();
+        async move { there.wait(&granted.digest, LONG).await }
+    });
+    until_awaited(&postgres, &granted.digest).await;
+    let settled = here.settle(&granted.digest, granted.fence, Settlement::Released);
+    assert_eq!(settled.await.expect("it settles"), Settled::Done);
+    let heard = tokio::time::timeout(LONG / 2, waiter).await;
+    heard
+        .expect("it is heard")
+        .expect("no panic")
+        .expect("no error");
+}
+
+/// A commit without anybody waiting elsewhere notifies nobody: notifications
+/// make commits wait for each other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_notified_where_nobody_waits() {
+    let postgres = server().await;
+    let settings = settings(&postgres.url());
+    let store = store(&settings).await;
+    let (client, connection) = tokio_postgres::connect(&postgres.url(), tokio_postgres::NoTls)
+        .await
+        .expect("the server answers");
+    let (heard, mut notes) = tokio::sync::mpsc::unbounded_channel();
+    let ears = tokio::spawn(async move {
+        let mut connection = connection;
+        let mut next = async || {
+            std::future::poll_fn(|context| connection.poll_message(context)).await
+        };
+        while let Some(Ok(message)) = next().await {
+            if let tokio_postgres::AsyncMessage::Notification(note) = message {
+                let _ = heard.send(note.payload().to_owned());
+            }
+        }
+    });
+    let listen = "LISTEN idempotency_record";
+    client.batch_execute(listen).await.expect("one may listen");
+    for number in 0..5 {
+        let granted = grant(&store, &ask(number)).await;
+        let settled = store.settle(&granted.digest, granted.fence, completed(number));
+        assert_eq!(settled.await.expect("it settles"), Settled::Done);
+    }
+    client
+        .batch_execute("NOTIFY idempotency_record, 'the end'")
+        .await
+        .expect("one may notify");
+    assert_eq!(notes.recv().await.as_deref(), Some("the end"));
+    ears.abort();
+}
+
+async fn until_awaited(
+    postgres: &onceward_servers::Postgres,
+    digest: &onceward_core::identity::Digest,
+) {
+    let asked = format!(
+        "SELECT awaited FROM idempotency_record WHERE digest = '\\x{}'",
+        data_encoding::HEXLOWER.encode(digest.as_bytes())
+    );
+    let begun = Instant::now();
+    while postgres.sql("postgres", &asked).trim() != "t" {
+        assert!(begun.elapsed() < LONG, "nobody waits");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,97 @@
+//! A server that is killed under load loses nothing that was acknowledged, and
+//! the store finds it again by itself.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use onceward_core::record::State;
+use onceward_core::store::{Claim, Store};
+
+use super::house::{settings, store};
+use crate::house::{ask, completed};
+use onceward_servers::Postgres;
+use onceward_stores::postgres::migrate::{Options, apply};
+
+const CALLERS: u64 = 16;
+const ROUNDS: usize = 3;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Default)]
+struct Seen {
+    claimed: Vec<u64>,
+    completed: Vec<u64>,
+    refused: usize,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_server_loses_nothing_acknowledged_and_is_found_again() {
+    let mut postgres = Postgres::start();
+    let made = apply(&postgres.url(), &Options::default()).await;
+    made.expect("the tables are made");
+    let mut settings = settings(&postgres.url());
+    settings.deadline = Duration::from_secs(2);
+    let store = Arc::new(store(&settings).await);
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let work: Vec<_> = (0..CALLERS)
+        .map(|caller| tokio::spawn(work(store.clone(), seen.clone(), caller)))
+        .collect();
+    for _ in 0..ROUNDS {
+        until_more_are_completed(&seen, 300).await;
+        postgres.kill();
+        until_more_are_refused(&seen).await;
+        postgres.restart();
+    }
+    until_more_are_completed(&seen, 300).await;
+    for work in work {
+        work.abort();
+    }
+    let seen = std::mem::take(&mut *seen.lock().expect("nobody panicked"));
+    for number in seen.claimed {
+        let record = store.get(&ask(number).digest).await.expect("it is found");
+        record.unwrap_or_else(|| panic!("the claim of {number} was acknowledged"));
+    }
+    for number in seen.completed {
+        let record = store.get(&ask(number).digest).await.expect("it is found");
+        let state = record.map(|record| record.state);
+        assert_eq!(state, Some(State::Completed), "{number} was acknowledged");
+    }
+}
+
+/// Claims and completes, and goes on with the next after an error.
+async fn work(store: Arc<impl Store>, seen: Arc<Mutex<Seen>>, caller: u64) {
+    let note = |what: &dyn Fn(&mut Seen)| what(&mut seen.lock().expect("nobody panicked"));
+    for number in (caller..).step_by(CALLERS as usize) {
+        let claim = store.claim(&ask(number)).await;
+        let Ok(Claim::Granted(grant)) = claim else {
+            assert!(claim.is_err(), "a new key is granted: {claim:?}");
+            note(&|seen| seen.refused += 1);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        };
+        note(&|seen| seen.claimed.push(number));
+        let settled = store.settle(&grant.digest, grant.fence, completed(number));
+        match settled.await {
+            Ok(_) => note(&|seen| seen.completed.push(number)),
+            Err(_) => note(&|seen| seen.refused += 1),
+        }
+    }
+}
+
+async fn until_more_are_completed(seen: &Mutex<Seen>, more: usize) {
+    let count = || seen.lock().expect("nobody panicked").completed.len();
+    until(count() + more, count).await;
+}
+
+async fn until_more_are_refused(seen: &Mutex<Seen>) {
+    let count = || seen.lock().expect("nobody panicked").refused;
+    until(count() + 1, count).await;
+}
+
+async fn until(enough: usize, count: impl Fn() -> usize) {
+    let begun = Instant::now();
+    while count() < enough {
+        assert!(begun.elapsed() < PATIENCE, "{} of {enough}", count());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,56 @@
+//! Every promise of the contract, and the model, on one server and on a Cluster.
+
+use std::sync::Arc;
+
+use onceward_core::clock::{ManualClock, Timestamp};
+use onceward_core::conformance::{Restart, Trial, differential, run_all};
+use onceward_servers::{Redis, RedisCluster};
+use onceward_stores::Settings;
+
+use super::house::*;
+
+fn clock() -> Arc<ManualClock> {
+    Arc::new(ManualClock::new(Timestamp::from_unix_ms(1_700_000_000_000)))
+}
+
+async fn trial(settings: &Settings, clock: Arc<ManualClock>) -> Trial {
+    let store = open_by(settings, clock.clone()).await;
+    Trial::new(Arc::new(store), clock)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_keeps_every_promise() {
+    let server = Redis::start();
+    run_all(async || trial(&settings(&server.url()), clock()).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_keeps_every_promise_when_it_is_never_emptied() {
+    let server = Redis::start();
+    let shared = trial(&settings(&server.url()), clock()).await;
+    run_all(async || shared.clone()).await;
+}
+
+#[test]
+fn redis_is_like_the_model() {
+    let server = Redis::start();
+    differential(48, Restart::KeepsLeases, || {
+        let settings = settings(&server.url());
+        async move |clock: Arc<ManualClock>| trial(&settings, clock).await
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_keeps_every_promise() {
+    let cluster = RedisCluster::start(3);
+    run_all(async || trial(&settings(&cluster.url()), clock()).await).await;
+}
+
+#[test]
+fn cluster_is_like_the_model() {
+    let cluster = RedisCluster::start(3);
+    differential(24, Restart::KeepsLeases, || {
+        let settings = settings(&cluster.url());
+        async move |clock: Arc<ManualClock>| trial(&settings, clock).await
+    });
+}
