@@ -6,5 +6,7 @@ pub mod embedded;
 mod open;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 
 pub use open::{Durability, OpenError, Opened, Settings, open};

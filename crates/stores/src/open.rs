@@ -126,6 +126,11 @@ pub async fn open(
             let store = crate::postgres::PostgresStore::open(&settings).await?;
             Ok(Opened::new(store))
         }
+        #[cfg(feature = "redis")]
+        ("redis" | "rediss" | "valkey" | "valkeys", _) => {
+            let store = crate::redis::RedisStore::open(&settings).await?;
+            Ok(Opened::new(store))
+        }
         _ => Err(OpenError::Url {
             scheme: scheme.to_owned(),
         }),
@@ -149,6 +154,10 @@ pub enum OpenError {
     #[cfg(feature = "postgres")]
     #[error(transparent)]
     Postgres(#[from] crate::postgres::StartError),
+    /// Redis cannot be used.
+    #[cfg(feature = "redis")]
+    #[error(transparent)]
+    Redis(#[from] crate::redis::StartError),
     /// The directory cannot be made, entered or written.
     #[error(
         "cannot use {}: {source}; the store needs a directory that this process may write",

@@ -2,6 +2,10 @@
 //! as one transaction, in one go, and is acknowledged when that has committed.
 //! A commit is what costs most; so the more there is to do, the less each step
 //! costs. Who asks alone gets a statement of its own, without delay.
+//!
+//! What is sent is followed to its end, also when whoever asked has gone: a
+//! claim that nobody heard of is taken back by who sent it. Another connection
+//! could come too early for that, while the claim is still under way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +13,7 @@ use std::time::Duration;
 use deadpool_postgres::Pool;
 use futures_util::future::join_all;
 use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::time::timeout;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::connect::Pooler;
@@ -24,13 +29,22 @@ const WAITING_MAX: usize = 4_096;
 /// How many transactions are under way at once: while one commits, the next is
 /// being filled.
 const WORKERS: usize = 4;
+/// How long what was sent is followed.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 type Answer = Result<Vec<Cells>, Fault>;
 
-/// One statement that somebody awaits.
+/// A statement with its values.
+pub(crate) struct Said {
+    pub(crate) statement: Arc<Statement>,
+    pub(crate) values: Vec<Value>,
+}
+
+/// A statement that somebody awaits, and what to do if it gave something to
+/// somebody who has gone.
 struct Step {
-    statement: Arc<Statement>,
-    values: Vec<Value>,
+    said: Said,
+    otherwise: Option<Said>,
     answer: oneshot::Sender<Answer>,
 }
 
@@ -41,18 +55,19 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
+    /// Workers who send on without delay; a transaction that takes longer than
+    /// `deadline` keeps nobody waiting but those in it.
     pub(crate) fn new(pool: &Pool, pooler: Pooler, deadline: Duration) -> Self {
         let (steps, waiting) = mpsc::channel(WAITING_MAX);
         let waiting = Arc::new(Mutex::new(waiting));
+        let sender = Arc::new(Sender {
+            pool: pool.clone(),
+            pooler,
+            tasks: TaskTracker::new(),
+        });
         let work = |_| {
-            let worker = Worker {
-                pool: pool.clone(),
-                pooler,
-                deadline,
-                waiting: waiting.clone(),
-                alone: TaskTracker::new(),
-            };
-            AbortOnDropHandle::new(tokio::spawn(worker.run()))
+            let work = work(waiting.clone(), sender.clone(), deadline);
+            AbortOnDropHandle::new(tokio::spawn(work))
         };
         Self {
             steps,
@@ -60,12 +75,13 @@ impl Batches {
         }
     }
 
-    /// One statement, committed when it is answered.
-    pub(crate) async fn rows(&self, statement: &Arc<Statement>, values: Vec<Value>) -> Answer {
+    /// One statement, committed when it is answered. Where it gave a row and
+    /// nobody waits for that any more, `otherwise` is said.
+    pub(crate) async fn rows(&self, said: Said, otherwise: Option<Said>) -> Answer {
         let (answer, answered) = oneshot::channel();
         let step = Step {
-            statement: statement.clone(),
-            values,
+            said,
+            otherwise,
             answer,
         };
         // The workers live as long as this does.
@@ -74,65 +90,99 @@ impl Batches {
     }
 }
 
-struct Worker {
-    pool: Pool,
-    pooler: Pooler,
-    deadline: Duration,
+async fn work(
     waiting: Arc<Mutex<mpsc::Receiver<Step>>>,
-    alone: TaskTracker,
+    sender: Arc<Sender>,
+    deadline: Duration,
+) {
+    loop {
+        let mut steps = Vec::new();
+        if waiting.lock().await.recv_many(&mut steps, STEPS_MAX).await == 0 {
+            return;
+        }
+        // What nobody awaits any more was not begun yet.
+        steps.retain(|step| !step.answer.is_closed());
+        if steps.is_empty() {
+            continue;
+        }
+        let sent = sender.tasks.spawn(sender.clone().send(steps));
+        // What takes longer goes on by itself.
+        let _ = timeout(deadline, sent).await;
+    }
 }
 
-impl Worker {
-    async fn run(self) {
-        let mut steps = Vec::new();
-        while self.waiting.lock().await.recv_many(&mut steps, STEPS_MAX).await > 0 {
-            // Nobody awaits what was cancelled while it waited, and it was not begun.
-            steps.retain(|step| !step.answer.is_closed());
-            match steps.len() {
-                0 => {}
-                1 => self.take_alone(&mut steps).await,
-                _ => self.take_together(&mut steps).await,
+/// Speaks to the server.
+struct Sender {
+    pool: Pool,
+    pooler: Pooler,
+    tasks: TaskTracker,
+}
+
+/// Why a transaction has no answers.
+enum Refusal {
+    /// Nothing of it happened.
+    NotCommitted,
+    /// It may have happened.
+    Unsure(Fault),
+}
+
+impl Sender {
+    async fn send(self: Arc<Self>, steps: Vec<Step>) {
+        if steps.len() == 1 {
+            for step in steps {
+                self.clone().send_alone(step).await;
             }
+            return;
         }
-    }
-
-    async fn take_alone(&self, steps: &mut Vec<Step>) {
-        for step in steps.drain(..) {
-            let taken = take(&self.pool, self.pooler, self.deadline, &step).await;
-            // Who does not wait any more needs no answer.
-            let _ = step.answer.send(taken);
-        }
-    }
-
-    async fn take_together(&self, steps: &mut Vec<Step>) {
-        let taken = match tokio::time::timeout(self.deadline, self.transact(steps)).await {
-            Ok(taken) => taken,
-            Err(_) => Err(Refusal::Unsure(Fault::TooSlow(self.deadline))),
-        };
-        match taken {
+        let taken = timeout(PATIENCE, self.transact(&steps)).await;
+        match taken.unwrap_or(Err(Refusal::Unsure(Fault::TooSlow(PATIENCE)))) {
             Ok(answers) => {
-                for (step, answer) in steps.drain(..).zip(answers) {
-                    let _ = step.answer.send(Ok(answer));
+                for (step, answer) in steps.into_iter().zip(answers) {
+                    self.answer(step, Ok(answer));
                 }
             }
-            // One spoiled it for all: each by itself. They do not hold up
-            // what comes next.
+            // One spoiled it for all: each by itself.
             Err(Refusal::NotCommitted) => {
-                for step in steps.drain(..) {
-                    let (pool, pooler, deadline) = (self.pool.clone(), self.pooler, self.deadline);
-                    self.alone.spawn(async move {
-                        let taken = take(&pool, pooler, deadline, &step).await;
-                        let _ = step.answer.send(taken);
-                    });
+                for step in steps {
+                    self.tasks.spawn(self.clone().send_alone(step));
                 }
             }
             Err(Refusal::Unsure(fault)) => {
                 let fault = Arc::new(fault);
-                for step in steps.drain(..) {
-                    let _ = step.answer.send(Err(Fault::Together(fault.clone())));
+                for step in steps {
+                    self.answer(step, Err(Fault::Together(fault.clone())));
                 }
             }
         }
+    }
+
+    async fn send_alone(self: Arc<Self>, step: Step) {
+        let answer = self.take(&step.said).await;
+        self.answer(step, answer);
+    }
+
+    fn answer(self: &Arc<Self>, step: Step, answer: Answer) {
+        let Err(Ok(unheard)) = step.answer.send(answer) else {
+            return;
+        };
+        if let Some(otherwise) = step.otherwise.filter(|_| !unheard.is_empty()) {
+            let sender = self.clone();
+            self.tasks.spawn(async move {
+                if let Err(error) = sender.take(&otherwise).await {
+                    tracing::warn!(%error, "a claim that nobody heard of is left to its lease");
+                }
+            });
+        }
+    }
+
+    /// One statement by itself.
+    async fn take(&self, said: &Said) -> Answer {
+        let taken = async {
+            let mut session = Session::borrow(&self.pool, self.pooler).await?;
+            session.rows(&said.statement, &said.values).await
+        };
+        let taken = timeout(PATIENCE, taken).await;
+        taken.unwrap_or(Err(Fault::TooSlow(PATIENCE)))
     }
 
     /// All steps as one transaction, sent without waiting in between.
@@ -141,13 +191,14 @@ impl Worker {
         let mut session = session.map_err(Refusal::Unsure)?;
         for step in steps {
             // Prepared beforehand: what is sent together must be ready to go.
-            let prepared = session.prepare(&step.statement).await;
+            let prepared = session.prepare(&step.said.statement).await;
             prepared.map_err(Refusal::Unsure)?;
         }
         let (begun, answers, committed) = {
             let begin = session.begin_together();
-            let all = join_all(steps.iter().map(|s| session.run(&s.statement, &s.values)));
-            let commit = session.run_commit();
+            let said = steps.iter().map(|step| &step.said);
+            let all = join_all(said.map(|said| session.run(&said.statement, &said.values)));
+            let commit = session.commit_together();
             // Polled in this order, they are sent in this order.
             tokio::join!(biased; begin, all, commit)
         };
@@ -165,25 +216,5 @@ impl Worker {
             }
             (_, Err(fault)) => Err(Refusal::Unsure(fault)),
         }
-    }
-}
-
-/// Why a transaction has no answers.
-enum Refusal {
-    /// Nothing of it happened.
-    NotCommitted,
-    /// It may have happened.
-    Unsure(Fault),
-}
-
-/// One step by itself.
-async fn take(pool: &Pool, pooler: Pooler, deadline: Duration, step: &Step) -> Answer {
-    let work = async {
-        let mut session = Session::borrow(pool, pooler).await?;
-        session.rows(&step.statement, &step.values).await
-    };
-    match tokio::time::timeout(deadline, work).await {
-        Ok(taken) => taken,
-        Err(_) => Err(Fault::TooSlow(deadline)),
     }
 }

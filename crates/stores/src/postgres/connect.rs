@@ -15,6 +15,8 @@ use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::fault::words;
+
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -41,7 +43,8 @@ pub(crate) enum Pooler {
 pub enum AddressError {
     /// tokio-postgres cannot read it.
     #[error(
-        "the URL cannot be read ({0}); write postgres://user:password@host:5432/database, for example"
+        "the URL cannot be read ({}); write postgres://user:password@host:5432/database, for example",
+        words(.0)
     )]
     Url(#[source] tokio_postgres::Error),
     /// A parameter with a value that it does not have.

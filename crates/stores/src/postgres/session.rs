@@ -55,7 +55,7 @@ impl Session {
     }
 
     /// Ends such a transaction.
-    pub(crate) async fn run_commit(&self) -> Result<(), Fault> {
+    pub(crate) async fn commit_together(&self) -> Result<(), Fault> {
         self.object().batch_execute("COMMIT").await?;
         Ok(())
     }

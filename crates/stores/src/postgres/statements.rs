@@ -16,6 +16,7 @@ pub(crate) struct Statements {
     pub(crate) finish: Arc<Statement>,
     pub(crate) free: Arc<Statement>,
     pub(crate) renew: Arc<Statement>,
+    pub(crate) withdraw: Arc<Statement>,
     pub(crate) get: Statement,
     pub(crate) lock: Statement,
     pub(crate) write: Statement,
@@ -64,6 +65,10 @@ impl Statements {
             renew: Arc::new(fill(
                 include_str!("sql/renew.sql"),
                 vec![T::TEXT, T::BYTEA, T::INT8, T::INT8],
+            )),
+            withdraw: Arc::new(fill(
+                include_str!("sql/withdraw.sql"),
+                vec![T::TEXT, T::BYTEA, T::INT8, T::BYTEA],
             )),
             get: fill(include_str!("sql/get.sql"), with(&[])),
             lock: fill(include_str!("sql/lock.sql"), with(&[])),

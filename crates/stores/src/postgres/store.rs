@@ -22,7 +22,7 @@ use onceward_core::store::{
 };
 use tokio::task::JoinHandle;
 
-use super::batch::Batches;
+use super::batch::{Batches, Said};
 use super::connect::{Address, Pooler};
 use super::driver::{Cells, Driver as _, Statement, Value};
 use super::fault::Fault;
@@ -174,8 +174,9 @@ impl PostgresStore {
 
     /// Grants a new key, most likely; else tells how it stands.
     async fn grant(&self, ask: &Ask) -> Result<Claim, Fault> {
-        let values = self.asked(ask);
-        let rows = self.batches.rows(&self.statements.grant, values).await?;
+        let said = said(&self.statements.grant, self.asked(ask));
+        let undo = self.withdrawal(&ask.digest, ask.attempt);
+        let rows = self.batches.rows(said, Some(undo)).await?;
         if let Some(row) = rows.into_iter().next() {
             return Ok(Claim::Granted(Grant {
                 digest: ask.digest,
@@ -213,7 +214,11 @@ impl PostgresStore {
             values.push(Value::Null);
             values.push(lost.into());
             values.push(after.map(span_ms).into());
-            let rows = self.batches.rows(&self.statements.claim, values).await?;
+            // What is queued is delivered, whether or not it was heard of.
+            let undo = after.is_none();
+            let undo = undo.then(|| self.withdrawal(&ask.digest, ask.attempt));
+            let said = said(&self.statements.claim, values);
+            let rows = self.batches.rows(said, undo).await?;
             match rows.into_iter().next().map(read_entry).transpose()? {
                 Some(Entry::Granted(id, fence)) => {
                     let digest = ask.digest;
@@ -238,6 +243,16 @@ impl PostgresStore {
         let mut record = Arc::unwrap_or_clone(record);
         record.state = State::Running;
         Ok(Entered::Known(Claim::Busy(Arc::new(record))))
+    }
+
+    fn withdrawal(&self, digest: &Digest, attempt: Attempt) -> Said {
+        let values = vec![
+            self.owner(),
+            Value::bytes(digest.as_bytes()),
+            self.time.value(),
+            Value::bytes(&attempt.0.to_be_bytes()),
+        ];
+        said(&self.statements.withdraw, values)
     }
 
     /// `$1` to `$22` of the statements that claim.
@@ -406,6 +421,13 @@ fn read_known(row: Cells) -> Result<(Arc<Record>, Timestamp), Fault> {
     Ok((Arc::new(row.record()?), now))
 }
 
+fn said(statement: &Arc<Statement>, values: Vec<Value>) -> Said {
+    Said {
+        statement: statement.clone(),
+        values,
+    }
+}
+
 fn fence_value(fence: Fence) -> i64 {
     // Fences come from a sequence of bigint; another number is nobody's.
     i64::try_from(fence.0).unwrap_or(-1)
@@ -418,17 +440,11 @@ impl Store for PostgresStore {
     }
 
     async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError> {
-        self.change(Which::Digest(digest), |before, now| {
-            if before.attempt != attempt || before.delivered {
-                return Change::Leave(());
-            }
-            let mut record = Record::clone(before);
-            match record.settle(before.fence, &Settlement::Released, now) {
-                Settled::Done => Change::Write(record, ()),
-                Settled::Stale => Change::Leave(()),
-            }
-        })
-        .await?;
+        let said = self.withdrawal(digest, attempt);
+        let freed = self.batches.rows(said, None).await?;
+        if !freed.is_empty() {
+            self.bells.ring(digest);
+        }
         Ok(())
     }
 
@@ -439,7 +455,8 @@ impl Store for PostgresStore {
             self.time.value(),
             fence_value(fence).into(),
         ];
-        let renewed = self.batches.rows(&self.statements.renew, values).await?;
+        let said = said(&self.statements.renew, values);
+        let renewed = self.batches.rows(said, None).await?;
         Ok(if renewed.is_empty() {
             Settled::Stale
         } else {
@@ -475,7 +492,8 @@ impl Store for PostgresStore {
                 return Ok(self.settle_by_rule(digest, fence, &settlement).await?);
             }
         };
-        if self.batches.rows(statement, values).await?.is_empty() {
+        let said = said(statement, values);
+        if self.batches.rows(said, None).await?.is_empty() {
             return Ok(self.settle_by_rule(digest, fence, &settlement).await?);
         }
         self.bells.ring(digest);

@@ -14,8 +14,8 @@ pub(super) struct Change<'a> {
     pub(super) at: Timestamp,
     pub(super) record: &'a Record,
     pub(super) place: Place,
-    pub(super) request: RequestAfter,
-    pub(super) reply: ReplyAfter<'a>,
+    pub(super) request: After<&'a [u8]>,
+    pub(super) reply: After<&'a Reply>,
 }
 
 /// What a change does to the place of an operation in listings. What moves
@@ -26,19 +26,12 @@ pub(super) enum Place {
     Stays,
 }
 
-/// What becomes of the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RequestAfter {
-    Kept,
-    Dropped,
-}
-
-/// What becomes of the reply.
+/// What becomes of what lies beside a record: its request, its reply.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum ReplyAfter<'a> {
+pub(super) enum After<T> {
     Kept,
     Dropped,
-    Put(&'a Reply),
+    Put(T),
 }
 
 impl<'a> Change<'a> {
@@ -49,14 +42,12 @@ impl<'a> Change<'a> {
             at: Timestamp::default(),
             record,
             place,
-            request: RequestAfter::Kept,
+            request: After::Kept,
             reply: match (&before.answer, &record.answer) {
-                (Some(Answer::Kept(old)), Some(Answer::Kept(new))) if old == new => {
-                    ReplyAfter::Kept
-                }
-                (_, Some(Answer::Kept(new))) => ReplyAfter::Put(new),
-                (Some(Answer::Kept(_)), _) => ReplyAfter::Dropped,
-                _ => ReplyAfter::Kept,
+                (Some(Answer::Kept(old)), Some(Answer::Kept(new))) if old == new => After::Kept,
+                (_, Some(Answer::Kept(new))) => After::Put(new),
+                (Some(Answer::Kept(_)), _) => After::Dropped,
+                _ => After::Kept,
             },
         }
     }
@@ -76,14 +67,15 @@ impl<'a> Change<'a> {
             Place::Moves => "move",
             Place::Stays => "stay",
         });
-        step.arg(match self.request {
-            RequestAfter::Kept => "keep",
-            RequestAfter::Dropped => "drop",
-        });
+        match self.request {
+            After::Kept => step.arg("keep").arg(""),
+            After::Dropped => step.arg("drop").arg(""),
+            After::Put(request) => step.arg("put").arg(layout::seal(request)),
+        };
         match self.reply {
-            ReplyAfter::Kept => step.arg("keep"),
-            ReplyAfter::Dropped => step.arg("drop"),
-            ReplyAfter::Put(reply) => step.arg("put").arg(wire::encode_reply(reply)),
+            After::Kept => step.arg("keep"),
+            After::Dropped => step.arg("drop"),
+            After::Put(reply) => step.arg("put").arg(wire::encode_reply(reply)),
         };
     }
 

@@ -43,6 +43,15 @@ pub(super) enum Fault {
     /// The record says that its reply is kept.
     #[error("the reply of the record is missing")]
     NoReply,
+    /// Queued work is recorded with its request.
+    #[error("the request of queued work is missing")]
+    NoRequest,
+    /// A document has a name and no content.
+    #[error("the content of a document is missing")]
+    NoDocument,
+    /// The name of a document is damaged.
+    #[error("the name of a document is damaged")]
+    DocumentName,
     /// The bytes behind the head, the reply, the request or a document are damaged.
     #[error(transparent)]
     Bytes(#[from] WireError),
@@ -56,7 +65,14 @@ impl Fault {
     pub(super) fn is_damage(&self) -> bool {
         matches!(
             self,
-            Self::Head | Self::Whose | Self::Newer(_) | Self::NoReply | Self::Bytes(_)
+            Self::Head
+                | Self::Whose
+                | Self::Newer(_)
+                | Self::NoReply
+                | Self::NoRequest
+                | Self::NoDocument
+                | Self::DocumentName
+                | Self::Bytes(_)
         )
     }
 }

@@ -126,6 +126,9 @@ impl Lines {
 
     /// Asks many things at once: one round trip, or one to each node of a Cluster.
     pub(super) async fn ask_all(&self, questions: Vec<Cmd>) -> Step<Vec<Value>> {
+        if questions.is_empty() {
+            return Ok(Vec::new());
+        }
         let line = self.line();
         let mut all = Pipeline::with_capacity(questions.len());
         let answers = match line {

@@ -21,6 +21,7 @@ mod inspect;
 mod layout;
 mod line;
 mod listen;
+mod listing;
 mod queue;
 mod registry;
 mod script;
@@ -42,7 +43,7 @@ use onceward_core::wire;
 use redis::{Cmd, Value};
 
 use self::answer::{Found, Recorded, Written};
-use self::change::{Change, Place, RequestAfter};
+use self::change::{After, Change, Place};
 use self::fault::{Fault, Step};
 use self::layout::{How, Kept, Said};
 use self::line::Lines;
@@ -150,9 +151,7 @@ impl RedisStore {
                 Recorded::Done(stamp) => return Ok(Claim::Granted(grant_of(ask.id, ask, stamp))),
                 Recorded::Known(found) => found,
             };
-            let Some(kept) = found.kept else {
-                return Err(Fault::Answer("a record"));
-            };
+            let kept = found.kept.ok_or(Fault::Answer("a record"))?;
             if let Some(claim) = known(&kept, ask, found.now) {
                 return Ok(claim);
             }
@@ -160,7 +159,7 @@ impl RedisStore {
             let change = Change {
                 how: How::Granted,
                 at: found.now,
-                request: RequestAfter::Dropped,
+                request: After::Dropped,
                 ..Change::whole(&kept.record, &record, Place::Moves)
             };
             if let Written::Done(stamp) = self.write(&kept, &change).await? {

@@ -16,18 +16,15 @@ use onceward_core::store::{Ask, Due, Enqueued, PAGE_MAX, Queue, StoreError};
 use redis::{Value, cmd};
 
 use super::answer::{self, Recorded, Written};
-use super::change::{Change, Place};
+use super::change::{After, Change, Place};
 use super::fault::{Fault, Step};
 use super::layout::{self, Beside, How, Kept};
 use super::script::{DUE, ENQUEUE};
-use super::shard::{Name, Shard};
+use super::shard::Name;
 use super::{RedisStore, TRIES_MAX, known, new_record};
 
-/// A queued operation that is due.
-struct Waiting {
-    shard: usize,
-    field: Vec<u8>,
-}
+/// The fields of operations that are due, by shard.
+type Waiting = BTreeMap<usize, Vec<Vec<u8>>>;
 
 /// A queued operation as it was read.
 struct Ready {
@@ -36,7 +33,7 @@ struct Ready {
 }
 
 impl RedisStore {
-    async fn enqueue_step(&self, ask: &Ask, request: &Bytes, after: Duration) -> Step<Enqueued> {
+    async fn enqueue_step(&self, ask: &Ask, request: &[u8], after: Duration) -> Step<Enqueued> {
         let name = Name::Digest(ask.digest);
         for _ in 0..TRIES_MAX {
             let mut step = self.call(&ENQUEUE, 4, name);
@@ -47,20 +44,165 @@ impl RedisStore {
                 Recorded::Done(_) => return Ok(Enqueued::Accepted(ask.id)),
                 Recorded::Known(found) => found,
             };
-            let Some(kept) = found.kept else {
-                return Err(Fault::Answer("a record"));
-            };
-            if let Some(claim) = known(&kept, ask, found.now) {
+            let before = found.kept.ok_or(Fault::Answer("a record"))?;
+            if let Some(claim) = known(&before, ask, found.now) {
                 return Ok(Enqueued::Known(claim));
             }
-            // It is free: what is left of it goes, and it is recorded anew with
-            // what a new operation takes over.
-            let mut record = ask.to_record_after(Some(&kept.record), found.now);
+            let mut record = ask.to_record_after(Some(&before.record), found.now);
             record.enqueue(found.now.plus(after));
-            if let Some(id) = self.enqueue_over(&kept, &record, request).await? {
-                return Ok(Enqueued::Accepted(id));
+            let change = Change {
+                request: After::Put(request),
+                ..Change::whole(&before.record, &record, Place::Moves)
+            };
+            if let Written::Done(_) = self.write(&before, &change).await? {
+                return Ok(Enqueued::Accepted(record.id));
             }
         }
         Err(Fault::Contended)
+    }
+
+    async fn due_step(&self, limit: usize) -> Step<Vec<Due>> {
+        let limit = limit.min(PAGE_MAX);
+        let (now, waiting) = self.waiting(limit).await?;
+        let ready = self.ready(&waiting, now).await?;
+        self.deliver(ready, now).await
+    }
+
+    /// The oldest of what is due.
+    async fn waiting(&self, limit: usize) -> Step<(Timestamp, Waiting)> {
+        let questions = self.shards.all().iter().map(|shard| {
+            let mut question = DUE.on(shard.keys(4));
+            question.arg(&*self.teller.tell(shard)).arg(limit);
+            question
+        });
+        let answers = self.lines.ask_all(questions.collect()).await?;
+        let mut now = Timestamp::default();
+        let mut due = Vec::new();
+        for (shard, answer) in answers.into_iter().enumerate() {
+            let mut parts = answer::array(answer)?.into_iter();
+            let told = answer::number(parts.next().unwrap_or_default())?;
+            now = now.max(Timestamp::from_unix_ms(told));
+            let fields = answer::scored(parts.next().unwrap_or_default())?;
+            due.extend(fields.into_iter().map(|(field, at)| (at, shard, field)));
+        }
+        due.sort_unstable();
+        let mut waiting = Waiting::new();
+        for (_, shard, field) in due.into_iter().take(limit) {
+            waiting.entry(shard).or_default().push(field);
+        }
+        Ok((now, waiting))
+    }
+
+    /// What waits, as it is now, with its requests; the oldest first.
+    async fn ready(&self, waiting: &Waiting, now: Timestamp) -> Step<Vec<Ready>> {
+        let questions = waiting.iter().map(|(shard, fields)| {
+            let mut question = cmd("HMGET");
+            question.arg(self.shards.all()[*shard].operations());
+            for field in fields {
+                question.arg(field).arg([field, &b":q"[..]].concat());
+            }
+            question
+        });
+        let answers = self.lines.ask_all(questions.collect()).await?;
+        let mut ready = Vec::new();
+        for ((shard, fields), answer) in waiting.iter().zip(answers) {
+            let mut values = answer::array(answer)?.into_iter();
+            for field in fields {
+                let (record, request) = (values.next(), values.next());
+                match read(record, request) {
+                    Ok(Some(found)) if found.kept.record.is_due(now) => ready.push(found),
+                    Ok(_) => {}
+                    Err(fault) if fault.is_damage() => {
+                        tracing::error!(%fault, "queued work is damaged and cannot be delivered");
+                        self.set_aside(*shard, field).await?;
+                    }
+                    Err(fault) => return Err(fault),
+                }
+            }
+        }
+        ready.sort_by_key(|ready| (ready.kept.record.until, ready.kept.record.digest));
+        Ok(ready)
+    }
+
+    /// What is damaged is not looked at again and again; its key stays taken.
+    async fn set_aside(&self, shard: usize, field: &[u8]) -> Step<()> {
+        let mut step = cmd("ZREM");
+        step.arg(self.shards.all()[shard].queue()).arg(field);
+        self.lines.ask(step).await.map(drop)
+    }
+
+    /// Grants each piece of work that nobody else was granted meanwhile.
+    async fn deliver(&self, ready: Vec<Ready>, now: Timestamp) -> Step<Vec<Due>> {
+        let steps = ready.iter().map(|ready| {
+            let record = &ready.kept.record;
+            let change = Change {
+                how: How::Delivered,
+                at: now,
+                ..Change::whole(record, record, Place::Moves)
+            };
+            let shard = self.shards.with(Name::Digest(record.digest));
+            (shard, self.write_step(&ready.kept, &change))
+        });
+        let answers = self.lines.take_all(steps.collect()).await?;
+        let mut delivered = Vec::new();
+        for (ready, answer) in ready.into_iter().zip(answers) {
+            if let Written::Done(stamp) = answer::written(answer)? {
+                let mut record = Record::clone(&ready.kept.record);
+                record.grant(Fence(stamp), record.attempt, now);
+                delivered.push(Due {
+                    grant: record.as_grant(),
+                    record: Arc::new(record),
+                    request: ready.request,
+                });
+            }
+        }
+        Ok(delivered)
+    }
+
+    async fn next_due_step(&self) -> Step<Option<Timestamp>> {
+        let questions = self.shards.all().iter().map(|shard| {
+            let mut question = cmd("ZRANGE");
+            question.arg(shard.queue()).arg(0).arg(0).arg("WITHSCORES");
+            question
+        });
+        let answers = self.lines.ask_all(questions.collect()).await?;
+        let mut next = None;
+        for answer in answers {
+            let first = answer::scored(answer)?.into_iter().next();
+            let due = first.map(|(_, due)| Timestamp::from_unix_ms(due));
+            next = next.into_iter().chain(due).min();
+        }
+        Ok(next)
+    }
+}
+
+/// A queued operation, if it is still there.
+fn read(record: Option<Value>, request: Option<Value>) -> Step<Option<Ready>> {
+    let Some(record) = answer::bytes(record.unwrap_or_default())? else {
+        return Ok(None);
+    };
+    let kept = layout::decode(&record, Beside::Left)?;
+    let request = answer::bytes(request.unwrap_or_default())?;
+    let request = layout::unseal(request.ok_or(Fault::NoRequest)?)?;
+    Ok(Some(Ready { kept, request }))
+}
+
+#[async_trait]
+impl Queue for RedisStore {
+    async fn enqueue(
+        &self,
+        ask: &Ask,
+        request: Bytes,
+        after: Duration,
+    ) -> Result<Enqueued, StoreError> {
+        Ok(self.enqueue_step(ask, &request, after).await?)
+    }
+
+    async fn due(&self, limit: usize) -> Result<Vec<Due>, StoreError> {
+        Ok(self.due_step(limit).await?)
+    }
+
+    async fn next_due(&self) -> Result<Option<Timestamp>, StoreError> {
+        Ok(self.next_due_step().await?)
     }
 }

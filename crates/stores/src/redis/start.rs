@@ -12,7 +12,7 @@ use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue,
-    IntoConnectionInfo, ProtocolVersion, RedisError, ServerErrorKind, Value, cmd,
+    IntoConnectionInfo, ProtocolVersion, RedisError, ServerErrorKind, cmd,
 };
 
 use super::line::{Line, ServerLine};

@@ -6,10 +6,15 @@ use onceward_core::store::StoreError;
 use super::super::fault::Fault;
 use super::Speech;
 
+/// Where the server checks rows against policies.
+const POLICY: &str = "ExecWithCheckOptions";
+
 /// What a database says is wrong.
 struct Said {
     code: String,
-    column: Option<String>,
+    /// The server's own function that says it: unlike the words, it is the same
+    /// in all languages.
+    routine: Option<String>,
 }
 
 impl Said {
@@ -17,14 +22,14 @@ impl Said {
         match fault {
             Fault::Postgres(error) => error.as_db_error().map(|said| Self {
                 code: said.code().code().to_owned(),
-                column: said.column().map(ToOwned::to_owned),
+                routine: said.routine().map(ToOwned::to_owned),
             }),
             #[cfg(feature = "sqlx")]
             Fault::Sqlx(sqlx::Error::Database(said)) => {
                 let said = said.try_downcast_ref::<sqlx::postgres::PgDatabaseError>()?;
                 Some(Self {
                     code: said.code().to_owned(),
-                    column: said.column().map(ToOwned::to_owned),
+                    routine: said.routine().map(ToOwned::to_owned),
                 })
             }
             _ => None,
@@ -48,12 +53,12 @@ impl Speech {
                 table: table(),
                 source: Box::new(fault),
             },
-            "42501" => Error::Rights {
+            // A row of nobody passes no policy.
+            "42501" if said.routine.as_deref() == Some(POLICY) => Error::Nobody {
                 table: table(),
                 source: Box::new(fault),
             },
-            // Row-level security does not know whose row it would be.
-            "23502" if said.column.as_deref() == Some("owner") => Error::Nobody {
+            "42501" => Error::Rights {
                 table: table(),
                 source: Box::new(fault),
             },

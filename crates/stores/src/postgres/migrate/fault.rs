@@ -10,7 +10,8 @@ use super::reach::ReachError;
 /// The state by which our own SQL refuses; its message is a whole sentence.
 const REFUSED: &str = "OW001";
 
-/// Why nothing was migrated. Nothing was changed.
+/// Why nothing was migrated. Nothing was changed. Each sentence is whole: what
+/// the server said is in it, so it is kept beside and not as a further cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrateError {
@@ -72,7 +73,7 @@ pub enum MigrateError {
         /// Our own SQL's words.
         sentence: String,
         /// What the server said.
-        source: tokio_postgres::Error,
+        error: tokio_postgres::Error,
     },
     /// The user lacks a right.
     #[error(
@@ -82,7 +83,7 @@ pub enum MigrateError {
         /// What the server said.
         words: String,
         /// The same.
-        source: tokio_postgres::Error,
+        error: tokio_postgres::Error,
     },
     /// Others hold the table.
     #[error(
@@ -92,7 +93,7 @@ pub enum MigrateError {
         /// What the server said.
         words: String,
         /// The same.
-        source: tokio_postgres::Error,
+        error: tokio_postgres::Error,
     },
     /// The server takes no writes.
     #[error("the server takes no writes ({words}); connect to the primary")]
@@ -100,7 +101,7 @@ pub enum MigrateError {
         /// What the server said.
         words: String,
         /// The same.
-        source: tokio_postgres::Error,
+        error: tokio_postgres::Error,
     },
     /// Anything else that the server said, or its silence.
     #[error("PostgreSQL did not do it: {words}")]
@@ -108,25 +109,25 @@ pub enum MigrateError {
         /// What it said.
         words: String,
         /// The same.
-        source: tokio_postgres::Error,
+        error: tokio_postgres::Error,
     },
 }
 
 impl From<tokio_postgres::Error> for MigrateError {
-    fn from(source: tokio_postgres::Error) -> Self {
-        let words = words(&source);
-        let Some(error) = source.as_db_error() else {
-            return Self::Server { words, source };
+    fn from(error: tokio_postgres::Error) -> Self {
+        let words = words(&error);
+        let Some(said) = error.as_db_error() else {
+            return Self::Server { words, error };
         };
-        match *error.code() {
-            SqlState::INSUFFICIENT_PRIVILEGE => Self::Denied { words, source },
-            SqlState::LOCK_NOT_AVAILABLE => Self::Busy { words, source },
-            SqlState::READ_ONLY_SQL_TRANSACTION => Self::ReadOnly { words, source },
+        match *said.code() {
+            SqlState::INSUFFICIENT_PRIVILEGE => Self::Denied { words, error },
+            SqlState::LOCK_NOT_AVAILABLE => Self::Busy { words, error },
+            SqlState::READ_ONLY_SQL_TRANSACTION => Self::ReadOnly { words, error },
             ref code if code.code() == REFUSED => Self::Refused {
-                sentence: error.message().to_owned(),
-                source,
+                sentence: said.message().to_owned(),
+                error,
             },
-            _ => Self::Server { words, source },
+            _ => Self::Server { words, error },
         }
     }
 }

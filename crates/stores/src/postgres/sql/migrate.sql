@@ -3,6 +3,7 @@ DECLARE
     known integer := 0;
     widened boolean := false;
     columns text;
+    emptied text;
     -- What whoever runs this allows; it is given back at the end.
     patience text := current_setting('lock_timeout');
 BEGIN

@@ -96,7 +96,7 @@ BEGIN
         WHERE sweep_ms <= now_ms AND state IN ('completed', 'failed')
           AND expires_ms - retention_ms + remember_ms + keep_expired_ms > now_ms
           AND (only_namespace IS NULL OR namespace = only_namespace)
-        LIMIT batch FOR UPDATE SKIP LOCKED
+        ORDER BY sweep_ms LIMIT batch FOR UPDATE SKIP LOCKED
     )
     UPDATE {qualified} AS r
     SET state = 'expired',
@@ -112,7 +112,7 @@ BEGIN
           AND (state = 'released'
             OR expires_ms - retention_ms + remember_ms + keep_expired_ms <= now_ms)
           AND (only_namespace IS NULL OR namespace = only_namespace)
-        LIMIT batch FOR UPDATE SKIP LOCKED
+        ORDER BY sweep_ms LIMIT batch FOR UPDATE SKIP LOCKED
     )
     DELETE FROM {qualified} AS r
     USING over

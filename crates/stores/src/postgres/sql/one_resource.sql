@@ -1,7 +1,11 @@
 
--- An operation is about one thing at most, of all that were ever named.
+-- An operation is about one thing at most, of all that were ever named; and a
+-- new one under the same key is not about what the one before was.
 IF widened THEN
-    SELECT string_agg(quote_ident(attname), ', ' ORDER BY attname) INTO columns
+    SELECT
+        string_agg(quote_ident(attname), ', ' ORDER BY attname),
+        string_agg(format('NEW.%I := NULL;', attname), ' ' ORDER BY attname)
+    INTO columns, emptied
     FROM pg_attribute
     WHERE attrelid = '{table}'::regclass AND NOT attisdropped AND starts_with(attname::text, 'resource_');
     IF EXISTS (
@@ -11,4 +15,14 @@ IF widened THEN
     END IF;
     EXECUTE format(
         'ALTER TABLE {table} ADD CONSTRAINT one_resource CHECK (num_nonnulls(%s) <= 1)', columns);
+    EXECUTE format(
+        'CREATE OR REPLACE FUNCTION {table}_renewed() RETURNS trigger LANGUAGE plpgsql AS %L',
+        format('BEGIN %s RETURN NEW; END', emptied));
+    IF NOT EXISTS (
+        SELECT FROM pg_trigger WHERE tgrelid = '{table}'::regclass AND tgname = 'renewed'
+    ) THEN
+        CREATE TRIGGER renewed BEFORE UPDATE OF operation_id ON {table}
+            FOR EACH ROW WHEN (OLD.operation_id <> NEW.operation_id)
+            EXECUTE FUNCTION {table}_renewed();
+    END IF;
 END IF;

@@ -4,7 +4,8 @@
 -- ARGV 3  how it was found, bytes 2 to 47
 --      4  how it is written  5  at  6  the record from its 28th byte on
 --      7  its place in `ends`  8  when it is due, or ''  9  'move' or 'stay' in listings
---     10  'keep' or 'drop' the request  11  'keep', 'drop' or 'put' the reply  12  the reply to put
+--     10  'keep', 'drop' or 'put' the request  11  the request to put
+--     12  'keep', 'drop' or 'put' the reply  13  the reply to put
 
 if not record or string.sub(record, 2, 47) ~= ARGV[3] then
   return 0
@@ -20,13 +21,12 @@ if ARGV[8] == '' then
 else
   redis.call('ZADD', KEYS[4], ARGV[8], field)
 end
-if ARGV[10] == 'drop' then
-  redis.call('HDEL', KEYS[1], field .. ':q')
-end
-if ARGV[11] == 'put' then
-  redis.call('HSET', KEYS[1], field .. ':r', ARGV[12])
-elseif ARGV[11] == 'drop' then
-  redis.call('HDEL', KEYS[1], field .. ':r')
+for place, beside in pairs({[10] = ':q', [12] = ':r'}) do
+  if ARGV[place] == 'put' then
+    redis.call('HSET', KEYS[1], field .. beside, ARGV[place + 1])
+  elseif ARGV[place] == 'drop' then
+    redis.call('HDEL', KEYS[1], field .. beside)
+  end
 end
 if moves then
   redis.call('ZADD', KEYS[2], stamp, field)

@@ -131,3 +131,48 @@ async fn a_lease_that_ended_is_not_taken_over_from_under_a_transaction() {
     let settled = store.settle(&late.digest, late.fence, completed(1)).await;
     assert_eq!(settled.expect("it answers"), Settled::Stale);
 }
+
+/// The server is slow, whoever asked has gone, and only then the claim is
+/// granted: nobody holds it, so it must not stay taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_nobody_heard_of_is_taken_back() {
+    let postgres = server().await;
+    let store = std::sync::Arc::new(store(&settings(&postgres.url())).await);
+    let (client, connection) = tokio_postgres::connect(&postgres.url(), NoTls)
+        .await
+        .expect("the server answers");
+    tokio::spawn(connection);
+    for claims in [1, 40] {
+        let stop = "BEGIN; LOCK TABLE idempotency_record IN SHARE MODE";
+        client.batch_execute(stop).await.expect("it can be stopped");
+        let numbers = claims * 100..claims * 101;
+        let asking: Vec<_> = numbers
+            .clone()
+            .map(|number| {
+                let store = store.clone();
+                tokio::spawn(async move { store.claim(&ask(number)).await.map(drop) })
+            })
+            .collect();
+        let held = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+        let begun = Instant::now();
+        while postgres.sql("postgres", held).trim() == "0" {
+            assert!(begun.elapsed() < SOON, "nobody is stopped");
+        }
+        for asking in asking {
+            asking.abort();
+            assert!(asking.await.is_err(), "it was still under way");
+        }
+        client.batch_execute("COMMIT").await.expect("it can go on");
+        for number in numbers {
+            let begun = Instant::now();
+            // Perhaps it never reached the server, perhaps it is free again.
+            while let Some(record) = store.get(&ask(number).digest).await.expect("it answers") {
+                if record.state == State::Released {
+                    break;
+                }
+                assert!(begun.elapsed() < SOON, "{number} is stranded: {record:?}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Small documents that operators keep: a hash per sheet, and a sorted set that
+//! has its names in the order of their bytes.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use onceward_core::store::{Added, Order, PAGE_MAX, Registry, Sheet, StoreError};
+use redis::{Cmd, Value, cmd};
+
+use super::RedisStore;
+use super::answer;
+use super::fault::{Fault, Step};
+use super::layout;
+use super::script::{DOCUMENTS, PUT, REMOVE};
+
+impl RedisStore {
+    async fn take_on_documents(&self, step: Cmd) -> Step<Value> {
+        let confirmed = self.shards.documents_confirmed();
+        self.lines.take_with(&confirmed, step).await
+    }
+
+    async fn put_step(&self, sheet: Sheet, name: &str, document: &[u8], how: &str) -> Step<Added> {
+        let mut step = PUT.on(&self.shards.sheet(sheet));
+        step.arg(name).arg(layout::seal(document)).arg(how);
+        match answer::number(self.take_on_documents(step).await?)? {
+            0 => Ok(Added::Known),
+            _ => Ok(Added::Done),
+        }
+    }
+
+    async fn read_step(&self, sheet: Sheet, name: &str) -> Step<Option<Bytes>> {
+        let [documents, _] = self.shards.sheet(sheet);
+        let mut question = cmd("HGET");
+        question.arg(documents).arg(name);
+        let sealed = answer::bytes(self.lines.ask(question).await?)?;
+        sealed.map(layout::unseal).transpose()
+    }
+
+    async fn remove_step(&self, sheet: Sheet, name: &str) -> Step<()> {
+        let mut step = REMOVE.on(&self.shards.sheet(sheet));
+        step.arg(name);
+        self.take_on_documents(step).await.map(drop)
+    }
+
+    async fn documents_step(
+        &self,
+        sheet: Sheet,
+        order: Order,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Step<Vec<(String, Bytes)>> {
+        let (way, start) = match order {
+            Order::Rising => ("rising", "-"),
+            Order::Falling => ("falling", "+"),
+        };
+        let from = after.map_or(start.to_owned(), |after| format!("({after}"));
+        let mut question = DOCUMENTS.on(&self.shards.sheet(sheet));
+        question.arg(way).arg(from).arg(limit.min(PAGE_MAX));
+        let mut values = answer::array(self.lines.ask(question).await?)?.into_iter();
+        let mut documents = Vec::new();
+        while let (Some(name), Some(document)) = (values.next(), values.next()) {
+            let name = answer::bytes(name)?.and_then(|name| String::from_utf8(name).ok());
+            let document = answer::bytes(document)?.ok_or(Fault::NoDocument)?;
+            documents.push((name.ok_or(Fault::DocumentName)?, layout::unseal(document)?));
+        }
+        Ok(documents)
+    }
+}
+
+#[async_trait]
+impl Registry for RedisStore {
+    async fn put(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<(), StoreError> {
+        self.put_step(sheet, name, &document, "put").await?;
+        Ok(())
+    }
+
+    async fn add(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<Added, StoreError> {
+        Ok(self.put_step(sheet, name, &document, "add").await?)
+    }
+
+    async fn read(&self, sheet: Sheet, name: &str) -> Result<Option<Bytes>, StoreError> {
+        Ok(self.read_step(sheet, name).await?)
+    }
+
+    async fn remove(&self, sheet: Sheet, name: &str) -> Result<(), StoreError> {
+        Ok(self.remove_step(sheet, name).await?)
+    }
+
+    async fn documents(
+        &self,
+        sheet: Sheet,
+        order: Order,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Bytes)>, StoreError> {
+        Ok(self.documents_step(sheet, order, after, limit).await?)
+    }
+}
