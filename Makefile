@@ -27,8 +27,9 @@ doc:
 demo:
 	cargo run --release --locked -- demo --exit
 
-bench:
+bench: tools
 	bench/compare
+	cargo run --release --locked --package onceward-stores --all-features --example pairs -- beside
 
 tools:
 	@cargo nextest --version >/dev/null 2>&1 || cargo install cargo-nextest --locked --version $(NEXTEST)

@@ -75,6 +75,11 @@ impl Postgres {
         self.url_of("postgres", name)
     }
 
+    /// A program that comes with the server, such as pgbench.
+    pub fn program(name: &str) -> PathBuf {
+        program::find_beside_postgres(name)
+    }
+
     /// Runs a script of SQL by `psql`, as the superuser, each statement by
     /// itself, and gives what it printed: a line for each row, its columns
     /// separated by `|`, and nothing for statements without rows.

@@ -1,9 +1,9 @@
-//! Group commit: what several callers ask at the same moment goes to the server
-//! as one transaction, in one go, and is acknowledged when that has committed.
-//! A commit is what costs most; so the more there is to do, the less each step
-//! costs. Who asks alone gets a statement of its own, without delay.
+//! Group commit: what several callers ask at the same moment is said in one
+//! statement, and acknowledged when that has committed. A commit is what costs
+//! most, and then each statement; so the more there is to do, the less each
+//! step costs. Who asks alone is not kept waiting for others.
 //!
-//! What is sent is followed to its end, also when whoever asked has gone: a
+//! What was sent is followed to its end, also when whoever asked has gone: a
 //! claim that nobody heard of is taken back by who sent it. Another connection
 //! could come too early for that, while the claim is still under way.
 
@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use futures_util::future::join_all;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -21,18 +20,15 @@ use super::driver::{Cells, Driver as _, Statement, Value};
 use super::fault::Fault;
 use super::session::Session;
 
-/// How many steps one transaction takes at most: up to so many `join_all` polls
-/// one after the other, and steps must be sent before their commit.
-const STEPS_MAX: usize = 30;
+/// How many steps one statement takes at most.
+const STEPS_MAX: usize = 128;
 /// How many steps may wait for their turn; who comes later waits to wait.
 const WAITING_MAX: usize = 4_096;
-/// How many transactions are under way at once: while one commits, the next is
-/// being filled.
-const WORKERS: usize = 4;
+/// How many statements of a kind are under way at once: while one commits, the
+/// next is being filled.
+const WORKERS: usize = 2;
 /// How long what was sent is followed.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-type Answer = Result<Vec<Cells>, Fault>;
 
 /// A statement with its values.
 pub(crate) struct Said {
@@ -40,30 +36,46 @@ pub(crate) struct Said {
     pub(crate) values: Vec<Value>,
 }
 
-/// A statement that somebody awaits, and what to do if it gave something to
-/// somebody who has gone.
-struct Step {
-    said: Said,
-    otherwise: Option<Said>,
+/// What one caller asks.
+pub(crate) struct Step {
+    /// A value for each list of the statement.
+    pub(crate) values: Vec<Value>,
+    /// The first column of the row that answers it; its place among the steps
+    /// where that is not known beforehand.
+    pub(crate) mark: Option<Value>,
+    /// What to say if there was such a row and nobody waits for it any more.
+    pub(crate) otherwise: Option<Said>,
+}
+
+type Answer = Result<Option<Cells>, Fault>;
+
+struct Asked {
+    step: Step,
     answer: oneshot::Sender<Answer>,
 }
 
-/// Takes steps together.
+/// Takes steps of one kind together.
 pub(crate) struct Batches {
-    steps: mpsc::Sender<Step>,
+    steps: mpsc::Sender<Asked>,
     _workers: Vec<AbortOnDropHandle<()>>,
 }
 
+/// What the steps of a kind have in common.
+pub(crate) struct Kind {
+    /// The statement: `first` gives its first values, the rest are lists.
+    pub(crate) statement: Arc<Statement>,
+    pub(crate) first: Box<dyn Fn() -> Vec<Value> + Send + Sync>,
+}
+
 impl Batches {
-    /// Workers who send on without delay; a transaction that takes longer than
+    /// Workers who send on without delay; a statement that takes longer than
     /// `deadline` keeps nobody waiting but those in it.
-    pub(crate) fn new(pool: &Pool, pooler: Pooler, deadline: Duration) -> Self {
+    pub(crate) fn new(kind: Kind, voice: &Arc<Voice>, deadline: Duration) -> Self {
         let (steps, waiting) = mpsc::channel(WAITING_MAX);
         let waiting = Arc::new(Mutex::new(waiting));
         let sender = Arc::new(Sender {
-            pool: pool.clone(),
-            pooler,
-            tasks: TaskTracker::new(),
+            kind,
+            voice: voice.clone(),
         });
         let work = |_| {
             let work = work(waiting.clone(), sender.clone(), deadline);
@@ -75,50 +87,40 @@ impl Batches {
         }
     }
 
-    /// One statement, committed when it is answered. Where it gave a row and
-    /// nobody waits for that any more, `otherwise` is said.
-    pub(crate) async fn rows(&self, said: Said, otherwise: Option<Said>) -> Answer {
+    /// The row that answers a step, committed when it is there.
+    pub(crate) async fn row(&self, step: Step) -> Answer {
         let (answer, answered) = oneshot::channel();
-        let step = Step {
-            said,
-            otherwise,
-            answer,
-        };
         // The workers live as long as this does.
-        self.steps.send(step).await.map_err(|_| Fault::Ended)?;
+        let asked = Asked { step, answer };
+        self.steps.send(asked).await.map_err(|_| Fault::Ended)?;
         answered.await.map_err(|_| Fault::Ended)?
     }
 }
 
-async fn work(
-    waiting: Arc<Mutex<mpsc::Receiver<Step>>>,
-    sender: Arc<Sender>,
-    deadline: Duration,
-) {
+async fn work(waiting: Arc<Mutex<mpsc::Receiver<Asked>>>, sender: Arc<Sender>, deadline: Duration) {
     loop {
         let mut steps = Vec::new();
         if waiting.lock().await.recv_many(&mut steps, STEPS_MAX).await == 0 {
             return;
         }
         // What nobody awaits any more was not begun yet.
-        steps.retain(|step| !step.answer.is_closed());
+        steps.retain(|asked| !asked.answer.is_closed());
         if steps.is_empty() {
             continue;
         }
-        let sent = sender.tasks.spawn(sender.clone().send(steps));
+        let sent = sender.voice.tasks.spawn(sender.clone().send(steps));
         // What takes longer goes on by itself.
         let _ = timeout(deadline, sent).await;
     }
 }
 
-/// Speaks to the server.
+/// Sends the steps of a kind.
 struct Sender {
-    pool: Pool,
-    pooler: Pooler,
-    tasks: TaskTracker,
+    kind: Kind,
+    voice: Arc<Voice>,
 }
 
-/// Why a transaction has no answers.
+/// Why a statement has no answers.
 enum Refusal {
     /// Nothing of it happened.
     NotCommitted,
@@ -127,94 +129,142 @@ enum Refusal {
 }
 
 impl Sender {
-    async fn send(self: Arc<Self>, steps: Vec<Step>) {
+    async fn send(self: Arc<Self>, steps: Vec<Asked>) {
         if steps.len() == 1 {
-            for step in steps {
-                self.clone().send_alone(step).await;
+            for asked in steps {
+                self.clone().send_alone(asked).await;
             }
             return;
         }
-        let taken = timeout(PATIENCE, self.transact(&steps)).await;
+        let taken = timeout(PATIENCE, self.say_together(&steps)).await;
         match taken.unwrap_or(Err(Refusal::Unsure(Fault::TooSlow(PATIENCE)))) {
-            Ok(answers) => {
-                for (step, answer) in steps.into_iter().zip(answers) {
-                    self.answer(step, Ok(answer));
-                }
-            }
+            Ok(rows) => self.answer_all(steps, rows),
             // One spoiled it for all: each by itself.
             Err(Refusal::NotCommitted) => {
-                for step in steps {
-                    self.tasks.spawn(self.clone().send_alone(step));
+                for asked in steps {
+                    self.voice.tasks.spawn(self.clone().send_alone(asked));
                 }
             }
             Err(Refusal::Unsure(fault)) => {
                 let fault = Arc::new(fault);
-                for step in steps {
-                    self.answer(step, Err(Fault::Together(fault.clone())));
+                for asked in steps {
+                    self.answer(asked, Err(Fault::Together(fault.clone())));
                 }
             }
         }
     }
 
-    async fn send_alone(self: Arc<Self>, step: Step) {
-        let answer = self.take(&step.said).await;
-        self.answer(step, answer);
+    async fn send_alone(self: Arc<Self>, asked: Asked) {
+        let values = self.values(std::slice::from_ref(&asked));
+        let rows = self.voice.say(&self.kind.statement, &values).await;
+        self.answer(asked, rows.map(|rows| rows.into_iter().next()));
     }
 
-    fn answer(self: &Arc<Self>, step: Step, answer: Answer) {
-        let Err(Ok(unheard)) = step.answer.send(answer) else {
+    /// Gives each its row. There are few, so looking at all will do.
+    fn answer_all(self: &Arc<Self>, steps: Vec<Asked>, mut rows: Vec<Cells>) {
+        for (place, asked) in (1..).zip(steps) {
+            let place = Value::Int(place);
+            let mark = asked.step.mark.as_ref().unwrap_or(&place);
+            let row = rows.iter().position(|row| row.first() == Some(mark));
+            let row = row.map(|found| rows.swap_remove(found));
+            self.answer(asked, Ok(row));
+        }
+    }
+
+    fn answer(self: &Arc<Self>, asked: Asked, answer: Answer) {
+        let Err(Ok(Some(_unheard))) = asked.answer.send(answer) else {
             return;
         };
-        if let Some(otherwise) = step.otherwise.filter(|_| !unheard.is_empty()) {
-            let sender = self.clone();
-            self.tasks.spawn(async move {
-                if let Err(error) = sender.take(&otherwise).await {
-                    tracing::warn!(%error, "a claim that nobody heard of is left to its lease");
-                }
-            });
+        if let Some(otherwise) = asked.step.otherwise {
+            let voice = self.voice.clone();
+            self.voice.tasks.spawn(async move { voice.undo(&otherwise).await });
         }
     }
 
-    /// One statement by itself.
-    async fn take(&self, said: &Said) -> Answer {
-        let taken = async {
-            let mut session = Session::borrow(&self.pool, self.pooler).await?;
-            session.rows(&said.statement, &said.values).await
+    /// The first values, and a list of the steps' values for each of the rest.
+    fn values(&self, steps: &[Asked]) -> Vec<Value> {
+        let mut values = (self.kind.first)();
+        let lists = self.kind.statement.types.len() - values.len();
+        let list = |at: usize| {
+            let each = steps.iter().map(|asked| asked.step.values[at].clone());
+            Value::List(each.collect())
         };
-        let taken = timeout(PATIENCE, taken).await;
-        taken.unwrap_or(Err(Fault::TooSlow(PATIENCE)))
+        values.extend((0..lists).map(list));
+        values
     }
 
-    /// All steps as one transaction, sent without waiting in between.
-    async fn transact(&self, steps: &[Step]) -> Result<Vec<Vec<Cells>>, Refusal> {
-        let session = Session::borrow(&self.pool, self.pooler).await;
+    /// All steps in one statement, which does not wait for a row that somebody
+    /// works on: it would keep the others from their commit.
+    async fn say_together(&self, steps: &[Asked]) -> Result<Vec<Cells>, Refusal> {
+        let values = self.values(steps);
+        let session = self.voice.session().await;
         let mut session = session.map_err(Refusal::Unsure)?;
-        for step in steps {
-            // Prepared beforehand: what is sent together must be ready to go.
-            let prepared = session.prepare(&step.said.statement).await;
-            prepared.map_err(Refusal::Unsure)?;
-        }
-        let (begun, answers, committed) = {
-            let begin = session.begin_together();
-            let said = steps.iter().map(|step| &step.said);
-            let all = join_all(said.map(|said| session.run(&said.statement, &said.values)));
-            let commit = session.commit_together();
-            // Polled in this order, they are sent in this order.
-            tokio::join!(biased; begin, all, commit)
-        };
-        begun.map_err(Refusal::Unsure)?;
-        let answers: Result<Vec<_>, Fault> = answers.into_iter().collect();
-        match (answers, committed) {
-            (Ok(answers), Ok(())) => {
-                session.rest();
-                Ok(answers)
-            }
+        let said = session.say_impatiently(&self.kind.statement, &values).await;
+        let (rows, committed) = said.map_err(Refusal::Unsure)?;
+        match (rows, committed) {
+            (Ok(rows), Ok(())) => Ok(rows),
             // The commit of a failed transaction rolls it back.
-            (Err(_), Ok(())) => {
-                session.rest();
-                Err(Refusal::NotCommitted)
-            }
+            (Err(_), Ok(())) => Err(Refusal::NotCommitted),
             (_, Err(fault)) => Err(Refusal::Unsure(fault)),
+        }
+    }
+}
+
+/// Speaks to the server.
+pub(crate) struct Voice {
+    pub(crate) pool: Pool,
+    pub(crate) pooler: Pooler,
+    tasks: TaskTracker,
+}
+
+impl Voice {
+    pub(crate) fn new(pool: Pool, pooler: Pooler) -> Self {
+        Self {
+            pool,
+            pooler,
+            tasks: TaskTracker::new(),
+        }
+    }
+
+    pub(crate) async fn session(&self) -> Result<Session, Fault> {
+        Session::borrow(&self.pool, self.pooler).await
+    }
+
+    /// One statement, committed by itself. Whoever has gone leaves it unheard.
+    pub(crate) async fn say(
+        &self,
+        statement: &Statement,
+        values: &[Value],
+    ) -> Result<Vec<Cells>, Fault> {
+        let said = async { self.session().await?.rows(statement, values).await };
+        let said = timeout(PATIENCE, said).await;
+        said.unwrap_or(Err(Fault::TooSlow(PATIENCE)))
+    }
+
+    /// The same, followed to its end: where it gave a row and nobody waits for
+    /// that any more, `otherwise` is said.
+    pub(crate) async fn say_or_undo(
+        self: &Arc<Self>,
+        said: Said,
+        otherwise: Said,
+    ) -> Result<Vec<Cells>, Fault> {
+        let (answer, answered) = oneshot::channel();
+        let voice = self.clone();
+        self.tasks.spawn(async move {
+            let rows = voice.say(&said.statement, &said.values).await;
+            if let Err(Ok(unheard)) = answer.send(rows)
+                && !unheard.is_empty()
+            {
+                voice.undo(&otherwise).await;
+            }
+        });
+        answered.await.map_err(|_| Fault::Ended)?
+    }
+
+    async fn undo(&self, otherwise: &Said) {
+        let said = self.say(&otherwise.statement, &otherwise.values).await;
+        if let Err(error) = said {
+            tracing::warn!(%error, "a claim that nobody heard of is left to its lease");
         }
     }
 }

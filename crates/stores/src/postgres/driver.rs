@@ -6,7 +6,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio_postgres::types::private::BytesMut;
-use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
+use tokio_postgres::types::{FromSql, IsNull, Kind, ToSql, Type, to_sql_checked};
 
 use super::fault::Fault;
 
@@ -23,6 +23,8 @@ pub(crate) enum Value {
     Text(String),
     /// `bytea`.
     Bytes(Bytes),
+    /// An array of any of them.
+    List(Vec<Value>),
 }
 
 impl Value {
@@ -104,11 +106,16 @@ impl ToSql for Value {
             Self::Int(value) => value.to_sql(ty, out),
             Self::Text(value) => value.to_sql(ty, out),
             Self::Bytes(value) => value.as_ref().to_sql(ty, out),
+            Self::List(values) => values.as_slice().to_sql(ty, out),
         }
     }
 
     fn accepts(ty: &Type) -> bool {
-        [Type::BOOL, Type::INT8, Type::INT4, Type::TEXT, Type::BYTEA].contains(ty)
+        let member = match ty.kind() {
+            Kind::Array(member) => member,
+            _ => ty,
+        };
+        [Type::BOOL, Type::INT8, Type::INT4, Type::TEXT, Type::BYTEA].contains(member)
     }
 
     to_sql_checked!();

@@ -46,35 +46,34 @@ impl Session {
         Ok(())
     }
 
-    /// Begins a transaction whose steps are sent all at once. None of them waits
-    /// for long: it would keep the others from their commit.
-    pub(crate) async fn begin_together(&self) -> Result<(), Fault> {
-        let begin = format!("BEGIN; SET LOCAL lock_timeout = {LOCK_MS}");
-        self.object().batch_execute(&begin).await?;
-        Ok(())
-    }
-
-    /// Ends such a transaction.
-    pub(crate) async fn commit_together(&self) -> Result<(), Fault> {
-        self.object().batch_execute("COMMIT").await?;
-        Ok(())
-    }
-
-    /// Prepares a statement, where that lasts.
-    pub(crate) async fn prepare(&mut self, statement: &Statement) -> Result<(), Fault> {
+    /// A statement that does not wait for rows that somebody works on, in a
+    /// transaction of its own: what it gave, and whether that is committed. All
+    /// is sent at once.
+    pub(crate) async fn say_impatiently(
+        &mut self,
+        statement: &Statement,
+        values: &[Value],
+    ) -> Result<(Result<Vec<Cells>, Fault>, Result<(), Fault>), Fault> {
         self.rest = Rest::Busy;
         if self.pooler == Pooler::None {
+            // Prepared beforehand: what is sent together must be ready to go.
             let types = &statement.types;
-            self.object()
-                .prepare_typed_cached(&statement.sql, types)
-                .await?;
+            let prepared = self.object().prepare_typed_cached(&statement.sql, types);
+            prepared.await?;
         }
-        Ok(())
-    }
-
-    /// All that was asked is answered: the next may have the connection.
-    pub(crate) fn rest(&mut self) {
-        self.rest = Rest::Idle;
+        let begin = format!("BEGIN; SET LOCAL lock_timeout = {LOCK_MS}");
+        // Polled in this order, they are sent in this order.
+        let (begun, rows, committed) = tokio::join!(
+            biased;
+            self.object().batch_execute(&begin),
+            self.run(statement, values),
+            self.object().batch_execute("COMMIT")
+        );
+        begun?;
+        if committed.is_ok() {
+            self.rest = Rest::Idle;
+        }
+        Ok((rows, committed.map_err(Fault::from)))
     }
 
     pub(crate) async fn commit(&mut self) -> Result<(), Fault> {

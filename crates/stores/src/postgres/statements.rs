@@ -13,9 +13,10 @@ use super::table::Table;
 pub(crate) struct Statements {
     pub(crate) grant: Arc<Statement>,
     pub(crate) claim: Arc<Statement>,
-    pub(crate) finish: Arc<Statement>,
-    pub(crate) free: Arc<Statement>,
-    pub(crate) renew: Arc<Statement>,
+    pub(crate) settle: Arc<Statement>,
+    pub(crate) finish: Statement,
+    pub(crate) free: Statement,
+    pub(crate) renew: Statement,
     pub(crate) withdraw: Arc<Statement>,
     pub(crate) get: Statement,
     pub(crate) lock: Statement,
@@ -52,20 +53,30 @@ impl Statements {
         let document = [T::TEXT, T::TEXT, T::BYTEA];
         let documents = vec![T::TEXT, T::TEXT, T::BYTEA, T::INT8];
         Self {
-            grant: Arc::new(fill(include_str!("sql/grant.sql"), claim[..22].to_vec())),
+            grant: Arc::new(fill(include_str!("sql/grant.sql"), listed(&claim))),
             claim: Arc::new(fill(include_str!("sql/claim.sql"), claim)),
-            finish: Arc::new(fill(
+            finish: fill(
                 include_str!("sql/finish.sql"),
                 with(&[T::INT8, T::TEXT, T::TEXT, T::INT4, T::BYTEA]),
+            ),
+            settle: Arc::new(fill(
+                include_str!("sql/settle.sql"),
+                vec![
+                    T::TEXT,
+                    T::INT8,
+                    T::BYTEA_ARRAY,
+                    T::INT8_ARRAY,
+                    T::TEXT_ARRAY,
+                    T::TEXT_ARRAY,
+                    T::INT4_ARRAY,
+                    T::BYTEA_ARRAY,
+                ],
             )),
-            free: Arc::new(fill(
-                include_str!("sql/free.sql"),
-                with(&[T::INT8, T::TEXT]),
-            )),
-            renew: Arc::new(fill(
+            free: fill(include_str!("sql/free.sql"), with(&[T::INT8, T::TEXT])),
+            renew: fill(
                 include_str!("sql/renew.sql"),
                 vec![T::TEXT, T::BYTEA, T::INT8, T::INT8],
-            )),
+            ),
             withdraw: Arc::new(fill(
                 include_str!("sql/withdraw.sql"),
                 vec![T::TEXT, T::BYTEA, T::INT8, T::BYTEA],
@@ -106,6 +117,19 @@ impl Statements {
             falling: fill(include_str!("sql/documents_falling.sql"), documents),
         }
     }
+}
+
+/// The types of `grant.sql`, from those of `claim.sql`.
+fn listed(claim: &[Type]) -> Vec<Type> {
+    let list = |ty: &Type| match *ty {
+        Type::TEXT => Type::TEXT_ARRAY,
+        Type::INT8 => Type::INT8_ARRAY,
+        _ => Type::BYTEA_ARRAY,
+    };
+    let (namespace, digest, moment) = (&claim[0], &claim[1], &claim[2]);
+    let mut types = vec![namespace.clone(), moment.clone(), list(digest)];
+    types.extend(claim[3..22].iter().map(list));
+    types
 }
 
 /// From when retention is counted, at the moment of completion: what took

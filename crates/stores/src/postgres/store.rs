@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use deadpool_postgres::Pool;
 use onceward_core::bell::Bells;
 use onceward_core::clock::{Clock, Timestamp};
 use onceward_core::identity::{Digest, OperationId};
@@ -22,7 +21,7 @@ use onceward_core::store::{
 };
 use tokio::task::JoinHandle;
 
-use super::batch::{Batches, Said};
+use super::batch::{Batches, Kind, Said, Step, Voice};
 use super::connect::{Address, Pooler};
 use super::driver::{Cells, Driver as _, Statement, Value};
 use super::fault::Fault;
@@ -43,9 +42,9 @@ const LIST_READS_MAX: usize = 100;
 
 /// A store on PostgreSQL.
 pub struct PostgresStore {
-    pool: Pool,
-    pooler: Pooler,
-    batches: Batches,
+    voice: Arc<Voice>,
+    grants: Batches,
+    settlements: Batches,
     namespace: Namespace,
     statements: Statements,
     time: Time,
@@ -110,6 +109,13 @@ enum Change<T> {
     Purge(T),
 }
 
+/// Whether a holder's word was written by one statement.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    AtOnce,
+    NotAtOnce,
+}
+
 /// What entering came to.
 enum Entered {
     Granted(Grant),
@@ -140,26 +146,31 @@ impl PostgresStore {
             tokio::spawn(listen(address, channel, namespace, bells.clone()))
         });
         let pool = address.pool(settings.connections, settings.deadline);
-        let pooler = address.pooler();
+        let voice = Arc::new(Voice::new(pool, address.pooler()));
+        let statements = Statements::new(&table);
+        let batches = |statement: &Arc<Statement>| {
+            let (namespace, time) = (settings.namespace.clone(), time.clone());
+            let kind = Kind {
+                statement: statement.clone(),
+                first: Box::new(move || vec![namespace.as_str().into(), time.value()]),
+            };
+            Batches::new(kind, &voice, settings.deadline)
+        };
         Ok(Self {
-            batches: Batches::new(&pool, pooler, settings.deadline),
-            pool,
-            pooler,
+            grants: batches(&statements.grant),
+            settlements: batches(&statements.settle),
+            voice,
             namespace: settings.namespace.clone(),
-            statements: Statements::new(&table),
+            statements,
             time,
             bells,
             listener,
         })
     }
 
-    async fn session(&self) -> Result<Session, Fault> {
-        Session::borrow(&self.pool, self.pooler).await
-    }
-
     /// One statement, committed by itself.
     async fn rows(&self, statement: &Statement, values: &[Value]) -> Result<Vec<Cells>, Fault> {
-        self.session().await?.rows(statement, values).await
+        self.voice.session().await?.rows(statement, values).await
     }
 
     fn owner(&self) -> Value {
@@ -174,14 +185,20 @@ impl PostgresStore {
 
     /// Grants a new key, most likely; else tells how it stands.
     async fn grant(&self, ask: &Ask) -> Result<Claim, Fault> {
-        let said = said(&self.statements.grant, self.asked(ask));
-        let undo = self.withdrawal(&ask.digest, ask.attempt);
-        let rows = self.batches.rows(said, Some(undo)).await?;
-        if let Some(row) = rows.into_iter().next() {
+        let mut values = vec![Value::bytes(ask.digest.as_bytes())];
+        values.extend(asked(ask));
+        let step = Step {
+            values,
+            mark: Some(Value::bytes(&ask.attempt.0.to_be_bytes())),
+            otherwise: Some(self.withdrawal(&ask.digest, ask.attempt)),
+        };
+        if let Some(row) = self.grants.row(step).await? {
+            let mut row = Reader::new(row);
+            row.skip(1);
             return Ok(Claim::Granted(Grant {
                 digest: ask.digest,
                 id: ask.id,
-                fence: Reader::new(row).fence()?,
+                fence: row.fence()?,
             }));
         }
         // It is known, and most likely finished or running: a look will do.
@@ -214,11 +231,12 @@ impl PostgresStore {
             values.push(Value::Null);
             values.push(lost.into());
             values.push(after.map(span_ms).into());
-            // What is queued is delivered, whether or not it was heard of.
-            let undo = after.is_none();
-            let undo = undo.then(|| self.withdrawal(&ask.digest, ask.attempt));
-            let said = said(&self.statements.claim, values);
-            let rows = self.batches.rows(said, undo).await?;
+            let said = Said {
+                statement: self.statements.claim.clone(),
+                values,
+            };
+            let withdrawal = self.withdrawal(&ask.digest, ask.attempt);
+            let rows = self.voice.say_or_undo(said, withdrawal).await?;
             match rows.into_iter().next().map(read_entry).transpose()? {
                 Some(Entry::Granted(id, fence)) => {
                     let digest = ask.digest;
@@ -252,7 +270,10 @@ impl PostgresStore {
             self.time.value(),
             Value::bytes(&attempt.0.to_be_bytes()),
         ];
-        said(&self.statements.withdraw, values)
+        Said {
+            statement: self.statements.withdraw.clone(),
+            values,
+        }
     }
 
     /// `$1` to `$22` of the statements that claim.
@@ -282,7 +303,7 @@ impl PostgresStore {
         which: Which<'_>,
         rule: impl FnOnce(&Arc<Record>, Timestamp) -> Change<T>,
     ) -> Result<Option<T>, Fault> {
-        let mut session = self.session().await?;
+        let mut session = self.voice.session().await?;
         session.begin().await?;
         let rows = session
             .run(&self.statements.lock, &self.about(which))
@@ -339,6 +360,40 @@ impl PostgresStore {
         ];
         session.run(&self.statements.write, &values).await?;
         Ok(())
+    }
+
+    async fn finish(
+        &self,
+        digest: &Digest,
+        fence: Fence,
+        state: State,
+        answer: &Answer,
+    ) -> Result<Counted, Fault> {
+        let mut values = vec![
+            Value::bytes(digest.as_bytes()),
+            fence_value(fence).into(),
+            state_word(state).into(),
+        ];
+        values.extend(answered(Some(answer)));
+        let step = Step {
+            values,
+            mark: None,
+            otherwise: None,
+        };
+        let told = self.settlements.row(step).await?;
+        Ok(told.map_or(Counted::NotAtOnce, |_| Counted::AtOnce))
+    }
+
+    async fn free(&self, digest: &Digest, fence: Fence, state: State) -> Result<Counted, Fault> {
+        let mut values = self.about(Which::Digest(digest));
+        values.push(fence_value(fence).into());
+        values.push(state_word(state).into());
+        let told = self.rows(&self.statements.free, &values).await?;
+        Ok(if told.is_empty() {
+            Counted::NotAtOnce
+        } else {
+            Counted::AtOnce
+        })
     }
 
     /// Settles by the record's own rule: what is rare, and why a word did not
@@ -421,13 +476,6 @@ fn read_known(row: Cells) -> Result<(Arc<Record>, Timestamp), Fault> {
     Ok((Arc::new(row.record()?), now))
 }
 
-fn said(statement: &Arc<Statement>, values: Vec<Value>) -> Said {
-    Said {
-        statement: statement.clone(),
-        values,
-    }
-}
-
 fn fence_value(fence: Fence) -> i64 {
     // Fences come from a sequence of bigint; another number is nobody's.
     i64::try_from(fence.0).unwrap_or(-1)
@@ -441,7 +489,7 @@ impl Store for PostgresStore {
 
     async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError> {
         let said = self.withdrawal(digest, attempt);
-        let freed = self.batches.rows(said, None).await?;
+        let freed = self.rows(&said.statement, &said.values).await?;
         if !freed.is_empty() {
             self.bells.ring(digest);
         }
@@ -449,14 +497,13 @@ impl Store for PostgresStore {
     }
 
     async fn renew(&self, digest: &Digest, fence: Fence) -> Result<Settled, StoreError> {
-        let values = vec![
+        let values = [
             self.owner(),
             Value::bytes(digest.as_bytes()),
             self.time.value(),
             fence_value(fence).into(),
         ];
-        let said = said(&self.statements.renew, values);
-        let renewed = self.batches.rows(said, None).await?;
+        let renewed = self.rows(&self.statements.renew, &values).await?;
         Ok(if renewed.is_empty() {
             Settled::Stale
         } else {
@@ -470,30 +517,18 @@ impl Store for PostgresStore {
         fence: Fence,
         settlement: Settlement,
     ) -> Result<Settled, StoreError> {
-        let mut values = self.about(Which::Digest(digest));
-        values.push(fence_value(fence).into());
-        let mut finish = |state: State, answer: &Answer| {
-            values.push(state_word(state).into());
-            values.extend(answered(Some(answer)));
-            &self.statements.finish
+        let counted = match &settlement {
+            Settlement::Completed(answer) => {
+                self.finish(digest, fence, State::Completed, answer).await?
+            }
+            Settlement::Failed(answer) => {
+                self.finish(digest, fence, State::Failed, answer).await?
+            }
+            Settlement::Released => self.free(digest, fence, State::Released).await?,
+            Settlement::Lost => self.free(digest, fence, State::Unknown).await?,
+            Settlement::Requeued { .. } | Settlement::Paused => Counted::NotAtOnce,
         };
-        let statement = match &settlement {
-            Settlement::Completed(answer) => finish(State::Completed, answer),
-            Settlement::Failed(answer) => finish(State::Failed, answer),
-            Settlement::Released => {
-                values.push(state_word(State::Released).into());
-                &self.statements.free
-            }
-            Settlement::Lost => {
-                values.push(state_word(State::Unknown).into());
-                &self.statements.free
-            }
-            Settlement::Requeued { .. } | Settlement::Paused => {
-                return Ok(self.settle_by_rule(digest, fence, &settlement).await?);
-            }
-        };
-        let said = said(statement, values);
-        if self.batches.rows(said, None).await?.is_empty() {
+        if counted == Counted::NotAtOnce {
             return Ok(self.settle_by_rule(digest, fence, &settlement).await?);
         }
         self.bells.ring(digest);
@@ -598,7 +633,7 @@ impl Inspect for PostgresStore {
         }
         let mut records: Vec<(u64, Arc<Record>)> = Vec::new();
         let mut after = page.after.map(|cursor| cursor.0);
-        let mut session = self.session().await?;
+        let mut session = self.voice.session().await?;
         // What has its state only as of now is sorted out here, so one page may
         // take several reads.
         for _ in 0..LIST_READS_MAX {

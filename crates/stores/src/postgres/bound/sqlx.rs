@@ -41,6 +41,8 @@ fn bind<'q>(query: Bound<'q>, value: &'q Value, ty: &Type) -> Result<Bound<'q>, 
             Type::BYTEA => query.bind(None::<&[u8]>),
             _ => query.bind(None::<&str>),
         },
+        // Only the pool's own store says several things at once.
+        Value::List(_) => return Err(Fault::Column("list")),
     })
 }
 

@@ -1,7 +1,8 @@
--- The claim of a new key: most are. Whatever is known already, claim.sql sorts
--- out; here no row comes back.
+-- The claims of new keys: most are new. Whatever is known already, claim.sql
+-- sorts out; here no row comes back for it.
 --
--- $1 to $22 as in claim.sql
+-- $1 namespace  $2 the moment, or NULL for the server's
+-- $3 to $22 as $2 and $4 to $22 of claim.sql, a list of each
 INSERT INTO {table} (
     namespace, digest, operation_id, tenant, project, subject, endpoint, key_value, key_space,
     request_hash, hash_algorithm, request_sender,
@@ -9,13 +10,17 @@ INSERT INTO {table} (
     state, fence, attempt, attempts, delivered, created_ms, until_ms, free_ms, changed
 )
 SELECT
-    $1, $2, $4, $5, $6, $7, $8, $9, $10,
-    $11, $12, $13,
-    $14, $15, $16, $17, $18, $19, $20, $21,
-    'running', nextval('{table}_fence'), $22, 1, false, now_ms, now_ms + $15,
-    CASE WHEN $19 = 'free' THEN now_ms + $15 END, nextval('{table}_fence')
-FROM (
-    SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
-) AS moment
+    $1, digest, operation_id, tenant, project, subject, endpoint, key_value, key_space,
+    request_hash, hash_algorithm, request_sender,
+    class, lease_ms, retention_ms, remember_ms, keep_expired_ms, after_loss, ttl_basis, expiry,
+    'running', nextval('{table}_fence'), attempt, 1, false, now_ms, now_ms + lease_ms,
+    CASE WHEN after_loss = 'free' THEN now_ms + lease_ms END, nextval('{table}_fence')
+FROM
+    unnest($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
+        AS a(digest, operation_id, tenant, project, subject, endpoint, key_value, key_space,
+            request_hash, hash_algorithm, request_sender,
+            class, lease_ms, retention_ms, remember_ms, keep_expired_ms, after_loss, ttl_basis, expiry,
+            attempt),
+    (SELECT coalesce($2::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms) AS moment
 ON CONFLICT DO NOTHING
-RETURNING fence
+RETURNING attempt, fence

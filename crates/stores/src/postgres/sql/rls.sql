@@ -47,6 +47,11 @@ END IF;
 
 IF NOT has_schema_privilege({role_text}, '{schema}', 'USAGE') THEN
     GRANT USAGE ON SCHEMA {schema} TO {role};
+    -- Whoever may not grant gets a warning only.
+    IF NOT has_schema_privilege({role_text}, '{schema}', 'USAGE') THEN
+        RAISE EXCEPTION USING ERRCODE = 'OW001', MESSAGE = format(
+            'the role %s may not use the schema {schema}, and this user may not grant it; let its owner grant USAGE', {role_text});
+    END IF;
 END IF;
 GRANT SELECT, INSERT, UPDATE, DELETE ON {table}, {table}_document TO {role};
 GRANT SELECT ON {table}_migration TO {role};

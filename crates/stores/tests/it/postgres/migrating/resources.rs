@@ -16,16 +16,17 @@ const INSERT: &str = "INSERT INTO idempotency_record
      'running', n, ''::bytea, 1, false, 0, 0, n
     FROM generate_series(1, 100) AS n";
 
-/// A server with a schema of an application.
+/// A schema of an application.
+const THEIRS: &str = "CREATE SCHEMA tenant;
+    CREATE TABLE tenant.projects (id uuid PRIMARY KEY);
+    CREATE TABLE tenant.\"Users\" (\"Id\" bigint PRIMARY KEY, name text);
+    INSERT INTO tenant.projects VALUES ('00000000-0000-0000-0000-000000000001');
+    INSERT INTO tenant.\"Users\" VALUES (7)";
+
+/// A server with it.
 fn server() -> Postgres {
     let postgres = Postgres::start();
-    postgres.sql(
-        "postgres",
-        "CREATE SCHEMA tenant; CREATE TABLE tenant.projects (id uuid PRIMARY KEY); \
-         CREATE TABLE tenant.\"Users\" (\"Id\" bigint PRIMARY KEY, name text); \
-         INSERT INTO tenant.projects VALUES ('00000000-0000-0000-0000-000000000001'); \
-         INSERT INTO tenant.\"Users\" VALUES (7)",
-    );
+    postgres.sql("postgres", THEIRS);
     postgres
 }
 
@@ -34,17 +35,11 @@ const PERSON: &str = "person=tenant.\"Users\"(\"Id\")";
 
 #[tokio::test]
 async fn an_operation_refers_to_one_thing_at_most() {
-    let postgres = server();
+    let postgres = Postgres::start();
     for partitions in [None, Some(4)] {
         let name = format!("spread_{}", partitions.unwrap_or(1));
         let url = postgres.database(&name);
-        postgres.sql(
-            &name,
-            "CREATE SCHEMA tenant; CREATE TABLE tenant.projects (id uuid PRIMARY KEY); \
-             CREATE TABLE tenant.\"Users\" (\"Id\" bigint PRIMARY KEY); \
-             INSERT INTO tenant.projects VALUES ('00000000-0000-0000-0000-000000000001'); \
-             INSERT INTO tenant.\"Users\" VALUES (7)",
-        );
+        postgres.sql(&name, THEIRS);
         let options = Options {
             partitions,
             ..referring(&[PROJECT])
@@ -66,7 +61,7 @@ async fn an_operation_refers_to_one_thing_at_most() {
             error.contains("violates check constraint \"one_resource\""),
             "{error}"
         );
-        let other = set(&format!("resource_person = 7, resource_project = NULL"));
+        let other = set("resource_person = 7, resource_project = NULL");
         client.batch_execute(&other).await.expect("another");
         let error = error_of(&client, &set("resource_person = 8")).await;
         assert!(error.contains("violates foreign key constraint"), "{error}");

@@ -8,9 +8,10 @@ use onceward_core::record::{Answer, Settled, Settlement};
 use onceward_core::store::{Added, Claim, Inspect as _, Registry as _, Sheet, Store as _};
 use onceward_servers::Postgres;
 use onceward_stores::Settings;
+use onceward_stores::postgres::migrate::Options;
 use onceward_stores::postgres::{PostgresStore, Time};
 
-use super::{USER, applied, catalog, connect, error_of, refused, row_security};
+use super::{USER, applied, catalog, connect, error_of, refused, row_security, table};
 use crate::house::{ask, reply, retry};
 
 const ROLE: &str = "app";
@@ -262,7 +263,7 @@ async fn another_expression_and_another_role_can_be_said_later() {
     assert!(!is_replayed(&other, 1).await, "it is {ROLE} now");
     // What is applied without a word of row-level security leaves it.
     let before = catalog(&postgres, "postgres", "public");
-    applied(&postgres.url(), &Default::default()).await;
+    applied(&postgres.url(), &Options::default()).await;
     assert_eq!(catalog(&postgres, "postgres", "public"), before);
 }
 
@@ -317,4 +318,18 @@ async fn roles_and_expressions_that_would_not_protect_are_refused() {
         assert_eq!(made, "t", "nothing was changed");
     }
     applied(&url, &row_security("app", USER)).await;
+
+    postgres.sql(
+        "postgres",
+        "CREATE SCHEMA theirs; GRANT CREATE, USAGE ON SCHEMA theirs TO maker",
+    );
+    let options = Options {
+        table: table("theirs.once"),
+        ..row_security("app", USER)
+    };
+    assert_eq!(
+        refused(&url, &options).await.to_string(),
+        "the role app may not use the schema theirs, and this user may not grant it; let its owner grant USAGE"
+    );
+    applied(&postgres.url(), &options).await;
 }

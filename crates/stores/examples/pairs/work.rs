@@ -1,12 +1,4 @@
-//! How fast a store is on this machine: claim and settle, as pairs per second,
-//! by concurrent callers, on an empty store and on a filled one.
-//!
-//! `cargo run --release -p onceward-stores --all-features --example pairs -- [URL] [FILL] [SECONDS]`
-//!
-//! `URL` is as in a configuration; without one, an embedded store in a
-//! temporary directory.
-
-#![allow(clippy::print_stdout)]
+//! Claim and settle, again and again, by many callers at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,52 +15,18 @@ use onceward_core::record::{Answer, Attempt, Reply, Settlement};
 use onceward_core::store::{Ask, Claim};
 use onceward_stores::{Opened, open};
 
-type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+use crate::Outcome;
 
-#[tokio::main]
-async fn main() -> Outcome<()> {
-    let mut arguments = std::env::args().skip(1);
-    let url = arguments.next().unwrap_or_else(|| {
-        let home = std::env::temp_dir().join(format!("onceward-pairs-{}", std::process::id()));
-        format!("embedded:{}", home.display())
-    });
-    let fill: u64 = arguments
-        .next()
-        .map_or(Ok(1_000_000), |text| text.parse())?;
-    let seconds: u64 = arguments.next().map_or(Ok(5), |text| text.parse())?;
-    let span = Duration::from_secs(seconds);
-
-    let bench = Bench::open(&url).await?;
-    bench.measure("empty", span).await?;
-    let begun = Instant::now();
-    bench.fill(fill).await?;
-    println!("filled with {fill} in {:.1?}", begun.elapsed());
-    bench.measure("filled", span).await?;
-    drop(bench);
-
-    let begun = Instant::now();
-    let bench = Bench::open(&url).await?;
-    println!("reopened in {:.1?}", begun.elapsed());
-    bench.measure("reopened", span).await?;
-    bench.replays(span).await?;
-    let stats = bench.opened.inspect.stats().await?;
-    println!(
-        "{} operations in {} MiB",
-        stats.operations,
-        stats.bytes >> 20
-    );
-    Ok(())
-}
-
+/// A store that is being measured.
 #[derive(Clone)]
-struct Bench {
-    opened: Opened,
+pub(crate) struct Bench {
+    pub(crate) opened: Opened,
     drawn: Arc<AtomicU64>,
     run: u64,
 }
 
 impl Bench {
-    async fn open(url: &str) -> Outcome<Self> {
+    pub(crate) async fn open(url: &str) -> Outcome<Self> {
         Ok(Self {
             opened: open(url, Arc::new(SystemClock::new())).await?,
             drawn: Arc::default(),
@@ -76,7 +34,7 @@ impl Bench {
         })
     }
 
-    async fn measure(&self, name: &str, span: Duration) -> Outcome<()> {
+    pub(crate) async fn measure(&self, name: &str, span: Duration) -> Outcome<()> {
         for callers in [1, 16, 64, 1024] {
             let before = processor_ms()?;
             let (pairs, took, mut latencies) = self.run(callers, Pace::For(span)).await?;
@@ -95,13 +53,20 @@ impl Bench {
         Ok(())
     }
 
-    async fn fill(&self, count: u64) -> Outcome<()> {
+    pub(crate) async fn fill(&self, count: u64) -> Outcome<()> {
         self.run(
             1024,
             Pace::Pairs(self.drawn.load(Ordering::Relaxed) + count),
         )
         .await?;
         Ok(())
+    }
+
+    /// Pairs per second by this many callers.
+    #[cfg(all(feature = "postgres", feature = "redis"))]
+    pub(crate) async fn rate(&self, callers: usize, span: Duration) -> Outcome<f64> {
+        let (pairs, took, _) = self.run(callers, Pace::For(span)).await?;
+        Ok(pairs as f64 / took.as_secs_f64())
     }
 
     async fn run(&self, callers: usize, pace: Pace) -> Outcome<(usize, Duration, Vec<Duration>)> {
@@ -144,7 +109,7 @@ impl Bench {
         Ok(())
     }
 
-    async fn replays(&self, span: Duration) -> Outcome<()> {
+    pub(crate) async fn replays(&self, span: Duration) -> Outcome<()> {
         let last = self.drawn.load(Ordering::Relaxed);
         let begun = Instant::now();
         let mut replays = 0;
