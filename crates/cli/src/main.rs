@@ -20,6 +20,7 @@ mod classes;
 mod completions;
 mod demo;
 mod keys;
+mod migrate;
 mod operations;
 mod process;
 mod reload;
@@ -51,6 +52,8 @@ enum Cli {
     Audit(audit::Args),
     /// Lets a running gateway read its configuration again.
     Reload(reload::Args),
+    /// The tables of the PostgreSQL store.
+    Migrate(migrate::Args),
     /// Side-by-side figures on this machine.
     Bench(bench::Args),
     /// What a shell needs to complete these commands.
@@ -72,6 +75,7 @@ async fn main() -> ExitCode {
         Cli::Classes(args) => classes::run(args).await,
         Cli::Audit(args) => audit::run(args).await,
         Cli::Reload(args) => reload::run(args).await,
+        Cli::Migrate(args) => migrate::run(args).await,
         Cli::Bench(args) => bench::run(args).await,
         Cli::Completions(args) => Ok(completions::run(&args)),
         Cli::Sample(args) => sample::run(args).await,

@@ -5,15 +5,22 @@
 //! runs is finished and recorded. A second one ends it at once, which loses
 //! nothing that was acknowledged. SIGHUP reads the configuration again.
 
+use std::env::VarError;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use onceward_gateway::config::{self, Config};
+use onceward_gateway::config::{self, Config, StoreKind};
 use onceward_gateway::{ConfigFile, Drained, Gateway};
+use secrecy::SecretString;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+
+/// The variable with the secret of gateways that share a store.
+const KEY_VARIABLE: &str = "ONCEWARD_KEY";
+/// The shortest that is let pass as a secret.
+const KEY_LENGTH_MIN: usize = 16;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -30,8 +37,9 @@ pub(crate) struct Args {
     /// Where to listen for operators: /livez, /readyz, /metrics, /admin/v1 [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
-    /// Where operations are kept: embedded:DIR, or memory: to forget them at the end
-    /// [default: embedded:./onceward-data]
+    /// Where operations are kept: embedded:DIR; postgres://… or redis://…, which several gateways
+    /// can share and which need the same ONCEWARD_KEY in the environment of each; or memory: to
+    /// forget them at the end [default: embedded:./onceward-data]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// What to log: error, warn, info, debug, or a filter such as info,onceward::access=off.
@@ -96,7 +104,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Drained::Cut { running } => {
             tracing::warn!(
                 running,
-                "stopped while operations ran; they are unknown now"
+                "stopped while operations ran; they are unknown now, or free where their route is joined"
             );
         }
     }
@@ -116,7 +124,12 @@ fn configuration(args: &Args) -> anyhow::Result<(Config, Option<ConfigFile>)> {
     let server = &mut config.server;
     server.listen = args.listen.clone().unwrap_or(server.listen.clone());
     server.admin = args.admin.clone().unwrap_or(server.admin.clone());
-    config.store = args.store.clone().unwrap_or(config.store);
+    if let Some(url) = &args.store {
+        config.store = url.as_str().into();
+    }
+    if args.upstream.is_some() && config.store_kind().is_some_and(StoreKind::is_shared) {
+        config.secrets.key = Some(shared_key()?);
+    }
     if let Some(timeout) = args.upstream_timeout_ms.map(Duration::from_millis) {
         for upstream in config.upstreams.values_mut() {
             upstream.timeout = timeout;
@@ -128,6 +141,22 @@ fn configuration(args: &Args) -> anyhow::Result<(Config, Option<ConfigFile>)> {
         }
     }
     Ok((config, file))
+}
+
+/// The secret that all gateways on a store share.
+fn shared_key() -> anyhow::Result<SecretString> {
+    let key = match std::env::var(KEY_VARIABLE) {
+        Ok(key) => key,
+        Err(VarError::NotPresent) => bail!(
+            "gateways that share a store need the same secret: set {KEY_VARIABLE} to {KEY_LENGTH_MIN} characters or more, at random, for each of them"
+        ),
+        Err(VarError::NotUnicode(_)) => bail!("{KEY_VARIABLE} is not text in UTF-8"),
+    };
+    let length = key.chars().count();
+    if length < KEY_LENGTH_MIN {
+        bail!("{KEY_VARIABLE} has {length} characters; take {KEY_LENGTH_MIN} or more, at random");
+    }
+    Ok(key.into())
 }
 
 /// Reads a file, with every mistake in it; doubts go to the log.

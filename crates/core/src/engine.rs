@@ -146,8 +146,9 @@ impl Engine {
     }
 
     /// Gives up what still runs, at the end of a shutdown. Each operation that
-    /// was under way is recorded as unknown; [`tasks`](Self::tasks) are done
-    /// when that is written.
+    /// was under way is recorded as unknown, or released where the lead is
+    /// [joined](Lead::joined); [`tasks`](Self::tasks) are done when that is
+    /// written.
     pub fn abandon(&self) {
         self.ending.cancel();
     }
@@ -341,12 +342,23 @@ impl Drop for Pending<'_> {
 
 /// The right to run an operation, and the duty to say what became of it.
 ///
-/// Dropped without a word (a panic, a cancelled task), it counts as lost.
+/// Dropped without a word (a panic, a cancelled task), it counts as lost; a
+/// [joined](Self::joined) one is released.
 pub struct Lead {
     engine: Arc<Engine>,
     seat: Option<Seat>,
     grant: Grant,
     lease: Duration,
+    last_word: LastWord,
+}
+
+/// Who knows what became of an operation whose holder does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LastWord {
+    /// Nobody: it may have run.
+    Nobody,
+    /// The record, which is written together with what was done.
+    Record,
 }
 
 /// What became of recording an outcome.
@@ -378,7 +390,19 @@ impl Lead {
             seat: Some(seat.lead()),
             grant,
             lease,
+            last_word: LastWord::Nobody,
         }
+    }
+
+    /// The same for work that is done in one transaction with its record, by
+    /// somebody else who has the fence too. Then nothing is done unless the
+    /// record says so, and a release is certain: what is not committed before
+    /// it finds its fence stale. So nothing is ever recorded as lost, and where
+    /// the store did not take a word those who wait ask the record itself.
+    #[must_use]
+    pub fn joined(mut self) -> Self {
+        self.last_word = LastWord::Record;
+        self
     }
 
     /// The operation's id.
@@ -443,9 +467,15 @@ impl Lead {
     }
 
     /// Records that the operation may have run. All who wait are told at once.
+    /// A [joined](Self::joined) lead releases it.
     pub async fn lose(self) -> Recorded {
-        self.settle(Settlement::Lost, Landed::Lost, Landed::Lost)
-            .await
+        match self.last_word {
+            LastWord::Record => self.release(None).await,
+            LastWord::Nobody => {
+                self.settle(Settlement::Lost, Landed::Lost, Landed::Lost)
+                    .await
+            }
+        }
     }
 
     /// Records that the attempts are used up.
@@ -471,7 +501,10 @@ impl Lead {
             Recorded::Durably => self.leave(then),
             Recorded::Stale => self.leave(Landed::Recorded),
             Recorded::NotYet => {
-                self.leave(otherwise);
+                self.leave(match self.last_word {
+                    LastWord::Nobody => otherwise,
+                    LastWord::Record => Landed::Recorded,
+                });
                 self.write_later(settlement);
             }
         }
@@ -516,10 +549,14 @@ impl Lead {
 impl Drop for Lead {
     fn drop(&mut self) {
         if self.seat.is_some() {
-            self.leave(Landed::Lost);
+            let (landed, word) = match self.last_word {
+                LastWord::Nobody => (Landed::Lost, Settlement::Lost),
+                LastWord::Record => (Landed::Recorded, Settlement::Released),
+            };
+            self.leave(landed);
             // Without a runtime the process is ending: the lease tells the rest.
             if tokio::runtime::Handle::try_current().is_ok() {
-                self.write_later(Settlement::Lost);
+                self.write_later(word);
             }
         }
     }
@@ -685,6 +722,34 @@ mod tests {
             house.clock.advance(RETENTION / 2);
             assert!(matches!(house.enter().await, Entry::Finished(_)));
             assert_eq!(house.expires_in().await, want, "{basis:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_becomes_of_a_lead_that_does_not_know() {
+        for joined in [false, true] {
+            for dropped in [false, true] {
+                let house = House::new(TtlBasis::Completion);
+                let Entry::Lead(lead) = house.enter().await else {
+                    panic!("it was to be led");
+                };
+                let lead = if joined { lead.joined() } else { lead };
+                match dropped {
+                    true => drop(lead),
+                    false => assert_eq!(lead.lose().await, Recorded::Durably),
+                }
+                let tasks = house.engine.tasks();
+                tasks.close();
+                tasks.wait().await;
+                let record = house.engine.look(&house.asked.digest).await;
+                let record = record.expect("the store answers").expect("on record");
+                let want = if joined {
+                    State::Released
+                } else {
+                    State::Unknown
+                };
+                assert_eq!(record.state, want, "joined {joined}, dropped {dropped}");
+            }
         }
     }
 

@@ -5,6 +5,7 @@
 //!
 //! No I/O happens here. Clock and randomness are handed in.
 
+pub mod application;
 pub mod bell;
 pub mod caller;
 pub mod class;

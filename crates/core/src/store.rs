@@ -252,7 +252,7 @@ pub trait Inspect: Send + Sync + 'static {
 }
 
 /// Small documents that operators keep: API keys, changed classes, the audit,
-/// later webhooks. Bytes in and out; what they mean is their owner's business.
+/// later webhooks; and what gateways must agree on. Bytes in and out; what they mean is their owner's business.
 #[async_trait]
 pub trait Registry: Send + Sync + 'static {
     /// Writes a document, in place of the one of that name. Durable when answered.
@@ -288,11 +288,13 @@ pub enum Sheet {
     Classes,
     /// What operators did, by time.
     Audit,
+    /// What all gateways on the store must agree on, by its name.
+    Agreed,
 }
 
 impl Sheet {
     /// Every sheet.
-    pub const ALL: [Self; 3] = [Self::ApiKeys, Self::Classes, Self::Audit];
+    pub const ALL: [Self; 4] = [Self::ApiKeys, Self::Classes, Self::Audit, Self::Agreed];
 
     /// The name in stores.
     pub fn as_str(self) -> &'static str {
@@ -300,6 +302,7 @@ impl Sheet {
             Self::ApiKeys => "api-keys",
             Self::Classes => "classes",
             Self::Audit => "audit",
+            Self::Agreed => "agreed",
         }
     }
 }

@@ -106,9 +106,7 @@ impl Classes {
     pub(crate) async fn open(registry: Arc<dyn Registry>, base: Base) -> Result<Self, StoreError> {
         let changed = read(registry.as_ref()).await?;
         let view = View::new(Arc::new(base), changed);
-        for (name, why) in &view.unfit {
-            tracing::error!(class = &**name, %why, "a change of a class does not fit the configuration and is not in force");
-        }
+        view.tell_unfit();
         Ok(Self {
             registry,
             view: ArcSwap::from_pointee(view),
@@ -138,12 +136,33 @@ impl Classes {
         view.laid.get(name).map(|class| view.listed(class))
     }
 
+    /// Reads again what was changed, for a registry that other gateways change
+    /// too. What cannot be read leaves all as it was.
+    pub(crate) async fn refresh(&self) -> Result<(), StoreError> {
+        let _turn = self.changing.lock().await;
+        self.read_again().await.map(drop)
+    }
+
+    /// What is in force, with what others have changed. Only in turn.
+    async fn read_again(&self) -> Result<Arc<View>, StoreError> {
+        let before = self.view.load_full();
+        let changed = read(self.registry.as_ref()).await?;
+        if changed == before.changed {
+            return Ok(before);
+        }
+        let view = Arc::new(View::new(before.base.clone(), changed));
+        tracing::info!("classes were changed at another gateway");
+        view.tell_unfit();
+        self.view.store(view.clone());
+        Ok(view)
+    }
+
     /// Changes the settings that are given; those changed before stay changed.
     /// A name that is new makes a new class.
     pub(crate) async fn set(&self, name: &str, raw: &RawClass) -> Result<Arc<Class>, ClassError> {
         check_name(name)?;
         let _turn = self.changing.lock().await;
-        let before = self.view.load_full();
+        let before = self.read_again().await?;
         let known = before.changed.get(name);
         if known.is_none() && before.changed.len() >= CHANGED_MAX {
             return Err(ClassError::Mistaken(format!(
@@ -166,7 +185,7 @@ impl Classes {
     /// class that was made at run time is gone, unless a route uses it.
     pub(crate) async fn unset(&self, name: &str) -> Result<(), ClassError> {
         let _turn = self.changing.lock().await;
-        let before = self.view.load_full();
+        let before = self.read_again().await?;
         if !before.changed.contains_key(name) {
             return Err(ClassError::Unchanged(name.to_owned()));
         }
@@ -224,6 +243,12 @@ impl View {
             changed,
             laid,
             unfit,
+        }
+    }
+
+    fn tell_unfit(&self) {
+        for (name, why) in &self.unfit {
+            tracing::error!(class = &**name, %why, "a change of a class does not fit the configuration and is not in force");
         }
     }
 
@@ -430,6 +455,40 @@ mod tests {
         assert_eq!((&*made.name, made.remember), ("brief", DAY / 24));
         classes.unset("brief").await.expect("it was made");
         assert!(classes.get("brief").is_none());
+    }
+
+    #[tokio::test]
+    async fn changes_at_another_gateway_come_over() {
+        let registry = registry();
+        let (here, there) = (classes(&registry).await, classes(&registry).await);
+        there
+            .set("financial", &raw(r#"{"retention":"10d"}"#))
+            .await
+            .expect("right");
+        assert_eq!(here.get("financial").expect("built in").retention, 7 * DAY);
+        here.refresh().await.expect("the store answers");
+        assert_eq!(here.get("financial").expect("built in").retention, 10 * DAY);
+        there.unset("financial").await.expect("it was changed");
+        here.refresh().await.expect("the store answers");
+        assert_eq!(here.get("financial").expect("built in").retention, 7 * DAY);
+    }
+
+    #[tokio::test]
+    async fn a_change_keeps_what_another_gateway_has_changed_meanwhile() {
+        let registry = registry();
+        let (here, there) = (classes(&registry).await, classes(&registry).await);
+        there
+            .set("financial", &raw(r#"{"retention":"10d"}"#))
+            .await
+            .expect("right");
+        here.set("financial", &raw(r#"{"remember":"60d"}"#))
+            .await
+            .expect("right");
+        let class = here.get("financial").expect("built in");
+        assert_eq!((class.retention, class.remember), (10 * DAY, 60 * DAY));
+        here.unset("financial").await.expect("it was changed");
+        let again = there.unset("financial").await;
+        assert!(matches!(again, Err(ClassError::Unchanged(_))));
     }
 
     #[rstest]

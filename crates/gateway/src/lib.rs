@@ -23,6 +23,7 @@ mod pipeline;
 mod plan;
 mod proxy_protocol;
 mod reconcile;
+mod refresh;
 mod reload;
 mod routes;
 mod screen;
@@ -56,7 +57,7 @@ use crate::access::Access;
 use crate::admin::{Admin, Audit, Operators, Pulse};
 use crate::callers::{Callers, CallersError, WallClock};
 use crate::classes::{Base, Classes};
-use crate::config::Config;
+use crate::config::{Config, StoreKind};
 use crate::gate::Gate;
 use crate::metrics::Metrics;
 use crate::pipeline::Pipeline;
@@ -65,8 +66,8 @@ pub use crate::plan::PlanError;
 use crate::reconcile::Reconciler;
 pub use crate::reload::ConfigFile;
 use crate::reload::Reloader;
-use crate::secret::Secret;
 pub use crate::secret::SecretError;
+use crate::secret::{Agreement, Secret};
 use crate::secrets::SecretReader;
 use crate::server::Door;
 use crate::telemetry::Tracer;
@@ -173,9 +174,13 @@ impl Gateway {
         let secrets = SecretReader::new(&config.secrets)?;
         let operators = reload::operators(&config, &secrets).await?;
         let secret = secret_of(&config)?;
+        let shared = config.store_kind().is_some_and(StoreKind::is_shared);
 
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let opened = open(config.store.as_str(), clock.clone()).await?;
+        let opened = open(config.store.clone(), clock.clone()).await?;
+        if shared && secret.agrees(opened.registry.as_ref()).await? == Agreement::Another {
+            return Err(SecretError::Another.into());
+        }
         let callers = callers::Parts {
             registry: opened.registry.clone(),
             pepper: secret.clone(),
@@ -256,6 +261,9 @@ impl Gateway {
         gateway.servers.spawn(serving);
         gateway.keep(sweep(opened.inspect.clone()));
         gateway.keep(fold(pipeline));
+        if shared {
+            gateway.keep(refresh::keep_fresh(api_keys.clone(), classes.clone()));
+        }
         if let Some(tls) = tls {
             gateway.keep(tls.keep_fresh());
         }
@@ -356,12 +364,17 @@ pub enum Drained {
 }
 
 /// The gateway's own secret: as configured, else beside an embedded store, else
-/// for the life of this process.
+/// for the life of this process, if nobody else uses the store.
 fn secret_of(config: &Config) -> Result<Secret, SecretError> {
-    match (&config.secrets.key, config.store.strip_prefix("embedded:")) {
-        (Some(key), _) => Ok(Secret::given(key)),
-        (None, Some("") | None) => Secret::new(),
-        (None, Some(directory)) => Secret::in_directory(Path::new(directory)),
+    if let Some(key) = &config.secrets.key {
+        return Ok(Secret::given(key));
+    }
+    if config.store_kind().is_some_and(StoreKind::is_shared) {
+        return Err(SecretError::Needed);
+    }
+    match config.store.url.strip_prefix("embedded:") {
+        Some("") | None => Secret::new(),
+        Some(directory) => Secret::in_directory(Path::new(directory)),
     }
 }
 

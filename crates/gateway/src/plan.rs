@@ -217,6 +217,7 @@ fn planned(
             keep: route.keep_statuses.clone(),
             release: route.release_statuses.clone(),
             duplicate_create: route.duplicate_create,
+            joined: route.joined,
         }),
         forwarder: forwarder.clone(),
         body_limit: route.body_limit.unwrap_or(config.server.body_limit),

@@ -1,22 +1,28 @@
 //! The gateway's own key: it keys fingerprints and hashes in logs.
 //!
 //! With an embedded store it is made on first start and kept beside the data,
-//! readable by the owner only; without a directory it lives as long as the
-//! process.
+//! readable by the owner only; in memory it lives as long as the process. With a
+//! store that others use too it must be given, the same to all of them.
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
+use onceward_core::store::{Added, Registry, Sheet, StoreError};
 use onceward_stores::embedded::make_directory;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq;
 
 /// The file's name beside the data.
 const FILE: &str = "secret.key";
 /// The store's file, by which a directory is known to be in use.
 const DATABASE: &str = "onceward.db";
+
+/// The name of the mark that a secret leaves in a shared store.
+const MARK: &str = "secret";
 
 /// 32 random bytes that never leave the gateway.
 #[derive(Clone)]
@@ -51,9 +57,28 @@ pub enum SecretError {
         /// Which file.
         path: PathBuf,
     },
+    /// Others use the store too, and nobody has said which secret they have.
+    #[error(
+        "gateways that share a store need the same secret, and none is given: set ONCEWARD_KEY to 16 characters or more, or key in [secrets] of the configuration"
+    )]
+    Needed,
+    /// Others use the store too, with another secret.
+    #[error(
+        "this store belongs to gateways with another secret: with this one retries would look like different requests and API keys would be unknown; give the same secret as to the others, or a namespace of its own to begin anew"
+    )]
+    Another,
     /// The system gives no random bytes.
     #[error("the system gives no random bytes: {0}")]
     Random(getrandom::Error),
+}
+
+/// How a secret stands to the one that a store was first used with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Agreement {
+    /// It is the same, or the first.
+    Same,
+    /// It is another.
+    Another,
 }
 
 impl Secret {
@@ -129,6 +154,24 @@ impl Secret {
         }
     }
 
+    /// Compares with what others who share the store have. The first one leaves
+    /// a mark, from which nobody learns the secret.
+    pub(crate) async fn agrees(&self, registry: &dyn Registry) -> Result<Agreement, StoreError> {
+        let mark = Bytes::from(self.hash_for(b"onceward.mark.1", &[]).to_vec());
+        // Nearly always it is there, and looking is enough.
+        let known = match registry.read(Sheet::Agreed, MARK).await? {
+            Some(known) => Some(known),
+            None => match registry.add(Sheet::Agreed, MARK, mark.clone()).await? {
+                Added::Done => None,
+                Added::Known => registry.read(Sheet::Agreed, MARK).await?,
+            },
+        };
+        Ok(match known {
+            Some(known) if !bool::from(known.ct_eq(&mark)) => Agreement::Another,
+            Some(_) | None => Agreement::Same,
+        })
+    }
+
     /// The bytes, for keyed fingerprints.
     pub(crate) fn bytes(&self) -> [u8; 32] {
         self.0
@@ -136,17 +179,27 @@ impl Secret {
 
     /// A short keyed hash that stands for a value in logs.
     pub(crate) fn hash(&self, value: &[u8]) -> String {
+        let hash = self.hash_for(b"onceward.log.1", value);
+        data_encoding::HEXLOWER.encode(&hash[..12])
+    }
+
+    /// A keyed hash for one purpose.
+    fn hash_for(&self, purpose: &[u8], value: &[u8]) -> [u8; 32] {
         let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&self.0)
             .expect("HMAC takes a key of any length");
-        mac.update(b"onceward.log.1");
+        mac.update(purpose);
         mac.update(value);
-        let hash = mac.finalize().into_bytes();
-        data_encoding::HEXLOWER.encode(&hash[..12])
+        mac.finalize().into_bytes().into()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use onceward_core::clock::SystemClock;
+    use onceward_core::memory::MemoryStore;
+
     use super::*;
 
     #[test]
@@ -169,5 +222,24 @@ mod tests {
         fs::write(directory.path().join(DATABASE), b"").expect("written");
         let lost = Secret::in_directory(directory.path());
         assert!(matches!(lost, Err(SecretError::Missing { .. })));
+    }
+
+    #[tokio::test]
+    async fn the_first_secret_of_a_store_is_that_of_all() {
+        let registry = MemoryStore::new(Arc::new(SystemClock::new()));
+        let given = |text: &str| Secret::given(&text.into());
+        let cases = [
+            ("ours, and nobody else's", Agreement::Same),
+            ("ours, and nobody else's", Agreement::Same),
+            ("theirs, and somebody else's", Agreement::Another),
+            ("ours, and nobody else's", Agreement::Same),
+        ];
+        for (text, want) in cases {
+            let agreed = given(text).agrees(&registry).await;
+            assert_eq!(agreed.expect("the store answers"), want, "{text}");
+        }
+        let mark = registry.read(Sheet::Agreed, MARK).await;
+        let mark = mark.expect("the store answers").expect("it was left");
+        assert_ne!(mark, Bytes::copy_from_slice(&given(cases[0].0).0));
     }
 }

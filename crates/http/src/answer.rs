@@ -66,6 +66,34 @@ fn mark(headers: &mut HeaderMap, word: Word, id: OperationId, expires: Option<Ti
     }
 }
 
+/// The first caller's answer where the reply was committed by the upstream
+/// itself. What is true of one exchange only, such as cookies and dates, no
+/// reply holds: it comes from the headers of the `exchange`, if there was one.
+pub(crate) fn of_reply(
+    reply: &Arc<Reply>,
+    exchange: Option<&HeaderMap>,
+    word: Word,
+    id: OperationId,
+    expires: Option<Timestamp>,
+) -> Response<Body> {
+    let mut response = from_reply(reply);
+    let headers = response.headers_mut();
+    if let Some(exchange) = exchange {
+        fields::add_not_replayed(headers, exchange);
+    }
+    mark(headers, word, id, expires);
+    response
+}
+
+fn from_reply(reply: &Arc<Reply>) -> Response<Body> {
+    let trailers = fields::to_headers(&reply.trailers);
+    let mut response = Response::new(body::with_trailers(reply.body.clone(), trailers));
+    // The status was one when it was kept; a record's checksum vouches for it.
+    *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or_default();
+    *response.headers_mut() = fields::to_headers(&reply.headers);
+    response
+}
+
 /// A reply given again.
 pub(crate) fn again(
     reply: &Arc<Reply>,
@@ -73,12 +101,8 @@ pub(crate) fn again(
     id: OperationId,
     expires: Option<Timestamp>,
 ) -> Response<Body> {
-    let trailers = fields::to_headers(&reply.trailers);
-    let mut response = Response::new(body::with_trailers(reply.body.clone(), trailers));
-    // The status was one when it was kept; a record's checksum vouches for it.
-    *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or_default();
+    let mut response = from_reply(reply);
     let headers = response.headers_mut();
-    *headers = fields::to_headers(&reply.headers);
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(
         fields::IDEMPOTENT_REPLAYED,

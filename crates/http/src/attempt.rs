@@ -30,6 +30,7 @@ use crate::body::{self, Body, BoxError};
 use crate::capture::{Captured, capture};
 use crate::duplicate::{preferred_wait, responds_async, status_path};
 use crate::fields;
+use crate::joined;
 use crate::problem::{Code, Problem};
 use crate::rules::Rules;
 use crate::run::{Call, Ended, Granted, Outcome, Protection, Unanswered, unavailable};
@@ -51,6 +52,10 @@ where
     F: FnMut(Request<Bytes>, Option<Granted>) -> Fut + Send + 'static,
     Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
 {
+    let lead = match call.rules.joined {
+        true => lead.joined(),
+        false => lead,
+    };
     let (id, digest) = (lead.id(), lead.digest());
     let later = asks_later(&call).map(|patience| (patience, status_path(&call, id)));
     let (tell, told) = oneshot::channel();
@@ -63,12 +68,8 @@ where
     };
     let running = work.run(lead, call.request, forward, tell);
     protection.engine.spawn(Box::pin(running));
-    let told = async {
-        told.await.unwrap_or_else(|_| {
-            // The work panicked; its lead counts as lost.
-            Ended::problem(Outcome::Lost, Some(id), lost(id))
-        })
-    };
+    // Without a word the work panicked or was given up, and so was its lead.
+    let told = async { told.await.unwrap_or_else(|_| lost(id)) };
     match later {
         None => told.await,
         Some((patience, path)) => match timeout(patience, told).await {
@@ -117,12 +118,12 @@ enum Tried {
 }
 
 /// An upstream's answer, as far as it was read.
-struct Answered {
-    meaning: Meaning,
+pub(crate) struct Answered {
+    pub(crate) meaning: Meaning,
     hint: Option<Hint>,
-    parts: Parts,
-    body: Bytes,
-    trailers: http::HeaderMap,
+    pub(crate) parts: Parts,
+    pub(crate) body: Bytes,
+    pub(crate) trailers: http::HeaderMap,
 }
 
 impl Tried {
@@ -192,7 +193,12 @@ impl Work {
         let tried = self.attempt(&lead, request, &mut forward).await;
         match self.next(attempts, &tried) {
             Next::Pause => {
-                let _ = tell.send(pause(lead, tried.status()).await);
+                let status = tried.status();
+                let ended = match self.rules.joined {
+                    true => joined::pause(&self.engine, lead, status).await,
+                    false => pause(lead, status).await.0,
+                };
+                let _ = tell.send(ended);
             }
             Next::Settle | Next::Again(_) => self.settle(lead, tried, tell).await,
         }
@@ -262,13 +268,24 @@ impl Work {
     /// Records what an attempt came to and tells the caller.
     async fn settle(&self, lead: Lead, tried: Tried, tell: oneshot::Sender<Ended>) {
         fail::fail_point!("before-record", |_| std::process::abort());
+        let (engine, joined) = (&self.engine, self.rules.joined);
+        let idle = self.rules.upstream_timeout;
         let ended = match tried {
-            Tried::Answered(answered) => record_whole(&self.engine, lead, answered).await,
+            Tried::Answered(answered) if joined => {
+                joined::record_whole(engine, lead, answered).await
+            }
+            Tried::Answered(answered) => record_whole(engine, lead, answered).await,
+            Tried::Streaming(answered, rest) if joined => {
+                return joined::stream(engine, lead, answered, rest, idle, tell).await;
+            }
             Tried::Streaming(answered, rest) => {
-                let idle = self.rules.upstream_timeout;
                 return stream(lead, answered, rest, idle, tell).await;
             }
+            Tried::NotSent(error) if joined => {
+                joined::not_sent(engine, lead, self.class.max_attempts, &error).await
+            }
             Tried::NotSent(error) => not_sent(lead, &error).await,
+            Tried::Lost(error) if joined => joined::lose(engine, lead, &error).await,
             Tried::Lost(error) => lose(lead, &error).await,
         };
         fail::fail_point!("before-answer", |_| std::process::abort());
@@ -283,22 +300,27 @@ impl Work {
 struct TooSlow(Duration);
 
 /// The attempts are used up: nobody runs it again before an operator says so.
-async fn pause(lead: Lead, status: Option<u16>) -> Ended {
+pub(crate) async fn pause(lead: Lead, status: Option<u16>) -> (Ended, Recorded) {
     let id = lead.id();
     tracing::warn!(operation_id = %id, status, "the attempts are used up; paused");
-    lead.pause().await;
+    let recorded = lead.pause().await;
     let problem = answer::paused(id);
     let problem = match status {
         Some(status) => problem.originally(status),
         None => problem,
     };
-    Ended::problem(Outcome::Paused, Some(id), problem)
+    (Ended::problem(Outcome::Paused, Some(id), problem), recorded)
 }
 
 async fn not_sent(lead: Lead, error: &BoxError) -> Ended {
     let id = lead.id();
     tracing::warn!(operation_id = %id, error = causes(error), "the upstream could not be reached");
     lead.release(None).await;
+    unreachable(id)
+}
+
+/// What a caller is told whose request was not sent.
+pub(crate) fn unreachable(id: OperationId) -> Ended {
     let problem = Problem::new(
         Code::UpstreamUnreachable,
         "The upstream could not be reached. Nothing was sent, so nothing was done; the key is free.",
@@ -311,11 +333,11 @@ async fn lose(lead: Lead, error: &BoxError) -> Ended {
     let id = lead.id();
     tracing::warn!(operation_id = %id, error = causes(error), "the outcome is unknown");
     lead.lose().await;
-    Ended::problem(Outcome::Lost, Some(id), lost(id))
+    lost(id)
 }
 
 /// An error with all that led to it, for the log.
-fn causes(error: &BoxError) -> String {
+pub(crate) fn causes(error: &BoxError) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -327,8 +349,9 @@ fn causes(error: &BoxError) -> String {
 }
 
 /// What the first caller is told of an operation that may have run.
-fn lost(id: OperationId) -> Problem {
-    answer::unknown(id).with_status(StatusCode::GATEWAY_TIMEOUT)
+pub(crate) fn lost(id: OperationId) -> Ended {
+    let problem = answer::unknown(id).with_status(StatusCode::GATEWAY_TIMEOUT);
+    Ended::problem(Outcome::Lost, Some(id), problem)
 }
 
 async fn record_whole(engine: &Engine, lead: Lead, answered: Answered) -> Ended {
@@ -377,14 +400,14 @@ async fn expiry(engine: &Engine, digest: &Digest) -> Option<Timestamp> {
     }
 }
 
-fn settlement(state: State, answer: Answer) -> Settlement {
+pub(crate) fn settlement(state: State, answer: Answer) -> Settlement {
     match state {
         State::Failed => Settlement::Failed(answer),
         _ => Settlement::Completed(answer),
     }
 }
 
-fn word_of(state: State) -> Word {
+pub(crate) fn word_of(state: State) -> Word {
     match state {
         State::Failed => Word::Failed,
         _ => Word::Completed,
@@ -421,13 +444,8 @@ async fn stream(
         Meaning::Release => (Outcome::Released, Word::Released),
         Meaning::Unknown => (Outcome::Lost, Word::Unknown),
     };
-    let (sender, channel) = Channel::<Bytes, BoxError>::new(STREAM_FRAMES_MAX);
-    let response = answer::first(parts, body::boxed(channel), word, id, None);
+    let (response, mut client) = streaming(parts, word, id, idle);
     let _ = tell.send(Ended::answered(outcome, id, response));
-    let mut client = Client {
-        sender: Some(sender),
-        patience: idle,
-    };
     let pumping = pump(&mut client, read, rest, idle);
     let pumped = match outcome {
         // Its outcome is on record: there is no lease to renew.
@@ -454,9 +472,22 @@ async fn stream(
     tracing::debug!(operation_id = %id, ?recorded, "an answer that is not kept has ended");
 }
 
+/// The first caller's answer with a body that is still to come, and who reads it.
+pub(crate) fn streaming(
+    parts: Parts,
+    word: Word,
+    id: OperationId,
+    patience: Duration,
+) -> (Response<Body>, Client) {
+    let (sender, channel) = Channel::<Bytes, BoxError>::new(STREAM_FRAMES_MAX);
+    let response = answer::first(parts, body::boxed(channel), word, id, None);
+    let sender = Some(sender);
+    (response, Client { sender, patience })
+}
+
 /// Carries a body over to the client; when the client has gone, reads on to
 /// learn whether the answer was whole.
-async fn pump(
+pub(crate) async fn pump(
     client: &mut Client,
     read: Bytes,
     mut rest: Body,
@@ -473,7 +504,7 @@ async fn pump(
 }
 
 /// The reader of an answer that streams, as long as it reads.
-struct Client {
+pub(crate) struct Client {
     sender: Option<Sender<Bytes, BoxError>>,
     patience: Duration,
 }
@@ -498,7 +529,7 @@ impl Client {
     }
 
     /// Breaks the answer off, so that nobody takes it for whole.
-    fn abort(&mut self, error: BoxError) {
+    pub(crate) fn abort(&mut self, error: BoxError) {
         if let Some(sender) = self.sender.take() {
             sender.abort(error);
         }
@@ -518,7 +549,10 @@ where
     let (class, rules) = call;
     // A damaged record is a record: its operation may have run.
     let away = matches!(error, StoreError::Unavailable(_));
-    if class.on_store_failure == OnStoreFailure::Reject || !away {
+    // Without a grant there is no record to join, and what an application does
+    // without one is not protected by its own commit either.
+    let rejects = class.on_store_failure == OnStoreFailure::Reject || rules.joined;
+    if rejects || !away {
         return Ended::refused(unavailable(error));
     }
     tracing::warn!(%error, "the store is away; a request goes unprotected");

@@ -157,6 +157,16 @@ pub fn kept(headers: &HeaderMap) -> Vec<Field> {
         .collect()
 }
 
+/// Adds what is true of one answer only, and so is never kept. Its framing is
+/// not among it.
+pub(crate) fn add_not_replayed(headers: &mut HeaderMap, from: &HeaderMap) {
+    for (name, value) in from {
+        if !is_replayed(name) && *name != header::CONTENT_LENGTH {
+            headers.append(name.clone(), value.clone());
+        }
+    }
+}
+
 fn is_replayed(name: &HeaderName) -> bool {
     let name = name.as_str();
     !NOT_REPLAYED.contains(&name)
@@ -172,13 +182,18 @@ fn field(name: &HeaderName, value: &HeaderValue) -> Field {
     )
 }
 
-/// Kept lines as a header map. They were headers when they were kept.
+/// Kept lines as a header map. Not all records are written by us: what a reply
+/// may not hold is left out here too.
 pub fn to_headers(fields: &[Field]) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(fields.len());
     for (name, value) in fields {
         let name = HeaderName::from_bytes(name);
         let value = HeaderValue::from_maybe_shared(value.clone());
-        if let (Ok(name), Ok(value)) = (name, value) {
+        if let (Ok(name), Ok(value)) = (name, value)
+            && is_replayed(&name)
+            && !HOP_BY_HOP.contains(&name)
+            && !TO_CLIENT_ONLY.contains(&name)
+        {
             headers.append(name, value);
         }
     }
@@ -226,6 +241,44 @@ mod tests {
             ]),
             headers(&[("prefer", "return=minimal,x=\"a, b\"")])
         );
+    }
+
+    #[test]
+    fn what_no_reply_may_hold_is_not_given_again() {
+        let lines = [
+            ("set-cookie", "s=1"),
+            ("transfer-encoding", "chunked"),
+            ("content-length", "7"),
+            ("connection", "close"),
+            ("idempotency-status", "failed"),
+            ("x-operation-id", "op_1"),
+            ("not a name", "1"),
+            ("x-odd", "a\nb"),
+            ("location", "/payments/1"),
+        ];
+        let fields = lines.map(|(name, value)| (Bytes::from(name), Bytes::from(value)));
+        assert_eq!(to_headers(&fields), headers(&[("location", "/payments/1")]));
+    }
+
+    #[test]
+    fn what_is_true_of_one_answer_only_is_added_to_it() {
+        let mut map = headers(&[("location", "/payments/1"), ("x-kept", "1")]);
+        let live = headers(&[
+            ("set-cookie", "a=1"),
+            ("set-cookie", "b=2"),
+            ("content-length", "7"),
+            ("access-control-allow-origin", "*"),
+            ("x-kept", "2"),
+        ]);
+        add_not_replayed(&mut map, &live);
+        let want = headers(&[
+            ("location", "/payments/1"),
+            ("x-kept", "1"),
+            ("set-cookie", "a=1"),
+            ("set-cookie", "b=2"),
+            ("access-control-allow-origin", "*"),
+        ]);
+        assert_eq!(map, want);
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod body;
 mod capture;
 mod duplicate;
 pub mod fields;
+pub mod joined;
 pub mod layer;
 pub mod problem;
 pub mod read;

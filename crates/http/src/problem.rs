@@ -38,7 +38,7 @@ pub enum Code {
     KeyProhibited,
     /// The operation may have run.
     OutcomeUnknown,
-    /// No byte reached the upstream.
+    /// The upstream gave no answer, and nothing was done.
     UpstreamUnreachable,
     /// The attempts are used up.
     Paused,
@@ -164,7 +164,7 @@ impl Code {
             Self::UpstreamUnreachable => entry(
                 "upstream-unreachable",
                 StatusCode::BAD_GATEWAY,
-                "The upstream could not be reached; nothing was sent",
+                "The upstream did not answer; nothing was done",
                 true,
                 true,
             ),

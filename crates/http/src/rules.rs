@@ -51,6 +51,9 @@ pub struct Rules {
     pub release: BTreeSet<u16>,
     /// What a replayed 201 is.
     pub duplicate_create: DuplicateCreate,
+    /// Whether the upstream commits the outcome itself, in one transaction with
+    /// its own rows; see [`joined`](crate::joined).
+    pub joined: bool,
 }
 
 impl Rules {
@@ -66,6 +69,7 @@ impl Rules {
             keep: BTreeSet::new(),
             release: BTreeSet::new(),
             duplicate_create: DuplicateCreate::Same,
+            joined: false,
         }
     }
 

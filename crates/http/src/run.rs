@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http::header::HeaderValue;
 use http::{HeaderMap, Request, Response, StatusCode, header};
 use onceward_core::caller::Caller;
-use onceward_core::class::{Class, Expiry, OnUnknown, Terms, TtlBasis};
+use onceward_core::class::{AfterLoss, Class, Expiry, OnUnknown, Terms, TtlBasis};
 use onceward_core::engine::{Engine, Entry};
 use onceward_core::fingerprint::{Asked, Fingerprint, Fingerprinter};
 use onceward_core::identity::{Endpoint, Identity, OperationId};
@@ -92,7 +92,11 @@ impl Call {
     /// What the record freezes. A derived key is remembered for its window only:
     /// the same words may mean another intent later.
     fn terms(&self) -> Terms {
-        let terms = self.class.terms();
+        let mut terms = self.class.terms();
+        if self.rules.joined {
+            // What is not committed is not done, whatever the class says.
+            terms.after_loss = AfterLoss::Free;
+        }
         match self.source {
             KeySource::Header => terms,
             KeySource::Derived { window } => Terms {

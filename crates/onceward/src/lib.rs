@@ -20,18 +20,45 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Work that is no HTTP request begins with a key of its own and is one of five
+//! outcomes: see [`Begun`]. On PostgreSQL the record is committed in the
+//! application's own transaction (`postgres::Records`), elsewhere beside it
+//! ([`Records`]).
 
+#[cfg(all(doctest, feature = "axum", feature = "sqlx"))]
+#[doc = include_str!("../../../docs/library.md")]
+struct LibraryBook;
+
+pub use onceward_core::application::{
+    Begun, Binding, Claimed, Error, Failure, Fresh, InternalError, Keeping, KeepingError,
+    KeyRefused, Minter, Mismatch, Outcome, OutcomeError, OutcomeKind, RawStore, RecordedRequest,
+    Records, Scope, ScopedKey, StoredError, TypedStore, Wanted, parse_key,
+};
 pub use onceward_core::caller::{Caller, CallerError, Subject, SubjectKind};
-pub use onceward_core::class::{Class, InFlight, OnMismatch, OnStoreFailure, OnUnknown};
+pub use onceward_core::class::{
+    AfterLoss, Class, Expiry, InFlight, OnMismatch, OnStoreFailure, OnUnknown,
+};
 pub use onceward_core::clock::{Clock, ManualClock, SystemClock, Timestamp};
 pub use onceward_core::engine::{Engine, Limits};
 pub use onceward_core::entropy::Entropy;
-pub use onceward_core::fingerprint::canonical_json;
+pub use onceward_core::fingerprint::{Fingerprint, canonical_json};
+pub use onceward_core::identity::OperationId;
 pub use onceward_core::key::{Key, KeyError, MintError};
 pub use onceward_core::namespace::{Namespace, NamespaceError};
 pub use onceward_core::{record, store};
 #[cfg(feature = "axum")]
 pub use onceward_http::axum;
+pub use onceward_http::joined::{Joined, JoinedError};
 pub use onceward_http::layer::{IdempotencyBuilder, IdempotencyLayer, Idempotent};
 pub use onceward_http::run::Granted;
 pub use onceward_stores::{OpenError, Opened, Settings, open};
+
+/// Records in the application's own transaction on PostgreSQL, by tokio-postgres
+/// or (feature `sqlx`) by sqlx.
+#[cfg(feature = "postgres")]
+pub mod postgres {
+    pub use onceward_stores::postgres::{
+        Connection, JoinedRecords, JoinedStore, Records, Table, TableError, Tied, Tx, migrate,
+    };
+}

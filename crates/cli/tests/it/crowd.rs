@@ -102,13 +102,13 @@ async fn ten_thousand_wait_for_one_within_memory_and_the_next_is_told_at_once() 
 }
 
 /// A connection of HTTP/2, driven as long as this lives.
-struct Line {
-    sender: SendRequest<Bytes>,
+pub(crate) struct Line {
+    pub(crate) sender: SendRequest<Bytes>,
     driver: JoinHandle<()>,
 }
 
 impl Line {
-    async fn open(to: SocketAddr) -> Self {
+    pub(crate) async fn open(to: SocketAddr) -> Self {
         let stream = TcpStream::connect(to).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let (sender, connection) = h2::client::handshake(stream).await.unwrap();
@@ -124,14 +124,14 @@ impl Drop for Line {
 }
 
 #[derive(Debug)]
-struct Answer {
-    status: u16,
-    replayed: bool,
-    body: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) replayed: bool,
+    pub(crate) body: Vec<u8>,
 }
 
 /// `POST /payments` under the crowd's key, on a stream of its own.
-async fn ask(sender: SendRequest<Bytes>) -> Answer {
+pub(crate) async fn ask(sender: SendRequest<Bytes>) -> Answer {
     let request = hyper::Request::post("http://shop.example/payments")
         .header("content-type", "application/json")
         .header("idempotency-key", "crowd")

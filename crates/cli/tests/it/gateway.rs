@@ -46,6 +46,7 @@ pub(crate) async fn run_to_end(args: &[OsString]) -> Output {
 #[derive(Clone)]
 pub(crate) struct Plan {
     args: Vec<OsString>,
+    environment: Vec<(&'static str, OsString)>,
     failpoints: Option<String>,
     survives_file_limit: bool,
 }
@@ -62,6 +63,7 @@ pub(crate) fn gateway_on(origin: &Origin, store: impl Into<OsString>) -> Plan {
     let args = ["serve", "--admin", "127.0.0.1:0", "--upstream"].map(OsString::from);
     Plan {
         args: args.into(),
+        environment: Vec::new(),
         failpoints: None,
         survives_file_limit: false,
     }
@@ -73,6 +75,7 @@ pub(crate) fn gateway_on(origin: &Origin, store: impl Into<OsString>) -> Plan {
 pub(crate) fn gateway_of(config: &Path) -> Plan {
     Plan {
         args: ["serve", "--config"].map(OsString::from).into(),
+        environment: Vec::new(),
         failpoints: None,
         survives_file_limit: false,
     }
@@ -88,6 +91,12 @@ impl Plan {
     /// With an option and its value.
     pub(crate) fn option(self, name: &str, value: impl Into<OsString>) -> Self {
         self.with(name).with(value)
+    }
+
+    /// With a variable in its environment.
+    pub(crate) fn variable(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.environment.push((name, value.into()));
+        self
     }
 
     fn with(mut self, arg: impl Into<OsString>) -> Self {
@@ -136,7 +145,7 @@ impl Plan {
                 .stdin(Stdio::null())
                 .kill_on_drop(true);
         }
-        command.args(self.args());
+        command.args(self.args()).envs(self.environment.clone());
         if let Some(failpoints) = &self.failpoints {
             command.env("FAILPOINTS", failpoints);
         }
@@ -196,6 +205,11 @@ impl Starting {
     pub(crate) async fn kill(mut self) {
         self.child.kill().await.unwrap();
     }
+
+    /// Waits for the end of one that does not come to serve.
+    pub(crate) async fn ended(self) -> (ExitStatus, Vec<String>) {
+        ended(self.child, self.log, self.reading).await
+    }
 }
 
 /// A gateway that serves.
@@ -249,6 +263,21 @@ impl Gateway {
         Client::new(self.admin).send(get_request(path)).await
     }
 
+    /// A line of the metrics, as a number.
+    pub(crate) async fn counted(&self, name: &str) -> usize {
+        let page = self.admin("/metrics").await.unwrap();
+        let page = String::from_utf8(page.body.into()).unwrap();
+        let mut lines = page.lines().filter_map(|line| line.rsplit_once(' '));
+        let value = lines.find_map(|(is, value)| (is == name).then(|| value.parse().unwrap()));
+        value.unwrap_or_default()
+    }
+
+    /// Whether `/readyz` says so.
+    pub(crate) async fn is_ready(&self) -> bool {
+        let told = self.admin("/readyz").await;
+        told.is_ok_and(|told| told.status == 200)
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.id(), signal).unwrap();
     }
@@ -276,11 +305,15 @@ impl Gateway {
     }
 
     /// Waits for its end; gives how it ended and its whole log.
-    pub(crate) async fn ended(mut self) -> (ExitStatus, Vec<String>) {
-        let status = timeout(END_MAX, self.child.wait()).await;
-        let status = status.expect("nothing holds it up").unwrap();
-        self.reading.await.unwrap();
-        let log = std::mem::take(&mut *self.log.lock().unwrap());
-        (status, log)
+    pub(crate) async fn ended(self) -> (ExitStatus, Vec<String>) {
+        ended(self.child, self.log, self.reading).await
     }
+}
+
+async fn ended(mut child: Child, log: Log, reading: JoinHandle<()>) -> (ExitStatus, Vec<String>) {
+    let status = timeout(END_MAX, child.wait()).await;
+    let status = status.expect("nothing holds it up").unwrap();
+    reading.await.unwrap();
+    let log = std::mem::take(&mut *log.lock().unwrap());
+    (status, log)
 }

@@ -177,6 +177,11 @@ async fn taken_port_is_named() {
     "mysql://user:hunter2@db/x",
     "there is no store `mysql:`"
 )]
+#[case::shared_store_without_a_secret(
+    "http://127.0.0.1:1",
+    "postgres://user:hunter2@db/x",
+    "gateways that share a store need the same secret: set ONCEWARD_KEY to 16 characters or more"
+)]
 #[case::no_directory("http://127.0.0.1:1", "embedded:", "`embedded:` lacks its directory")]
 #[case::no_place("http://127.0.0.1:1", "embedded:/proc/onceward", "/proc/onceward")]
 #[tokio::test]

@@ -20,14 +20,14 @@ const CANARY: &str = "canary7e41";
 
 /// What a command came to.
 #[derive(Debug, PartialEq, Eq)]
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
+pub(crate) struct Said {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl Said {
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         assert_eq!((self.code, self.err.as_str()), (0, ""), "{self:?}");
         assert_eq!(self.out.lines().count(), 1, "one document: {self:?}");
         serde_json::from_str(&self.out).unwrap()
@@ -82,7 +82,8 @@ async fn run_at(address: impl std::fmt::Display, token: Option<&str>, args: &[&s
     }
 }
 
-async fn run(gateway: &Gateway, args: &[&str]) -> Said {
+/// Runs the program against a gateway of this machine.
+pub(crate) async fn run(gateway: &Gateway, args: &[&str]) -> Said {
     run_at(gateway.admin_address(), None, args).await
 }
 
@@ -396,7 +397,7 @@ async fn changed_class_holds_for_new_operations_and_after_a_restart() {
 }
 
 /// How long a reply just kept is kept.
-fn kept_hours(answer: &Answer) -> i64 {
+pub(crate) fn kept_hours(answer: &Answer) -> i64 {
     let expires: jiff::Timestamp = answer.header("idempotency-expires").parse().unwrap();
     let left = expires.duration_since(jiff::Timestamp::now());
     (left.as_secs() + 1_800) / 3_600

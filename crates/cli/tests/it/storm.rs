@@ -24,7 +24,7 @@ use crate::client::{Answer, Client};
 use crate::gateway::{Gateway, Plan, gateway_on};
 use crate::origin::{Manner, Order, Run, origin_choosing, raw};
 
-const CLIENTS: usize = 16;
+pub(crate) const CLIENTS: usize = 16;
 /// How long the service may take, at most: most kills find requests under way.
 const WORK_MS_MAX: u64 = 120;
 /// How long a client waits for one answer before it asks again.
@@ -126,7 +126,7 @@ async fn storm(store: OsString, stop: Stop, length: Duration) -> Seen {
     let plan = gateway_on(&origin, store).at(at).option("--log", "error");
 
     let gateway = plan.run().await;
-    let shop = Arc::new(Shop::new(at, order));
+    let shop = Arc::new(Shop::new([at; 2], order));
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
         clients.spawn(shop.clone().buy(random.fork()));
@@ -152,7 +152,7 @@ async fn storm(store: OsString, stop: Stop, length: Duration) -> Seen {
 }
 
 /// From the environment, to try a run again; else another each time.
-fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     match std::env::var("ONCEWARD_SEED") {
         Ok(seed) => seed.parse().expect("a seed is a number"),
         Err(_) => fastrand::u64(..),
@@ -162,7 +162,7 @@ fn seed() -> u64 {
 /// An address whose port the system gives to nobody else while the gateway is
 /// down. One from its own range could even be given to a client of ours, which
 /// would then be connected to itself.
-fn free_address(random: &mut Rng) -> SocketAddr {
+pub(crate) fn free_address(random: &mut Rng) -> SocketAddr {
     loop {
         let address = SocketAddr::from(([127, 0, 0, 1], random.u16(10_000..30_000)));
         if TcpListener::bind(address).is_ok() {
@@ -172,7 +172,7 @@ fn free_address(random: &mut Rng) -> SocketAddr {
 }
 
 /// The service refuses some keys the first time, without doing anything.
-fn manners(random: Rng) -> impl Fn(&str, usize) -> Manner {
+pub(crate) fn manners(random: Rng) -> impl Fn(&str, usize) -> Manner {
     let random = Mutex::new(random);
     move |key, times| {
         let work_ms = random.lock().unwrap().u64(..WORK_MS_MAX);
@@ -215,16 +215,17 @@ async fn blow(
 }
 
 /// What the clients share.
-struct Shop {
-    at: SocketAddr,
+pub(crate) struct Shop {
+    /// Where each client asks, and where its twin does.
+    at: [SocketAddr; 2],
     order: Order,
-    closed: AtomicBool,
+    pub(crate) closed: AtomicBool,
     keys: AtomicUsize,
     log: Mutex<Vec<Asked>>,
 }
 
 impl Shop {
-    fn new(at: SocketAddr, order: Order) -> Self {
+    pub(crate) fn new(at: [SocketAddr; 2], order: Order) -> Self {
         Self {
             at,
             order,
@@ -234,14 +235,17 @@ impl Shop {
         }
     }
 
-    fn log(&self) -> Vec<Asked> {
+    pub(crate) fn log(&self) -> Vec<Asked> {
         self.log.lock().unwrap().clone()
     }
 
     /// The life of one client: a fresh key, alone or twice at once, until its
     /// end is known; then perhaps an old one, or one with another body.
-    async fn buy(self: Arc<Self>, mut random: Rng) {
-        let (mut client, mut twin) = (Client::new(self.at), Client::new(self.at));
+    pub(crate) async fn buy(self: Arc<Self>, mut random: Rng) {
+        let [mut client, mut twin] = self.at.map(Client::new);
+        if random.bool() {
+            std::mem::swap(&mut client, &mut twin);
+        }
         let mut ended = Vec::new();
         while !self.closed.load(Ordering::SeqCst) {
             let key = self.keys.fetch_add(1, Ordering::SeqCst);
@@ -296,13 +300,13 @@ impl Shop {
 }
 
 /// Asks for every key once more, each client for its share.
-async fn ask_all_again(shop: &Arc<Shop>) {
+pub(crate) async fn ask_all_again(shop: &Arc<Shop>) {
     let keys = shop.keys.load(Ordering::SeqCst);
     let mut clients = JoinSet::new();
     for first in 0..CLIENTS {
         let shop = shop.clone();
         clients.spawn(async move {
-            let mut client = Client::new(shop.at);
+            let mut client = Client::new(shop.at[first % 2]);
             for key in (first..keys).step_by(CLIENTS) {
                 let mut tries = 0..TRIES_MAX;
                 // No word is no word; but the first word is the last.
@@ -366,7 +370,7 @@ fn reply(status: u16, fields: &[(String, Vec<u8>)], body: &[u8]) -> Vec<u8> {
 }
 
 /// The service's ledger in the checker's words.
-fn ledger(runs: &[Run]) -> Vec<Ran> {
+pub(crate) fn ledger(runs: &[Run]) -> Vec<Ran> {
     runs.iter()
         .map(|run| {
             let key = number(raw(&run.key));

@@ -16,7 +16,8 @@ use super::relations::{methods, token_key};
 use super::source::{Places, join};
 use super::units::Time;
 use super::{
-    Access, Claim, Config, KeyPart, KnownBy, Naming, Policy, Route, Scope, SecretValue, url,
+    Access, Claim, Config, KeyPart, KnownBy, Naming, Policy, Route, Scope, SecretValue, StoreKind,
+    url,
 };
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -89,7 +90,7 @@ impl Doubts<'_> {
                 );
             }
         }
-        if config.store == "memory:" {
+        if config.store_kind() == Some(StoreKind::Memory) {
             self.doubt(
                 "store.url",
                 "a restart forgets every key, and what ran before it runs again",
@@ -239,6 +240,7 @@ impl Doubts<'_> {
                 continue;
             };
             self.derived(route, class, &key);
+            self.joined(route, class, &key);
             self.money(route, class, &key);
         }
     }
@@ -286,6 +288,30 @@ impl Doubts<'_> {
         }
     }
 
+    /// What a class says in vain where the application commits the outcome.
+    fn joined(&mut self, route: &Route, class: &Class, key: &str) {
+        if !route.joined {
+            return;
+        }
+        let key = format!("{key}.joined");
+        if class.on_unknown == OnUnknown::Reconcile {
+            let doubt = format!(
+                "class {} asks what became of an unknown operation, and here none ever is: what is not committed is not done",
+                class.name
+            );
+            let better = "name a class with on_unknown = \"hold\"";
+            self.doubt(&key, doubt, better);
+        }
+        if class.on_store_failure == OnStoreFailure::Bypass {
+            let doubt = format!(
+                "class {} lets requests pass while the store is away, and these never do: there would be no record to commit to",
+                class.name
+            );
+            let better = "name a class with on_store_failure = \"reject\"";
+            self.doubt(&key, doubt, better);
+        }
+    }
+
     /// Where money moves, doubt costs money.
     fn money(&mut self, route: &Route, class: &Class, key: &str) {
         if !moves_money(route) {
@@ -308,7 +334,7 @@ impl Doubts<'_> {
             };
             self.doubt(&key, doubt, better);
         }
-        if class.on_store_failure == OnStoreFailure::Bypass {
+        if class.on_store_failure == OnStoreFailure::Bypass && !route.joined {
             let doubt = format!(
                 "this looks like money, and class {} lets it run unprotected while the store is away",
                 class.name
@@ -316,7 +342,7 @@ impl Doubts<'_> {
             let better = "write on_store_failure = \"reject\" in its class: a retry is safer than a second charge";
             self.doubt(&key, doubt, better);
         }
-        if class.on_unknown == OnUnknown::Retry {
+        if class.on_unknown == OnUnknown::Retry && !route.joined {
             let doubt = format!(
                 "this looks like money, and class {} runs again what may have run",
                 class.name
@@ -413,7 +439,7 @@ fn is_plain(address: &str) -> bool {
 }
 
 /// Whether a request to the route may be protected by a key.
-fn takes_keys(route: &Route) -> bool {
+pub(super) fn takes_keys(route: &Route) -> bool {
     let by_method = methods(route).any(|method| {
         let method = Method::from_bytes(method.as_bytes()).unwrap_or_default();
         matches!(

@@ -18,6 +18,7 @@ mod raw;
 mod relations;
 mod shape;
 mod source;
+mod store;
 pub mod units;
 mod url;
 
@@ -33,6 +34,7 @@ use onceward_core::class::Class;
 use onceward_core::fingerprint::Selection;
 use onceward_core::identity::{Endpoint, KeySpace};
 use onceward_http::rules::DuplicateCreate;
+use onceward_stores::Settings;
 use secrecy::SecretString;
 
 pub use crate::tls::{ClientAuth, TlsFiles as ServerTls};
@@ -40,14 +42,15 @@ pub use crate::tls::{ClientAuth, TlsFiles as ServerTls};
 pub use self::check::{Loaded, load, parse, schema};
 pub use self::class::{RawClass, class, fits};
 pub use self::mistake::{Doubt, Mistake, Place};
+pub use self::store::StoreKind;
 
 /// All of it.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The listeners and what holds for every request.
     pub server: Server,
-    /// Where operations are kept: `memory:` or `embedded:DIR`.
-    pub store: String,
+    /// Where operations are kept.
+    pub store: Settings,
     /// The gateway's own secret, and where others are.
     pub secrets: Secrets,
     /// Who may call.
@@ -65,12 +68,18 @@ pub struct Config {
 }
 
 impl Config {
+    /// What kind of store it is; `None` for a URL that names none, which does
+    /// not open.
+    pub fn store_kind(&self) -> Option<StoreKind> {
+        StoreKind::of(&self.store.url).ok()
+    }
+
     /// A gateway that protects one upstream and was told nothing else.
     pub fn unconfigured(upstream: &str) -> Self {
         let classes = [Class::interactive(), Class::webhook(), Class::financial()];
         Self {
             server: Server::default(),
-            store: "embedded:./onceward-data".to_owned(),
+            store: Settings::at("embedded:./onceward-data"),
             secrets: Secrets::default(),
             auth: Auth::default(),
             classes: classes.map(|class| (class.name.clone(), class)).into(),
@@ -376,6 +385,8 @@ pub struct Route {
     pub release_statuses: BTreeSet<u16>,
     /// What a replayed 201 is.
     pub duplicate_create: DuplicateCreate,
+    /// The upstream commits the outcome itself, in one transaction with its rows.
+    pub joined: bool,
     /// The largest body, where it is not the server's.
     pub body_limit: Option<usize>,
     /// The largest kept reply, where it is not the server's.
@@ -410,6 +421,7 @@ impl Route {
             keep_statuses: BTreeSet::new(),
             release_statuses: BTreeSet::new(),
             duplicate_create: DuplicateCreate::Same,
+            joined: false,
             body_limit: None,
             reply_limit: None,
             timeout: None,

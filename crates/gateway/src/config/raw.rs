@@ -169,15 +169,26 @@ pub(super) struct SecretInOpenBao {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Store {
-    /// memory: or embedded:DIR, where DIR is relative to the directory in which the gateway is started. Default: embedded:./onceward-data.
+    /// embedded:DIR, where DIR is relative to the directory in which the gateway is started; postgres://… or redis://…, which several gateways can share; or memory:. Default: embedded:./onceward-data.
     pub(super) url: Option<String>,
+    /// postgres:// and redis://: whose operations these are, where several share a database or a server. Default: edge.
+    pub(super) namespace: Option<String>,
+    /// postgres://: the table, with its schema if that is not on the search path. Default: idempotency_record.
+    pub(super) table: Option<String>,
+    /// postgres:// behind a pooler in transaction mode: where notifications are listened for, past the pooler. Default: nowhere.
+    pub(super) listen_url: Option<String>,
+    /// postgres:// and redis://: how many connections may be open at once. Default: 16.
+    #[schemars(range(min = 1, max = 1_000))]
+    pub(super) connections: Option<u32>,
+    /// redis://: whom a write must have reached before it is acknowledged; none, or wait:N for N replicas. Default: none.
+    pub(super) durability: Option<String>,
 }
 
 /// The gateway's own secret, and where others are.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Secrets {
-    /// Seals what is kept secret, and keys hashes and fingerprints; 16 characters or more. Default: made at the first start and kept beside an embedded store.
+    /// Seals what is kept secret, and keys hashes and fingerprints; 16 characters or more, the same for all gateways that share a store, which must have one. Default: made at the first start and kept beside an embedded store.
     pub(super) key: Option<Secret>,
     /// OpenBao or Vault, a KV store of version 2.
     pub(super) openbao: Option<OpenBao>,
@@ -424,6 +435,8 @@ pub(super) struct Route {
     pub(super) release_statuses: Vec<u16>,
     /// What a replayed 201 is. Default: same.
     pub(super) duplicate_create: Option<DuplicateCreate>,
+    /// Whether the upstream commits the outcome itself, in one transaction with its own rows; it needs a store at postgres://. Default: false.
+    pub(super) joined: Option<bool>,
     /// The largest body here. Default: the server's.
     pub(super) body_limit: Option<Size>,
     /// The largest kept reply here. Default: the server's.

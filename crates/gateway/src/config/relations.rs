@@ -11,10 +11,11 @@ use matchit::{InsertError, Router};
 
 use super::check::Checker;
 use super::class::{fits, slowest};
+use super::doubts::takes_keys;
 use super::shape::nearest;
 use super::source::{Places, join};
 use super::units::Time;
-use super::{Config, Naming, Route, SecretValue};
+use super::{Config, ForwardKey, Naming, Route, SecretValue, StoreKind};
 
 pub(super) fn judge(config: &Config, checker: &mut Checker<'_>) {
     names(config, checker);
@@ -22,6 +23,8 @@ pub(super) fn judge(config: &Config, checker: &mut Checker<'_>) {
     paths(config, checker);
     leases(config, checker);
     secrets(config, checker);
+    shared_key(config, checker);
+    joined(config, checker);
     bodies(config, checker);
 }
 
@@ -176,6 +179,47 @@ fn secrets(config: &Config, checker: &mut Checker<'_>) {
         if matches!(secret, SecretValue::OpenBao { .. }) {
             let right = "add [secrets.openbao] with its address and a way to come in";
             checker.wrong(&key, "is in OpenBao, and nobody says where that is", right);
+        }
+    }
+}
+
+/// Gateways that share a store share a secret: with two of them each would take
+/// the other's retries for different requests, and refuse its API keys.
+fn shared_key(config: &Config, checker: &mut Checker<'_>) {
+    let shared = config.store_kind().is_some_and(StoreKind::is_shared);
+    if shared && config.secrets.key.is_none() && !checker.places.says("secrets.key") {
+        checker.wrong(
+            "store.url",
+            "gateways that share a store need the same secrets.key, and there is none",
+            "write key = \"${ONCEWARD_KEY}\" in [secrets], 16 characters or more at random: openssl rand -hex 32",
+        );
+    }
+}
+
+/// A record can be shared only where the application finds it, and only of a
+/// request that has one.
+fn joined(config: &Config, checker: &mut Checker<'_>) {
+    let routes = config.routes.iter().enumerate();
+    for (at, route) in routes.filter(|(_, route)| route.joined) {
+        let key = format!("routes[{at}].joined");
+        if config.store_kind() != Some(StoreKind::Postgres) {
+            checker.wrong(
+                &key,
+                "the application commits to the store, and the store is not PostgreSQL",
+                "write url = \"postgres://…\" in [store], the application's own database; or leave joined out",
+            );
+        }
+        if !takes_keys(route) {
+            checker.wrong(
+                &key,
+                "no request here is protected by a key, so there is no record to share",
+                "write policy = \"REQUIRED_A\" or \"ACCEPTED\", or leave joined out",
+            );
+        }
+        if route.forward_key == ForwardKey::None {
+            let right = "leave it out, or write \"namespaced\" or \"raw\"";
+            let key = format!("routes[{at}].forward_key");
+            checker.wrong(&key, "a joined application needs the key", right);
         }
     }
 }

@@ -29,6 +29,7 @@ mod recovery;
 mod refusals;
 mod replay;
 mod settings;
+mod shared;
 mod trailers;
 mod tunnels;
 mod waiting;

@@ -29,7 +29,11 @@ fn upstream(config: &mut Config, url: &str) {
 )]
 #[case::store(
     |s: &mut Config| s.store = "mysql://user:password@a".into(),
-    "there is no store `mysql:` in this build; use `embedded:DIR` or `memory:`"
+    "there is no store `mysql:` in this build; use `embedded:DIR`, `postgres://…`, `redis://…` or `memory:`"
+)]
+#[case::shared_store_without_a_secret(
+    |s: &mut Config| s.store = "postgres://user:password@a/b".into(),
+    "gateways that share a store need the same secret, and none is given: set ONCEWARD_KEY to 16 characters or more, or key in [secrets] of the configuration"
 )]
 #[case::directory(
     |s: &mut Config| s.store = "embedded:".into(),

@@ -14,24 +14,29 @@ use onceward_core::store::{Ask, Claim, Store, StoreError};
 use crate::harness::{Origin, memory, protect, until};
 
 /// A memory store, some of whose acknowledgements never arrive.
-struct Faulty {
-    inner: Arc<MemoryStore>,
+pub(crate) struct Faulty {
+    pub(crate) inner: Arc<MemoryStore>,
     /// The claim is made, and its answer lost.
     lose_claims: AtomicBool,
     /// How many claims were made.
     claims: AtomicUsize,
     /// Outcomes are refused.
-    refuse_outcomes: AtomicBool,
+    pub(crate) refuse_outcomes: AtomicBool,
     /// Nothing works.
-    away: AtomicBool,
+    pub(crate) away: AtomicBool,
     /// What is there cannot be read.
     damaged: AtomicBool,
 }
 
 impl Faulty {
-    fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
+        Self::over(memory())
+    }
+
+    /// On a store that others use too, without its faults.
+    pub(crate) fn over(inner: Arc<MemoryStore>) -> Arc<Self> {
         Arc::new(Self {
-            inner: memory(),
+            inner,
             lose_claims: AtomicBool::new(false),
             claims: AtomicUsize::new(0),
             refuse_outcomes: AtomicBool::new(false),

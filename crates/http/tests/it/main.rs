@@ -6,4 +6,5 @@
 mod classes;
 mod faults;
 mod harness;
+mod joined;
 mod layer;

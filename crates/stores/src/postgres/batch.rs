@@ -26,7 +26,7 @@ const STEPS_MAX: usize = 128;
 const WAITING_MAX: usize = 4_096;
 /// How many statements of a kind are under way at once: while one commits, the
 /// next is being filled.
-const WORKERS: usize = 2;
+const WORKERS: usize = 4;
 /// How long what was sent is followed.
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -10,13 +10,13 @@ use onceward_core::record::{Fence, Record, State};
 use onceward_core::store::{
     Changed, Cursor, Filter, Force, Inspect, PAGE_MAX, Page, PageAsk, Resolution, Stats, StoreError,
 };
-use redis::cmd;
+use redis::{Cmd, cmd};
 
 use super::answer::{self, Written};
 use super::change::{After, Change, Place};
 use super::fault::{Fault, Step};
 use super::layout::{self, Beside, How, Kept};
-use super::listing::Listing;
+use super::listing::{Listing, Spot};
 use super::script::{STATS, SWEEP};
 use super::shard::{Name, SHARDS, Shard};
 use super::{RedisStore, TRIES_MAX};
@@ -42,13 +42,6 @@ enum Verdict {
     Write(How, Record),
 }
 
-/// What looking at an operation whose reply has expired came to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Looked {
-    Reclaimed,
-    Tidied,
-}
-
 impl RedisStore {
     async fn list_step(&self, filter: &Filter, ask: PageAsk) -> Step<Page> {
         let limit = ask.limit.min(PAGE_MAX);
@@ -63,9 +56,9 @@ impl RedisStore {
                 return Ok(page(found, limit, None));
             }
             looked += rows.len();
-            for (stamp, record) in rows {
+            for (spot, record) in rows {
                 let shown = record.shown_at(now).filter(|record| filter.matches(record));
-                found.extend(shown.map(|record| (stamp, record)));
+                found.extend(shown.map(|record| (spot, record)));
             }
         }
         Ok(page(found, limit, listing.place()))
@@ -136,8 +129,8 @@ impl RedisStore {
 
     async fn sweep_slice(&self, shards: &[&Shard], slice: usize) -> Step<Swept> {
         let questions = shards.iter().map(|shard| {
-            let mut question = SWEEP.on(shard.keys(3));
-            question.arg(&*self.teller.tell(shard)).arg(slice);
+            let mut question = SWEEP.on(&shard.keys);
+            question.arg(&*self.teller.tell()).arg(slice);
             question
         });
         let answers = self.lines.ask_all(questions.collect()).await?;
@@ -145,77 +138,93 @@ impl RedisStore {
             operations: 0,
             rest: Rest::None,
         };
+        let mut ended = Vec::new();
         for (shard, answer) in shards.iter().zip(answers) {
             let mut parts = answer::array(answer)?.into_iter();
             let mut next = || parts.next().unwrap_or_default();
             let now = Timestamp::from_unix_ms(answer::number(next())?);
             let over = usize::try_from(answer::number(next())?).unwrap_or_default();
-            let expired = answer::array(next())?;
-            if over == slice || expired.len() == slice {
+            let endings = answer::array(next())?;
+            if over == slice || endings.len() == slice {
                 swept.rest = Rest::Some;
             }
             swept.operations += over;
-            for field in expired {
-                let field = answer::bytes(field)?.ok_or(Fault::Answer("a field"))?;
-                if self.look(shard, &field, now).await? == Looked::Reclaimed {
-                    swept.operations += 1;
-                }
+            for ending in endings {
+                let ending = answer::bytes(ending)?.ok_or(Fault::Answer("an ending"))?;
+                ended.push(Ended { shard, ending, now });
             }
         }
+        swept.operations += self.tidy(ended).await?;
         Ok(swept)
     }
 
-    /// Looks at an operation whose reply may have expired before its key.
-    async fn look(&self, shard: &Shard, field: &[u8], now: Timestamp) -> Step<Looked> {
-        let mut question = cmd("HGET");
-        question.arg(shard.operations()).arg(field);
-        let Some(bytes) = answer::bytes(self.lines.ask(question).await?)? else {
-            return Ok(Looked::Tidied);
-        };
-        let before = match layout::decode(&bytes, Beside::Left) {
-            Ok(kept) => kept,
-            Err(fault) => {
-                tracing::error!(%fault, "a record that was to be swept is damaged; it stays");
-                let mut step = cmd("ZREM");
-                step.arg(shard.ends()).arg(field);
-                self.lines.ask(step).await?;
-                return Ok(Looked::Tidied);
-            }
-        };
-        if before.record.is_over(now) {
-            self.forget(&before).await?;
-            return Ok(Looked::Reclaimed);
+    /// Looks at operations whose replies have expired before their keys, and
+    /// tells how many were over all the same.
+    async fn tidy(&self, ended: Vec<Ended<'_>>) -> Step<usize> {
+        let questions = ended.iter().map(|ended| {
+            let mut question = cmd("HGET");
+            question.arg(ended.shard.operations()).arg(ended.field());
+            question
+        });
+        let answers = self.lines.ask_all(questions.collect()).await?;
+        let (mut steps, mut forgets) = (Vec::new(), Vec::new());
+        for (ended, answer) in ended.iter().zip(answers) {
+            let Some(bytes) = answer::bytes(answer)? else {
+                continue;
+            };
+            let step = match layout::decode(&bytes, Beside::Left) {
+                Ok(kept) if kept.record.is_over(ended.now) => {
+                    forgets.push(steps.len());
+                    self.forget_step(&kept)
+                }
+                Ok(kept) if has_expired(&kept.record, ended.now) => self.expire_step(&kept),
+                Ok(kept) => match self.put_in_place(&kept).await? {
+                    Some(step) => step,
+                    None => continue,
+                },
+                Err(fault) => {
+                    tracing::error!(%fault, "a record that was to be swept is damaged; it stays");
+                    let mut step = cmd("ZREM");
+                    step.arg(ended.shard.index()).arg(&ended.ending);
+                    step
+                }
+            };
+            steps.push((ended.shard, step));
         }
-        self.let_reply_go(&before, now).await?;
-        Ok(Looked::Tidied)
+        let answers = self.lines.take_all(steps).await?;
+        let mut reclaimed = 0;
+        for place in forgets {
+            // Who changed a record meanwhile has put it in its place.
+            let forgotten = answers.get(place).cloned().unwrap_or_default();
+            reclaimed += usize::from(answer::written(forgotten)? != Written::Changed);
+        }
+        Ok(reclaimed)
     }
 
-    /// Who changed the record meanwhile has put it into its right place.
-    async fn let_reply_go(&self, before: &Kept, now: Timestamp) -> Step<()> {
-        let has_expired = before.record.expires_at().is_some_and(|at| now >= at);
-        if has_expired {
-            let mut record = Record::clone(&before.record);
-            record.expire();
-            let change = Change {
-                reply: After::Dropped,
-                ..Change::whole(&before.record, &record, Place::Stays)
-            };
-            self.write(before, &change).await?;
-            return Ok(());
-        }
-        // Its time is not over after all: it is put where it belongs.
-        let found = self.read(Name::Digest(before.record.digest)).await?;
-        if let Some(before) = found.kept {
-            let change = Change::whole(&before.record, &before.record, Place::Stays);
-            self.write(&before, &change).await?;
-        }
-        Ok(())
+    /// Its time is not over after all: written again, it is where it belongs.
+    async fn put_in_place(&self, kept: &Kept) -> Step<Option<Cmd>> {
+        let found = self.read(Name::Digest(kept.record.digest)).await?;
+        Ok(found.kept.map(|kept| {
+            let change = Change::whole(&kept.record, &kept.record, Place::Stays);
+            self.write_step(&kept, &change)
+        }))
+    }
+
+    fn expire_step(&self, before: &Kept) -> Cmd {
+        let mut record = Record::clone(&before.record);
+        record.expire();
+        let change = Change {
+            // What was read does not show whether there is one.
+            reply: After::Dropped,
+            ..Change::whole(&before.record, &record, Place::Stays)
+        };
+        self.write_step(before, &change)
     }
 
     async fn stats_step(&self) -> Step<Stats> {
         let questions = self.shards.all().iter().map(|shard| {
-            let mut question = STATS.on(shard.keys(3));
-            question.arg(&*self.teller.tell(shard));
+            let mut question = STATS.on(&shard.keys);
+            question.arg(&*self.teller.tell());
             question
         });
         let mut stats = Stats::default();
@@ -233,6 +242,25 @@ impl RedisStore {
     }
 }
 
+fn has_expired(record: &Record, now: Timestamp) -> bool {
+    record.expires_at().is_some_and(|expires| now >= expires)
+}
+
+/// An operation that must be looked at.
+struct Ended<'a> {
+    shard: &'a Shard,
+    /// Its name in the index: the field, and `:e`.
+    ending: Vec<u8>,
+    now: Timestamp,
+}
+
+impl Ended<'_> {
+    fn field(&self) -> &[u8] {
+        let field = self.ending.strip_suffix(b":e");
+        field.unwrap_or(&self.ending)
+    }
+}
+
 /// What one slice of a sweep came to.
 struct Swept {
     operations: usize,
@@ -247,16 +275,16 @@ enum Rest {
 }
 
 /// A page of what was found. Where it is not full, the next begins at `place`.
-fn page(mut found: Vec<(u64, Arc<Record>)>, limit: usize, place: Option<u64>) -> Page {
+fn page(mut found: Vec<(Spot, Arc<Record>)>, limit: usize, place: Option<Spot>) -> Page {
     let next = if found.len() > limit {
         found.truncate(limit);
-        found.last().map(|(stamp, _)| *stamp)
+        found.last().map(|(spot, _)| *spot)
     } else {
         place
     };
     Page {
         records: found.into_iter().map(|(_, record)| record).collect(),
-        next: next.map(Cursor),
+        next: next.map(Cursor::from),
     }
 }
 

@@ -36,6 +36,8 @@ const WIRE: usize = 65;
 const SEED: u64 = 24_301;
 /// A score is the number of a band times this, and a moment in milliseconds.
 const BAND: u64 = 1 << 44;
+/// The highest of all these scores. Stamps are far above, since 1974.
+pub(super) const END_MAX: u64 = 8 * BAND - 1;
 /// No span is longer for Redis (278 years), so that no moment leaves its band.
 const SPAN_MAX: u64 = 1 << 43;
 

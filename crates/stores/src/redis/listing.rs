@@ -1,8 +1,8 @@
 //! The order of all shards in one: the most recent change first.
 //!
-//! Stamps of all shards are comparable and no two are alike, so a listing is a
-//! merge of 256 sorted sets, of which each is read a batch at a time, and a place
-//! in it is a stamp.
+//! A listing is a merge of the indexes of 256 shards, of which each is read a
+//! batch at a time. Within a shard no two changes have the same stamp: Redis
+//! takes longer than a microsecond for one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -20,63 +20,91 @@ use super::shard::{SHARDS, Shards};
 /// How many places of a shard are read at once, at first and at most.
 const BATCH_MIN: usize = 4;
 const BATCH_MAX: usize = 256;
+/// What is below this in an index is no stamp.
+const STAMP_MIN: u64 = layout::END_MAX + 1;
+
+/// A place in the order of all shards: what has the same stamp is told apart by
+/// its shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Spot {
+    stamp: u64,
+    shard: usize,
+}
+
+impl From<Spot> for Cursor {
+    fn from(spot: Spot) -> Self {
+        Self(spot.stamp * SHARDS as u64 + spot.shard as u64)
+    }
+}
+
+impl From<Cursor> for Spot {
+    fn from(cursor: Cursor) -> Self {
+        Self {
+            stamp: cursor.0 / SHARDS as u64,
+            shard: cursor.0 as usize % SHARDS,
+        }
+    }
+}
 
 /// A walk through a listing.
 pub(super) struct Listing {
     feeds: Vec<Feed>,
     batch: usize,
-    place: Option<u64>,
+    place: Option<Spot>,
 }
 
 /// What is known of one shard.
 struct Feed {
     /// Stamps and fields, falling.
     ahead: VecDeque<(u64, Vec<u8>)>,
-    /// Where the next batch begins; `None` when all was read.
+    /// Where the next batch begins, as Redis writes it; `None` when all was read.
     after: Option<String>,
 }
 
-/// A place in the listing.
+/// A place, and what stands there.
 struct Row {
-    stamp: u64,
-    shard: usize,
+    spot: Spot,
     field: Vec<u8>,
 }
 
 impl Listing {
     /// From behind this place on, for about this many operations.
     pub(super) fn after(cursor: Option<Cursor>, about: usize) -> Self {
-        let after = cursor.map_or("+inf".to_owned(), |cursor| format!("({}", cursor.0));
-        let feed = || Feed {
+        let place = cursor.map(Spot::from);
+        let feed = |shard| Feed {
             ahead: VecDeque::new(),
-            after: Some(after.clone()),
+            after: Some(match place {
+                None => "+inf".to_owned(),
+                Some(place) if shard < place.shard => place.stamp.to_string(),
+                Some(place) => format!("({}", place.stamp),
+            }),
         };
         Self {
-            feeds: (0..SHARDS).map(|_| feed()).collect(),
+            feeds: (0..SHARDS).map(feed).collect(),
             batch: BATCH_MIN + 2 * about / SHARDS,
-            place: cursor.map(|cursor| cursor.0),
+            place,
         }
     }
 
-    /// Where the last operation that was given stands.
-    pub(super) fn place(&self) -> Option<u64> {
+    /// Where the last operation that was looked at stands.
+    pub(super) fn place(&self) -> Option<Spot> {
         self.place
     }
 
-    /// The next operations, with their stamps; nothing at the end. What went
+    /// The next operations, with their places; nothing at the end. What went
     /// meanwhile, and what is damaged, is left out, so these may be fewer.
     pub(super) async fn next(
         &mut self,
         lines: &Lines,
         shards: &Shards,
         count: usize,
-    ) -> Step<Vec<(u64, Arc<Record>)>> {
+    ) -> Step<Vec<(Spot, Arc<Record>)>> {
         loop {
             let rows = self.rows(lines, shards, count).await?;
             let Some(last) = rows.last() else {
                 return Ok(Vec::new());
             };
-            self.place = Some(last.stamp);
+            self.place = Some(last.spot);
             let records = read(lines, shards, rows).await?;
             if !records.is_empty() {
                 return Ok(records);
@@ -89,18 +117,15 @@ impl Listing {
         while rows.len() < count {
             self.read_ahead(lines, shards).await?;
             let heads = self.feeds.iter().enumerate();
-            let latest = heads
-                .filter_map(|(shard, feed)| Some((feed.ahead.front()?.0, shard)))
-                .max();
-            let Some((stamp, shard)) = latest else {
+            let latest = heads.filter_map(|(shard, feed)| {
+                let stamp = feed.ahead.front()?.0;
+                Some(Spot { stamp, shard })
+            });
+            let Some(spot) = latest.max() else {
                 break;
             };
-            if let Some((_, field)) = self.feeds[shard].ahead.pop_front() {
-                rows.push(Row {
-                    stamp,
-                    shard,
-                    field,
-                });
+            if let Some((_, field)) = self.feeds[spot.shard].ahead.pop_front() {
+                rows.push(Row { spot, field });
             }
         }
         Ok(rows)
@@ -117,8 +142,8 @@ impl Listing {
                 continue;
             };
             let mut question = cmd("ZREVRANGEBYSCORE");
-            question.arg(shards.all()[shard].changed()).arg(after);
-            question.arg("-inf").arg("WITHSCORES");
+            question.arg(shards.all()[shard].index()).arg(after);
+            question.arg(STAMP_MIN).arg("WITHSCORES");
             question.arg("LIMIT").arg(0).arg(batch);
             questions.push(question);
             dry.push(feed);
@@ -141,10 +166,10 @@ impl Listing {
 }
 
 /// The records of these places, in their order, without their replies.
-async fn read(lines: &Lines, shards: &Shards, rows: Vec<Row>) -> Step<Vec<(u64, Arc<Record>)>> {
+async fn read(lines: &Lines, shards: &Shards, rows: Vec<Row>) -> Step<Vec<(Spot, Arc<Record>)>> {
     let mut by_shard = BTreeMap::<usize, Vec<Row>>::new();
     for row in rows {
-        by_shard.entry(row.shard).or_default().push(row);
+        by_shard.entry(row.spot.shard).or_default().push(row);
     }
     let questions = by_shard.iter().map(|(shard, rows)| {
         let mut question = cmd("HMGET");
@@ -162,11 +187,33 @@ async fn read(lines: &Lines, shards: &Shards, rows: Vec<Row>) -> Step<Vec<(u64, 
                 continue;
             };
             match layout::decode(&bytes, Beside::Left) {
-                Ok(kept) => records.push((row.stamp, kept.record)),
+                Ok(kept) => records.push((row.spot, kept.record)),
                 Err(fault) => tracing::error!(%fault, "a listing left out a damaged record"),
             }
         }
     }
-    records.sort_unstable_by_key(|(stamp, _)| std::cmp::Reverse(*stamp));
+    records.sort_unstable_by_key(|(spot, _)| std::cmp::Reverse(*spot));
     Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_cursors_in_the_same_order() {
+        let spot = |stamp, shard| Spot { stamp, shard };
+        let rising = [
+            spot(1_700_000_000_000_000, 255),
+            spot(1_700_000_000_000_001, 0),
+            spot(1_700_000_000_000_001, 1),
+        ];
+        for pair in rising.windows(2) {
+            assert!(pair[0] < pair[1]);
+            assert!(Cursor::from(pair[0]).0 < Cursor::from(pair[1]).0);
+        }
+        for place in rising {
+            assert_eq!(Spot::from(Cursor::from(place)), place);
+        }
+    }
 }

@@ -7,10 +7,10 @@
 //! and when, and reading applies the rules to that (`layout`), so that there is
 //! one set of rules, and one clock: that of Redis (`time`).
 //!
-//! Per shard there are a hash of records, replies and requests; `changed`, the
-//! order of listings; `ends`, by what time does to a record next; and `queue`.
-//! A stamp, the time in microseconds made strictly rising, is fence and place
-//! in listings, so a fence rises across a failover too, as far as clocks agree.
+//! Per shard there are a hash of records, replies and requests; an index, which
+//! has the order of listings and what time does to a record next; and a queue.
+//! A stamp, the time in microseconds made to rise, is fence and place in
+//! listings, so a fence rises across a failover too, as far as clocks agree.
 //!
 //! What this store guarantees, and where that ends, is in `docs/redis.md`.
 
@@ -73,11 +73,11 @@ impl RedisStore {
     /// Reaches the server, checks it, and opens the store; it judges by the
     /// server's clock.
     pub async fn open(settings: &Settings) -> Result<Self, StartError> {
-        Self::open_by(settings, Time::Server).await
+        Self::judged_by(settings, Time::Server).await
     }
 
     /// The same, judging by this time.
-    pub async fn open_by(settings: &Settings, time: Time) -> Result<Self, StartError> {
+    pub async fn judged_by(settings: &Settings, time: Time) -> Result<Self, StartError> {
         let started = start::start(settings).await?;
         let shards = Shards::of(&settings.namespace);
         let bells = Arc::<Bells>::default();
@@ -98,10 +98,9 @@ impl RedisStore {
     }
 
     /// A call of a script on one operation; its further arguments follow.
-    fn call(&self, script: &Script, keys: usize, name: Name) -> Cmd {
-        let shard = self.shards.with(name);
-        let mut call = script.on(shard.keys(keys));
-        call.arg(&*self.teller.tell(shard)).arg(name.as_bytes());
+    fn call(&self, script: &Script, name: Name) -> Cmd {
+        let mut call = script.on(&self.shards.with(name).keys);
+        call.arg(&*self.teller.tell()).arg(name.as_bytes());
         call
     }
 
@@ -111,7 +110,7 @@ impl RedisStore {
     }
 
     async fn read(&self, name: Name) -> Step<Found> {
-        answer::found(self.take(name, self.call(&READ, 1, name)).await?)
+        answer::found(self.take(name, self.call(&READ, name)).await?)
     }
 
     /// Writes a record, if it is still as it was found.
@@ -126,7 +125,7 @@ impl RedisStore {
     }
 
     fn write_step(&self, before: &Kept, change: &Change<'_>) -> Cmd {
-        let mut step = self.call(&WRITE, 4, Name::Digest(before.record.digest));
+        let mut step = self.call(&WRITE, Name::Digest(before.record.digest));
         step.arg(before.version.as_bytes());
         change.tell(&mut step);
         step
@@ -135,17 +134,21 @@ impl RedisStore {
     /// Forgets a record, if it is still as it was found.
     async fn forget(&self, before: &Kept) -> Step<Written> {
         let name = Name::Digest(before.record.digest);
-        let mut step = self.call(&FORGET, 4, name);
-        step.arg(before.version.as_bytes());
-        let forgotten = answer::written(self.take(name, step).await?)?;
+        let forgotten = self.take(name, self.forget_step(before)).await?;
         self.bells.ring(&before.record.digest);
-        Ok(forgotten)
+        answer::written(forgotten)
+    }
+
+    fn forget_step(&self, before: &Kept) -> Cmd {
+        let mut step = self.call(&FORGET, Name::Digest(before.record.digest));
+        step.arg(before.version.as_bytes());
+        step
     }
 
     async fn claim_step(&self, ask: &Ask) -> Step<Claim> {
         let name = Name::Digest(ask.digest);
         for _ in 0..TRIES_MAX {
-            let mut step = self.call(&CLAIM, 3, name);
+            let mut step = self.call(&CLAIM, name);
             step.arg(layout::encode_rest(&new_record(ask)));
             let found = match answer::recorded(self.take(name, step).await?)? {
                 Recorded::Done(stamp) => return Ok(Claim::Granted(grant_of(ask.id, ask, stamp))),
@@ -182,7 +185,7 @@ impl RedisStore {
     }
 
     async fn renew_step(&self, digest: Digest, fence: Fence) -> Step<Settled> {
-        let mut step = self.call(&RENEW, 3, Name::Digest(digest));
+        let mut step = self.call(&RENEW, Name::Digest(digest));
         step.arg(&fence.0.to_be_bytes());
         if let Some(settled) = self.held_step(digest, step).await? {
             return Ok(settled);
@@ -198,7 +201,7 @@ impl RedisStore {
         settlement: &Settlement,
     ) -> Step<Settled> {
         if let Some(said) = Said::by(settlement) {
-            let mut step = self.call(&SETTLE, 3, Name::Digest(digest));
+            let mut step = self.call(&SETTLE, Name::Digest(digest));
             step.arg(&fence.0.to_be_bytes())
                 .arg(said.word as u8)
                 .arg(said.answer)
@@ -275,7 +278,7 @@ impl RedisStore {
     /// How the operation stands; who settles it is to tell.
     async fn mark(&self, digest: Digest) -> Step<Option<State>> {
         let name = Name::Digest(digest);
-        let marked = self.lines.ask(self.call(&AWAIT, 1, name)).await;
+        let marked = self.lines.ask(self.call(&AWAIT, name)).await;
         let found = match marked {
             // The mark is a hint, and reading needs no room.
             Err(Fault::Full(_)) => self.read(name).await?,

@@ -36,7 +36,7 @@ impl RedisStore {
     async fn enqueue_step(&self, ask: &Ask, request: &[u8], after: Duration) -> Step<Enqueued> {
         let name = Name::Digest(ask.digest);
         for _ in 0..TRIES_MAX {
-            let mut step = self.call(&ENQUEUE, 4, name);
+            let mut step = self.call(&ENQUEUE, name);
             step.arg(layout::encode_rest(&new_record(ask)))
                 .arg(layout::span_ms(after))
                 .arg(layout::seal(request));
@@ -71,8 +71,8 @@ impl RedisStore {
     /// The oldest of what is due.
     async fn waiting(&self, limit: usize) -> Step<(Timestamp, Waiting)> {
         let questions = self.shards.all().iter().map(|shard| {
-            let mut question = DUE.on(shard.keys(4));
-            question.arg(&*self.teller.tell(shard)).arg(limit);
+            let mut question = DUE.on(&shard.keys);
+            question.arg(&*self.teller.tell()).arg(limit);
             question
         });
         let answers = self.lines.ask_all(questions.collect()).await?;

@@ -6,17 +6,20 @@ use redis::{Arg, Cmd, cmd};
 
 /// A script, known to a server by its hash.
 pub(super) struct Script {
+    /// How many of the keys it is handed it needs.
+    keys: usize,
     source: &'static str,
     hash: LazyLock<String, fn() -> String>,
 }
 
 macro_rules! scripts {
-    ($($(#[$doc:meta])* $name:ident = [$($part:literal),+];)+) => {
+    ($($(#[$doc:meta])* $name:ident($keys:literal) = [$($part:literal),+];)+) => {
         $(
             $(#[$doc])*
             pub(super) static $name: Script = {
                 const SOURCE: &str = concat!($(include_str!(concat!("lua/", $part, ".lua"))),+);
                 Script {
+                    keys: $keys,
                     source: SOURCE,
                     hash: LazyLock::new(|| redis::Script::new(SOURCE).get_hash().to_owned()),
                 }
@@ -29,27 +32,28 @@ macro_rules! scripts {
 
 scripts! {
     /// On one operation; these begin by finding it.
-    CLAIM = ["clock", "find", "claim"];
-    SETTLE = ["clock", "find", "held", "settle"];
-    RENEW = ["clock", "find", "held", "renew"];
-    READ = ["clock", "find", "read"];
-    AWAIT = ["clock", "find", "await"];
-    ENQUEUE = ["clock", "find", "enqueue"];
-    WRITE = ["clock", "find", "write"];
-    FORGET = ["clock", "find", "forget"];
+    CLAIM(2) = ["clock", "find", "claim"];
+    SETTLE(2) = ["clock", "find", "held", "settle"];
+    RENEW(2) = ["clock", "find", "held", "renew"];
+    READ(1) = ["clock", "find", "read"];
+    AWAIT(1) = ["clock", "find", "await"];
+    ENQUEUE(3) = ["clock", "find", "enqueue"];
+    WRITE(3) = ["clock", "find", "write"];
+    FORGET(3) = ["clock", "find", "forget"];
     /// On one shard.
-    SWEEP = ["clock", "sweep"];
-    STATS = ["clock", "stats"];
-    DUE = ["clock", "due"];
+    SWEEP(2) = ["clock", "sweep"];
+    STATS(3) = ["clock", "stats"];
+    DUE(3) = ["clock", "due"];
     /// On the documents of a sheet.
-    PUT = ["put"];
-    REMOVE = ["remove"];
-    DOCUMENTS = ["documents"];
+    PUT(2) = ["put"];
+    REMOVE(2) = ["remove"];
+    DOCUMENTS(2) = ["documents"];
 }
 
 impl Script {
-    /// A call of this script on these keys; its arguments follow.
+    /// A call of this script on the first of these keys; its arguments follow.
     pub(super) fn on(&self, keys: &[String]) -> Cmd {
+        let keys = &keys[..self.keys];
         let mut call = cmd("EVALSHA");
         call.arg(self.hash.as_str()).arg(keys.len()).arg(keys);
         call

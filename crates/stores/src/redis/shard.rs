@@ -8,7 +8,7 @@ use onceward_core::identity::{Digest, OperationId};
 use onceward_core::namespace::Namespace;
 use onceward_core::store::Sheet;
 
-/// How many shards a namespace has. A stamp has eight bits for the number of its shard.
+/// How many shards a namespace has: as many as a byte can tell apart.
 pub(super) const SHARDS: usize = 256;
 
 /// The shards of a namespace.
@@ -21,10 +21,8 @@ pub(super) struct Shards {
 
 /// The keys of a shard.
 pub(super) struct Shard {
-    /// Its number, in decimal digits.
-    pub(super) number: String,
-    /// `operations`, `changed`, `ends` and `queue`, as `KEYS` of scripts.
-    keys: [String; 4],
+    /// `operations`, `index` and `queue`, as `KEYS` of scripts.
+    pub(super) keys: [String; 3],
     /// Written so that replicas have something to confirm; see `line`.
     pub(super) confirmed: String,
 }
@@ -32,8 +30,7 @@ pub(super) struct Shard {
 impl Shards {
     pub(super) fn of(namespace: &Namespace) -> Self {
         let shard = |number: usize| Shard {
-            number: number.to_string(),
-            keys: ["operations", "changed", "ends", "queue"]
+            keys: ["operations", "index", "queue"]
                 .map(|what| format!("onceward:{{{namespace}.{number}}}:{what}")),
             confirmed: format!("onceward:{{{namespace}.{number}}}:confirmed"),
         };
@@ -67,25 +64,16 @@ impl Shards {
 }
 
 impl Shard {
-    /// The first keys, as many as a script needs.
-    pub(super) fn keys(&self, count: usize) -> &[String] {
-        &self.keys[..count]
-    }
-
     pub(super) fn operations(&self) -> &str {
         &self.keys[0]
     }
 
-    pub(super) fn changed(&self) -> &str {
+    pub(super) fn index(&self) -> &str {
         &self.keys[1]
     }
 
-    pub(super) fn ends(&self) -> &str {
-        &self.keys[2]
-    }
-
     pub(super) fn queue(&self) -> &str {
-        &self.keys[3]
+        &self.keys[2]
     }
 }
 
@@ -119,13 +107,12 @@ mod tests {
         let digest = Digest::from_bytes([7; 32]);
         let id = OperationId::new(&digest, 1);
         let shard = shards.with(Name::Digest(digest));
-        assert_eq!(shard.number, shards.with(Name::Id(id)).number);
+        assert_eq!(shard.keys, shards.with(Name::Id(id)).keys);
         assert_eq!(
-            shard.keys(4),
+            shard.keys,
             [
                 "onceward:{edge.7}:operations",
-                "onceward:{edge.7}:changed",
-                "onceward:{edge.7}:ends",
+                "onceward:{edge.7}:index",
                 "onceward:{edge.7}:queue"
             ]
         );

@@ -29,8 +29,12 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// How many lines to a server, where replicas need not confirm: its one thread
 /// answers no faster with more, and each call goes out with more others on few.
 const LINES: usize = 1;
-/// How often the client of a Cluster looks again before a step fails.
-const CLUSTER_RETRIES: u32 = 3;
+/// How often the client of a Cluster looks again, while the deadline allows it:
+/// a slot may be on its way from one node to another.
+const CLUSTER_RETRIES: u32 = 16;
+/// The rest before it looks again, in milliseconds, at first and at most.
+const CLUSTER_PAUSE_MIN_MS: u64 = 5;
+const CLUSTER_PAUSE_MAX_MS: u64 = 200;
 
 /// Why a store on Redis does not open. Nothing was changed in it.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +65,7 @@ pub enum StartError {
         source: RedisError,
     },
     /// Somebody answers who is not Redis.
-    #[error("what answers at {address} does not speak like Redis; check host and port ({})", words(source))]
+    #[error("what answers at {address} does not speak like Redis; check host and port")]
     NotRedis {
         /// Where.
         address: String,
@@ -197,9 +201,6 @@ async fn start_cluster(
         address: address.clone(),
         source,
     };
-    if node.redis_settings().db() != 0 {
-        return Err(StartError::ClusterDatabase { address });
-    }
     let state: String = cmd("CLUSTER")
         .arg("INFO")
         .query_async(&mut connection)
@@ -235,6 +236,8 @@ fn cluster_client(settings: &Settings, nodes: &[ConnectionInfo]) -> Result<Clust
         .response_timeout(settings.deadline)
         .overall_response_timeout(Some(settings.deadline))
         .retries(CLUSTER_RETRIES)
+        .min_retry_wait(CLUSTER_PAUSE_MIN_MS)
+        .max_retry_wait(CLUSTER_PAUSE_MAX_MS)
         .build()
 }
 
@@ -381,6 +384,10 @@ fn refusal(address: &str, source: RedisError) -> StartError {
             StartError::NotRedis { address, source }
         }
         ErrorKind::RESP3NotSupported => StartError::NotRedis { address, source },
+        // It says so before it can be asked whether it is one.
+        _ if words(&source).contains("SELECT is not allowed in cluster mode") => {
+            StartError::ClusterDatabase { address }
+        }
         // Whoever hangs up on a greeting is somebody else.
         ErrorKind::Io if source.is_connection_dropped() && !source.is_connection_refusal() => {
             StartError::NotRedis { address, source }

@@ -21,7 +21,7 @@ pub(super) use self::tools::Checker;
 use super::class::{RawClass, class};
 use super::mistake::{Doubt, Mistake, Place};
 use super::raw::Raw;
-use super::{Config, doubts, relations, shape, source};
+use super::{Config, doubts, relations, shape, source, store};
 
 /// The largest file that is read.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -88,7 +88,9 @@ pub fn parse(
     };
     let directory = file.parent().unwrap_or(Path::new(""));
     let mut checker = Checker::new(&source.places, directory);
-    let config = config(&raw, &mut checker);
+    let mut config = config(&raw, &mut checker);
+    // The server gives up with us.
+    config.store.deadline = config.limits.store_deadline;
     // What belongs together cannot be judged when a part of the file was lost.
     if source.whole {
         relations::judge(&config, &mut checker);
@@ -112,7 +114,7 @@ pub fn schema() -> Json {
 fn config(raw: &Raw, checker: &mut Checker<'_>) -> Config {
     Config {
         server: server::server(&raw.server, checker),
-        store: server::store(&raw.store, checker),
+        store: store::settings(&raw.store, checker),
         secrets: server::secrets(&raw.secrets, checker),
         auth: auth::auth(&raw.auth, checker),
         classes: classes(&raw.classes, checker),

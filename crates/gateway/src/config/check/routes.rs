@@ -118,6 +118,7 @@ fn route(key: &str, raw: &raw::Route, all: Option<&Arc<Cors>>, checker: &mut Che
             Some(raw::DuplicateCreate::Ok) => DuplicateCreate::Ok,
             Some(raw::DuplicateCreate::Same) | None => DuplicateCreate::Same,
         },
+        joined: raw.joined.unwrap_or(usual.joined),
         body_limit: limit("body_limit", raw.body_limit.as_ref(), checker),
         reply_limit: limit("reply_limit", raw.reply_limit.as_ref(), checker),
         timeout,

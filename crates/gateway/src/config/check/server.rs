@@ -239,25 +239,6 @@ fn trusted_proxies(raw: &[String], checker: &mut Checker<'_>) -> Vec<IpNet> {
     networks
 }
 
-pub(super) fn store(raw: &raw::Store, checker: &mut Checker<'_>) -> String {
-    let usual = "embedded:./onceward-data";
-    let Some(url) = &raw.url else {
-        return usual.to_owned();
-    };
-    let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
-    let problem = match (scheme, rest) {
-        ("memory", "") => return url.clone(),
-        ("embedded", rest) if !rest.is_empty() => return url.clone(),
-        ("memory", _) => "has something behind memory:",
-        ("embedded", _) => "names no directory",
-        ("postgres" | "postgresql" | "redis" | "rediss", _) => "that store is not there yet",
-        _ => "names no store",
-    };
-    let right = "write \"embedded:./onceward-data\", or \"memory:\" to forget all at the end";
-    checker.wrong("store.url", problem, right);
-    usual.to_owned()
-}
-
 pub(super) fn secrets(raw: &raw::Secrets, checker: &mut Checker<'_>) -> Secrets {
     let key = raw
         .key

@@ -121,6 +121,14 @@ use super::doubts;
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n[classes.interactive]\nreconcile_url = 'https://a/b'",
     "10:17: classes.interactive.reconcile_url: nobody is ever asked there; write on_unknown = \"reconcile\", or leave the URL out"
 )]
+#[case::joined_and_asked(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[store]\nurl = 'postgres://db/x'\n[secrets]\nkey = '0123456789abcdef'\n[[routes]]\nendpoint = 'payments.create'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\njoined = true\n[classes.financial]\non_unknown = 'reconcile'\nreconcile_url = 'https://a/b'",
+    "14:10: routes[0].joined: class financial asks what became of an unknown operation, and here none ever is: what is not committed is not done; name a class with on_unknown = \"hold\""
+)]
+#[case::joined_and_let_pass(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[store]\nurl = 'postgres://db/x'\n[secrets]\nkey = '0123456789abcdef'\n[[routes]]\nendpoint = 'payments.create'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\njoined = true\n[classes.financial]\non_store_failure = 'bypass'",
+    "14:10: routes[0].joined: class financial lets requests pass while the store is away, and these never do: there would be no record to commit to; name a class with on_store_failure = \"reject\""
+)]
 fn doubtful(#[case] text: &str, #[case] want: &str) {
     assert_eq!(doubts(text), [want]);
 }
@@ -146,6 +154,9 @@ fn doubtful(#[case] text: &str, #[case] want: &str) {
 )]
 #[case::remainder_last(
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/x/'\nupstream = 'a'\n[[routes]]\nendpoint = 'a.c'\nmethod = 'POST'\npath = '/x/{*rest}'\nupstream = 'a'"
+)]
+#[case::joined_and_retried(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[store]\nurl = 'postgres://db/x'\n[secrets]\nkey = '0123456789abcdef'\n[[routes]]\nendpoint = 'payments.create'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\njoined = true\n[classes.financial]\non_unknown = 'retry'"
 )]
 fn beyond_doubt(#[case] text: &str) {
     assert_eq!(doubts(text), [""; 0]);

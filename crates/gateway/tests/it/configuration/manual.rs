@@ -102,6 +102,7 @@ fn what_the_manual_calls_a_default_is_one() {
     assert_eq!(route.key_space, usual.key_space);
     assert_eq!(route.forward_key, usual.forward_key);
     assert_eq!(route.duplicate_create, usual.duplicate_create);
+    assert_eq!(route.joined, usual.joined);
 }
 
 /// The manual with everything in force; then, once for each alternative, with
@@ -153,6 +154,8 @@ fn read(text: &str) -> Config {
         "ONCEWARD_ADMIN_TOKEN",
         "GRAFANA_TOKEN",
         "ONCEWARD_KEY",
+        "ONCEWARD_DB_PASSWORD",
+        "ONCEWARD_REDIS_PASSWORD",
         "BAO_TOKEN",
         "BAO_SECRET_ID",
         "UNKEY_ROOT_KEY",

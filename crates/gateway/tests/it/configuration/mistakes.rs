@@ -1,6 +1,10 @@
 //! Each mistake that a configuration can hold, with what is said of it: the
 //! place, the key, the problem, and what would be right.
 
+use std::path::Path;
+
+use onceward_gateway::config;
+use onceward_stores::Durability;
 use rstest::rstest;
 
 use super::{ROUTE, environment, mistakes, report};
@@ -12,7 +16,7 @@ use super::{ROUTE, environment, mistakes, report};
 )]
 #[case::far_from_any_key(
     "[store]\nzzzzzz = 1",
-    "2:1: store.zzzzzz: there is no such key; the keys here are url"
+    "2:1: store.zzzzzz: there is no such key; the keys here are connections, durability, listen_url, namespace, table, url"
 )]
 #[case::unknown_section(
     "[sever]\nlisten = '127.0.0.1:1'",
@@ -116,18 +120,119 @@ use super::{ROUTE, environment, mistakes, report};
 )]
 #[case::unknown_store(
     "[store]\nurl = 'sqlite:x'",
-    "2:7: store.url: names no store; write \"embedded:./onceward-data\", or \"memory:\" to forget all at the end"
-)]
-#[case::later_store(
-    "[store]\nurl = 'postgres://user:password@db/x'",
-    "2:7: store.url: that store is not there yet; write \"embedded:./onceward-data\", or \"memory:\" to forget all at the end"
+    "2:7: store.url: names no store; write \"embedded:./onceward-data\", \"postgres://…\", \"redis://…\", or \"memory:\" to forget all at the end"
 )]
 #[case::store_without_directory(
     "[store]\nurl = 'embedded:'",
-    "2:7: store.url: names no directory; write \"embedded:./onceward-data\", or \"memory:\" to forget all at the end"
+    "2:7: store.url: names no directory; write \"embedded:./onceward-data\", \"postgres://…\", \"redis://…\", or \"memory:\" to forget all at the end"
 )]
 fn listeners_and_stores(#[case] text: &str, #[case] want: &str) {
     assert_eq!(mistakes(text), [want]);
+}
+
+/// What belongs to one store and not to another, and what a store needs.
+#[rstest]
+#[case::memory_with_more(
+    "[store]\nurl = 'memory:x'",
+    "2:7: store.url: has something behind memory:; write \"embedded:./onceward-data\", \"postgres://…\", \"redis://…\", or \"memory:\" to forget all at the end"
+)]
+#[case::no_server(
+    "[store]\nurl = 'postgres:x'",
+    "2:7: store.url: names no server; write \"embedded:./onceward-data\", \"postgres://…\", \"redis://…\", or \"memory:\" to forget all at the end"
+)]
+#[case::namespace_of_one_process(
+    "[store]\nnamespace = 'shop'",
+    "2:13: store.namespace: is for postgres:// and redis://, and the store is embedded:; leave it out"
+)]
+#[case::connections_of_one_process(
+    "[store]\nurl = 'memory:'\nconnections = 3",
+    "3:15: store.connections: is for postgres:// and redis://, and the store is memory:; leave it out"
+)]
+#[case::table_of_redis(
+    "[secrets]\nkey = '0123456789abcdef'\n[store]\nurl = 'redis://cache'\ntable = 'a'",
+    "5:9: store.table: is for postgres://, and the store is redis://; leave it out"
+)]
+#[case::listening_to_redis(
+    "[secrets]\nkey = '0123456789abcdef'\n[store]\nurl = 'rediss://cache'\nlisten_url = 'postgres://db/x'",
+    "5:14: store.listen_url: is for postgres://, and the store is redis://; leave it out"
+)]
+#[case::durability_of_postgres(
+    "[secrets]\nkey = '0123456789abcdef'\n[store]\nurl = 'postgres://db/x'\ndurability = 'wait:1'",
+    "5:14: store.durability: is for redis://, and the store is postgres://; leave it out"
+)]
+#[case::namespace_that_is_none(
+    "[secrets]\nkey = '0123456789abcdef'\n[store]\nurl = 'postgres://db/x'\nnamespace = 'Shop'",
+    "5:13: store.namespace: a namespace holds only a-z, 0-9, - and _, not 'S'; write 1 to 64 of a-z, 0-9, - and _"
+)]
+#[case::table_that_is_none(
+    "[secrets]\nkey = '0123456789abcdef'\n[store]\nurl = 'postgres://db/x'\ntable = 'a;b'",
+    "5:9: store.table: \"a;b\" is no name of a table; write \"idempotency_record\" or \"schema.idempotency_record\", of lower-case letters, digits and _, 40 at most"
+)]
+#[case::listening_elsewhere(
+    "[secrets]\nkey = '0123456789abcdef'\n[store]\nurl = 'postgres://db/x'\nlisten_url = 'redis://cache'",
+    "5:14: store.listen_url: is not a PostgreSQL server; write the server's own URL, past the pooler: \"postgres://…\""
+)]
+#[case::no_connections(
+    "[secrets]\nkey = '0123456789abcdef'\n[store]\nurl = 'postgres://db/x'\nconnections = 0",
+    "5:15: store.connections: 0 is out of range; write a number from 1 to 1000"
+)]
+#[case::durability_that_is_none(
+    "[secrets]\nkey = '0123456789abcdef'\n[store]\nurl = 'redis://cache'\ndurability = 'fsync'",
+    "5:14: store.durability: \"fsync\" is not known; write \"none\", or \"wait:1\" for one replica"
+)]
+#[case::parameter(
+    "[secrets]\nkey = '0123456789abcdef'\n[store]\nurl = 'postgres://u:hush@db/x?sslmode=maybe'",
+    "4:7: store.url: sslmode in the URL is \"maybe\"; it is one of disable, prefer, require and verify-full; mend it, or leave it out"
+)]
+#[case::no_shared_key(
+    "[store]\nurl = 'postgres://u:hush@db/x'",
+    "2:7: store.url: gateways that share a store need the same secrets.key, and there is none; write key = \"${ONCEWARD_KEY}\" in [secrets], 16 characters or more at random: openssl rand -hex 32"
+)]
+#[case::no_shared_key_for_redis(
+    "[store]\nurl = 'redis://cache'",
+    "2:7: store.url: gateways that share a store need the same secrets.key, and there is none; write key = \"${ONCEWARD_KEY}\" in [secrets], 16 characters or more at random: openssl rand -hex 32"
+)]
+fn stores(#[case] text: &str, #[case] want: &str) {
+    assert_eq!(mistakes(text), [want]);
+}
+
+#[test]
+fn a_store_is_told_all_that_is_said_of_it() {
+    let text = "[store]\nurl = 'postgres://db/x'\nnamespace = 'shop'\ntable = 'ops.records'\n\
+                listen_url = 'postgres://direct/x'\nconnections = 7\n\
+                [secrets]\nkey = '0123456789abcdef'\n[limits]\nstore_deadline = '3s'";
+    let loaded = parsed(text);
+    let store = loaded.store;
+    assert_eq!(store.url, "postgres://db/x");
+    assert_eq!(store.namespace.as_str(), "shop");
+    assert_eq!(store.table, "ops.records");
+    assert_eq!(store.listen_url.as_deref(), Some("postgres://direct/x"));
+    assert_eq!((store.connections, store.deadline.as_secs()), (7, 3));
+    let text = "[store]\nurl = 'redis://cache'\ndurability = 'wait:2'\n\
+                [secrets]\nkey = '0123456789abcdef'";
+    assert_eq!(parsed(text).store.durability, Durability::Replicas(2));
+}
+
+fn parsed(text: &str) -> config::Config {
+    match config::parse(text, Path::new("onceward.toml"), &environment(&[])) {
+        Ok(loaded) => loaded.config,
+        Err(mistakes) => panic!("{mistakes:#?}"),
+    }
+}
+
+/// A route whose application commits the outcome, and what that does not go with.
+#[rstest]
+#[case::embedded_store("method = 'POST'\njoined = true", "", &["8:10: routes[0].joined: the application commits to the store, and the store is not PostgreSQL; write url = \"postgres://…\" in [store], the application's own database; or leave joined out"])]
+#[case::redis("method = 'POST'\njoined = true", "[store]\nurl = 'redis://cache'", &["8:10: routes[0].joined: the application commits to the store, and the store is not PostgreSQL; write url = \"postgres://…\" in [store], the application's own database; or leave joined out"])]
+#[case::postgres("method = 'POST'\njoined = true", "[store]\nurl = 'postgres://db/x'", &[])]
+#[case::not_joined("method = 'POST'\njoined = false", "", &[])]
+#[case::without_keys("method = 'POST'\njoined = true\npolicy = 'PROHIBITED'", "[store]\nurl = 'postgres://db/x'", &["8:10: routes[0].joined: no request here is protected by a key, so there is no record to share; write policy = \"REQUIRED_A\" or \"ACCEPTED\", or leave joined out"])]
+#[case::handled_inside("method = 'POST'\njoined = true\npolicy = 'HANDLER_INTERNAL_C'", "[store]\nurl = 'postgres://db/x'", &["8:10: routes[0].joined: no request here is protected by a key, so there is no record to share; write policy = \"REQUIRED_A\" or \"ACCEPTED\", or leave joined out"])]
+#[case::only_read("method = 'GET'\njoined = true", "[store]\nurl = 'postgres://db/x'", &["8:10: routes[0].joined: no request here is protected by a key, so there is no record to share; write policy = \"REQUIRED_A\" or \"ACCEPTED\", or leave joined out"])]
+#[case::no_key_forwarded("method = 'POST'\njoined = true\nforward_key = 'none'", "[store]\nurl = 'postgres://db/x'", &["9:15: routes[0].forward_key: a joined application needs the key; leave it out, or write \"namespaced\" or \"raw\""])]
+fn joined_routes(#[case] route: &str, #[case] rest: &str, #[case] want: &[&str]) {
+    let text = format!("{ROUTE}{route}\n{rest}\n[secrets]\nkey = '0123456789abcdef'");
+    assert_eq!(mistakes(&text), want);
 }
 
 #[rstest]

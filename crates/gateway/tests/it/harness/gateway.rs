@@ -72,7 +72,7 @@ pub(crate) fn gateway_to(upstream: &str) -> GatewayBuilder {
     let mut config = Config::unconfigured(upstream);
     config.server.listen = "127.0.0.1:0".to_owned();
     config.server.admin = "127.0.0.1:0".to_owned();
-    config.store = store_in(directory.path());
+    config.store = store_in(directory.path()).as_str().into();
     GatewayBuilder {
         config,
         directory: Some(directory),
@@ -87,7 +87,7 @@ fn store_in(directory: &Path) -> String {
 impl GatewayBuilder {
     /// With its store in this directory, which stays.
     pub(crate) fn directory(mut self, directory: &Path) -> Self {
-        self.config.store = store_in(directory);
+        self.config.store = store_in(directory).as_str().into();
         Self {
             directory: None,
             ..self
@@ -96,7 +96,7 @@ impl GatewayBuilder {
 
     /// With a store in memory, where the store does not matter.
     pub(crate) fn in_memory(mut self) -> Self {
-        self.config.store = "memory:".to_owned();
+        self.config.store = "memory:".into();
         Self {
             directory: None,
             ..self

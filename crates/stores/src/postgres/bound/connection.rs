@@ -3,8 +3,9 @@
 //! run in between.
 //!
 //! Statements are not prepared by name on tokio-postgres: we do not know how
-//! long the connection lives, and poolers of transactions lose names. sqlx does
-//! as the connection's own options say.
+//! long the connection lives, and poolers of transactions lose names. sqlx keeps
+//! prepared statements for the life of a connection; where a pooler would lose
+//! them it is told not to, at the price of one more round trip each.
 
 use std::fmt;
 
@@ -16,7 +17,26 @@ use super::super::driver::{Cells, Driver, Statement, Value, cells};
 use super::super::fault::Fault;
 
 /// A borrowed connection, in a transaction or not.
-pub struct Connection<'c>(Kind<'c>);
+pub struct Connection<'c> {
+    kind: Kind<'c>,
+    pub(super) naming: Naming,
+}
+
+/// Whether statements may be prepared by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Naming {
+    /// As the driver does it.
+    Usual,
+    /// Never: a pooler would lose them.
+    Unnamed,
+}
+
+impl<'c> Connection<'c> {
+    fn of(kind: Kind<'c>) -> Self {
+        let naming = Naming::Usual;
+        Self { kind, naming }
+    }
+}
 
 enum Kind<'c> {
     Client(&'c Client),
@@ -30,13 +50,13 @@ pub struct Tx<'c>(Connection<'c>);
 
 impl<'c> From<&'c Client> for Connection<'c> {
     fn from(client: &'c Client) -> Self {
-        Self(Kind::Client(client))
+        Self::of(Kind::Client(client))
     }
 }
 
 impl<'c> From<&'c mut Client> for Connection<'c> {
     fn from(client: &'c mut Client) -> Self {
-        Self(Kind::Client(client))
+        Self::of(Kind::Client(client))
     }
 }
 
@@ -48,40 +68,40 @@ impl<'c> From<Tx<'c>> for Connection<'c> {
 
 impl<'c> From<&'c Transaction<'_>> for Tx<'c> {
     fn from(tx: &'c Transaction<'_>) -> Self {
-        Self(Connection(Kind::Transaction(tx)))
+        Self(Connection::of(Kind::Transaction(tx)))
     }
 }
 
 impl<'c> From<&'c mut Transaction<'_>> for Tx<'c> {
     fn from(tx: &'c mut Transaction<'_>) -> Self {
-        Self(Connection(Kind::Transaction(tx)))
+        Self(Connection::of(Kind::Transaction(tx)))
     }
 }
 
 #[cfg(feature = "sqlx")]
 impl<'c> From<&'c mut sqlx::PgConnection> for Connection<'c> {
     fn from(connection: &'c mut sqlx::PgConnection) -> Self {
-        Self(Kind::Sqlx(connection))
+        Self::of(Kind::Sqlx(connection))
     }
 }
 
 #[cfg(feature = "sqlx")]
 impl<'c> From<&'c mut sqlx::pool::PoolConnection<sqlx::Postgres>> for Connection<'c> {
     fn from(connection: &'c mut sqlx::pool::PoolConnection<sqlx::Postgres>) -> Self {
-        Self(Kind::Sqlx(connection))
+        Self::of(Kind::Sqlx(connection))
     }
 }
 
 #[cfg(feature = "sqlx")]
 impl<'c> From<&'c mut sqlx::Transaction<'_, sqlx::Postgres>> for Tx<'c> {
     fn from(tx: &'c mut sqlx::Transaction<'_, sqlx::Postgres>) -> Self {
-        Self(Connection(Kind::Sqlx(tx)))
+        Self(Connection::of(Kind::Sqlx(tx)))
     }
 }
 
 impl fmt::Debug for Connection<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
+        f.write_str(match self.kind {
             Kind::Client(_) | Kind::Transaction(_) => "Connection(tokio-postgres)",
             #[cfg(feature = "sqlx")]
             Kind::Sqlx(_) => "Connection(sqlx)",
@@ -103,12 +123,13 @@ impl Driver for Connection<'_> {
             .zip(&statement.types)
             .map(|(value, ty)| (value as &(dyn ToSql + Sync), ty.clone()))
             .collect();
-        let rows: Vec<Row> = match &mut self.0 {
+        let rows: Vec<Row> = match &mut self.kind {
             Kind::Client(client) => client.query_typed(&statement.sql, &typed).await?,
             Kind::Transaction(tx) => tx.query_typed(&statement.sql, &typed).await?,
             #[cfg(feature = "sqlx")]
             Kind::Sqlx(connection) => {
-                return super::sqlx::rows(connection, statement, values).await;
+                let naming = self.naming;
+                return super::sqlx::rows(connection, naming, statement, values).await;
             }
         };
         rows.iter().map(cells).collect()

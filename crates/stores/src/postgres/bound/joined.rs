@@ -14,7 +14,7 @@ use onceward_core::record::{Answer, Fence, Reply, Settlement, State};
 use super::super::driver::{Driver as _, Value};
 use super::super::table::Table;
 use super::Speech;
-use super::connection::{Connection, Tx};
+use super::connection::{Connection, Naming, Tx};
 use super::tied::{fence_value, outcome};
 
 /// The records of a gateway, as the application behind it sees them. It holds
@@ -23,6 +23,7 @@ use super::tied::{fence_value, outcome};
 pub struct JoinedRecords {
     namespace: Namespace,
     speech: Arc<Speech>,
+    naming: Naming,
 }
 
 /// Those of a gateway that says nothing else: its namespace is `edge`, its table
@@ -39,14 +40,27 @@ impl JoinedRecords {
         Self {
             namespace,
             speech: Arc::new(Speech::about(table)),
+            naming: Naming::Usual,
+        }
+    }
+
+    /// The same for connections through a pooler in transaction mode; see
+    /// [`Records::behind_pooler`](super::Records::behind_pooler).
+    #[must_use]
+    pub fn behind_pooler(self) -> Self {
+        Self {
+            naming: Naming::Unnamed,
+            ..self
         }
     }
 
     /// Binds to a transaction.
     pub fn with_tx<'c>(&'c self, tx: impl Into<Tx<'c>>) -> JoinedStore<'c> {
+        let mut connection: Connection<'c> = tx.into().into();
+        connection.naming = self.naming;
         JoinedStore {
             records: self,
-            connection: tx.into().into(),
+            connection,
         }
     }
 }

@@ -50,6 +50,7 @@ use onceward_core::entropy::Entropy;
 use onceward_core::namespace::Namespace;
 use tokio_postgres::types::Type;
 
+use self::connection::Naming;
 pub use self::connection::{Connection, Tx};
 pub use self::joined::{JoinedRecords, JoinedStore};
 pub use self::tied::Tied;
@@ -70,6 +71,7 @@ struct Shelf {
     scope: Scope,
     speech: Arc<Speech>,
     entropy: Arc<Entropy>,
+    naming: Naming,
 }
 
 /// All that is said about one table.
@@ -94,6 +96,7 @@ impl Records {
             scope: Scope::new(namespace),
             speech: Arc::new(Speech::about(Table::default())),
             entropy: Arc::new(entropy),
+            naming: Naming::Usual,
         };
         Self {
             shelf: Arc::new(shelf),
@@ -110,6 +113,14 @@ impl Records {
     pub fn keeping(self, keeping: &Keeping) -> Result<Self, KeepingError> {
         let scope = self.shelf.scope.clone().keeping(keeping)?;
         Ok(self.with(|shelf| shelf.scope = scope))
+    }
+
+    /// The same for connections through a pooler in transaction mode (PgBouncer):
+    /// sqlx prepares no statement by name, which the next connection of the
+    /// server would not know.
+    #[must_use]
+    pub fn behind_pooler(self) -> Self {
+        self.with(|shelf| shelf.naming = Naming::Unnamed)
     }
 
     fn with(self, change: impl FnOnce(&mut Shelf)) -> Self {
@@ -132,7 +143,8 @@ impl Records {
         &'c self,
         connection: impl Into<Connection<'c>>,
     ) -> Result<RawStore<Tied<'c>>, Error> {
-        let mut connection = connection.into();
+        let mut connection: Connection<'c> = connection.into();
+        connection.naming = self.shelf.naming;
         let speech = &self.shelf.speech;
         let inside = connection.rows(&speech.inside, &[]).await;
         inside.map_err(|fault| speech.error(fault))?;
@@ -147,9 +159,11 @@ impl Records {
         &'c self,
         connection: impl Into<Connection<'c>>,
     ) -> RawStore<Tied<'c>> {
+        let mut connection: Connection<'c> = connection.into();
+        connection.naming = self.shelf.naming;
         RawStore::new(Tied {
             shelf: &self.shelf,
-            connection: connection.into(),
+            connection,
         })
     }
 }

@@ -7,16 +7,19 @@ use tokio_postgres::types::Type;
 
 use super::super::driver::{Cells, Statement, Value};
 use super::super::fault::Fault;
+use super::connection::Naming;
 
 type Bound<'q> = Query<'q, Postgres, <Postgres as sqlx::Database>::Arguments>;
 
 pub(super) async fn rows(
     connection: &mut PgConnection,
+    naming: Naming,
     statement: &Statement,
     values: &[Value],
 ) -> Result<Vec<Cells>, Fault> {
     // Nothing of it comes from outside but the table's checked name.
-    let mut query = sqlx::query(AssertSqlSafe(statement.sql.as_str()));
+    let query = sqlx::query(AssertSqlSafe(statement.sql.as_str()));
+    let mut query = query.persistent(naming == Naming::Usual);
     for (value, ty) in values.iter().zip(&statement.types) {
         query = bind(query, value, ty)?;
     }

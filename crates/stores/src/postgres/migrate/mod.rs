@@ -1,6 +1,6 @@
 //! The tables, made and brought forward. Versions only go forward; each is
 //! noted in `{table}_migration` by the transaction that made it. [`apply`] runs
-//! the SQL, [`print`] gives it to the user's own migration tool: it is the same
+//! the SQL, [`print()`] gives it to the user's own migration tool: it is the same
 //! text, safe to run twice and by two at once.
 
 mod catalog;

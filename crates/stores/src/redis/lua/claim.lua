@@ -1,6 +1,5 @@
 -- Grants an operation that is not on record; one that is, is given with its reply, to be judged.
 --
--- KEYS 2 changed  3 ends
 -- ARGV 3  the record from its 28th byte on
 
 if record then
@@ -11,7 +10,6 @@ end
 local rest = ARGV[3]
 local lease, _, band = struct.unpack('>I8I8B', rest, 21)
 local head = struct.pack('>BBBI8I8I8', 48, 1, 1, stamp, now, stamp + 3 * now + 24302)
-redis.call('HSET', KEYS[1], field, head .. rest, 'last', stamp)
-redis.call('ZADD', KEYS[2], stamp, field)
-redis.call('ZADD', KEYS[3], band * 17592186044416 + now + lease, field)
+redis.call('HSET', KEYS[1], field, head .. rest)
+redis.call('ZADD', KEYS[2], stamp, field, band * 17592186044416 + now + lease, field .. ':e')
 return stamp

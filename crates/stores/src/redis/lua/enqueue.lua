@@ -1,7 +1,6 @@
 -- Records an operation with its request, to be delivered later; one that is on record is given with its
 -- reply, to be judged.
 --
--- KEYS 2 changed  3 ends  4 queue
 -- ARGV 3  the record from its 28th byte on  4  how much later, in ms  5  the request
 
 if record then
@@ -13,8 +12,7 @@ local due = now + ARGV[4]
 local queued = struct.pack('>BBBI8I8I8', 48, 1, 4, stamp, now, stamp + 3 * now + 24305)
   .. struct.pack('>BI8BI2I8', 7, due, 0, 0, 3 * due + 65599 * 65536 * 256 * 7 + 24301)
   .. string.sub(ARGV[3], 21)
-redis.call('HSET', KEYS[1], field, queued, 'last', stamp, field .. ':q', ARGV[5])
-redis.call('ZADD', KEYS[2], stamp, field)
-redis.call('ZADD', KEYS[3], 5 * 17592186044416 + due, field)
-redis.call('ZADD', KEYS[4], due, field)
+redis.call('HSET', KEYS[1], field, queued, field .. ':q', ARGV[5])
+redis.call('ZADD', KEYS[2], stamp, field, 5 * 17592186044416 + due, field .. ':e')
+redis.call('ZADD', KEYS[3], due, field)
 return stamp

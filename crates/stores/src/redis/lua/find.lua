@@ -1,6 +1,9 @@
 -- Where the record of one operation lies: follows `clock.lua` in every script on one operation.
 --
--- KEYS 1  operations: hash of records (field), replies (field:r), requests (field:q) and the last stamp
+-- KEYS 1  operations, a hash: records (field), their replies (field:r) and requests (field:q), and the floor
+--      2  index, a sorted set: fields by the stamp of their last change, in microseconds; and far below them,
+--         field:e by what time does to a record next (`Band` in layout.rs): 2^44 times the band, and the moment
+--      3  queue, a sorted set: fields by when they are due
 -- ARGV 2  the operation's digest, or its id; both begin with the same eight bytes
 --
 -- A record is `layout.rs` in bytes, counted from 1:
@@ -14,13 +17,8 @@
 
 local name = ARGV[2]
 local field = string.sub(name, 1, 8)
-local found = redis.call('HMGET', KEYS[1], field, 'last')
-local record, last = found[1], found[2]
-
--- The stamp is the fence of a grant: it rises although the clock may stand still or go back.
-if last and stamp <= tonumber(last) then
-  stamp = last + 256
-end
+local found = redis.call('HMGET', KEYS[1], field, 'floor')
+local record, floor = found[1], found[2]
 
 local from, to = 83, 114
 if #name == 16 then
@@ -44,4 +42,13 @@ while record and string.sub(record, from, to) ~= name do
   end
   field = field .. '+'
   record = redis.call('HGET', KEYS[1], field)
+end
+
+-- A stamp is the fence of a grant: it rises although the clock may go back. The fence of whatever was forgotten
+-- is not above the floor.
+if floor and stamp <= tonumber(floor) then
+  stamp = floor + 1
+end
+if record then
+  stamp = math.max(stamp, struct.unpack('>I8', record, 4) + 1)
 end

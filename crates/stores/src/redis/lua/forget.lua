@@ -1,20 +1,19 @@
--- Forgets an operation, if it is still as it was found: else 0. The last stamp stays, so that its fence is
--- never given again.
+-- Forgets an operation, if it is still as it was found: else 0. The floor stays, so that its fence is never
+-- given again.
 --
--- KEYS 2 changed  3 ends  4 queue
 -- ARGV 3  how it was found, bytes 2 to 47
 
 if not record or string.sub(record, 2, 47) ~= ARGV[3] then
   return 0
 end
+redis.call('HSET', KEYS[1], 'floor', stamp)
 redis.call('HDEL', KEYS[1], field, field .. ':r', field .. ':q')
 if redis.call('HEXISTS', KEYS[1], field .. '+') == 1 then
   -- Who lies further on must still be found.
   redis.call('HSET', KEYS[1], field, '-')
 end
-redis.call('ZREM', KEYS[2], field)
+redis.call('ZREM', KEYS[2], field, field .. ':e')
 redis.call('ZREM', KEYS[3], field)
-redis.call('ZREM', KEYS[4], field)
 if string.byte(record, 1) == 49 then
   redis.pcall('PUBLISH', KEYS[1], name)
 end

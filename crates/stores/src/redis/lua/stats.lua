@@ -1,20 +1,20 @@
 -- Counts one shard: operations, running, queued, unknown, paused, bytes.
---
--- KEYS 1 operations  2 changed  3 ends
 
-local operations = redis.call('ZCARD', KEYS[2])
+-- Every operation is in the index twice.
+local operations = redis.call('ZCARD', KEYS[2]) / 2
 if operations == 0 then
   return {0, 0, 0, 0, 0, 0}
 end
 
 local function count(band, from, to)
   local first = band * 17592186044416
-  return redis.call('ZCOUNT', KEYS[3], first + from, first + to)
+  return redis.call('ZCOUNT', KEYS[2], first + from, first + to)
 end
 local always = 17592186044415
 
 local bytes = 0
 for _, key in ipairs(KEYS) do
+  -- Where this may not be asked it is not told.
   local used = redis.pcall('MEMORY', 'USAGE', key)
   bytes = bytes + (tonumber(used) or 0)
 end

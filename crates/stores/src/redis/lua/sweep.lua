@@ -1,27 +1,32 @@
 -- Takes from one shard what is over, and gives what must be looked at: whose reply has expired before its key.
 --
--- KEYS 1 operations  2 changed  3 ends
 -- ARGV 2  how many at most of each
 
-local over = redis.call('ZRANGEBYSCORE', KEYS[3], 0, now, 'LIMIT', 0, ARGV[2])
+local over = redis.call('ZRANGEBYSCORE', KEYS[2], 0, now, 'LIMIT', 0, ARGV[2])
 if #over > 0 then
-  local all, behind = {}, {}
-  for place, field in ipairs(over) do
-    all[3 * place - 2], all[3 * place - 1], all[3 * place] = field, field .. ':r', field .. ':q'
+  -- The latest stamp is no lower than the fence of anything that goes.
+  local latest = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
+  local floor = redis.call('HGET', KEYS[1], 'floor')
+  if not floor or tonumber(floor) < tonumber(latest) then
+    redis.call('HSET', KEYS[1], 'floor', latest)
+  end
+  local beside, indexed, behind = {}, {}, {}
+  for place, ending in ipairs(over) do
+    local field = string.sub(ending, 1, -3)
+    beside[3 * place - 2], beside[3 * place - 1], beside[3 * place] = field, field .. ':r', field .. ':q'
+    indexed[2 * place - 1], indexed[2 * place] = field, ending
     behind[place] = field .. '+'
   end
-  redis.call('HDEL', KEYS[1], unpack(all))
-  redis.call('ZREM', KEYS[2], unpack(over))
-  redis.call('ZREM', KEYS[3], unpack(over))
-  behind = redis.call('HMGET', KEYS[1], unpack(behind))
-  for place, field in ipairs(over) do
-    if behind[place] then
+  redis.call('HDEL', KEYS[1], unpack(beside))
+  redis.call('ZREM', KEYS[2], unpack(indexed))
+  for place, there in ipairs(redis.call('HMGET', KEYS[1], unpack(behind))) do
+    if there then
       -- Who lies further on must still be found.
-      redis.call('HSET', KEYS[1], field, '-')
+      redis.call('HSET', KEYS[1], string.sub(behind[place], 1, -2), '-')
     end
   end
 end
 
 local first = 17592186044416
-local expired = redis.call('ZRANGEBYSCORE', KEYS[3], first, first + now, 'LIMIT', 0, ARGV[2])
+local expired = redis.call('ZRANGEBYSCORE', KEYS[2], first, first + now, 'LIMIT', 0, ARGV[2])
 return {now, #over, expired}

@@ -1,9 +1,8 @@
 -- Writes a record that a rule of core has changed, if it is still as that rule found it: else 0.
 --
--- KEYS 2 changed  3 ends  4 queue
 -- ARGV 3  how it was found, bytes 2 to 47
 --      4  how it is written  5  at  6  the record from its 28th byte on
---      7  its place in `ends`  8  when it is due, or ''  9  'move' or 'stay' in listings
+--      7  the score of its end  8  when it is due, or ''  9  'move' or 'stay' in listings
 --     10  'keep', 'drop' or 'put' the request  11  the request to put
 --     12  'keep', 'drop' or 'put' the reply  13  the reply to put
 
@@ -14,12 +13,12 @@ local how, at = tonumber(ARGV[4]), tonumber(ARGV[5])
 local moves = ARGV[9] == 'move'
 local mark = moves and 48 or string.byte(record, 1)
 local head = struct.pack('>BBBI8I8I8', mark, 1, how, stamp, at, stamp + 3 * at + how + 24301)
-redis.call('HSET', KEYS[1], field, head .. ARGV[6], 'last', stamp)
-redis.call('ZADD', KEYS[3], ARGV[7], field)
+redis.call('HSET', KEYS[1], field, head .. ARGV[6])
+redis.call('ZADD', KEYS[2], ARGV[7], field .. ':e')
 if ARGV[8] == '' then
-  redis.call('ZREM', KEYS[4], field)
+  redis.call('ZREM', KEYS[3], field)
 else
-  redis.call('ZADD', KEYS[4], ARGV[8], field)
+  redis.call('ZADD', KEYS[3], ARGV[8], field)
 end
 for place, beside in pairs({[10] = ':q', [12] = ':r'}) do
   if ARGV[place] == 'put' then

@@ -8,6 +8,7 @@ mod flights;
 mod joined;
 mod killed;
 mod outcomes;
+mod pooler;
 mod resources;
 mod security;
 mod statements;

@@ -2,20 +2,15 @@
 
 use std::sync::Arc;
 
-use onceward_core::clock::{ManualClock, Timestamp};
+use onceward_core::clock::ManualClock;
 use onceward_core::conformance::{Restart, Trial, differential, run_all};
 use onceward_servers::{Redis, RedisCluster};
 use onceward_stores::Settings;
 
 use super::house::*;
 
-fn clock() -> Arc<ManualClock> {
-    Arc::new(ManualClock::new(Timestamp::from_unix_ms(1_700_000_000_000)))
-}
-
 async fn trial(settings: &Settings, clock: Arc<ManualClock>) -> Trial {
-    let store = open_by(settings, clock.clone()).await;
-    Trial::new(Arc::new(store), clock)
+    Trial::new(judged_by(settings, clock.clone()).await, clock)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -31,10 +26,18 @@ async fn redis_keeps_every_promise_when_it_is_never_emptied() {
     run_all(async || shared.clone()).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_keeps_every_promise_when_a_replica_must_confirm() {
+    let server = Redis::start();
+    let _replica = server.replica();
+    let deadline = settings("").deadline;
+    run_all(async || trial(&confirmed(&server.url(), 1, deadline), clock()).await).await;
+}
+
 #[test]
 fn redis_is_like_the_model() {
     let server = Redis::start();
-    differential(48, Restart::KeepsLeases, || {
+    differential(96, Restart::KeepsLeases, || {
         let settings = settings(&server.url());
         async move |clock: Arc<ManualClock>| trial(&settings, clock).await
     });
@@ -49,7 +52,7 @@ async fn cluster_keeps_every_promise() {
 #[test]
 fn cluster_is_like_the_model() {
     let cluster = RedisCluster::start(3);
-    differential(24, Restart::KeepsLeases, || {
+    differential(48, Restart::KeepsLeases, || {
         let settings = settings(&cluster.url());
         async move |clock: Arc<ManualClock>| trial(&settings, clock).await
     });

@@ -1,0 +1,504 @@
+//! A gateway and an application on one PostgreSQL that share one record, and
+//! both of which are killed: the application before and after its commit, the
+//! gateway at every step of a request. Clients keep asking with the same keys.
+//!
+//! What must be true then is simple to say: as many rows as keys, the same
+//! reply for everybody who asked with one key, and nothing unknown.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fastrand::Rng;
+use onceward_servers::Postgres;
+use rstest::rstest;
+use rustix::process::Signal;
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::client::{Answer, Client, Gone, Kept};
+use crate::gateway::{Gateway, Plan, gateway_of, onceward, run_to_end};
+use crate::storm::{free_address, seed};
+use crate::until;
+
+const DATABASE: &str = "shop";
+const BODY: &str = r#"{"amount":4200}"#;
+/// How long a client waits for one answer before it asks again.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a client asks in vain before it calls all of them dead.
+const TRIES_MAX: usize = 3000;
+const CLIENTS: usize = 12;
+const STORM: Duration = Duration::from_secs(25);
+
+/// Where the application dies.
+const APPLICATION_POINTS: [&str; 3] = ["after-insert", "before-commit", "after-commit"];
+/// Where the gateway does, as far as a joined request gets.
+const GATEWAY_POINTS: [&str; 6] = [
+    "before-claim",
+    "after-claim",
+    "before-connect",
+    "after-sent",
+    "before-record",
+    "before-answer",
+];
+
+/// A database with the gateway's table, and room for configurations.
+struct House {
+    postgres: Postgres,
+    url: String,
+    directory: TempDir,
+    /// Where the application listens, however often it is started.
+    application: SocketAddr,
+}
+
+impl House {
+    async fn new(random: &mut Rng) -> Self {
+        let postgres = Postgres::start();
+        let url = postgres.database(DATABASE);
+        let args = ["migrate", "apply", "--store", &url].map(Into::into);
+        let made = run_to_end(&args).await;
+        assert!(made.status.success(), "{made:?}");
+        Self {
+            postgres,
+            url,
+            directory: tempfile::tempdir().unwrap(),
+            application: free_address(random),
+        }
+    }
+
+    /// A configuration for a gateway at this address.
+    fn configuration(&self, at: SocketAddr) -> PathBuf {
+        let path = self.directory.path().join(format!("{}.toml", at.port()));
+        let text = format!(
+            "[server]\nlisten = \"{at}\"\nadmin = \"127.0.0.1:0\"\n\
+             [store]\nurl = \"{url}\"\n[secrets]\nkey = \"the same for all of them\"\n\
+             [upstreams.shop]\nurl = \"http://{application}\"\ntimeout = \"1500ms\"\n\
+             [classes.interactive]\nlease = \"2s\"\nwait = \"1s\"\n\
+             [[routes]]\nendpoint = \"payments.create\"\nmethod = \"POST\"\n\
+             path = \"/payments\"\nupstream = \"shop\"\njoined = true\n",
+            url = self.url,
+            application = self.application,
+        );
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn gateway(&self, at: SocketAddr) -> Plan {
+        gateway_of(&self.configuration(at)).option("--log", "warn")
+    }
+
+    /// The application, not yet started.
+    fn application(&self, failpoints: Option<&str>) -> Command {
+        let path = Path::new(env!("CARGO_BIN_EXE_onceward")).with_file_name("joined_app");
+        assert!(
+            path.exists(),
+            "the application is not built: cargo build -p onceward-examples --features failpoints"
+        );
+        let mut command = Command::new(path);
+        command
+            .args([&self.url, &self.application.to_string()])
+            .env_remove("FAILPOINTS")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true);
+        if let Some(failpoints) = failpoints {
+            command.env("FAILPOINTS", failpoints);
+        }
+        command
+    }
+
+    /// The application, once it listens.
+    async fn serving(&self, failpoints: Option<&str>) -> Child {
+        let child = self.application(failpoints).spawn().unwrap();
+        until(async || TcpStream::connect(self.application).await.is_ok()).await;
+        child
+    }
+
+    /// The payments that were made, by key: all rows of each.
+    fn payments(&self) -> BTreeMap<String, Vec<u64>> {
+        let rows = self.postgres.sql(DATABASE, "SELECT key, id FROM payment");
+        let mut payments = BTreeMap::<_, Vec<_>>::new();
+        for row in rows.lines() {
+            let (key, id) = row.split_once('|').unwrap();
+            let key = key.rsplit(':').next().unwrap().to_owned();
+            payments.entry(key).or_default().push(id.parse().unwrap());
+        }
+        payments
+    }
+
+    /// How many operations stand how.
+    fn states(&self) -> String {
+        let sql = "SELECT state, count(*) FROM idempotency_record GROUP BY state ORDER BY state";
+        self.postgres.sql(DATABASE, sql)
+    }
+}
+
+/// Who dies, and where.
+#[derive(Clone, Copy, Debug)]
+enum Dies {
+    Application(&'static str),
+    Gateway(&'static str),
+}
+
+/// The application or the gateway dies of a request, once. What the first
+/// caller hears then, how many payments are made by then, and the rest is the
+/// same for all: a retry gets the reply, and there is one payment.
+#[rstest]
+#[case::application_after_insert(Dies::Application("after-insert"), "502 upstream-unreachable", 0)]
+#[case::application_before_commit(
+    Dies::Application("before-commit"),
+    "502 upstream-unreachable",
+    0
+)]
+#[case::application_after_commit(Dies::Application("after-commit"), "201", 1)]
+#[case::gateway_before_claim(Dies::Gateway("before-claim"), "nothing", 0)]
+#[case::gateway_after_claim(Dies::Gateway("after-claim"), "nothing", 0)]
+#[case::gateway_before_connect(Dies::Gateway("before-connect"), "nothing", 0)]
+#[case::gateway_after_sent(Dies::Gateway("after-sent"), "nothing", 1)]
+#[case::gateway_before_record(Dies::Gateway("before-record"), "nothing", 1)]
+#[case::gateway_before_answer(Dies::Gateway("before-answer"), "nothing", 1)]
+#[tokio::test]
+async fn crash(#[case] dies: Dies, #[case] first: &str, #[case] payments: usize) {
+    let mut random = Rng::with_seed(seed());
+    let house = House::new(&mut random).await;
+    let at = free_address(&mut random);
+    let [of_application, of_gateway] = match dies {
+        Dies::Application(point) => [Some(point), None],
+        Dies::Gateway(point) => [None, Some(point)],
+    };
+    let point = |point: &str| format!("{point}=return");
+    let mut application = house.serving(of_application.map(point).as_deref()).await;
+    let healthy = house.gateway(at);
+    let gateway = match of_gateway {
+        Some(name) => healthy.clone().failing(&point(name)).run().await,
+        None => healthy.run().await,
+    };
+
+    let heard = gateway.post("k", BODY).await;
+    assert_eq!(word(&heard), first);
+    let gateway = match dies {
+        Dies::Application(_) => {
+            assert_eq!(application.wait().await.unwrap().signal(), Some(ABORTED));
+            application = house.serving(None).await;
+            gateway
+        }
+        Dies::Gateway(_) => {
+            let (status, log) = gateway.ended().await;
+            assert_eq!(status.signal(), Some(ABORTED), "{log:?}");
+            // What was sent goes on without the gateway.
+            until(async || house.payments().len() == payments).await;
+            healthy.run().await
+        }
+    };
+    assert_eq!(house.payments().len(), payments, "after the crash");
+
+    let reply = paid(&gateway).await;
+    if let Ok(first) = &heard
+        && first.status == 201
+    {
+        assert_eq!(
+            first.kept(),
+            reply.kept(),
+            "the first caller got it already"
+        );
+    }
+    let again = gateway.post("k", BODY).await.unwrap();
+    assert!(again.is_replay());
+    assert_eq!(again.kept(), reply.kept());
+    let id = reply.json()["payment"].as_u64().unwrap();
+    assert_eq!(
+        house.payments(),
+        BTreeMap::from([("k".to_owned(), vec![id])])
+    );
+    assert_eq!(house.states(), "completed|1");
+    application.kill().await.unwrap();
+}
+
+const ABORTED: i32 = Signal::ABORT.as_raw();
+
+/// Asks until the reply is there, as a client does.
+async fn paid(gateway: &Gateway) -> Answer {
+    for _ in 0..TRIES_MAX {
+        let heard = gateway.post("k", BODY).await;
+        match word(&heard).as_str() {
+            "201" => return heard.unwrap(),
+            "409 in-progress" => sleep(Duration::from_millis(20)).await,
+            other => panic!("{other}"),
+        }
+    }
+    panic!("no reply after {TRIES_MAX} tries");
+}
+
+/// Status and code, or nothing.
+fn word(heard: &Result<Answer, Gone>) -> String {
+    match heard {
+        Ok(answer) => format!("{} {}", answer.status, answer.code())
+            .trim()
+            .to_owned(),
+        Err(Gone) => "nothing".to_owned(),
+    }
+}
+
+/// A fence that is refused, an answer without a commit, a request that came
+/// past the gateway.
+#[tokio::test]
+async fn what_is_not_committed_is_told_by_its_status() {
+    let mut random = Rng::with_seed(seed());
+    let house = House::new(&mut random).await;
+    let _application = house.serving(None).await;
+    let gateway = house.gateway(free_address(&mut random)).run().await;
+
+    let refused = gateway.post("k", r#"{"amount":0}"#).await.unwrap();
+    assert_eq!(
+        (refused.status, refused.header("idempotency-status")),
+        (422, "failed")
+    );
+    assert!(
+        gateway
+            .post("k", r#"{"amount":0}"#)
+            .await
+            .unwrap()
+            .is_replay()
+    );
+    assert_eq!(house.payments(), BTreeMap::new());
+
+    // The id is of no operation: to the application that is a stale fence.
+    let mut past = crate::client::post_request("k", BODY);
+    let headers = past.headers_mut();
+    headers.insert(
+        "x-operation-id",
+        "op_0f8b4c1d2e3a59687f60718293a4b5c6".parse().unwrap(),
+    );
+    headers.insert("idempotency-fence", "7".parse().unwrap());
+    let stale = Client::new(house.application).send(past).await.unwrap();
+    assert_eq!(stale.status, 409);
+    let bare = Client::new(house.application)
+        .post("k", BODY)
+        .await
+        .unwrap();
+    assert_eq!(bare.status, 400);
+    assert_eq!(house.payments(), BTreeMap::new());
+
+    // The same headers from a client do not pass the gateway.
+    let mut forged = crate::client::post_request("other", BODY);
+    let headers = forged.headers_mut();
+    headers.insert(
+        "x-operation-id",
+        "op_0f8b4c1d2e3a59687f60718293a4b5c6".parse().unwrap(),
+    );
+    headers.insert("idempotency-fence", "7".parse().unwrap());
+    let answer = Client::new(gateway.listen()).send(forged).await.unwrap();
+    assert_eq!(answer.status, 201);
+    assert_eq!(house.states(), "completed|1\nfailed|1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_on_both_sides_again_and_again_there_are_as_many_rows_as_keys() {
+    let seed = seed();
+    eprintln!(
+        "ONCEWARD_SEED={seed} draws the same moments again; how threads interleave is not drawn"
+    );
+    let mut random = Rng::with_seed(seed);
+    let house = Arc::new(House::new(&mut random).await);
+    let at = [free_address(&mut random), free_address(&mut random)];
+    let shop = Arc::new(Shop {
+        at,
+        ..Shop::default()
+    });
+
+    let mut victims = JoinSet::new();
+    let points = |points: &[&str], percent: f32| {
+        let points = points
+            .iter()
+            .map(|point| format!("{point}={percent}%return"));
+        points.collect::<Vec<_>>().join(";")
+    };
+    let (keeper, closed) = (house.clone(), shop.clone());
+    let failpoints = points(&APPLICATION_POINTS, 1.0);
+    let application = move || keeper.application(Some(&failpoints));
+    victims.spawn(keep_killing(application, closed, random.fork()));
+    for at in at {
+        let failpoints = points(&GATEWAY_POINTS, 0.2);
+        let path = house.configuration(at);
+        let gateway = move || {
+            let mut command = onceward();
+            command
+                .args(["serve", "--log", "off", "--config"])
+                .arg(&path);
+            command.env("FAILPOINTS", &failpoints);
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            command
+        };
+        victims.spawn(keep_killing(gateway, shop.clone(), random.fork()));
+    }
+    let mut clients = JoinSet::new();
+    for _ in 0..CLIENTS {
+        clients.spawn(shop.clone().buy(random.fork()));
+    }
+    sleep(STORM).await;
+    shop.closed.store(true, Ordering::SeqCst);
+    let mut deaths = Vec::new();
+    while let Some(died) = victims.join_next().await {
+        deaths.push(died.unwrap());
+    }
+
+    // Whoever still asks finds all of them well.
+    let _application = house.serving(None).await;
+    let [one, other] = at.map(|at| house.gateway(at));
+    let _gateways = tokio::join!(one.run(), other.run());
+    while let Some(client) = clients.join_next().await {
+        client.unwrap();
+    }
+    let keys = shop.ask_all_again().await;
+
+    let payments = house.payments();
+    let heard = shop.heard.lock().unwrap().clone();
+    let told: BTreeMap<_, _> = heard
+        .iter()
+        .map(|(key, kept)| {
+            assert_eq!(kept.len(), 1, "{key} was answered in two ways: {kept:?}");
+            let body: serde_json::Value = serde_json::from_slice(&kept[0].body).unwrap();
+            (key.clone(), vec![body["payment"].as_u64().unwrap()])
+        })
+        .collect();
+    let words = shop.words.lock().unwrap().clone();
+    eprintln!("{keys} keys, {deaths:?}, {words:?}");
+    assert_eq!(payments.values().map(Vec::len).sum::<usize>(), keys, "rows");
+    assert_eq!(payments, told, "each client was told of its own row");
+    assert_eq!(
+        house.states(),
+        format!("completed|{keys}"),
+        "nothing is unknown"
+    );
+    // A run that saw little proves little. The bounds are far below what any
+    // machine does.
+    assert!(keys >= 100, "{keys}");
+    for died in deaths {
+        assert!(died.by_itself >= 1 && died.killed >= 1, "{died:?}");
+    }
+    for word in ["201", "502 upstream-unreachable", "nothing"] {
+        assert!(words.contains_key(word), "{words:?}");
+    }
+}
+
+/// How often a program died.
+#[derive(Clone, Copy, Debug, Default)]
+struct Deaths {
+    by_itself: usize,
+    killed: usize,
+}
+
+/// Starts a program again whenever it has died, and kills it now and then.
+async fn keep_killing(program: impl Fn() -> Command, shop: Arc<Shop>, mut random: Rng) -> Deaths {
+    let mut deaths = Deaths::default();
+    while !shop.closed.load(Ordering::SeqCst) {
+        let mut child = program().spawn().unwrap();
+        let life = Duration::from_millis(random.u64(500..4000));
+        match timeout(life, child.wait()).await {
+            Ok(ended) => {
+                deaths.by_itself += usize::from(ended.unwrap().signal() == Some(ABORTED));
+            }
+            Err(_) => {
+                child.kill().await.unwrap();
+                deaths.killed += 1;
+            }
+        }
+    }
+    deaths
+}
+
+/// What the clients share.
+struct Shop {
+    at: [SocketAddr; 2],
+    closed: AtomicBool,
+    keys: AtomicUsize,
+    /// What was heard of each key: the replies, without repetition.
+    heard: Mutex<BTreeMap<String, Vec<Kept>>>,
+    /// How often what was heard.
+    words: Mutex<BTreeMap<String, usize>>,
+}
+
+impl Default for Shop {
+    fn default() -> Self {
+        Self {
+            at: [SocketAddr::from(([127, 0, 0, 1], 0)); 2],
+            closed: AtomicBool::default(),
+            keys: AtomicUsize::default(),
+            heard: Mutex::default(),
+            words: Mutex::default(),
+        }
+    }
+}
+
+impl Shop {
+    /// The life of one client: a fresh key, at one gateway or at both at once,
+    /// until it has the reply; then the next.
+    async fn buy(self: Arc<Self>, mut random: Rng) {
+        let [mut client, mut twin] = self.at.map(Client::new);
+        while !self.closed.load(Ordering::SeqCst) {
+            let key = format!("key-{}", self.keys.fetch_add(1, Ordering::SeqCst));
+            let doubled = random.u8(..3) == 0;
+            tokio::join!(self.until_paid(&mut client, &key), async {
+                if doubled {
+                    self.until_paid(&mut twin, &key).await;
+                }
+            });
+            std::mem::swap(&mut client, &mut twin);
+        }
+    }
+
+    /// Asks with one key until the reply is there.
+    async fn until_paid(&self, client: &mut Client, key: &str) {
+        for _ in 0..TRIES_MAX {
+            let heard = match timeout(PATIENCE, client.post(key, BODY)).await {
+                Ok(heard) => heard,
+                Err(_) => Err(Gone),
+            };
+            let word = word(&heard);
+            *self.words.lock().unwrap().entry(word.clone()).or_default() += 1;
+            match word.as_str() {
+                "201" => return self.note(key, &heard.unwrap()),
+                "nothing" | "409 in-progress" | "502 upstream-unreachable"
+                // The release was not confirmed in time; the record decides.
+                | "504 outcome-unknown"
+                // A store or an application on a machine that is too busy.
+                | "503 store-unavailable" | "503" => sleep(Duration::from_millis(15)).await,
+                _ => panic!("{key}: nobody answers like this: {heard:?}"),
+            }
+        }
+        panic!("{key} had no reply after {TRIES_MAX} tries");
+    }
+
+    fn note(&self, key: &str, answer: &Answer) {
+        let mut heard = self.heard.lock().unwrap();
+        let replies = heard.entry(key.to_owned()).or_default();
+        let kept = answer.kept();
+        if !replies.contains(&kept) {
+            replies.push(kept);
+        }
+    }
+
+    /// Asks for every key once more, at both gateways; tells how many there are.
+    async fn ask_all_again(&self) -> usize {
+        let keys = self.keys.load(Ordering::SeqCst);
+        let asked: BTreeSet<_> = (0..keys).map(|number| format!("key-{number}")).collect();
+        for at in self.at {
+            let mut client = Client::new(at);
+            for key in &asked {
+                let again = client.post(key, BODY).await.unwrap();
+                assert!(again.status == 201 && again.is_replay(), "{again:?}");
+                self.note(key, &again);
+            }
+        }
+        keys
+    }
+}

@@ -1,0 +1,145 @@
+//! Why an application's step was not taken. Each sentence says what to do.
+
+use crate::identity::OperationId;
+use crate::namespace::Namespace;
+use crate::record::Fence;
+use crate::store::StoreError;
+
+use super::content::CONTENT_BYTES_MAX;
+
+/// Why a step was not taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The key belongs to another namespace.
+    #[error("the key belongs to the namespace `{key}`, and these are the records of `{records}`")]
+    OtherNamespace {
+        /// Whose the key is.
+        key: Namespace,
+        /// Whose records were asked.
+        records: Namespace,
+    },
+    /// A request or a result cannot be written as JSON.
+    #[error("the {what} cannot be written as JSON: {source}")]
+    Encode {
+        /// Which of the two.
+        what: &'static str,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// A request nests too deeply to be compared.
+    #[error("the request nests too deeply to be compared")]
+    TooDeep,
+    /// A request, a result or an error is too large to be kept.
+    #[error("the {what} has {bytes} bytes, and at most {CONTENT_BYTES_MAX} are kept")]
+    TooLarge {
+        /// Which.
+        what: &'static str,
+        /// How large it is.
+        bytes: usize,
+    },
+    /// Somebody else was granted the operation since, or an operator purged or
+    /// resolved it. Nothing was recorded.
+    #[error(
+        "the claim on {operation} under fence {} is stale: nothing was recorded, so roll back what was done under it", .fence.0
+    )]
+    Stale {
+        /// Which operation.
+        operation: OperationId,
+        /// Under which fence.
+        fence: Fence,
+    },
+    /// A claim was abandoned: it may have run, and nobody knows.
+    #[error(
+        "the outcome of {operation} is unknown: it was begun and never ended; resolve it (`onceward operations resolve`) before the key is used again"
+    )]
+    UnknownOutcome {
+        /// Which operation.
+        operation: OperationId,
+    },
+    /// An operator's decision is waited for.
+    #[error("{operation} is paused; resume or purge it (`onceward operations resume`)")]
+    Paused {
+        /// Which operation.
+        operation: OperationId,
+    },
+    /// It was done, and what came of it is not there any more.
+    #[error(
+        "{operation} was done and its outcome is no longer kept, while the key is still remembered; it must not run again"
+    )]
+    OutcomeGone {
+        /// Which operation.
+        operation: OperationId,
+    },
+    /// What was recorded is not what this program can read: its types changed
+    /// while records of the old ones were kept.
+    #[error(
+        "the recorded outcome of {operation} does not decode: {source}; drain or migrate the records before types change"
+    )]
+    IncompatibleState {
+        /// Which operation.
+        operation: OperationId,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// A transaction was demanded, and there is none.
+    #[error(
+        "the connection is not in a transaction: begin one first, or bind with `on_connection`"
+    )]
+    NotInTransaction,
+    /// The transaction has failed already.
+    #[error(
+        "the transaction has failed (25P02) and takes no more statements: go back by ROLLBACK TO SAVEPOINT to the savepoint that was set after `begin`, or roll all of it back"
+    )]
+    TransactionFailed(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Another transaction got in the way of this one.
+    #[error("another transaction got in the way: roll back and run the transaction again")]
+    Conflict(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The table is not there, or is not what this program knows.
+    #[error(
+        "the table `{table}` is missing or is of another version: run `onceward migrate apply`, or add what `onceward migrate print` says to your own migrations"
+    )]
+    NotMigrated {
+        /// Which table.
+        table: String,
+        /// What the database says.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The role may not.
+    #[error("this role lacks a right on the table `{table}`: {source}; its owner can grant it")]
+    Rights {
+        /// Which table.
+        table: String,
+        /// What the database says.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Row-level security is on, and does not know whose the row would be.
+    #[error(
+        "row-level security is on for the table `{table}` and this connection names no user: set what its `--rls-user` reads, in this transaction"
+    )]
+    Nobody {
+        /// Which table.
+        table: String,
+        /// What the database says.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// There is no column for such a resource.
+    #[error(
+        "the table `{table}` has no reference to a `{resource}`: add it with `onceward migrate apply --resource {resource}=TABLE(COLUMN)`"
+    )]
+    NoResource {
+        /// Which table.
+        table: String,
+        /// What was to be referred to.
+        resource: String,
+    },
+    /// A name that no column could have.
+    #[error("`{0}` is no name of a resource: use a-z, 0-9 and `_`, a letter first")]
+    ResourceName(String),
+    /// This store has no such ability.
+    #[error("only records in PostgreSQL refer to resources")]
+    NoResources,
+    /// The store did not take the step; whether it will is not known.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

@@ -1,0 +1,206 @@
+//! What an application chooses about time and doubt.
+
+use std::time::Duration;
+
+use crate::caller::{Caller, Subject, SubjectKind};
+use crate::class::{AfterLoss, Expiry, Terms, TtlBasis};
+use crate::identity::{Endpoint, Identity, KeySpace};
+use crate::namespace::Namespace;
+
+use super::key::ScopedKey;
+
+/// The class of what applications record, as operators see it.
+const CLASS: &str = "library";
+/// The tenant of what applications record. No caller from outside has it.
+const TENANT: &str = "_library";
+
+/// No span is longer: a hundred years.
+const SPAN_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long outcomes are kept, and what a claim means that nobody came back to.
+/// A record keeps what was chosen when it was claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keeping {
+    /// How long a result or an error is given again, from when it was recorded.
+    pub replay_window: Duration,
+    /// How long the key is remembered; after `replay_window` a request under it
+    /// is refused rather than run. `None`: as long as `replay_window`.
+    pub remember: Option<Duration>,
+    /// Whether time alone ends a replay, or only who purges.
+    pub expiry: Expiry,
+    /// After how long a claim that was committed without an outcome counts as
+    /// abandoned.
+    pub lease: Duration,
+    /// What that means: an unknown outcome, or a free key, where running twice
+    /// is safe.
+    pub after_loss: AfterLoss,
+}
+
+/// A day of replays, a minute of lease, and doubt is held.
+impl Default for Keeping {
+    fn default() -> Self {
+        Self {
+            replay_window: DAY,
+            remember: None,
+            expiry: Expiry::Strict,
+            lease: Duration::from_secs(60),
+            after_loss: AfterLoss::Hold,
+        }
+    }
+}
+
+/// Why choices make no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeepingError {
+    /// A span of nothing.
+    #[error("{0} is shorter than a millisecond")]
+    Zero(&'static str),
+    /// A span without end.
+    #[error("{0} is longer than a hundred years")]
+    Endless(&'static str),
+    /// Replies would outlive their keys.
+    #[error("remember ({remember:?}) is shorter than replay_window ({replay_window:?})")]
+    ForgetsEarlier {
+        /// What was chosen.
+        remember: Duration,
+        /// And what is longer.
+        replay_window: Duration,
+    },
+}
+
+impl Keeping {
+    fn checked(&self) -> Result<Terms, KeepingError> {
+        let remember = self.remember.unwrap_or(self.replay_window);
+        for (name, span) in [
+            ("replay_window", self.replay_window),
+            ("remember", remember),
+            ("lease", self.lease),
+        ] {
+            if span.as_millis() == 0 {
+                return Err(KeepingError::Zero(name));
+            }
+            if span > SPAN_MAX {
+                return Err(KeepingError::Endless(name));
+            }
+        }
+        if remember < self.replay_window {
+            return Err(KeepingError::ForgetsEarlier {
+                remember,
+                replay_window: self.replay_window,
+            });
+        }
+        Ok(Terms {
+            class: CLASS.into(),
+            lease: self.lease,
+            retention: self.replay_window,
+            remember,
+            after_loss: self.after_loss,
+            ttl_basis: TtlBasis::Completion,
+            expiry: self.expiry,
+            keep_expired: Duration::ZERO,
+        })
+    }
+}
+
+/// Whose records, and under which terms: choices that were checked.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    namespace: Namespace,
+    caller: Caller,
+    terms: Terms,
+}
+
+impl Scope {
+    /// A namespace with the choices of [`Keeping::default`].
+    pub fn new(namespace: Namespace) -> Self {
+        let terms = Keeping::default().checked();
+        let subject = Subject::new(SubjectKind::Client, "anonymous");
+        let caller = subject
+            .and_then(|subject| Caller::trusted(TENANT, namespace.as_str(), subject))
+            .expect("a namespace is a good name of a project");
+        Self {
+            namespace,
+            caller,
+            terms: terms.expect("the default is good"),
+        }
+    }
+
+    /// The same namespace with other choices.
+    pub fn keeping(self, keeping: &Keeping) -> Result<Self, KeepingError> {
+        let terms = keeping.checked()?;
+        Ok(Self { terms, ..self })
+    }
+
+    /// Whose records.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// What a record freezes of the choices.
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// The identity of the operation of a key. The namespace is its project and
+    /// its endpoint, so that operators find it as they find any other.
+    pub(crate) fn identity(&self, key: &ScopedKey) -> Identity {
+        Identity {
+            caller: self.caller.clone(),
+            endpoint: Endpoint::new(self.namespace.as_str()),
+            key: key.key().clone(),
+            space: KeySpace::Endpoint,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn chosen(change: impl FnOnce(&mut Keeping)) -> Keeping {
+        let mut keeping = Keeping::default();
+        change(&mut keeping);
+        keeping
+    }
+
+    #[rstest]
+    #[case::default(Keeping::default(), Ok(()))]
+    #[case::equal(chosen(|k| k.remember = Some(DAY)), Ok(()))]
+    #[case::longer(chosen(|k| k.remember = Some(2 * DAY)), Ok(()))]
+    #[case::the_longest(chosen(|k| k.replay_window = SPAN_MAX), Ok(()))]
+    #[case::no_window(
+        chosen(|k| k.replay_window = Duration::ZERO),
+        Err(KeepingError::Zero("replay_window"))
+    )]
+    #[case::less_than_is_counted(
+        chosen(|k| k.lease = Duration::from_micros(999)),
+        Err(KeepingError::Zero("lease"))
+    )]
+    #[case::endless(
+        chosen(|k| k.replay_window = Duration::MAX),
+        Err(KeepingError::Endless("replay_window"))
+    )]
+    #[case::endless_memory(
+        chosen(|k| k.remember = Some(SPAN_MAX + SECOND)),
+        Err(KeepingError::Endless("remember"))
+    )]
+    #[case::endless_lease(
+        chosen(|k| k.lease = Duration::MAX),
+        Err(KeepingError::Endless("lease"))
+    )]
+    #[case::forgets_earlier(
+        chosen(|k| k.remember = Some(DAY - SECOND)),
+        Err(KeepingError::ForgetsEarlier { remember: DAY - SECOND, replay_window: DAY })
+    )]
+    fn choices(#[case] keeping: Keeping, #[case] want: Result<(), KeepingError>) {
+        let scope = Scope::new(Namespace::edge()).keeping(&keeping);
+        assert_eq!(scope.map(|_| ()), want);
+    }
+}

@@ -1,0 +1,153 @@
+//! Records on any store, led by an engine: it puts a deadline on every step,
+//! takes back claims whose answer was lost, and writes an outcome again until
+//! the store has it. The store keeps no requests, so a mismatch has none to
+//! show.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::engine::{Engine, Entry, Recorded, Renewed};
+use crate::namespace::Namespace;
+use crate::record::{Answer, Settled, Settlement};
+use crate::store::{Inspect, StoreError};
+
+use super::binding::{Binding, Claimed, Wanted};
+use super::error::Error;
+use super::keeping::{Keeping, KeepingError, Scope};
+use super::outcome::Fresh;
+use super::raw::RawStore;
+
+/// How much is purged in one step.
+const PURGE_BATCH: usize = 10_000;
+/// How many steps one purge takes at most.
+const PURGE_BATCHES_MAX: usize = 1_000;
+
+/// The store did not take an outcome, and is asked again.
+#[derive(Debug, thiserror::Error)]
+#[error("the outcome was not taken yet; it is being tried again")]
+struct NotYet;
+
+/// The lease could not be renewed.
+#[derive(Debug, thiserror::Error)]
+#[error("the lease could not be renewed")]
+struct NotRenewed;
+
+/// Records of one namespace on a store. Cheap to clone. Purging sweeps all of the
+/// store, whoever shares it.
+#[derive(Clone)]
+pub struct Records {
+    engine: Arc<Engine>,
+    inspect: Arc<dyn Inspect>,
+    scope: Arc<Scope>,
+}
+
+impl Records {
+    /// Records of this namespace, on the store that `engine` leads and `inspect`
+    /// looks into, kept as [`Keeping::default`] says.
+    pub fn new(engine: Arc<Engine>, inspect: Arc<dyn Inspect>, namespace: Namespace) -> Self {
+        Self {
+            engine,
+            inspect,
+            scope: Arc::new(Scope::new(namespace)),
+        }
+    }
+
+    /// The same, kept otherwise.
+    pub fn keeping(self, keeping: &Keeping) -> Result<Self, KeepingError> {
+        let scope = Scope::clone(&self.scope).keeping(keeping)?;
+        Ok(Self {
+            scope: Arc::new(scope),
+            ..self
+        })
+    }
+
+    /// The store on JSON values.
+    pub fn raw(&self) -> RawStore<Self> {
+        RawStore::new(self.clone())
+    }
+
+    async fn mismatch(&self, wanted: &Wanted<'_>) -> Result<Claimed, Error> {
+        let recorded = self.engine.look(&wanted.identity.digest()).await?;
+        Ok(match recorded {
+            Some(record) => Claimed::Mismatch {
+                request: None,
+                fingerprint: record.fingerprint,
+            },
+            // It was released or forgotten in between: who asks again may run.
+            None => Claimed::Busy,
+        })
+    }
+}
+
+#[async_trait]
+impl Binding for Records {
+    fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    async fn claim(&mut self, wanted: Wanted<'_>) -> Result<Claimed, Error> {
+        let (identity, fingerprint) = (wanted.identity.clone(), wanted.fingerprint);
+        let terms = self.scope.terms().clone();
+        Ok(
+            match self.engine.enter(identity, fingerprint, terms).await? {
+                Entry::Lead(lead) => Claimed::Granted(Fresh::led(wanted.key, lead)),
+                Entry::Follow(_) => Claimed::Busy,
+                Entry::Finished(record) => Claimed::Finished(record),
+                Entry::Mismatch => self.mismatch(&wanted).await?,
+                Entry::Unknown(record) => Claimed::Unknown(record.id),
+                Entry::Paused(record) => Claimed::Paused(record.id),
+                Entry::Expired(record) => Claimed::Expired(record.id),
+            },
+        )
+    }
+
+    async fn settle(&mut self, mut fresh: Fresh, settlement: Settlement) -> Result<Settled, Error> {
+        let Some(lead) = fresh.lead.take() else {
+            // It was granted elsewhere, in a transaction say.
+            return Ok(Settled::Stale);
+        };
+        let recorded = match settlement {
+            Settlement::Completed(Answer::Kept(ref reply))
+            | Settlement::Failed(Answer::Kept(ref reply)) => {
+                let reply = reply.clone();
+                lead.finish(settlement, Some(reply)).await
+            }
+            Settlement::Completed(_) | Settlement::Failed(_) => lead.finish(settlement, None).await,
+            Settlement::Released | Settlement::Requeued { .. } => lead.release(None).await,
+            Settlement::Lost => lead.lose().await,
+            Settlement::Paused => lead.pause().await,
+        };
+        match recorded {
+            Recorded::Durably => Ok(Settled::Done),
+            Recorded::Stale => Ok(Settled::Stale),
+            Recorded::NotYet => Err(StoreError::Unavailable(Box::new(NotYet)).into()),
+        }
+    }
+
+    async fn renew(&mut self, fresh: &Fresh) -> Result<Settled, Error> {
+        let Some(lead) = &fresh.lead else {
+            return Ok(Settled::Stale);
+        };
+        match lead.renew().await {
+            Renewed::Confirmed => Ok(Settled::Done),
+            Renewed::NotConfirmed => Err(StoreError::Unavailable(Box::new(NotRenewed)).into()),
+        }
+    }
+
+    async fn purge_expired(&mut self) -> Result<u64, Error> {
+        let mut purged = 0;
+        for _ in 0..PURGE_BATCHES_MAX {
+            let taken = self.inspect.sweep(PURGE_BATCH).await?;
+            purged += taken as u64;
+            if taken == 0 {
+                break;
+            }
+        }
+        Ok(purged)
+    }
+
+    async fn refer(&mut self, _: &Fresh, _: &str, _: &str) -> Result<Settled, Error> {
+        Err(Error::NoResources)
+    }
+}

@@ -1,0 +1,611 @@
+//! Joined routes: the application commits the outcome itself, under the fence
+//! that it was given, and the record arbitrates.
+//!
+//! The application here is a script: what it commits, and then how it answers
+//! or fails to. The store is the model, so what holds here holds on every store
+//! that passes the conformance suite.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body_util::BodyExt;
+use http_body_util::channel::Channel;
+use onceward_core::caller::Caller;
+use onceward_core::class::{Backoff, Class, OnExhausted, OnStoreFailure, OnUnknown};
+use onceward_core::engine::{Engine, Limits};
+use onceward_core::entropy::Entropy;
+use onceward_core::fingerprint::Fingerprinter;
+use onceward_core::identity::{Digest, Endpoint, Identity, KeySpace};
+use onceward_core::key::Key;
+use onceward_core::record::{Answer, Fence, Reply, Settled, Settlement, State};
+use onceward_core::store::{Force, Inspect, Resolution, Store};
+use onceward_http::body::{self, Body, BoxError};
+use onceward_http::rules::{Credentials, KeySource, Rules};
+use onceward_http::run::{Call, Granted, Protection, Unanswered, run};
+use rstest::rstest;
+use tokio::sync::Notify;
+
+use crate::faults::Faulty;
+use crate::harness::until;
+
+/// What the application does with a request, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Does {
+    /// Commits a reply with this status.
+    Commits(u16),
+    /// Commits a 201 in its second run.
+    CommitsSecond,
+    /// Commits that there is no reply to keep, only this status.
+    CommitsBare(u16),
+    /// Answers with this status.
+    Answers(u16),
+    /// Answers with more than is kept.
+    AnswersAtLength(u16),
+    /// Begins to answer at length and breaks off.
+    BreaksOff(u16),
+    /// Breaks the connection.
+    Breaks,
+    /// Takes longer than the gateway waits.
+    Hangs,
+    /// Cannot be reached.
+    IsAway,
+    /// An operator resolves, meanwhile, that it did not run.
+    IsResolved,
+}
+use Does::{
+    Answers, AnswersAtLength, Breaks, BreaksOff, Commits, CommitsBare, CommitsSecond, Hangs,
+    IsAway, IsResolved,
+};
+
+const LONG: usize = 5000;
+
+/// A gateway's joined route, and the application behind it.
+struct Pair {
+    protection: Arc<Protection>,
+    faulty: Arc<Faulty>,
+    class: Arc<Class>,
+    runs: Arc<AtomicUsize>,
+    /// The fences that the application was given.
+    fences: Arc<Mutex<Vec<Fence>>>,
+    /// Lets an application go on that hangs.
+    go_on: Arc<Notify>,
+}
+
+/// What a client got.
+#[derive(Debug)]
+struct Got {
+    status: u16,
+    headers: HeaderMap,
+    body: Result<String, String>,
+}
+
+impl Got {
+    /// Status and body, or the code of a problem; a star where it is a replay.
+    fn brief(&self) -> String {
+        let replayed = self.headers.contains_key("idempotent-replayed");
+        let star = if replayed { "*" } else { "" };
+        let body = match &self.body {
+            Ok(body) if body.len() == LONG => "whole",
+            Ok(body) if body.starts_with('{') => {
+                let code = body.split("\"code\":\"").nth(1);
+                code.and_then(|rest| rest.split('"').next()).unwrap()
+            }
+            Ok(body) => body,
+            Err(_) => "broken",
+        };
+        format!("{}{star} {body}", self.status)
+    }
+
+    fn header(&self, name: &str) -> &str {
+        self.headers
+            .get(name)
+            .map_or("", |value| value.to_str().unwrap())
+    }
+}
+
+fn class() -> Class {
+    Class {
+        lease: Duration::from_secs(60),
+        ..Class::interactive()
+    }
+}
+
+/// A class that lets the gateway try so often, without a rest.
+fn patient(max_attempts: u32) -> Class {
+    Class {
+        max_attempts,
+        backoff: Backoff {
+            first: Duration::ZERO,
+            max: Duration::ZERO,
+        },
+        ..class()
+    }
+}
+
+fn pair(class: Class) -> Pair {
+    pair_on(Faulty::new(), class, 1)
+}
+
+/// The seed tells gateways apart that share a store.
+fn pair_on(faulty: Arc<Faulty>, class: Class, seed: u64) -> Pair {
+    let limits = Limits {
+        store_deadline: Duration::from_millis(200),
+        ..Limits::default()
+    };
+    Pair {
+        protection: Arc::new(Protection {
+            engine: Engine::new(faulty.clone(), Entropy::seeded(seed), limits),
+            fingerprinter: Fingerprinter::plain(),
+            reconciler: None,
+        }),
+        faulty,
+        class: Arc::new(class),
+        runs: Arc::default(),
+        fences: Arc::default(),
+        go_on: Arc::default(),
+    }
+}
+
+impl Pair {
+    /// Sends the request; if it gets to the application, that does this.
+    async fn send(&self, does: &'static [Does]) -> Got {
+        let rules = Rules {
+            upstream_timeout: Duration::from_millis(1500),
+            reply_limit: 1000,
+            joined: true,
+            ..Rules::new(Credentials::Trusted)
+        };
+        let request = Request::post("/pay").body(Bytes::from_static(b"a"));
+        let Identity {
+            caller,
+            endpoint,
+            key,
+            ..
+        } = identity();
+        let call = Call {
+            caller,
+            endpoint,
+            key,
+            source: KeySource::Header,
+            class: self.class.clone(),
+            rules: Arc::new(rules),
+            held: None,
+            request: request.unwrap(),
+        };
+        let application = Application {
+            store: self.faulty.clone(),
+            runs: self.runs.clone(),
+            fences: self.fences.clone(),
+            go_on: self.go_on.clone(),
+        };
+        let forward = move |_, granted: Option<Granted>| application.clone().run(granted, does);
+        let ended = run(&self.protection, call, forward).await;
+        let response = ended
+            .answer
+            .unwrap_or_else(|problem| problem.to_response("", "/pay"));
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.map_err(|error| error.to_string());
+        Got {
+            status: parts.status.as_u16(),
+            headers: parts.headers,
+            body: body.map(|body| String::from_utf8(body.to_bytes().into()).unwrap()),
+        }
+    }
+
+    fn spawn_send(self: &Arc<Self>, does: &'static [Does]) -> tokio::task::JoinHandle<Got> {
+        let this = self.clone();
+        tokio::spawn(async move { this.send(does).await })
+    }
+
+    /// How the operation stands, once all that was begun is written.
+    async fn state(&self) -> Option<State> {
+        until(|| self.engine().tasks().is_empty()).await;
+        let record = self.faulty.inner.get(&digest()).await.unwrap();
+        record.map(|record| record.state)
+    }
+
+    /// What the store says to the application that commits under its last fence.
+    async fn commit_late(&self) -> Settled {
+        let fence = *self.fences.lock().unwrap().last().unwrap();
+        let word = Settlement::Completed(Answer::Kept(reply(201, "late")));
+        self.faulty
+            .inner
+            .settle(&digest(), fence, word)
+            .await
+            .unwrap()
+    }
+
+    fn engine(&self) -> &Arc<Engine> {
+        &self.protection.engine
+    }
+
+    fn runs(&self) -> usize {
+        self.runs.load(Ordering::SeqCst)
+    }
+}
+
+/// An application that shares the store.
+#[derive(Clone)]
+struct Application {
+    store: Arc<Faulty>,
+    runs: Arc<AtomicUsize>,
+    fences: Arc<Mutex<Vec<Fence>>>,
+    go_on: Arc<Notify>,
+}
+
+impl Application {
+    async fn run(
+        self,
+        granted: Option<Granted>,
+        does: &'static [Does],
+    ) -> Result<Response<Body>, Unanswered> {
+        let run = self.runs.fetch_add(1, Ordering::SeqCst) + 1;
+        let granted = granted.expect("a joined request is never forwarded without a grant");
+        self.fences.lock().unwrap().push(granted.fence);
+        for does in does {
+            match *does {
+                Commits(status) => {
+                    let reply = reply(status, &format!("committed {run}"));
+                    self.commit(granted.fence, status, Answer::Kept(reply))
+                        .await;
+                }
+                CommitsSecond if run == 2 => {
+                    let reply = reply(201, "committed 2");
+                    self.commit(granted.fence, 201, Answer::Kept(reply)).await;
+                }
+                CommitsSecond => {}
+                CommitsBare(status) => {
+                    self.commit(granted.fence, status, Answer::NotKept { status })
+                        .await;
+                }
+                Answers(status) => return Ok(answer(status, body::full(format!("said {run}")))),
+                AnswersAtLength(status) => {
+                    return Ok(answer(status, body::full("x".repeat(LONG))));
+                }
+                BreaksOff(status) => {
+                    let (mut sender, channel) = Channel::<Bytes, BoxError>::new(1);
+                    tokio::spawn(async move {
+                        let _ = sender.send_data("x".repeat(2000).into()).await;
+                        sender.abort("cut".into());
+                    });
+                    return Ok(answer(status, body::boxed(channel)));
+                }
+                Breaks => return Err(Unanswered::Lost("the connection broke".into())),
+                IsAway => return Err(Unanswered::NotSent("nobody listens".into())),
+                Hangs => self.go_on.notified().await,
+                IsResolved => self.resolve(&granted).await,
+            }
+        }
+        unreachable!("an application answers or breaks");
+    }
+
+    /// As in a transaction: the word counts, or all of it is rolled back.
+    async fn commit(&self, fence: Fence, status: u16, answer: Answer) {
+        let word = match State::of_status(status) {
+            State::Failed => Settlement::Failed(answer),
+            _ => Settlement::Completed(answer),
+        };
+        let settled = self.store.inner.settle(&digest(), fence, word).await;
+        assert_eq!(settled.unwrap(), Settled::Done);
+    }
+
+    async fn resolve(&self, granted: &Granted) {
+        let lost = Settlement::Lost;
+        let inner = &self.store.inner;
+        inner.settle(&digest(), granted.fence, lost).await.unwrap();
+        let word = Resolution::NotRun;
+        inner.resolve(granted.id, None, word).await.unwrap();
+    }
+}
+
+fn answer(status: u16, body: Body) -> Response<Body> {
+    let response = Response::builder()
+        .status(status)
+        .header("set-cookie", "s=1");
+    response.header("x-said", "live").body(body).unwrap()
+}
+
+fn reply(status: u16, body: &str) -> Arc<Reply> {
+    let line = |name: &'static str, value: &'static str| {
+        (
+            Bytes::from_static(name.as_bytes()),
+            Bytes::from_static(value.as_bytes()),
+        )
+    };
+    Arc::new(Reply {
+        status,
+        headers: vec![line("x-said", "committed")],
+        body: Bytes::copy_from_slice(body.as_bytes()),
+        trailers: Vec::new(),
+    })
+}
+
+fn identity() -> Identity {
+    Identity {
+        caller: Caller::local(),
+        endpoint: Endpoint::new("payments.create"),
+        key: Key::parse("k").unwrap(),
+        space: KeySpace::Endpoint,
+    }
+}
+
+fn digest() -> Digest {
+    identity().digest()
+}
+
+const FREE: Option<State> = Some(State::Released);
+const DONE: Option<State> = Some(State::Completed);
+const FAILED: Option<State> = Some(State::Failed);
+
+/// What the application does, what the first caller gets, how the operation
+/// stands then, and what a retry gets from an application that now commits.
+#[rstest]
+#[case::committed_and_answered(&[Commits(201), Answers(201)], "201 committed 1", "completed", DONE, "201* committed 1")]
+#[case::committed_and_answered_otherwise(&[Commits(201), Answers(500)], "201 committed 1", "completed", DONE, "201* committed 1")]
+#[case::committed_a_failure(&[Commits(422), Answers(422)], "422 committed 1", "failed", FAILED, "422* committed 1")]
+#[case::committed_a_failure_and_said_well(&[Commits(422), Answers(200)], "422 committed 1", "failed", FAILED, "422* committed 1")]
+#[case::committed_and_broke(&[Commits(201), Breaks], "201 committed 1", "completed", DONE, "201* committed 1")]
+#[case::committed_and_hung(&[Commits(201), Hangs], "201 committed 1", "completed", DONE, "201* committed 1")]
+#[case::committed_and_broke_off(&[Commits(201), BreaksOff(201)], "201 committed 1", "completed", DONE, "201* committed 1")]
+#[case::committed_and_answered_at_length(&[Commits(201), AnswersAtLength(201)], "201 committed 1", "completed", DONE, "201* committed 1")]
+#[case::committed_and_was_taken_for_away(&[Commits(201), IsAway], "201 committed 1", "completed", DONE, "201* committed 1")]
+#[case::committed_without_a_reply(&[CommitsBare(201), Answers(201)], "201 said 1", "completed", DONE, "410 reply-not-kept")]
+#[case::committed_without_a_reply_and_broke(&[CommitsBare(201), Breaks], "410 reply-not-kept", "completed", DONE, "410 reply-not-kept")]
+#[case::committed_without_a_reply_at_length(&[CommitsBare(201), AnswersAtLength(201)], "201 whole", "completed", DONE, "410 reply-not-kept")]
+#[case::committed_without_a_reply_and_broke_off(&[CommitsBare(201), BreaksOff(201)], "201 broken", "completed", DONE, "410 reply-not-kept")]
+#[case::broke(&[Breaks], "502 upstream-unreachable", "released", FREE, "201 committed 2")]
+#[case::hung(&[Hangs], "502 upstream-unreachable", "released", FREE, "201 committed 2")]
+#[case::away(&[IsAway], "502 upstream-unreachable", "released", FREE, "201 committed 2")]
+#[case::answered_well(&[Answers(200)], "200 said 1", "completed", DONE, "200* said 1")]
+#[case::answered_a_refusal(&[Answers(422)], "422 said 1", "failed", FAILED, "422* said 1")]
+#[case::answered_try_again(&[Answers(503)], "503 said 1", "released", FREE, "201 committed 2")]
+#[case::answered_by_somebody_between(&[Answers(502)], "502 said 1", "released", FREE, "201 committed 2")]
+#[case::answered_at_length(&[AnswersAtLength(200)], "200 whole", "processing", DONE, "410 reply-not-kept")]
+#[case::answered_try_again_at_length(&[AnswersAtLength(503)], "503 whole", "released", FREE, "201 committed 2")]
+#[case::answered_at_length_by_somebody_between(&[AnswersAtLength(504)], "504 whole", "released", FREE, "201 committed 2")]
+#[case::broke_off(&[BreaksOff(200)], "200 broken", "processing", FREE, "201 committed 2")]
+#[case::resolved_and_answered(&[IsResolved, Answers(200)], "409 in-progress", "released", FREE, "201 committed 2")]
+#[case::resolved_and_broke(&[IsResolved, Breaks], "409 in-progress", "released", FREE, "201 committed 2")]
+#[tokio::test]
+async fn the_record_arbitrates(
+    #[case] does: &'static [Does],
+    #[case] first: &str,
+    #[case] standing: &str,
+    #[case] state: Option<State>,
+    #[case] retry: &str,
+) {
+    let pair = pair(class());
+    let got = pair.send(does).await;
+    assert_eq!(got.brief(), first, "the first caller");
+    assert_eq!(got.header("idempotency-status"), standing);
+    assert_eq!(pair.state().await, state);
+    let late = pair.commit_late().await;
+    let kept = matches!(does[0], Commits(201) | CommitsBare(201)) || state == DONE;
+    // Saying the same again is no second commit: the application sees that it
+    // changed nothing. What was freed is stale.
+    assert_eq!(late == Settled::Done, kept, "a late commit");
+    assert_eq!(pair.state().await, state, "a late commit changes nothing");
+    let again = pair.send(&[Commits(201), Answers(201)]).await;
+    assert_eq!(again.brief(), retry, "a retry");
+    let runs = if retry.contains("committed 2") { 2 } else { 1 };
+    assert_eq!(pair.runs(), runs);
+    assert_ne!(pair.state().await, Some(State::Unknown));
+}
+
+#[tokio::test]
+async fn what_is_committed_is_told_and_what_belongs_to_the_exchange_is_added() {
+    let pair = pair(class());
+    let got = pair.send(&[Commits(201), Answers(201)]).await;
+    assert_eq!(got.header("x-said"), "committed");
+    assert_eq!(got.header("set-cookie"), "s=1");
+    assert!(!got.header("idempotency-expires").is_empty());
+    assert!(got.header("x-operation-id").starts_with("op_"));
+    let other = self::pair(class());
+    let got = other.send(&[Commits(201), Answers(500)]).await;
+    assert_eq!(got.header("x-said"), "committed");
+    assert_eq!(got.header("set-cookie"), "", "an answer to something else");
+}
+
+#[tokio::test]
+async fn who_waits_gets_what_was_committed() {
+    let pair = Arc::new(pair(class()));
+    let first = pair.spawn_send(&[Hangs, Commits(201), Breaks]);
+    until(|| pair.runs() == 1).await;
+    let second = pair.spawn_send(&[Answers(500)]);
+    until(|| pair.engine().waiters() == 1).await;
+    pair.go_on.notify_one();
+    assert_eq!(first.await.unwrap().brief(), "201 committed 1");
+    assert_eq!(second.await.unwrap().brief(), "201* committed 1");
+    assert_eq!(pair.runs(), 1);
+}
+
+#[tokio::test]
+async fn who_waits_for_what_was_freed_may_try_again() {
+    let pair = Arc::new(pair(class()));
+    let first = pair.spawn_send(&[Hangs, Breaks]);
+    until(|| pair.runs() == 1).await;
+    let second = pair.spawn_send(&[Answers(500)]);
+    until(|| pair.engine().waiters() == 1).await;
+    pair.go_on.notify_one();
+    assert_eq!(first.await.unwrap().brief(), "502 upstream-unreachable");
+    assert_eq!(second.await.unwrap().brief(), "409 in-progress");
+}
+
+/// The application has done its last step and not committed yet, for example:
+/// the record's row is locked, and the store cannot take the release.
+#[tokio::test]
+async fn a_release_that_the_store_does_not_take_is_written_later() {
+    let pair = Arc::new(pair(class()));
+    let first = pair.spawn_send(&[Hangs, Breaks]);
+    until(|| pair.runs() == 1).await;
+    let second = pair.spawn_send(&[Answers(500)]);
+    until(|| pair.engine().waiters() == 1).await;
+    pair.faulty.refuse_outcomes.store(true, Ordering::SeqCst);
+    pair.go_on.notify_one();
+    let first = first.await.unwrap();
+    assert_eq!(first.brief(), "504 outcome-unknown");
+    assert_eq!(first.header("idempotency-status"), "unknown");
+    // Nobody has said that it is free, and it is not unknown either.
+    assert_eq!(second.await.unwrap().brief(), "409 in-progress");
+    pair.faulty.refuse_outcomes.store(false, Ordering::SeqCst);
+    assert_eq!(pair.state().await, FREE);
+    assert_eq!(pair.commit_late().await, Settled::Stale);
+    assert_eq!(
+        pair.send(&[Commits(201), Breaks]).await.brief(),
+        "201 committed 2"
+    );
+}
+
+#[tokio::test]
+async fn a_commit_before_a_release_that_comes_later_stands() {
+    let pair = pair(class());
+    pair.faulty.refuse_outcomes.store(true, Ordering::SeqCst);
+    assert_eq!(pair.send(&[Breaks]).await.brief(), "504 outcome-unknown");
+    assert_eq!(pair.commit_late().await, Settled::Done);
+    pair.faulty.refuse_outcomes.store(false, Ordering::SeqCst);
+    assert_eq!(pair.state().await, DONE);
+    assert_eq!(pair.send(&[Breaks]).await.brief(), "201* late");
+    assert_eq!(pair.runs(), 1);
+}
+
+#[tokio::test]
+async fn what_was_not_sent_is_certain_whatever_the_store_says() {
+    for (attempts, want) in [(1, "502 upstream-unreachable"), (2, "504 outcome-unknown")] {
+        let pair = pair(Class {
+            on_exhausted: OnExhausted::Kill,
+            ..patient(attempts)
+        });
+        pair.faulty.refuse_outcomes.store(true, Ordering::SeqCst);
+        assert_eq!(pair.send(&[IsAway]).await.brief(), want);
+    }
+}
+
+/// The gateway asks again within one claim; the record says when to stop.
+#[tokio::test]
+async fn attempts_end_with_the_commit() {
+    let committed = pair(patient(5));
+    let got = committed.send(&[Commits(201), Answers(503)]).await;
+    assert_eq!(got.brief(), "201 committed 1");
+    assert_eq!(committed.runs(), 1);
+    let open = pair(patient(5));
+    let got = open.send(&[Answers(503)]).await;
+    assert_eq!((got.brief().as_str(), open.runs()), ("409 paused", 5));
+    assert_eq!(open.commit_late().await, Settled::Stale);
+}
+
+#[tokio::test]
+async fn a_commit_during_the_last_attempt_beats_the_pause() {
+    let pair = pair(patient(2));
+    let got = pair.send(&[CommitsSecond, Answers(503)]).await;
+    assert_eq!((got.brief().as_str(), pair.runs()), ("201 committed 2", 2));
+    assert_eq!(pair.state().await, DONE);
+}
+
+#[tokio::test]
+async fn what_a_drain_cuts_off_is_free() {
+    let pair = Arc::new(pair(class()));
+    let cut = pair.spawn_send(&[Hangs, Breaks]);
+    until(|| pair.runs() == 1).await;
+    pair.engine().abandon();
+    assert_eq!(cut.await.unwrap().brief(), "504 outcome-unknown");
+    assert_eq!(pair.state().await, FREE);
+    assert_eq!(pair.commit_late().await, Settled::Stale);
+}
+
+#[tokio::test]
+async fn what_was_committed_stands_when_a_drain_cuts_it_off() {
+    let pair = Arc::new(pair(class()));
+    let cut = pair.spawn_send(&[Commits(201), Hangs, Breaks]);
+    until(|| pair.runs() == 1).await;
+    until(|| pair.engine().running() == 1).await;
+    pair.engine().abandon();
+    assert_eq!(cut.await.unwrap().brief(), "504 outcome-unknown");
+    assert_eq!(pair.state().await, DONE);
+}
+
+/// One gateway is gone and renews nothing; a client tries again at another.
+#[tokio::test]
+async fn a_lease_that_ends_frees_the_key_whatever_the_class_says() {
+    for on_unknown in [OnUnknown::Hold, OnUnknown::Reconcile, OnUnknown::Retry] {
+        let short = Class {
+            lease: Duration::from_millis(300),
+            on_unknown,
+            ..class()
+        };
+        let gone = Arc::new(pair(short.clone()));
+        let other = pair_on(Faulty::over(gone.faulty.inner.clone()), short, 2);
+        let cut = gone.spawn_send(&[Hangs, Hangs, Breaks]);
+        until(|| gone.runs() == 1).await;
+        gone.faulty.away.store(true, Ordering::SeqCst);
+        let retried = loop {
+            let got = other.send(&[Commits(201), Answers(201)]).await;
+            if got.brief() != "409 in-progress" {
+                break got;
+            }
+        };
+        assert_eq!(retried.brief(), "201 committed 1", "{on_unknown:?}");
+        assert_eq!(gone.commit_late().await, Settled::Stale);
+        cut.abort();
+    }
+}
+
+#[tokio::test]
+async fn nothing_goes_unprotected_while_the_store_is_away() {
+    let pair = pair(Class {
+        on_store_failure: OnStoreFailure::Bypass,
+        ..class()
+    });
+    pair.faulty.away.store(true, Ordering::SeqCst);
+    assert_eq!(
+        pair.send(&[Answers(200)]).await.brief(),
+        "503 store-unavailable"
+    );
+    assert_eq!(pair.runs(), 0);
+}
+
+#[tokio::test]
+async fn an_answer_whose_record_cannot_be_read_is_given_and_settled_later() {
+    let pair = Arc::new(pair(class()));
+    let first = pair.spawn_send(&[Commits(201), Hangs, Answers(201)]);
+    until(|| pair.runs() == 1).await;
+    pair.faulty.away.store(true, Ordering::SeqCst);
+    pair.go_on.notify_one();
+    let first = first.await.unwrap();
+    assert_eq!(first.brief(), "201 said 1");
+    assert_eq!(first.header("idempotency-status"), "unknown");
+    pair.faulty.away.store(false, Ordering::SeqCst);
+    assert_eq!(pair.state().await, DONE);
+    assert_eq!(pair.send(&[Breaks]).await.brief(), "201* committed 1");
+}
+
+/// The holder was thought gone, its lease ended, and somebody else ran it.
+#[tokio::test]
+async fn who_was_overtaken_is_answered_as_a_duplicate() {
+    let pair = Arc::new(pair(class()));
+    let slow = pair.spawn_send(&[Hangs, Answers(201)]);
+    until(|| pair.runs() == 1).await;
+    let id = pair.faulty.inner.get(&digest()).await.unwrap().unwrap().id;
+    pair.faulty.inner.purge(id, Force::Yes).await.unwrap();
+    assert_eq!(
+        pair.send(&[Commits(201), Answers(201)]).await.brief(),
+        "201 committed 2"
+    );
+    pair.go_on.notify_one();
+    assert_eq!(slow.await.unwrap().brief(), "201* committed 2");
+}
+
+#[tokio::test]
+async fn what_an_operator_purged_is_answered_as_it_came() {
+    let pair = Arc::new(pair(class()));
+    let purged = pair.spawn_send(&[Hangs, Answers(201)]);
+    until(|| pair.runs() == 1).await;
+    let id = pair.faulty.inner.get(&digest()).await.unwrap().unwrap().id;
+    pair.faulty.inner.purge(id, Force::Yes).await.unwrap();
+    pair.go_on.notify_one();
+    let purged = purged.await.unwrap();
+    assert_eq!(purged.brief(), "201 said 1");
+    assert_eq!(purged.header("idempotency-status"), "unknown");
+}

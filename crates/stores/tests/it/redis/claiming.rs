@@ -1,0 +1,84 @@
+//! Two processes, as two handles, on one server.
+
+use onceward_core::record::State;
+use onceward_core::store::{Claim, Store};
+use onceward_servers::Redis;
+use tokio::task::JoinSet;
+
+use super::house::*;
+use crate::house::{ask, complete, get, grant, is_replayed, retry};
+
+const KEYS: u64 = 8;
+const CLAIMS: usize = 64;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_claims_at_once_by_two_processes_grant_one() {
+    let server = Redis::start();
+    let settings = settings(&server.url());
+    let handles = [open(&settings).await, open(&settings).await];
+    for number in 0..KEYS {
+        let mut claims = JoinSet::new();
+        let mut next = ask(number);
+        for place in 0..CLAIMS {
+            next = retry(&next);
+            let (store, ask) = (handles[place % 2].clone(), next.clone());
+            claims.spawn(async move { store.claim(&ask).await.expect("the store answers") });
+        }
+        let answers = claims.join_all().await;
+        let granted = answers
+            .iter()
+            .filter(|claim| matches!(claim, Claim::Granted(_)));
+        assert_eq!(granted.count(), 1, "key {number}");
+        let busy = answers.iter().filter(|claim| matches!(claim, Claim::Busy(_)));
+        assert_eq!(busy.count(), CLAIMS - 1, "key {number}");
+    }
+}
+
+#[tokio::test]
+async fn what_one_process_completes_the_other_replays() {
+    let server = Redis::start();
+    let settings = settings(&server.url());
+    let (one, other) = (open(&settings).await, open(&settings).await);
+    complete(&*one, 1).await;
+    assert!(is_replayed(&*other, 1).await);
+    match other.claim(&retry(&ask(1))).await {
+        Ok(Claim::Finished(record)) => assert_eq!(record.state, State::Completed),
+        answer => panic!("it was to be finished: {answer:?}"),
+    }
+}
+
+#[tokio::test]
+async fn namespaces_on_one_server_do_not_mix() {
+    let server = Redis::start();
+    let one = open(&settings(&server.url())).await;
+    let other = open(&settings(&server.url())).await;
+    let first = grant(&*one, &ask(1)).await;
+    let second = grant(&*other, &ask(1)).await;
+    assert_eq!(first.id, second.id);
+    complete(&*one, 2).await;
+    assert_eq!(get(&*other, &ask(2)).await, None);
+}
+
+/// The fence of what was purged is below the next one, although the clock of
+/// the server was set back meanwhile.
+#[tokio::test]
+async fn fences_rise_when_the_clock_goes_back() {
+    use onceward_core::clock::{ManualClock, Timestamp};
+    use onceward_core::store::{Force, Inspect};
+    use std::sync::Arc;
+
+    let server = Redis::start();
+    let settings = settings(&server.url());
+    let clock_at = |ms| Arc::new(ManualClock::new(Timestamp::from_unix_ms(ms)));
+    let late = judged_by(&settings, clock_at(1_700_000_000_000)).await;
+    let early = judged_by(&settings, clock_at(1_600_000_000_000)).await;
+    let first = grant(&*late, &ask(1)).await;
+    let purged = late.purge(first.id, Force::Yes).await;
+    purged.expect("the store answers");
+    let second = grant(&*early, &ask(1)).await;
+    assert!(second.fence > first.fence, "{first:?} {second:?}");
+    let purged = early.purge(second.id, Force::Yes).await;
+    purged.expect("the store answers");
+    let third = grant(&*early, &ask(1)).await;
+    assert!(third.fence > second.fence, "{second:?} {third:?}");
+}

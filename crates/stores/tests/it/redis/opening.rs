@@ -1,0 +1,182 @@
+//! What is not as it should be is refused in one sentence that names the cure,
+//! without the secrets of the URL.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use onceward_core::clock::SystemClock;
+use onceward_servers::{Redis, RedisCluster};
+use onceward_stores::open as open_url;
+use onceward_stores::redis::RedisStore;
+
+use super::house::*;
+use crate::house::{ask, grant};
+
+async fn refusal(url: &str) -> String {
+    let mut settings = settings(url);
+    settings.deadline = Duration::from_secs(2);
+    let refused = RedisStore::open(&settings).await;
+    let words = refused.err().expect("it does not open").to_string();
+    assert!(!words.contains("secret"), "{words}");
+    assert!(!words.contains('\n'), "{words}");
+    words
+}
+
+/// A URL with a login.
+fn login(server: &Redis, user_and_password: &str) -> String {
+    format!("redis://{user_and_password}@127.0.0.1:{}", server.port())
+}
+
+#[tokio::test]
+async fn redis_is_opened_by_its_url() {
+    let server = Redis::start();
+    for scheme in ["redis", "valkey"] {
+        let url = format!("{scheme}://127.0.0.1:{}/3", server.port());
+        let opened = open_url(&*url, Arc::new(SystemClock::new())).await;
+        let opened = opened.unwrap_or_else(|error| panic!("{scheme}: {error}"));
+        drop(opened);
+    }
+    let opened = open_url(&*server.url(), Arc::new(SystemClock::new())).await;
+    let opened = opened.expect("it opens");
+    grant(&*opened.store, &ask(1)).await;
+    let keys = server.cli(&["KEYS", "onceward:{edge.*}:*"]);
+    assert_eq!(keys.lines().count(), 2, "{keys}");
+}
+
+#[tokio::test]
+async fn eviction_is_refused() {
+    let server = Redis::start_with(&["--maxmemory-policy", "allkeys-lru"]);
+    let words = refusal(&server.url()).await;
+    assert_eq!(
+        words,
+        format!(
+            "Redis at 127.0.0.1:{} has maxmemory-policy allkeys-lru, which throws operations away \
+             to make room, so that they would run again; set it to noeviction (CONFIG SET \
+             maxmemory-policy noeviction)",
+            server.port()
+        )
+    );
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    open(&settings(&server.url())).await;
+}
+
+#[tokio::test]
+async fn wrong_logins_are_refused() {
+    let server = Redis::start_with(&["--requirepass", "topsecret"]);
+    for url in [server.url(), login(&server, ":secret"), login(&server, "nobody:secret")] {
+        let words = refusal(&url).await;
+        let want = format!(
+            "Redis at 127.0.0.1:{} refuses the login: check user and password in the URL (",
+            server.port()
+        );
+        assert!(words.starts_with(&want), "{words}");
+    }
+    open(&settings(&login(&server, ":topsecret"))).await;
+}
+
+#[tokio::test]
+async fn a_user_who_may_do_enough_is_let_in() {
+    let server = Redis::start();
+    let rules = [
+        "ACL", "SETUSER", "onceward", "on", ">secret", "~onceward:*", "&onceward:*", "-@all",
+        "+@connection", "+@hash", "+@sortedset", "+@scripting", "+@pubsub", "+time", "+info",
+        "+memory|usage", "+set", "+wait",
+    ];
+    server.cli(&rules);
+    let store = open(&settings(&login(&server, "onceward:secret"))).await;
+    crate::house::complete(&*store, 1).await;
+    server.cli(&["ACL", "SETUSER", "onceward", "-info"]);
+    let words = refusal(&login(&server, "onceward:secret")).await;
+    assert!(
+        words.contains("does not let this user ask INFO; allow it: ACL SETUSER"),
+        "{words}"
+    );
+}
+
+#[tokio::test]
+async fn nobody_there_is_told_with_the_address() {
+    let mut server = Redis::start();
+    server.kill();
+    let words = refusal(&server.url()).await;
+    let want = format!("cannot reach Redis at 127.0.0.1:{}: ", server.port());
+    assert!(words.starts_with(&want), "{words}");
+}
+
+/// Somebody else at the port: one who hangs up, one who speaks HTTP, one who
+/// says nothing.
+#[tokio::test]
+async fn what_is_not_redis_is_told_with_the_address() {
+    let answers: [Option<&[u8]>; 3] = [
+        Some(b""),
+        Some(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"),
+        None,
+    ];
+    for answer in answers {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.expect("a caller");
+                // Whoever calls speaks first.
+                let _ = stream.read(&mut [0; 512]);
+                match answer {
+                    Some(answer) => stream.write_all(answer).expect("the caller listens"),
+                    None => std::thread::sleep(Duration::from_secs(30)),
+                }
+            }
+        });
+        let words = refusal(&format!("redis://{address}")).await;
+        let not_redis = format!("what answers at {address} does not speak like Redis");
+        let silent = format!("cannot reach Redis at {address}: ");
+        let want = match answer {
+            Some(_) => not_redis,
+            None => silent,
+        };
+        assert!(words.starts_with(&want), "{words}");
+    }
+}
+
+#[tokio::test]
+async fn a_replica_is_refused() {
+    let primary = Redis::start();
+    let replica = primary.replica();
+    let words = refusal(&replica.url()).await;
+    assert!(
+        words.ends_with("is a replica and takes no writes; name its primary in the URL"),
+        "{words}"
+    );
+}
+
+#[tokio::test]
+async fn a_cluster_that_does_not_serve_is_refused() {
+    let mut cluster = RedisCluster::start(3);
+    let words = refusal(&format!("{}/1", cluster.url())).await;
+    assert!(words.contains("leave the database out of the URL"), "{words}");
+    cluster.nodes()[2].cli(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
+    let words = refusal(&cluster.url()).await;
+    let place = format!("Redis at 127.0.0.1:{} has", cluster.nodes()[2].port());
+    assert!(words.contains(&place), "every primary is checked: {words}");
+
+    cluster.nodes_mut()[2].kill();
+    let url = cluster.url();
+    until("the others know", async || {
+        let state = cluster.nodes()[0].cli(&["CLUSTER", "INFO"]);
+        state.contains("cluster_state:fail").then_some(())
+    })
+    .await;
+    let words = refusal(&url).await;
+    assert!(
+        words.contains("does not serve (cluster_state:fail); bring its nodes back"),
+        "{words}"
+    );
+    // Any of several nodes leads into a Cluster, also when one of them is down.
+    let dead = format!("127.0.0.1:{}", cluster.nodes()[2].port());
+    cluster.nodes_mut()[2].restart();
+    cluster.wait_until_ok();
+    cluster.nodes()[2].cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    let alive = url.trim_start_matches("redis://");
+    let closed = dead.rsplit_once(':').map_or("", |(host, _)| host);
+    open(&settings(&format!("redis://{closed}:1,{alive}"))).await;
+}

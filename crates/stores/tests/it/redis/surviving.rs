@@ -1,0 +1,144 @@
+//! A server that dies, stands still, is full or hangs up: what was acknowledged
+//! is there afterwards, and the store goes on by itself.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use onceward_core::record::State;
+use onceward_core::store::{Claim, Store};
+use onceward_servers::Redis;
+use onceward_stores::redis::RedisStore;
+use tokio::task::JoinSet;
+
+use super::house::*;
+use crate::house::{ask, complete, completed, get, grant, is_replayed, retry};
+
+/// Claims and completes until the store is gone, and tells what was acknowledged.
+async fn work_until_gone(store: Arc<RedisStore>, drawn: Arc<AtomicU64>) -> Acknowledged {
+    let mut acknowledged = Acknowledged::default();
+    loop {
+        let number = drawn.fetch_add(1, Ordering::Relaxed);
+        let Ok(Claim::Granted(grant)) = store.claim(&ask(number)).await else {
+            return acknowledged;
+        };
+        acknowledged.claimed.insert(number);
+        let settled = store.settle(&grant.digest, grant.fence, completed(number));
+        if settled.await.is_err() {
+            return acknowledged;
+        }
+        acknowledged.completed.insert(number);
+    }
+}
+
+#[derive(Default)]
+struct Acknowledged {
+    claimed: BTreeSet<u64>,
+    completed: BTreeSet<u64>,
+}
+
+/// With `appendfsync always` nothing that was acknowledged is lost, also when
+/// the machine dies with the server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acknowledged_operations_survive_a_kill() {
+    let mut server = Redis::start_with(&["--appendfsync", "always"]);
+    let store = open(&settings(&server.url())).await;
+    let drawn = Arc::<AtomicU64>::default();
+    let mut workers = JoinSet::new();
+    for _ in 0..16 {
+        workers.spawn(work_until_gone(store.clone(), drawn.clone()));
+    }
+    until("there is something to lose", async || {
+        (drawn.load(Ordering::Relaxed) > 400).then_some(())
+    })
+    .await;
+    server.kill();
+    let all = workers.join_all().await;
+    server.restart();
+    let mut completed = 0;
+    for acknowledged in all {
+        for number in acknowledged.completed.iter() {
+            assert!(is_replayed(&*store, *number).await, "number {number}");
+            completed += 1;
+        }
+        for number in acknowledged.claimed.iter() {
+            let answer = store.claim(&retry(&ask(*number))).await;
+            let answer = answer.expect("the store answers");
+            assert!(!matches!(answer, Claim::Granted(_)), "number {number}");
+        }
+    }
+    assert!(completed > 100, "only {completed} were completed");
+}
+
+#[tokio::test]
+async fn the_store_goes_on_by_itself_after_a_restart() {
+    let mut server = Redis::start();
+    let store = open(&settings(&server.url())).await;
+    complete(&*store, 1).await;
+    server.kill();
+    unavailable(store.claim(&ask(2)).await);
+    unavailable(store.get(&ask(1).digest).await);
+    server.restart();
+    // The scripts are gone with the old process, the records are not.
+    let record = until("the store answers", async || store.get(&ask(1).digest).await.ok()).await;
+    assert_eq!(record.map(|record| record.state), Some(State::Completed));
+    complete(&*store, 2).await;
+}
+
+/// An idle connection that the server closed is not noticed by anybody.
+#[tokio::test]
+async fn a_line_that_was_cut_costs_no_step() {
+    let server = Redis::start();
+    let store = open(&settings(&server.url())).await;
+    complete(&*store, 1).await;
+    for number in 2..5 {
+        server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        // That it was cut must have come through to us.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        complete(&*store, number).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_stands_still_is_unavailable_in_time() {
+    let server = Redis::start();
+    let mut settings = settings(&server.url());
+    settings.deadline = Duration::from_millis(500);
+    let store = open(&settings).await;
+    complete(&*store, 1).await;
+    server.pause();
+    let begun = std::time::Instant::now();
+    unavailable(store.claim(&ask(2)).await);
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    server.resume();
+    until("the store answers", async || {
+        store.get(&ask(1).digest).await.ok()
+    })
+    .await;
+    // The step may have been taken after all; it is recognised.
+    let again = until("the store answers", async || store.claim(&ask(2)).await.ok()).await;
+    assert!(matches!(again, Claim::Granted(_)), "{again:?}");
+}
+
+#[tokio::test]
+async fn a_full_server_refuses_and_forgets_nothing() {
+    let server = Redis::start();
+    let store = open(&settings(&server.url())).await;
+    complete(&*store, 1).await;
+    let held = grant(&*store, &ask(2)).await;
+    server.cli(&["CONFIG", "SET", "maxmemory", "1mb"]);
+    let words = unavailable(store.claim(&ask(3)).await);
+    assert!(words.contains("maxmemory"), "{words}");
+    let settled = store.settle(&held.digest, held.fence, completed(2)).await;
+    unavailable(settled);
+    assert!(is_replayed(&*store, 1).await, "reading needs no room");
+    let waited = store.wait(&ask(2).digest, Duration::from_millis(10)).await;
+    waited.expect("waiting needs no room");
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    complete(&*store, 3).await;
+    let record = get(&*store, &ask(2)).await.expect("it is on record");
+    assert_eq!(record.state, State::Running);
+    let settled = store.settle(&held.digest, held.fence, completed(2)).await;
+    settled.expect("there is room");
+}

@@ -1,0 +1,87 @@
+//! What is over goes: the reply in its time, the key in its own, and nothing is
+//! left of either.
+
+use std::time::Duration;
+
+use onceward_core::record::{Answer, State};
+use onceward_core::store::Inspect;
+use onceward_servers::Redis;
+
+use super::house::*;
+use crate::house::{ask, ask_with, completed, get, grant, is_replayed, settle};
+
+const MANY: u64 = 600;
+
+fn fields(server: &Redis) -> usize {
+    let script = "local count = 0 \
+                  for _, key in ipairs(redis.call('KEYS', '*:operations')) do \
+                    count = count + redis.call('HLEN', key) - redis.call('HEXISTS', key, 'floor') \
+                  end \
+                  return count";
+    let count = server.cli(&["EVAL", script, "0"]);
+    count.parse().expect("a number")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_over_leaves_nothing_behind() {
+    let server = Redis::start();
+    let clock = clock();
+    let store = judged_by(&settings(&server.url()), clock.clone()).await;
+    for number in 0..MANY {
+        crate::house::complete(&*store, number).await;
+    }
+    assert_eq!(store.sweep(usize::MAX).await.ok(), Some(0));
+    assert_eq!(fields(&server), 2 * MANY as usize, "records and replies");
+    clock.advance(ask(1).terms.remember - Duration::from_millis(1));
+    crate::house::complete(&*store, MANY).await;
+    assert_eq!(store.sweep(usize::MAX).await.ok(), Some(0));
+    clock.advance(Duration::from_millis(1));
+    let some = store.sweep(100).await.expect("the store sweeps");
+    assert!((100..200).contains(&some), "about a hundred, not {some}");
+    let rest = store.sweep(usize::MAX).await.expect("the store sweeps");
+    assert_eq!(some + rest, MANY as usize);
+    assert!(is_replayed(&*store, MANY).await);
+    assert_eq!(fields(&server), 2);
+    let stats = store.stats().await.expect("the store counts");
+    assert_eq!(stats.operations, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_goes_before_its_key() {
+    let server = Redis::start();
+    let clock = clock();
+    let store = judged_by(&settings(&server.url()), clock.clone()).await;
+    let mut terms = ask(1).terms;
+    terms.remember = terms.retention * 3;
+    for number in 0..MANY {
+        let grant = grant(&*store, &ask_with(number, terms.clone())).await;
+        settle(&*store, &grant, completed(number)).await;
+    }
+    clock.advance(terms.retention);
+    assert_eq!(store.sweep(usize::MAX).await.ok(), Some(0));
+    assert_eq!(fields(&server), MANY as usize, "records alone");
+    let record = get(&*store, &ask(1)).await.expect("its key is remembered");
+    assert_eq!(record.state, State::Expired);
+    assert_eq!(record.answer, Some(Answer::Gone { status: 201 }));
+    clock.advance(terms.remember - terms.retention);
+    assert_eq!(store.sweep(usize::MAX).await.ok(), Some(MANY as usize));
+    assert_eq!(fields(&server), 0);
+}
+
+/// Two who sweep at once take each operation once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_sweep_at_once() {
+    let server = Redis::start();
+    let clock = clock();
+    let settings = settings(&server.url());
+    let one = judged_by(&settings, clock.clone()).await;
+    let other = judged_by(&settings, clock.clone()).await;
+    for number in 0..MANY {
+        crate::house::complete(&*one, number).await;
+    }
+    clock.advance(ask(1).terms.remember);
+    let (first, second) = tokio::join!(one.sweep(usize::MAX), other.sweep(usize::MAX));
+    let swept = first.expect("it sweeps") + second.expect("it sweeps");
+    assert_eq!(swept, MANY as usize);
+    assert_eq!(fields(&server), 0);
+}

@@ -1,0 +1,3 @@
+//! What the programs in `src/bin` share, or are too long to hold themselves.
+
+pub mod journal;
