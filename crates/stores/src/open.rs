@@ -142,7 +142,9 @@ pub async fn open(
 #[non_exhaustive]
 pub enum OpenError {
     /// The URL names no store. Only its scheme is told: the rest may hold a password.
-    #[error("there is no store `{scheme}:` in this build; use `embedded:DIR`, `postgres://…`, `redis://…` or `memory:`")]
+    #[error(
+        "there is no store `{scheme}:` in this build; use `embedded:DIR`, `postgres://…`, `redis://…` or `memory:`"
+    )]
     Url {
         /// What stood before the colon.
         scheme: String,

@@ -248,6 +248,46 @@ fn word(heard: &Result<Answer, Gone>) -> String {
     }
 }
 
+/// The application stands still before it completes: the gateway gives it up,
+/// a retry runs, and what the first run did is rolled back when it goes on.
+#[tokio::test]
+async fn a_commit_that_comes_too_late_is_refused() {
+    let mut random = Rng::with_seed(seed());
+    let house = House::new(&mut random).await;
+    let _application = house.serving(Some("after-insert=1*sleep(2500)")).await;
+    let gateway = house.gateway(free_address(&mut random)).run().await;
+    let first = gateway.post("k", BODY).await;
+    assert_eq!(word(&first), "502 upstream-unreachable");
+    let reply = paid(&gateway).await;
+    // Nobody else works on it any more.
+    let busy = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'";
+    until(async || house.postgres.sql(DATABASE, busy) == "0").await;
+    let id = reply.json()["payment"].as_u64().unwrap();
+    assert_eq!(
+        house.payments(),
+        BTreeMap::from([("k".to_owned(), vec![id])])
+    );
+    let again = gateway.post("k", BODY).await.unwrap();
+    assert_eq!(again.kept(), reply.kept());
+}
+
+/// It stands still between its last statement and its commit, and holds the
+/// record: nobody can say yet what becomes of it.
+#[tokio::test]
+async fn a_commit_under_way_is_not_taken_for_undone() {
+    let mut random = Rng::with_seed(seed());
+    let house = House::new(&mut random).await;
+    let _application = house.serving(Some("before-commit=1*sleep(6000)")).await;
+    let gateway = house.gateway(free_address(&mut random)).run().await;
+    let first = gateway.post("k", BODY).await;
+    assert_eq!(word(&first), "504 outcome-unknown");
+    assert_eq!(house.payments(), BTreeMap::new(), "not yet");
+    let reply = paid(&gateway).await;
+    assert!(reply.is_replay(), "what was committed at last");
+    assert_eq!(house.payments().len(), 1);
+    assert_eq!(house.states(), "completed|1");
+}
+
 /// A fence that is refused, an answer without a commit, a request that came
 /// past the gateway.
 #[tokio::test]
@@ -301,6 +341,20 @@ async fn what_is_not_committed_is_told_by_its_status() {
     assert_eq!(house.states(), "completed|1\nfailed|1");
 }
 
+#[tokio::test]
+async fn configuration_of_the_example_has_no_mistakes() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/joined.toml");
+    let checked = onceward()
+        .arg("check")
+        .arg(path)
+        .env("ONCEWARD_STORE", "postgres://shop@127.0.0.1/shop")
+        .env("ONCEWARD_KEY", "the same for all of them")
+        .output()
+        .await
+        .unwrap();
+    assert!(checked.status.success(), "{checked:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_on_both_sides_again_and_again_there_are_as_many_rows_as_keys() {
     let seed = seed();
@@ -316,26 +370,19 @@ async fn killed_on_both_sides_again_and_again_there_are_as_many_rows_as_keys() {
     });
 
     let mut victims = JoinSet::new();
-    let points = |points: &[&str], percent: f32| {
-        let points = points
-            .iter()
-            .map(|point| format!("{point}={percent}%return"));
-        points.collect::<Vec<_>>().join(";")
-    };
     let (keeper, closed) = (house.clone(), shop.clone());
-    let failpoints = points(&APPLICATION_POINTS, 1.0);
-    let application = move || keeper.application(Some(&failpoints));
+    let application = move || keeper.application(Some(&ailments(&APPLICATION_POINTS, DEADLY)));
     victims.spawn(keep_killing(application, closed, random.fork()));
     for at in at {
-        let failpoints = points(&GATEWAY_POINTS, 0.2);
         let path = house.configuration(at);
         let gateway = move || {
             let mut command = onceward();
             command
                 .args(["serve", "--log", "off", "--config"])
-                .arg(&path);
-            command.env("FAILPOINTS", &failpoints);
-            command.stdout(Stdio::null()).stderr(Stdio::null());
+                .arg(&path)
+                .env("FAILPOINTS", ailments(&GATEWAY_POINTS, "0.2%return"))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
             command
         };
         victims.spawn(keep_killing(gateway, shop.clone(), random.fork()));
@@ -390,6 +437,16 @@ async fn killed_on_both_sides_again_and_again_there_are_as_many_rows_as_keys() {
     }
 }
 
+/// Dies now and then; or stands still, for longer than the gateway waits for it
+/// and longer than a lease, so that its commit comes too late.
+const DEADLY: &str = "1%return->1%sleep(2500)";
+
+/// The same at each of these points, in the words of the `fail` crate.
+fn ailments(points: &[&str], what: &str) -> String {
+    let points = points.iter().map(|point| format!("{point}={what}"));
+    points.collect::<Vec<_>>().join(";")
+}
+
 /// How often a program died.
 #[derive(Clone, Copy, Debug, Default)]
 struct Deaths {
@@ -402,7 +459,7 @@ async fn keep_killing(program: impl Fn() -> Command, shop: Arc<Shop>, mut random
     let mut deaths = Deaths::default();
     while !shop.closed.load(Ordering::SeqCst) {
         let mut child = program().spawn().unwrap();
-        let life = Duration::from_millis(random.u64(500..4000));
+        let life = Duration::from_millis(random.u64(500..6000));
         match timeout(life, child.wait()).await {
             Ok(ended) => {
                 deaths.by_itself += usize::from(ended.unwrap().signal() == Some(ABORTED));

@@ -8,11 +8,11 @@ use tokio::task::JoinSet;
 
 use crate::crowd::{Line, ask};
 use crate::origin::{Manner, origin};
-use crate::shared_house::{BODY, House, Kind, Words, until};
+use crate::shared_house::{BODY, House, Kind, Words};
 
-const CONNECTIONS: usize = 40;
+const CONNECTIONS: usize = 10;
 /// Within `limits.streams`.
-const STREAMS: usize = 150;
+const STREAMS: usize = 100;
 const WAITERS: usize = CONNECTIONS * STREAMS;
 
 #[rstest]

@@ -1,5 +1,5 @@
 //! An address that leads elsewhere: to the primary of the moment, as a name or a
-//! virtual address does, or to nobody, as a broken network does.
+//! virtual address does, or nowhere, as a broken network does.
 
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -9,18 +9,31 @@ use tokio::task::JoinHandle;
 /// Carries connections to a port of this machine.
 pub(crate) struct Relay {
     port: u16,
-    to: watch::Sender<Option<u16>>,
+    way: watch::Sender<Way>,
     accepting: JoinHandle<()>,
+}
+
+/// What becomes of connections, those that are open and those that come.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// They are carried to this port; what was open is cut.
+    To(u16),
+    /// They are cut.
+    Cut,
+    /// Nothing is carried and nobody is told.
+    Silent,
+    /// What was open is silent for ever; what comes is carried to this port.
+    Forgotten(u16),
 }
 
 impl Relay {
     pub(crate) async fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (to, target) = watch::channel(Some(port));
+        let (way, seen) = watch::channel(Way::To(port));
         Self {
             port: listener.local_addr().unwrap().port(),
-            to,
-            accepting: tokio::spawn(accept(listener, target)),
+            way,
+            accepting: tokio::spawn(accept(listener, seen)),
         }
     }
 
@@ -31,12 +44,23 @@ impl Relay {
 
     /// From now on to this port; what was open is cut.
     pub(crate) fn lead_to(&self, port: u16) {
-        self.to.send_replace(Some(port));
+        self.way.send_replace(Way::To(port));
     }
 
-    /// From now on to nobody; what was open is cut.
+    /// From now on to nobody, who is told.
     pub(crate) fn cut(&self) {
-        self.to.send_replace(None);
+        self.way.send_replace(Way::Cut);
+    }
+
+    /// From now on to nobody, who is not told: as when a machine loses its power.
+    pub(crate) fn fall_silent(&self) {
+        self.way.send_replace(Way::Silent);
+    }
+
+    /// From now on to this port; nobody is told that what was open leads nowhere:
+    /// as when another machine takes over an address.
+    pub(crate) fn forget(&self, port: u16) {
+        self.way.send_replace(Way::Forgotten(port));
     }
 }
 
@@ -46,25 +70,33 @@ impl Drop for Relay {
     }
 }
 
-async fn accept(listener: TcpListener, target: watch::Receiver<Option<u16>>) {
+async fn accept(listener: TcpListener, seen: watch::Receiver<Way>) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        tokio::spawn(carry(stream, target.clone()));
+        tokio::spawn(carry(stream, seen.clone()));
     }
 }
 
-async fn carry(mut stream: TcpStream, mut target: watch::Receiver<Option<u16>>) {
-    let Some(port) = *target.borrow_and_update() else {
-        return;
-    };
-    let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)).await else {
-        return;
-    };
-    stream.set_nodelay(true).unwrap();
-    server.set_nodelay(true).unwrap();
-    tokio::select! {
-        // Either side may break; the other sees it then.
-        _ = copy_bidirectional(&mut stream, &mut server) => {}
-        _ = target.changed() => {}
+async fn carry(mut stream: TcpStream, mut seen: watch::Receiver<Way>) {
+    let way = *seen.borrow_and_update();
+    let mut server = None;
+    if let Way::To(port) | Way::Forgotten(port) = way {
+        let Ok(connected) = TcpStream::connect(("127.0.0.1", port)).await else {
+            return;
+        };
+        stream.set_nodelay(true).unwrap();
+        connected.set_nodelay(true).unwrap();
+        let connected = server.insert(connected);
+        tokio::select! {
+            // Either side may break; the other sees it then.
+            _ = copy_bidirectional(&mut stream, connected) => return,
+            _ = seen.changed() => {}
+        }
+    }
+    // Both ends stay open for as long as nobody is to be told.
+    while matches!(*seen.borrow_and_update(), Way::Silent | Way::Forgotten(_)) {
+        if seen.changed().await.is_err() {
+            return;
+        }
     }
 }

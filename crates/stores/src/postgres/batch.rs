@@ -177,7 +177,9 @@ impl Sender {
         };
         if let Some(otherwise) = asked.step.otherwise {
             let voice = self.voice.clone();
-            self.voice.tasks.spawn(async move { voice.undo(&otherwise).await });
+            self.voice
+                .tasks
+                .spawn(async move { voice.undo(&otherwise).await });
         }
     }
 

@@ -162,9 +162,7 @@ impl Address {
     }
 
     /// One connection, driven by a task of its own.
-    pub(crate) async fn connect(
-        &self,
-    ) -> Result<(Client, JoinHandle<()>), tokio_postgres::Error> {
+    pub(crate) async fn connect(&self) -> Result<(Client, JoinHandle<()>), tokio_postgres::Error> {
         let (client, connection) = self.config.connect(self.tls.clone()).await?;
         let driven = tokio::spawn(async move {
             if let Err(error) = connection.await {
@@ -175,9 +173,7 @@ impl Address {
     }
 
     /// The same, with its messages: for who listens.
-    pub(crate) async fn connect_raw(
-        &self,
-    ) -> Result<(Client, Raw), tokio_postgres::Error> {
+    pub(crate) async fn connect_raw(&self) -> Result<(Client, Raw), tokio_postgres::Error> {
         self.config.connect(self.tls.clone()).await
     }
 

@@ -3,7 +3,6 @@
 
 use onceward_core::store::StoreError;
 use onceward_core::wire::WireError;
-use tokio_postgres::error::SqlState;
 
 /// Why a step was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -36,16 +35,6 @@ pub(crate) enum Fault {
     /// Others changed the record again and again while we tried.
     #[error("the record is changed by others without end")]
     Contended,
-}
-
-impl Fault {
-    /// What the server says is wrong, if it was the server.
-    pub(crate) fn code(&self) -> Option<&SqlState> {
-        match self {
-            Self::Postgres(error) => error.code(),
-            _ => None,
-        }
-    }
 }
 
 impl From<Fault> for StoreError {

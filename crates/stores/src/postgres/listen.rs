@@ -18,14 +18,22 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Listens for ever, and rings for every operation of this namespace.
-pub(crate) async fn listen(address: Address, channel: String, namespace: String, bells: Arc<Bells>) {
+pub(crate) async fn listen(
+    address: Address,
+    channel: String,
+    namespace: String,
+    bells: Arc<Bells>,
+) {
     let mut pause = PAUSE_MIN;
     loop {
         match hear(&address, &channel, &namespace, &bells).await {
             Ok(()) => pause = PAUSE_MIN,
             Err(error) => {
                 let error = super::fault::words(&error);
-                tracing::warn!(error, "cannot listen to PostgreSQL; waiters look for themselves");
+                tracing::warn!(
+                    error,
+                    "cannot listen to PostgreSQL; waiters look for themselves"
+                );
             }
         }
         sleep(pause).await;

@@ -2,8 +2,8 @@
 //! application's own transaction. One table, one statement per step; leases and
 //! expiry are judged by the server's clock.
 
-mod bound;
 mod batch;
+mod bound;
 mod connect;
 mod driver;
 mod fault;

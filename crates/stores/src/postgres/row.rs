@@ -360,12 +360,10 @@ fn word<T: Copy, const N: usize>(
     column: &'static str,
 ) -> Result<T, Fault> {
     let found = words.iter().find(|(_, word)| *word == text);
-    found
-        .map(|(value, _)| *value)
-        .ok_or(Fault::Column(column))
+    found.map(|(value, _)| *value).ok_or(Fault::Column(column))
 }
 
-fn name<T: PartialEq, const N: usize>(value: T, words: &Words<T, N>) -> &'static str {
+fn name<T: PartialEq + Copy, const N: usize>(value: T, words: &Words<T, N>) -> &'static str {
     let found = words.iter().find(|(known, _)| *known == value);
     found.map_or("", |(_, word)| *word)
 }

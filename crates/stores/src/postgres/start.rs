@@ -49,9 +49,7 @@ pub enum StartError {
         database: String,
     },
     /// Something may not be done.
-    #[error(
-        "the user {user:?} may not {right} {what}; the owner of the table can grant it"
-    )]
+    #[error("the user {user:?} may not {right} {what}; the owner of the table can grant it")]
     Rights {
         /// Who.
         user: String,

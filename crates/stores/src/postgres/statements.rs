@@ -46,9 +46,32 @@ impl Statements {
         let held = [T::TEXT, T::BYTEA, T::BYTEA, T::BYTEA, T::INT8];
         let with = |more: &[Type]| [held.as_slice(), more].concat();
         let claim = vec![
-            T::TEXT, T::BYTEA, T::INT8, T::BYTEA, T::TEXT, T::TEXT, T::TEXT, T::TEXT, T::TEXT,
-            T::TEXT, T::BYTEA, T::TEXT, T::BYTEA, T::TEXT, T::INT8, T::INT8, T::INT8, T::INT8,
-            T::TEXT, T::TEXT, T::TEXT, T::BYTEA, T::BYTEA, T::INT8, T::INT8, T::INT8,
+            T::TEXT,
+            T::BYTEA,
+            T::INT8,
+            T::BYTEA,
+            T::TEXT,
+            T::TEXT,
+            T::TEXT,
+            T::TEXT,
+            T::TEXT,
+            T::TEXT,
+            T::BYTEA,
+            T::TEXT,
+            T::BYTEA,
+            T::TEXT,
+            T::INT8,
+            T::INT8,
+            T::INT8,
+            T::INT8,
+            T::TEXT,
+            T::TEXT,
+            T::TEXT,
+            T::BYTEA,
+            T::BYTEA,
+            T::INT8,
+            T::INT8,
+            T::INT8,
         ];
         let document = [T::TEXT, T::TEXT, T::BYTEA];
         let documents = vec![T::TEXT, T::TEXT, T::BYTEA, T::INT8];
@@ -86,22 +109,48 @@ impl Statements {
             write: fill(
                 include_str!("sql/write.sql"),
                 vec![
-                    T::TEXT, T::BYTEA, T::TEXT, T::INT8, T::INT4, T::BOOL, T::INT8, T::INT8,
-                    T::INT8, T::TEXT, T::INT4, T::BYTEA, T::INT8, T::INT8, T::INT8, T::INT8,
+                    T::TEXT,
+                    T::BYTEA,
+                    T::TEXT,
+                    T::INT8,
+                    T::INT4,
+                    T::BOOL,
+                    T::INT8,
+                    T::INT8,
+                    T::INT8,
+                    T::TEXT,
+                    T::INT4,
+                    T::BYTEA,
+                    T::INT8,
+                    T::INT8,
+                    T::INT8,
+                    T::INT8,
                 ],
             ),
             purge: fill(
                 include_str!("sql/purge.sql"),
                 vec![T::TEXT, T::BYTEA, T::INT8],
             ),
-            await_: fill(include_str!("sql/await.sql"), vec![T::TEXT, T::BYTEA, T::INT8]),
+            await_: fill(
+                include_str!("sql/await.sql"),
+                vec![T::TEXT, T::BYTEA, T::INT8],
+            ),
             due: fill(include_str!("sql/due.sql"), vec![T::TEXT, T::INT8, T::INT8]),
             next_due: fill(include_str!("sql/next_due.sql"), vec![T::TEXT]),
             list: fill(
                 include_str!("sql/list.sql"),
                 vec![
-                    T::TEXT, T::INT8, T::INT8, T::INT8, T::TEXT, T::TEXT, T::TEXT, T::TEXT,
-                    T::INT8, T::INT8, T::TEXT,
+                    T::TEXT,
+                    T::INT8,
+                    T::INT8,
+                    T::INT8,
+                    T::TEXT,
+                    T::TEXT,
+                    T::TEXT,
+                    T::TEXT,
+                    T::INT8,
+                    T::INT8,
+                    T::TEXT,
                 ],
             ),
             stats: fill(include_str!("sql/stats.sql"), vec![T::TEXT, T::INT8]),
@@ -109,8 +158,14 @@ impl Statements {
                 include_str!("sql/sweep.sql"),
                 vec![T::TEXT, T::INT8, T::INT4],
             ),
-            put: fill(include_str!("sql/document_put.sql"), [&document[..], &[T::BYTEA]].concat()),
-            add: fill(include_str!("sql/document_add.sql"), [&document[..], &[T::BYTEA]].concat()),
+            put: fill(
+                include_str!("sql/document_put.sql"),
+                [&document[..], &[T::BYTEA]].concat(),
+            ),
+            add: fill(
+                include_str!("sql/document_add.sql"),
+                [&document[..], &[T::BYTEA]].concat(),
+            ),
             read: fill(include_str!("sql/document_read.sql"), document.to_vec()),
             remove: fill(include_str!("sql/document_remove.sql"), document.to_vec()),
             rising: fill(include_str!("sql/documents_rising.sql"), documents.clone()),
@@ -164,6 +219,8 @@ fn fill(table: &Table, sql: &str) -> String {
 
 /// Comments are for the reader of the file; the server need not parse them.
 fn without_comments(sql: &str) -> String {
-    let lines = sql.lines().filter(|line| !line.trim_start().starts_with("--"));
+    let lines = sql
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("--"));
     lines.collect::<Vec<_>>().join("\n")
 }

@@ -425,16 +425,22 @@ impl PostgresStore {
         rule: impl FnOnce(&Arc<Record>, State, Timestamp) -> Change<Changed>,
     ) -> Result<Changed, StoreError> {
         let changed = self
-            .change(Which::Id(id), |record, now| match record.shown_state_at(now) {
-                Some(state) => rule(record, state, now),
-                None => Change::Leave(Changed::Absent),
+            .change(Which::Id(id), |record, now| {
+                match record.shown_state_at(now) {
+                    Some(state) => rule(record, state, now),
+                    None => Change::Leave(Changed::Absent),
+                }
             })
             .await?;
         Ok(changed.unwrap_or(Changed::Absent))
     }
 
     fn document(&self, sheet: Sheet, name: &str) -> Vec<Value> {
-        vec![self.owner(), sheet.as_str().into(), Value::bytes(name.as_bytes())]
+        vec![
+            self.owner(),
+            sheet.as_str().into(),
+            Value::bytes(name.as_bytes()),
+        ]
     }
 }
 
@@ -521,9 +527,7 @@ impl Store for PostgresStore {
             Settlement::Completed(answer) => {
                 self.finish(digest, fence, State::Completed, answer).await?
             }
-            Settlement::Failed(answer) => {
-                self.finish(digest, fence, State::Failed, answer).await?
-            }
+            Settlement::Failed(answer) => self.finish(digest, fence, State::Failed, answer).await?,
             Settlement::Released => self.free(digest, fence, State::Released).await?,
             Settlement::Lost => self.free(digest, fence, State::Unknown).await?,
             Settlement::Requeued { .. } | Settlement::Paused => Counted::NotAtOnce,
@@ -644,8 +648,8 @@ impl Inspect for PostgresStore {
             for row in rows {
                 let mut row = Reader::new(row);
                 let now = row.moment("now_ms")?;
-                let changed = u64::try_from(row.int("changed")?)
-                    .map_err(|_| Fault::Column("changed"))?;
+                let changed =
+                    u64::try_from(row.int("changed")?).map_err(|_| Fault::Column("changed"))?;
                 after = Some(changed);
                 let shown = Arc::new(row.record()?).shown_at(now);
                 if let Some(record) = shown.filter(|record| filter.matches(record)) {
@@ -726,7 +730,10 @@ impl Inspect for PostgresStore {
         let values = [self.owner(), self.time.value()];
         let rows = self.rows(&self.statements.stats, &values).await?;
         let mut row = Reader::new(rows.into_iter().next().unwrap_or_default());
-        let mut next = |column| row.int(column).map(|n| u64::try_from(n).unwrap_or_default());
+        let mut next = |column| {
+            row.int(column)
+                .map(|n| u64::try_from(n).unwrap_or_default())
+        };
         Ok(Stats {
             running: next("running")?,
             queued: next("queued")?,
@@ -760,7 +767,12 @@ impl PostgresStore {
 }
 
 fn has_nul(filter: &Filter) -> bool {
-    let texts = [&filter.tenant, &filter.project, &filter.endpoint, &filter.key];
+    let texts = [
+        &filter.tenant,
+        &filter.project,
+        &filter.endpoint,
+        &filter.key,
+    ];
     texts.into_iter().flatten().any(|text| text.contains('\0'))
 }
 

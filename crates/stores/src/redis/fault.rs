@@ -12,7 +12,9 @@ pub(super) enum Fault {
     #[error("Redis: {0}")]
     Redis(#[source] RedisError),
     /// Nothing was written; the next write may find room.
-    #[error("Redis is at its maxmemory: nothing was recorded; raise it, or wait until room is reclaimed")]
+    #[error(
+        "Redis is at its maxmemory: nothing was recorded; raise it, or wait until room is reclaimed"
+    )]
     Full(#[source] RedisError),
     /// It takes no writes: the one behind this address was a primary before.
     #[error("this Redis is a replica now and takes no writes; looking for the primary again")]
@@ -85,7 +87,9 @@ impl From<RedisError> for Fault {
             (_, Some("OOM")) => Self::Full(error),
             // Before version 7 a script hides the code in its words.
             (_, Some("ERR")) if has_word(&error, "OOM command not allowed") => Self::Full(error),
-            (_, Some("ERR")) if has_word(&error, "READONLY You can't write") => Self::Replica(error),
+            (_, Some("ERR")) if has_word(&error, "READONLY You can't write") => {
+                Self::Replica(error)
+            }
             _ => Self::Redis(error),
         }
     }

@@ -39,7 +39,7 @@ const READ_MAX: usize = 512;
 enum Verdict {
     Refused,
     Forget,
-    Write(How, Record),
+    Write(How, Box<Record>),
 }
 
 impl RedisStore {
@@ -324,7 +324,7 @@ impl Inspect for RedisStore {
             let mut record = record.clone();
             // The script gives the fence.
             record.resolve(Fence(0), &word, now);
-            Verdict::Write(How::Raised, record)
+            Verdict::Write(How::Raised, Box::new(record))
         });
         Ok(changed.await?)
     }
@@ -336,7 +336,7 @@ impl Inspect for RedisStore {
             }
             let mut record = record.clone();
             record.resume(now);
-            Verdict::Write(How::Whole, record)
+            Verdict::Write(How::Whole, Box::new(record))
         });
         Ok(changed.await?)
     }

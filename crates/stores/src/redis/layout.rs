@@ -234,8 +234,7 @@ fn running_band(record: &Record) -> Band {
 fn finished_end(record: &Record) -> (Band, Timestamp) {
     let over = record.over_at().unwrap_or_default();
     let expires = record.expires_at().unwrap_or_default();
-    let may_expire =
-        record.terms.is_lazy() || matches!(record.answer, Some(Answer::Kept(_)));
+    let may_expire = record.terms.is_lazy() || matches!(record.answer, Some(Answer::Kept(_)));
     if record.state != State::Expired && may_expire && expires < over {
         (Band::Expiring, expires)
     } else {

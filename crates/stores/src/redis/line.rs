@@ -42,7 +42,7 @@ pub(super) struct Lines {
 
 /// A line to where the data is.
 pub(super) enum Line {
-    Server(ServerLine),
+    Server(Box<ServerLine>),
     Cluster(ClusterConnection),
 }
 
@@ -173,7 +173,12 @@ impl Lines {
                 self.ask_all(steps.collect()).await
             }
             Durability::Replicas(_) => {
-                try_join_all(steps.into_iter().map(|(shard, step)| self.take(shard, step))).await
+                try_join_all(
+                    steps
+                        .into_iter()
+                        .map(|(shard, step)| self.take(shard, step)),
+                )
+                .await
             }
         }
     }

@@ -30,6 +30,7 @@ mod start;
 mod time;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -51,8 +52,8 @@ use self::listen::Listener;
 use self::script::{AWAIT, CLAIM, FORGET, READ, RENEW, SETTLE, Script, WRITE};
 use self::shard::{Name, Shards};
 pub use self::start::StartError;
-pub use self::time::Time;
 use self::time::Teller;
+pub use self::time::Time;
 use crate::Settings;
 
 /// How often a record that others change is read and judged anew.
@@ -65,7 +66,7 @@ pub struct RedisStore {
     teller: Teller,
     bells: Arc<Bells>,
     /// Where the next sweep begins.
-    swept: std::sync::atomic::AtomicUsize,
+    swept: AtomicUsize,
     _listener: Listener,
 }
 
@@ -90,7 +91,7 @@ impl RedisStore {
         Ok(Self {
             lines: Lines::new(started.lines, settings.durability, settings.deadline),
             teller: Teller::new(time),
-            swept: Default::default(),
+            swept: AtomicUsize::default(),
             _listener: listener.await,
             shards,
             bells,
@@ -359,7 +360,8 @@ impl Store for RedisStore {
             return Ok(());
         };
         if let Some(State::Running | State::Queued) = marked? {
-            bell.heard_within(limit.saturating_sub(begun.elapsed())).await;
+            bell.heard_within(limit.saturating_sub(begun.elapsed()))
+                .await;
         }
         Ok(())
     }

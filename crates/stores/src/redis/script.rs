@@ -90,7 +90,11 @@ mod tests {
         call.arg(b"\x00\xff").arg(7);
         let spelled = spelled_out(&call).expect("it is one of ours");
         let mut want = cmd("EVAL");
-        want.arg(READ.source).arg(1).arg("key").arg(b"\x00\xff").arg(7);
+        want.arg(READ.source)
+            .arg(1)
+            .arg("key")
+            .arg(b"\x00\xff")
+            .arg(7);
         assert_eq!(spelled.get_packed_command(), want.get_packed_command());
         assert!(spelled_out(&cmd("TIME")).is_none());
     }

@@ -57,7 +57,10 @@ pub enum StartError {
         source: RedisError,
     },
     /// It does not know us.
-    #[error("Redis at {address} refuses the login: check user and password in the URL ({})", words(source))]
+    #[error(
+        "Redis at {address} refuses the login: check user and password in the URL ({})",
+        words(source)
+    )]
     Login {
         /// Where.
         address: String,
@@ -123,13 +126,17 @@ pub enum StartError {
         connected: u32,
     },
     /// A Cluster that does not serve.
-    #[error("the Cluster that {address} belongs to does not serve (cluster_state:fail); bring its nodes back, or give their slots to others")]
+    #[error(
+        "the Cluster that {address} belongs to does not serve (cluster_state:fail); bring its nodes back, or give their slots to others"
+    )]
     ClusterDown {
         /// A node of it.
         address: String,
     },
     /// A Cluster has one database.
-    #[error("Redis at {address} is part of a Cluster, which has database 0 alone; leave the database out of the URL")]
+    #[error(
+        "Redis at {address} is part of a Cluster, which has database 0 alone; leave the database out of the URL"
+    )]
     ClusterDatabase {
         /// A node of it.
         address: String,
@@ -173,7 +180,7 @@ pub(super) async fn start(settings: &Settings) -> Result<Started, StartError> {
     }
     facts.check(&mut connection, settings.durability).await?;
     let client = open_client(node)?;
-    let line = || Line::Server(ServerLine::new(client.clone(), settings.deadline));
+    let line = || Line::Server(Box::new(ServerLine::new(client.clone(), settings.deadline)));
     Ok(Started {
         lines: (0..lines(settings)).map(|_| line()).collect(),
         ears: vec![ear(node)?],
@@ -228,7 +235,10 @@ async fn start_cluster(
     })
 }
 
-fn cluster_client(settings: &Settings, nodes: &[ConnectionInfo]) -> Result<ClusterClient, RedisError> {
+fn cluster_client(
+    settings: &Settings,
+    nodes: &[ConnectionInfo],
+) -> Result<ClusterClient, RedisError> {
     ClusterClient::builder(nodes.to_vec())
         .use_protocol(ProtocolVersion::RESP3)
         .tcp_settings(tcp_settings())
@@ -405,7 +415,10 @@ struct Facts {
 }
 
 impl Facts {
-    async fn ask(connection: &mut MultiplexedConnection, address: &str) -> Result<Self, StartError> {
+    async fn ask(
+        connection: &mut MultiplexedConnection,
+        address: &str,
+    ) -> Result<Self, StartError> {
         let told = cmd("INFO").query_async::<String>(connection).await;
         match told {
             Ok(text) => Ok(Self::of(address, &text)),
@@ -454,7 +467,9 @@ impl Facts {
                 .query_async::<HashMap<String, String>>(connection)
                 .await;
             if let Ok(told) = asked {
-                let policy = told.into_values().map(|value| ("maxmemory_policy".to_owned(), value));
+                let policy = told
+                    .into_values()
+                    .map(|value| ("maxmemory_policy".to_owned(), value));
                 self.facts.extend(policy);
             }
         }
@@ -521,12 +536,28 @@ mod tests {
             (GOOD.to_owned(), primary, "good"),
             (GOOD.replace("7.0.15", "6.2.0"), primary, "good"),
             (GOOD.replace("7.0.15", "10.0"), primary, "good"),
-            (GOOD.replace("7.0.15", "6.0.16"), primary, "Redis at host:6379 has version 6.0.16; 6.2 or newer is needed"),
+            (
+                GOOD.replace("7.0.15", "6.0.16"),
+                primary,
+                "Redis at host:6379 has version 6.0.16; 6.2 or newer is needed",
+            ),
             (GOOD.replace("7.0.15", "?"), primary, "has version ?"),
-            (GOOD.replace("noeviction", "allkeys-lru"), primary, "set it to noeviction (CONFIG SET maxmemory-policy noeviction)"),
-            (GOOD.replace("maxmemory_policy", "x"), primary, "does not tell its maxmemory-policy"),
+            (
+                GOOD.replace("noeviction", "allkeys-lru"),
+                primary,
+                "set it to noeviction (CONFIG SET maxmemory-policy noeviction)",
+            ),
+            (
+                GOOD.replace("maxmemory_policy", "x"),
+                primary,
+                "does not tell its maxmemory-policy",
+            ),
             (GOOD.to_owned(), Durability::Replicas(1), "good"),
-            (GOOD.to_owned(), Durability::Replicas(2), "durability is wait:2, and Redis at host:6379 has 1 replicas connected"),
+            (
+                GOOD.to_owned(),
+                Durability::Replicas(2),
+                "durability is wait:2, and Redis at host:6379 has 1 replicas connected",
+            ),
         ];
         for (text, durability, want) in cases {
             let found = finding(&text, durability);
@@ -563,7 +594,10 @@ mod tests {
             "redis://u:secret@host?protocol=secret",
         ] {
             let refused = nodes(url).expect_err("a bad URL").to_string();
-            assert!(refused.starts_with("the URL of the store is not one of Redis ("), "{refused}");
+            assert!(
+                refused.starts_with("the URL of the store is not one of Redis ("),
+                "{refused}"
+            );
             assert!(!refused.contains("secret"), "{refused}");
         }
     }

@@ -12,17 +12,21 @@ next AS MATERIALIZED (
     LIMIT $3
     FOR UPDATE OF r SKIP LOCKED
 ),
+-- Numbered in this order, whatever order the rows are written in.
+numbered AS MATERIALIZED (
+    SELECT next.*, nextval('{table}_fence') AS fence, nextval('{table}_fence') AS place FROM next
+),
 given AS (
     UPDATE {table} AS r SET
         state = 'running',
-        fence = nextval('{table}_fence'),
+        fence = next.fence,
         attempts = r.attempts + 1,
         until_ms = now_ms + r.lease_ms,
         completed_ms = NULL, touched_ms = NULL, answer = NULL, status = NULL, reply = NULL,
         expires_ms = NULL, free_ms = NULL, sweep_ms = NULL,
         due_ms = CASE WHEN r.after_loss = 'free' THEN now_ms + r.lease_ms END,
-        changed = nextval('{table}_fence')
-    FROM next, moment
+        changed = next.place
+    FROM numbered AS next, moment
     WHERE r.namespace = next.namespace AND r.digest = next.digest AND r.owner = next.owner
     RETURNING next.due_ms AS was_due_ms, next.changed AS was_changed, r.request, {columns}
 )

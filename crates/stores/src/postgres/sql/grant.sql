@@ -22,5 +22,11 @@ FROM
             class, lease_ms, retention_ms, remember_ms, keep_expired_ms, after_loss, ttl_basis, expiry,
             attempt),
     (SELECT coalesce($2::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms) AS moment
+-- What is known is not even tried: an insert would wait for a transaction that
+-- has changed the row and not committed.
+WHERE NOT EXISTS (
+    SELECT FROM {table} AS r
+    WHERE r.namespace = $1 AND r.digest = a.digest AND r.owner = {table}_owner()
+)
 ON CONFLICT DO NOTHING
 RETURNING attempt, fence

@@ -18,7 +18,9 @@ pub(super) async fn server() -> Arc<Postgres> {
 
 pub(super) async fn server_with(options: &Options) -> Arc<Postgres> {
     let postgres = Postgres::start();
-    apply(&postgres.url(), options).await.expect("the tables are made");
+    apply(&postgres.url(), options)
+        .await
+        .expect("the tables are made");
     Arc::new(postgres)
 }
 

@@ -4,8 +4,8 @@
 mod bound;
 mod conformance;
 mod house;
-mod migrating;
 mod locked;
+mod migrating;
 mod sharing;
 mod starting;
 mod surviving;

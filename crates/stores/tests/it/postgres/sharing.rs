@@ -117,9 +117,8 @@ async fn nobody_is_notified_where_nobody_waits() {
     let (heard, mut notes) = tokio::sync::mpsc::unbounded_channel();
     let ears = tokio::spawn(async move {
         let mut connection = connection;
-        let mut next = async || {
-            std::future::poll_fn(|context| connection.poll_message(context)).await
-        };
+        let mut next =
+            async || std::future::poll_fn(|context| connection.poll_message(context)).await;
         while let Some(Ok(message)) = next().await {
             if let tokio_postgres::AsyncMessage::Notification(note) = message {
                 let _ = heard.send(note.payload().to_owned());

@@ -20,28 +20,63 @@ async fn whatever_is_missing_is_told_in_one_sentence() {
     let database = |name: &str| postgres.database(name);
     database("empty");
     let newer = database("newer");
-    apply(&newer, &Options::default()).await.expect("it is made");
-    postgres.sql("newer", "INSERT INTO idempotency_record_migration (version) VALUES (99)");
+    apply(&newer, &Options::default())
+        .await
+        .expect("it is made");
+    postgres.sql(
+        "newer",
+        "INSERT INTO idempotency_record_migration (version) VALUES (99)",
+    );
     database("foreign_one");
     postgres.sql("foreign_one", "CREATE TABLE idempotency_record (x int)");
     postgres.sql("postgres", "CREATE ROLE nobody_much LOGIN");
-    postgres.sql("postgres", "CREATE ROLE reader LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader");
-    postgres.sql("postgres", "CREATE ROLE hasty LOGIN SUPERUSER; ALTER ROLE hasty SET synchronous_commit = off");
+    postgres.sql(
+        "postgres",
+        "CREATE ROLE reader LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader",
+    );
+    postgres.sql(
+        "postgres",
+        "CREATE ROLE hasty LOGIN SUPERUSER; ALTER ROLE hasty SET synchronous_commit = off",
+    );
     let at = |user: &str, database: &str| postgres.url_of(user, database);
     let cases = [
         (at("postgres", "nowhere"), "there is no database nowhere"),
-        (at("postgres", "empty"), "the table idempotency_record does not exist in database empty; run `onceward migrate apply"),
-        (at("postgres", "newer"), "has version 99, made by a newer Onceward"),
+        (
+            at("postgres", "empty"),
+            "the table idempotency_record does not exist in database empty; run `onceward migrate apply",
+        ),
+        (
+            at("postgres", "newer"),
+            "has version 99, made by a newer Onceward",
+        ),
         (at("postgres", "foreign_one"), "was not made by Onceward"),
         (at("stranger", "postgres"), "does not let user stranger in"),
-        (at("nobody_much", "postgres"), "may not be read by this user"),
-        (at("reader", "postgres"), "the user \"reader\" may not insert idempotency_record"),
+        (
+            at("nobody_much", "postgres"),
+            "may not be read by this user",
+        ),
+        (
+            at("reader", "postgres"),
+            "the user \"reader\" may not insert idempotency_record",
+        ),
         (at("hasty", "postgres"), "synchronous_commit is off"),
-        ("postgres://postgres@127.0.0.1:1/postgres".to_owned(), "no PostgreSQL answers at"),
-        (format!("{}?sslmode=perhaps", postgres.url()), "sslmode in the URL is \"perhaps\""),
-        (format!("{}?pgbouncer=maybe", postgres.url()), "pgbouncer in the URL is \"maybe\""),
+        (
+            "postgres://postgres@127.0.0.1:1/postgres".to_owned(),
+            "no PostgreSQL answers at",
+        ),
+        (
+            format!("{}?sslmode=perhaps", postgres.url()),
+            "sslmode in the URL is \"perhaps\"",
+        ),
+        (
+            format!("{}?pgbouncer=maybe", postgres.url()),
+            "pgbouncer in the URL is \"maybe\"",
+        ),
         (format!("{}?sslmode=require", postgres.url()), "TLS"),
-        ("postgres://:hidden@[broken".to_owned(), "the URL cannot be read"),
+        (
+            "postgres://:hidden@[broken".to_owned(),
+            "the URL cannot be read",
+        ),
     ];
     for (url, want) in cases {
         let words = refusal(url.as_str()).await;
@@ -71,6 +106,9 @@ async fn wrong_password_is_told_without_the_password() {
             break words;
         }
     };
-    assert!(words.contains("does not take the password of user locked"), "{words}");
+    assert!(
+        words.contains("does not take the password of user locked"),
+        "{words}"
+    );
     assert!(!words.contains("hidden"), "{words}");
 }

@@ -29,7 +29,9 @@ async fn many_claims_at_once_by_two_processes_grant_one() {
             .iter()
             .filter(|claim| matches!(claim, Claim::Granted(_)));
         assert_eq!(granted.count(), 1, "key {number}");
-        let busy = answers.iter().filter(|claim| matches!(claim, Claim::Busy(_)));
+        let busy = answers
+            .iter()
+            .filter(|claim| matches!(claim, Claim::Busy(_)));
         assert_eq!(busy.count(), CLAIMS - 1, "key {number}");
     }
 }

@@ -22,7 +22,9 @@ async fn operations_lie_on_all_nodes_and_waiters_wake_across_them() {
         let waiter = {
             let other = other.clone();
             tokio::spawn(async move {
-                let waited = other.wait(&ask(number).digest, Duration::from_secs(30)).await;
+                let waited = other
+                    .wait(&ask(number).digest, Duration::from_secs(30))
+                    .await;
                 waited.expect("the store lets one wait");
                 Instant::now()
             })
@@ -100,8 +102,16 @@ async fn slots_move_under_load() {
     let address = format!("127.0.0.1:{}", cluster.nodes()[0].port());
     let moved = tokio::task::spawn_blocking(move || {
         let order = [
-            "--cluster", "reshard", &address, "--cluster-from", &from, "--cluster-to", &to,
-            "--cluster-slots", "2000", "--cluster-yes",
+            "--cluster",
+            "reshard",
+            &address,
+            "--cluster-from",
+            &from,
+            "--cluster-to",
+            &to,
+            "--cluster-slots",
+            "800",
+            "--cluster-yes",
         ];
         std::process::Command::new("redis-cli").args(order).output()
     });

@@ -36,9 +36,15 @@ fn flip(server: &Redis, key: &str, beside: &str, place: usize) -> usize {
 
 async fn assert_damaged(store: &dyn Store, number: u64, place: &str) {
     let told = store.claim(&retry(&ask(number))).await;
-    assert!(matches!(told, Err(StoreError::Damaged(_))), "{place}: {told:?}");
+    assert!(
+        matches!(told, Err(StoreError::Damaged(_))),
+        "{place}: {told:?}"
+    );
     let told = store.get(&ask(number).digest).await;
-    assert!(matches!(told, Err(StoreError::Damaged(_))), "{place}: {told:?}");
+    assert!(
+        matches!(told, Err(StoreError::Damaged(_))),
+        "{place}: {told:?}"
+    );
 }
 
 /// In a record as a claim leaves it, as a settlement leaves it, and as a rule
@@ -94,7 +100,10 @@ async fn a_missing_reply_is_damage_and_a_listing_goes_on_without_the_damaged() {
         after: None,
     };
     let page = store.list(&Filter::default(), page).await.expect("a page");
-    let keys = page.records.iter().map(|record| record.identity.key.as_str());
+    let keys = page
+        .records
+        .iter()
+        .map(|record| record.identity.key.as_str());
     assert_eq!(keys.collect::<Vec<_>>(), ["key-3", "key-1"]);
     assert_eq!(page.next, None);
 }
@@ -112,7 +121,10 @@ async fn a_later_layout_is_refused_by_name() {
     server.cli(&["EVAL", script, "1", &operations(&settings, 1)]);
     match store.claim(&retry(&ask(1))).await {
         Err(StoreError::Damaged(why)) => {
-            assert_eq!(why.to_string(), "the layout 2 was written by a newer Onceward");
+            assert_eq!(
+                why.to_string(),
+                "the layout 2 was written by a newer Onceward"
+            );
         }
         other => panic!("it is of a later layout: {other:?}"),
     }
@@ -130,7 +142,10 @@ async fn damaged_work_does_not_hold_up_the_queue() {
     for number in 1..=3 {
         let request = Bytes::from_static(b"request");
         let enqueued = store.enqueue(&ask(number), request, Duration::ZERO).await;
-        assert!(matches!(enqueued, Ok(Enqueued::Accepted(_))), "{enqueued:?}");
+        assert!(
+            matches!(enqueued, Ok(Enqueued::Accepted(_))),
+            "{enqueued:?}"
+        );
     }
     flip(&server, &operations(&settings, 1), ":q", 3);
     flip(&server, &operations(&settings, 2), "", 100);

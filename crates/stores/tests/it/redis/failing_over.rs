@@ -32,7 +32,10 @@ async fn what_a_cut_off_primary_grants_the_promoted_replica_grants_again() {
         other => panic!("what the replica had runs: {other:?}"),
     }
     let again = grant(&*new, &ask(3)).await;
-    assert!(again.fence > cut_off.fence, "the fence tells which is later");
+    assert!(
+        again.fence > cut_off.fence,
+        "the fence tells which is later"
+    );
     assert!(again.fence > before.fence);
 }
 

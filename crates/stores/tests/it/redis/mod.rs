@@ -5,6 +5,7 @@ mod claiming;
 mod cluster;
 mod conformance;
 mod damage;
+mod encrypted;
 mod failing_over;
 mod house;
 mod opening;

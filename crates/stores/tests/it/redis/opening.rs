@@ -65,7 +65,11 @@ async fn eviction_is_refused() {
 #[tokio::test]
 async fn wrong_logins_are_refused() {
     let server = Redis::start_with(&["--requirepass", "topsecret"]);
-    for url in [server.url(), login(&server, ":secret"), login(&server, "nobody:secret")] {
+    for url in [
+        server.url(),
+        login(&server, ":secret"),
+        login(&server, "nobody:secret"),
+    ] {
         let words = refusal(&url).await;
         let want = format!(
             "Redis at 127.0.0.1:{} refuses the login: check user and password in the URL (",
@@ -80,9 +84,24 @@ async fn wrong_logins_are_refused() {
 async fn a_user_who_may_do_enough_is_let_in() {
     let server = Redis::start();
     let rules = [
-        "ACL", "SETUSER", "onceward", "on", ">secret", "~onceward:*", "&onceward:*", "-@all",
-        "+@connection", "+@hash", "+@sortedset", "+@scripting", "+@pubsub", "+time", "+info",
-        "+memory|usage", "+set", "+wait",
+        "ACL",
+        "SETUSER",
+        "onceward",
+        "on",
+        ">secret",
+        "~onceward:*",
+        "&onceward:*",
+        "-@all",
+        "+@connection",
+        "+@hash",
+        "+@sortedset",
+        "+@scripting",
+        "+@pubsub",
+        "+time",
+        "+info",
+        "+memory|usage",
+        "+set",
+        "+wait",
     ];
     server.cli(&rules);
     let store = open(&settings(&login(&server, "onceward:secret"))).await;
@@ -153,7 +172,10 @@ async fn a_replica_is_refused() {
 async fn a_cluster_that_does_not_serve_is_refused() {
     let mut cluster = RedisCluster::start(3);
     let words = refusal(&format!("{}/1", cluster.url())).await;
-    assert!(words.contains("leave the database out of the URL"), "{words}");
+    assert!(
+        words.contains("leave the database out of the URL"),
+        "{words}"
+    );
     cluster.nodes()[2].cli(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
     let words = refusal(&cluster.url()).await;
     let place = format!("Redis at 127.0.0.1:{} has", cluster.nodes()[2].port());

@@ -81,7 +81,10 @@ async fn the_store_goes_on_by_itself_after_a_restart() {
     unavailable(store.get(&ask(1).digest).await);
     server.restart();
     // The scripts are gone with the old process, the records are not.
-    let record = until("the store answers", async || store.get(&ask(1).digest).await.ok()).await;
+    let record = until("the store answers", async || {
+        store.get(&ask(1).digest).await.ok()
+    })
+    .await;
     assert_eq!(record.map(|record| record.state), Some(State::Completed));
     complete(&*store, 2).await;
 }
@@ -117,7 +120,10 @@ async fn a_server_that_stands_still_is_unavailable_in_time() {
     })
     .await;
     // The step may have been taken after all; it is recognised.
-    let again = until("the store answers", async || store.claim(&ask(2)).await.ok()).await;
+    let again = until("the store answers", async || {
+        store.claim(&ask(2)).await.ok()
+    })
+    .await;
     assert!(matches!(again, Claim::Granted(_)), "{again:?}");
 }
 

@@ -35,7 +35,10 @@ async fn assert_replayed(store: &RedisStore, number: u8) {
     };
     assert_eq!(record.digest, twin(number).digest);
     assert_eq!(record.answer, Some(Answer::Kept(reply(u64::from(number)))));
-    let found = store.find(twin(number).id).await.expect("the store answers");
+    let found = store
+        .find(twin(number).id)
+        .await
+        .expect("the store answers");
     assert_eq!(found, Some(record));
 }
 

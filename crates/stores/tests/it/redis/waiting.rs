@@ -112,7 +112,9 @@ async fn nothing_is_published_where_nobody_waits() {
     let store = open(&settings(&server.url())).await;
     let published = || {
         let stats = server.cli(&["INFO", "commandstats"]);
-        let line = stats.lines().find(|line| line.starts_with("cmdstat_publish:"));
+        let line = stats
+            .lines()
+            .find(|line| line.starts_with("cmdstat_publish:"));
         line.map(str::to_owned)
     };
     for number in 0..10 {
