@@ -189,11 +189,12 @@ impl Engine {
         let claim = self.within_deadline(self.store.claim(&ask)).await?;
         pending.answered();
         Ok(match claim {
-            Claim::Granted(grant) => Entry::Lead(Lead::new(self, seat, grant, ask.terms.lease)),
+            Claim::Granted(grant) => Entry::Lead(Lead::new(self, seat, grant, &ask)),
             Claim::Busy(record) => Entry::Follow(Follow {
                 engine: self.clone(),
                 seat,
                 record,
+                fingerprint,
             }),
             Claim::Finished(record) => {
                 self.note_replay(&record);
@@ -237,11 +238,13 @@ impl Engine {
         self.within_deadline(self.store.find(id)).await
     }
 
-    /// Waits for an operation that is known to run.
+    /// Waits for an operation that is known to run. What runs under its key
+    /// afterwards and was asked for differently is another's.
     pub fn follow(self: &Arc<Self>, record: Arc<Record>) -> Follow {
         Follow {
             engine: self.clone(),
             seat: self.flights.board(&record.digest),
+            fingerprint: record.fingerprint,
             record,
         }
     }
@@ -348,6 +351,7 @@ pub struct Lead {
     engine: Arc<Engine>,
     seat: Option<Seat>,
     grant: Grant,
+    fingerprint: Fingerprint,
     lease: Duration,
     last_word: LastWord,
 }
@@ -383,13 +387,14 @@ pub enum Renewed {
 }
 
 impl Lead {
-    fn new(engine: &Arc<Engine>, seat: Seat, grant: Grant, lease: Duration) -> Self {
+    fn new(engine: &Arc<Engine>, seat: Seat, grant: Grant, ask: &Ask) -> Self {
         engine.running.fetch_add(1, Ordering::Relaxed);
         Self {
             engine: engine.clone(),
-            seat: Some(seat.lead()),
+            seat: Some(seat.lead(ask.fingerprint)),
             grant,
-            lease,
+            fingerprint: ask.fingerprint,
+            lease: ask.terms.lease,
             last_word: LastWord::Nobody,
         }
     }
@@ -418,6 +423,12 @@ impl Lead {
     /// The fence of this run.
     pub fn fence(&self) -> Fence {
         self.grant.fence
+    }
+
+    /// What was asked for. A record under this digest that says otherwise is of
+    /// another request, which claimed the key after us.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
     }
 
     /// Does work under the lease, renewing it as long as the work takes.
@@ -567,6 +578,9 @@ pub struct Follow {
     engine: Arc<Engine>,
     seat: Seat,
     record: Arc<Record>,
+    /// What whoever waits asked for: a key that was freed may be claimed for
+    /// something else, and the reply to that is for others.
+    fingerprint: Fingerprint,
 }
 
 /// What waiting came to.
@@ -603,19 +617,22 @@ impl Follow {
             .unwrap_or(Ok(Awaited::StillRunning))
     }
 
-    /// A leader in this process tells by itself; one elsewhere shows in the store.
+    /// A leader in this process tells by itself, and who waits for it leaves the
+    /// store alone; one elsewhere shows in the store.
     async fn watch(&self) -> Result<Awaited, StoreError> {
         let poll = self.engine.limits().poll;
         loop {
+            if let Some(landed) = self.seat.word(&self.fingerprint).await {
+                return self.told(landed).await;
+            }
             tokio::select! {
                 biased;
-                landed = self.seat.landed() => return self.told(landed).await,
+                landed = self.seat.landed(&self.fingerprint) => return self.told(landed).await,
                 hint = self.engine.store.wait(&self.record.digest, poll) => hint?,
             }
-            // A leader of ours has already settled in the store and is about to
-            // tell more than the store knows.
-            if self.seat.is_led() {
-                return self.told(self.seat.landed().await).await;
+            // A leader that has come meanwhile will tell more than the store knows.
+            if self.seat.is_led(&self.fingerprint) {
+                continue;
             }
             match self.seen().await? {
                 Awaited::StillRunning => {}
@@ -638,6 +655,9 @@ impl Follow {
         let record = self.engine.look(&self.record.digest).await?;
         Ok(match record {
             None => Awaited::Freed,
+            // Ours was freed, and the key is another's now: whatever its state,
+            // nothing of it is told.
+            Some(record) if record.fingerprint != self.fingerprint => Awaited::Freed,
             Some(record) => match record.state {
                 State::Queued | State::Running => Awaited::StillRunning,
                 State::Released => Awaited::Freed,
@@ -657,7 +677,7 @@ mod tests {
     use crate::clock::{Clock as _, ManualClock};
     use crate::memory::MemoryStore;
     use crate::record::Answer;
-    use crate::record::tests::{RETENTION, START, record};
+    use crate::record::tests::{RETENTION, START, fingerprint, record};
 
     /// An engine on a memory store, and an operation that is run through it.
     struct House {
@@ -780,5 +800,228 @@ mod tests {
         lead.release(None).await;
         let first = waiting.await.expect("the first still waits");
         assert!(matches!(first, Ok(Awaited::Freed)));
+    }
+
+    /// Two gateways on one store.
+    struct Pair {
+        store: Arc<Watched>,
+        here: Arc<Engine>,
+        there: Arc<Engine>,
+    }
+
+    /// A memory store that counts those who wait at it.
+    struct Watched {
+        store: MemoryStore,
+        waits: AtomicUsize,
+    }
+
+    #[async_trait::async_trait]
+    impl Store for Watched {
+        async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
+            self.store.claim(ask).await
+        }
+
+        async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError> {
+            self.store.withdraw(digest, attempt).await
+        }
+
+        async fn renew(&self, digest: &Digest, fence: Fence) -> Result<Settled, StoreError> {
+            self.store.renew(digest, fence).await
+        }
+
+        async fn settle(
+            &self,
+            digest: &Digest,
+            fence: Fence,
+            settlement: Settlement,
+        ) -> Result<Settled, StoreError> {
+            self.store.settle(digest, fence, settlement).await
+        }
+
+        async fn get(&self, digest: &Digest) -> Result<Option<Arc<Record>>, StoreError> {
+            self.store.get(digest).await
+        }
+
+        async fn find(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+            self.store.find(id).await
+        }
+
+        async fn touch(&self, digest: &Digest) -> Result<(), StoreError> {
+            self.store.touch(digest).await
+        }
+
+        async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError> {
+            self.waits.fetch_add(1, Ordering::Relaxed);
+            self.store.wait(digest, limit).await
+        }
+    }
+
+    impl Pair {
+        fn new() -> Self {
+            let clock = Arc::new(ManualClock::new(START));
+            let store = Arc::new(Watched {
+                store: MemoryStore::new(clock),
+                waits: AtomicUsize::new(0),
+            });
+            let engine = |seed| {
+                let store: Arc<dyn Store> = store.clone();
+                Engine::new(store, Entropy::seeded(seed), Limits::default())
+            };
+            Self {
+                here: engine(1),
+                there: engine(2),
+                store,
+            }
+        }
+
+        /// Enters one and the same key, asking for this.
+        async fn enter(engine: &Arc<Engine>, asked: u8) -> Entry {
+            let Record {
+                identity, terms, ..
+            } = record(State::Running, AfterLoss::Hold);
+            let entered = engine.enter(identity, fingerprint(asked), terms).await;
+            entered.expect("the store answers")
+        }
+
+        async fn lead(engine: &Arc<Engine>, asked: u8) -> Lead {
+            match Self::enter(engine, asked).await {
+                Entry::Lead(lead) => lead,
+                _ => panic!("it was to be led"),
+            }
+        }
+
+        async fn follow(engine: &Arc<Engine>, asked: u8) -> Follow {
+            match Self::enter(engine, asked).await {
+                Entry::Follow(follow) => follow,
+                _ => panic!("it was to be followed"),
+            }
+        }
+    }
+
+    fn reply() -> Arc<Reply> {
+        Arc::new(Reply {
+            status: 503,
+            headers: Vec::new(),
+            body: bytes::Bytes::from_static(b"of somebody else"),
+            trailers: Vec::new(),
+        })
+    }
+
+    fn completed() -> Settlement {
+        Settlement::Completed(Answer::NotKept { status: 200 })
+    }
+
+    /// However far the other request is, whoever waits for the first is told
+    /// that it was freed, and nothing else.
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_is_told_nothing_of_another_request_under_its_key() {
+        for by_record in [false, true] {
+            for done in [false, true] {
+                let pair = Pair::new();
+                let first = Pair::lead(&pair.there, 1).await;
+                let follow = Pair::follow(&pair.here, 1).await;
+                let follow = match by_record {
+                    true => pair.here.follow(follow.record().clone()),
+                    false => follow,
+                };
+                first.release(None).await;
+                let second = Pair::lead(&pair.there, 2).await;
+                let second = match done {
+                    true => {
+                        let recorded = second.finish(completed(), None).await;
+                        assert_eq!(recorded, Recorded::Durably);
+                        None
+                    }
+                    false => Some(second),
+                };
+                let waited = follow.settled(Duration::from_secs(5)).await;
+                assert!(
+                    matches!(waited, Ok(Awaited::Freed)),
+                    "by record {by_record}, done {done}"
+                );
+                drop(second);
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_still_gets_the_outcome_of_the_same_request_run_anew() {
+        let pair = Pair::new();
+        let first = Pair::lead(&pair.there, 1).await;
+        let follow = Pair::follow(&pair.here, 1).await;
+        first.release(None).await;
+        let again = Pair::lead(&pair.there, 1).await;
+        again.finish(completed(), None).await;
+        let waited = follow.settled(Duration::from_secs(5)).await;
+        assert!(matches!(waited, Ok(Awaited::Settled(_))));
+    }
+
+    /// The waiter sits in the flight that a request of another kind comes to
+    /// lead: its answer is told there, and is not for the waiter.
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_is_not_told_the_answer_of_another_leader_beside_it() {
+        for told_first in [false, true] {
+            let pair = Pair::new();
+            let first = Pair::lead(&pair.there, 1).await;
+            let follow = Pair::follow(&pair.here, 1).await;
+            first.release(None).await;
+            let other = Pair::lead(&pair.here, 2).await;
+            let listener = Pair::follow(&pair.here, 2).await;
+            let limit = Duration::from_secs(5);
+            let waited = if told_first {
+                other.release(Some(reply())).await;
+                follow.settled(limit).await
+            } else {
+                let waited = follow.settled(limit).await;
+                other.release(Some(reply())).await;
+                waited
+            };
+            assert!(matches!(waited, Ok(Awaited::Freed)), "{told_first}");
+            let shared = listener.settled(limit).await;
+            assert!(
+                matches!(shared, Ok(Awaited::Answered(_, Recorded::Durably))),
+                "who asked the same gets that answer"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_leader_beside_it_leaves_the_store_alone() {
+        for dropped in [false, true] {
+            let pair = Pair::new();
+            let lead = Pair::lead(&pair.here, 1).await;
+            let follow = Pair::follow(&pair.here, 1).await;
+            let early = follow.settled(Duration::from_secs(30)).await;
+            assert!(matches!(early, Ok(Awaited::StillRunning)), "it is bounded");
+            let waiting = tokio::spawn(async move { follow.settled(Duration::MAX).await });
+            while pair.here.waiters() == 0 {
+                tokio::task::yield_now().await;
+            }
+            match dropped {
+                true => drop(lead),
+                false => {
+                    lead.release(Some(reply())).await;
+                }
+            }
+            match waiting.await.expect("the waiter goes on") {
+                Ok(Awaited::Lost) => assert!(dropped),
+                Ok(Awaited::Answered(..)) => assert!(!dropped),
+                _ => panic!("a leader's word is heard, dropped {dropped}"),
+            }
+            assert_eq!(pair.store.waits.load(Ordering::Relaxed), 0);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_leader_elsewhere_asks_the_store() {
+        let pair = Pair::new();
+        let lead = Pair::lead(&pair.there, 1).await;
+        let follow = Pair::follow(&pair.here, 1).await;
+        let early = follow.settled(Duration::from_secs(30)).await;
+        assert!(matches!(early, Ok(Awaited::StillRunning)));
+        assert!(pair.store.waits.load(Ordering::Relaxed) > 0);
+        lead.finish(completed(), None).await;
+        let waited = follow.settled(Duration::from_secs(5)).await;
+        assert!(matches!(waited, Ok(Awaited::Settled(_))));
     }
 }

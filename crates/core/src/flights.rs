@@ -4,15 +4,20 @@
 //! first. So whoever is told *busy* has been listening since before the claim,
 //! and cannot miss the answer of a leader in the same process: not even a
 //! released one, which no store keeps.
+//!
+//! A key that was released is free for any request, so a flight may be led by
+//! another one than a seat waits for: what a leader tells is for those alone
+//! who asked the same.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::Notify;
 
 use crate::engine::Limits;
+use crate::fingerprint::Fingerprint;
 use crate::identity::Digest;
 use crate::record::Reply;
 
@@ -31,13 +36,26 @@ struct Flight {
     /// How many are seated; changed only under the shard's lock.
     seats: AtomicUsize,
     stage: Mutex<Stage>,
-    landed: Notify,
+    /// What its leader was asked for; set before it counts as led.
+    leader: OnceLock<Fingerprint>,
+    /// Rung when a leader has landed or was overtaken.
+    changed: Notify,
     waiters: AtomicUsize,
 }
 
 impl Flight {
     fn stage(&self) -> MutexGuard<'_, Stage> {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How far it is for who asked for this: as if nobody led, where the leader
+    /// was asked for something else.
+    fn stage_for(&self, asked: &Fingerprint) -> Stage {
+        let stage = self.stage().clone();
+        match self.leader.get() {
+            Some(leader) if leader == asked => stage,
+            _ => Stage::Boarding,
+        }
     }
 }
 
@@ -89,7 +107,8 @@ impl Flights {
                 Arc::new(Flight {
                     seats: AtomicUsize::new(0),
                     stage: Mutex::new(Stage::Boarding),
-                    landed: Notify::new(),
+                    leader: OnceLock::new(),
+                    changed: Notify::new(),
                     waiters: AtomicUsize::new(0),
                 })
             })
@@ -150,20 +169,25 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    /// Takes the lead. A flight that has landed, or has a leader, is of an
+    /// Takes the lead for who asks this. A flight that has landed, or has a leader, is of an
     /// earlier run: the new one has a flight of its own, so that who waits for
     /// it is not told what came of the other.
-    pub(crate) fn lead(self) -> Self {
+    pub(crate) fn lead(self, asked: Fingerprint) -> Self {
         let mut seat = self;
         loop {
             let mut stage = seat.flight.stage();
             match *stage {
                 Stage::Boarding => {
+                    let first = seat.flight.leader.set(asked).is_ok();
+                    debug_assert!(first, "who boards has no leader");
                     *stage = Stage::Led;
                     drop(stage);
                     return seat;
                 }
-                Stage::Led => *stage = Stage::Overtaken,
+                Stage::Led => {
+                    *stage = Stage::Overtaken;
+                    seat.flight.changed.notify_waiters();
+                }
                 Stage::Overtaken | Stage::Landed(_) => {}
             }
             drop(stage);
@@ -177,7 +201,7 @@ impl Seat {
     pub(crate) fn land(self, landed: Landed) {
         self.close();
         *self.flight.stage() = Stage::Landed(landed);
-        self.flight.landed.notify_waiters();
+        self.flight.changed.notify_waiters();
     }
 
     /// Lets nobody else board this flight.
@@ -189,23 +213,39 @@ impl Seat {
         }
     }
 
-    /// Whether somebody in this process leads, or has led, and tells more than
-    /// the store knows.
-    pub(crate) fn is_led(&self) -> bool {
-        matches!(*self.flight.stage(), Stage::Led | Stage::Landed(_))
+    /// Whether somebody in this process leads what was asked, or has led it, and
+    /// tells more than the store knows.
+    pub(crate) fn is_led(&self, asked: &Fingerprint) -> bool {
+        matches!(self.flight.stage_for(asked), Stage::Led | Stage::Landed(_))
     }
 
-    /// Waits for the leader's word.
-    pub(crate) async fn landed(&self) -> Landed {
+    /// The word of a leader of what was asked, waiting for it while the leader
+    /// knows more than the store. `None` when nobody leads, or no longer does:
+    /// then the store is to be asked.
+    pub(crate) async fn word(&self, asked: &Fingerprint) -> Option<Landed> {
         loop {
-            let told = self.flight.landed.notified();
-            tokio::pin!(told);
+            let changed = self.flight.changed.notified();
+            tokio::pin!(changed);
             // Listening before looking: no word falls in between.
-            told.as_mut().enable();
-            if let Stage::Landed(landed) = &*self.flight.stage() {
-                return landed.clone();
+            changed.as_mut().enable();
+            match self.flight.stage_for(asked) {
+                Stage::Led => changed.await,
+                Stage::Landed(landed) => return Some(landed),
+                Stage::Boarding | Stage::Overtaken => return None,
             }
-            told.await;
+        }
+    }
+
+    /// Waits for the word of a leader of what was asked, though there be none.
+    pub(crate) async fn landed(&self, asked: &Fingerprint) -> Landed {
+        loop {
+            let changed = self.flight.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Stage::Landed(landed) = self.flight.stage_for(asked) {
+                return landed;
+            }
+            changed.await;
         }
     }
 
@@ -253,9 +293,13 @@ impl Drop for Waiter<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use rstest::rstest;
+    use tokio::time::timeout;
 
     use super::*;
+    use crate::record::tests::fingerprint as asked;
 
     /// Three wait: two of `a` on one key, one of `b` on another. Then one more comes.
     #[rstest]
@@ -299,15 +343,18 @@ mod tests {
         let flights = Arc::new(Flights::new());
         let digest = Digest::from_bytes([1; 32]);
         let board = || flights.board(&digest);
-        let (old, early) = (board().lead(), board());
-        let new = board().lead();
+        let (old, early) = (board().lead(asked(1)), board());
+        let new = board().lead(asked(1));
         let late = board();
-        assert!(!early.is_led(), "the store knows more than the old leader");
+        assert!(
+            !early.is_led(&asked(1)),
+            "the store knows more than the old leader"
+        );
         old.land(Landed::Nothing);
-        assert!(matches!(early.landed().await, Landed::Nothing));
-        assert!(late.is_led() && !matches!(*late.flight.stage(), Stage::Landed(_)));
+        assert!(matches!(early.landed(&asked(1)).await, Landed::Nothing));
+        assert!(late.is_led(&asked(1)) && !matches!(*late.flight.stage(), Stage::Landed(_)));
         new.land(Landed::Lost);
-        assert!(matches!(late.landed().await, Landed::Lost));
+        assert!(matches!(late.landed(&asked(1)).await, Landed::Lost));
         drop((early, late));
         assert!(flights.shard(&digest).is_empty());
     }
@@ -317,13 +364,47 @@ mod tests {
         let flights = Arc::new(Flights::new());
         let digest = Digest::from_bytes([1; 32]);
         let board = || flights.board(&digest);
-        let (first, second) = (board().lead(), board());
+        let (first, second) = (board().lead(asked(1)), board());
         first.land(Landed::Recorded);
-        let (third, waiter) = (board().lead(), board());
-        let second = second.lead();
+        let (third, waiter) = (board().lead(asked(1)), board());
+        let second = second.lead(asked(1));
         third.land(Landed::Nothing);
-        assert!(matches!(waiter.landed().await, Landed::Nothing));
+        assert!(matches!(waiter.landed(&asked(1)).await, Landed::Nothing));
         assert!(matches!(*second.flight.stage(), Stage::Led));
+    }
+
+    #[tokio::test]
+    async fn a_leader_tells_only_those_who_asked_the_same() {
+        let flights = Arc::new(Flights::new());
+        let board = || flights.board(&Digest::from_bytes([1; 32]));
+        let waiter = board();
+        let leader = board().lead(asked(1));
+        assert!(waiter.is_led(&asked(1)) && !waiter.is_led(&asked(2)));
+        assert!(waiter.word(&asked(2)).await.is_none());
+        leader.land(Landed::Lost);
+        assert!(matches!(waiter.word(&asked(1)).await, Some(Landed::Lost)));
+        assert!(waiter.word(&asked(2)).await.is_none());
+        assert!(!waiter.is_led(&asked(2)));
+        let ours = asked(2);
+        let word = timeout(Duration::ZERO, waiter.landed(&ours)).await;
+        assert!(
+            word.is_err(),
+            "whoever asked something else is told nothing"
+        );
+    }
+
+    #[tokio::test]
+    async fn who_listens_to_a_leader_hears_that_it_was_overtaken() {
+        let flights = Arc::new(Flights::new());
+        let board = || flights.board(&Digest::from_bytes([1; 32]));
+        let (old, waiter) = (board().lead(asked(1)), board());
+        let ours = asked(1);
+        let mut listening = std::pin::pin!(waiter.word(&ours));
+        let early = timeout(Duration::ZERO, listening.as_mut()).await;
+        assert!(early.is_err(), "the leader has not told");
+        let new = board().lead(asked(2));
+        assert!(listening.await.is_none());
+        drop((old, new));
     }
 
     #[test]

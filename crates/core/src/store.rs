@@ -131,7 +131,8 @@ pub trait Store: Send + Sync + 'static {
     /// A grant is durable when it is answered. The fence of a grant is higher
     /// than that of every grant before it for this key, across release, purge
     /// and restart. The same attempt asking again is granted again, under the
-    /// same fence.
+    /// same fence; but who stops waiting for an answer gives its claim back, and
+    /// comes again, if at all, as another attempt.
     async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError>;
 
     /// Takes back a claim whose answer never came: if this attempt holds the

@@ -19,6 +19,7 @@ use onceward_core::class::{Class, InFlight, OnExhausted, OnStoreFailure};
 use onceward_core::classify::{Hint, Meaning, is_worth_repeating};
 use onceward_core::clock::Timestamp;
 use onceward_core::engine::{Engine, Lead, Recorded, Renewed};
+use onceward_core::fingerprint::Fingerprint;
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Answer, Settlement, State};
 use onceward_core::store::StoreError;
@@ -56,7 +57,7 @@ where
         true => lead.joined(),
         false => lead,
     };
-    let (id, digest) = (lead.id(), lead.digest());
+    let (id, digest, fingerprint) = (lead.id(), lead.digest(), lead.fingerprint());
     let later = asks_later(&call).map(|patience| (patience, status_path(&call, id)));
     let (tell, told) = oneshot::channel();
     let work = Work {
@@ -74,7 +75,7 @@ where
         None => told.await,
         Some((patience, path)) => match timeout(patience, told).await {
             Ok(ended) => ended,
-            Err(_) => accepted(&protection.engine, &digest, id, &path).await,
+            Err(_) => accepted(&protection.engine, (&digest, &fingerprint), id, &path).await,
         },
     }
 }
@@ -87,11 +88,19 @@ fn asks_later(call: &Call) -> Option<Duration> {
     later.then(|| preferred_wait(headers).unwrap_or_default())
 }
 
-async fn accepted(engine: &Engine, digest: &Digest, id: OperationId, path: &str) -> Ended {
+async fn accepted(
+    engine: &Engine,
+    (digest, fingerprint): (&Digest, &Fingerprint),
+    id: OperationId,
+    path: &str,
+) -> Ended {
     match engine.look(digest).await {
-        Ok(Some(record)) => Ended::answered(Outcome::Accepted, id, answer::accepted(&record, path)),
-        // Released in the meantime: there is nothing to ask for later.
-        Ok(None) => Ended::refused(answer::in_progress(id, Word::Released)),
+        Ok(Some(record)) if record.fingerprint == *fingerprint => {
+            Ended::answered(Outcome::Accepted, id, answer::accepted(&record, path))
+        }
+        // Released in the meantime, and perhaps another's by now: there is
+        // nothing to ask for later.
+        Ok(_) => Ended::refused(answer::in_progress(id, Word::Released)),
         Err(error) => Ended::refused(unavailable(&error)),
     }
 }

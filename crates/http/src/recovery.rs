@@ -174,8 +174,8 @@ async fn reconciled(protection: &Protection, class: &Class, record: Arc<Record>)
         return record;
     }
     match protection.engine.look(&record.digest).await {
-        Ok(Some(settled)) => settled,
-        // Free again: for who only asks, it is what it was.
+        Ok(Some(settled)) if settled.fingerprint == record.fingerprint => settled,
+        // Free again, or already another's: for who only asks, it is what it was.
         _ => record,
     }
 }

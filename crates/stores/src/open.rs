@@ -127,7 +127,7 @@ pub async fn open(
             Ok(Opened::new(store))
         }
         #[cfg(feature = "redis")]
-        ("redis" | "rediss" | "valkey" | "valkeys", _) => {
+        ("redis" | "rediss", _) => {
             let store = crate::redis::RedisStore::open(&settings).await?;
             Ok(Opened::new(store))
         }

@@ -277,7 +277,7 @@ async fn a_commit_that_comes_too_late_is_refused() {
 async fn a_commit_under_way_is_not_taken_for_undone() {
     let mut random = Rng::with_seed(seed());
     let house = House::new(&mut random).await;
-    let _application = house.serving(Some("before-commit=1*sleep(6000)")).await;
+    let _application = house.serving(Some("before-commit=1*sleep(9000)")).await;
     let gateway = house.gateway(free_address(&mut random)).run().await;
     let first = gateway.post("k", BODY).await;
     assert_eq!(word(&first), "504 outcome-unknown");

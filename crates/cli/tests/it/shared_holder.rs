@@ -94,8 +94,17 @@ async fn run_of_a_killed_gateway_is_unknown_everywhere_when_its_lease_ends(#[cas
     let page = run(&one, &listed).await.json();
     let id = page["operations"][0]["operation_id"].as_str().unwrap();
     let word = [
-        "operations", "resolve", id, "--outcome", "ran", "--status", "201", "--body", "paid",
-        "--why", "the bank has it",
+        "operations",
+        "resolve",
+        id,
+        "--outcome",
+        "ran",
+        "--status",
+        "201",
+        "--body",
+        "paid",
+        "--why",
+        "the bank has it",
     ];
     let said = run(&one, &word).await;
     assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");

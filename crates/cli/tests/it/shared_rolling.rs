@@ -86,13 +86,7 @@ async fn rolling_restarts_under_load_fail_no_request_and_run_nothing_twice(#[cas
 
 /// Restarts a gateway at which a request is under way, and waits until it is
 /// ready again.
-async fn roll(
-    house: &House,
-    plan: &Plan,
-    leaves: Gateway,
-    stays: &Gateway,
-    held: &str,
-) -> Gateway {
+async fn roll(house: &House, plan: &Plan, leaves: Gateway, stays: &Gateway, held: &str) -> Gateway {
     let first = leaves.spawn_post(held, BODY);
     until("it is held", || async {
         house.origin.runs_of(held).len() == 1
@@ -173,7 +167,10 @@ impl Shop {
             let third = self.ask(&mut clients, 1 - gateway, &key).await;
             assert!(third.is_replay(), "{third:?}");
             let replies = [&first, &second, &third].map(Answer::kept);
-            assert!(replies.iter().all(|kept| *kept == replies[0]), "{replies:?}");
+            assert!(
+                replies.iter().all(|kept| *kept == replies[0]),
+                "{replies:?}"
+            );
             self.told.lock().unwrap().insert(key, first.body);
             sleep(Duration::from_millis(2)).await;
         }

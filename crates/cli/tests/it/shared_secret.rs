@@ -27,12 +27,18 @@ async fn gateway_with_another_secret_does_not_start(#[case] kind: Kind) {
     let one = house.plan(&Words::default()).run().await;
     let first = one.post("k", BODY).await.unwrap();
     let (status, log) = house.plan(&ANOTHER).start().ended().await;
-    assert_eq!((status.code(), log.last()), (Some(1), Some(&refused.to_owned())));
+    assert_eq!(
+        (status.code(), log.last()),
+        (Some(1), Some(&refused.to_owned()))
+    );
 
     // The first one is not asked: what the store knows, counts.
     one.kill().await;
     let (status, log) = house.plan(&ANOTHER).start().ended().await;
-    assert_eq!((status.code(), log.last()), (Some(1), Some(&refused.to_owned())));
+    assert_eq!(
+        (status.code(), log.last()),
+        (Some(1), Some(&refused.to_owned()))
+    );
     let one = house.plan(&Words::default()).run().await;
     let again = one.post("k", BODY).await.unwrap();
     assert!(again.is_replay(), "{again:?}");
@@ -62,7 +68,10 @@ async fn without_a_file_the_secret_comes_from_the_environment(#[case] kind: Kind
     assert!(again.is_replay(), "{again:?}");
     assert_eq!(again.kept(), first.kept());
     for (key, words) in [
-        ("0123456789abcdef", "this store belongs to gateways with another secret"),
+        (
+            "0123456789abcdef",
+            "this store belongs to gateways with another secret",
+        ),
         ("short", "ONCEWARD_KEY has 5 characters"),
         ("", "ONCEWARD_KEY has 0 characters"),
     ] {

@@ -89,10 +89,7 @@ async fn who_is_not_told_gets_the_reply_all_the_same(#[case] kind: Kind) {
         server.cli(&["ACL", "SETUSER", "default", "-psubscribe"]);
         house.server.deafen();
     }
-    until("nobody listens", || async {
-        house.server.listeners() == 0
-    })
-    .await;
+    until("nobody listens", || async { house.server.listeners() == 0 }).await;
     let wait = shortest_wait(&house, [&one, &other], "deaf", TRIES_DEAF).await;
     // Else the test above would show nothing.
     assert!(wait > AT_ONCE, "{wait:?}");

@@ -38,6 +38,9 @@ pub enum Error {
         /// How large it is.
         bytes: usize,
     },
+    /// A reply with a status that no answer has.
+    #[error("a reply has a status from 200 to 599, not {0}")]
+    Status(u16),
     /// Somebody else was granted the operation since, or an operator purged or
     /// resolved it. Nothing was recorded.
     #[error(

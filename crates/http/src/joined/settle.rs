@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use onceward_core::classify::Meaning;
 use onceward_core::engine::{Engine, Lead, Recorded};
-use onceward_core::identity::Digest;
+use onceward_core::fingerprint::Fingerprint;
+use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Answer, Fence, Record, State};
 use tokio::sync::oneshot;
 
@@ -35,16 +36,42 @@ enum Standing {
     /// Somebody was granted since, or has resolved, paused or freed it: for us
     /// the operation is as for any duplicate.
     Overtaken,
+    /// It was freed, and the key granted for another request: ours came to
+    /// nothing, and what comes of the other is not ours to read.
+    Replaced,
+}
+
+/// A grant of ours, for when its lead is gone.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    id: OperationId,
+    digest: Digest,
+    fence: Fence,
+    fingerprint: Fingerprint,
+}
+
+impl Held {
+    fn by(lead: &Lead) -> Self {
+        Self {
+            id: lead.id(),
+            digest: lead.digest(),
+            fence: lead.fence(),
+            fingerprint: lead.fingerprint(),
+        }
+    }
 }
 
 /// Judges a record as seen now. To readers a joined record is absent as soon as
 /// its lease has ended, though its holder is still heard: so what is not there
 /// is open, and the store tells whether the holder came too late.
-fn judge(record: Option<&Record>, fence: Fence) -> Standing {
+fn judge(record: Option<&Record>, held: &Held) -> Standing {
     let Some(record) = record else {
         return Standing::Open;
     };
-    if record.fence != fence {
+    if record.fingerprint != held.fingerprint {
+        return Standing::Replaced;
+    }
+    if record.fence != held.fence {
         return Standing::Overtaken;
     }
     match record.state {
@@ -57,29 +84,30 @@ fn judge(record: Option<&Record>, fence: Fence) -> Standing {
 /// A record that was asked what became of our grant.
 struct Asked {
     record: Option<Arc<Record>>,
-    fence: Fence,
+    held: Held,
 }
 
 impl Asked {
     /// Asks the record. A store that does not answer has said nothing.
-    async fn now(engine: &Engine, digest: &Digest, fence: Fence) -> Self {
-        let record = match engine.look(digest).await {
+    async fn now(engine: &Engine, held: Held) -> Self {
+        let record = match engine.look(&held.digest).await {
             Ok(record) => record,
             Err(error) => {
                 tracing::error!(%error, "a joined operation's record could not be read");
                 None
             }
         };
-        Self { record, fence }
+        Self { record, held }
     }
 
     /// The answer, if the record has one for us: its own, or that of a
     /// duplicate. `live` is what the application answered, if it did.
     fn answer(&self, live: Option<&Answered>) -> Option<Ended> {
         let record = self.record.as_deref()?;
-        match judge(Some(record), self.fence) {
+        match judge(Some(record), &self.held) {
             Standing::Open => None,
             Standing::Overtaken => Some(Ended::from_record(record)),
+            Standing::Replaced => Some(replaced(self.held.id)),
             Standing::Committed => Some(committed(record, live)),
         }
     }
@@ -89,8 +117,13 @@ impl Asked {
     fn bare(&self) -> Option<&Arc<Record>> {
         let record = self.record.as_ref()?;
         let bare = matches!(record.answer, Some(Answer::NotKept { .. }));
-        (bare && judge(Some(record), self.fence) == Standing::Committed).then_some(record)
+        (bare && judge(Some(record), &self.held) == Standing::Committed).then_some(record)
     }
+}
+
+/// As for any waiter whose operation was freed: it may be sent again.
+fn replaced(id: OperationId) -> Ended {
+    Ended::refused(answer::in_progress(id, Word::Released))
 }
 
 /// The answer to who waits for this very run: the reply that was committed.
@@ -121,8 +154,8 @@ fn committed(record: &Record, live: Option<&Answered>) -> Ended {
 
 /// The application answered, whole.
 pub(crate) async fn record_whole(engine: &Engine, lead: Lead, answered: Answered) -> Ended {
-    let (digest, fence) = (lead.digest(), lead.fence());
-    let asked = Asked::now(engine, &digest, fence).await;
+    let held = Held::by(&lead);
+    let asked = Asked::now(engine, held).await;
     if let Some(ended) = asked.answer(Some(&answered)) {
         lead.landed();
         return ended;
@@ -148,7 +181,7 @@ pub(crate) async fn record_whole(engine: &Engine, lead: Lead, answered: Answered
         }
         // The application may have been faster, or somebody came after us.
         (Recorded::Durably | Recorded::Stale, _) => {
-            let asked = Asked::now(engine, &digest, fence).await;
+            let asked = Asked::now(engine, held).await;
             if let Some(ended) = asked.answer(Some(&answered)) {
                 return ended;
             }
@@ -166,7 +199,7 @@ pub(crate) async fn record_whole(engine: &Engine, lead: Lead, answered: Answered
 
 /// The request was sent, and no whole answer came.
 pub(crate) async fn lose(engine: &Engine, lead: Lead, error: &BoxError) -> Ended {
-    let (id, digest, fence) = (lead.id(), lead.digest(), lead.fence());
+    let (id, held) = (lead.id(), Held::by(&lead));
     tracing::warn!(operation_id = %id, error = causes(error), "no answer from the application; its record decides");
     match lead.release(None).await {
         Recorded::Durably => {
@@ -178,7 +211,7 @@ pub(crate) async fn lose(engine: &Engine, lead: Lead, error: &BoxError) -> Ended
             Ended::problem(Outcome::Released, Some(id), problem)
         }
         Recorded::Stale => {
-            let asked = Asked::now(engine, &digest, fence).await;
+            let asked = Asked::now(engine, held).await;
             asked.answer(None).unwrap_or_else(|| lost(id))
         }
         Recorded::NotYet => lost(id),
@@ -193,7 +226,7 @@ pub(crate) async fn not_sent(
     attempts_max: u32,
     error: &BoxError,
 ) -> Ended {
-    let (id, digest, fence) = (lead.id(), lead.digest(), lead.fence());
+    let (id, held) = (lead.id(), Held::by(&lead));
     tracing::warn!(operation_id = %id, error = causes(error), "the upstream could not be reached");
     match lead.release(None).await {
         Recorded::Durably => unreachable(id),
@@ -201,7 +234,7 @@ pub(crate) async fn not_sent(
         Recorded::NotYet if attempts_max <= 1 => unreachable(id),
         Recorded::NotYet => lost(id),
         Recorded::Stale => {
-            let asked = Asked::now(engine, &digest, fence).await;
+            let asked = Asked::now(engine, held).await;
             asked.answer(None).unwrap_or_else(|| unreachable(id))
         }
     }
@@ -209,12 +242,12 @@ pub(crate) async fn not_sent(
 
 /// The attempts are used up.
 pub(crate) async fn pause(engine: &Engine, lead: Lead, status: Option<u16>) -> Ended {
-    let (digest, fence) = (lead.digest(), lead.fence());
+    let held = Held::by(&lead);
     let (paused, recorded) = attempt::pause(lead, status).await;
     match recorded {
         Recorded::Durably | Recorded::NotYet => paused,
         Recorded::Stale => {
-            let asked = Asked::now(engine, &digest, fence).await;
+            let asked = Asked::now(engine, held).await;
             asked.answer(None).unwrap_or(paused)
         }
     }
@@ -235,7 +268,7 @@ pub(crate) async fn stream(
     tell: oneshot::Sender<Ended>,
 ) {
     let id = lead.id();
-    let asked = Asked::now(engine, &lead.digest(), lead.fence()).await;
+    let asked = Asked::now(engine, Held::by(&lead)).await;
     let (lead, outcome, word) = match (asked.bare(), asked.answer(Some(&answered))) {
         (Some(record), _) => {
             lead.landed();
@@ -288,15 +321,34 @@ mod tests {
     use onceward_core::caller::Caller;
     use onceward_core::class::Class;
     use onceward_core::clock::Timestamp;
-    use onceward_core::fingerprint::{Algorithm, Fingerprint};
-    use onceward_core::identity::{Endpoint, Identity, KeySpace, OperationId};
+    use onceward_core::fingerprint::Algorithm;
+    use onceward_core::identity::{Endpoint, Identity, KeySpace};
     use onceward_core::key::Key;
-    use onceward_core::record::Attempt;
+    use onceward_core::record::{Attempt, Reply};
     use rstest::rstest;
 
     use super::*;
 
     const OURS: Fence = Fence(7);
+
+    fn asked(what: u8) -> Fingerprint {
+        Fingerprint {
+            algorithm: Algorithm::Json1,
+            digest: [what; 32],
+            sender: [0; 16],
+        }
+    }
+
+    /// A grant for this, under our fence.
+    fn held(what: u8) -> Held {
+        let Record { id, digest, .. } = record(State::Running, OURS);
+        Held {
+            id,
+            digest,
+            fence: OURS,
+            fingerprint: asked(what),
+        }
+    }
 
     fn record(state: State, fence: Fence) -> Record {
         let identity = Identity {
@@ -311,11 +363,7 @@ mod tests {
             id: OperationId::new(&digest, 1),
             digest,
             identity,
-            fingerprint: Fingerprint {
-                algorithm: Algorithm::Json1,
-                digest: [0; 32],
-                sender: [0; 16],
-            },
+            fingerprint: asked(0),
             terms: Class::interactive().terms(),
             state,
             fence,
@@ -340,14 +388,41 @@ mod tests {
     #[case::released(State::Released, Standing::Overtaken)]
     #[case::paused(State::Paused, Standing::Overtaken)]
     fn what_a_record_says_of_our_grant(#[case] state: State, #[case] want: Standing) {
-        let judged = |fence| judge(Some(&record(state, fence)), OURS);
+        let judged = |fence| judge(Some(&record(state, fence)), &held(0));
         assert_eq!(judged(OURS), want);
         assert_eq!(judged(Fence(8)), Standing::Overtaken, "a later grant");
         assert_eq!(judged(Fence(6)), Standing::Overtaken, "a store that forgot");
+        let theirs = judge(Some(&record(state, Fence(8))), &held(1));
+        assert_eq!(theirs, Standing::Replaced, "granted for another request");
+    }
+
+    #[test]
+    fn what_another_request_came_to_is_not_told() {
+        let reply = Reply {
+            status: 200,
+            headers: Vec::new(),
+            body: bytes::Bytes::from_static(b"of somebody else"),
+            trailers: Vec::new(),
+        };
+        let later = Record {
+            answer: Some(Answer::Kept(Arc::new(reply))),
+            ..record(State::Completed, Fence(8))
+        };
+        let answer = |what| {
+            let found = Asked {
+                record: Some(Arc::new(later.clone())),
+                held: held(what),
+            };
+            found.answer(None).expect("it is decided")
+        };
+        assert_eq!(answer(0).outcome, Outcome::Replayed(State::Completed));
+        let replaced = answer(1);
+        assert_eq!(replaced.outcome, Outcome::Refused(Code::InProgress));
+        assert!(replaced.answer.is_err());
     }
 
     #[test]
     fn what_is_not_there_is_for_the_store_to_judge() {
-        assert_eq!(judge(None, OURS), Standing::Open);
+        assert_eq!(judge(None, &held(0)), Standing::Open);
     }
 }

@@ -152,13 +152,18 @@ fn pair_on(faulty: Arc<Faulty>, class: Class, seed: u64) -> Pair {
 impl Pair {
     /// Sends the request; if it gets to the application, that does this.
     async fn send(&self, does: &'static [Does]) -> Got {
+        self.ask_for("a", does).await
+    }
+
+    /// The same with this body: under one key, another request.
+    async fn ask_for(&self, body: &'static str, does: &'static [Does]) -> Got {
         let rules = Rules {
             upstream_timeout: Duration::from_millis(1500),
             reply_limit: 1000,
             joined: true,
             ..Rules::new(Credentials::Trusted)
         };
-        let request = Request::post("/pay").body(Bytes::from_static(b"a"));
+        let request = Request::post("/pay").body(Bytes::from_static(body.as_bytes()));
         let Identity {
             caller,
             endpoint,
@@ -595,6 +600,31 @@ async fn who_was_overtaken_is_answered_as_a_duplicate() {
     );
     pair.go_on.notify_one();
     assert_eq!(slow.await.unwrap().brief(), "201* committed 2");
+}
+
+/// The same, and somebody else claimed the key for another request meanwhile:
+/// its reply is not for the first caller, however that was answered.
+#[rstest]
+#[case::answered(&[Hangs, Answers(201)])]
+#[case::answered_at_length(&[Hangs, AnswersAtLength(201)])]
+#[case::broke(&[Hangs, Breaks])]
+#[case::away(&[Hangs, IsAway])]
+#[tokio::test]
+async fn who_was_overtaken_by_another_request_is_not_given_its_reply(
+    #[case] does: &'static [Does],
+) {
+    let pair = Arc::new(pair(class()));
+    let slow = pair.spawn_send(does);
+    until(|| pair.runs() == 1).await;
+    let id = pair.faulty.inner.get(&digest()).await.unwrap().unwrap().id;
+    pair.faulty.inner.purge(id, Force::Yes).await.unwrap();
+    let other = pair.ask_for("b", &[Commits(201), Answers(201)]).await;
+    assert_eq!(other.brief(), "201 committed 2");
+    pair.go_on.notify_one();
+    let slow = slow.await.unwrap();
+    assert_eq!(slow.brief(), "409 in-progress");
+    assert_eq!(slow.header("retry-after"), "1");
+    assert_eq!(slow.header("idempotency-status"), "released");
 }
 
 #[tokio::test]

@@ -110,7 +110,9 @@ async fn work(waiting: Arc<Mutex<mpsc::Receiver<Asked>>>, sender: Arc<Sender>, d
         }
         let sent = sender.voice.tasks.spawn(sender.clone().send(steps));
         // What takes longer goes on by itself.
-        let _ = timeout(deadline, sent).await;
+        if timeout(deadline, sent).await.is_err() {
+            sender.voice.close_resting(deadline);
+        }
     }
 }
 
@@ -230,6 +232,13 @@ impl Voice {
 
     pub(crate) async fn session(&self) -> Result<Session, Fault> {
         Session::borrow(&self.pool, self.pooler).await
+    }
+
+    /// Closes what has rested for this long, after something on another connection
+    /// was not answered for as long: they may all lead nowhere, and each would
+    /// cost somebody else the same to find out.
+    fn close_resting(&self, rested: Duration) {
+        self.pool.retain(|_, used| used.last_used() < rested);
     }
 
     /// One statement, committed by itself. Whoever has gone leaves it unheard.

@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio::task::JoinHandle;
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use tokio_postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -19,6 +19,12 @@ use super::fault::words;
 
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// After how long a connection on which nothing is confirmed any more is given
+/// up by the system. The server works less long on a statement: what was sent
+/// on such a connection is over by then.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// How often an idle connection is tried by the system.
+const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// Where a database is and how to speak to it.
 #[derive(Clone)]
@@ -104,8 +110,24 @@ impl Address {
             Trust::Prefer => SslMode::Prefer,
             Trust::Require | Trust::VerifyFull => SslMode::Require,
         });
+        // Of several servers only one takes writes, and after a failover another.
+        if config.get_hosts().len() > 1
+            && config.get_target_session_attrs() == TargetSessionAttrs::Any
+        {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
+        }
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(SILENCE_MAX);
+        }
+        let said = |name: &str| rest.iter().any(|pair| pair.starts_with(name));
+        if !said("keepalives_idle=") {
+            config.keepalives_idle(KEEPALIVE);
+        }
+        if !said("keepalives_interval=") {
+            config.keepalives_interval(KEEPALIVE);
         }
         if config.get_application_name().is_none() {
             config.application_name("onceward");

@@ -8,14 +8,19 @@ use std::time::Duration;
 use data_encoding::HEXLOWER;
 use onceward_core::bell::Bells;
 use onceward_core::identity::Digest;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_postgres::AsyncMessage;
 
 use super::connect::Address;
+use super::fault::Fault;
 
 /// The rest before a lost connection is made again, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How often a silent connection is tried: one that leads nowhere is silent too.
+const AGAIN: Duration = Duration::from_secs(5);
+/// How long the server may take to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// Listens for ever, and rings for every operation of this namespace.
 pub(crate) async fn listen(
@@ -29,9 +34,8 @@ pub(crate) async fn listen(
         match hear(&address, &channel, &namespace, &bells).await {
             Ok(()) => pause = PAUSE_MIN,
             Err(error) => {
-                let error = super::fault::words(&error);
                 tracing::warn!(
-                    error,
+                    %error,
                     "cannot listen to PostgreSQL; waiters look for themselves"
                 );
             }
@@ -41,21 +45,21 @@ pub(crate) async fn listen(
     }
 }
 
-/// Listens until the connection ends.
+/// Listens until the connection ends, or nothing is answered on it.
 async fn hear(
     address: &Address,
     channel: &str,
     namespace: &str,
     bells: &Bells,
-) -> Result<(), tokio_postgres::Error> {
-    let (client, mut connection) = address.connect_raw().await?;
+) -> Result<(), Fault> {
+    let (client, mut connection) = in_time(address.connect_raw()).await?;
+    let listen = format!("LISTEN \"{channel}\"");
     let asked = async {
-        let asked = client.batch_execute(&format!("LISTEN \"{channel}\"")).await;
-        // The connection lasts as long as its client.
-        if asked.is_ok() {
-            std::future::pending::<()>().await;
+        loop {
+            // Who listens already loses nothing by saying so again.
+            in_time(client.batch_execute(&listen)).await?;
+            sleep(AGAIN).await;
         }
-        asked
     };
     let heard = async {
         while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
@@ -70,6 +74,15 @@ async fn hear(
     tokio::select! {
         refused = asked => refused,
         ended = heard => ended,
+    }
+}
+
+async fn in_time<T>(
+    answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
+) -> Result<T, Fault> {
+    match timeout(ANSWER_MAX, answer).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(Fault::TooSlow(ANSWER_MAX)),
     }
 }
 

@@ -230,6 +230,7 @@ impl Reader {
             return Ok(None);
         };
         let status = status.and_then(|status| u16::try_from(status).ok());
+        let status = status.filter(|status| (100..=999).contains(status));
         let status = status.ok_or(Fault::Column("status"))?;
         Ok(Some(match (kind.as_str(), reply) {
             ("kept", Some(reply)) => Answer::Kept(Arc::new(wire::decode_reply(&reply)?)),

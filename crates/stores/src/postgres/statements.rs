@@ -112,7 +112,7 @@ impl Statements {
                     T::TEXT,
                     T::BYTEA,
                     T::TEXT,
-                    T::INT8,
+                    T::BOOL,
                     T::INT4,
                     T::BOOL,
                     T::INT8,

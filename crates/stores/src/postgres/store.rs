@@ -40,6 +40,11 @@ const TURN_PAUSE: Duration = Duration::from_millis(5);
 /// How many pages of a table are read for one page of a listing.
 const LIST_READS_MAX: usize = 100;
 
+/// Stands for a fence that the server is to draw; it never draws this one.
+const ANEW: Fence = Fence(u64::MAX);
+/// How long a waiter listens who could not be marked, before it looks again.
+const HELD_PAUSE: Duration = Duration::from_millis(50);
+
 /// A store on PostgreSQL.
 pub struct PostgresStore {
     voice: Arc<Voice>,
@@ -101,10 +106,8 @@ impl Which<'_> {
 enum Change<T> {
     /// Nothing.
     Leave(T),
-    /// Another record, under the same fence.
+    /// Another record; one with [`ANEW`] gets a new fence.
     Write(Record, T),
-    /// Another record, under a new fence.
-    WriteAnew(Record, T),
     /// Nothing is left but a mark.
     Purge(T),
 }
@@ -114,6 +117,13 @@ enum Change<T> {
 enum Counted {
     AtOnce,
     NotAtOnce,
+}
+
+/// Whether a listing has come to its end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Reached,
+    Perhaps,
 }
 
 /// What entering came to.
@@ -173,14 +183,14 @@ impl PostgresStore {
         self.voice.session().await?.rows(statement, values).await
     }
 
-    fn owner(&self) -> Value {
+    fn namespace(&self) -> Value {
         self.namespace.as_str().into()
     }
 
     /// `$1` to `$5` of the statements about one record.
     fn about(&self, which: Which<'_>) -> Vec<Value> {
         let [low, high, id] = which.values();
-        vec![self.owner(), low, high, id, self.time.value()]
+        vec![self.namespace(), low, high, id, self.time.value()]
     }
 
     /// Grants a new key, most likely; else tells how it stands.
@@ -265,7 +275,7 @@ impl PostgresStore {
 
     fn withdrawal(&self, digest: &Digest, attempt: Attempt) -> Said {
         let values = vec![
-            self.owner(),
+            self.namespace(),
             Value::bytes(digest.as_bytes()),
             self.time.value(),
             Value::bytes(&attempt.0.to_be_bytes()),
@@ -278,7 +288,7 @@ impl PostgresStore {
 
     /// `$1` to `$22` of the statements that claim.
     fn asked(&self, ask: &Ask) -> Vec<Value> {
-        let mut values = vec![self.owner(), Value::bytes(ask.digest.as_bytes())];
+        let mut values = vec![self.namespace(), Value::bytes(ask.digest.as_bytes())];
         values.push(self.time.value());
         values.extend(asked(ask));
         values
@@ -316,18 +326,13 @@ impl PostgresStore {
         let digest = record.digest;
         let told = match rule(&record, now) {
             Change::Leave(told) => told,
-            Change::Write(record, told) => {
-                let fence = fence_value(record.fence);
-                self.write(&session, &record, fence).await?;
-                told
-            }
-            Change::WriteAnew(record, told) => {
-                self.write(&session, &record, 0).await?;
+            Change::Write(after, told) => {
+                self.write(&session, &record, &after).await?;
                 told
             }
             Change::Purge(told) => {
                 let digest = Value::bytes(digest.as_bytes());
-                let values = [self.owner(), digest, moment_ms(now).into()];
+                let values = [self.namespace(), digest, moment_ms(now).into()];
                 session.run(&self.statements.purge, &values).await?;
                 told
             }
@@ -337,14 +342,23 @@ impl PostgresStore {
         Ok(Some(told))
     }
 
-    async fn write(&self, session: &Session, record: &Record, fence: i64) -> Result<(), Fault> {
-        let [answer, status, reply] = answered(record.answer.as_ref());
+    async fn write(
+        &self,
+        session: &Session,
+        before: &Record,
+        record: &Record,
+    ) -> Result<(), Fault> {
+        let [answer, status, mut reply] = answered(record.answer.as_ref());
+        if record.answer == before.answer {
+            // What is there stays, and need not be sent again.
+            reply = Value::Null;
+        }
         let [expires, free, due, sweep] = times(record);
         let values = [
-            self.owner(),
+            self.namespace(),
             Value::bytes(record.digest.as_bytes()),
             state_word(record.state).into(),
-            fence.into(),
+            (record.fence == ANEW).into(),
             i64::from(record.attempts).into(),
             record.delivered.into(),
             moment_ms(record.until).into(),
@@ -437,7 +451,7 @@ impl PostgresStore {
 
     fn document(&self, sheet: Sheet, name: &str) -> Vec<Value> {
         vec![
-            self.owner(),
+            self.namespace(),
             sheet.as_str().into(),
             Value::bytes(name.as_bytes()),
         ]
@@ -504,7 +518,7 @@ impl Store for PostgresStore {
 
     async fn renew(&self, digest: &Digest, fence: Fence) -> Result<Settled, StoreError> {
         let values = [
-            self.owner(),
+            self.namespace(),
             Value::bytes(digest.as_bytes()),
             self.time.value(),
             fence_value(fence).into(),
@@ -566,14 +580,17 @@ impl Store for PostgresStore {
         // Listening begins before looking, so that nothing falls in between.
         let bell = self.bells.listen(digest);
         let values = [
-            self.owner(),
+            self.namespace(),
             Value::bytes(digest.as_bytes()),
             self.time.value(),
         ];
-        let runs = self.rows(&self.statements.await_, &values).await?;
-        if !runs.is_empty() {
-            bell.heard_within(limit).await;
-        }
+        let rows = self.rows(&self.statements.await_, &values).await?;
+        let Some(row) = rows.into_iter().next() else {
+            return Ok(());
+        };
+        let marked = Reader::new(row).text("mark").map_err(StoreError::from)? == "marked";
+        let limit = if marked { limit } else { limit.min(HELD_PAUSE) };
+        bell.heard_within(limit).await;
         Ok(())
     }
 }
@@ -594,7 +611,7 @@ impl Queue for PostgresStore {
 
     async fn due(&self, limit: usize) -> Result<Vec<Due>, StoreError> {
         let values = [
-            self.owner(),
+            self.namespace(),
             self.time.value(),
             count(limit.min(PAGE_MAX)).into(),
         ];
@@ -617,7 +634,7 @@ impl Queue for PostgresStore {
 
     async fn next_due(&self) -> Result<Option<Timestamp>, StoreError> {
         let rows = self
-            .rows(&self.statements.next_due, &[self.owner()])
+            .rows(&self.statements.next_due, &[self.namespace()])
             .await?;
         let mut row = Reader::new(rows.into_iter().next().unwrap_or_default());
         Ok(row.optional_moment("due_ms")?)
@@ -637,6 +654,7 @@ impl Inspect for PostgresStore {
         }
         let mut records: Vec<(u64, Arc<Record>)> = Vec::new();
         let mut after = page.after.map(|cursor| cursor.0);
+        let mut end = End::Perhaps;
         let mut session = self.voice.session().await?;
         // What has its state only as of now is sorted out here, so one page may
         // take several reads.
@@ -656,15 +674,23 @@ impl Inspect for PostgresStore {
                     records.push((changed, record));
                 }
             }
-            if read < wanted || records.len() > limit {
+            if records.len() > limit {
+                break;
+            }
+            if read < wanted {
+                end = End::Reached;
                 break;
             }
         }
-        let more = records.len() > limit;
-        records.truncate(limit);
-        let last = records.last().map(|(changed, _)| Cursor(*changed));
+        let next = if records.len() > limit {
+            records.truncate(limit);
+            records.last().map(|(changed, _)| *changed)
+        } else {
+            // Enough was read for one page; there may be more further on.
+            after.filter(|_| end == End::Perhaps)
+        };
         Ok(Page {
-            next: last.filter(|_| more),
+            next: next.map(Cursor),
             records: records.into_iter().map(|(_, record)| record).collect(),
         })
     }
@@ -696,8 +722,8 @@ impl Inspect for PostgresStore {
                 return Change::Leave(Changed::Refused(state));
             }
             let mut record = Record::clone(record);
-            record.resolve(record.fence, &word, now);
-            Change::WriteAnew(record, Changed::Done)
+            record.resolve(ANEW, &word, now);
+            Change::Write(record, Changed::Done)
         })
         .await
     }
@@ -716,7 +742,7 @@ impl Inspect for PostgresStore {
 
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         let values = [
-            self.owner(),
+            self.namespace(),
             self.time.value(),
             count(limit.min(PAGE_MAX)).into(),
         ];
@@ -727,7 +753,7 @@ impl Inspect for PostgresStore {
     }
 
     async fn stats(&self) -> Result<Stats, StoreError> {
-        let values = [self.owner(), self.time.value()];
+        let values = [self.namespace(), self.time.value()];
         let rows = self.rows(&self.statements.stats, &values).await?;
         let mut row = Reader::new(rows.into_iter().next().unwrap_or_default());
         let mut next = |column| {
@@ -751,7 +777,7 @@ impl PostgresStore {
         let moment = |moment: Option<Timestamp>| Value::from(moment.map(moment_ms));
         let after = after.map(|changed| i64::try_from(changed).unwrap_or(i64::MAX));
         vec![
-            self.owner(),
+            self.namespace(),
             self.time.value(),
             count(limit).into(),
             after.into(),
@@ -832,7 +858,7 @@ impl Registry for PostgresStore {
         limit: usize,
     ) -> Result<Vec<(String, Bytes)>, StoreError> {
         let values = [
-            self.owner(),
+            self.namespace(),
             sheet.as_str().into(),
             after.map(|name| Value::bytes(name.as_bytes())).into(),
             count(limit.min(PAGE_MAX)).into(),

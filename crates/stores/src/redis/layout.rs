@@ -11,7 +11,7 @@
 //!   look into.
 //!
 //! The reply and the request lie apart, so that listings do not carry them. The
-//! places of all fields are in `lua/find.lua`.
+//! places of all fields are in `lua/record.lua`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,9 +90,9 @@ pub(super) enum Band {
 /// What a holder's word is in a script, apart from its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Said {
-    pub(super) word: Word,
-    pub(super) answer: u8,
-    pub(super) status: u16,
+    word: Word,
+    answer: u8,
+    status: u16,
 }
 
 const NO_ANSWER: u8 = 0;
@@ -100,6 +100,34 @@ const KEPT: u8 = 1;
 const NOT_KEPT: u8 = 2;
 
 impl Said {
+    /// Its word, as a byte.
+    pub(super) fn word(&self) -> [u8; 1] {
+        [self.word as u8]
+    }
+
+    /// Its answer and status, as bytes.
+    pub(super) fn answer(&self) -> [u8; 3] {
+        let [high, low] = self.status.to_be_bytes();
+        [self.answer, high, low]
+    }
+
+    /// Its check, but for the moment.
+    pub(super) fn check(&self) -> u64 {
+        word_check(self.word as u8, 0, self.answer, self.status)
+    }
+
+    /// After what it ends, in the words of `lua/settle.lua`.
+    pub(super) fn ends(&self) -> String {
+        match self.word {
+            Word::Completed | Word::Failed => "span".to_owned(),
+            Word::Released => "lease".to_owned(),
+            Word::Paused => (Band::Paused as u8).to_string(),
+            Word::Lost | Word::Nothing | Word::Renewed | Word::Queued => {
+                (Band::Unknown as u8).to_string()
+            }
+        }
+    }
+
     /// What a holder says of an operation that was not enqueued.
     pub(super) fn by(settlement: &Settlement) -> Option<Self> {
         let (word, answer) = match settlement {
@@ -208,6 +236,20 @@ pub(super) fn span_ms(span: Duration) -> u64 {
     u64::try_from(span.as_millis())
         .unwrap_or(u64::MAX)
         .min(SPAN_MAX)
+}
+
+/// The score of the end of a grant of this record, but for the moment.
+pub(super) fn end_after_grant(record: &Record) -> u64 {
+    running_band(record) as u64 * BAND + span_ms(record.terms.lease)
+}
+
+/// The beginning of a record that was granted to who asked for it, under this fence.
+pub(super) fn held_by(fence: Fence) -> [u8; 10] {
+    let mut held = [0; 10];
+    held[0] = VERSION;
+    held[1] = How::Granted as u8;
+    held[2..].copy_from_slice(&fence.0.to_be_bytes());
+    held
 }
 
 /// Where a record stands in the index of ends, as a score.

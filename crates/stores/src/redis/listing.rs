@@ -1,6 +1,6 @@
 //! The order of all shards in one: the most recent change first.
 //!
-//! A listing is a merge of the indexes of 256 shards, of which each is read a
+//! A listing is a merge of the indexes of all shards, of which each is read a
 //! batch at a time. Within a shard no two changes have the same stamp: Redis
 //! takes longer than a microsecond for one.
 
@@ -204,7 +204,7 @@ mod tests {
     fn places_are_cursors_in_the_same_order() {
         let spot = |stamp, shard| Spot { stamp, shard };
         let rising = [
-            spot(1_700_000_000_000_000, 255),
+            spot(1_700_000_000_000_000, SHARDS - 1),
             spot(1_700_000_000_000_001, 0),
             spot(1_700_000_000_000_001, 1),
         ];

@@ -1,6 +1,6 @@
 //! The store on Redis: shared by processes, in memory.
 //!
-//! A namespace has 256 shards (`shard`); all of an operation lies in one of them
+//! A namespace has 64 shards (`shard`); all of an operation lies in one of them
 //! and every step is a script there (`script`, `lua/`). A claim, a settlement
 //! and a renewal are one call each; what is rare is read, judged by the rules of
 //! `core`, and written if it is still as it was read. Scripts note what happened
@@ -150,7 +150,9 @@ impl RedisStore {
         let name = Name::Digest(ask.digest);
         for _ in 0..TRIES_MAX {
             let mut step = self.call(&CLAIM, name);
-            step.arg(layout::encode_rest(&new_record(ask)));
+            let record = new_record(ask);
+            step.arg(layout::encode_rest(&record))
+                .arg(layout::end_after_grant(&record));
             let found = match answer::recorded(self.take(name, step).await?)? {
                 Recorded::Done(stamp) => return Ok(Claim::Granted(grant_of(ask.id, ask, stamp))),
                 Recorded::Known(found) => found,
@@ -187,7 +189,7 @@ impl RedisStore {
 
     async fn renew_step(&self, digest: Digest, fence: Fence) -> Step<Settled> {
         let mut step = self.call(&RENEW, Name::Digest(digest));
-        step.arg(&fence.0.to_be_bytes());
+        step.arg(&layout::held_by(fence));
         if let Some(settled) = self.held_step(digest, step).await? {
             return Ok(settled);
         }
@@ -203,10 +205,11 @@ impl RedisStore {
     ) -> Step<Settled> {
         if let Some(said) = Said::by(settlement) {
             let mut step = self.call(&SETTLE, Name::Digest(digest));
-            step.arg(&fence.0.to_be_bytes())
-                .arg(said.word as u8)
-                .arg(said.answer)
-                .arg(said.status);
+            step.arg(&layout::held_by(fence))
+                .arg(&said.word())
+                .arg(&said.answer())
+                .arg(said.check())
+                .arg(said.ends());
             if let Settlement::Completed(Answer::Kept(reply))
             | Settlement::Failed(Answer::Kept(reply)) = settlement
             {

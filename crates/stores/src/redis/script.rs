@@ -32,14 +32,14 @@ macro_rules! scripts {
 
 scripts! {
     /// On one operation; these begin by finding it.
-    CLAIM(2) = ["clock", "find", "claim"];
-    SETTLE(2) = ["clock", "find", "held", "settle"];
-    RENEW(2) = ["clock", "find", "held", "renew"];
-    READ(1) = ["clock", "find", "read"];
-    AWAIT(1) = ["clock", "find", "await"];
-    ENQUEUE(3) = ["clock", "find", "enqueue"];
-    WRITE(3) = ["clock", "find", "write"];
-    FORGET(3) = ["clock", "find", "forget"];
+    CLAIM(2) = ["clock", "record_and_floor", "find", "claim"];
+    SETTLE(2) = ["clock", "record", "find", "held", "settle"];
+    RENEW(2) = ["clock", "record", "find", "held", "renew"];
+    READ(1) = ["clock", "record", "find", "read"];
+    AWAIT(1) = ["clock", "record", "find", "await"];
+    ENQUEUE(3) = ["clock", "record_and_floor", "find", "enqueue"];
+    WRITE(3) = ["clock", "record_and_floor", "find", "write"];
+    FORGET(3) = ["clock", "record_and_floor", "find", "forget"];
     /// On one shard.
     SWEEP(2) = ["clock", "sweep"];
     STATS(3) = ["clock", "stats"];

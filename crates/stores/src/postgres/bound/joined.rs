@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use onceward_core::application::Error;
+use onceward_core::application::{CONTENT_BYTES_MAX, Error};
 use onceward_core::identity::OperationId;
 use onceward_core::namespace::Namespace;
 use onceward_core::record::{Answer, Fence, Reply, Settlement, State};
@@ -108,6 +108,7 @@ impl JoinedStore<'_> {
         fence: Fence,
         reply: Reply,
     ) -> Result<(), Error> {
+        check(&reply)?;
         let state = State::of_status(reply.status);
         let answer = Answer::Kept(Arc::new(reply));
         let settlement = match state {
@@ -138,4 +139,17 @@ impl JoinedStore<'_> {
             Value::bytes(operation.as_bytes()),
         ]
     }
+}
+
+/// A reply must be one that the gateway can give, and that fits into a record.
+fn check(reply: &Reply) -> Result<(), Error> {
+    if !(200..=599).contains(&reply.status) {
+        return Err(Error::Status(reply.status));
+    }
+    let bytes = reply.body.len();
+    if bytes > CONTENT_BYTES_MAX {
+        let what = "reply";
+        return Err(Error::TooLarge { what, bytes });
+    }
+    Ok(())
 }

@@ -47,6 +47,16 @@ pub enum ReachError {
         /// What it said.
         words: String,
     },
+    /// A pooler does not take what we say at the beginning.
+    #[error(
+        "what answers at {server} refuses the settings of a session ({words}); if it is PgBouncer, add pgbouncer=true to the URL"
+    )]
+    Pooler {
+        /// Where.
+        server: String,
+        /// What it said.
+        words: String,
+    },
     /// TLS did not come about.
     #[error(
         "no TLS with PostgreSQL at {server} ({words}); check sslmode and sslrootcert in the URL"
@@ -149,6 +159,7 @@ impl ReachError {
                 user: user(),
                 words,
             },
+            SqlState::PROTOCOL_VIOLATION => Self::Pooler { server, words },
             _ => Self::Busy { server, words },
         }
     }

@@ -1,16 +1,27 @@
--- Marks that somebody waits, so that who settles tells it. No row comes back
--- where there is nothing to wait for.
+-- Marks that somebody waits, so that who settles tells it. `held` where somebody
+-- works on the row and it could not be marked; no row where there is nothing to
+-- wait for.
 --
 -- $1 namespace  $2 digest  $3 the moment, or NULL for the server's
-WITH marked AS (
-    UPDATE {table} AS r SET awaited = true
+WITH running AS MATERIALIZED (
+    SELECT r.namespace, r.digest, r.owner, r.awaited
+    FROM {table} AS r, (
+        SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+    ) AS moment
     WHERE r.namespace = $1 AND r.digest = $2 AND r.owner = {table}_owner()
-      AND r.state IN ('queued', 'running') AND NOT r.awaited
+      AND (r.state = 'queued'
+        OR r.state = 'running' AND (r.until_ms > now_ms OR r.delivered AND r.after_loss = 'free'))
+),
+free AS (
+    SELECT r.namespace, r.digest, r.owner
+    FROM {table} AS r JOIN running USING (namespace, digest, owner)
+    WHERE r.state IN ('queued', 'running') AND NOT r.awaited
+    FOR UPDATE OF r SKIP LOCKED
+),
+marked AS (
+    UPDATE {table} AS r SET awaited = true FROM free
+    WHERE r.namespace = free.namespace AND r.digest = free.digest AND r.owner = free.owner
+    RETURNING true
 )
-SELECT true
-FROM {table} AS r, (
-    SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
-) AS moment
-WHERE r.namespace = $1 AND r.digest = $2 AND r.owner = {table}_owner()
-  AND (r.state = 'queued'
-    OR r.state = 'running' AND (r.until_ms > now_ms OR r.delivered AND r.after_loss = 'free'))
+SELECT CASE WHEN running.awaited OR EXISTS (SELECT FROM marked) THEN 'marked' ELSE 'held' END
+FROM running

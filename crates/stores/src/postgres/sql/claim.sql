@@ -15,7 +15,8 @@ WITH moment AS MATERIALIZED (
         coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms,
         -- What another transaction has claimed and not committed cannot be seen,
         -- but its lock can.
-        $24::bigint IS NULL OR pg_try_advisory_xact_lock($24::bigint) AS ours,
+        $24::bigint IS NULL OR pg_try_advisory_xact_lock(
+            hashtextextended('{table} ' || coalesce({table}_owner(), ''), $24::bigint)) AS ours,
         CASE WHEN $26::bigint IS NULL THEN 1 ELSE 0 END AS started,
         CASE WHEN $26::bigint IS NULL THEN 'running' ELSE 'queued' END AS state
 ),

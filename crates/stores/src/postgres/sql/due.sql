@@ -7,7 +7,7 @@ WITH moment AS MATERIALIZED (
 next AS MATERIALIZED (
     SELECT r.namespace, r.digest, r.owner, r.due_ms, r.changed
     FROM {table} AS r, moment
-    WHERE r.namespace = $1 AND r.due_ms <= now_ms AND r.owner = {table}_owner()
+    WHERE r.namespace = $1 AND r.due_ms <= now_ms AND r.owner = (SELECT {table}_owner())
     ORDER BY r.due_ms, r.changed
     LIMIT $3
     FOR UPDATE OF r SKIP LOCKED

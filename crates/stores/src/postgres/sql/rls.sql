@@ -45,6 +45,24 @@ IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = '{table}_document'::regcla
         USING (owner = (SELECT {table}_owner())) WITH CHECK (owner = (SELECT {table}_owner()));
 END IF;
 
+-- Whoever reaches a partition by its own name is not bound by the policy above.
+DECLARE
+    part regclass;
+BEGIN
+    FOR part IN
+        SELECT relid FROM pg_partition_tree('{table}'::regclass) WHERE relid <> '{table}'::regclass
+    LOOP
+        IF NOT (SELECT relrowsecurity FROM pg_class WHERE oid = part) THEN
+            EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', part);
+        END IF;
+        EXECUTE format('REVOKE ALL ON %s FROM %I', part, {role_text});
+    END LOOP;
+END;
+
+-- Default privileges may have given more than is needed.
+REVOKE ALL ON {table}, {table}_document, {table}_migration FROM {role};
+REVOKE ALL ON SEQUENCE {table}_fence FROM {role};
+
 IF NOT has_schema_privilege({role_text}, '{schema}', 'USAGE') THEN
     GRANT USAGE ON SCHEMA {schema} TO {role};
     -- Whoever may not grant gets a warning only.

@@ -22,14 +22,18 @@ open AS (
             AND r.after_loss = 'hold') AS unknown,
         count(*) FILTER (WHERE r.state = 'paused') AS paused
     FROM {table} AS r, moment
-    WHERE r.namespace = $1 AND r.owner = {table}_owner()
+    WHERE r.namespace = $1 AND r.owner = (SELECT {table}_owner())
       AND r.state IN ('queued', 'running', 'unknown', 'paused')
 )
 SELECT running, queued, unknown, paused,
     CASE WHEN estimate > 100000 THEN estimate ELSE (
-        SELECT count(*) FROM {table} AS r, moment
-        WHERE r.namespace = $1 AND r.owner = {table}_owner()
-          AND (r.free_ms IS NULL OR r.free_ms > now_ms OR r.state = 'released' AND r.until_ms > now_ms)
+        -- A table that was never analysed has no estimate, and may be large.
+        SELECT count(*) FROM (
+            SELECT FROM {table} AS r, moment
+            WHERE r.namespace = $1 AND r.owner = (SELECT {table}_owner())
+              AND (r.free_ms IS NULL OR r.free_ms > now_ms OR r.state = 'released' AND r.until_ms > now_ms)
+            LIMIT 100000
+        ) AS few
     ) END,
     bytes
 FROM open, size

@@ -1,13 +1,13 @@
--- Writes what a rule made of a record that is locked. A fence of 0 asks for a
+-- Writes what a rule made of a record that is locked, under the same fence or a
 -- new one. The reply stays unless it is given or no answer is kept.
 --
---  $1 namespace  $2 digest  $3 state  $4 fence  $5 attempts  $6 delivered
+--  $1 namespace  $2 digest  $3 state  $4 whether the fence is new  $5 attempts  $6 delivered
 --  $7 until_ms  $8 completed_ms  $9 touched_ms  $10 answer  $11 status  $12 reply
 -- $13 expires_ms  $14 free_ms  $15 due_ms  $16 sweep_ms
 WITH told AS (
     UPDATE {table} AS r SET
         state = $3,
-        fence = CASE WHEN $4 = 0 THEN nextval('{table}_fence') ELSE $4 END,
+        fence = CASE WHEN $4 THEN nextval('{table}_fence') ELSE r.fence END,
         attempts = $5, delivered = $6, until_ms = $7, completed_ms = $8, touched_ms = $9,
         answer = $10, status = $11,
         reply = CASE WHEN $10 = 'kept' THEN coalesce($12, r.reply) END,

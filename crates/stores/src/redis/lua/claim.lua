@@ -1,15 +1,13 @@
 -- Grants an operation that is not on record; one that is, is given with its reply, to be judged.
 --
--- ARGV 3  the record from its 28th byte on
+-- ARGV 3  the record from its 28th byte on  4  the score of its end, but for the moment
 
 if record then
   local reply = string.byte(record, 37) == 1 and redis.call('HGET', KEYS[1], field .. ':r')
   return {now, record, reply}
 end
 
-local rest = ARGV[3]
-local lease, _, band = struct.unpack('>I8I8B', rest, 21)
 local head = struct.pack('>BBBI8I8I8', 48, 1, 1, stamp, now, stamp + 3 * now + 24302)
-redis.call('HSET', KEYS[1], field, head .. rest)
-redis.call('ZADD', KEYS[2], stamp, field, band * 17592186044416 + now + lease, field .. ':e')
+redis.call('HSET', KEYS[1], field, head .. ARGV[3])
+redis.call('ZADD', KEYS[2], stamp, field, now + ARGV[4], field .. ':e')
 return stamp

@@ -1,27 +1,27 @@
 -- Writes down what the holder says became of its grant, and wakes those who wait.
 --
--- ARGV 4  word  5  answer  6  status  7  the reply, if there is one
+-- ARGV 4  word, one byte  5  answer and status, three bytes  6  their check, but for the moment
+--      7  when it ends: after its 'span', after its 'lease', or by itself in this band  8  the reply, if any
 
-word, answer, status = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-check = 3 * now + 65599 * (status + 65536 * (answer + 256 * word)) + 24301
 local settled = '0' .. string.sub(record, 2, 27)
-  .. struct.pack('>BI8BI2I8', word, now, answer, status, check) .. string.sub(record, 48)
-if ARGV[7] then
-  redis.call('HSET', KEYS[1], field, settled, field .. ':r', ARGV[7])
+  .. ARGV[4] .. struct.pack('>I8', now) .. ARGV[5] .. struct.pack('>I8', 3 * now + ARGV[6])
+  .. string.sub(record, 48)
+if ARGV[8] then
+  redis.call('HSET', KEYS[1], field, settled, field .. ':r', ARGV[8])
 else
   redis.call('HSET', KEYS[1], field, settled)
 end
 
-local ends
-if word == 2 or word == 3 then
-  ends = ended * 17592186044416 + now + span
-elseif word == 4 then
-  ends = now + lease
+local ends = ARGV[7]
+if ends == 'span' then
+  local span, _, band = struct.unpack('>I8BB', record, 56)
+  ends = band * 17592186044416 + span
+elseif ends == 'lease' then
+  ends = struct.unpack('>I8', record, 48)
 else
-  -- Lost is band 6, paused band 7.
-  ends = (word + 1) * 17592186044416 + now
+  ends = ends * 17592186044416
 end
-redis.call('ZADD', KEYS[2], stamp, field, ends, field .. ':e')
+redis.call('ZADD', KEYS[2], stamp, field, now + ends, field .. ':e')
 if string.byte(record, 1) == 49 then
   redis.pcall('PUBLISH', KEYS[1], name)
 end

@@ -176,3 +176,64 @@ async fn a_claim_that_nobody_heard_of_is_taken_back() {
         }
     }
 }
+
+/// A waiter that finds somebody at work on the row is not kept from waiting, and
+/// takes no connection from others meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_do_not_wait_for_a_row_that_somebody_works_on() {
+    let postgres = server().await;
+    let mut settings = settings(&postgres.url());
+    settings.connections = 4;
+    let store = std::sync::Arc::new(store(&settings).await);
+    let granted = grant(&*store, &ask(1)).await;
+    let holder = holding_all(&postgres.url()).await;
+    let begun = Instant::now();
+    let waiters: Vec<_> = (0..24)
+        .map(|_| {
+            let store = store.clone();
+            tokio::spawn(async move { store.wait(&granted.digest, Duration::from_secs(20)).await })
+        })
+        .collect();
+    grant(&*store, &ask(2)).await;
+    for waiter in waiters {
+        let waited = waiter.await.expect("no panic");
+        waited.expect("being kept from the row is no error");
+    }
+    assert!(begun.elapsed() < SOON, "took {:?}", begun.elapsed());
+    drop(holder);
+}
+
+/// Whoever marks while the operation is being settled is told all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiter_that_meets_a_settlement_does_not_sleep() {
+    let postgres = server().await;
+    let store = std::sync::Arc::new(store(&settings(&postgres.url())).await);
+    let granted = grant(&*store, &ask(1)).await;
+    let (client, connection) = tokio_postgres::connect(&postgres.url(), NoTls)
+        .await
+        .expect("the server answers");
+    tokio::spawn(connection);
+    let settle = "BEGIN; UPDATE idempotency_record SET state = 'completed'";
+    client
+        .batch_execute(settle)
+        .await
+        .expect("it can be settled");
+    let waiting = tokio::spawn({
+        let store = store.clone();
+        async move {
+            // As the engine does: wait, then look.
+            loop {
+                let waited = store.wait(&granted.digest, Duration::from_secs(20)).await;
+                waited.expect("it may wait");
+                let record = store.get(&granted.digest).await.expect("it answers");
+                if record.is_none_or(|record| record.state != State::Running) {
+                    return;
+                }
+            }
+        }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    client.batch_execute("COMMIT").await.expect("it commits");
+    let told = tokio::time::timeout(SOON, waiting).await;
+    told.expect("it is told").expect("no panic");
+}

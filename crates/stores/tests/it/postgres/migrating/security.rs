@@ -333,3 +333,38 @@ async fn roles_and_expressions_that_would_not_protect_are_refused() {
     );
     applied(&postgres.url(), &options).await;
 }
+
+/// Schemas often give an application all rights to whatever is made in them.
+#[tokio::test]
+async fn default_privileges_open_no_way_around() {
+    let postgres = Postgres::start();
+    postgres.sql(
+        "postgres",
+        &format!(
+            "CREATE ROLE {ROLE} LOGIN; \
+             ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO {ROLE}; \
+             ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO {ROLE};"
+        ),
+    );
+    let options = Options {
+        partitions: Some(2),
+        ..row_security(ROLE, USER)
+    };
+    applied(&postgres.url(), &options).await;
+    let alice = store(&url_of(&postgres, "alice"), Time::Server).await;
+    complete(&alice, 1).await;
+    let bob = connect(&url_of(&postgres, "bob")).await;
+    for forbidden in [
+        "SELECT FROM idempotency_record_p0",
+        "SELECT FROM idempotency_record_p1",
+        "DELETE FROM idempotency_record_p0",
+        "DELETE FROM idempotency_record_p1",
+        "INSERT INTO idempotency_record_migration (version) VALUES (99)",
+        "SELECT setval('idempotency_record_fence', 1)",
+        "TRUNCATE idempotency_record",
+    ] {
+        let refused = bob.batch_execute(forbidden).await;
+        assert!(refused.is_err(), "{forbidden}");
+    }
+    assert!(is_replayed(&alice, 1).await);
+}
