@@ -107,7 +107,7 @@ enum Change<T> {
     /// Nothing.
     Leave(T),
     /// Another record; one with [`ANEW`] gets a new fence.
-    Write(Record, T),
+    Write(Box<Record>, T),
     /// Nothing is left but a mark.
     Purge(T),
 }
@@ -425,7 +425,7 @@ impl PostgresStore {
                 if record == **before {
                     Change::Leave(settled)
                 } else {
-                    Change::Write(record, settled)
+                    Change::Write(Box::new(record), settled)
                 }
             })
             .await?;
@@ -570,7 +570,7 @@ impl Store for PostgresStore {
             }
             let mut record = Record::clone(record);
             record.touch(now);
-            Change::Write(record, ())
+            Change::Write(Box::new(record), ())
         })
         .await?;
         Ok(())
@@ -723,7 +723,7 @@ impl Inspect for PostgresStore {
             }
             let mut record = Record::clone(record);
             record.resolve(ANEW, &word, now);
-            Change::Write(record, Changed::Done)
+            Change::Write(Box::new(record), Changed::Done)
         })
         .await
     }
@@ -735,7 +735,7 @@ impl Inspect for PostgresStore {
             }
             let mut record = Record::clone(record);
             record.resume(now);
-            Change::Write(record, Changed::Done)
+            Change::Write(Box::new(record), Changed::Done)
         })
         .await
     }
