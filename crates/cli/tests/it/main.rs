@@ -26,7 +26,6 @@ mod shared_crowd;
 mod shared_failover;
 mod shared_holder;
 mod shared_house;
-mod shared_many;
 mod shared_operators;
 mod shared_outage;
 mod shared_partition;

@@ -1,13 +1,24 @@
-//! Two hundred clients with one key, half of them at each of two gateways.
+//! Many clients with one key at two gateways: at both at once, and at one while
+//! it runs at the other.
+
+use std::time::Duration;
 
 use rstest::rstest;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use crate::client::Client;
+use crate::crowd::{Line, ask};
 use crate::origin::{Manner, origin};
 use crate::shared_house::{BODY, House, Kind, Words, until};
 
 const CLIENTS: usize = 200;
+const CONNECTIONS: usize = 10;
+/// Within `limits.streams`.
+const STREAMS: usize = 100;
+const WAITERS: usize = CONNECTIONS * STREAMS;
+/// Who waits for a run elsewhere looks once a second. Some looks go by.
+const LOOKS: Duration = Duration::from_secs(3);
 
 #[rstest]
 #[case::postgres(Kind::Postgres)]
@@ -53,6 +64,50 @@ async fn one_key_at_two_gateways_runs_once_and_all_get_its_reply(#[case] kind: K
         assert_eq!(again.kept(), first.kept());
         let other = gateway.post("k", r#"{"amount":1}"#).await.unwrap();
         assert_eq!((other.status, other.code().as_str()), (422, "key-reused"));
+    }
+    assert_eq!(house.origin.runs().len(), 1);
+}
+
+#[rstest]
+#[case::postgres(Kind::Postgres)]
+#[case::redis(Kind::Redis)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousand_wait_at_one_gateway_for_a_run_at_the_other(#[case] kind: Kind) {
+    let house = House::open(kind, origin(Manner::Hold).await).await;
+    let words = Words {
+        more: "timeout = \"5m\"\n[classes.interactive]\nwait = \"5m\"\nlease = \"5m\"",
+        ..Words::default()
+    };
+    let [one, other] = house.two(&words).await;
+    let leader = one.spawn_post("crowd", BODY);
+    house.origin.called(1).await;
+    let mut crowd = JoinSet::new();
+    let mut lines = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let line = Line::open(other.listen()).await;
+        for _ in 0..STREAMS {
+            crowd.spawn(ask(line.sender.clone()));
+        }
+        lines.push(line);
+    }
+    until("all wait", || async {
+        other.counted("onceward_waiters").await == WAITERS
+    })
+    .await;
+    sleep(LOOKS).await;
+    assert!(crowd.try_join_next().is_none(), "one did not wait");
+    for gateway in [&one, &other] {
+        assert!(gateway.is_ready().await, "the store bears it");
+    }
+    house.origin.open();
+    let first = leader.await.unwrap().unwrap();
+    assert_eq!(
+        (first.status, first.header("idempotency-status")),
+        (201, "completed")
+    );
+    for answer in crowd.join_all().await {
+        assert_eq!((answer.status, answer.replayed), (201, true), "{answer:?}");
+        assert_eq!(answer.body, first.body);
     }
     assert_eq!(house.origin.runs().len(), 1);
 }

@@ -104,6 +104,37 @@ async fn what_the_replica_had_is_kept_and_what_it_had_not_is_lost() {
     assert_eq!(house.origin.runs().len(), 6);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn primary_that_became_a_replica_is_left_for_the_new_one() {
+    let house = House::open(Kind::Redis, origin(Manner::PAY).await).await;
+    let replica = block_in_place(|| primary(&house).replica());
+    let relay = Relay::to(primary(&house).port()).await;
+    let gateways = house
+        .two(&Words {
+            url: Some(house.server.url_at(relay.port())),
+            ..Words::default()
+        })
+        .await;
+    let [one, other] = &gateways;
+    let kept = one.post("kept", BODY).await.unwrap();
+    catch_up(primary(&house), &replica).await;
+    // In order: nobody writes, and no connection is cut.
+    let new = replica.port().to_string();
+    block_in_place(|| {
+        replica.promote();
+        primary(&house).cli(&["REPLICAOF", "127.0.0.1", &new])
+    });
+    relay.move_to(replica.port());
+    for gateway in &gateways {
+        until_paid(gateway, "after").await;
+    }
+    let again = other.post("kept", BODY).await.unwrap();
+    assert!(again.is_replay(), "{again:?}");
+    assert_eq!(again.kept(), kept.kept());
+    assert_eq!(house.origin.runs_of("after").len(), 1);
+    assert_eq!(house.origin.runs().len(), 2);
+}
+
 const WAIT_FOR_ONE: Words = Words {
     url: None,
     store: "durability = \"wait:1\"",

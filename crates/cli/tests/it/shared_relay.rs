@@ -18,6 +18,8 @@ pub(crate) struct Relay {
 enum Way {
     /// They are carried to this port; what was open is cut.
     To(u16),
+    /// What is open goes on; what comes is carried to this port.
+    Moved(u16),
     /// They are cut.
     Cut,
     /// Nothing is carried and nobody is told.
@@ -45,6 +47,11 @@ impl Relay {
     /// From now on to this port; what was open is cut.
     pub(crate) fn lead_to(&self, port: u16) {
         self.way.send_replace(Way::To(port));
+    }
+
+    /// From now on to this port; what was open goes on to where it led.
+    pub(crate) fn move_to(&self, port: u16) {
+        self.way.send_replace(Way::Moved(port));
     }
 
     /// From now on to nobody, who is told.
@@ -80,17 +87,23 @@ async fn accept(listener: TcpListener, seen: watch::Receiver<Way>) {
 async fn carry(mut stream: TcpStream, mut seen: watch::Receiver<Way>) {
     let way = *seen.borrow_and_update();
     let mut server = None;
-    if let Way::To(port) | Way::Forgotten(port) = way {
+    if let Way::To(port) | Way::Moved(port) | Way::Forgotten(port) = way {
         let Ok(connected) = TcpStream::connect(("127.0.0.1", port)).await else {
             return;
         };
         stream.set_nodelay(true).unwrap();
         connected.set_nodelay(true).unwrap();
-        let connected = server.insert(connected);
-        tokio::select! {
-            // Either side may break; the other sees it then.
-            _ = copy_bidirectional(&mut stream, connected) => return,
-            _ = seen.changed() => {}
+        let carried = copy_bidirectional(&mut stream, server.insert(connected));
+        tokio::pin!(carried);
+        loop {
+            tokio::select! {
+                // Either side may break; the other sees it then.
+                _ = &mut carried => return,
+                _ = seen.changed() => {}
+            }
+            if !matches!(*seen.borrow_and_update(), Way::Moved(_)) {
+                break;
+            }
         }
     }
     // Both ends stay open for as long as nobody is to be told.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use rstest::rstest;
 
+use crate::client::{Answer, Client, PATH, get_request};
 use crate::gateway::Gateway;
 use crate::origin::{Manner, origin};
 use crate::shared_house::{BODY, House, Kind, Server, Words, until, waiting};
@@ -17,12 +18,15 @@ const SOON: Duration = Duration::from_millis(500);
 /// The machine may be busy with other things at any one time.
 const TRIES: usize = 10;
 /// Each takes a second where nobody tells.
-const TRIES_DEAF: usize = 3;
+const TRIES_DEAF: usize = 5;
+/// Of so many tries, the shortest are told by chance: the run may end between the
+/// moment when a waiter is counted and its first look.
+const CHANCES: usize = 2;
 
 /// How long after the end of a run at one gateway who waits for it at the
-/// other has its reply: the shortest of several, as a busy machine only ever
-/// makes it longer.
-async fn shortest_wait(
+/// other has its reply: one of the shortest of several, as a busy machine only
+/// ever makes it longer.
+async fn short_wait(
     house: &House,
     [one, other]: [&Gateway; 2],
     name: &str,
@@ -50,7 +54,8 @@ async fn shortest_wait(
         assert_eq!(house.origin.runs_of(&key).len(), 1);
     }
     eprintln!("{name}: {waits:?}");
-    waits.into_iter().min().expect("one was soon enough")
+    waits.sort();
+    *waits.get(CHANCES).expect("enough were soon")
 }
 
 #[rstest]
@@ -62,13 +67,13 @@ async fn who_waits_is_told_at_once_by_the_other_gateway(#[case] kind: Kind) {
     let [one, other] = house.two(&Words::default()).await;
     let server = &house.server;
     until("both listen", || async { server.listeners() == 2 }).await;
-    let wait = shortest_wait(&house, [&one, &other], "listening", TRIES).await;
+    let wait = short_wait(&house, [&one, &other], "listening", TRIES).await;
     assert!(wait < AT_ONCE, "{wait:?}");
 
     // What is cut comes back by itself.
     server.deafen();
     until("both listen again", || async { server.listeners() == 2 }).await;
-    let wait = shortest_wait(&house, [&other, &one], "again", TRIES).await;
+    let wait = short_wait(&house, [&other, &one], "again", TRIES).await;
     assert!(wait < AT_ONCE, "{wait:?}");
 }
 
@@ -90,7 +95,7 @@ async fn who_is_not_told_gets_the_reply_all_the_same(#[case] kind: Kind) {
         house.server.deafen();
     }
     until("nobody listens", || async { house.server.listeners() == 0 }).await;
-    let wait = shortest_wait(&house, [&one, &other], "deaf", TRIES_DEAF).await;
+    let wait = short_wait(&house, [&one, &other], "deaf", TRIES_DEAF).await;
     // Else the test above would show nothing.
     assert!(wait > AT_ONCE, "{wait:?}");
     assert_eq!(house.server.listeners(), 0);
@@ -114,4 +119,40 @@ async fn what_is_cut_while_one_waits_costs_no_reply(#[case] kind: Kind) {
     assert!(told.is_replay(), "{told:?}");
     assert_eq!(told.kept(), first.kept());
     assert_eq!(house.origin.runs().len(), 1);
+}
+
+#[rstest]
+#[case::postgres(Kind::Postgres)]
+#[case::redis(Kind::Redis)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reply_is_recovered_at_the_other_gateway(#[case] kind: Kind) {
+    let house = House::open(kind, origin(Manner::Hold).await).await;
+    let [one, other] = house.two(&Words::default()).await;
+    let leader = one.spawn_post("k", BODY);
+    house.origin.called(1).await;
+    assert_eq!(other.state("k").await.as_deref(), Some("running"));
+    let path = format!("{PATH}/by-idempotency-key/k");
+    let output = recover(&other, &format!("{path}/output")).await;
+    assert_eq!(output.status, 202, "{output:?}");
+    let address = other.listen();
+    let waiter = {
+        let request = get_request(&path);
+        tokio::spawn(async move { Client::new(address).send(request).await })
+    };
+    waiting(&other, 1).await;
+    house.origin.open();
+    let first = leader.await.unwrap().unwrap();
+    let told = waiter.await.unwrap().unwrap();
+    assert_eq!((told.status, &told.body), (201, &first.body));
+    let id = first.header("x-operation-id");
+    for path in [path, format!("/api/v1/operations/{id}/output")] {
+        let again = recover(&other, &path).await;
+        assert_eq!((again.status, &again.body), (201, &first.body), "{path}");
+    }
+    assert_eq!(house.origin.runs().len(), 1);
+}
+
+async fn recover(gateway: &Gateway, path: &str) -> Answer {
+    let mut client = Client::new(gateway.listen());
+    client.send(get_request(path)).await.unwrap()
 }

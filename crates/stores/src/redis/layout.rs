@@ -472,3 +472,194 @@ pub(super) fn unseal(mut sealed: Vec<u8>) -> Step<Bytes> {
     sealed.truncate(length);
     Ok(sealed.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use onceward_core::caller::Caller;
+    use onceward_core::class::Class;
+    use onceward_core::fingerprint::{Algorithm, Fingerprint};
+    use onceward_core::identity::{Endpoint, Identity, KeySpace, OperationId};
+    use onceward_core::key::Key;
+    use onceward_core::record::Attempt;
+    use onceward_core::store::Ask;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_unix_ms(1_700_000_000_000);
+    const STAMP: u64 = 1_700_000_000_000_123;
+
+    fn ask() -> Ask {
+        let identity = Identity {
+            caller: Caller::local(),
+            endpoint: Endpoint::new("payments.create"),
+            key: Key::parse("k").expect("a good key"),
+            space: KeySpace::Endpoint,
+        };
+        let digest = identity.digest();
+        Ask {
+            digest,
+            identity,
+            fingerprint: Fingerprint {
+                algorithm: Algorithm::Json1,
+                digest: [1; 32],
+                sender: [2; 16],
+            },
+            terms: Class::interactive().terms(),
+            attempt: Attempt(3),
+            id: OperationId::new(&digest, 4),
+        }
+    }
+
+    fn reply() -> Arc<Reply> {
+        Arc::new(Reply {
+            status: 201,
+            headers: Vec::new(),
+            body: Bytes::from_static(b"paid"),
+            trailers: Vec::new(),
+        })
+    }
+
+    /// What a script writes before the rest of a record.
+    fn head(how: How, at: Timestamp) -> Vec<u8> {
+        let mut head = vec![b'0', VERSION, how as u8];
+        head.put_u64(STAMP);
+        head.put_u64(at.unix_ms());
+        head.put_u64(how_check(how as u8, STAMP, at.unix_ms()));
+        head
+    }
+
+    fn stored(how: How, at: Timestamp, record: &Record) -> Vec<u8> {
+        let mut stored = head(how, at);
+        stored.extend(encode_rest(record));
+        stored
+    }
+
+    /// As `lua/claim.lua` leaves it.
+    fn claimed() -> Vec<u8> {
+        let record = ask().to_record_after(None, Timestamp::default());
+        stored(How::Granted, NOW, &record)
+    }
+
+    /// As `lua/settle.lua` leaves it.
+    fn settled(word: Word, at: Timestamp, answer: u8, status: u16) -> Vec<u8> {
+        let mut stored = claimed();
+        let mut block = Vec::new();
+        put_word(&mut block, word, at.unix_ms(), answer, status);
+        stored[WORD..HEAD].copy_from_slice(&block);
+        stored
+    }
+
+    fn record_of(bytes: &[u8], beside: Beside<'_>) -> Record {
+        let kept = decode(bytes, beside).expect("it can be read");
+        Record::clone(&kept.record)
+    }
+
+    #[test]
+    fn a_claim_reads_as_the_rules_would_have_made_it() {
+        let mut want = ask().to_record_after(None, NOW);
+        want.grant(Fence(STAMP), Attempt(3), NOW);
+        assert_eq!(record_of(&claimed(), Beside::Fetched(None)), want);
+    }
+
+    #[test]
+    fn words_read_as_the_rules_would_have_made_them() {
+        let later = NOW.plus(Duration::from_secs(5));
+        let sealed = wire::encode_reply(&reply());
+        let beside = Beside::Fetched(Some(&sealed));
+        let granted = record_of(&claimed(), Beside::Left);
+        let cases = [
+            Settlement::Completed(Answer::Kept(reply())),
+            Settlement::Failed(Answer::NotKept { status: 422 }),
+            Settlement::Released,
+            Settlement::Lost,
+            Settlement::Paused,
+        ];
+        for settlement in cases {
+            let said = Said::by(&settlement).expect("a holder may say it");
+            let bytes = settled(said.word, later, said.answer, said.status);
+            let mut want = granted.clone();
+            want.settle(Fence(STAMP), &settlement, later);
+            assert_eq!(record_of(&bytes, beside), want, "{settlement:?}");
+        }
+        let mut want = granted;
+        want.renew(Fence(STAMP), later);
+        let renewed = settled(Word::Renewed, later, NO_ANSWER, 0);
+        assert_eq!(record_of(&renewed, beside), want);
+    }
+
+    #[test]
+    fn a_record_that_speaks_for_itself_reads_back() {
+        let mut record = record_of(&claimed(), Beside::Left);
+        record.settle(Fence(STAMP), &Settlement::Lost, NOW);
+        let sealed = wire::encode_reply(&reply());
+        let bytes = stored(How::Whole, Timestamp::default(), &record);
+        assert_eq!(record_of(&bytes, Beside::Fetched(None)), record);
+        record.finish(State::Completed, Answer::Kept(reply()), NOW);
+        let bytes = stored(How::Whole, Timestamp::default(), &record);
+        assert_eq!(record_of(&bytes, Beside::Fetched(Some(&sealed))), record);
+        assert!(matches!(
+            decode(&bytes, Beside::Fetched(None)),
+            Err(Fault::Bytes(_))
+        ));
+        record.fence = Fence(7);
+        let bytes = stored(How::Raised, Timestamp::default(), &record);
+        let raised = record_of(&bytes, Beside::Fetched(Some(&sealed)));
+        assert_eq!(raised.fence, Fence(STAMP));
+    }
+
+    #[test]
+    fn no_changed_bit_goes_unseen() {
+        for bytes in [claimed(), settled(Word::Completed, NOW, KEPT, 201)] {
+            // The first byte is the mark that somebody waits.
+            for place in 1..bytes.len() {
+                for bit in 0..8 {
+                    let mut flipped = bytes.clone();
+                    flipped[place] ^= 1 << bit;
+                    let read = decode(&flipped, Beside::Left);
+                    assert!(read.is_err_and(|fault| fault.is_damage()), "{place}.{bit}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sealed_bytes_are_opened_whole_or_not_at_all() {
+        let sealed = seal(b"request");
+        assert_eq!(
+            unseal(sealed.clone()).ok().as_deref(),
+            Some(&b"request"[..])
+        );
+        for place in 0..sealed.len() {
+            let mut flipped = sealed.clone();
+            flipped[place] ^= 1;
+            assert!(unseal(flipped).is_err());
+        }
+        assert!(unseal(Vec::new()).is_err());
+    }
+
+    #[test]
+    fn what_time_does_next_is_told_by_band_and_moment() {
+        let granted = record_of(&claimed(), Beside::Left);
+        let settle = |settlement: Settlement| {
+            let mut record = granted.clone();
+            record.settle(Fence(STAMP), &settlement, NOW);
+            record
+        };
+        let mut long = settle(Settlement::Completed(Answer::Kept(reply())));
+        long.terms.remember = long.terms.retention * 2;
+        let mut expired = long.clone();
+        expired.expire();
+        let terms = &granted.terms;
+        let cases = [
+            (granted.clone(), Band::Held, terms.lease),
+            (settle(Settlement::Released), Band::Over, terms.lease),
+            (settle(Settlement::Lost), Band::Unknown, terms.lease),
+            (long.clone(), Band::Expiring, long.terms.retention),
+            (expired, Band::Over, long.terms.remember),
+        ];
+        for (record, band, after) in cases {
+            let want = band as u64 * BAND + NOW.plus(after).unix_ms();
+            assert_eq!(end_of(&record), want, "{band:?}");
+        }
+    }
+}

@@ -6,8 +6,9 @@
 if not record or string.sub(record, 2, 47) ~= ARGV[3] then
   return 0
 end
-redis.call('HSET', KEYS[1], 'floor', stamp)
+-- A server that is full lets a script make room, and then whatever else it does.
 redis.call('HDEL', KEYS[1], field, field .. ':r', field .. ':q')
+redis.call('HSET', KEYS[1], 'floor', stamp)
 if redis.call('HEXISTS', KEYS[1], field .. '+') == 1 then
   -- Who lies further on must still be found.
   redis.call('HSET', KEYS[1], field, '-')

@@ -7,9 +7,6 @@ if #over > 0 then
   -- The latest stamp is no lower than the fence of anything that goes.
   local latest = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
   local floor = redis.call('HGET', KEYS[1], 'floor')
-  if not floor or tonumber(floor) < tonumber(latest) then
-    redis.call('HSET', KEYS[1], 'floor', latest)
-  end
   local beside, indexed, behind = {}, {}, {}
   for place, ending in ipairs(over) do
     local field = string.sub(ending, 1, -3)
@@ -17,8 +14,12 @@ if #over > 0 then
     indexed[2 * place - 1], indexed[2 * place] = field, ending
     behind[place] = field .. '+'
   end
+  -- A server that is full lets a script make room, and then whatever else it does.
   redis.call('HDEL', KEYS[1], unpack(beside))
   redis.call('ZREM', KEYS[2], unpack(indexed))
+  if not floor or tonumber(floor) < tonumber(latest) then
+    redis.call('HSET', KEYS[1], 'floor', latest)
+  end
   for place, there in ipairs(redis.call('HMGET', KEYS[1], unpack(behind))) do
     if there then
       -- Who lies further on must still be found.

@@ -13,6 +13,10 @@ local how, at = tonumber(ARGV[4]), tonumber(ARGV[5])
 local moves = ARGV[9] == 'move'
 local mark = moves and 48 or string.byte(record, 1)
 local head = struct.pack('>BBBI8I8I8', mark, 1, how, stamp, at, stamp + 3 * at + how + 24301)
+if ARGV[12] == 'drop' then
+  -- First, because a server that is full lets a script make room, and then whatever else it does.
+  redis.call('HDEL', KEYS[1], field .. ':r')
+end
 redis.call('HSET', KEYS[1], field, head .. ARGV[6])
 redis.call('ZADD', KEYS[2], ARGV[7], field .. ':e')
 if ARGV[8] == '' then

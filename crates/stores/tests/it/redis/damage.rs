@@ -7,6 +7,10 @@ use onceward_stores::Settings;
 use super::house::*;
 use crate::house::{ask, complete, completed, get, grant, is_replayed, retry, settle};
 
+/// How far apart the bytes are of which one bit is flipped. That no other goes
+/// unseen is shown in `layout.rs`, without a server.
+const STEP: usize = 5;
+
 /// Where the operations of this digest's shard lie.
 fn operations(settings: &Settings, number: u64) -> String {
     let shard = ask(number).digest.as_bytes()[0] % 64;
@@ -50,7 +54,7 @@ async fn assert_damaged(store: &dyn Store, number: u64, place: &str) {
 /// In a record as a claim leaves it, as a settlement leaves it, and as a rule
 /// wrote it.
 #[tokio::test]
-async fn every_bit_of_a_record_is_guarded() {
+async fn a_record_that_was_damaged_anywhere_is_an_error() {
     let server = Redis::start();
     let settings = settings(&server.url());
     let store = open(&settings).await;
@@ -66,11 +70,8 @@ async fn every_bit_of_a_record_is_guarded() {
         let key = operations(&settings, number);
         let length = flip(&server, &key, beside, 0);
         assert!(length > 50, "number {number} has {length} bytes");
-        for place in 1..=length {
-            // The first byte of a record is the mark that somebody waits: a hint.
-            if place == 1 && beside.is_empty() {
-                continue;
-            }
+        // The first byte of a record is the mark that somebody waits: a hint.
+        for place in (2..=length).step_by(STEP) {
             flip(&server, &key, beside, place);
             assert_damaged(&*store, number, &format!("{number}{beside} at {place}")).await;
             flip(&server, &key, beside, place);

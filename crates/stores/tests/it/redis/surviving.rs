@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use onceward_core::record::State;
-use onceward_core::store::{Claim, Store};
+use onceward_core::store::{Changed, Claim, Force, Inspect as _, Store};
 use onceward_servers::Redis;
-use onceward_stores::redis::RedisStore;
+use onceward_stores::redis::{RedisStore, Time};
 use tokio::task::JoinSet;
 
 use super::house::*;
@@ -147,4 +147,28 @@ async fn a_full_server_refuses_and_forgets_nothing() {
     assert_eq!(record.state, State::Running);
     let settled = store.settle(&held.digest, held.fence, completed(2)).await;
     settled.expect("there is room");
+}
+
+#[tokio::test]
+async fn a_full_server_is_swept_and_purged_all_the_same() {
+    let server = Redis::start();
+    let settings = settings(&server.url());
+    let time = clock();
+    let judged = RedisStore::judged_by(&settings, Time::Given(time.clone())).await;
+    let store = judged.expect("the store opens");
+    for number in 1..4 {
+        complete(&store, number).await;
+    }
+    let record = get(&store, &ask(1)).await.expect("it is on record");
+    server.cli(&["CONFIG", "SET", "maxmemory", "1mb"]);
+    unavailable(store.claim(&ask(9)).await);
+    let purged = store.purge(record.id, Force::No).await;
+    assert_eq!(purged.expect("purging needs no room"), Changed::Done);
+    time.advance(Duration::from_secs(40 * 24 * 60 * 60));
+    let mut swept = 0;
+    // A sweep looks at some shards at a time.
+    for _ in 0..64 {
+        swept += store.sweep(1_000).await.expect("sweeping needs no room");
+    }
+    assert_eq!(swept, 2);
 }
