@@ -26,9 +26,10 @@ const NO_EVICTION: &str = "noeviction";
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// How often an idle line is tried by the system.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-/// How many lines to a server, where replicas need not confirm: its one thread
-/// answers no faster with more, and each call goes out with more others on few.
-const LINES: usize = 1;
+/// How many lines to a server, where replicas need not confirm. Its one thread
+/// answers no faster with more; the second is there for when a large reply is on
+/// its way on the first.
+const LINES: usize = 2;
 /// How often the client of a Cluster looks again, while the deadline allows it:
 /// a slot may be on its way from one node to another.
 const CLUSTER_RETRIES: u32 = 16;

@@ -6,7 +6,7 @@ use onceward_servers::Redis;
 use tokio::task::JoinSet;
 
 use super::house::*;
-use crate::house::{ask, complete, get, grant, is_replayed, retry};
+use crate::house::{ask, complete, completed, get, grant, is_replayed, retry, settle};
 
 const KEYS: u64 = 8;
 const CLAIMS: usize = 64;
@@ -83,4 +83,39 @@ async fn fences_rise_when_the_clock_goes_back() {
     purged.expect("the store answers");
     let third = grant(&*early, &ask(1)).await;
     assert!(third.fence > second.fence, "{second:?} {third:?}");
+}
+
+/// What every request costs must not grow unseen.
+#[tokio::test]
+async fn claims_renewals_settlements_and_replays_are_one_call_each() {
+    let server = Redis::start();
+    let store = open(&settings(&server.url())).await;
+    // The server learns the scripts.
+    complete(&*store, 1).await;
+    let calls = || {
+        let stats = server.cli(&["INFO", "commandstats"]);
+        let line = stats
+            .lines()
+            .find(|line| line.starts_with("cmdstat_evalsha:"));
+        let count = line.and_then(|line| line.split(['=', ',']).nth(1));
+        count
+            .and_then(|count| count.parse::<u64>().ok())
+            .unwrap_or_default()
+    };
+    let held = grant(&*store, &ask(2)).await;
+    let renewed = store.renew(&held.digest, held.fence).await;
+    renewed.expect("the store answers");
+    let before = calls();
+    let held = grant(&*store, &ask(3)).await;
+    assert_eq!(calls() - before, 1, "a claim");
+    let renewed = store.renew(&held.digest, held.fence).await;
+    renewed.expect("the store answers");
+    assert_eq!(calls() - before, 2, "a renewal");
+    settle(&*store, &held, completed(3)).await;
+    assert_eq!(calls() - before, 3, "a settlement");
+    let replay = store.claim(&retry(&ask(3))).await;
+    assert!(matches!(replay, Ok(Claim::Finished(_))), "{replay:?}");
+    assert_eq!(calls() - before, 4, "a replay");
+    assert!(is_replayed(&*store, 3).await);
+    assert_eq!(calls() - before, 5, "a look");
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use onceward_core::store::Store;
-use onceward_servers::RedisCluster;
+use onceward_servers::{Redis, RedisCluster};
+use onceward_stores::redis::RedisStore;
 
 use super::house::*;
 use crate::house::{ask, complete, completed, grant, is_replayed, settle};
@@ -29,7 +30,7 @@ async fn operations_lie_on_all_nodes_and_waiters_wake_across_them() {
                 Instant::now()
             })
         };
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        until_awaited(cluster.nodes()).await;
         settle(&*leader, &grant, completed(number)).await;
         let settled = Instant::now();
         let woken = waiter.await.expect("the waiter does not panic");
@@ -124,4 +125,59 @@ async fn slots_move_under_load() {
             assert!(is_replayed(&*store, number).await, "number {number}");
         }
     }
+}
+
+/// A replica for every primary.
+async fn replicas(cluster: &RedisCluster) -> Vec<Redis> {
+    let mut replicas = Vec::new();
+    for primary in cluster.nodes() {
+        let replica = Redis::start_with(&["--cluster-enabled", "yes"]);
+        let port = primary.port().to_string();
+        replica.cli(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+        let id = primary.cli(&["CLUSTER", "MYID"]);
+        until("the replica has met its primary", async || {
+            (replica.cli(&["CLUSTER", "REPLICATE", &id]) == "OK").then_some(())
+        })
+        .await;
+        until("the replica is there", async || {
+            let told = primary.cli(&["INFO", "replication"]);
+            told.contains("state=online").then_some(())
+        })
+        .await;
+        replicas.push(replica);
+    }
+    replicas
+}
+
+/// Each write is confirmed by the replica of the node that took it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_confirm_in_a_cluster_too() {
+    let cluster = RedisCluster::start(3);
+    let settings = confirmed(&cluster.url(), 1, Duration::from_secs(4));
+    let refused = RedisStore::open(&settings).await;
+    let words = refused.err().expect("nobody could confirm").to_string();
+    assert!(words.contains("has 0 replicas connected"), "{words}");
+
+    let replicas = replicas(&cluster).await;
+    let store = open(&settings).await;
+    for number in 0..24 {
+        complete(&*store, number).await;
+    }
+    replicas[1].pause();
+    let (mut granted, mut refused) = (0, 0);
+    for number in 24..48 {
+        match store.claim(&ask(number)).await {
+            Ok(_) => granted += 1,
+            Err(error) => {
+                assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
+                refused += 1;
+            }
+        }
+        if granted > 0 && refused > 0 {
+            break;
+        }
+    }
+    assert!(granted > 0, "the others are confirmed");
+    assert!(refused > 0, "one in three is not");
+    replicas[1].resume();
 }

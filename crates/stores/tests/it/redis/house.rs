@@ -90,3 +90,18 @@ pub(crate) async fn until_heard(server: &Redis) {
     })
     .await;
 }
+
+/// Waits until an operation on one of these servers is marked as awaited.
+pub(crate) async fn until_awaited(servers: &[Redis]) {
+    let script = "for _, key in ipairs(redis.call('KEYS', '*:operations')) do \
+                    for _, value in ipairs(redis.call('HVALS', key)) do \
+                      if #value > 100 and string.sub(value, 1, 2) == '1\\1' then return 1 end \
+                    end \
+                  end \
+                  return 0";
+    until("the waiter has come", async || {
+        let mut answers = servers.iter().map(|node| node.cli(&["EVAL", script, "0"]));
+        answers.any(|answer| answer == "1").then_some(())
+    })
+    .await;
+}
