@@ -70,6 +70,7 @@ async fn silent_store_is_as_good_as_none(#[case] kind: Kind) {
 
 #[rstest]
 #[case::postgres(Kind::Postgres)]
+#[case::redis(Kind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_lead_nowhere_are_given_up(#[case] kind: Kind) {
     let origin = origin_choosing(Order::default(), |key, _| match key.starts_with("held") {

@@ -274,8 +274,10 @@ impl ServerLine {
     }
 
     fn look_at<T>(&self, made: &Made, answer: RedisResult<T>) -> RedisResult<T> {
+        // Whoever does not answer may never do: behind the address somebody else
+        // may stand by now.
         if let Err(error) = &answer
-            && error.is_unrecoverable_error()
+            && (error.is_unrecoverable_error() || error.is_timeout())
         {
             self.replace(made, Duration::ZERO);
         }
