@@ -3,10 +3,12 @@
 //! payment and its reply are committed in one transaction, under that fence. So
 //! a payment is made and remembered, or neither, whoever of the two dies when.
 //!
-//!     cargo run -- migrate apply --store postgres://…
-//!     cargo run -p onceward-examples --bin joined_app -- postgres://… 127.0.0.1:3000
-//!     ONCEWARD_STORE=postgres://… ONCEWARD_KEY=… cargo run -- serve --config examples/joined.toml
-//!     curl -i localhost:8080/payments -H 'Idempotency-Key: p-1' -H 'Content-Type: application/json' -d '{"amount":30}'
+//! ```sh
+//! cargo run -- migrate apply --store postgres://…
+//! cargo run -p onceward-examples --bin joined_app -- postgres://… 127.0.0.1:3000
+//! ONCEWARD_STORE=postgres://… ONCEWARD_KEY=… cargo run -- serve --config examples/joined.toml
+//! curl -i localhost:8080/payments -H 'Idempotency-Key: p-1' -H 'Content-Type: application/json' -d '{"amount":30}'
+//! ```
 #![allow(clippy::print_stdout)]
 
 use std::sync::Arc;
