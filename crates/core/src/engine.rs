@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use crate::class::{Terms, TtlBasis};
 use crate::entropy::Entropy;
 use crate::fingerprint::Fingerprint;
-use crate::flights::{Flights, Landed, Seat};
+use crate::flights::{Flights, Landed, Lookout, Next, Seat};
 use crate::identity::{Digest, Identity, OperationId};
 use crate::record::{Attempt, Fence, Record, Reply, Settled, Settlement, State};
 use crate::store::{Ask, Claim, Grant, Store, StoreError};
@@ -620,30 +620,50 @@ impl Follow {
     /// A leader in this process tells by itself, and who waits for it leaves the
     /// store alone; one elsewhere shows in the store.
     async fn watch(&self) -> Result<Awaited, StoreError> {
-        let poll = self.engine.limits().poll;
+        let mut lookout = self.seat.lookout();
         loop {
             if let Some(landed) = self.seat.word(&self.fingerprint).await {
                 return self.told(landed).await;
             }
-            tokio::select! {
+            let record = tokio::select! {
                 biased;
                 landed = self.seat.landed(&self.fingerprint) => return self.told(landed).await,
-                hint = self.engine.store.wait(&self.record.digest, poll) => hint?,
-            }
+                record = self.look_in_turn(&mut lookout) => record?,
+            };
             // A leader that has come meanwhile will tell more than the store knows.
             if self.seat.is_led(&self.fingerprint) {
                 continue;
             }
-            match self.seen().await? {
+            match self.judged(record) {
                 Awaited::StillRunning => {}
                 settled => return Ok(settled),
             }
         }
     }
 
+    /// However many wait here for one elsewhere, the store is asked by one.
+    async fn look_in_turn(
+        &self,
+        lookout: &mut Lookout<'_>,
+    ) -> Result<Option<Arc<Record>>, StoreError> {
+        match lookout.next().await {
+            Next::Seen(record) => Ok(record),
+            Next::Turn(turn) => {
+                let digest = &self.record.digest;
+                self.engine
+                    .store
+                    .wait(digest, self.engine.limits().poll)
+                    .await?;
+                let record = self.engine.look(digest).await?;
+                turn.tell(record.clone());
+                Ok(record)
+            }
+        }
+    }
+
     async fn told(&self, landed: Landed) -> Result<Awaited, StoreError> {
         match landed {
-            Landed::Recorded => self.seen().await,
+            Landed::Recorded => Ok(self.judged(self.engine.look(&self.record.digest).await?)),
             Landed::Released(reply) => Ok(Awaited::Answered(reply, Recorded::Durably)),
             Landed::NotRecorded(reply) => Ok(Awaited::Answered(reply, Recorded::NotYet)),
             Landed::Lost => Ok(Awaited::Lost),
@@ -651,9 +671,9 @@ impl Follow {
         }
     }
 
-    async fn seen(&self) -> Result<Awaited, StoreError> {
-        let record = self.engine.look(&self.record.digest).await?;
-        Ok(match record {
+    /// What a look at the record means for who waits.
+    fn judged(&self, record: Option<Arc<Record>>) -> Awaited {
+        match record {
             None => Awaited::Freed,
             // Ours was freed, and the key is another's now: whatever its state,
             // nothing of it is told.
@@ -666,7 +686,7 @@ impl Follow {
                     Awaited::Settled(record)
                 }
             },
-        })
+        }
     }
 }
 
@@ -1023,5 +1043,43 @@ mod tests {
         lead.finish(completed(), None).await;
         let waited = follow.settled(Duration::from_secs(5)).await;
         assert!(matches!(waited, Ok(Awaited::Settled(_))));
+    }
+
+    /// A crowd asks the store as often as one would, also when those who looked
+    /// for the others have gone.
+    #[tokio::test(start_paused = true)]
+    async fn a_crowd_that_waits_for_a_leader_elsewhere_asks_the_store_as_one() {
+        let pair = Pair::new();
+        let lead = Pair::lead(&pair.there, 1).await;
+        let poll = pair.here.limits().poll;
+        let mut crowd = Vec::new();
+        for number in 0..300 {
+            let follow = Pair::follow(&pair.here, 1).await;
+            // Every third has less patience than a look takes.
+            let limit = if number % 3 == 0 {
+                poll / 2
+            } else {
+                poll * 100
+            };
+            crowd.push((
+                limit,
+                tokio::spawn(async move { follow.settled(limit).await }),
+            ));
+        }
+        tokio::time::sleep(poll * 10).await;
+        let asked = pair.store.waits.load(Ordering::Relaxed);
+        // The impatient pass their turn on once, all at the same moment.
+        assert!(
+            asked <= 20,
+            "the store was asked {asked} times in ten polls"
+        );
+        lead.finish(completed(), None).await;
+        for (limit, waiter) in crowd {
+            match waiter.await.expect("nobody panics") {
+                Ok(Awaited::StillRunning) => assert!(limit < poll),
+                Ok(Awaited::Settled(_)) => assert!(limit > poll),
+                _ => panic!("neither settled nor out of patience"),
+            }
+        }
     }
 }

@@ -11,15 +11,15 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::engine::Limits;
 use crate::fingerprint::Fingerprint;
 use crate::identity::Digest;
-use crate::record::Reply;
+use crate::record::{Record, Reply};
 
 const SHARDS: usize = 64;
 
@@ -41,6 +41,23 @@ struct Flight {
     /// Rung when a leader has landed or was overtaken.
     changed: Notify,
     waiters: AtomicUsize,
+    looks: Looks,
+}
+
+/// How those who wait for a leader elsewhere look at the store: one at a time,
+/// and what it sees all others hear.
+struct Looks {
+    /// Whoever has it looks.
+    turn: tokio::sync::Mutex<()>,
+    /// How many have begun to look.
+    begun: AtomicU64,
+    seen: watch::Sender<Look>,
+}
+
+/// What somebody saw.
+struct Look {
+    number: u64,
+    record: Option<Arc<Record>>,
 }
 
 impl Flight {
@@ -110,6 +127,14 @@ impl Flights {
                     leader: OnceLock::new(),
                     changed: Notify::new(),
                     waiters: AtomicUsize::new(0),
+                    looks: Looks {
+                        turn: tokio::sync::Mutex::default(),
+                        begun: AtomicU64::new(0),
+                        seen: watch::Sender::new(Look {
+                            number: 0,
+                            record: None,
+                        }),
+                    },
                 })
             })
             .clone();
@@ -249,6 +274,16 @@ impl Seat {
         }
     }
 
+    /// Looks at the store with the others from now on.
+    pub(crate) fn lookout(&self) -> Lookout<'_> {
+        let looks = &self.flight.looks;
+        Lookout {
+            looks,
+            heard: looks.seen.subscribe(),
+            since: looks.begun.load(Ordering::Acquire),
+        }
+    }
+
     /// Counts this seat as waiting, unless there are too many already.
     pub(crate) fn wait_within(&self, limits: &Limits, tenant: &str) -> Option<Waiter<'_>> {
         let here = self.flight.waiters.fetch_add(1, Ordering::Relaxed);
@@ -271,6 +306,71 @@ impl Drop for Seat {
         if ours && last {
             shard.remove(&self.digest);
         }
+    }
+}
+
+/// One of those who wait for a leader elsewhere.
+pub(crate) struct Lookout<'a> {
+    looks: &'a Looks,
+    heard: watch::Receiver<Look>,
+    /// Whoever began to look before may have seen what was before.
+    since: u64,
+}
+
+/// What comes first.
+pub(crate) enum Next<'a> {
+    /// One's own turn to look.
+    Turn(Turn<'a>),
+    /// Somebody else saw that something has changed.
+    Seen(Option<Arc<Record>>),
+}
+
+impl<'a> Lookout<'a> {
+    pub(crate) async fn next(&mut self) -> Next<'a> {
+        loop {
+            tokio::select! {
+                biased;
+                // The flight has the sender, and outlives this.
+                Ok(()) = self.heard.changed() => {
+                    let look = self.heard.borrow_and_update();
+                    if look.number > self.since {
+                        return Next::Seen(look.record.clone());
+                    }
+                }
+                guard = self.looks.turn.lock() => {
+                    return Next::Turn(Turn {
+                        looks: self.looks,
+                        number: self.looks.begun.fetch_add(1, Ordering::AcqRel) + 1,
+                        _guard: guard,
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// The turn to look; whoever drops it leaves it to the next.
+pub(crate) struct Turn<'a> {
+    looks: &'a Looks,
+    number: u64,
+    _guard: tokio::sync::MutexGuard<'a, ()>,
+}
+
+impl Turn<'_> {
+    /// Tells the others what was seen, if it is something new.
+    pub(crate) fn tell(self, record: Option<Arc<Record>>) {
+        let gist = |record: &Option<Arc<Record>>| {
+            let record = record.as_ref();
+            record.map(|record| (record.fence, record.state))
+        };
+        let number = self.number;
+        self.looks.seen.send_if_modified(|look| {
+            let news = look.number == 0 || gist(&look.record) != gist(&record);
+            if news {
+                *look = Look { number, record };
+            }
+            news
+        });
     }
 }
 

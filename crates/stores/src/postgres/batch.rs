@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::task::yield_now;
 use tokio::time::timeout;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
@@ -19,14 +20,15 @@ use super::connect::Pooler;
 use super::driver::{Cells, Driver as _, Statement, Value};
 use super::fault::Fault;
 use super::session::Session;
+use super::statements::Steps;
 
 /// How many steps one statement takes at most.
-const STEPS_MAX: usize = 128;
+const STEPS_MAX: usize = 64;
 /// How many steps may wait for their turn; who comes later waits to wait.
 const WAITING_MAX: usize = 4_096;
 /// How many statements of a kind are under way at once: while one commits, the
 /// next is being filled.
-const WORKERS: usize = 4;
+const WORKERS: usize = 2;
 /// How long what was sent is followed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -38,7 +40,7 @@ pub(crate) struct Said {
 
 /// What one caller asks.
 pub(crate) struct Step {
-    /// A value for each list of the statement.
+    /// Its values in the statement.
     pub(crate) values: Vec<Value>,
     /// The first column of the row that answers it; its place among the steps
     /// where that is not known beforehand.
@@ -62,8 +64,8 @@ pub(crate) struct Batches {
 
 /// What the steps of a kind have in common.
 pub(crate) struct Kind {
-    /// The statement: `first` gives its first values, the rest are lists.
-    pub(crate) statement: Arc<Statement>,
+    pub(crate) steps: Arc<Steps>,
+    /// Gives the first values, which all steps share.
     pub(crate) first: Box<dyn Fn() -> Vec<Value> + Send + Sync>,
 }
 
@@ -100,9 +102,18 @@ impl Batches {
 async fn work(waiting: Arc<Mutex<mpsc::Receiver<Asked>>>, sender: Arc<Sender>, deadline: Duration) {
     loop {
         let mut steps = Vec::new();
-        if waiting.lock().await.recv_many(&mut steps, STEPS_MAX).await == 0 {
+        let mut turn = waiting.lock().await;
+        if turn.recv_many(&mut steps, STEPS_MAX).await == 0 {
             return;
         }
+        // Whoever was woken by the same commit asks now, too.
+        yield_now().await;
+        while steps.len() < STEPS_MAX
+            && let Ok(next) = turn.try_recv()
+        {
+            steps.push(next);
+        }
+        drop(turn);
         // What nobody awaits any more was not begun yet.
         steps.retain(|asked| !asked.answer.is_closed());
         if steps.is_empty() {
@@ -157,8 +168,9 @@ impl Sender {
     }
 
     async fn send_alone(self: Arc<Self>, asked: Asked) {
-        let values = self.values(std::slice::from_ref(&asked));
-        let rows = self.voice.say(&self.kind.statement, &values).await;
+        let mut values = (self.kind.first)();
+        values.extend(asked.step.values.iter().cloned());
+        let rows = self.voice.say(&self.kind.steps.one, &values).await;
         self.answer(asked, rows.map(|rows| rows.into_iter().next()));
     }
 
@@ -186,9 +198,9 @@ impl Sender {
     }
 
     /// The first values, and a list of the steps' values for each of the rest.
-    fn values(&self, steps: &[Asked]) -> Vec<Value> {
+    fn listed(&self, steps: &[Asked]) -> Vec<Value> {
         let mut values = (self.kind.first)();
-        let lists = self.kind.statement.types.len() - values.len();
+        let lists = self.kind.steps.many.types.len() - values.len();
         let list = |at: usize| {
             let each = steps.iter().map(|asked| asked.step.values[at].clone());
             Value::List(each.collect())
@@ -200,10 +212,12 @@ impl Sender {
     /// All steps in one statement, which does not wait for a row that somebody
     /// works on: it would keep the others from their commit.
     async fn say_together(&self, steps: &[Asked]) -> Result<Vec<Cells>, Refusal> {
-        let values = self.values(steps);
+        let values = self.listed(steps);
         let session = self.voice.session().await;
         let mut session = session.map_err(Refusal::Unsure)?;
-        let said = session.say_impatiently(&self.kind.statement, &values).await;
+        let said = session
+            .say_impatiently(&self.kind.steps.many, &values)
+            .await;
         let (rows, committed) = said.map_err(Refusal::Unsure)?;
         match (rows, committed) {
             (Ok(rows), Ok(())) => Ok(rows),

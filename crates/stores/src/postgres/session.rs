@@ -46,9 +46,10 @@ impl Session {
         Ok(())
     }
 
-    /// A statement that does not wait for rows that somebody works on, in a
-    /// transaction of its own: what it gave, and whether that is committed. All
-    /// is sent at once.
+    /// A statement about many rows that does not wait for those that somebody
+    /// works on, in a transaction of its own: what it gave, and whether that is
+    /// committed. All is sent at once. It is planned once, and not to read the
+    /// whole table, which would seem best as long as that is empty.
     pub(crate) async fn say_impatiently(
         &mut self,
         statement: &Statement,
@@ -61,7 +62,10 @@ impl Session {
             let prepared = self.object().prepare_typed_cached(&statement.sql, types);
             prepared.await?;
         }
-        let begin = format!("BEGIN; SET LOCAL lock_timeout = {LOCK_MS}");
+        let begin = format!(
+            "BEGIN; SET LOCAL lock_timeout = {LOCK_MS}; \
+             SET LOCAL enable_seqscan = off; SET LOCAL plan_cache_mode = force_generic_plan"
+        );
         // Polled in this order, they are sent in this order.
         let (begun, rows, committed) = tokio::join!(
             biased;

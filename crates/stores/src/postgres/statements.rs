@@ -11,9 +11,9 @@ use super::table::Table;
 /// Everything that is ever said to PostgreSQL about operations.
 #[derive(Debug)]
 pub(crate) struct Statements {
-    pub(crate) grant: Arc<Statement>,
+    pub(crate) grant: Arc<Steps>,
     pub(crate) claim: Arc<Statement>,
-    pub(crate) settle: Arc<Statement>,
+    pub(crate) settle: Arc<Steps>,
     pub(crate) finish: Statement,
     pub(crate) free: Statement,
     pub(crate) renew: Statement,
@@ -76,24 +76,20 @@ impl Statements {
         let document = [T::TEXT, T::TEXT, T::BYTEA];
         let documents = vec![T::TEXT, T::TEXT, T::BYTEA, T::INT8];
         Self {
-            grant: Arc::new(fill(include_str!("sql/grant.sql"), listed(&claim))),
+            grant: Arc::new(steps(
+                table,
+                include_str!("sql/grant.sql"),
+                &[&claim[1..2], &claim[3..22]].concat(),
+            )),
             claim: Arc::new(fill(include_str!("sql/claim.sql"), claim)),
             finish: fill(
                 include_str!("sql/finish.sql"),
                 with(&[T::INT8, T::TEXT, T::TEXT, T::INT4, T::BYTEA]),
             ),
-            settle: Arc::new(fill(
+            settle: Arc::new(steps(
+                table,
                 include_str!("sql/settle.sql"),
-                vec![
-                    T::TEXT,
-                    T::INT8,
-                    T::BYTEA_ARRAY,
-                    T::INT8_ARRAY,
-                    T::TEXT_ARRAY,
-                    T::TEXT_ARRAY,
-                    T::INT4_ARRAY,
-                    T::BYTEA_ARRAY,
-                ],
+                &[T::BYTEA, T::INT8, T::TEXT, T::TEXT, T::INT4, T::BYTEA],
             )),
             free: fill(include_str!("sql/free.sql"), with(&[T::INT8, T::TEXT])),
             renew: fill(
@@ -174,17 +170,50 @@ impl Statements {
     }
 }
 
-/// The types of `grant.sql`, from those of `claim.sql`.
-fn listed(claim: &[Type]) -> Vec<Type> {
-    let list = |ty: &Type| match *ty {
+/// A statement for one step and for many. Both say of which rows they are in a
+/// way that leads to the primary key, whatever the planner thinks of the table.
+#[derive(Debug)]
+pub(crate) struct Steps {
+    pub(crate) one: Statement,
+    /// Takes a list for each value of a step.
+    pub(crate) many: Statement,
+}
+
+/// What comes before the values of the steps: the namespace and the moment.
+const FIRST: [Type; 2] = [Type::TEXT, Type::INT8];
+
+fn steps(table: &Table, sql: &str, each: &[Type]) -> Steps {
+    let places = (FIRST.len() + 1..).take(each.len());
+    let values: Vec<_> = places.map(|place| format!("${place}")).collect();
+    let values = values.join(", ");
+    let statement = |steps: &str, among: &str, each: Vec<Type>| {
+        let sql = sql.replace("{steps}", steps).replace("{among}", among);
+        Statement {
+            sql: fill(table, &sql),
+            types: [FIRST.to_vec(), each].concat(),
+        }
+    };
+    Steps {
+        one: statement(
+            &format!("(VALUES ({values}, 1::bigint))"),
+            "= $3",
+            each.to_vec(),
+        ),
+        many: statement(
+            &format!("unnest({values}) WITH ORDINALITY"),
+            "= ANY ($3)",
+            each.iter().map(list_of).collect(),
+        ),
+    }
+}
+
+fn list_of(ty: &Type) -> Type {
+    match *ty {
         Type::TEXT => Type::TEXT_ARRAY,
         Type::INT8 => Type::INT8_ARRAY,
+        Type::INT4 => Type::INT4_ARRAY,
         _ => Type::BYTEA_ARRAY,
-    };
-    let (namespace, digest, moment) = (&claim[0], &claim[1], &claim[2]);
-    let mut types = vec![namespace.clone(), moment.clone(), list(digest)];
-    types.extend(claim[3..22].iter().map(list));
-    types
+    }
 }
 
 /// From when retention is counted, at the moment of completion: what took
@@ -192,6 +221,16 @@ fn listed(claim: &[Type]) -> Vec<Type> {
 const BASIS: &str = "(CASE WHEN r.ttl_basis = 'creation' \
     AND now_ms - r.created_ms <= r.retention_ms / 2 \
     THEN r.created_ms ELSE now_ms END)";
+
+/// What follows from completion for how long a record is kept: the same as
+/// [`times`](super::row::times) tells of a record.
+const KEPT: &str = "expires_ms = {basis} + r.retention_ms, \
+    free_ms = CASE WHEN r.expiry = 'lazy' AND r.keep_expired_ms = 0 THEN NULL \
+        ELSE {basis} + r.remember_ms END, \
+    due_ms = NULL, \
+    sweep_ms = {basis} + CASE \
+        WHEN r.remember_ms > r.retention_ms OR r.keep_expired_ms > 0 THEN r.retention_ms \
+        ELSE r.remember_ms END";
 
 fn fill(table: &Table, sql: &str) -> String {
     let join = |cell: &dyn Fn(&str, &str) -> String| {
@@ -211,6 +250,7 @@ fn fill(table: &Table, sql: &str) -> String {
         .replace("{granted_columns}", &join(&granted))
         .replace("{light_columns}", &join(&light))
         .replace("{no_columns}", &join(&|_, ty| format!("NULL::{ty}")))
+        .replace("{kept}", KEPT)
         .replace("{basis}", BASIS)
         .replace("{grace_ms}", &GRACE.as_millis().to_string())
         .replace("{channel}", table.name());

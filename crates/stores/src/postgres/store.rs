@@ -29,7 +29,7 @@ use super::listen::listen;
 use super::row::{Reader, answered, asked, moment_ms, span_ms, state_word, times};
 use super::session::Session;
 use super::start::{StartError, check};
-use super::statements::Statements;
+use super::statements::{Statements, Steps};
 use super::table::Table;
 use crate::open::Settings;
 
@@ -158,10 +158,10 @@ impl PostgresStore {
         let pool = address.pool(settings.connections, settings.deadline);
         let voice = Arc::new(Voice::new(pool, address.pooler()));
         let statements = Statements::new(&table);
-        let batches = |statement: &Arc<Statement>| {
+        let batches = |steps: &Arc<Steps>| {
             let (namespace, time) = (settings.namespace.clone(), time.clone());
             let kind = Kind {
-                statement: statement.clone(),
+                steps: steps.clone(),
                 first: Box::new(move || vec![namespace.as_str().into(), time.value()]),
             };
             Batches::new(kind, &voice, settings.deadline)
@@ -615,7 +615,8 @@ impl Queue for PostgresStore {
             self.time.value(),
             count(limit.min(PAGE_MAX)).into(),
         ];
-        let rows = self.rows(&self.statements.due, &values).await?;
+        let mut session = self.voice.session().await?;
+        let rows = session.look(&self.statements.due, &values).await?;
         rows.into_iter()
             .map(|row| {
                 let mut row = Reader::new(row);

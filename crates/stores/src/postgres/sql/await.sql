@@ -14,13 +14,14 @@ WITH running AS MATERIALIZED (
 ),
 free AS (
     SELECT r.namespace, r.digest, r.owner
-    FROM {table} AS r JOIN running USING (namespace, digest, owner)
-    WHERE r.state IN ('queued', 'running') AND NOT r.awaited
+    FROM {table} AS r, running
+    WHERE r.namespace = $1 AND r.digest = $2 AND r.owner = running.owner
+      AND r.state IN ('queued', 'running') AND NOT r.awaited
     FOR UPDATE OF r SKIP LOCKED
 ),
 marked AS (
     UPDATE {table} AS r SET awaited = true FROM free
-    WHERE r.namespace = free.namespace AND r.digest = free.digest AND r.owner = free.owner
+    WHERE r.namespace = $1 AND r.digest = $2 AND r.owner = free.owner
     RETURNING true
 )
 SELECT CASE WHEN running.awaited OR EXISTS (SELECT FROM marked) THEN 'marked' ELSE 'held' END

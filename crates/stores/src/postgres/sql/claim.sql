@@ -53,7 +53,7 @@ taken AS (
         changed = nextval('{table}_fence'),
         awaited = false
     FROM free, moment
-    WHERE r.namespace = free.namespace AND r.digest = free.digest AND r.owner = free.owner
+    WHERE r.namespace = $1 AND r.digest = $2 AND r.owner = free.owner
     RETURNING r.operation_id, r.fence
 ),
 born AS (

@@ -12,16 +12,7 @@ told AS (
         state = $7,
         completed_ms = now_ms,
         answer = $8, status = $9, reply = $10,
-        expires_ms = {basis} + r.retention_ms,
-        free_ms = CASE
-            WHEN r.expiry = 'lazy' AND r.keep_expired_ms = 0 THEN NULL
-            ELSE {basis} + r.remember_ms
-        END,
-        due_ms = NULL,
-        sweep_ms = {basis} + CASE
-            WHEN r.remember_ms > r.retention_ms OR r.keep_expired_ms > 0 THEN r.retention_ms
-            ELSE r.remember_ms
-        END,
+        {kept},
         changed = nextval('{table}_fence')
     FROM moment
     WHERE r.namespace = $1 AND r.digest BETWEEN $2 AND $3 AND r.owner = {table}_owner()

@@ -2,7 +2,7 @@
 -- sorts out; here no row comes back for it.
 --
 -- $1 namespace  $2 the moment, or NULL for the server's
--- $3 to $22 as $2 and $4 to $22 of claim.sql, a list of each
+-- $3 to $22 as $2 and $4 to $22 of claim.sql, of each step
 INSERT INTO {table} (
     namespace, digest, operation_id, tenant, project, subject, endpoint, key_value, key_space,
     request_hash, hash_algorithm, request_sender,
@@ -16,17 +16,16 @@ SELECT
     'running', nextval('{table}_fence'), attempt, 1, false, now_ms, now_ms + lease_ms,
     CASE WHEN after_loss = 'free' THEN now_ms + lease_ms END, nextval('{table}_fence')
 FROM
-    unnest($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
-        AS a(digest, operation_id, tenant, project, subject, endpoint, key_value, key_space,
+    {steps} AS a(digest, operation_id, tenant, project, subject, endpoint, key_value, key_space,
             request_hash, hash_algorithm, request_sender,
             class, lease_ms, retention_ms, remember_ms, keep_expired_ms, after_loss, ttl_basis, expiry,
-            attempt),
+            attempt, place),
     (SELECT coalesce($2::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms) AS moment
 -- What is known is not even tried: an insert would wait for a transaction that
 -- has changed the row and not committed.
 WHERE NOT EXISTS (
     SELECT FROM {table} AS r
-    WHERE r.namespace = $1 AND r.digest = a.digest AND r.owner = {table}_owner()
+    WHERE r.namespace = $1 AND r.digest {among} AND r.digest = a.digest AND r.owner = {table}_owner()
 )
 ON CONFLICT DO NOTHING
 RETURNING attempt, fence

@@ -9,7 +9,7 @@ SELECT
     r.changed,
     {light_columns}
 FROM {table} AS r
-WHERE r.namespace = $1 AND r.owner = (SELECT {table}_owner())
+WHERE r.namespace = $1 AND r.owner = (SELECT {table}_owner()) AND r.changed > 0
   AND ($4::bigint IS NULL OR r.changed < $4)
   AND ($5::text IS NULL OR r.tenant = $5)
   AND ($6::text IS NULL OR r.project = $6)

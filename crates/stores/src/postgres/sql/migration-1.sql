@@ -57,14 +57,19 @@ CREATE TABLE {table} (
     sweep_ms        bigint,
     changed         bigint  NOT NULL,
     awaited         boolean NOT NULL DEFAULT false,
-    PRIMARY KEY (namespace, digest, owner)
+    -- What tells rows apart comes first: a plan that was made while the table was
+    -- empty must not look through a whole namespace.
+    PRIMARY KEY (digest, namespace, owner)
 ){partitioned};
 {partitions}
-CREATE INDEX {name}_changed ON {table} (changed);
+-- Each index has a condition, and only who is to use it says the same: who looks
+-- for one row must not be led to a whole namespace, which to the planner seems
+-- small as long as it has never counted the rows.
+CREATE INDEX {name}_changed ON {table} (namespace, changed) WHERE changed > 0;
 CREATE INDEX {name}_sweep ON {table} (sweep_ms) WHERE sweep_ms IS NOT NULL;
-CREATE INDEX {name}_due ON {table} (due_ms) WHERE due_ms IS NOT NULL;
-CREATE INDEX {name}_open ON {table} (state, until_ms)
-    WHERE state IN ('queued', 'running', 'unknown', 'paused');
+CREATE INDEX {name}_due ON {table} (namespace, due_ms) WHERE due_ms IS NOT NULL;
+CREATE INDEX {name}_open ON {table} (namespace, state, until_ms)
+    WHERE state IN ('queued', 'running', 'unknown', 'paused') AND attempts >= 0;
 
 -- Small documents that operators keep: API keys, changed classes, the audit.
 CREATE TABLE {table}_document (
@@ -83,6 +88,7 @@ CREATE TABLE {table}_document (
 -- come yet.
 CREATE FUNCTION {table}_sweep(only_namespace text, at_ms bigint, batch integer) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_custom_plan
 AS $$
 DECLARE
     server_ms bigint := (extract(epoch FROM clock_timestamp()) * 1000)::bigint;

@@ -2,28 +2,18 @@
 -- a word that does not count at once; the record tells why.
 --
 -- $1 namespace  $2 the moment, or NULL for the server's
--- lists: $3 digest  $4 fence  $5 state  $6 answer  $7 status  $8 reply
+-- of each step: $3 digest  $4 fence  $5 state  $6 answer  $7 status  $8 reply
 WITH told AS (
     UPDATE {table} AS r SET
         state = a.state,
         completed_ms = now_ms,
         answer = a.answer, status = a.status, reply = a.reply,
-        expires_ms = {basis} + r.retention_ms,
-        free_ms = CASE
-            WHEN r.expiry = 'lazy' AND r.keep_expired_ms = 0 THEN NULL
-            ELSE {basis} + r.remember_ms
-        END,
-        due_ms = NULL,
-        sweep_ms = {basis} + CASE
-            WHEN r.remember_ms > r.retention_ms OR r.keep_expired_ms > 0 THEN r.retention_ms
-            ELSE r.remember_ms
-        END,
+        {kept},
         changed = nextval('{table}_fence')
     FROM
-        unnest($3, $4, $5, $6, $7, $8) WITH ORDINALITY
-            AS a(digest, fence, state, answer, status, reply, place),
+        {steps} AS a(digest, fence, state, answer, status, reply, place),
         (SELECT coalesce($2::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms) AS moment
-    WHERE r.namespace = $1 AND r.digest = a.digest AND r.owner = {table}_owner()
+    WHERE r.namespace = $1 AND r.digest {among} AND r.digest = a.digest AND r.owner = {table}_owner()
       AND r.fence = a.fence AND r.state IN ('running', 'unknown')
     RETURNING a.place, r.digest, r.awaited
 )

@@ -23,7 +23,7 @@ open AS (
         count(*) FILTER (WHERE r.state = 'paused') AS paused
     FROM {table} AS r, moment
     WHERE r.namespace = $1 AND r.owner = (SELECT {table}_owner())
-      AND r.state IN ('queued', 'running', 'unknown', 'paused')
+      AND r.state IN ('queued', 'running', 'unknown', 'paused') AND r.attempts >= 0
 )
 SELECT running, queued, unknown, paused,
     CASE WHEN estimate > 100000 THEN estimate ELSE (

@@ -6,6 +6,7 @@ mod conformance;
 mod house;
 mod locked;
 mod migrating;
+mod planning;
 mod sharing;
 mod starting;
 mod surviving;
