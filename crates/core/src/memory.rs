@@ -12,7 +12,6 @@ use bytes::Bytes;
 use crate::bell::Bells;
 use crate::clock::{Clock, Timestamp};
 use crate::identity::{Digest, OperationId};
-use crate::judge::{Standing, judge};
 use crate::record::{Answer, Attempt, Fence, Record, Settled, Settlement, State};
 use crate::store::{
     Added, Ask, Changed, Claim, Cursor, Due, Enqueued, Filter, Force, Inspect, Order, PAGE_MAX,
@@ -115,15 +114,9 @@ impl Shelf {
         records.find(|record| record.id == id)
     }
 
-    fn judge(&self, ask: &Ask, now: Timestamp) -> Standing {
-        let record = self.record(&ask.digest).map(Arc::as_ref);
-        judge(record, &ask.fingerprint, ask.attempt, &ask.terms, now)
-    }
-
     /// The answer to a claim that is not granted anew.
-    fn known(&self, ask: &Ask, standing: Standing, now: Timestamp) -> Option<Claim> {
-        let seen = self.record(&ask.digest)?.seen_at(now)?;
-        Claim::known(standing, seen)
+    fn known(&self, ask: &Ask, now: Timestamp) -> Option<Claim> {
+        Claim::on(self.record(&ask.digest)?, ask, now)
     }
 
     fn write(&mut self, record: Record) {
@@ -150,8 +143,7 @@ impl Store for MemoryStore {
     async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
         let now = self.clock.now();
         let mut shelf = self.shelf();
-        let standing = shelf.judge(ask, now);
-        if let Some(claim) = shelf.known(ask, standing, now) {
+        if let Some(claim) = shelf.known(ask, now) {
             return Ok(claim);
         }
         let mut record = ask.to_record_after(shelf.record(&ask.digest).map(Arc::as_ref), now);
@@ -252,8 +244,7 @@ impl Queue for MemoryStore {
     ) -> Result<Enqueued, StoreError> {
         let now = self.clock.now();
         let mut shelf = self.shelf();
-        let standing = shelf.judge(ask, now);
-        if let Some(claim) = shelf.known(ask, standing, now) {
+        if let Some(claim) = shelf.known(ask, now) {
             return Ok(Enqueued::Known(claim));
         }
         let mut record = ask.to_record_after(shelf.record(&ask.digest).map(Arc::as_ref), now);

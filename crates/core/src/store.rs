@@ -15,7 +15,7 @@ use crate::class::Terms;
 use crate::clock::Timestamp;
 use crate::fingerprint::Fingerprint;
 use crate::identity::{Digest, Identity, OperationId};
-use crate::judge::Standing;
+use crate::judge::{Standing, judge};
 use crate::record::{Attempt, Fence, Record, Reply, Settled, Settlement, State};
 
 /// The largest page of a listing.
@@ -95,9 +95,10 @@ pub enum Claim {
 }
 
 impl Claim {
-    /// The answer for a known record as seen now; `None` where the claim is to
-    /// be granted anew.
-    pub fn known(standing: Standing, seen: Arc<Record>) -> Option<Self> {
+    /// What a record answers to a claim; `None` where it leaves the key free.
+    pub fn on(record: &Arc<Record>, ask: &Ask, now: Timestamp) -> Option<Self> {
+        let standing = judge(Some(record), &ask.fingerprint, ask.attempt, &ask.terms, now);
+        let seen = record.seen_at(now)?;
         match standing {
             Standing::Free => None,
             Standing::Ours => Some(Self::Granted(seen.as_grant())),

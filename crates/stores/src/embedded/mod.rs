@@ -206,7 +206,7 @@ impl Store for EmbeddedStore {
     async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
         let finished = self.finished(Wanted::Digest(ask.digest)).await?;
         let now = self.shared.clock.now();
-        let claim = finished.and_then(|record| shelf::answer_for(&record, ask, now));
+        let claim = finished.and_then(|record| Claim::on(&record, ask, now));
         match claim {
             Some(claim) => Ok(claim),
             None => {

@@ -10,7 +10,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use onceward_core::clock::Timestamp;
 use onceward_core::identity::{Digest, OperationId};
-use onceward_core::judge::{Standing, judge};
 use onceward_core::record::{Answer, Attempt, Fence, Record, Settled, Settlement, State};
 use onceward_core::store::{
     Added, Ask, Changed, Claim, Due, Enqueued, Force, Resolution, Sheet, Stats,
@@ -593,11 +592,5 @@ fn is_own(record: &Record, attempt: Attempt) -> bool {
 
 /// The answer to a claim that is not to be granted anew.
 fn answer(known: Option<&Known>, ask: &Ask, now: Timestamp) -> Option<Claim> {
-    answer_for(known?.record(), ask, now)
-}
-
-/// The answer that a record gives to a claim; `None` where it leaves the key free.
-pub(super) fn answer_for(record: &Arc<Record>, ask: &Ask, now: Timestamp) -> Option<Claim> {
-    let standing: Standing = judge(Some(record), &ask.fingerprint, ask.attempt, &ask.terms, now);
-    Claim::known(standing, record.seen_at(now)?)
+    Claim::on(known?.record(), ask, now)
 }

@@ -15,7 +15,7 @@ use onceward_core::record::{Answer, Attempt, Fence, Record, State};
 use onceward_core::store::Ask;
 use onceward_core::wire;
 
-use super::driver::Value;
+use super::driver::{Cells, Value};
 use super::fault::Fault;
 
 /// How long what was purged or released stays as a mark, at least: a claim
@@ -59,6 +59,45 @@ pub(crate) const COLUMNS: [(&str, &str); 31] = [
     ("status", "integer"),
     ("reply", "bytea"),
 ];
+
+/// What the statement of a claim found.
+#[derive(Default)]
+pub(crate) struct Found {
+    pub(crate) granted: Option<(OperationId, Fence)>,
+    pub(crate) known: Option<(Arc<Record>, Timestamp)>,
+    /// Another transaction has the key's lock.
+    pub(crate) locked: bool,
+}
+
+impl Found {
+    pub(crate) fn read(rows: Vec<Cells>) -> Result<Self, Fault> {
+        let mut found = Self::default();
+        for row in rows {
+            let mut row = Reader::new(row);
+            match row.text("found")?.as_str() {
+                "granted" => {
+                    // Of all columns, these two are told.
+                    row.skip(1 + place_of("operation_id"));
+                    let id = row.operation_id()?;
+                    row.skip(place_of("fence") - place_of("operation_id") - 1);
+                    found.granted = Some((id, row.fence()?));
+                }
+                "known" => {
+                    let now = row.moment("now_ms")?;
+                    found.known = Some((Arc::new(row.record()?), now));
+                }
+                _ => found.locked = true,
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// How many columns of a record come before this one.
+fn place_of(column: &str) -> usize {
+    let before = COLUMNS.iter().take_while(|(name, _)| *name != column);
+    before.count()
+}
 
 /// Columns, one after the other, as they were asked for.
 pub(crate) struct Reader(std::vec::IntoIter<Value>);
@@ -240,6 +279,11 @@ impl Reader {
             _ => return Err(Fault::Column("answer")),
         }))
     }
+}
+
+pub(crate) fn fence_value(fence: Fence) -> Value {
+    // Fences come from a sequence of bigint; another number is nobody's.
+    i64::try_from(fence.0).unwrap_or(-1).into()
 }
 
 /// The values of an ask, `$4` to `$22` of `claim.sql`.

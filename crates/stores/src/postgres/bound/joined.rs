@@ -12,10 +12,11 @@ use onceward_core::namespace::Namespace;
 use onceward_core::record::{Answer, Fence, Reply, Settlement, State};
 
 use super::super::driver::{Driver as _, Value};
+use super::super::row::fence_value;
 use super::super::table::Table;
 use super::Speech;
 use super::connection::{Connection, Naming, Tx};
-use super::tied::{fence_value, outcome};
+use super::tied::outcome;
 
 /// The records of a gateway, as the application behind it sees them. It holds
 /// no connection and is cheap to clone.

@@ -1,21 +1,18 @@
 //! Records on one connection, for as long as it is lent.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use onceward_core::application::{Binding, Claimed, Error, Fresh, Scope, Wanted};
-use onceward_core::clock::Timestamp;
 use onceward_core::identity::{Digest, OperationId};
-use onceward_core::judge::{Standing, judge};
 use onceward_core::record::{Answer, Attempt, Fence, Record, Settled, Settlement, State};
 use onceward_core::store::{Ask, Claim, Grant};
 
 use super::super::driver::{Cells, Driver as _, Statement, Value};
 use super::super::fault::Fault;
-use super::super::row::{Reader, answered, asked, state_word};
+use super::super::row::{Found, Reader, answered, asked, fence_value, state_word};
 use super::connection::Connection;
 use super::{Shelf, Speech};
 
@@ -41,15 +38,6 @@ impl fmt::Debug for Tied<'_> {
         let namespace = self.shelf.scope.namespace();
         write!(f, "Tied({namespace} on {:?})", self.connection)
     }
-}
-
-/// What a claim's statement found.
-#[derive(Default)]
-struct Found {
-    granted: Option<(OperationId, Fence)>,
-    known: Option<(Arc<Record>, Timestamp)>,
-    /// Another transaction has the key's lock.
-    locked: bool,
 }
 
 impl Tied<'_> {
@@ -103,7 +91,7 @@ impl Tied<'_> {
         let rows = self
             .rows(|speech| &speech.statements.claim, &values)
             .await?;
-        found(rows).map_err(|fault| self.speech().error(fault))
+        Found::read(rows).map_err(|fault| self.speech().error(fault))
     }
 
     /// What is there, in the application's words.
@@ -185,19 +173,11 @@ impl Binding for Tied<'_> {
                 return Ok(Claimed::Granted(Fresh::granted(wanted.key, grant)));
             }
             if let Some((record, now)) = found.known {
-                let standing = judge(
-                    Some(&record),
-                    &ask.fingerprint,
-                    ask.attempt,
-                    &ask.terms,
-                    now,
-                );
-                let seen = record.seen_at(now);
-                if let Some(claim) = seen.and_then(|seen| Claim::known(standing, seen)) {
+                if let Some(claim) = Claim::on(&record, &ask, now) {
                     return self.known(claim, &record).await;
                 }
                 // It is free by a rule that the statement leaves to us.
-                lost = (standing == Standing::Free).then_some(record.fence);
+                lost = Some(record.fence);
             }
             if found.locked {
                 return Ok(Claimed::Busy);
@@ -307,38 +287,11 @@ fn lock_of(digest: &Digest) -> i64 {
     i64::from_be_bytes(digest.prefix().to_be_bytes())
 }
 
-pub(super) fn fence_value(fence: Fence) -> Value {
-    // Fences come from a sequence of bigint; another number is nobody's.
-    i64::try_from(fence.0).unwrap_or(-1).into()
-}
-
 pub(super) fn settled(rows: &[Cells]) -> Settled {
     match rows {
         [] => Settled::Stale,
         _ => Settled::Done,
     }
-}
-
-fn found(rows: Vec<Cells>) -> Result<Found, Fault> {
-    let mut found = Found::default();
-    for row in rows {
-        let mut row = Reader::new(row);
-        match row.text("found")?.as_str() {
-            "granted" => {
-                // The moment and the digest, then what lies between the two.
-                row.skip(2);
-                let id = row.operation_id()?;
-                row.skip(18);
-                found.granted = Some((id, row.fence()?));
-            }
-            "known" => {
-                let now = row.moment("now_ms")?;
-                found.known = Some((Arc::new(row.record()?), now));
-            }
-            _ => found.locked = true,
-        }
-    }
-    Ok(found)
 }
 
 /// The column that refers to such a resource.

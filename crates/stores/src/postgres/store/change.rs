@@ -1,0 +1,120 @@
+//! What is rare: a record is read under a lock, changed by the rule that the
+//! memory store applies, and written.
+
+use std::sync::Arc;
+
+use onceward_core::clock::Timestamp;
+use onceward_core::identity::Digest;
+use onceward_core::record::{Fence, Record, Settled, Settlement};
+
+use super::super::driver::Value;
+use super::super::fault::Fault;
+use super::super::row::{answered, moment_ms, state_word, times};
+use super::super::session::Session;
+use super::{PostgresStore, Which, read_known};
+
+/// Stands for a fence that the server is to draw; it never draws this one.
+pub(super) const ANEW: Fence = Fence(u64::MAX);
+
+/// What a rule makes of a record.
+pub(super) enum Change<T> {
+    /// Nothing.
+    Leave(T),
+    /// Another record; one with [`ANEW`] gets a new fence.
+    Write(Box<Record>, T),
+    /// Nothing is left but a mark.
+    Purge(T),
+}
+
+impl PostgresStore {
+    /// Changes a record by a rule, under a lock. `None` where there is none.
+    pub(super) async fn change<T>(
+        &self,
+        which: Which<'_>,
+        rule: impl FnOnce(&Arc<Record>, Timestamp) -> Change<T>,
+    ) -> Result<Option<T>, Fault> {
+        let mut session = self.voice.session().await?;
+        session.begin().await?;
+        let rows = session
+            .run(&self.statements.lock, &self.about(which))
+            .await?;
+        let Some(row) = rows.into_iter().next() else {
+            session.commit().await?;
+            return Ok(None);
+        };
+        let (record, now) = read_known(row)?;
+        let digest = record.digest;
+        let told = match rule(&record, now) {
+            Change::Leave(told) => told,
+            Change::Write(after, told) => {
+                self.write(&session, &record, &after).await?;
+                told
+            }
+            Change::Purge(told) => {
+                let digest = Value::bytes(digest.as_bytes());
+                let values = [self.namespace(), digest, moment_ms(now).into()];
+                session.run(&self.statements.purge, &values).await?;
+                told
+            }
+        };
+        session.commit().await?;
+        self.bells.ring(&digest);
+        Ok(Some(told))
+    }
+
+    async fn write(
+        &self,
+        session: &Session,
+        before: &Record,
+        record: &Record,
+    ) -> Result<(), Fault> {
+        let [answer, status, mut reply] = answered(record.answer.as_ref());
+        if record.answer == before.answer {
+            // What is there stays, and need not be sent again.
+            reply = Value::Null;
+        }
+        let [expires, free, due, sweep] = times(record);
+        let values = [
+            self.namespace(),
+            Value::bytes(record.digest.as_bytes()),
+            state_word(record.state).into(),
+            (record.fence == ANEW).into(),
+            i64::from(record.attempts).into(),
+            record.delivered.into(),
+            moment_ms(record.until).into(),
+            record.completed_at.map(moment_ms).into(),
+            record.touched_at.map(moment_ms).into(),
+            answer,
+            status,
+            reply,
+            expires,
+            free,
+            due,
+            sweep,
+        ];
+        session.run(&self.statements.write, &values).await?;
+        Ok(())
+    }
+
+    /// Settles by the record's own rule: what is rare, and why a word did not
+    /// count at once.
+    pub(super) async fn settle_by_rule(
+        &self,
+        digest: &Digest,
+        fence: Fence,
+        settlement: &Settlement,
+    ) -> Result<Settled, Fault> {
+        let settled = self
+            .change(Which::Digest(digest), |before, now| {
+                let mut record = Record::clone(before);
+                let settled = record.settle(fence, settlement, now);
+                if record == **before {
+                    Change::Leave(settled)
+                } else {
+                    Change::Write(Box::new(record), settled)
+                }
+            })
+            .await?;
+        Ok(settled.unwrap_or(Settled::Stale))
+    }
+}

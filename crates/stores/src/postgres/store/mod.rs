@@ -1,0 +1,434 @@
+//! The store on PostgreSQL: what several processes share.
+//!
+//! What happens to every request (claim, settle, renew, get) is one statement
+//! each. All that is rare reads the record under a lock, applies the rule that
+//! the memory store applies, and writes what came of it.
+
+mod change;
+mod inspect;
+mod queue;
+mod registry;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use onceward_core::bell::Bells;
+use onceward_core::clock::{Clock, Timestamp};
+use onceward_core::identity::{Digest, OperationId};
+use onceward_core::namespace::Namespace;
+use onceward_core::record::{Answer, Attempt, Fence, Record, Settled, Settlement, State};
+use onceward_core::store::{Ask, Claim, Grant, Store, StoreError};
+use tokio::task::JoinHandle;
+
+use self::change::Change;
+use super::batch::{Batches, Kind, Said, Step, Voice};
+use super::connect::{Address, Pooler};
+use super::driver::{Cells, Driver as _, Statement, Value};
+use super::fault::Fault;
+use super::listen::listen;
+use super::row::{Found, Reader, answered, asked, fence_value, moment_ms, span_ms, state_word};
+use super::start::{StartError, check};
+use super::statements::{Statements, Steps};
+use super::table::Table;
+use crate::open::Settings;
+
+/// How often a claim is tried again that others got in the way of.
+const TURNS_MAX: u32 = 8;
+/// The rest in between, times the number of the turn.
+const TURN_PAUSE: Duration = Duration::from_millis(5);
+
+/// How long a waiter listens who could not be marked, before it looks again.
+const HELD_PAUSE: Duration = Duration::from_millis(50);
+
+/// A store on PostgreSQL.
+pub struct PostgresStore {
+    voice: Arc<Voice>,
+    grants: Batches,
+    settlements: Batches,
+    namespace: Namespace,
+    statements: Statements,
+    time: Time,
+    bells: Arc<Bells>,
+    listener: Option<JoinHandle<()>>,
+}
+
+/// Whose clock judges leases and expiry.
+#[derive(Clone)]
+pub enum Time {
+    /// The server's, the same for all who share it.
+    Server,
+    /// One that is handed in, for tests.
+    Given(Arc<dyn Clock>),
+}
+
+impl Time {
+    fn value(&self) -> Value {
+        match self {
+            Self::Server => Value::Null,
+            Self::Given(clock) => moment_ms(clock.now()).into(),
+        }
+    }
+}
+
+/// Which record is meant.
+#[derive(Clone, Copy)]
+enum Which<'a> {
+    Digest(&'a Digest),
+    Id(OperationId),
+}
+
+impl Which<'_> {
+    /// The bounds of its digest, and its id if that is all that is known.
+    fn values(self) -> [Value; 3] {
+        match self {
+            Self::Digest(digest) => {
+                let digest = Value::bytes(digest.as_bytes());
+                [digest.clone(), digest, Value::Null]
+            }
+            Self::Id(id) => {
+                let (low, high) = id.digests();
+                [
+                    Value::bytes(low.as_bytes()),
+                    Value::bytes(high.as_bytes()),
+                    Value::bytes(id.as_bytes()),
+                ]
+            }
+        }
+    }
+}
+
+/// Whether a holder's word was written by one statement.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    AtOnce,
+    NotAtOnce,
+}
+
+/// What entering came to.
+enum Entered {
+    Granted(Grant),
+    Known(Claim),
+}
+
+impl PostgresStore {
+    /// Opens the store and checks all that can be checked beforehand.
+    pub async fn open(settings: &Settings) -> Result<Self, StartError> {
+        Self::judged_by(settings, Time::Server).await
+    }
+
+    /// The same, judging by another clock than the server's.
+    pub async fn judged_by(settings: &Settings, time: Time) -> Result<Self, StartError> {
+        let table = Table::parse(&settings.table)?;
+        let address = Address::parse(&settings.url)?.within(settings.deadline);
+        check(&address, &table).await?;
+        let bells = Arc::<Bells>::default();
+        let ears = match (&settings.listen_url, address.pooler()) {
+            (Some(url), _) => Some(Address::parse(url)?),
+            (None, Pooler::None) => Some(address.clone()),
+            // A pooler does not pass notifications on.
+            (None, Pooler::Transactions) => None,
+        };
+        let listener = ears.map(|address| {
+            let channel = table.name().to_owned();
+            let namespace = settings.namespace.to_string();
+            tokio::spawn(listen(address, channel, namespace, bells.clone()))
+        });
+        let pool = address.pool(settings.connections, settings.deadline);
+        let voice = Arc::new(Voice::new(pool, address.pooler()));
+        let statements = Statements::new(&table);
+        let batches = |steps: &Arc<Steps>| {
+            let (namespace, time) = (settings.namespace.clone(), time.clone());
+            let kind = Kind {
+                steps: steps.clone(),
+                first: Box::new(move || vec![namespace.as_str().into(), time.value()]),
+            };
+            Batches::new(kind, &voice, settings.deadline)
+        };
+        Ok(Self {
+            grants: batches(&statements.grant),
+            settlements: batches(&statements.settle),
+            voice,
+            namespace: settings.namespace.clone(),
+            statements,
+            time,
+            bells,
+            listener,
+        })
+    }
+
+    /// One statement, committed by itself.
+    async fn rows(&self, statement: &Statement, values: &[Value]) -> Result<Vec<Cells>, Fault> {
+        self.voice.session().await?.rows(statement, values).await
+    }
+
+    fn namespace(&self) -> Value {
+        self.namespace.as_str().into()
+    }
+
+    /// `$1` to `$5` of the statements about one record.
+    fn about(&self, which: Which<'_>) -> Vec<Value> {
+        let [low, high, id] = which.values();
+        vec![self.namespace(), low, high, id, self.time.value()]
+    }
+
+    /// Grants a new key, most likely; else tells how it stands.
+    async fn grant(&self, ask: &Ask) -> Result<Claim, Fault> {
+        let mut values = vec![Value::bytes(ask.digest.as_bytes())];
+        values.extend(asked(ask));
+        let step = Step {
+            values,
+            mark: Some(Value::bytes(&ask.attempt.0.to_be_bytes())),
+            otherwise: Some(self.withdrawal(&ask.digest, ask.attempt)),
+        };
+        if let Some(row) = self.grants.row(step).await? {
+            let mut row = Reader::new(row);
+            row.skip(1);
+            return Ok(Claim::Granted(Grant {
+                digest: ask.digest,
+                id: ask.id,
+                fence: row.fence()?,
+            }));
+        }
+        // It is known, and most likely finished or running: a look will do.
+        let about = self.about(Which::Digest(&ask.digest));
+        let rows = self.rows(&self.statements.get, &about).await?;
+        if let Some(row) = rows.into_iter().next() {
+            let (record, now) = read_known(row)?;
+            if let Some(claim) = Claim::on(&record, ask, now) {
+                return Ok(claim);
+            }
+        }
+        Ok(match self.enter(ask, None, None).await? {
+            Entered::Granted(grant) => Claim::Granted(grant),
+            Entered::Known(claim) => claim,
+        })
+    }
+
+    /// Takes over what is free or queues what is new, or tells how it stands.
+    async fn enter(
+        &self,
+        ask: &Ask,
+        request: Option<Bytes>,
+        after: Option<Duration>,
+    ) -> Result<Entered, Fault> {
+        let mut lost = None;
+        let mut last = None;
+        for turn in 0..TURNS_MAX {
+            let mut values = self.asked(ask);
+            values.push(request.clone().into());
+            values.push(Value::Null);
+            values.push(lost.map_or(Value::Null, fence_value));
+            values.push(after.map(span_ms).into());
+            let said = Said {
+                statement: self.statements.claim.clone(),
+                values,
+            };
+            let withdrawal = self.withdrawal(&ask.digest, ask.attempt);
+            let rows = self.voice.say_or_undo(said, withdrawal).await?;
+            let found = Found::read(rows)?;
+            if let Some((id, fence)) = found.granted {
+                let digest = ask.digest;
+                return Ok(Entered::Granted(Grant { digest, id, fence }));
+            }
+            // Where nothing is known either, somebody else was faster, and
+            // cannot be seen yet.
+            if let Some((record, now)) = found.known {
+                if let Some(claim) = Claim::on(&record, ask, now) {
+                    return Ok(Entered::Known(claim));
+                }
+                // It is free, but by a rule that the statement leaves to us, or
+                // somebody is working on it.
+                lost = Some(record.fence);
+                last = Some(record);
+            }
+            tokio::time::sleep(TURN_PAUSE * turn).await;
+        }
+        // A transaction holds it: as good as running.
+        let record = last.ok_or(Fault::Contended)?;
+        let mut record = Arc::unwrap_or_clone(record);
+        record.state = State::Running;
+        Ok(Entered::Known(Claim::Busy(Arc::new(record))))
+    }
+
+    fn withdrawal(&self, digest: &Digest, attempt: Attempt) -> Said {
+        let values = vec![
+            self.namespace(),
+            Value::bytes(digest.as_bytes()),
+            self.time.value(),
+            Value::bytes(&attempt.0.to_be_bytes()),
+        ];
+        Said {
+            statement: self.statements.withdraw.clone(),
+            values,
+        }
+    }
+
+    /// `$1` to `$22` of the statements that claim.
+    fn asked(&self, ask: &Ask) -> Vec<Value> {
+        let mut values = vec![self.namespace(), Value::bytes(ask.digest.as_bytes())];
+        values.push(self.time.value());
+        values.extend(asked(ask));
+        values
+    }
+
+    async fn seen(
+        &self,
+        which: Which<'_>,
+        see: impl FnOnce(Arc<Record>, Timestamp) -> Option<Arc<Record>>,
+    ) -> Result<Option<Arc<Record>>, StoreError> {
+        let rows = self.rows(&self.statements.get, &self.about(which)).await?;
+        let Some(row) = rows.into_iter().next() else {
+            return Ok(None);
+        };
+        let (record, now) = read_known(row)?;
+        Ok(see(record, now))
+    }
+
+    async fn finish(
+        &self,
+        digest: &Digest,
+        fence: Fence,
+        state: State,
+        answer: &Answer,
+    ) -> Result<Counted, Fault> {
+        let mut values = vec![
+            Value::bytes(digest.as_bytes()),
+            fence_value(fence),
+            state_word(state).into(),
+        ];
+        values.extend(answered(Some(answer)));
+        let step = Step {
+            values,
+            mark: None,
+            otherwise: None,
+        };
+        let told = self.settlements.row(step).await?;
+        Ok(told.map_or(Counted::NotAtOnce, |_| Counted::AtOnce))
+    }
+
+    async fn free(&self, digest: &Digest, fence: Fence, state: State) -> Result<Counted, Fault> {
+        let mut values = self.about(Which::Digest(digest));
+        values.push(fence_value(fence));
+        values.push(state_word(state).into());
+        let told = self.rows(&self.statements.free, &values).await?;
+        Ok(if told.is_empty() {
+            Counted::NotAtOnce
+        } else {
+            Counted::AtOnce
+        })
+    }
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        if let Some(listener) = &self.listener {
+            listener.abort();
+        }
+    }
+}
+
+fn read_known(row: Cells) -> Result<(Arc<Record>, Timestamp), Fault> {
+    let mut row = Reader::new(row);
+    let now = row.moment("now_ms")?;
+    Ok((Arc::new(row.record()?), now))
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
+        Ok(self.grant(ask).await?)
+    }
+
+    async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError> {
+        let said = self.withdrawal(digest, attempt);
+        let freed = self.rows(&said.statement, &said.values).await?;
+        if !freed.is_empty() {
+            self.bells.ring(digest);
+        }
+        Ok(())
+    }
+
+    async fn renew(&self, digest: &Digest, fence: Fence) -> Result<Settled, StoreError> {
+        let values = [
+            self.namespace(),
+            Value::bytes(digest.as_bytes()),
+            self.time.value(),
+            fence_value(fence),
+        ];
+        let renewed = self.rows(&self.statements.renew, &values).await?;
+        Ok(if renewed.is_empty() {
+            Settled::Stale
+        } else {
+            Settled::Done
+        })
+    }
+
+    async fn settle(
+        &self,
+        digest: &Digest,
+        fence: Fence,
+        settlement: Settlement,
+    ) -> Result<Settled, StoreError> {
+        let counted = match &settlement {
+            Settlement::Completed(answer) => {
+                self.finish(digest, fence, State::Completed, answer).await?
+            }
+            Settlement::Failed(answer) => self.finish(digest, fence, State::Failed, answer).await?,
+            Settlement::Released => self.free(digest, fence, State::Released).await?,
+            Settlement::Lost => self.free(digest, fence, State::Unknown).await?,
+            Settlement::Requeued { .. } | Settlement::Paused => Counted::NotAtOnce,
+        };
+        if counted == Counted::NotAtOnce {
+            return Ok(self.settle_by_rule(digest, fence, &settlement).await?);
+        }
+        self.bells.ring(digest);
+        Ok(Settled::Done)
+    }
+
+    async fn get(&self, digest: &Digest) -> Result<Option<Arc<Record>>, StoreError> {
+        self.seen(Which::Digest(digest), |record, now| record.seen_at(now))
+            .await
+    }
+
+    async fn find(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        self.seen(Which::Id(id), |record, now| record.seen_at(now))
+            .await
+    }
+
+    async fn touch(&self, digest: &Digest) -> Result<(), StoreError> {
+        self.change(Which::Digest(digest), |record, now| {
+            if !record.wants_touch(now) {
+                return Change::Leave(());
+            }
+            let mut record = Record::clone(record);
+            record.touch(now);
+            Change::Write(Box::new(record), ())
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError> {
+        // Listening begins before looking, so that nothing falls in between.
+        let bell = self.bells.listen(digest);
+        let values = [
+            self.namespace(),
+            Value::bytes(digest.as_bytes()),
+            self.time.value(),
+        ];
+        let rows = self.rows(&self.statements.await_, &values).await?;
+        let Some(row) = rows.into_iter().next() else {
+            return Ok(());
+        };
+        let marked = Reader::new(row).text("mark").map_err(StoreError::from)? == "marked";
+        let limit = if marked { limit } else { limit.min(HELD_PAUSE) };
+        bell.heard_within(limit).await;
+        Ok(())
+    }
+}
+
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,60 @@
+//! Queued work.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use onceward_core::clock::Timestamp;
+use onceward_core::store::{Ask, Due, Enqueued, PAGE_MAX, Queue, StoreError};
+
+use super::super::fault::Fault;
+use super::super::row::Reader;
+use super::{Entered, PostgresStore, count};
+
+#[async_trait]
+impl Queue for PostgresStore {
+    async fn enqueue(
+        &self,
+        ask: &Ask,
+        request: Bytes,
+        after: Duration,
+    ) -> Result<Enqueued, StoreError> {
+        Ok(match self.enter(ask, Some(request), Some(after)).await? {
+            Entered::Granted(grant) => Enqueued::Accepted(grant.id),
+            Entered::Known(claim) => Enqueued::Known(claim),
+        })
+    }
+
+    async fn due(&self, limit: usize) -> Result<Vec<Due>, StoreError> {
+        let values = [
+            self.namespace(),
+            self.time.value(),
+            count(limit.min(PAGE_MAX)).into(),
+        ];
+        let mut session = self.voice.session().await?;
+        let rows = session.look(&self.statements.due, &values).await?;
+        rows.into_iter()
+            .map(|row| {
+                let mut row = Reader::new(row);
+                row.skip(2);
+                let request = row.optional_bytes("request")?;
+                let record = Arc::new(row.record()?);
+                Ok(Due {
+                    grant: record.as_grant(),
+                    record,
+                    request: request.unwrap_or_default(),
+                })
+            })
+            .collect::<Result<_, Fault>>()
+            .map_err(StoreError::from)
+    }
+
+    async fn next_due(&self) -> Result<Option<Timestamp>, StoreError> {
+        let rows = self
+            .rows(&self.statements.next_due, &[self.namespace()])
+            .await?;
+        let mut row = Reader::new(rows.into_iter().next().unwrap_or_default());
+        Ok(row.optional_moment("due_ms")?)
+    }
+}

@@ -1,0 +1,84 @@
+//! Small documents that operators keep.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use onceward_core::store::{Added, Order, PAGE_MAX, Registry, Sheet, StoreError};
+
+use super::super::driver::Value;
+use super::super::fault::Fault;
+use super::super::row::Reader;
+use super::{PostgresStore, count};
+
+impl PostgresStore {
+    fn document(&self, sheet: Sheet, name: &str) -> Vec<Value> {
+        vec![
+            self.namespace(),
+            sheet.as_str().into(),
+            Value::bytes(name.as_bytes()),
+        ]
+    }
+}
+
+#[async_trait]
+impl Registry for PostgresStore {
+    async fn put(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<(), StoreError> {
+        let mut values = self.document(sheet, name);
+        values.push(document.into());
+        self.rows(&self.statements.put, &values).await?;
+        Ok(())
+    }
+
+    async fn add(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<Added, StoreError> {
+        let mut values = self.document(sheet, name);
+        values.push(document.into());
+        let added = self.rows(&self.statements.add, &values).await?;
+        Ok(if added.is_empty() {
+            Added::Known
+        } else {
+            Added::Done
+        })
+    }
+
+    async fn read(&self, sheet: Sheet, name: &str) -> Result<Option<Bytes>, StoreError> {
+        let values = self.document(sheet, name);
+        let rows = self.rows(&self.statements.read, &values).await?;
+        let row = rows.into_iter().next().map(Reader::new);
+        let document = row.map(|mut row| row.bytes("document"));
+        Ok(document.transpose()?)
+    }
+
+    async fn remove(&self, sheet: Sheet, name: &str) -> Result<(), StoreError> {
+        let values = self.document(sheet, name);
+        self.rows(&self.statements.remove, &values).await?;
+        Ok(())
+    }
+
+    async fn documents(
+        &self,
+        sheet: Sheet,
+        order: Order,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Bytes)>, StoreError> {
+        let values = [
+            self.namespace(),
+            sheet.as_str().into(),
+            after.map(|name| Value::bytes(name.as_bytes())).into(),
+            count(limit.min(PAGE_MAX)).into(),
+        ];
+        let statement = match order {
+            Order::Rising => &self.statements.rising,
+            Order::Falling => &self.statements.falling,
+        };
+        let rows = self.rows(statement, &values).await?;
+        rows.into_iter()
+            .map(|row| {
+                let mut row = Reader::new(row);
+                let name = String::from_utf8(row.bytes("name")?.into());
+                let name = name.map_err(|_| Fault::Column("name"))?;
+                Ok((name, row.bytes("document")?))
+            })
+            .collect::<Result<_, Fault>>()
+            .map_err(StoreError::from)
+    }
+}
