@@ -55,6 +55,8 @@ impl Default for Limits {
     }
 }
 
+/// The pauses after which claims are looked for that came behind their withdrawal.
+const LATECOMERS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(60)];
 /// However short a lease is, renewing it is not all that is done.
 const RENEWAL_PAUSE_MIN: Duration = Duration::from_millis(10);
 
@@ -261,7 +263,9 @@ impl Engine {
     }
 
     /// Takes back a claim that may have been granted without our knowing.
-    /// Nothing was forwarded under it, so the key must not stay taken.
+    /// Nothing was forwarded under it, so the key must not stay taken. It is done
+    /// again after a while: what was sent on a connection that was given up, or
+    /// waited for a standby to commit, may arrive behind the withdrawal.
     ///
     /// While a store is away for long there are only so many who try: a claim
     /// that is not taken back is found out when its lease ends.
@@ -279,8 +283,19 @@ impl Engine {
             let step = || engine.store.withdraw(&digest, attempt);
             if let Err(error) = engine.until_recorded(step).await {
                 tracing::error!(%error, "a claim whose answer was lost could not be taken back");
+                return;
             }
-            drop(turn);
+            // Nobody waits for these when the process ends.
+            tokio::spawn(async move {
+                for pause in LATECOMERS {
+                    sleep(pause).await;
+                    let step = engine.store.withdraw(&digest, attempt);
+                    if let Err(error) = engine.within_deadline(step).await {
+                        tracing::warn!(%error, "a claim that may have come late is left to its lease");
+                    }
+                }
+                drop(turn);
+            });
         };
         self.tasks.spawn_on(work, &runtime);
     }
@@ -382,7 +397,9 @@ pub enum Recorded {
 pub enum Renewed {
     /// The store says so.
     Confirmed,
-    /// Somebody else was granted, or the store did not say.
+    /// It is another's by now.
+    Lost,
+    /// The store did not say.
     NotConfirmed,
 }
 
@@ -455,7 +472,7 @@ impl Lead {
             Ok(Settled::Done) => Renewed::Confirmed,
             Ok(Settled::Stale) => {
                 tracing::warn!(operation_id = %self.grant.id, "lost the lease");
-                Renewed::NotConfirmed
+                Renewed::Lost
             }
             Err(error) => {
                 tracing::warn!(%error, "could not renew a lease");
@@ -831,14 +848,25 @@ mod tests {
 
     /// A memory store that counts those who wait at it.
     struct Watched {
-        store: MemoryStore,
+        store: Arc<MemoryStore>,
         waits: AtomicUsize,
+        /// How much later than its answer a claim arrives.
+        late: Option<Duration>,
     }
 
     #[async_trait::async_trait]
     impl Store for Watched {
         async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
-            self.store.claim(ask).await
+            let Some(late) = self.late else {
+                return self.store.claim(ask).await;
+            };
+            let (store, ask) = (self.store.clone(), ask.clone());
+            tokio::spawn(async move {
+                sleep(late).await;
+                let claim = store.claim(&ask).await;
+                assert!(matches!(claim, Ok(Claim::Granted(_))));
+            });
+            Err(StoreError::Unavailable("the connection was lost".into()))
         }
 
         async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError> {
@@ -880,8 +908,9 @@ mod tests {
         fn new() -> Self {
             let clock = Arc::new(ManualClock::new(START));
             let store = Arc::new(Watched {
-                store: MemoryStore::new(clock),
+                store: Arc::new(MemoryStore::new(clock)),
                 waits: AtomicUsize::new(0),
+                late: None,
             });
             let engine = |seed| {
                 let store: Arc<dyn Store> = store.clone();
@@ -1043,6 +1072,37 @@ mod tests {
         lead.finish(completed(), None).await;
         let waited = follow.settled(Duration::from_secs(5)).await;
         assert!(matches!(waited, Ok(Awaited::Settled(_))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_arrives_behind_its_withdrawal_is_taken_back() {
+        for late in [1, 9, 30] {
+            let clock = Arc::new(ManualClock::new(START));
+            let store = Arc::new(MemoryStore::new(clock));
+            let watched = Arc::new(Watched {
+                store: store.clone(),
+                waits: AtomicUsize::new(0),
+                late: Some(Duration::from_secs(late)),
+            });
+            let engine = Engine::new(watched, Entropy::seeded(1), Limits::default());
+            let Record {
+                identity, terms, ..
+            } = record(State::Running, AfterLoss::Hold);
+            let digest = identity.digest();
+            let entered = engine.enter(identity, fingerprint(1), terms).await;
+            assert!(entered.is_err());
+            sleep(Duration::from_millis(late * 1000 + 1)).await;
+            let state = async || {
+                let record = store.get(&digest).await.expect("the store answers");
+                record.map(|record| record.state)
+            };
+            assert_eq!(state().await, Some(State::Running), "{late} s late");
+            sleep(Duration::from_secs(80)).await;
+            assert!(
+                matches!(state().await, None | Some(State::Released)),
+                "{late} s late"
+            );
+        }
     }
 
     /// A crowd asks the store as often as one would, also when those who looked

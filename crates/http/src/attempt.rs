@@ -191,7 +191,7 @@ impl Work {
                     lead.holding(tokio::time::sleep(rest)).await;
                     // An operator may have taken it away meanwhile, or somebody
                     // else runs it: then this was the last attempt.
-                    if lead.renew().await == Renewed::NotConfirmed {
+                    if lead.renew().await != Renewed::Confirmed {
                         return self.settle(lead, tried, tell).await;
                     }
                     attempts += 1;

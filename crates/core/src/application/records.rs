@@ -131,6 +131,7 @@ impl Binding for Records {
         };
         match lead.renew().await {
             Renewed::Confirmed => Ok(Settled::Done),
+            Renewed::Lost => Ok(Settled::Stale),
             Renewed::NotConfirmed => Err(StoreError::Unavailable(Box::new(NotRenewed)).into()),
         }
     }

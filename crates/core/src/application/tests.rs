@@ -222,6 +222,9 @@ async fn stale_holder_is_told_so() {
     house.clock.advance(LEASE);
     let second = house.fresh(&json!(1)).await;
     let (operation, fence) = (first.id(), first.fence());
+    let error = house.raw().renew(&first).await;
+    let error = error.expect_err("somebody else was granted");
+    assert!(matches!(error, Error::Stale { .. }), "{error:?}");
     let error = house.raw().commit(first, &json!("first")).await;
     let error = error.expect_err("somebody else was granted");
     let told =

@@ -12,6 +12,9 @@ use super::fault::Fault;
 /// others; alone it may wait longer.
 const LOCK_MS: u32 = 50;
 
+/// Each statement is to see what is committed; behind a pooler, only this says so.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
 /// A borrowed connection. Whoever is cancelled in the middle of a statement
 /// leaves a connection on which the server still works: it is closed rather
 /// than given to the next, who would wait for what nobody awaits.
@@ -42,7 +45,7 @@ impl Session {
     /// connection.
     pub(crate) async fn begin(&mut self) -> Result<(), Fault> {
         self.rest = Rest::Busy;
-        self.object().batch_execute("BEGIN").await?;
+        self.object().batch_execute(BEGIN).await?;
         Ok(())
     }
 
@@ -63,7 +66,7 @@ impl Session {
             prepared.await?;
         }
         let begin = format!(
-            "BEGIN; SET LOCAL lock_timeout = {LOCK_MS}; \
+            "{BEGIN}; SET LOCAL lock_timeout = {LOCK_MS}; \
              SET LOCAL enable_seqscan = off; SET LOCAL plan_cache_mode = force_generic_plan"
         );
         // Polled in this order, they are sent in this order.

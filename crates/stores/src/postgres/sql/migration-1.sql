@@ -66,7 +66,7 @@ CREATE TABLE {table} (
 -- for one row must not be led to a whole namespace, which to the planner seems
 -- small as long as it has never counted the rows.
 CREATE INDEX {name}_changed ON {table} (namespace, changed) WHERE changed > 0;
-CREATE INDEX {name}_sweep ON {table} (sweep_ms) WHERE sweep_ms IS NOT NULL;
+CREATE INDEX {name}_sweep ON {table} (namespace, sweep_ms) WHERE sweep_ms IS NOT NULL;
 CREATE INDEX {name}_due ON {table} (namespace, due_ms) WHERE due_ms IS NOT NULL;
 CREATE INDEX {name}_open ON {table} (namespace, state, until_ms)
     WHERE state IN ('queued', 'running', 'unknown', 'paused') AND attempts >= 0;
@@ -82,49 +82,48 @@ CREATE TABLE {table}_document (
 );
 
 -- Reclaims room from what is over, in one batch, and tells of how many
--- operations. It never waits for a row that somebody works on. It acts with the
--- rights of whoever owns the table, so that a role that sees only its own rows
--- sweeps all that are over; therefore it never believes in a time that has not
--- come yet.
-CREATE FUNCTION {table}_sweep(only_namespace text, at_ms bigint, batch integer) RETURNS bigint
+-- operations: first a reply whose key is remembered longer, at last the row. It
+-- never waits for a row that somebody works on. It acts with the rights of
+-- whoever owns the table, so that a role that sees only its own rows sweeps all
+-- that are over; therefore it never believes in a time that has not come yet.
+CREATE FUNCTION {table}_sweep(of_namespace text, at_ms bigint, batch integer) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_custom_plan
 AS $$
 DECLARE
     server_ms bigint := (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
     now_ms bigint := least(coalesce(at_ms, server_ms), server_ms);
-    taken bigint;
+    reclaimed bigint;
 BEGIN
-    -- A reply whose key is remembered longer goes first. What is over is chosen
-    -- apart, or PostgreSQL 13 would choose as much again for each partition.
+    -- Chosen apart, or PostgreSQL 13 would choose as much again for each partition.
     WITH over AS MATERIALIZED (
-        SELECT namespace, digest, owner FROM {qualified}
-        WHERE sweep_ms <= now_ms AND state IN ('completed', 'failed')
-          AND expires_ms - retention_ms + remember_ms + keep_expired_ms > now_ms
-          AND (only_namespace IS NULL OR namespace = only_namespace)
+        SELECT namespace, digest, owner,
+            state IN ('completed', 'failed')
+                AND expires_ms - retention_ms + remember_ms + keep_expired_ms > now_ms AS remembered
+        FROM {qualified}
+        WHERE namespace = of_namespace AND sweep_ms <= now_ms
         ORDER BY sweep_ms LIMIT batch FOR UPDATE SKIP LOCKED
+    ),
+    emptied AS (
+        UPDATE {qualified} AS r
+        SET state = 'expired',
+            answer = 'gone',
+            reply = NULL,
+            sweep_ms = expires_ms - retention_ms + remember_ms + keep_expired_ms
+        FROM over
+        WHERE over.remembered
+          AND r.namespace = over.namespace AND r.digest = over.digest AND r.owner = over.owner
+        RETURNING true
+    ),
+    removed AS (
+        DELETE FROM {qualified} AS r
+        USING over
+        WHERE NOT over.remembered
+          AND r.namespace = over.namespace AND r.digest = over.digest AND r.owner = over.owner
+        RETURNING true
     )
-    UPDATE {qualified} AS r
-    SET state = 'expired',
-        answer = 'gone',
-        reply = NULL,
-        sweep_ms = expires_ms - retention_ms + remember_ms + keep_expired_ms
-    FROM over
-    WHERE r.namespace = over.namespace AND r.digest = over.digest AND r.owner = over.owner;
-
-    WITH over AS MATERIALIZED (
-        SELECT namespace, digest, owner FROM {qualified}
-        WHERE sweep_ms <= now_ms
-          AND (state = 'released'
-            OR expires_ms - retention_ms + remember_ms + keep_expired_ms <= now_ms)
-          AND (only_namespace IS NULL OR namespace = only_namespace)
-        ORDER BY sweep_ms LIMIT batch FOR UPDATE SKIP LOCKED
-    )
-    DELETE FROM {qualified} AS r
-    USING over
-    WHERE r.namespace = over.namespace AND r.digest = over.digest AND r.owner = over.owner;
-    GET DIAGNOSTICS taken = ROW_COUNT;
-    RETURN taken;
+    SELECT (SELECT count(*) FROM emptied) + (SELECT count(*) FROM removed) INTO reclaimed;
+    RETURN reclaimed;
 END $$;
 REVOKE ALL ON FUNCTION {table}_sweep(text, bigint, integer) FROM PUBLIC;
 

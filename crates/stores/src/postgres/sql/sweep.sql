@@ -1,2 +1,2 @@
--- $1 namespace, or NULL for all  $2 the moment, or NULL for the server's  $3 how many at most
+-- $1 namespace  $2 the moment, or NULL for the server's  $3 how many at most
 SELECT {table}_sweep($1, $2, $3)

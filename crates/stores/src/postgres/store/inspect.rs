@@ -73,7 +73,14 @@ impl Inspect for PostgresStore {
                 let changed =
                     u64::try_from(row.int("changed")?).map_err(|_| Fault::Column("changed"))?;
                 after = Some(changed);
-                let shown = Arc::new(row.record()?).shown_at(now);
+                let record = match row.record() {
+                    Ok(record) => Arc::new(record),
+                    Err(fault) => {
+                        tracing::error!(%fault, "a listing left out a damaged record");
+                        continue;
+                    }
+                };
+                let shown = record.shown_at(now);
                 if let Some(record) = shown.filter(|record| filter.matches(record)) {
                     records.push((changed, record));
                 }
@@ -145,15 +152,19 @@ impl Inspect for PostgresStore {
     }
 
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
-        let values = [
-            self.namespace(),
-            self.time.value(),
-            count(limit.min(PAGE_MAX)).into(),
-        ];
-        let rows = self.rows(&self.statements.sweep, &values).await?;
-        let mut row = Reader::new(rows.into_iter().next().unwrap_or_default());
-        let taken = row.int("sweep")?;
-        Ok(usize::try_from(taken).unwrap_or_default())
+        let mut reclaimed = 0;
+        // In batches, each committed by itself: none takes long.
+        loop {
+            let batch = PAGE_MAX.min(limit - reclaimed);
+            let values = [self.namespace(), self.time.value(), count(batch).into()];
+            let rows = self.rows(&self.statements.sweep, &values).await?;
+            let mut row = Reader::new(rows.into_iter().next().unwrap_or_default());
+            let taken = usize::try_from(row.int("sweep")?).unwrap_or_default();
+            reclaimed += taken;
+            if taken < batch || reclaimed >= limit {
+                return Ok(reclaimed);
+            }
+        }
     }
 
     async fn stats(&self) -> Result<Stats, StoreError> {

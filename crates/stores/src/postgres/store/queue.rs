@@ -8,6 +8,7 @@ use bytes::Bytes;
 use onceward_core::clock::Timestamp;
 use onceward_core::store::{Ask, Due, Enqueued, PAGE_MAX, Queue, StoreError};
 
+use super::super::driver::Cells;
 use super::super::fault::Fault;
 use super::super::row::Reader;
 use super::{Entered, PostgresStore, count};
@@ -34,20 +35,17 @@ impl Queue for PostgresStore {
         ];
         let mut session = self.voice.session().await?;
         let rows = session.look(&self.statements.due, &values).await?;
-        rows.into_iter()
-            .map(|row| {
-                let mut row = Reader::new(row);
-                row.skip(2);
-                let request = row.optional_bytes("request")?;
-                let record = Arc::new(row.record()?);
-                Ok(Due {
-                    grant: record.as_grant(),
-                    record,
-                    request: request.unwrap_or_default(),
-                })
-            })
-            .collect::<Result<_, Fault>>()
-            .map_err(StoreError::from)
+        let mut given = Vec::with_capacity(rows.len());
+        for row in rows {
+            match read_due(row) {
+                Ok(due) => given.push(due),
+                // The others are granted by now, and must not be lost with it.
+                Err(fault) => {
+                    tracing::error!(%fault, "queued work is damaged and cannot be delivered");
+                }
+            }
+        }
+        Ok(given)
     }
 
     async fn next_due(&self) -> Result<Option<Timestamp>, StoreError> {
@@ -57,4 +55,16 @@ impl Queue for PostgresStore {
         let mut row = Reader::new(rows.into_iter().next().unwrap_or_default());
         Ok(row.optional_moment("due_ms")?)
     }
+}
+
+fn read_due(row: Cells) -> Result<Due, Fault> {
+    let mut row = Reader::new(row);
+    row.skip(2);
+    let request = row.optional_bytes("request")?;
+    let record = Arc::new(row.record()?);
+    Ok(Due {
+        grant: record.as_grant(),
+        record,
+        request: request.unwrap_or_default(),
+    })
 }

@@ -52,3 +52,14 @@ pub(super) async fn trial(settings: &Settings, clock: Arc<ManualClock>) -> Trial
 pub(super) fn clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::new(Timestamp::from_unix_ms(1_700_000_000_000)))
 }
+
+/// Makes this many copies of one of the operations, under other digests and
+/// with these changes, as `jsonb_build_object` takes them.
+pub(super) fn copy_one(postgres: &Postgres, count: u64, changes: &str) {
+    let copies = format!(
+        "INSERT INTO idempotency_record SELECT (jsonb_populate_record(one.r, jsonb_build_object(\
+             'digest', '\\x' || encode(sha256(n::text::bytea), 'hex'), {changes}))).* \
+         FROM (SELECT r FROM idempotency_record AS r LIMIT 1) AS one, generate_series(1, {count}) AS n"
+    );
+    postgres.sql("postgres", &copies);
+}

@@ -3,6 +3,7 @@
 #[cfg(feature = "sqlx")]
 mod bound;
 mod conformance;
+mod damage;
 mod house;
 mod locked;
 mod migrating;
@@ -10,3 +11,4 @@ mod planning;
 mod sharing;
 mod starting;
 mod surviving;
+mod sweeping;

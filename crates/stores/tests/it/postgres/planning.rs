@@ -9,7 +9,7 @@ use onceward_servers::Postgres;
 use onceward_stores::postgres::PostgresStore;
 use onceward_stores::postgres::migrate::{Options, apply};
 
-use super::house::{settings, store};
+use super::house::{copy_one, settings, store};
 use crate::house::{ask, completed, grant, retry};
 
 /// How many operations there are besides those of the test.
@@ -30,12 +30,7 @@ async fn steps_on_a_table_that_has_grown_read_their_own_rows() {
     // Often enough for every connection to keep its plans.
     work(&store, 0, 40).await;
 
-    let grown = format!(
-        "INSERT INTO idempotency_record SELECT (jsonb_populate_record(one.r, jsonb_build_object(\
-             'digest', '\\x' || encode(sha256(n::text::bytea), 'hex'), 'changed', 1000000 + n))).* \
-         FROM (SELECT r FROM idempotency_record AS r LIMIT 1) AS one, generate_series(1, {MANY}) AS n"
-    );
-    postgres.sql("postgres", &grown);
+    copy_one(&postgres, MANY, "'changed', 1000000 + n");
     let before = reads(&postgres);
     let steps = work(&store, 1_000_000, 10).await;
     drop(store);

@@ -191,7 +191,7 @@ async fn a_users_sweep_takes_all_that_is_over_and_nothing_that_is_not() {
     assert_eq!(carol.sweep(100).await.expect("it sweeps"), 0);
 
     let client = connect(&url_of(&postgres, "carol")).await;
-    let far = "SELECT idempotency_record_sweep(NULL, 9223372036854775807, 1000)";
+    let far = "SELECT idempotency_record_sweep('edge', 9223372036854775807, 1000)";
     client.batch_execute(far).await.expect("it may ask");
     assert_eq!(left(), "alice|key-2\nbob|key-2");
 }
