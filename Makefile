@@ -7,6 +7,9 @@
 # The last that this toolchain is known to build.
 NEXTEST = 0.9.143
 
+# Of the library; each is to compile by itself.
+FEATURES = embedded postgres redis sqlx axum
+
 .PHONY: test lint unit doc demo bench tools
 
 test: lint unit doc demo
@@ -14,6 +17,9 @@ test: lint unit doc demo
 lint: tools
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
+	for feature in $(FEATURES); do \
+		cargo check --package onceward --no-default-features --features $$feature --locked || exit 1; \
+	done
 	@if command -v cargo-deny >/dev/null; then cargo deny --all-features check; else echo "cargo-deny is not installed: skipped"; fi
 
 unit: tools

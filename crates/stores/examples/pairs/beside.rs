@@ -15,6 +15,8 @@ use crate::work::Bench;
 
 /// How many callers, and how many connections of the bare tools.
 const CALLERS: [usize; 2] = [16, 64];
+/// What every ratio is to reach.
+const RATIO_MIN: f64 = 0.7;
 /// How long the bare minimum's replies are.
 const REPLY_BYTES: usize = 130;
 /// How many commands redis-benchmark sends for each second of a round.
@@ -59,16 +61,22 @@ pub(crate) async fn run(rounds: u64, span: Duration) -> Outcome<()> {
     all.extend(on_redis(rounds, span).await?);
     println!("| store | callers | bare minimum, pairs/s | Onceward, pairs/s | ratio |");
     println!("|---|---|---|---|---|");
+    let mut lowest = f64::INFINITY;
     for series in all {
         let ratios = series.ours.iter().zip(&series.bare).map(|(a, b)| a / b);
+        let ratio = median(ratios);
+        lowest = lowest.min(ratio);
         println!(
             "| {} | {} | {:.0} | {:.0} | {:.2} |",
             series.store,
             series.callers,
             median(series.bare.iter().copied()),
             median(series.ours.iter().copied()),
-            median(ratios),
+            ratio,
         );
+    }
+    if lowest < RATIO_MIN {
+        return Err(format!("{lowest:.2} is less than {RATIO_MIN} of the bare minimum").into());
     }
     Ok(())
 }
@@ -140,7 +148,8 @@ fn pgbench(
         .arg(format!("--time={}", span.as_secs()))
         .arg(format!("--file={}", script.display()))
         .arg("postgres")
-        .output()?;
+        .output()
+        .map_err(|error| format!("pgbench: {error}"))?;
     let told = String::from_utf8(told.stdout)?;
     let line = told.lines().find_map(|line| line.strip_prefix("tps = "));
     let rate = line.and_then(|line| line.split(' ').next());
@@ -159,7 +168,8 @@ fn redis_benchmark(redis: &Redis, callers: usize, span: Duration) -> Outcome<f64
             .args(["-c", &callers.to_string(), "-n", &commands.to_string()])
             .args(["EVALSHA", sha.trim(), "1", "bare:__rand_int__"])
             .arg("0".repeat(REPLY_BYTES))
-            .output()?;
+            .output()
+            .map_err(|error| format!("redis-benchmark: {error}"))?;
         let told = String::from_utf8(told.stdout)?;
         let line = told.lines().last().ok_or("redis-benchmark told nothing")?;
         // Scripts have commas in them; the rate is the second of eight numbers from the end.
