@@ -38,6 +38,27 @@ async fn whatever_is_missing_is_told_in_one_sentence() {
         "postgres",
         "CREATE ROLE hasty LOGIN SUPERUSER; ALTER ROLE hasty SET synchronous_commit = off",
     );
+    let writes = "SELECT, INSERT, UPDATE, DELETE ON idempotency_record";
+    let draws = "USAGE ON SEQUENCE idempotency_record_fence";
+    for (role, grants) in [
+        ("undocumented", vec![writes]),
+        (
+            "fenceless",
+            vec![writes, "ALL ON idempotency_record_document"],
+        ),
+        (
+            "dusty",
+            vec![writes, "ALL ON idempotency_record_document", draws],
+        ),
+    ] {
+        let role_and_sight = format!(
+            "CREATE ROLE {role} LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}"
+        );
+        postgres.sql("postgres", &role_and_sight);
+        for grant in grants {
+            postgres.sql("postgres", &format!("GRANT {grant} TO {role}"));
+        }
+    }
     let at = |user: &str, database: &str| postgres.url_of(user, database);
     let cases = [
         (at("postgres", "nowhere"), "there is no database nowhere"),
@@ -58,6 +79,25 @@ async fn whatever_is_missing_is_told_in_one_sentence() {
         (
             at("reader", "postgres"),
             "the user \"reader\" may not insert idempotency_record",
+        ),
+        (
+            at("undocumented", "postgres"),
+            "\"undocumented\" may not insert idempotency_record_document",
+        ),
+        (
+            at("fenceless", "postgres"),
+            "may not use the sequence idempotency_record_fence",
+        ),
+        (
+            at("dusty", "postgres"),
+            "may not run the function idempotency_record_sweep",
+        ),
+        (
+            format!(
+                "{}?sslmode=verify-full&sslrootcert=/nowhere/ca.pem",
+                postgres.url()
+            ),
+            "/nowhere/ca.pem",
         ),
         (at("hasty", "postgres"), "synchronous_commit is off"),
         (
