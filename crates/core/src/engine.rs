@@ -56,7 +56,11 @@ impl Default for Limits {
 }
 
 /// The pauses after which claims are looked for that came behind their withdrawal.
-const LATECOMERS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(60)];
+const LATECOMERS: [Duration; 3] = [
+    Duration::from_secs(1),
+    Duration::from_secs(10),
+    Duration::from_secs(60),
+];
 /// However short a lease is, renewing it is not all that is done.
 const RENEWAL_PAUSE_MIN: Duration = Duration::from_millis(10);
 

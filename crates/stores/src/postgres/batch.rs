@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit, mpsc, oneshot};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -143,12 +143,6 @@ enum Refusal {
 
 impl Sender {
     async fn send(self: Arc<Self>, steps: Vec<Asked>) {
-        if steps.len() == 1 {
-            for asked in steps {
-                self.clone().send_alone(asked).await;
-            }
-            return;
-        }
         let taken = timeout(PATIENCE, self.say_together(&steps)).await;
         match taken.unwrap_or(Err(Refusal::Unsure(Fault::TooSlow(PATIENCE)))) {
             Ok(rows) => self.answer_all(steps, rows),
@@ -167,11 +161,19 @@ impl Sender {
         }
     }
 
+    /// A step that may have to wait for a row.
     async fn send_alone(self: Arc<Self>, asked: Asked) {
-        let mut values = (self.kind.first)();
-        values.extend(asked.step.values.iter().cloned());
+        let values = self.values_of(&asked);
+        let _turn = self.voice.turn().await;
         let rows = self.voice.say(&self.kind.steps.one, &values).await;
         self.answer(asked, rows.map(|rows| rows.into_iter().next()));
+    }
+
+    /// The first values, and those of one step.
+    fn values_of(&self, asked: &Asked) -> Vec<Value> {
+        let mut values = (self.kind.first)();
+        values.extend(asked.step.values.iter().cloned());
+        values
     }
 
     /// Gives each its row. There are few, so looking at all will do.
@@ -233,14 +235,39 @@ pub(crate) struct Voice {
     pub(crate) pool: Pool,
     pub(crate) pooler: Pooler,
     tasks: TaskTracker,
+    /// For those who may wait for a row that somebody works on: they leave half
+    /// of the connections to the others.
+    turns: Semaphore,
 }
 
 impl Voice {
     pub(crate) fn new(pool: Pool, pooler: Pooler) -> Self {
         Self {
+            turns: Semaphore::new((pool.status().max_size / 2).max(1)),
             pool,
             pooler,
             tasks: TaskTracker::new(),
+        }
+    }
+
+    /// Waits for one's turn to wait for rows.
+    pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        // It is never closed.
+        self.turns.acquire().await.ok()
+    }
+
+    /// One statement that does not wait for a row that somebody works on:
+    /// `None` where it would have to.
+    pub(crate) async fn say_soon(
+        &self,
+        statement: &Statement,
+        values: &[Value],
+    ) -> Result<Option<Vec<Cells>>, Fault> {
+        let mut session = self.session().await?;
+        let (rows, committed) = session.say_impatiently(statement, values).await?;
+        match rows {
+            Err(fault) if fault.is_locked() => Ok(None),
+            rows => committed.and(rows).map(Some),
         }
     }
 

@@ -3,6 +3,7 @@
 
 use onceward_core::store::StoreError;
 use onceward_core::wire::WireError;
+use tokio_postgres::error::SqlState;
 
 /// Why a step was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -32,9 +33,23 @@ pub(crate) enum Fault {
     /// The store is closing.
     #[error("the store is closed")]
     Ended,
+    /// Somebody works on the record.
+    #[error("the record is in somebody else's hands")]
+    Locked,
     /// Others changed the record again and again while we tried.
     #[error("the record is changed by others without end")]
     Contended,
+}
+
+impl Fault {
+    /// Whether a row was in somebody else's hands for too long.
+    pub(crate) fn is_locked(&self) -> bool {
+        let code = match self {
+            Self::Postgres(error) => error.code(),
+            _ => None,
+        };
+        code == Some(&SqlState::LOCK_NOT_AVAILABLE)
+    }
 }
 
 impl From<Fault> for StoreError {

@@ -30,6 +30,22 @@ pub enum StartError {
     /// The server takes no writes.
     #[error("this server is a standby and takes no writes; name the primary in the URL")]
     Standby,
+    /// Not every name can be written down.
+    #[error("database {database:?} is in {encoding}, which cannot hold every name; UTF8 is needed")]
+    Encoding {
+        /// In which database.
+        database: String,
+        /// What it is in.
+        encoding: String,
+    },
+    /// Transactions write nothing.
+    #[error(
+        "transactions of this user in database {database:?} are read-only; let them write (ALTER ROLE … SET default_transaction_read_only = off)"
+    )]
+    ReadOnly {
+        /// In which database.
+        database: String,
+    },
     /// Commits are acknowledged before they are durable.
     #[error(
         "synchronous_commit is off for this user in database {database:?}: acknowledged records would be lost in a crash; switch it on (ALTER ROLE … SET synchronous_commit = on)"
@@ -89,7 +105,8 @@ async fn check_all(client: &Client, address: &Address, table: &Table) -> Result<
 async fn check_server(client: &Client, address: &Address) -> Result<(), StartError> {
     let asked = "SELECT current_setting('server_version_num')::int, \
                  current_setting('server_version'), pg_is_in_recovery(), \
-                 current_setting('synchronous_commit'), current_setting('fsync')";
+                 current_setting('synchronous_commit'), current_setting('fsync'), \
+                 current_setting('server_encoding'), current_setting('transaction_read_only')";
     let row = client.query_typed_one(asked, &[]).await;
     let row = row.map_err(StartError::Database)?;
     let (number, version): (i32, String) = (row.get(0), row.get(1));
@@ -98,6 +115,18 @@ async fn check_server(client: &Client, address: &Address) -> Result<(), StartErr
     }
     if row.get::<_, bool>(2) {
         return Err(StartError::Standby);
+    }
+    let encoding: String = row.get(5);
+    if encoding != "UTF8" {
+        return Err(StartError::Encoding {
+            database: address.database().to_owned(),
+            encoding,
+        });
+    }
+    if row.get::<_, String>(6) == "on" {
+        return Err(StartError::ReadOnly {
+            database: address.database().to_owned(),
+        });
     }
     if row.get::<_, String>(3) == "off" {
         return Err(StartError::NotDurable {

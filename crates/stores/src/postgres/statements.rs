@@ -232,6 +232,11 @@ const KEPT: &str = "expires_ms = {basis} + r.retention_ms, \
         WHEN r.remember_ms > r.retention_ms OR r.keep_expired_ms > 0 THEN r.retention_ms \
         ELSE r.remember_ms END";
 
+/// A claim is run by, and an outcome answered by, as soon as it is committed: it
+/// must not be forgotten again, whatever was set since the store was opened.
+const DURABLE: &str = "CASE WHEN current_setting('synchronous_commit') = 'off' \
+    THEN set_config('synchronous_commit', 'on', true) END";
+
 fn fill(table: &Table, sql: &str) -> String {
     let join = |cell: &dyn Fn(&str, &str) -> String| {
         let cells: Vec<_> = COLUMNS.iter().map(|(name, ty)| cell(name, ty)).collect();
@@ -251,6 +256,7 @@ fn fill(table: &Table, sql: &str) -> String {
         .replace("{light_columns}", &join(&light))
         .replace("{no_columns}", &join(&|_, ty| format!("NULL::{ty}")))
         .replace("{kept}", KEPT)
+        .replace("{durable}", DURABLE)
         .replace("{basis}", BASIS)
         .replace("{grace_ms}", &GRACE.as_millis().to_string())
         .replace("{channel}", table.name());

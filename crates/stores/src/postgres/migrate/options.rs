@@ -246,11 +246,43 @@ fn is_plain(name: &str) -> bool {
     name.starts_with(|first: char| !first.is_ascii_digit()) && name.chars().all(is_plain_char)
 }
 
-/// Letters, digits and what stands in `numeric(10, 2)` or `app."Id"`.
+/// Types whose names are more than one word.
+const TYPES_IN_WORDS: [&str; 6] = [
+    "double precision",
+    "character varying",
+    "timestamp with time zone",
+    "timestamp without time zone",
+    "time with time zone",
+    "time without time zone",
+];
+
+/// One name, perhaps of a schema, or some words that are a type; and perhaps
+/// numbers, as in `numeric(10, 2)`. Nothing else gets into what is printed.
 fn is_type(text: &str) -> bool {
-    let is_part = |c: char| c.is_ascii_alphanumeric() || "_ .,()\"".contains(c);
-    let is_named = text.starts_with(|c: char| c.is_ascii_alphabetic() || "_\"".contains(c));
-    is_named && text.len() <= TYPE_BYTES_MAX && text.chars().all(is_part)
+    let (name, numbers) = match text.split_once('(') {
+        None => (text, None),
+        Some((name, rest)) => match rest.strip_suffix(')') {
+            Some(numbers) => (name.trim_end(), Some(numbers)),
+            None => return false,
+        },
+    };
+    let is_number = |part: &str| {
+        let part = part.trim();
+        !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit())
+    };
+    let is_name = |part: &str| match part.strip_prefix('"').and_then(|p| p.strip_suffix('"')) {
+        Some(quoted) => !quoted.is_empty() && !quoted.contains('"'),
+        None => {
+            !part.is_empty()
+                && !part.starts_with(|first: char| first.is_ascii_digit())
+                && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        }
+    };
+    let named = TYPES_IN_WORDS.contains(&name)
+        || name.split('.').count() <= 2 && name.split('.').all(is_name);
+    text.len() <= TYPE_BYTES_MAX
+        && named
+        && numbers.is_none_or(|numbers| numbers.split(',').all(is_number))
 }
 
 /// Why options cannot be meant.
@@ -404,6 +436,11 @@ mod tests {
             ("p=projects(id):uuid;drop table x", type_),
             ("p=projects(id):'", type_),
             ("p=projects(id):1", type_),
+            ("p=projects(id):uuid, DROP COLUMN reply", type_),
+            ("p=projects(id):uuid DEFAULT gen_random_uuid()", type_),
+            ("p=projects(id):numeric(10", type_),
+            ("p=projects(id):numeric()", type_),
+            ("p=projects(id):a.b.c", type_),
         ];
         for (text, want) in cases {
             let error = text.parse::<Resource>().expect_err(text).to_string();

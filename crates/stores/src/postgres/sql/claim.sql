@@ -80,13 +80,13 @@ born AS (
     ON CONFLICT DO NOTHING
     RETURNING operation_id, fence
 )
-SELECT 'granted' AS found, NULL::bigint AS now_ms, {granted_columns} FROM taken AS r
+SELECT 'granted' AS found, NULL::bigint AS now_ms, {granted_columns}, {durable} FROM taken AS r
 UNION ALL
-SELECT 'granted', NULL, {granted_columns} FROM born AS r
+SELECT 'granted', NULL, {granted_columns}, {durable} FROM born AS r
 UNION ALL
-SELECT 'known', now_ms, {columns}
+SELECT 'known', now_ms, {columns}, NULL
 FROM moment, {table} AS r
 WHERE r.namespace = $1 AND r.digest = $2 AND r.owner = {table}_owner()
   AND NOT EXISTS (SELECT FROM taken) AND NOT EXISTS (SELECT FROM born)
 UNION ALL
-SELECT 'locked', now_ms, {no_columns} FROM moment WHERE NOT ours
+SELECT 'locked', now_ms, {no_columns}, NULL FROM moment WHERE NOT ours

@@ -24,7 +24,4 @@ SELECT CASE WHEN awaited
     THEN pg_notify('{channel}', $1 || ':' || encode(digest, 'hex')) IS NULL
     ELSE true
 END,
--- Whoever reads it may answer by it at once, so it must not be lost again.
-CASE WHEN current_setting('synchronous_commit') = 'off'
-    THEN set_config('synchronous_commit', 'on', true)
-END FROM told
+{durable} FROM told

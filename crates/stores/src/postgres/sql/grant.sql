@@ -28,4 +28,4 @@ WHERE NOT EXISTS (
     WHERE r.namespace = $1 AND r.digest {among} AND r.digest = a.digest AND r.owner = {table}_owner()
 )
 ON CONFLICT DO NOTHING
-RETURNING attempt, fence
+RETURNING attempt, fence, {durable}

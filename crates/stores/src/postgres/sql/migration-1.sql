@@ -98,8 +98,9 @@ BEGIN
     -- Chosen apart, or PostgreSQL 13 would choose as much again for each partition.
     WITH over AS MATERIALIZED (
         SELECT namespace, digest, owner,
+            -- Who may write rows may write any numbers; they harm nobody else.
             state IN ('completed', 'failed')
-                AND expires_ms - retention_ms + remember_ms + keep_expired_ms > now_ms AS remembered
+                AND expires_ms::numeric - retention_ms + remember_ms + keep_expired_ms > now_ms AS remembered
         FROM {qualified}
         WHERE namespace = of_namespace AND sweep_ms <= now_ms
         ORDER BY sweep_ms LIMIT batch FOR UPDATE SKIP LOCKED
@@ -109,7 +110,8 @@ BEGIN
         SET state = 'expired',
             answer = 'gone',
             reply = NULL,
-            sweep_ms = expires_ms - retention_ms + remember_ms + keep_expired_ms
+            sweep_ms = least(expires_ms::numeric - retention_ms + remember_ms + keep_expired_ms,
+                9223372036854775807)
         FROM over
         WHERE over.remembered
           AND r.namespace = over.namespace AND r.digest = over.digest AND r.owner = over.owner

@@ -8,7 +8,7 @@ IF (SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = {role_text}) T
     RAISE EXCEPTION USING ERRCODE = 'OW001', MESSAGE = format(
         'the role %s is above row-level security (SUPERUSER or BYPASSRLS); use a role without these', {role_text});
 END IF;
-IF (SELECT pg_has_role({role_text}, relowner, 'USAGE') FROM pg_class WHERE oid = '{table}'::regclass) THEN
+IF (SELECT pg_has_role({role_text}, relowner, 'MEMBER') FROM pg_class WHERE oid = '{table}'::regclass) THEN
     RAISE EXCEPTION USING ERRCODE = 'OW001', MESSAGE = format(
         'the role %s owns {table}, and row-level security does not bind owners; use another role', {role_text});
 END IF;

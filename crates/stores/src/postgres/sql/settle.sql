@@ -3,7 +3,16 @@
 --
 -- $1 namespace  $2 the moment, or NULL for the server's
 -- of each step: $3 digest  $4 fence  $5 state  $6 answer  $7 status  $8 reply
-WITH told AS (
+--
+-- A row that somebody works on is left out: whoever settles it waits by itself.
+WITH held AS MATERIALIZED (
+    SELECT r.owner, a.*
+    FROM {table} AS r, {steps} AS a(digest, fence, state, answer, status, reply, place)
+    WHERE r.namespace = $1 AND r.digest {among} AND r.digest = a.digest AND r.owner = {table}_owner()
+      AND r.fence = a.fence AND r.state IN ('running', 'unknown')
+    FOR UPDATE OF r SKIP LOCKED
+),
+told AS (
     UPDATE {table} AS r SET
         state = a.state,
         completed_ms = now_ms,
@@ -11,13 +20,12 @@ WITH told AS (
         {kept},
         changed = nextval('{table}_fence')
     FROM
-        {steps} AS a(digest, fence, state, answer, status, reply, place),
+        held AS a,
         (SELECT coalesce($2::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms) AS moment
-    WHERE r.namespace = $1 AND r.digest {among} AND r.digest = a.digest AND r.owner = {table}_owner()
-      AND r.fence = a.fence AND r.state IN ('running', 'unknown')
+    WHERE r.namespace = $1 AND r.digest {among} AND r.digest = a.digest AND r.owner = a.owner
     RETURNING a.place, r.digest, r.awaited
 )
 SELECT place, CASE WHEN awaited
     THEN pg_notify('{channel}', $1 || ':' || encode(digest, 'hex')) IS NULL
     ELSE true
-END FROM told
+END, {durable} FROM told

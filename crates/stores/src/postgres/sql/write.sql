@@ -19,4 +19,4 @@ WITH told AS (
 SELECT fence, CASE WHEN awaited
     THEN pg_notify('{channel}', $1 || ':' || encode(digest, 'hex')) IS NULL
     ELSE true
-END FROM told
+END, {durable} FROM told

@@ -33,6 +33,7 @@ impl PostgresStore {
         which: Which<'_>,
         rule: impl FnOnce(&Arc<Record>, Timestamp) -> Change<T>,
     ) -> Result<Option<T>, Fault> {
+        let _turn = self.voice.turn().await;
         let mut session = self.voice.session().await?;
         session.begin().await?;
         let rows = session

@@ -312,11 +312,10 @@ impl PostgresStore {
         let mut values = self.about(Which::Digest(digest));
         values.push(fence_value(fence));
         values.push(state_word(state).into());
-        let told = self.rows(&self.statements.free, &values).await?;
-        Ok(if told.is_empty() {
-            Counted::NotAtOnce
-        } else {
-            Counted::AtOnce
+        let told = self.voice.say_soon(&self.statements.free, &values).await?;
+        Ok(match told {
+            Some(told) if !told.is_empty() => Counted::AtOnce,
+            _ => Counted::NotAtOnce,
         })
     }
 }
@@ -343,6 +342,7 @@ impl Store for PostgresStore {
 
     async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError> {
         let said = self.withdrawal(digest, attempt);
+        let _turn = self.voice.turn().await;
         let freed = self.rows(&said.statement, &said.values).await?;
         if !freed.is_empty() {
             self.bells.ring(digest);
@@ -357,12 +357,12 @@ impl Store for PostgresStore {
             self.time.value(),
             fence_value(fence),
         ];
-        let renewed = self.rows(&self.statements.renew, &values).await?;
-        Ok(if renewed.is_empty() {
-            Settled::Stale
-        } else {
-            Settled::Done
-        })
+        let renewed = self.voice.say_soon(&self.statements.renew, &values).await?;
+        match renewed {
+            None => Err(Fault::Locked.into()),
+            Some(renewed) if renewed.is_empty() => Ok(Settled::Stale),
+            Some(_) => Ok(Settled::Done),
+        }
     }
 
     async fn settle(

@@ -1,5 +1,6 @@
 //! Rows that somebody works on: nobody waits for them who need not.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use onceward_core::class::AfterLoss;
@@ -236,4 +237,41 @@ async fn waiter_that_meets_a_settlement_does_not_sleep() {
     client.batch_execute("COMMIT").await.expect("it commits");
     let told = tokio::time::timeout(SOON, waiting).await;
     told.expect("it is told").expect("no panic");
+}
+
+/// Many outcomes that wait for rows in somebody's hands leave the connections
+/// to the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_settlements_that_wait_starve_nobody() {
+    let postgres = server().await;
+    let mut settings = settings(&postgres.url());
+    settings.connections = 4;
+    let store = Arc::new(store(&settings).await);
+    let mut waiting = Vec::new();
+    for number in 0..40 {
+        waiting.push((number, grant(&*store, &ask(number)).await));
+    }
+    let holder = holding_all(&postgres.url()).await;
+    let waiting: Vec<_> = waiting
+        .into_iter()
+        .map(|(number, granted)| {
+            let store = store.clone();
+            let word = completed(number);
+            tokio::spawn(async move { store.settle(&granted.digest, granted.fence, word).await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let begun = Instant::now();
+    for number in 100..150 {
+        let granted = grant(&*store, &ask(number)).await;
+        let settled = store.settle(&granted.digest, granted.fence, completed(number));
+        assert_eq!(settled.await.expect("it settles"), Settled::Done);
+    }
+    assert!(begun.elapsed() < SOON, "took {:?}", begun.elapsed());
+    assert!(waiting.iter().all(|task| !task.is_finished()));
+    holder.batch_execute("COMMIT").await.expect("it lets go");
+    for settled in waiting {
+        let settled = settled.await.expect("nobody panics");
+        assert_eq!(settled.expect("it settles"), Settled::Done);
+    }
 }

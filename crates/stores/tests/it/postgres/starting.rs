@@ -59,6 +59,13 @@ async fn whatever_is_missing_is_told_in_one_sentence() {
             postgres.sql("postgres", &format!("GRANT {grant} TO {role}"));
         }
     }
+    let latin =
+        "CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
+    postgres.sql("postgres", latin);
+    postgres.sql(
+        "postgres",
+        "CREATE ROLE quiet LOGIN SUPERUSER; ALTER ROLE quiet SET default_transaction_read_only = on",
+    );
     let at = |user: &str, database: &str| postgres.url_of(user, database);
     let cases = [
         (at("postgres", "nowhere"), "there is no database nowhere"),
@@ -100,6 +107,8 @@ async fn whatever_is_missing_is_told_in_one_sentence() {
             "/nowhere/ca.pem",
         ),
         (at("hasty", "postgres"), "synchronous_commit is off"),
+        (at("postgres", "latin"), "\"latin\" is in LATIN1"),
+        (at("quiet", "postgres"), "are read-only"),
         (
             "postgres://postgres@127.0.0.1:1/postgres".to_owned(),
             "no PostgreSQL answers at",

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use onceward_core::record::State;
+use onceward_core::record::{Settled, State};
 use onceward_core::store::{Claim, Store};
 
 use super::house::{settings, store};
-use crate::house::{ask, completed};
+use crate::house::{ask, completed, grant};
 use onceward_servers::Postgres;
 use onceward_stores::postgres::migrate::{Options, apply};
 
@@ -93,5 +93,42 @@ async fn until(enough: usize, count: impl Fn() -> usize) {
     while count() < enough {
         assert!(begun.elapsed() < PATIENCE, "{} of {enough}", count());
         tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The setting is checked at the start; whoever changes it later must not make
+/// the store acknowledge what a crash forgets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_made_hasty_while_it_runs_lose_nothing_acknowledged() {
+    let mut postgres = Postgres::start();
+    let made = apply(&postgres.url(), &Options::default()).await;
+    made.expect("the tables are made");
+    let store = store(&settings(&postgres.url())).await;
+    for change in [
+        "ALTER SYSTEM SET synchronous_commit = off",
+        "ALTER SYSTEM SET wal_writer_delay = '10s'",
+        "SELECT pg_reload_conf()",
+    ] {
+        postgres.sql("postgres", change);
+    }
+    let shown = || postgres.sql("postgres", "SHOW synchronous_commit");
+    until(1, || usize::from(shown() == "off")).await;
+    let claimed = grant(&store, &ask(1)).await;
+    let finished = grant(&store, &ask(2)).await;
+    let settled = store.settle(&finished.digest, finished.fence, completed(2));
+    assert_eq!(settled.await.expect("it settles"), Settled::Done);
+    postgres.kill();
+    postgres.restart();
+    for (digest, want) in [
+        (claimed.digest, State::Running),
+        (finished.digest, State::Completed),
+    ] {
+        let record = loop {
+            match store.get(&digest).await {
+                Ok(record) => break record,
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        };
+        assert_eq!(record.map(|record| record.state), Some(want));
     }
 }

@@ -190,6 +190,14 @@ async fn a_users_sweep_takes_all_that_is_over_and_nothing_that_is_not() {
     assert_eq!(left(), "alice|key-2\nbob|key-2");
     assert_eq!(carol.sweep(100).await.expect("it sweeps"), 0);
 
+    // A row of numbers that no record has keeps nobody from sweeping.
+    let absurd = "UPDATE idempotency_record SET sweep_ms = 1, expires_ms = 9223372036854775807, \
+                  remember_ms = 9223372036854775807 WHERE key_value = 'key-2'";
+    let alice = connect(&url_of(&postgres, "alice")).await;
+    alice.batch_execute(absurd).await.expect("it is her row");
+    assert_eq!(carol.sweep(100).await.expect("it sweeps"), 1);
+    assert_eq!(left(), "alice|key-2\nbob|key-2");
+
     let client = connect(&url_of(&postgres, "carol")).await;
     let far = "SELECT idempotency_record_sweep('edge', 9223372036854775807, 1000)";
     client.batch_execute(far).await.expect("it may ask");
