@@ -1,7 +1,7 @@
 //! A store of one's own: operations in memory, every change in a journal on
 //! disk, synced before it is acknowledged.
 //!
-//! What an operation may become is not decided here. `judge` says how a claim
+//! What an operation may become is not decided here. `Claim::on` says how a claim
 //! finds it, the methods of `Record` say what a word of its holder makes of it;
 //! a store keeps records, gives out rising numbers, and takes each step whole or
 //! not at all. That it does so is shown by the conformance suite.
@@ -24,7 +24,6 @@ use bytes::Bytes;
 use onceward_core::bell::Bells;
 use onceward_core::clock::{Clock, Timestamp};
 use onceward_core::identity::{Digest, OperationId};
-use onceward_core::judge::judge;
 use onceward_core::record::{Attempt, Fence, Record, Settled, Settlement, State};
 use onceward_core::store::{Ask, Claim, Store, StoreError};
 
@@ -101,9 +100,7 @@ impl Shelf {
 
     /// How a claim finds an operation; `None` where it is free.
     fn known(&self, ask: &Ask, now: Timestamp) -> Option<Claim> {
-        let record = self.record(&ask.digest)?;
-        let standing = judge(Some(record), &ask.fingerprint, ask.attempt, &ask.terms, now);
-        Claim::known(standing, record.seen_at(now)?)
+        Claim::on(self.record(&ask.digest)?, ask, now)
     }
 
     /// The record that a claim makes of what is there.
