@@ -1,6 +1,9 @@
 //! What scripts answer, in types.
 
+use std::sync::Arc;
+
 use onceward_core::clock::Timestamp;
+use onceward_core::record::{Answer, State};
 use redis::Value;
 
 use super::fault::{Fault, Step};
@@ -43,7 +46,15 @@ pub(super) fn found(value: Value) -> Step<Found> {
         Some(reply) => Beside::Fetched(reply.as_deref()),
         None => Beside::Left,
     };
-    let kept = layout::decode(&record, beside)?;
+    let mut kept = layout::decode(&record, beside)?;
+    let record = &kept.record;
+    // A reply that was swept has expired, also when the clock was set back since.
+    if matches!(beside, Beside::Fetched(_))
+        && matches!(record.answer, Some(Answer::Gone { .. }))
+        && matches!(record.state_at(now), Some(State::Completed | State::Failed))
+    {
+        Arc::make_mut(&mut kept.record).expire();
+    }
     Ok(Found {
         now,
         kept: Some(kept),

@@ -5,7 +5,7 @@ use onceward_core::record::{Answer, Fence, Record, Reply};
 use onceward_core::wire;
 use redis::Cmd;
 
-use super::layout::{self, How};
+use super::layout::{self, How, NO_TOKEN};
 
 /// A change to a record.
 pub(super) struct Change<'a> {
@@ -52,12 +52,18 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Its arguments in `lua/write.lua`, from the fourth on.
-    pub(super) fn tell(&self, step: &mut Cmd) {
+    /// Its arguments in `lua/write.lua`, from the fourth on. The step is
+    /// recognised by its token when it comes again.
+    pub(super) fn tell(&self, step: &mut Cmd, token: u64) {
         let after = self.outcome();
+        let token = match self.how {
+            // A claim is recognised by its attempt.
+            How::Granted => NO_TOKEN,
+            _ => token.max(1),
+        };
         step.arg(self.how as u8)
             .arg(self.at.unix_ms())
-            .arg(layout::encode_rest(self.record))
+            .arg(layout::encode_rest(self.record, token))
             .arg(layout::end_of(&after));
         match after.due_at() {
             Some(due) => step.arg(due.unix_ms()),

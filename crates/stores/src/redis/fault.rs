@@ -16,6 +16,14 @@ pub(super) enum Fault {
         "Redis is at its maxmemory: nothing was recorded; raise it, or wait until room is reclaimed"
     )]
     Full(#[source] RedisError),
+    /// What it is given now may be gone before anybody asks for it.
+    #[error(
+        "Redis has maxmemory-policy {policy}, which throws operations away to make room, so nothing new is recorded until it is noeviction again"
+    )]
+    Evicts {
+        /// Which policy.
+        policy: String,
+    },
     /// It takes no writes: the one behind this address was a primary before.
     #[error("this Redis is a replica now and takes no writes; looking for the primary again")]
     Replica(#[source] RedisError),

@@ -78,17 +78,24 @@ impl RedisStore {
         id: OperationId,
         judge: impl Fn(&Record, State, Timestamp) -> Verdict,
     ) -> Step<Changed> {
+        let mut gone = Changed::Absent;
         for _ in 0..TRIES_MAX {
             let found = self.read(Name::Id(id)).await?;
             let Some(before) = found.kept else {
-                return Ok(Changed::Absent);
+                return Ok(gone);
             };
             let Some(state) = before.record.shown_state_at(found.now) else {
-                return Ok(Changed::Absent);
+                return Ok(gone);
             };
             let written = match judge(&before.record, state, found.now) {
                 Verdict::Refused => return Ok(Changed::Refused(state)),
-                Verdict::Forget => self.forget(&before).await?,
+                Verdict::Forget => {
+                    // If it is not there any more, this very step may have come
+                    // twice, as the client of a Cluster takes it again when its
+                    // answer is lost; or another did the same.
+                    gone = Changed::Done;
+                    self.forget(&before).await?
+                }
                 Verdict::Write(how, record) => {
                     let change = Change {
                         how,
@@ -177,7 +184,9 @@ impl RedisStore {
                     forgets.push(steps.len());
                     self.forget_step(&kept)
                 }
-                Ok(kept) if has_expired(&kept.record, ended.now) => self.expire_step(&kept),
+                Ok(kept) if has_expired(&kept.record, ended.now) => {
+                    self.expire_step(&kept, ended.now)
+                }
                 Ok(kept) => match self.put_in_place(&kept).await? {
                     Some(step) => step,
                     None => continue,
@@ -210,9 +219,13 @@ impl RedisStore {
         }))
     }
 
-    fn expire_step(&self, before: &Kept) -> Cmd {
+    /// Takes the reply. What expires lazily has expired by that; all else keeps
+    /// its outcome, and time tells that it has expired.
+    fn expire_step(&self, before: &Kept, now: Timestamp) -> Cmd {
         let mut record = Record::clone(&before.record);
-        record.expire();
+        if record.is_overdue(now) {
+            record.expire();
+        }
         let change = Change {
             // What was read does not show whether there is one.
             reply: After::Dropped,

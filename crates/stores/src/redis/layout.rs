@@ -179,15 +179,19 @@ pub(super) enum Beside<'a> {
     Left,
 }
 
-/// The record from its 28th byte on, as scripts are given it.
-pub(super) fn encode_rest(record: &Record) -> Vec<u8> {
+/// In place of a token, where a step is recognised by other means.
+pub(super) const NO_TOKEN: u64 = 0;
+
+/// The record from its 28th byte on, as scripts are given it. As long as nothing
+/// was said of it, the moment of what was said is the token of this step.
+pub(super) fn encode_rest(record: &Record, token: u64) -> Vec<u8> {
     let kept = match &record.answer {
         Some(Answer::Kept(_)) => KEPT,
         _ => NO_ANSWER,
     };
     let wire = wire::encode_record(record);
     let mut rest = Vec::with_capacity(WIRE - WORD + wire.len());
-    put_word(&mut rest, Word::Nothing, 0, kept, 0);
+    put_word(&mut rest, Word::Nothing, token, kept, 0);
     put_terms(&mut rest, record);
     rest.extend_from_slice(&wire);
     rest
@@ -529,8 +533,12 @@ mod tests {
     }
 
     fn stored(how: How, at: Timestamp, record: &Record) -> Vec<u8> {
+        let token = match how {
+            How::Granted => NO_TOKEN,
+            _ => u64::MAX,
+        };
         let mut stored = head(how, at);
-        stored.extend(encode_rest(record));
+        stored.extend(encode_rest(record, token));
         stored
     }
 

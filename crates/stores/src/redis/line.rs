@@ -6,7 +6,9 @@
 //! Where writes must reach replicas, a step is followed, on the same line, by a
 //! small write and by `WAIT`. The write is there because `WAIT` covers what its
 //! own line wrote: a step that found everything done already, by an earlier try
-//! or by somebody else, would otherwise be confirmed by nobody.
+//! or by somebody else, would otherwise be confirmed by nobody. For the same
+//! reason it is not left out where the server is full: then it is written in the
+//! one way that a full server allows.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,11 +20,13 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster_async::ClusterConnection;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, PushInfo, PushKind, RedisResult,
-    ServerErrorKind, Value,
+    ServerErrorKind, Value, cmd,
 };
 
+use super::answer;
 use super::fault::{Fault, Step};
-use super::script::spelled_out;
+use super::post::Post;
+use super::script::{CONFIRM, spelled_out};
 use super::shard::Shard;
 use crate::Durability;
 
@@ -57,23 +61,29 @@ impl Lines {
         }
     }
 
+    /// Any line.
     fn line(&self) -> &Line {
-        let next = self.next.fetch_add(1, Ordering::Relaxed);
-        &self.lines[next % self.lines.len()]
+        self.line_of(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Always the same one for a shard: what is said there later must not
+    /// overtake what was said before.
+    fn line_of(&self, number: usize) -> &Line {
+        &self.lines[number % self.lines.len()]
     }
 
     /// Takes a step on a shard, and sees it confirmed by as many as must.
     pub(super) async fn take(&self, shard: &Shard, step: Cmd) -> Step<Value> {
-        self.take_with(&shard.confirmed, step).await
+        self.take_with(shard.number, &shard.confirmed, step).await
     }
 
-    /// The same, with the key of the small write.
-    pub(super) async fn take_with(&self, confirmed: &str, step: Cmd) -> Step<Value> {
+    /// The same, with what stands for a shard, and the key of the small write.
+    pub(super) async fn take_with(&self, number: usize, confirmed: &str, step: Cmd) -> Step<Value> {
+        let line = self.line_of(number);
         let wanted = match self.durability {
-            Durability::Primary => return self.ask(step).await,
+            Durability::Primary => return Self::ask_on(line, step).await,
             Durability::Replicas(wanted) => wanted,
         };
-        let line = self.line();
         let answer = self.send_confirmed(line, confirmed, wanted, &step).await;
         match answer {
             Err(Fault::Redis(error)) if is_unknown_script(&error) => {
@@ -94,27 +104,59 @@ impl Lines {
         let mut all = Pipeline::with_capacity(3);
         all.add_command(step.clone());
         all.cmd("SET").arg(confirmed).arg(1);
-        let patience = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
-        all.cmd("WAIT").arg(wanted).arg(patience.max(1));
-        let answers = line.send_all(&all, 3).await?;
-        let Ok([answer, written, reached]) = <[Value; 3]>::try_from(answers) else {
-            return Err(Fault::Answer("the number of answers"));
-        };
+        all.add_command(self.wait_for(wanted));
+        let [answer, written, reached] = exactly(line.send_all(&all, 3).await?)?;
         let answer = answer.extract_error()?;
-        written.extract_error()?;
-        let Value::Int(reached) = reached.extract_error()? else {
-            return Err(Fault::Answer("the number of replicas"));
+        let reached = match written.extract_error().map_err(Fault::from) {
+            Ok(_) => reached,
+            Err(Fault::Full(_)) => self.confirm_on_full(line, confirmed, wanted).await?,
+            Err(fault) => return Err(fault),
         };
-        let reached = u64::try_from(reached).unwrap_or_default();
+        let reached = answer::number(reached.extract_error()?)?;
         if reached < u64::from(wanted) {
             return Err(Fault::Unconfirmed { reached, wanted });
         }
         Ok(answer)
     }
 
+    /// How many replicas have all that a full server was told before.
+    async fn confirm_on_full(&self, line: &Line, confirmed: &str, wanted: u32) -> Step<Value> {
+        let keys = [confirmed.to_owned(), format!("{confirmed}:none")];
+        let mut all = Pipeline::with_capacity(2);
+        all.add_command(CONFIRM.in_full_on(&keys));
+        all.add_command(self.wait_for(wanted));
+        let [written, reached] = exactly(line.send_all(&all, 2).await?)?;
+        written.extract_error()?;
+        Ok(reached)
+    }
+
+    fn wait_for(&self, wanted: u32) -> Cmd {
+        let patience = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
+        let mut wait = cmd("WAIT");
+        wait.arg(wanted).arg(patience.max(1));
+        wait
+    }
+
+    /// Asks something about a shard that need not be confirmed.
+    pub(super) async fn ask_about(&self, shard: &Shard, question: Cmd) -> Step<Value> {
+        Self::ask_on(self.line_of(shard.number), question).await
+    }
+
+    /// Which connection a shard is reached by: another number is another one,
+    /// and may lead to another server. The client of a Cluster does not tell.
+    pub(super) fn connection_of(&self, shard: &Shard) -> u64 {
+        match self.line_of(shard.number) {
+            Line::Server(server) => server.connected.current().number,
+            Line::Cluster(_) => 0,
+        }
+    }
+
     /// Asks something that need not be confirmed.
     pub(super) async fn ask(&self, question: Cmd) -> Step<Value> {
-        let line = self.line();
+        Self::ask_on(self.line(), question).await
+    }
+
+    async fn ask_on(line: &Line, question: Cmd) -> Step<Value> {
         match line.send(&question).await {
             Err(error) if is_unknown_script(&error) => {
                 let question = spelled_out(&question).ok_or(Fault::Redis(error))?;
@@ -184,6 +226,11 @@ impl Lines {
     }
 }
 
+fn exactly<const COUNT: usize>(answers: Vec<Value>) -> Step<[Value; COUNT]> {
+    let answers = <[Value; COUNT]>::try_from(answers);
+    answers.map_err(|_| Fault::Answer("the number of answers"))
+}
+
 fn is_unknown_script(error: &redis::RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
@@ -207,6 +254,31 @@ impl Line {
 
 /// A line to one server.
 pub(super) struct ServerLine {
+    connected: Arc<Connected>,
+    post: Post,
+}
+
+impl ServerLine {
+    pub(super) fn new(client: Client, deadline: Duration) -> Self {
+        let connected = Arc::new(Connected::new(client, deadline));
+        Self {
+            post: Post::new(connected.clone()),
+            connected,
+        }
+    }
+
+    async fn send(&self, command: &Cmd) -> RedisResult<Value> {
+        self.post.ask(command.clone()).await
+    }
+
+    async fn send_all(&self, all: &Pipeline, count: usize) -> RedisResult<Vec<Value>> {
+        let live = self.connected.live().await?;
+        self.connected.send_all(live, all, count).await
+    }
+}
+
+/// A connection to one server, made again when it was lost.
+pub(super) struct Connected {
     client: Client,
     deadline: Duration,
     made: Mutex<Made>,
@@ -223,8 +295,14 @@ struct Made {
     ended: Arc<AtomicBool>,
 }
 
-impl ServerLine {
-    pub(super) fn new(client: Client, deadline: Duration) -> Self {
+/// A connection that was made.
+pub(super) struct Live {
+    made: Made,
+    connection: MultiplexedConnection,
+}
+
+impl Connected {
+    fn new(client: Client, deadline: Duration) -> Self {
         let made = Made::make(0, client.clone(), deadline, Duration::ZERO);
         Self {
             client,
@@ -233,18 +311,28 @@ impl ServerLine {
         }
     }
 
-    async fn send(&self, command: &Cmd) -> RedisResult<Value> {
-        let made = self.made();
-        let mut connection = self.made_by(&made).await?;
-        let answer = connection.send_packed_command(command).await;
-        let answer = self.look_at(&made, answer)?;
-        self.look_for_replica(&made, &answer);
-        Ok(answer)
+    /// The connection, which is made if there is none.
+    pub(super) async fn live(&self) -> RedisResult<Live> {
+        let made = self.current().clone();
+        match made.making.clone().await {
+            Ok(connection) => Ok(Live { made, connection }),
+            Err(error) => {
+                self.replace(&made, PAUSE);
+                Err(error)
+            }
+        }
     }
 
-    async fn send_all(&self, all: &Pipeline, count: usize) -> RedisResult<Vec<Value>> {
-        let made = self.made();
-        let mut connection = self.made_by(&made).await?;
+    pub(super) async fn send_all(
+        &self,
+        live: Live,
+        all: &Pipeline,
+        count: usize,
+    ) -> RedisResult<Vec<Value>> {
+        let Live {
+            made,
+            mut connection,
+        } = live;
         let answers = connection.send_packed_commands(all, 0, count).await;
         let answers = self.look_at(&made, answers)?;
         for answer in &answers {
@@ -257,20 +345,13 @@ impl ServerLine {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn made(&self) -> Made {
+    /// The one that was not seen to end.
+    fn current(&self) -> MutexGuard<'_, Made> {
         let mut made = self.lock();
         if made.ended.load(Ordering::Acquire) {
             *made = self.make_again(made.number, Duration::ZERO);
         }
-        made.clone()
-    }
-
-    async fn made_by(&self, made: &Made) -> RedisResult<MultiplexedConnection> {
-        let connection = made.making.clone().await;
-        if connection.is_err() {
-            self.replace(made, PAUSE);
-        }
-        connection
+        made
     }
 
     fn look_at<T>(&self, made: &Made, answer: RedisResult<T>) -> RedisResult<T> {

@@ -22,6 +22,8 @@ mod layout;
 mod line;
 mod listen;
 mod listing;
+mod policy;
+mod post;
 mod queue;
 mod registry;
 mod script;
@@ -36,8 +38,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use onceward_core::bell::Bells;
 use onceward_core::clock::Timestamp;
+use onceward_core::entropy::Entropy;
 use onceward_core::identity::{Digest, OperationId};
-use onceward_core::judge::judge;
 use onceward_core::record::{Answer, Attempt, Fence, Record, Settled, Settlement, State};
 use onceward_core::store::{Ask, Claim, Grant, Store, StoreError};
 use onceward_core::wire;
@@ -46,9 +48,10 @@ use redis::{Cmd, Value};
 use self::answer::{Found, Recorded, Written};
 use self::change::{After, Change, Place};
 use self::fault::{Fault, Step};
-use self::layout::{How, Kept, Said};
+use self::layout::{How, Kept, NO_TOKEN, Said};
 use self::line::Lines;
 use self::listen::Listener;
+use self::policy::Policies;
 use self::script::{AWAIT, CLAIM, FORGET, READ, RENEW, SETTLE, Script, WRITE};
 use self::shard::{Name, Shards};
 pub use self::start::StartError;
@@ -65,6 +68,9 @@ pub struct RedisStore {
     shards: Shards,
     teller: Teller,
     bells: Arc<Bells>,
+    policies: Policies,
+    /// Names steps, so that they are recognised.
+    entropy: Entropy,
     /// Where the next sweep begins.
     swept: AtomicUsize,
     _listener: Listener,
@@ -91,6 +97,8 @@ impl RedisStore {
         Ok(Self {
             lines: Lines::new(started.lines, settings.durability, settings.deadline),
             teller: Teller::new(time),
+            policies: Policies::seen(),
+            entropy: Entropy::system().map_err(StartError::Entropy)?,
             swept: AtomicUsize::default(),
             _listener: listener.await,
             shards,
@@ -108,6 +116,19 @@ impl RedisStore {
     /// Takes a step on one operation.
     async fn take(&self, name: Name, step: Cmd) -> Step<Value> {
         self.lines.take(self.shards.with(name), step).await
+    }
+
+    /// Takes a step that records something new, where it stays recorded. What is
+    /// on record is told in any case, to be judged.
+    async fn record(&self, name: Name, step: Cmd) -> Step<Recorded> {
+        match self.keeps(name).await {
+            Ok(()) => answer::recorded(self.take(name, step).await?),
+            Err(fault @ Fault::Evicts { .. }) => match self.read(name).await? {
+                Found { kept: None, .. } => Err(fault),
+                found => Ok(Recorded::Known(found)),
+            },
+            Err(fault) => Err(fault),
+        }
     }
 
     async fn read(&self, name: Name) -> Step<Found> {
@@ -128,7 +149,7 @@ impl RedisStore {
     fn write_step(&self, before: &Kept, change: &Change<'_>) -> Cmd {
         let mut step = self.call(&WRITE, Name::Digest(before.record.digest));
         step.arg(before.version.as_bytes());
-        change.tell(&mut step);
+        change.tell(&mut step, self.entropy.next_u64());
         step
     }
 
@@ -151,16 +172,17 @@ impl RedisStore {
         for _ in 0..TRIES_MAX {
             let mut step = self.call(&CLAIM, name);
             let record = new_record(ask);
-            step.arg(layout::encode_rest(&record))
+            step.arg(layout::encode_rest(&record, NO_TOKEN))
                 .arg(layout::end_after_grant(&record));
-            let found = match answer::recorded(self.take(name, step).await?)? {
+            let found = match self.record(name, step).await? {
                 Recorded::Done(stamp) => return Ok(Claim::Granted(grant_of(ask.id, ask, stamp))),
                 Recorded::Known(found) => found,
             };
             let kept = found.kept.ok_or(Fault::Answer("a record"))?;
-            if let Some(claim) = known(&kept, ask, found.now) {
+            if let Some(claim) = Claim::on(&kept.record, ask, found.now) {
                 return Ok(claim);
             }
+            self.keeps(name).await?;
             let record = ask.to_record_after(Some(&kept.record), found.now);
             let change = Change {
                 how: How::Granted,
@@ -303,19 +325,6 @@ fn grant_of(id: OperationId, ask: &Ask, stamp: u64) -> Grant {
         id,
         fence: Fence(stamp),
     }
-}
-
-/// The answer to a claim on a known operation; `None` where it is free.
-fn known(kept: &Kept, ask: &Ask, now: Timestamp) -> Option<Claim> {
-    let standing = judge(
-        Some(&kept.record),
-        &ask.fingerprint,
-        ask.attempt,
-        &ask.terms,
-        now,
-    );
-    let seen = kept.record.seen_at(now)?;
-    Claim::known(standing, seen)
 }
 
 #[async_trait]

@@ -10,18 +10,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::future::join_all;
 use onceward_core::clock::Timestamp;
 use onceward_core::record::{Fence, Record};
-use onceward_core::store::{Ask, Due, Enqueued, PAGE_MAX, Queue, StoreError};
+use onceward_core::store::{Ask, Claim, Due, Enqueued, PAGE_MAX, Queue, StoreError};
 use redis::{Value, cmd};
 
 use super::answer::{self, Recorded, Written};
 use super::change::{After, Change, Place};
 use super::fault::{Fault, Step};
-use super::layout::{self, Beside, How, Kept};
+use super::layout::{self, Beside, How, Kept, NO_TOKEN};
 use super::script::{DUE, ENQUEUE};
 use super::shard::Name;
-use super::{RedisStore, TRIES_MAX, known, new_record};
+use super::{RedisStore, TRIES_MAX, new_record};
 
 /// The fields of operations that are due, by shard.
 type Waiting = BTreeMap<usize, Vec<Vec<u8>>>;
@@ -37,17 +38,18 @@ impl RedisStore {
         let name = Name::Digest(ask.digest);
         for _ in 0..TRIES_MAX {
             let mut step = self.call(&ENQUEUE, name);
-            step.arg(layout::encode_rest(&new_record(ask)))
+            step.arg(layout::encode_rest(&new_record(ask), NO_TOKEN))
                 .arg(layout::span_ms(after))
                 .arg(layout::seal(request));
-            let found = match answer::recorded(self.take(name, step).await?)? {
+            let found = match self.record(name, step).await? {
                 Recorded::Done(_) => return Ok(Enqueued::Accepted(ask.id)),
                 Recorded::Known(found) => found,
             };
             let before = found.kept.ok_or(Fault::Answer("a record"))?;
-            if let Some(claim) = known(&before, ask, found.now) {
+            if let Some(claim) = Claim::on(&before.record, ask, found.now) {
                 return Ok(Enqueued::Known(claim));
             }
+            self.keeps(name).await?;
             let mut record = ask.to_record_after(Some(&before.record), found.now);
             record.enqueue(found.now.plus(after));
             let change = Change {
@@ -131,32 +133,52 @@ impl RedisStore {
         self.lines.ask(step).await.map(drop)
     }
 
-    /// Grants each piece of work that nobody else was granted meanwhile.
+    /// Grants each piece of work that nobody else was granted meanwhile. Where
+    /// one cannot be granted the others are given all the same: they run now.
     async fn deliver(&self, ready: Vec<Ready>, now: Timestamp) -> Step<Vec<Due>> {
-        let steps = ready.iter().map(|ready| {
-            let record = &ready.kept.record;
-            let change = Change {
-                how: How::Delivered,
-                at: now,
-                ..Change::whole(record, record, Place::Moves)
-            };
-            let shard = self.shards.with(Name::Digest(record.digest));
-            (shard, self.write_step(&ready.kept, &change))
-        });
-        let answers = self.lines.take_all(steps.collect()).await?;
+        let granted = ready.into_iter().map(|ready| self.deliver_one(ready, now));
         let mut delivered = Vec::new();
-        for (ready, answer) in ready.into_iter().zip(answers) {
-            if let Written::Done(stamp) = answer::written(answer)? {
-                let mut record = Record::clone(&ready.kept.record);
-                record.grant(Fence(stamp), record.attempt, now);
-                delivered.push(Due {
-                    grant: record.as_grant(),
-                    record: Arc::new(record),
-                    request: ready.request,
-                });
+        let mut refused = None;
+        for granted in join_all(granted).await {
+            match granted {
+                Ok(due) => delivered.extend(due),
+                Err(fault) => refused = Some(fault),
             }
         }
-        Ok(delivered)
+        match refused {
+            Some(fault) if delivered.is_empty() => Err(fault),
+            Some(fault) => {
+                tracing::warn!(%fault, "some of what is due was not delivered");
+                Ok(delivered)
+            }
+            None => Ok(delivered),
+        }
+    }
+
+    async fn deliver_one(&self, ready: Ready, now: Timestamp) -> Step<Option<Due>> {
+        let mut record = Record::clone(&ready.kept.record);
+        let change = Change {
+            how: How::Delivered,
+            at: now,
+            ..Change::whole(&record, &record, Place::Moves)
+        };
+        let name = Name::Digest(record.digest);
+        let step = self.write_step(&ready.kept, &change);
+        let answer = match self.take(name, step.clone()).await {
+            // It may be granted, and nobody would hear of that before its lease
+            // is over. The same step again is told so.
+            Err(_) => self.take(name, step).await?,
+            Ok(answer) => answer,
+        };
+        let Written::Done(stamp) = answer::written(answer)? else {
+            return Ok(None);
+        };
+        record.grant(Fence(stamp), record.attempt, now);
+        Ok(Some(Due {
+            grant: record.as_grant(),
+            record: Arc::new(record),
+            request: ready.request,
+        }))
     }
 
     async fn next_due_step(&self) -> Step<Option<Timestamp>> {

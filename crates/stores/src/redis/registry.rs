@@ -15,7 +15,7 @@ use super::script::{DOCUMENTS, PUT, REMOVE};
 impl RedisStore {
     async fn take_on_documents(&self, step: Cmd) -> Step<Value> {
         let confirmed = self.shards.documents_confirmed();
-        self.lines.take_with(&confirmed, step).await
+        self.lines.take_with(0, &confirmed, step).await
     }
 
     async fn put_step(&self, sheet: Sheet, name: &str, document: &[u8], how: &str) -> Step<Added> {

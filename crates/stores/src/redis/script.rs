@@ -44,10 +44,13 @@ scripts! {
     SWEEP(2) = ["clock", "sweep"];
     STATS(3) = ["clock", "stats"];
     DUE(3) = ["clock", "due"];
+    POLICY(1) = ["policy"];
     /// On the documents of a sheet.
     PUT(2) = ["put"];
     REMOVE(2) = ["remove"];
     DOCUMENTS(2) = ["documents"];
+    /// On what is written to be confirmed.
+    CONFIRM(2) = ["confirm"];
 }
 
 impl Script {
@@ -56,6 +59,14 @@ impl Script {
         let keys = &keys[..self.keys];
         let mut call = cmd("EVALSHA");
         call.arg(self.hash.as_str()).arg(keys.len()).arg(keys);
+        call
+    }
+
+    /// The same with the script itself.
+    pub(super) fn in_full_on(&self, keys: &[String]) -> Cmd {
+        let keys = &keys[..self.keys];
+        let mut call = cmd("EVAL");
+        call.arg(self.source).arg(keys.len()).arg(keys);
         call
     }
 }

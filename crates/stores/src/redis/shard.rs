@@ -23,6 +23,7 @@ pub(super) struct Shards {
 
 /// The keys of a shard.
 pub(super) struct Shard {
+    pub(super) number: usize,
     /// `operations`, `index` and `queue`, as `KEYS` of scripts.
     pub(super) keys: [String; 3],
     /// Written so that replicas have something to confirm; see `line`.
@@ -32,6 +33,7 @@ pub(super) struct Shard {
 impl Shards {
     pub(super) fn of(namespace: &Namespace) -> Self {
         let shard = |number: usize| Shard {
+            number,
             keys: ["operations", "index", "queue"]
                 .map(|what| format!("onceward:{{{namespace}.{number}}}:{what}")),
             confirmed: format!("onceward:{{{namespace}.{number}}}:confirmed"),

@@ -11,27 +11,30 @@ use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue,
     IntoConnectionInfo, ProtocolVersion, RedisError, ServerErrorKind, cmd,
 };
 
 use super::line::{Line, ServerLine};
+use super::policy::NO_EVICTION;
 use crate::{Durability, Settings};
 
 /// The oldest version that knows all we say.
 const VERSION_MIN: (u32, u32) = (6, 2);
-/// The only policy under which Redis forgets nothing by itself.
-const NO_EVICTION: &str = "noeviction";
+/// How often its log of changes is synced; INFO does not tell.
+const SYNC: &str = "appendfsync";
 /// After how long a line on which nothing is confirmed any more is given up by the system.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// How often an idle line is tried by the system.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 /// How many lines to a server, where replicas need not confirm. Its one thread
-/// answers no faster with more; the second is there for when a large reply is on
-/// its way on the first.
-const LINES: usize = 2;
+/// answers no faster with more: the fewer lines, the more it reads and writes at
+/// once (a second one takes a tenth of the pairs).
+const LINES: usize = 1;
 /// How often the client of a Cluster looks again, while the deadline allows it:
-/// a slot may be on its way from one node to another.
+/// a slot may be on its way from one node to another. It also repeats a step
+/// whose answer was lost. So each step is recognised when it comes again, by its
+/// attempt, fence or token; what is enqueued or added is then told to be known.
 const CLUSTER_RETRIES: u32 = 16;
 /// The rest before it looks again, in milliseconds, at first and at most.
 const CLUSTER_PAUSE_MIN_MS: u64 = 5;
@@ -142,6 +145,9 @@ pub enum StartError {
         /// A node of it.
         address: String,
     },
+    /// The system has no random numbers.
+    #[error("the system gives no random numbers")]
+    Entropy(#[source] std::io::Error),
     /// Anything else.
     #[error("Redis at {address}: {}", words(source))]
     Redis {
@@ -226,6 +232,7 @@ async fn start_cluster(
     if let Some(line) = lines_made.first_mut() {
         for (address, facts) in ask_primaries(line).await.map_err(failed)? {
             facts.check_alone(settings.durability)?;
+            facts.warn();
             ears.extend(ear_at(node, &address));
         }
     }
@@ -254,13 +261,25 @@ fn cluster_client(
 
 async fn ask_primaries(line: &mut ClusterConnection) -> Result<Vec<(String, Facts)>, RedisError> {
     let routing = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-    let told = line.route_command(cmd("INFO"), routing).await?;
+    let told = line.route_command(cmd("INFO"), routing.clone()).await?;
     let told = HashMap::<String, String>::from_redis_value(told)?;
+    // What they do not tell is not known.
+    let synced = line.route_command(config_get(SYNC), routing).await;
+    let synced = synced.and_then(|told| Ok(HashMap::from_redis_value(told)?));
+    let mut synced: HashMap<String, HashMap<String, String>> = synced.unwrap_or_default();
     let facts = |(address, text): (String, String)| {
-        let facts = Facts::of(&address, &text);
+        let mut facts = Facts::of(&address, &text);
+        let told = synced.remove(&address).unwrap_or_default();
+        facts.facts.extend(told);
         (address, facts)
     };
     Ok(told.into_iter().map(facts).collect())
+}
+
+fn config_get(name: &str) -> Cmd {
+    let mut question = cmd("CONFIG");
+    question.arg("GET").arg(name);
+    question
 }
 
 /// The nodes that a URL names: one, or several of a Cluster with commas between
@@ -461,20 +480,19 @@ impl Facts {
         connection: &mut MultiplexedConnection,
         durability: Durability,
     ) -> Result<(), StartError> {
-        if self.get("maxmemory_policy").is_none() {
-            let asked = cmd("CONFIG")
-                .arg("GET")
-                .arg("maxmemory-policy")
-                .query_async::<HashMap<String, String>>(connection)
-                .await;
-            if let Ok(told) = asked {
-                let policy = told
-                    .into_values()
-                    .map(|value| ("maxmemory_policy".to_owned(), value));
-                self.facts.extend(policy);
+        for (name, fact) in [("maxmemory-policy", "maxmemory_policy"), (SYNC, SYNC)] {
+            if self.get(fact).is_none() {
+                let question = config_get(name);
+                let told = question.query_async::<HashMap<String, String>>(connection);
+                // What it does not tell is not known.
+                let told = told.await.unwrap_or_default().into_values();
+                self.facts
+                    .extend(told.map(|value| (fact.to_owned(), value)));
             }
         }
-        self.check_alone(durability)
+        self.check_alone(durability)?;
+        self.warn();
+        Ok(())
     }
 
     /// Checks what a server told of itself.
@@ -503,14 +521,37 @@ impl Facts {
                 });
             }
         }
-        if self.is("aof_enabled", "0") {
-            tracing::warn!(
-                address,
+        Ok(())
+    }
+
+    /// Warns of what a crash of the server loses although it was acknowledged.
+    fn warn(&self) {
+        if let Some(loss) = self.loss() {
+            tracing::warn!(address = self.address, "{loss}");
+        }
+    }
+
+    fn loss(&self) -> Option<String> {
+        const LOSES: &str = "what it acknowledged last may be lost when it crashes";
+        match (self.get("aof_enabled"), self.get(SYNC)) {
+            (Some("0"), _) => Some(
                 "Redis keeps no append-only file: what it acknowledges is lost when it is \
                  restarted; set appendonly to yes"
-            );
+                    .to_owned(),
+            ),
+            (None, _) => Some(format!(
+                "Redis does not tell by INFO whether it keeps an append-only file: if it does not, \
+                 or does not sync it always, {LOSES}"
+            )),
+            (Some(_), None) => Some(format!(
+                "Redis does not tell its appendfsync, as this user may not ask CONFIG GET: unless \
+                 it is always, {LOSES}"
+            )),
+            (Some(_), Some("always")) => None,
+            (Some(_), Some(sync)) => Some(format!(
+                "Redis has appendfsync {sync}: {LOSES}; set it to always"
+            )),
         }
-        Ok(())
     }
 }
 
@@ -563,6 +604,32 @@ mod tests {
         for (text, durability, want) in cases {
             let found = finding(&text, durability);
             assert!(found.contains(want), "{found}");
+        }
+    }
+
+    #[test]
+    fn what_a_crash_loses_is_known_or_said_not_to_be() {
+        let cases = [
+            ("aof_enabled:1\r\nappendfsync:always", ""),
+            (
+                "aof_enabled:1\r\nappendfsync:no",
+                "Redis has appendfsync no: ",
+            ),
+            ("aof_enabled:1", "Redis does not tell its appendfsync, "),
+            ("aof_enabled:0", "Redis keeps no append-only file: "),
+            (
+                "aof_enabled:0\r\nappendfsync:always",
+                "Redis keeps no append-only file: ",
+            ),
+            (
+                "appendfsync:always",
+                "Redis does not tell by INFO whether it keeps ",
+            ),
+        ];
+        for (text, want) in cases {
+            let loss = Facts::of("host:6379", text).loss().unwrap_or_default();
+            assert_eq!(loss.is_empty(), want.is_empty(), "{loss}");
+            assert!(loss.starts_with(want), "{loss}");
         }
     }
 

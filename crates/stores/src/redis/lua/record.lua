@@ -8,9 +8,9 @@
 --
 -- A record is `layout.rs` in bytes, counted from 1:
 --      1  '1' where somebody waits          28  word   \
---      2  version                           29  at      | what was said of the grant
---      3  how    \                          37  answer  | (1: there is a reply)
---      4  fence   | how it was written      38  status  |
+--      2  version                           29  at      | what was said of the grant; where nothing was,
+--      3  how    \                          37  answer  | at is the token of the step that wrote it, or 0
+--      4  fence   | how it was written      38  status  | (answer 1: there is a reply)
 --     12  at      |                         40  check  /
 --     20  check  /                          48  lease, 56 span, 64 band while it runs, 65 band at its end
 --                                           66  the record of core: version, id (67), digest (83), ..., checksum

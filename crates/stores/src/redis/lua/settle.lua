@@ -21,7 +21,7 @@ elseif ends == 'lease' then
 else
   ends = ends * 17592186044416
 end
-redis.call('ZADD', KEYS[2], stamp, field, now + ends, field .. ':e')
+redis.call('ZADD', KEYS[2], string.format('%d', stamp), field, string.format('%d', now + ends), field .. ':e')
 if string.byte(record, 1) == 49 then
   redis.pcall('PUBLISH', KEYS[1], name)
 end

@@ -1,4 +1,6 @@
--- Writes a record that a rule of core has changed, if it is still as that rule found it: else 0.
+-- Writes a record that a rule of core has changed, if it is still as that rule found it: else 0. The same step
+-- may come again, because its answer was lost on the way: as long as the record is as it left it, it is told
+-- what it was told before.
 --
 -- ARGV 3  how it was found, bytes 2 to 47
 --      4  how it is written  5  at  6  the record from its 28th byte on
@@ -6,10 +8,14 @@
 --     10  'keep', 'drop' or 'put' the request  11  the request to put
 --     12  'keep', 'drop' or 'put' the reply  13  the reply to put
 
-if not record or string.sub(record, 2, 47) ~= ARGV[3] then
-  return 0
-end
 local how, at = tonumber(ARGV[4]), tonumber(ARGV[5])
+if not record then
+  return 0
+elseif string.sub(record, 2, 47) ~= ARGV[3] then
+  -- How 1 bears no token: a claim is recognised by its attempt.
+  local own = how ~= 1 and string.sub(record, 28, 47) == string.sub(ARGV[6], 1, 20)
+  return own and (struct.unpack('>I8', record, 4)) or 0
+end
 local moves = ARGV[9] == 'move'
 local mark = moves and 48 or string.byte(record, 1)
 local head = struct.pack('>BBBI8I8I8', mark, 1, how, stamp, at, stamp + 3 * at + how + 24301)

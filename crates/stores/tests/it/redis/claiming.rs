@@ -1,7 +1,7 @@
 //! Two processes, as two handles, on one server.
 
-use onceward_core::record::State;
-use onceward_core::store::{Claim, Store};
+use onceward_core::record::{Settlement, State};
+use onceward_core::store::{Changed, Claim, Filter, Force, Inspect, PageAsk, Store};
 use onceward_servers::Redis;
 use tokio::task::JoinSet;
 
@@ -66,7 +66,6 @@ async fn namespaces_on_one_server_do_not_mix() {
 #[tokio::test]
 async fn fences_rise_when_the_clock_goes_back() {
     use onceward_core::clock::{ManualClock, Timestamp};
-    use onceward_core::store::{Force, Inspect};
     use std::sync::Arc;
 
     let server = Redis::start();
@@ -83,6 +82,31 @@ async fn fences_rise_when_the_clock_goes_back() {
     purged.expect("the store answers");
     let third = grant(&*early, &ask(1)).await;
     assert!(third.fence > second.fence, "{second:?} {third:?}");
+}
+
+/// Nothing is listed as changed that was not.
+#[tokio::test]
+async fn the_same_word_again_moves_nothing() {
+    let server = Redis::start();
+    let store = open(&settings(&server.url())).await;
+    for word in [Settlement::Lost, Settlement::Paused, completed(1)] {
+        let first = grant(&*store, &retry(&ask(1))).await;
+        settle(&*store, &first, word.clone()).await;
+        let last = grant(&*store, &retry(&ask(2))).await;
+        settle(&*store, &first, word.clone()).await;
+        let page = PageAsk {
+            limit: 2,
+            after: None,
+        };
+        let page = store.list(&Filter::default(), page).await;
+        let page = page.expect("the store lists").records;
+        let listed: Vec<_> = page.iter().map(|record| record.id).collect();
+        assert_eq!(listed, [last.id, first.id], "{word:?}");
+        for id in listed {
+            let purged = store.purge(id, Force::Yes).await;
+            assert_eq!(purged.ok(), Some(Changed::Done));
+        }
+    }
 }
 
 /// What every request costs must not grow unseen.

@@ -163,6 +163,15 @@ async fn replicas_confirm_in_a_cluster_too() {
     for number in 0..24 {
         complete(&*store, number).await;
     }
+    // There is always something to be confirmed, also where there is no room.
+    for room in ["1mb", "0"] {
+        for node in cluster.nodes() {
+            node.cli(&["CONFIG", "SET", "maxmemory", room]);
+        }
+        for number in 0..24 {
+            assert!(is_replayed(&*store, number).await, "number {number}");
+        }
+    }
     replicas[1].pause();
     let (mut granted, mut refused) = (0, 0);
     for number in 24..48 {

@@ -89,6 +89,42 @@ async fn a_replica_that_lags_confirms_when_it_has_caught_up() {
     assert!(matches!(claim.await, Claim::Granted(_)));
 }
 
+/// Nothing new is recorded where there is no room; what is on record is told,
+/// and is confirmed no less than elsewhere.
+#[tokio::test]
+async fn a_full_primary_replays_what_replicas_confirm() {
+    let primary = Redis::start();
+    let replica = primary.replica();
+    let settings = confirmed(&primary.url(), 1, BRIEF);
+    let store = open(&settings).await;
+    complete(&*store, 1).await;
+    let held = grant(&*store, &ask(2)).await;
+    replica.pause();
+    let settled = store.settle(&held.digest, held.fence, completed(2)).await;
+    unavailable(settled);
+    primary.cli(&["CONFIG", "SET", "maxmemory", "1mb"]);
+    for number in [1, 2] {
+        let words = unavailable(store.get(&ask(number).digest).await);
+        assert_eq!(words, "a write reached 0 of 1 replicas in time");
+        unavailable(store.claim(&retry(&ask(number))).await);
+    }
+    replica.resume();
+    for number in [1, 2] {
+        let replayed = until("the replica confirms", async || {
+            store.claim(&retry(&ask(number))).await.ok()
+        });
+        let replayed = replayed.await;
+        assert!(matches!(replayed, Claim::Finished(_)), "{replayed:?}");
+        assert!(is_replayed(&*store, number).await);
+    }
+    let words = unavailable(store.claim(&ask(3)).await);
+    assert!(words.contains("maxmemory"), "{words}");
+    // What was told is there when the replica is all that is left.
+    replica.promote();
+    let new = open(&at(&settings, &replica.url())).await;
+    assert!(is_replayed(&*new, 2).await);
+}
+
 #[tokio::test]
 async fn a_claim_that_was_not_confirmed_can_be_taken_back() {
     let primary = Redis::start();

@@ -1,6 +1,5 @@
 //! What the tests on Redis are written with.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -69,10 +68,7 @@ pub(crate) fn unavailable<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> 
 }
 
 /// Asks again until there is an answer.
-pub(crate) async fn until<T, F>(what: &str, mut ask: impl FnMut() -> F) -> T
-where
-    F: Future<Output = Option<T>>,
-{
+pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(answer) = ask().await {

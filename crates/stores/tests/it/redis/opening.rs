@@ -3,13 +3,17 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onceward_core::clock::SystemClock;
+use onceward_core::store::Store;
 use onceward_servers::{Redis, RedisCluster};
-use onceward_stores::open as open_url;
 use onceward_stores::redis::RedisStore;
+use onceward_stores::{Settings, open as open_url};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata};
 
 use super::house::*;
 use crate::house::{ask, grant};
@@ -74,24 +78,124 @@ async fn wrong_logins_are_refused() {
     open(&settings(&login(&server, ":topsecret"))).await;
 }
 
-/// What the documentation says that a user of its own needs.
-fn documented_rules() -> Vec<&'static str> {
+/// Keeps the words of warnings.
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut words = Words::default();
+        event.record(&mut words);
+        let mut warnings = self.0.lock().expect("nobody panicked");
+        warnings.push(words.0);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[derive(Default)]
+struct Words(String);
+
+impl Visit for Words {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            self.0 = format!("{value:?}");
+        }
+    }
+}
+
+/// What is warned of when a store is opened.
+async fn warnings(settings: &Settings) -> Vec<String> {
+    let warnings = Arc::<Mutex<Vec<String>>>::default();
+    let heard = tracing::subscriber::set_default(Warnings(warnings.clone()));
+    open(settings).await;
+    drop(heard);
+    let mut warnings = warnings.lock().expect("nobody panicked");
+    std::mem::take(&mut *warnings)
+}
+
+#[tokio::test]
+async fn what_a_crash_may_lose_is_warned_of() {
+    let loses = "what it acknowledged last may be lost when it crashes";
+    let everysec = format!("Redis has appendfsync everysec: {loses}; set it to always");
+    let server = Redis::start_with(&["--appendfsync", "always"]);
+    let mut settings = settings(&server.url());
+    assert_eq!(warnings(&settings).await, [""; 0]);
+    server.cli(&["CONFIG", "SET", "appendfsync", "everysec"]);
+    assert_eq!(warnings(&settings).await, [everysec.as_str()]);
+
+    set_documented_user(&server, &settings, &[]);
+    settings.url = login(&server, "onceward:password");
+    assert_eq!(
+        warnings(&settings).await,
+        [format!(
+            "Redis does not tell its appendfsync, as this user may not ask CONFIG GET: unless it \
+             is always, {loses}"
+        )]
+    );
+    server.cli(&["CONFIG", "SET", "appendonly", "no"]);
+    assert_eq!(
+        warnings(&settings).await,
+        [
+            "Redis keeps no append-only file: what it acknowledges is lost when it is restarted; \
+          set appendonly to yes"
+        ]
+    );
+
+    let cluster = RedisCluster::start(3);
+    for node in &cluster.nodes()[1..] {
+        node.cli(&["CONFIG", "SET", "appendfsync", "always"]);
+    }
+    settings.url = cluster.url();
+    let warned = warnings(&settings).await;
+    assert_eq!(warned, [everysec.as_str()], "one of three");
+}
+
+/// Makes the user that the documentation says is needed, with these rights besides.
+fn set_documented_user(server: &Redis, settings: &Settings, besides: &[&str]) {
     let page = include_str!("../../../../../docs/redis.md");
     let mut lines = page.lines().map(str::trim);
     let line = lines.find(|line| line.starts_with("ACL SETUSER onceward "));
     let line = line.expect("the page has the rules");
-    line.split_whitespace().collect()
+    let own = line.replace("{edge.", &format!("{{{}.", settings.namespace));
+    let mut rules = own.split_whitespace().collect::<Vec<_>>();
+    rules.extend(besides);
+    assert_eq!(server.cli(&rules), "OK");
 }
 
 #[tokio::test]
 async fn a_user_with_the_documented_rights_is_let_in() {
     let server = Redis::start();
-    assert_eq!(server.cli(&documented_rules()), "OK");
-    let url = login(&server, "onceward:password");
-    let store = open(&settings(&url)).await;
+    let settings = settings(&login(&server, "onceward:password"));
+    set_documented_user(&server, &settings, &[]);
+    let store = open(&settings).await;
+    assert_ne!(server.cli(&["PUBSUB", "NUMPAT"]), "0", "it listens");
     use_all(&store).await;
+    // With a new connection the policy is looked at.
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]);
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    until("the policy is seen", async || {
+        let words = unavailable(store.claim(&ask(4)).await);
+        words.contains("volatile-lru").then_some(())
+    })
+    .await;
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     server.cli(&["ACL", "SETUSER", "onceward", "-info"]);
-    let words = refusal(&url).await;
+    let words = refusal(&settings.url).await;
     assert!(
         words.contains("does not let this user ask INFO; allow it: ACL SETUSER"),
         "{words}"
@@ -101,21 +205,19 @@ async fn a_user_with_the_documented_rights_is_let_in() {
 #[tokio::test]
 async fn a_user_with_the_documented_rights_is_let_into_a_cluster() {
     let cluster = RedisCluster::start(3);
+    let url = login(&cluster.nodes()[0], "onceward:password");
+    let settings = settings(&url);
     for node in cluster.nodes() {
-        let mut rules = documented_rules();
-        rules.extend(["+cluster|info", "+cluster|slots"]);
-        assert_eq!(node.cli(&rules), "OK");
+        set_documented_user(node, &settings, &["+cluster|info", "+cluster|slots"]);
     }
-    let store = open(&settings(&login(&cluster.nodes()[0], "onceward:password"))).await;
+    let store = open(&settings).await;
     use_all(&store).await;
 }
 
 /// Takes a step of every kind.
 async fn use_all(store: &RedisStore) {
     use bytes::Bytes;
-    use onceward_core::store::{
-        Filter, Force, Inspect, Order, PageAsk, Queue, Registry, Sheet, Store,
-    };
+    use onceward_core::store::{Filter, Force, Inspect, Order, PageAsk, Queue, Registry, Sheet};
 
     crate::house::complete(store, 1).await;
     let held = grant(store, &ask(2)).await;

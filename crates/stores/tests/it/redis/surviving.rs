@@ -127,6 +127,30 @@ async fn a_server_that_stands_still_is_unavailable_in_time() {
     assert!(matches!(again, Claim::Granted(_)), "{again:?}");
 }
 
+/// Whoever has gone is not served when there is a connection again: it may have
+/// taken its claim back meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_awaits_any_more_is_not_begun() {
+    let server = Redis::start();
+    let store = open(&settings(&server.url())).await;
+    complete(&*store, 1).await;
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    server.pause();
+    // That it was cut must have come through to us.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut claims = JoinSet::new();
+    for number in 2..100 {
+        let store = store.clone();
+        claims.spawn(async move { store.claim(&ask(number)).await });
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    claims.shutdown().await;
+    server.resume();
+    for number in 2..100 {
+        assert_eq!(get(&*store, &ask(number)).await, None, "number {number}");
+    }
+}
+
 #[tokio::test]
 async fn a_full_server_refuses_and_forgets_nothing() {
     let server = Redis::start();

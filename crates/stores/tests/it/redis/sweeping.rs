@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use onceward_core::record::{Answer, State};
-use onceward_core::store::Inspect;
+use onceward_core::record::{Answer, Settlement, State};
+use onceward_core::store::{Claim, Inspect, Store};
 use onceward_servers::Redis;
 
 use super::house::*;
-use crate::house::{ask, ask_with, completed, get, grant, is_replayed, settle};
+use crate::house::{ask, ask_with, completed, get, grant, is_replayed, retry, settle};
 
 const MANY: u64 = 600;
 
@@ -66,6 +66,38 @@ async fn a_reply_goes_before_its_key() {
     clock.advance(terms.remember - terms.retention);
     assert_eq!(store.sweep(usize::MAX).await.ok(), Some(MANY as usize));
     assert_eq!(fields(&server), 0);
+}
+
+/// A sweep changes no answer: who says its word again is told that it is known,
+/// and what has expired stays so, also for a server whose clock was set back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_swept_is_no_other_than_before() {
+    let server = Redis::start();
+    let clock = clock();
+    let settings = settings(&server.url());
+    let store = judged_by(&settings, clock.clone()).await;
+    let mut terms = ask(1).terms;
+    terms.remember = terms.retention * 3;
+    let words = [
+        completed(0),
+        Settlement::Failed(Answer::NotKept { status: 422 }),
+    ];
+    let mut said = Vec::new();
+    for (number, word) in (0..).zip(words) {
+        let grant = grant(&*store, &ask_with(number, terms.clone())).await;
+        settle(&*store, &grant, word.clone()).await;
+        said.push((grant, word));
+    }
+    clock.advance(terms.retention);
+    assert_eq!(store.sweep(usize::MAX).await.ok(), Some(0));
+    for (grant, word) in said {
+        settle(&*store, &grant, word).await;
+    }
+    let early = judged_by(&settings, super::house::clock()).await;
+    for store in [&store, &early] {
+        let claim = store.claim(&retry(&ask_with(0, terms.clone()))).await;
+        assert!(matches!(claim, Ok(Claim::Expired(_))), "{claim:?}");
+    }
 }
 
 /// Two who sweep at once take each operation once.
