@@ -165,6 +165,9 @@ impl Sender {
     async fn send_alone(self: Arc<Self>, asked: Asked) {
         let values = self.values_of(&asked);
         let _turn = self.voice.turn().await;
+        if asked.answer.is_closed() {
+            return;
+        }
         let rows = self.voice.say(&self.kind.steps.one, &values).await;
         self.answer(asked, rows.map(|rows| rows.into_iter().next()));
     }
@@ -214,12 +217,13 @@ impl Sender {
     /// All steps in one statement, which does not wait for a row that somebody
     /// works on: it would keep the others from their commit.
     async fn say_together(&self, steps: &[Asked]) -> Result<Vec<Cells>, Refusal> {
-        let values = self.listed(steps);
+        let (statement, values) = match steps {
+            [alone] => (&self.kind.steps.one, self.values_of(alone)),
+            many => (&self.kind.steps.many, self.listed(many)),
+        };
         let session = self.voice.session().await;
         let mut session = session.map_err(Refusal::Unsure)?;
-        let said = session
-            .say_impatiently(&self.kind.steps.many, &values)
-            .await;
+        let said = session.say_impatiently(statement, &values).await;
         let (rows, committed) = said.map_err(Refusal::Unsure)?;
         match (rows, committed) {
             (Ok(rows), Ok(())) => Ok(rows),
