@@ -1080,7 +1080,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_claim_that_arrives_behind_its_withdrawal_is_taken_back() {
-        for late in [1, 9, 30] {
+        for late in [3, 9, 30] {
             let clock = Arc::new(ManualClock::new(START));
             let store = Arc::new(MemoryStore::new(clock));
             let watched = Arc::new(Watched {
