@@ -127,7 +127,7 @@ pub struct Grant {
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// Asks for the right to run. One atomic step, judged by
-    /// [`judge`](crate::judge::judge) at the store's own time.
+    /// [`judge`] at the store's own time.
     ///
     /// A grant is durable when it is answered. The fence of a grant is higher
     /// than that of every grant before it for this key, across release, purge
