@@ -8,5 +8,7 @@ mod open;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod time;
 
 pub use open::{Durability, OpenError, Opened, Settings, open};

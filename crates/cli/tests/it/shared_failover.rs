@@ -26,6 +26,17 @@ async fn catch_up(primary: &Redis, replica: &Redis) {
     until("the replica has it", there).await;
 }
 
+/// Two gateways that reach the primary by an address that can lead elsewhere.
+async fn two_apart(house: &House) -> (Relay, [Gateway; 2]) {
+    let relay = Relay::to(primary(house).port()).await;
+    let words = Words {
+        url: Some(house.server.url_at(relay.port())),
+        ..Words::default()
+    };
+    let gateways = house.two(&words).await;
+    (relay, gateways)
+}
+
 async fn ready(gateways: &[Gateway; 2]) {
     for gateway in gateways {
         until("it is ready", || async { gateway.is_ready().await }).await;
@@ -42,13 +53,7 @@ async fn what_the_replica_had_is_kept_and_what_it_had_not_is_lost() {
     });
     let mut house = House::open(Kind::Redis, origin.await).await;
     let replica = block_in_place(|| primary(&house).replica());
-    let relay = Relay::to(primary(&house).port()).await;
-    let gateways = house
-        .two(&Words {
-            url: Some(house.server.url_at(relay.port())),
-            ..Words::default()
-        })
-        .await;
+    let (relay, gateways) = two_apart(&house).await;
     let [one, other] = &gateways;
 
     let kept = one.post("kept", BODY).await.unwrap();
@@ -108,13 +113,7 @@ async fn what_the_replica_had_is_kept_and_what_it_had_not_is_lost() {
 async fn primary_that_became_a_replica_is_left_for_the_new_one() {
     let house = House::open(Kind::Redis, origin(Manner::PAY).await).await;
     let replica = block_in_place(|| primary(&house).replica());
-    let relay = Relay::to(primary(&house).port()).await;
-    let gateways = house
-        .two(&Words {
-            url: Some(house.server.url_at(relay.port())),
-            ..Words::default()
-        })
-        .await;
+    let (relay, gateways) = two_apart(&house).await;
     let [one, other] = &gateways;
     let kept = one.post("kept", BODY).await.unwrap();
     catch_up(primary(&house), &replica).await;

@@ -19,5 +19,7 @@ mod table;
 pub use bound::{Connection, JoinedRecords, JoinedStore, Records, Tied, Tx};
 pub use connect::{Address, AddressError};
 pub use start::StartError;
-pub use store::{PostgresStore, Time};
+pub use store::PostgresStore;
+
+pub use crate::time::Time;
 pub use table::{Table, TableError};

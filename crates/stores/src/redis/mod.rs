@@ -56,8 +56,8 @@ use self::script::{AWAIT, CLAIM, FORGET, READ, RENEW, SETTLE, Script, WRITE};
 use self::shard::{Name, Shards};
 pub use self::start::StartError;
 use self::time::Teller;
-pub use self::time::Time;
 use crate::Settings;
+pub use crate::time::Time;
 
 /// How often a record that others change is read and judged anew.
 const TRIES_MAX: usize = 32;

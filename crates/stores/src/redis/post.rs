@@ -16,6 +16,9 @@ use super::line::{Connected, Live};
 const TOGETHER_MAX: usize = 64;
 /// How many may wait to go out; who comes later waits to wait.
 const WAITING_MAX: usize = 1_024;
+/// How many times so many are under way at most: a server that does not answer
+/// is not asked without end.
+const UNDER_WAY_MAX: usize = 256;
 
 /// Takes questions and brings their answers.
 pub(super) struct Post {
@@ -85,6 +88,9 @@ async fn carry(mut waiting: mpsc::Receiver<Asked>, connected: Arc<Connected>) {
             under_way.spawn(sent);
         }
         while under_way.try_join_next().is_some() {}
+        while under_way.len() >= UNDER_WAY_MAX {
+            under_way.join_next().await;
+        }
     }
 }
 

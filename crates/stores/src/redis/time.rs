@@ -1,19 +1,11 @@
-//! By whose time the store judges.
+//! How scripts are told the time.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use onceward_core::clock::{Clock, Timestamp};
+use onceward_core::clock::Timestamp;
 
-/// By whose time leases and expiry are judged.
-#[derive(Clone)]
-pub enum Time {
-    /// By that of Redis, which every process shares.
-    Server,
-    /// By a clock that is handed in, for tests.
-    Given(Arc<dyn Clock>),
-}
+use crate::time::Time;
 
 /// Tells scripts the time.
 pub(super) struct Teller {

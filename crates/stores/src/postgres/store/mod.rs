@@ -15,7 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use onceward_core::bell::Bells;
-use onceward_core::clock::{Clock, Timestamp};
+use onceward_core::clock::Timestamp;
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::namespace::Namespace;
 use onceward_core::record::{Answer, Attempt, Fence, Record, Settled, Settlement, State};
@@ -33,6 +33,7 @@ use super::start::{StartError, check};
 use super::statements::{Statements, Steps};
 use super::table::Table;
 use crate::open::Settings;
+use crate::time::Time;
 
 /// How often a claim is tried again that others got in the way of.
 const TURNS_MAX: u32 = 8;
@@ -54,16 +55,8 @@ pub struct PostgresStore {
     listener: Option<JoinHandle<()>>,
 }
 
-/// Whose clock judges leases and expiry.
-#[derive(Clone)]
-pub enum Time {
-    /// The server's, the same for all who share it.
-    Server,
-    /// One that is handed in, for tests.
-    Given(Arc<dyn Clock>),
-}
-
 impl Time {
+    /// The moment as statements take it: nothing where it is the server's.
     fn value(&self) -> Value {
         match self {
             Self::Server => Value::Null,

@@ -10,6 +10,7 @@ use onceward_servers::Postgres;
 use onceward_stores::Settings;
 use onceward_stores::postgres::migrate::{Options, apply};
 use onceward_stores::postgres::{PostgresStore, Time};
+use tokio_postgres::{Client, NoTls};
 
 /// A server with the tables in the database `postgres`.
 pub(super) async fn server() -> Arc<Postgres> {
@@ -62,4 +63,12 @@ pub(super) fn copy_one(postgres: &Postgres, count: u64, changes: &str) {
          FROM (SELECT r FROM idempotency_record AS r LIMIT 1) AS one, generate_series(1, {count}) AS n"
     );
     postgres.sql("postgres", &copies);
+}
+
+/// A connection of which a test can hear errors.
+pub(super) async fn connect(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect(url);
+    // It ends with the client.
+    tokio::spawn(connection);
+    client
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use onceward_core::class::AfterLoss;
 use onceward_core::record::{Settled, Settlement, State};
 use onceward_core::store::{Claim, Store, StoreError};
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
 
-use super::house::{server, settings, store};
+use super::house::{connect, server, settings, store};
 use crate::house::{ask, ask_with, completed, grant, retry, terms};
 
 /// Far less than a lock is held in these tests.
@@ -16,10 +16,7 @@ const SOON: Duration = Duration::from_secs(5);
 
 /// A transaction that has every row of the table in its hands.
 async fn holding_all(url: &str) -> Client {
-    let (client, connection) = tokio_postgres::connect(url, NoTls)
-        .await
-        .expect("the server answers");
-    tokio::spawn(connection);
+    let client = connect(url).await;
     let lock = "BEGIN; SELECT FROM idempotency_record FOR UPDATE";
     client.batch_execute(lock).await.expect("all can be locked");
     client
@@ -139,10 +136,7 @@ async fn a_lease_that_ended_is_not_taken_over_from_under_a_transaction() {
 async fn a_claim_that_nobody_heard_of_is_taken_back() {
     let postgres = server().await;
     let store = std::sync::Arc::new(store(&settings(&postgres.url())).await);
-    let (client, connection) = tokio_postgres::connect(&postgres.url(), NoTls)
-        .await
-        .expect("the server answers");
-    tokio::spawn(connection);
+    let client = connect(&postgres.url()).await;
     for claims in [1, 40] {
         let stop = "BEGIN; LOCK TABLE idempotency_record IN SHARE MODE";
         client.batch_execute(stop).await.expect("it can be stopped");
@@ -210,10 +204,7 @@ async fn waiter_that_meets_a_settlement_does_not_sleep() {
     let postgres = server().await;
     let store = std::sync::Arc::new(store(&settings(&postgres.url())).await);
     let granted = grant(&*store, &ask(1)).await;
-    let (client, connection) = tokio_postgres::connect(&postgres.url(), NoTls)
-        .await
-        .expect("the server answers");
-    tokio::spawn(connection);
+    let client = connect(&postgres.url()).await;
     let settle = "BEGIN; UPDATE idempotency_record SET state = 'completed'";
     client
         .batch_execute(settle)

@@ -10,7 +10,9 @@ use onceward_stores::postgres::Table;
 use onceward_stores::postgres::migrate::{
     Applied, LATEST, MigrateError, Options, Resource, RowSecurity, Version, apply, print, version,
 };
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
+
+use super::house::connect;
 
 /// How an application tells its user.
 const USER: &str = "current_setting('app.user_id', true)";
@@ -61,14 +63,6 @@ async fn refused(url: &str, options: &Options) -> MigrateError {
 fn catalog(postgres: &Postgres, database: &str, schema: &str) -> String {
     let sql = include_str!("migrating/catalog.sql").replace("{schema}", schema);
     postgres.sql(database, &sql)
-}
-
-/// A connection of which a test can hear errors.
-async fn connect(url: &str) -> Client {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect(url);
-    // It ends with the client.
-    tokio::spawn(connection);
-    client
 }
 
 async fn error_of(client: &Client, sql: &str) -> String {

@@ -5,9 +5,8 @@ use std::time::Duration;
 use onceward_core::record::Settled;
 use onceward_core::store::{Inspect as _, Store as _};
 use tokio::time::timeout;
-use tokio_postgres::NoTls;
 
-use super::house::{copy_one, server, settings, store};
+use super::house::{connect, copy_one, server, settings, store};
 use crate::house::{ask, completed, grant};
 
 /// More than one batch takes.
@@ -28,10 +27,7 @@ async fn all_that_is_over_goes_at_once_but_what_somebody_works_on() {
     let left = || postgres.sql("postgres", "SELECT count(*) FROM idempotency_record");
     assert_eq!(left(), (OVER + 1).to_string());
 
-    let (holder, connection) = tokio_postgres::connect(&postgres.url(), NoTls)
-        .await
-        .expect("the server answers");
-    tokio::spawn(connection);
+    let holder = connect(&postgres.url()).await;
     let lock = "BEGIN; SELECT FROM idempotency_record WHERE sweep_ms = 1 LIMIT 3 FOR UPDATE";
     holder
         .batch_execute(lock)

@@ -14,7 +14,7 @@ use onceward_servers::Postgres;
 use onceward_stores::postgres::{Records, Tied};
 use serde_json::Value;
 use sqlx::{Connection as _, PgConnection};
-use tokio_postgres::{Client, NoTls, Transaction};
+use tokio_postgres::{Client, Transaction};
 
 use super::super::house::server;
 
@@ -262,12 +262,7 @@ impl House {
     }
 }
 
-pub(super) async fn client(url: &str) -> Client {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect(url);
-    // It ends with the client.
-    tokio::spawn(connection);
-    client
-}
+pub(super) use super::super::house::connect as client;
 
 pub(super) async fn transact<T>(
     records: &Records,
