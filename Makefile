@@ -1,8 +1,9 @@
 # Everything that must hold, in one command: make test
 #
-# It needs a Rust toolchain and the package registry, and installs what else it
-# uses: cargo-nextest, and by apt-get PostgreSQL, PgBouncer and Redis. Tests start
-# what they need on free ports and end it by id.
+# It needs a Rust toolchain and the package registries, and installs what else it
+# uses: cargo-nextest; by apt-get PostgreSQL, PgBouncer, Redis and Python; and into
+# the build directory, by pip and npm, the SDKs with which webhooks are signed.
+# Tests start what they need on free ports and end it by id.
 
 # The last that this toolchain is known to build.
 NEXTEST = 0.9.143
@@ -42,3 +43,4 @@ tools:
 	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
 	@scripts/install-servers
+	@scripts/install-sdks

@@ -184,7 +184,10 @@ impl Class {
         }
     }
 
-    /// The class of verified webhooks, which providers send for days.
+    /// The class of verified webhooks, which providers send for days. The gateway
+    /// has acknowledged them, so it must outlast an upstream that is away by
+    /// itself: its 20 attempts, resting a second at first and an hour at most,
+    /// span about six hours. Then it is paused, and nothing is lost.
     pub fn webhook() -> Self {
         let week = Duration::from_secs(7 * 24 * 60 * 60);
         Self {
@@ -193,6 +196,10 @@ impl Class {
             remember: week,
             on_unknown: OnUnknown::Retry,
             max_attempts: 20,
+            backoff: Backoff {
+                first: Duration::from_secs(1),
+                max: Duration::from_secs(60 * 60),
+            },
             ..Self::interactive()
         }
     }
@@ -251,5 +258,28 @@ impl Terms {
     /// which its key is forgotten, so where traces are kept time decides.
     pub fn is_lazy(&self) -> bool {
         self.expiry == Expiry::Lazy && self.keep_expired.is_zero()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However chance has it.
+    #[test]
+    fn a_webhook_is_tried_for_hours_and_soon_at_first() {
+        let Class {
+            backoff,
+            max_attempts,
+            ..
+        } = Class::webhook();
+        let span = |chance| -> Duration {
+            let rests = (1..max_attempts).map(|attempts| backoff.after(attempts, chance));
+            rests.sum()
+        };
+        let hour = Duration::from_secs(60 * 60);
+        assert!(span(0) > hour * 4, "{:?}", span(0));
+        assert!(span(u64::MAX) < hour * 9, "{:?}", span(u64::MAX));
+        assert!(backoff.after(1, u64::MAX) <= Duration::from_secs(1));
     }
 }

@@ -10,17 +10,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::class::{Terms, TtlBasis};
+use crate::class::{AfterLoss, Terms, TtlBasis};
 use crate::entropy::Entropy;
 use crate::fingerprint::Fingerprint;
 use crate::flights::{Flights, Landed, Lookout, Next, Seat};
 use crate::identity::{Digest, Identity, OperationId};
 use crate::record::{Attempt, Fence, Record, Reply, Settled, Settlement, State};
-use crate::store::{Ask, Claim, Grant, Store, StoreError};
+use crate::store::{Ask, Claim, Due, Enqueued, Grant, Queue, Store, StoreError};
 
 /// The bounds of an engine.
 #[derive(Clone, Copy, Debug)]
@@ -176,15 +177,8 @@ impl Engine {
         fingerprint: Fingerprint,
         terms: Terms,
     ) -> Result<Entry, StoreError> {
-        let digest = identity.digest();
-        let ask = Ask {
-            id: OperationId::new(&digest, self.entropy.next_u64()),
-            attempt: Attempt(self.entropy.next_u128()),
-            digest,
-            identity,
-            fingerprint,
-            terms,
-        };
+        let ask = self.ask(identity, fingerprint, terms);
+        let digest = ask.digest;
         // Seated before the claim: see `flights`.
         let seat = self.flights.board(&digest);
         let pending = Pending {
@@ -195,7 +189,9 @@ impl Engine {
         let claim = self.within_deadline(self.store.claim(&ask)).await?;
         pending.answered();
         Ok(match claim {
-            Claim::Granted(grant) => Entry::Lead(Lead::new(self, seat, grant, &ask)),
+            Claim::Granted(grant) => {
+                Entry::Lead(Lead::new(self, seat, grant, fingerprint, ask.terms.lease))
+            }
             Claim::Busy(record) => Entry::Follow(Follow {
                 engine: self.clone(),
                 seat,
@@ -211,6 +207,51 @@ impl Engine {
             Claim::Paused(record) => Entry::Paused(record),
             Claim::Expired(record) => Entry::Expired(record),
         })
+    }
+
+    fn ask(&self, identity: Identity, fingerprint: Fingerprint, terms: Terms) -> Ask {
+        let digest = identity.digest();
+        Ask {
+            id: OperationId::new(&digest, self.entropy.next_u64()),
+            attempt: Attempt(self.entropy.next_u128()),
+            digest,
+            identity,
+            fingerprint,
+            terms,
+        }
+    }
+
+    /// Records an operation with its request, to be delivered by whoever asks
+    /// the queue for what is due; or tells how it stands. An answer that is lost
+    /// is no claim to be taken back: what was recorded is delivered, and the
+    /// sender's retry finds it known.
+    pub async fn enqueue(
+        self: &Arc<Self>,
+        queue: &dyn Queue,
+        identity: Identity,
+        fingerprint: Fingerprint,
+        terms: Terms,
+        request: Bytes,
+    ) -> Result<Enqueued, StoreError> {
+        let ask = self.ask(identity, fingerprint, terms);
+        let step = queue.enqueue(&ask, request, Duration::ZERO);
+        let enqueued = self.within_deadline(step).await?;
+        if let Enqueued::Known(Claim::Finished(record)) = &enqueued {
+            self.note_replay(record);
+        }
+        Ok(enqueued)
+    }
+
+    /// Takes the lead of queued work whose turn has come.
+    pub fn take(self: &Arc<Self>, due: &Due) -> Lead {
+        let Due { grant, record, .. } = due;
+        let seat = self.flights.board(&grant.digest);
+        let mut lead = Lead::new(self, seat, *grant, record.fingerprint, record.terms.lease);
+        lead.last_word = match record.terms.after_loss {
+            AfterLoss::Hold => LastWord::Nobody,
+            AfterLoss::Free => LastWord::Queue,
+        };
+        lead
     }
 
     /// Notes that an operation's reply is given again, where its retention
@@ -365,7 +406,8 @@ impl Drop for Pending<'_> {
 /// The right to run an operation, and the duty to say what became of it.
 ///
 /// Dropped without a word (a panic, a cancelled task), it counts as lost; a
-/// [joined](Self::joined) one is released.
+/// [joined](Self::joined) one is released, and queued work is due again where
+/// running twice was declared safe.
 pub struct Lead {
     engine: Arc<Engine>,
     seat: Option<Seat>,
@@ -382,6 +424,8 @@ enum LastWord {
     Nobody,
     /// The record, which is written together with what was done.
     Record,
+    /// Nobody, and it does not matter: the queue delivers it again.
+    Queue,
 }
 
 /// What became of recording an outcome.
@@ -408,14 +452,20 @@ pub enum Renewed {
 }
 
 impl Lead {
-    fn new(engine: &Arc<Engine>, seat: Seat, grant: Grant, ask: &Ask) -> Self {
+    fn new(
+        engine: &Arc<Engine>,
+        seat: Seat,
+        grant: Grant,
+        fingerprint: Fingerprint,
+        lease: Duration,
+    ) -> Self {
         engine.running.fetch_add(1, Ordering::Relaxed);
         Self {
             engine: engine.clone(),
-            seat: Some(seat.lead(ask.fingerprint)),
+            seat: Some(seat.lead(fingerprint)),
             grant,
-            fingerprint: ask.fingerprint,
-            lease: ask.terms.lease,
+            fingerprint,
+            lease,
             last_word: LastWord::Nobody,
         }
     }
@@ -498,11 +548,25 @@ impl Lead {
             .await
     }
 
+    /// Records that queued work is to be tried again later. Those who wait go on
+    /// waiting: it is not over.
+    pub async fn requeue(self, after: Duration) -> Recorded {
+        self.put_back(Settlement::Requeued { after }).await
+    }
+
+    /// Records that queued work was not tried and has its turn later; this one
+    /// does not count among its attempts. Those who wait go on waiting.
+    pub async fn defer(self, after: Duration) -> Recorded {
+        self.put_back(Settlement::Deferred { after }).await
+    }
+
     /// Records that the operation may have run. All who wait are told at once.
-    /// A [joined](Self::joined) lead releases it.
+    /// A [joined](Self::joined) lead releases it; queued work is due again where
+    /// running twice was declared safe, and those who wait go on waiting.
     pub async fn lose(self) -> Recorded {
         match self.last_word {
             LastWord::Record => self.release(None).await,
+            LastWord::Queue => self.put_back(Settlement::Lost).await,
             LastWord::Nobody => {
                 self.settle(Settlement::Lost, Landed::Lost, Landed::Lost)
                     .await
@@ -534,11 +598,21 @@ impl Lead {
             Recorded::Stale => self.leave(Landed::Recorded),
             Recorded::NotYet => {
                 self.leave(match self.last_word {
-                    LastWord::Nobody => otherwise,
+                    LastWord::Nobody | LastWord::Queue => otherwise,
                     LastWord::Record => Landed::Recorded,
                 });
                 self.write_later(settlement);
             }
+        }
+        recorded
+    }
+
+    /// Leaves queued work to whoever has the next turn.
+    async fn put_back(mut self, settlement: Settlement) -> Recorded {
+        let recorded = self.write(settlement.clone()).await;
+        self.pass_on();
+        if recorded == Recorded::NotYet {
+            self.write_later(settlement);
         }
         recorded
     }
@@ -576,16 +650,28 @@ impl Lead {
             self.engine.running.fetch_sub(1, Ordering::Relaxed);
         }
     }
+
+    /// Leaves those who wait to the store.
+    fn pass_on(&mut self) {
+        if let Some(seat) = self.seat.take() {
+            seat.pass_on();
+            self.engine.running.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Drop for Lead {
     fn drop(&mut self) {
         if self.seat.is_some() {
-            let (landed, word) = match self.last_word {
-                LastWord::Nobody => (Landed::Lost, Settlement::Lost),
-                LastWord::Record => (Landed::Recorded, Settlement::Released),
+            let word = match self.last_word {
+                LastWord::Nobody | LastWord::Queue => Settlement::Lost,
+                LastWord::Record => Settlement::Released,
             };
-            self.leave(landed);
+            match self.last_word {
+                LastWord::Nobody => self.leave(Landed::Lost),
+                LastWord::Record => self.leave(Landed::Recorded),
+                LastWord::Queue => self.pass_on(),
+            }
             // Without a runtime the process is ending: the lease tells the rest.
             if tokio::runtime::Handle::try_current().is_ok() {
                 self.write_later(word);
@@ -1144,6 +1230,213 @@ mod tests {
                 Ok(Awaited::Settled(_)) => assert!(limit > poll),
                 _ => panic!("neither settled nor out of patience"),
             }
+        }
+    }
+
+    /// A gateway that delivers by itself.
+    struct Office {
+        store: Arc<MemoryStore>,
+        engine: Arc<Engine>,
+        asked: Record,
+    }
+
+    impl Office {
+        fn new(after_loss: AfterLoss) -> Self {
+            let clock = Arc::new(ManualClock::new(START));
+            let store = Arc::new(MemoryStore::new(clock));
+            Self {
+                engine: Engine::new(store.clone(), Entropy::seeded(7), Limits::default()),
+                asked: record(State::Queued, after_loss),
+                store,
+            }
+        }
+
+        async fn enqueue(&self, queue: &dyn Queue) -> Result<Enqueued, StoreError> {
+            let Record {
+                identity,
+                fingerprint,
+                terms,
+                ..
+            } = self.asked.clone();
+            let request = Bytes::from_static(b"request");
+            self.engine
+                .enqueue(queue, identity, fingerprint, terms, request)
+                .await
+        }
+
+        async fn enqueued(&self) {
+            let enqueued = self.enqueue(&*self.store).await;
+            assert!(matches!(enqueued, Ok(Enqueued::Accepted(_))));
+        }
+
+        /// Takes the one piece of work that is due.
+        async fn take(&self) -> Lead {
+            let due = self.store.due(10).await.expect("the store answers");
+            assert_eq!(due.len(), 1);
+            assert_eq!(due[0].request, "request");
+            self.engine.take(&due[0])
+        }
+
+        /// Somebody who asks for the same, and waits.
+        async fn follow(&self) -> tokio::task::JoinHandle<Result<Awaited, StoreError>> {
+            let Record {
+                identity,
+                fingerprint,
+                terms,
+                ..
+            } = self.asked.clone();
+            let before = self.engine.waiters();
+            let entered = self.engine.enter(identity, fingerprint, terms).await;
+            let Ok(Entry::Follow(follow)) = entered else {
+                panic!("it was to be followed");
+            };
+            let limit = Duration::from_secs(60);
+            let waiting = tokio::spawn(async move { follow.settled(limit).await });
+            while self.engine.waiters() == before {
+                tokio::task::yield_now().await;
+            }
+            waiting
+        }
+
+        async fn record(&self) -> Arc<Record> {
+            let record = self.engine.look(&self.asked.digest).await;
+            record.expect("the store answers").expect("on record")
+        }
+
+        async fn rest(&self) {
+            self.engine.tasks().close();
+            self.engine.tasks().wait().await;
+            self.engine.tasks().reopen();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_enqueued_is_led_by_whoever_takes_it() {
+        let office = Office::new(AfterLoss::Free);
+        office.enqueued().await;
+        let early = office.follow().await;
+        let lead = office.take().await;
+        let late = office.follow().await;
+        assert_eq!(office.engine.running(), 1);
+        assert_eq!(lead.fingerprint(), office.asked.fingerprint);
+        let known = office.enqueue(&*office.store).await;
+        assert!(matches!(known, Ok(Enqueued::Known(Claim::Busy(_)))));
+        assert_eq!(lead.finish(completed(), None).await, Recorded::Durably);
+        assert_eq!(office.engine.running(), 0);
+        for waiter in [early, late] {
+            let waited = waiter.await.expect("nobody panics");
+            assert!(matches!(waited, Ok(Awaited::Settled(_))));
+        }
+        let known = office.enqueue(&*office.store).await;
+        assert!(matches!(known, Ok(Enqueued::Known(Claim::Finished(_)))));
+    }
+
+    /// A queue that is asked, and whose answer never comes.
+    struct Mute(Arc<MemoryStore>);
+
+    #[async_trait::async_trait]
+    impl Queue for Mute {
+        async fn enqueue(
+            &self,
+            ask: &Ask,
+            request: Bytes,
+            after: Duration,
+        ) -> Result<Enqueued, StoreError> {
+            self.0.enqueue(ask, request, after).await?;
+            std::future::pending().await
+        }
+
+        async fn due(&self, limit: usize) -> Result<Vec<Due>, StoreError> {
+            self.0.due(limit).await
+        }
+
+        async fn next_due(&self) -> Result<Option<crate::clock::Timestamp>, StoreError> {
+            self.0.next_due().await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_enqueueing_whose_answer_is_lost_is_delivered_once() {
+        let office = Office::new(AfterLoss::Free);
+        let begun = Instant::now();
+        let enqueued = office.enqueue(&Mute(office.store.clone())).await;
+        assert!(matches!(enqueued, Err(StoreError::Unavailable(_))));
+        assert_eq!(begun.elapsed(), office.engine.limits().store_deadline);
+        sleep(Duration::from_secs(100)).await;
+        office.rest().await;
+        let again = office.enqueue(&*office.store).await;
+        assert!(matches!(again, Ok(Enqueued::Known(Claim::Busy(_)))));
+        office.take().await.finish(completed(), None).await;
+        let due = office.store.due(10).await;
+        assert!(due.expect("the store answers").is_empty());
+    }
+
+    /// Those who wait go on waiting, and hear what came of it in the end: of a
+    /// delivery here, or of one elsewhere.
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_delivery_waits_while_it_is_put_back() {
+        for elsewhere in [false, true] {
+            let office = Office::new(AfterLoss::Free);
+            office.enqueued().await;
+            let first = office.take().await;
+            let waiting = office.follow().await;
+            assert_eq!(first.requeue(Duration::ZERO).await, Recorded::Durably);
+            let second = office.take().await;
+            assert_eq!(second.defer(Duration::ZERO).await, Recorded::Durably);
+            assert_eq!(office.record().await.attempts, 1);
+            let third = office.take().await;
+            assert_eq!(third.lose().await, Recorded::Durably);
+            drop(office.take().await);
+            office.rest().await;
+            assert_eq!(office.engine.running(), 0);
+            let record = office.record().await;
+            assert_eq!((record.state, record.attempts), (State::Queued, 3));
+            sleep(Duration::from_secs(30)).await;
+            assert!(!waiting.is_finished());
+            if elsewhere {
+                let due = office.store.due(1).await.expect("the store answers");
+                let Grant { digest, fence, .. } = due[0].grant;
+                let settled = office.store.settle(&digest, fence, completed()).await;
+                assert_eq!(settled.expect("the store answers"), Settled::Done);
+            } else {
+                office.take().await.finish(completed(), None).await;
+            }
+            let waited = waiting.await.expect("nobody panics");
+            let Ok(Awaited::Settled(record)) = waited else {
+                panic!("it was to be settled, elsewhere {elsewhere}");
+            };
+            assert_eq!(record.attempts, 4);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_delivery_that_is_put_back_is_told_at_its_limit() {
+        let office = Office::new(AfterLoss::Hold);
+        office.enqueued().await;
+        let lead = office.take().await;
+        let begun = Instant::now();
+        let waiting = office.follow().await;
+        lead.requeue(Duration::ZERO).await;
+        let waited = waiting.await.expect("nobody panics");
+        assert!(matches!(waited, Ok(Awaited::StillRunning)));
+        assert_eq!(begun.elapsed(), Duration::from_secs(60));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_delivery_that_nobody_knows_of_is_unknown_where_that_is_held() {
+        for dropped in [false, true] {
+            let office = Office::new(AfterLoss::Hold);
+            office.enqueued().await;
+            let lead = office.take().await;
+            let waiting = office.follow().await;
+            match dropped {
+                true => drop(lead),
+                false => assert_eq!(lead.lose().await, Recorded::Durably),
+            }
+            office.rest().await;
+            let waited = waiting.await.expect("nobody panics");
+            assert!(matches!(waited, Ok(Awaited::Lost)), "{dropped}");
+            assert_eq!(office.record().await.state, State::Unknown);
         }
     }
 }

@@ -83,9 +83,10 @@ pub(crate) enum Stage {
     Boarding,
     /// Somebody in this process runs it and will tell.
     Led,
-    /// Somebody else was granted while it was led: after a purge by force, the
-    /// end of a lease, or a release that the leader is about to tell. The leader
-    /// will still tell what came of its own run; what counts, the store knows.
+    /// What counts, the store knows. Somebody else was granted while it was led:
+    /// after a purge by force, the end of a lease, or a release that the leader
+    /// is about to tell; the leader will still tell what came of its own run. Or
+    /// the leader put it back into the queue, and there is nothing to tell.
     Overtaken,
     /// The leader is done, and this came of it.
     Landed(Landed),
@@ -226,6 +227,14 @@ impl Seat {
     pub(crate) fn land(self, landed: Landed) {
         self.close();
         *self.flight.stage() = Stage::Landed(landed);
+        self.flight.changed.notify_waiters();
+    }
+
+    /// Lets all who wait look for what comes of it in the store: it is not over,
+    /// and whoever leads it next has a flight of its own.
+    pub(crate) fn pass_on(self) {
+        self.close();
+        *self.flight.stage() = Stage::Overtaken;
         self.flight.changed.notify_waiters();
     }
 

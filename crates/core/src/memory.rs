@@ -372,6 +372,21 @@ impl Inspect for MemoryStore {
         }))
     }
 
+    async fn redeliver(&self, id: OperationId) -> Result<Changed, StoreError> {
+        Ok(self.change(id, |shelf, digest, _, now| {
+            let fence = Fence(shelf.next());
+            let Some(record) = shelf.record(&digest) else {
+                return Changed::Absent;
+            };
+            let mut record = Record::clone(record);
+            let changed = record.redeliver(fence, now);
+            if changed == Changed::Done {
+                shelf.write(record);
+            }
+            changed
+        }))
+    }
+
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         let now = self.clock.now();
         let mut shelf = self.shelf();
@@ -388,6 +403,7 @@ impl Inspect for MemoryStore {
         for entry in shelf.entries.values_mut() {
             if entry.record.is_overdue(now) {
                 Arc::make_mut(&mut entry.record).expire();
+                entry.request = Bytes::new();
             }
         }
         Ok(over.len())

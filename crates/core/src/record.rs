@@ -13,7 +13,7 @@ use crate::class::{AfterLoss, Terms, TtlBasis};
 use crate::clock::Timestamp;
 use crate::fingerprint::Fingerprint;
 use crate::identity::{Digest, Identity, OperationId};
-use crate::store::{Grant, Resolution};
+use crate::store::{Changed, Grant, Resolution};
 
 /// Where an operation stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -147,7 +147,8 @@ pub struct Record {
     pub fence: Fence,
     /// The attempt of the last grant.
     pub attempt: Attempt,
-    /// How often it was granted.
+    /// How often it was granted, but for grants that were not used: see
+    /// [`Settlement::Deferred`].
     pub attempts: u32,
     /// The gateway delivers it by itself: released means queued again.
     pub delivered: bool,
@@ -295,9 +296,7 @@ impl Record {
         self.attempt = attempt;
         self.attempts = self.attempts.saturating_add(1);
         self.until = now.plus(self.terms.lease);
-        self.completed_at = None;
-        self.touched_at = None;
-        self.answer = None;
+        self.drop_answer();
     }
 
     /// Whether the holder of `fence` may still act on this record: nobody was
@@ -314,24 +313,28 @@ impl Record {
             return Settled::Stale;
         }
         if !self.is_held_by(fence) {
-            return self.settle_again(fence, settlement);
+            return self.settle_again(fence, settlement, now);
         }
         match settlement {
             Settlement::Completed(answer) => self.finish(State::Completed, answer.clone(), now),
             Settlement::Failed(answer) => self.finish(State::Failed, answer.clone(), now),
             Settlement::Requeued { after } if self.delivered => self.enqueue(now.plus(*after)),
+            Settlement::Deferred { after } if self.delivered => {
+                self.attempts = self.attempts.saturating_sub(1);
+                self.enqueue(now.plus(*after));
+            }
             // What was never enqueued has no request to deliver: it is free.
-            Settlement::Released | Settlement::Requeued { .. } => {
+            Settlement::Released | Settlement::Requeued { .. } | Settlement::Deferred { .. } => {
                 self.state = State::Released;
                 self.until = now.plus(self.terms.lease);
             }
-            Settlement::Lost => self.state = State::Unknown,
+            Settlement::Lost => self.lose(now),
             Settlement::Paused => self.state = State::Paused,
         }
         Settled::Done
     }
 
-    fn settle_again(&mut self, fence: Fence, settlement: &Settlement) -> Settled {
+    fn settle_again(&mut self, fence: Fence, settlement: &Settlement, now: Timestamp) -> Settled {
         if self.fence != fence {
             return Settled::Stale;
         }
@@ -339,21 +342,47 @@ impl Record {
             (State::Completed, Settlement::Completed(_))
             | (State::Failed, Settlement::Failed(_))
             | (State::Released, Settlement::Released)
-            | (State::Queued, Settlement::Requeued { .. })
+            // Which word put it back the record does not tell.
+            | (State::Queued, Settlement::Requeued { .. } | Settlement::Deferred { .. })
             | (State::Paused, Settlement::Paused) => Settled::Done,
-            (State::Released, Settlement::Requeued { .. }) if !self.delivered => Settled::Done,
+            (State::Queued, Settlement::Lost) if self.is_delivered_again() => Settled::Done,
+            (State::Released, Settlement::Requeued { .. } | Settlement::Deferred { .. })
+                if !self.delivered =>
+            {
+                Settled::Done
+            }
             // A reply that was marked as not kept, and then broke off.
             (State::Completed | State::Failed, Settlement::Lost)
                 if matches!(self.answer, Some(Answer::NotKept { .. })) =>
             {
-                self.state = State::Unknown;
-                self.completed_at = None;
-                self.touched_at = None;
-                self.answer = None;
+                self.drop_answer();
+                self.lose(now);
                 Settled::Done
             }
             _ => Settled::Stale,
         }
+    }
+
+    /// Nobody knows what became of it, by its holder's own word. Where running
+    /// twice was declared safe a delivery is due again, as at the end of its
+    /// lease: no request comes that would run it, so it would stay unknown.
+    fn lose(&mut self, now: Timestamp) {
+        if self.is_delivered_again() {
+            self.enqueue(now);
+        } else {
+            self.state = State::Unknown;
+        }
+    }
+
+    /// Whether the gateway delivers it again by itself after a loss.
+    fn is_delivered_again(&self) -> bool {
+        self.delivered && self.terms.after_loss == AfterLoss::Free
+    }
+
+    fn drop_answer(&mut self) {
+        self.completed_at = None;
+        self.touched_at = None;
+        self.answer = None;
     }
 
     /// Extends the lease of the holder of `fence`. A holder that was thought
@@ -397,6 +426,28 @@ impl Record {
         self.free(now);
     }
 
+    /// Sends the request of enqueued work again, by an operator's word: once it
+    /// is done or given up. It is due at once, with all its attempts before it;
+    /// what came of it before is forgotten, and the new fence makes whoever held
+    /// it stale. Nothing changes where this is refused: while it is still to be
+    /// delivered, and where there is no request, because it was never enqueued
+    /// or its time is over.
+    pub fn redeliver(&mut self, fence: Fence, now: Timestamp) -> Changed {
+        match self.shown_state_at(now) {
+            None => Changed::Absent,
+            Some(State::Completed | State::Failed | State::Unknown | State::Paused)
+                if self.delivered =>
+            {
+                self.fence = fence;
+                self.attempts = 0;
+                self.drop_answer();
+                self.enqueue(now);
+                Changed::Done
+            }
+            Some(state) => Changed::Refused(state),
+        }
+    }
+
     /// Queued again at once where the gateway delivers it, else released.
     fn free(&mut self, now: Timestamp) {
         if self.delivered {
@@ -416,8 +467,8 @@ impl Record {
 
     /// When queued work is due; `None` for all other.
     pub fn due_at(&self) -> Option<Timestamp> {
-        let lost = self.state == State::Running && self.terms.after_loss == AfterLoss::Free;
-        (self.state == State::Queued || (self.delivered && lost)).then_some(self.until)
+        let lost = self.state == State::Running && self.is_delivered_again();
+        (self.state == State::Queued || lost).then_some(self.until)
     }
 
     /// Whether queued work is due now.
@@ -471,7 +522,14 @@ pub enum Settlement {
         /// How much later.
         after: Duration,
     },
-    /// It may have run, and nobody knows.
+    /// Queued work that was not tried, because its turn came too early. The grant
+    /// does not count among its attempts; otherwise it is requeued.
+    Deferred {
+        /// How much later its next turn comes.
+        after: Duration,
+    },
+    /// It may have run, and nobody knows. Queued work is due again where running
+    /// twice was declared safe.
     Lost,
     /// Its attempts are used up.
     Paused,
@@ -561,12 +619,13 @@ pub(crate) mod tests {
         }))
     }
 
-    fn words() -> [Settlement; 6] {
+    fn words() -> [Settlement; 7] {
         [
             Settlement::Completed(kept(201)),
             Settlement::Failed(kept(422)),
             Settlement::Released,
             Settlement::Requeued { after: LEASE * 2 },
+            Settlement::Deferred { after: LEASE * 3 },
             Settlement::Lost,
             Settlement::Paused,
         ]
@@ -588,49 +647,108 @@ pub(crate) mod tests {
     }
 
     #[rstest]
-    #[case::running(State::Running, "Completed Failed Released Released Unknown Paused")]
-    #[case::unknown(State::Unknown, "Completed Failed Released Released Unknown Paused")]
-    #[case::completed(State::Completed, "Completed - - - - -")]
-    #[case::failed(State::Failed, "- Failed - - - -")]
-    #[case::released(State::Released, "- - Released Released - -")]
-    #[case::paused(State::Paused, "- - - - - Paused")]
+    #[case::running(
+        State::Running,
+        "Completed Failed Released Released Released Unknown Paused"
+    )]
+    #[case::unknown(
+        State::Unknown,
+        "Completed Failed Released Released Released Unknown Paused"
+    )]
+    #[case::completed(State::Completed, "Completed - - - - - -")]
+    #[case::failed(State::Failed, "- Failed - - - - -")]
+    #[case::released(State::Released, "- - Released Released Released - -")]
+    #[case::paused(State::Paused, "- - - - - - Paused")]
     fn settling(#[case] state: State, #[case] want: &str) {
         let record = record(state, AfterLoss::Hold);
         assert_eq!(outcomes(&record, HELD, START), want);
         assert_eq!(
             outcomes(&record, Fence(6), START),
-            "- - - - - -",
+            "- - - - - - -",
             "a lower fence"
         );
         assert_eq!(
             outcomes(&record, Fence(8), START),
-            "- - - - - -",
+            "- - - - - - -",
             "a higher fence"
         );
     }
 
+    /// Where running twice was declared safe, a lost delivery is queued; all else
+    /// is the same.
     #[rstest]
-    #[case::running(State::Running, "Completed Failed Released Queued Unknown Paused")]
-    #[case::unknown(State::Unknown, "Completed Failed Released Queued Unknown Paused")]
-    #[case::queued(State::Queued, "- - - Queued - -")]
-    #[case::released(State::Released, "- - Released - - -")]
-    #[case::paused(State::Paused, "- - - - - Paused")]
-    fn settling_a_delivery(#[case] state: State, #[case] want: &str) {
-        let mut record = record(state, AfterLoss::Hold);
+    #[case::running(
+        State::Running,
+        "Completed Failed Released Queued Queued Unknown Paused",
+        5
+    )]
+    #[case::unknown(
+        State::Unknown,
+        "Completed Failed Released Queued Queued Unknown Paused",
+        5
+    )]
+    #[case::queued(State::Queued, "- - - Queued Queued - -", 5)]
+    #[case::completed(State::Completed, "Completed - - - - - -", 7)]
+    #[case::released(State::Released, "- - Released - - - -", 7)]
+    #[case::paused(State::Paused, "- - - - - - Paused", 7)]
+    fn settling_a_delivery(#[case] state: State, #[case] held: &str, #[case] lost: usize) {
+        for after_loss in [AfterLoss::Hold, AfterLoss::Free] {
+            let mut record = record(state, after_loss);
+            record.delivered = true;
+            let mut want: Vec<_> = held.split(' ').collect();
+            if let (AfterLoss::Free, Some(word)) = (after_loss, want.get_mut(lost)) {
+                *word = "Queued";
+            }
+            assert_eq!(outcomes(&record, HELD, START), want.join(" "));
+            assert_eq!(outcomes(&record, Fence(6), START), "- - - - - - -");
+        }
+    }
+
+    /// When it is due again, and how often it was tried, after one grant.
+    #[rstest]
+    #[case::requeued(Settlement::Requeued { after: RETENTION }, RETENTION, 1)]
+    #[case::deferred(Settlement::Deferred { after: RETENTION }, RETENTION, 0)]
+    #[case::lost(Settlement::Lost, Duration::ZERO, 1)]
+    fn what_is_put_back_into_the_queue(
+        #[case] word: Settlement,
+        #[case] after: Duration,
+        #[case] attempts: u32,
+    ) {
+        let mut record = record(State::Running, AfterLoss::Free);
         record.delivered = true;
-        assert_eq!(outcomes(&record, HELD, START), want);
-        assert_eq!(outcomes(&record, Fence(6), START), "- - - - - -");
+        let now = START.plus(MOMENT);
+        assert_eq!(record.settle(HELD, &word, now), Settled::Done);
+        let put_back = record.clone();
+        assert_eq!(record.due_at(), Some(now.plus(after)));
+        assert_eq!((record.attempts, record.fence), (attempts, HELD));
+        let again = record.settle(HELD, &word, now.plus(MOMENT));
+        assert_eq!(
+            (again, &record),
+            (Settled::Done, &put_back),
+            "the same word again"
+        );
+        assert_eq!(record.renew(HELD, now), Settled::Stale);
+        assert_eq!(record, put_back);
+    }
+
+    #[test]
+    fn a_grant_that_never_was_an_attempt_is_not_counted_below_none() {
+        let mut record = record(State::Running, AfterLoss::Hold);
+        (record.delivered, record.attempts) = (true, 0);
+        let word = Settlement::Deferred { after: LEASE };
+        assert_eq!(record.settle(HELD, &word, START), Settled::Done);
+        assert_eq!(record.attempts, 0);
     }
 
     #[rstest]
     #[case::late(
         State::Running,
         LEASE,
-        "Completed Failed Released Released Unknown Paused"
+        "Completed Failed Released Released Released Unknown Paused"
     )]
-    #[case::released_and_gone(State::Released, LEASE, "- - - - - -")]
-    #[case::expired(State::Completed, RETENTION, "Completed - - - - -")]
-    #[case::forgotten(State::Completed, REMEMBER, "- - - - - -")]
+    #[case::released_and_gone(State::Released, LEASE, "- - - - - - -")]
+    #[case::expired(State::Completed, RETENTION, "Completed - - - - - -")]
+    #[case::forgotten(State::Completed, REMEMBER, "- - - - - - -")]
     fn settling_later(#[case] state: State, #[case] later: Duration, #[case] want: &str) {
         for after_loss in [AfterLoss::Hold, AfterLoss::Free] {
             let record = record(state, after_loss);
@@ -638,15 +756,24 @@ pub(crate) mod tests {
         }
     }
 
-    #[test]
-    fn settling_what_was_not_kept_as_lost_makes_it_unknown() {
+    #[rstest]
+    #[case::held(AfterLoss::Hold, false, State::Unknown)]
+    #[case::freely(AfterLoss::Free, false, State::Unknown)]
+    #[case::delivery_held(AfterLoss::Hold, true, State::Unknown)]
+    #[case::delivery_freely(AfterLoss::Free, true, State::Queued)]
+    fn settling_what_was_not_kept_as_lost(
+        #[case] after_loss: AfterLoss,
+        #[case] delivered: bool,
+        #[case] want: State,
+    ) {
         for state in [State::Completed, State::Failed] {
-            let mut record = record(state, AfterLoss::Hold);
+            let mut record = record(state, after_loss);
+            record.delivered = delivered;
             record.answer = Some(Answer::NotKept { status: 200 });
             assert_eq!(record.settle(HELD, &Settlement::Lost, START), Settled::Done);
             assert_eq!(
                 (record.state, record.answer, record.completed_at),
-                (State::Unknown, None, None)
+                (want, None, None)
             );
         }
     }
@@ -863,8 +990,87 @@ pub(crate) mod tests {
         assert_eq!((record.state, record.fence), (want, Fence(8)));
         assert_eq!(
             outcomes(&record, HELD, START),
-            "- - - - - -",
+            "- - - - - - -",
             "the old holder"
         );
+    }
+
+    const NOW: Duration = Duration::ZERO;
+
+    /// What becomes of an operation that was enqueued; one that was not is refused
+    /// in every state.
+    #[rstest]
+    #[case::completed(State::Completed, AfterLoss::Hold, NOW, Changed::Done)]
+    #[case::failed(State::Failed, AfterLoss::Free, RETENTION - MOMENT, Changed::Done)]
+    #[case::unknown(State::Unknown, AfterLoss::Hold, REMEMBER * 9, Changed::Done)]
+    #[case::paused(State::Paused, AfterLoss::Free, REMEMBER * 9, Changed::Done)]
+    #[case::lost(State::Running, AfterLoss::Hold, LEASE, Changed::Done)]
+    #[case::running(State::Running, AfterLoss::Hold, NOW, Changed::Refused(State::Running))]
+    #[case::due_again(
+        State::Running,
+        AfterLoss::Free,
+        LEASE,
+        Changed::Refused(State::Queued)
+    )]
+    #[case::queued(State::Queued, AfterLoss::Hold, NOW, Changed::Refused(State::Queued))]
+    #[case::released(
+        State::Released,
+        AfterLoss::Hold,
+        NOW,
+        Changed::Refused(State::Released)
+    )]
+    #[case::released_and_gone(State::Released, AfterLoss::Hold, LEASE, Changed::Absent)]
+    #[case::expired(
+        State::Completed,
+        AfterLoss::Hold,
+        RETENTION,
+        Changed::Refused(State::Expired)
+    )]
+    #[case::trace(
+        State::Completed,
+        AfterLoss::Hold,
+        REMEMBER,
+        Changed::Refused(State::Expired)
+    )]
+    #[case::over(State::Failed, AfterLoss::Hold, REMEMBER + TRACE, Changed::Absent)]
+    fn redelivering(
+        #[case] state: State,
+        #[case] after_loss: AfterLoss,
+        #[case] later: Duration,
+        #[case] want: Changed,
+    ) {
+        let mut before = record(state, after_loss);
+        before.terms.keep_expired = TRACE;
+        (before.delivered, before.touched_at) = (true, Some(START));
+        let now = START.plus(later);
+        let mut record = before.clone();
+        assert_eq!(record.redeliver(Fence(8), now), want);
+        if want == Changed::Done {
+            let queued = Record {
+                state: State::Queued,
+                fence: Fence(8),
+                attempts: 0,
+                until: now,
+                completed_at: None,
+                touched_at: None,
+                answer: None,
+                ..before.clone()
+            };
+            assert_eq!(record, queued);
+            assert_eq!(
+                outcomes(&record, HELD, now),
+                "- - - - - - -",
+                "the old holder"
+            );
+        } else {
+            assert_eq!(record, before);
+        }
+
+        before.delivered = false;
+        let mut alone = before.clone();
+        let refused = alone.redeliver(Fence(8), now);
+        let shown = before.shown_state_at(now);
+        assert_eq!(refused, shown.map_or(Changed::Absent, Changed::Refused));
+        assert_eq!(alone, before);
     }
 }

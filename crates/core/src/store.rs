@@ -186,7 +186,8 @@ pub trait Queue: Send + Sync + 'static {
     ) -> Result<Enqueued, StoreError>;
 
     /// Grants up to `limit` queued operations that are due, oldest first. Each
-    /// is `running` under a new fence when answered, and is given once.
+    /// is `running` under a new fence when answered, and is given once. One whose
+    /// record or request is damaged is left out: it keeps no other from its turn.
     async fn due(&self, limit: usize) -> Result<Vec<Due>, StoreError>;
 
     /// When the next queued operation is due; `None` when nothing is queued.
@@ -244,6 +245,11 @@ pub trait Inspect: Send + Sync + 'static {
     /// Lets a paused operation go on: the next request runs it, or it is due at once.
     async fn resume(&self, id: OperationId) -> Result<Changed, StoreError>;
 
+    /// Sends the request of enqueued work again, as [`Record::redeliver`] says:
+    /// it is due at once, and its fence is raised. A request is kept as long as
+    /// the reply is; one that is missing before is [`StoreError::Damaged`].
+    async fn redeliver(&self, id: OperationId) -> Result<Changed, StoreError>;
+
     /// Reclaims room from what is over, at most about `limit` operations of it,
     /// and tells how many. Never blocks a key, and never changes an answer but of
     /// what expires lazily: that ends here, first the reply and then the key.
@@ -254,7 +260,8 @@ pub trait Inspect: Send + Sync + 'static {
 }
 
 /// Small documents that operators keep: API keys, changed classes, the audit,
-/// later webhooks; and what gateways must agree on. Bytes in and out; what they mean is their owner's business.
+/// webhooks; and what gateways must agree on. Bytes in and out; what they mean
+/// is their owner's business.
 #[async_trait]
 pub trait Registry: Send + Sync + 'static {
     /// Writes a document, in place of the one of that name. Durable when answered.
@@ -292,11 +299,19 @@ pub enum Sheet {
     Audit,
     /// What all gateways on the store must agree on, by its name.
     Agreed,
+    /// Where providers may deliver, by the webhook's id.
+    Webhooks,
 }
 
 impl Sheet {
     /// Every sheet.
-    pub const ALL: [Self; 4] = [Self::ApiKeys, Self::Classes, Self::Audit, Self::Agreed];
+    pub const ALL: [Self; 5] = [
+        Self::ApiKeys,
+        Self::Classes,
+        Self::Audit,
+        Self::Agreed,
+        Self::Webhooks,
+    ];
 
     /// The name in stores.
     pub fn as_str(self) -> &'static str {
@@ -305,6 +320,7 @@ impl Sheet {
             Self::Classes => "classes",
             Self::Audit => "audit",
             Self::Agreed => "agreed",
+            Self::Webhooks => "webhooks",
         }
     }
 }

@@ -15,7 +15,7 @@ use onceward_core::identity::{Endpoint, Identity, KeySpace, OperationId};
 use onceward_core::key::Key;
 use onceward_http::problem::Code;
 use onceward_http::rules::KeySource;
-use onceward_http::run::{Ended, Outcome};
+use onceward_http::run::Outcome;
 
 use crate::config::{LoggedKeys, Policy};
 use crate::secret::Secret;
@@ -39,6 +39,8 @@ pub(crate) enum Source {
     Path,
     /// Parts of the request, for clients that send none.
     Derived,
+    /// A provider's own name for its event.
+    Provider,
 }
 
 impl Source {
@@ -47,6 +49,7 @@ impl Source {
             Self::Header => "header",
             Self::Path => "path",
             Self::Derived => "derived",
+            Self::Provider => "provider",
         }
     }
 }
@@ -56,6 +59,7 @@ impl From<KeySource> for Source {
         match source {
             KeySource::Header => Self::Header,
             KeySource::Derived { .. } => Self::Derived,
+            KeySource::Provider => Self::Provider,
         }
     }
 }
@@ -188,10 +192,10 @@ impl Access {
     }
 
     /// Writes what a request came to.
-    pub(crate) fn end(&self, line: Option<Line>, ended: &Ended) {
+    pub(crate) fn end(&self, line: Option<Line>, outcome: Outcome, id: Option<OperationId>) {
         if let Some(mut line) = line {
-            let hit = matches!(ended.outcome, Outcome::Replayed(_));
-            line.write(ended.outcome.as_str(), hit, ended.id);
+            let hit = matches!(outcome, Outcome::Replayed(_));
+            line.write(outcome.as_str(), hit, id);
         }
     }
 
@@ -331,15 +335,7 @@ mod tests {
                 policy: Some(Policy::RequiredA),
                 trace: TraceId::parse("4bf92f3577b34da6a3ce929d0e0e4736"),
             });
-            let answer = http::Response::new(onceward_http::body::empty());
-            access.end(
-                line,
-                &Ended {
-                    outcome: Outcome::Replayed(State::Completed),
-                    id: None,
-                    answer: Ok(answer),
-                },
-            );
+            access.end(line, Outcome::Replayed(State::Completed), None);
             access.refused(Refusal {
                 reason: Some("charset"),
                 caller: Some(&caller),

@@ -10,13 +10,16 @@ mod callers;
 mod classes;
 pub mod config;
 mod cors;
+mod courier;
 pub mod fetch;
 mod forward;
 pub mod framing;
 mod gate;
+mod ingest;
 mod keys;
 mod metrics;
 mod pages;
+mod parcel;
 mod passing;
 mod peer;
 mod pipeline;
@@ -33,6 +36,7 @@ mod server;
 mod telemetry;
 pub mod tls;
 pub mod upstream;
+mod webhooks;
 
 use std::io;
 use std::net::SocketAddr;
@@ -50,6 +54,7 @@ use onceward_core::store::{Inspect, StoreError};
 use onceward_http::run::Protection;
 use onceward_stores::{OpenError, open};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -58,6 +63,7 @@ use crate::admin::{Admin, Audit, Operators, Pulse};
 use crate::callers::{Callers, CallersError, WallClock};
 use crate::classes::{Base, Classes};
 use crate::config::{Config, StoreKind};
+use crate::courier::Courier;
 use crate::gate::Gate;
 use crate::metrics::Metrics;
 use crate::pipeline::Pipeline;
@@ -72,6 +78,7 @@ use crate::secrets::SecretReader;
 use crate::server::Door;
 use crate::telemetry::Tracer;
 use crate::tls::{ServerTls, TlsError};
+use crate::webhooks::{Webhooks, WebhooksError};
 
 /// How often what has expired is looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
@@ -117,6 +124,9 @@ pub enum StartError {
     /// Callers cannot be known.
     #[error("{0}")]
     Callers(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Webhooks cannot be served.
+    #[error("{0}")]
+    Webhooks(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -140,6 +150,12 @@ impl From<secrets::SecretError> for StartError {
 impl From<CallersError> for StartError {
     fn from(error: CallersError) -> Self {
         Self::Callers(Box::new(error))
+    }
+}
+
+impl From<WebhooksError> for StartError {
+    fn from(error: WebhooksError) -> Self {
+        Self::Webhooks(Box::new(error))
     }
 }
 
@@ -181,14 +197,18 @@ impl Gateway {
         if shared && secret.agrees(opened.registry.as_ref()).await? == Agreement::Another {
             return Err(SecretError::Another.into());
         }
+        let wall = WallClock::system();
         let callers = callers::Parts {
             registry: opened.registry.clone(),
             pepper: secret.clone(),
-            secrets,
-            clock: WallClock::system(),
+            secrets: secrets.clone(),
+            clock: wall.clone(),
         };
         let callers = Callers::open(&config.auth, callers).await?;
         let api_keys = callers.api_keys().clone();
+        let registry = opened.registry.clone();
+        let webhooks = Webhooks::open(registry, &secret, &config, secrets, wall.clone()).await?;
+        let webhooks = Arc::new(webhooks);
         let plan = Plan::new(config, callers, &metrics, None)?;
         let classes = Classes::open(opened.registry.clone(), Base::of(&plan)).await?;
         let classes = Arc::new(classes);
@@ -234,6 +254,10 @@ impl Gateway {
             classes: classes.clone(),
             metrics: metrics.clone(),
             tracer,
+            webhooks: webhooks.clone(),
+            queue: opened.queue,
+            bell: Notify::new(),
+            clock: wall,
             plan: ArcSwap::from_pointee(plan),
         });
         let operators = Arc::new(Operators::new(operators));
@@ -259,15 +283,22 @@ impl Gateway {
         };
         let serving = server::serve(door, pipeline.clone(), gateway.stop_serving.clone());
         gateway.servers.spawn(serving);
+        let courier = Courier::new(pipeline.clone(), clock.clone());
+        gateway.servers.spawn(courier.carry(gateway.stop_serving.clone()));
         gateway.keep(sweep(opened.inspect.clone()));
         gateway.keep(fold(pipeline));
         if shared {
-            gateway.keep(refresh::keep_fresh(api_keys.clone(), classes.clone()));
+            gateway.keep(refresh::keep_fresh(
+                api_keys.clone(),
+                classes.clone(),
+                webhooks.clone(),
+            ));
         }
         if let Some(tls) = tls {
             gateway.keep(tls.keep_fresh());
         }
         gateway.keep(reloader.clone().watch());
+        let in_force = gateway.pipeline.clone();
         let admin = admin::router(Admin {
             engine,
             inspect: opened.inspect,
@@ -276,6 +307,9 @@ impl Gateway {
             pulse,
             classes,
             api_keys: Some(api_keys),
+            webhooks,
+            config: Arc::new(move || in_force.plan.load().config.clone()),
+            listen,
             operators,
             audit,
             reload: reloader.by_operators(),

@@ -30,6 +30,17 @@ pub(crate) enum Scheme {
     Https,
 }
 
+impl Scheme {
+    /// As [`Peer::scheme`] writes it.
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        match word {
+            "http" => Some(Self::Http),
+            "https" => Some(Self::Https),
+            _ => None,
+        }
+    }
+}
+
 /// Who sends a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
@@ -47,6 +58,15 @@ impl Peer {
             scheme: Scheme::Http,
             trusted: false,
             host: None,
+        }
+    }
+
+    /// A peer that was written down, and has gone since.
+    pub(crate) fn told(address: SocketAddr, scheme: Scheme, host: Option<HeaderValue>) -> Self {
+        Self {
+            scheme,
+            host,
+            ..Self::plain(address)
         }
     }
 

@@ -16,6 +16,7 @@ use onceward_core::caller::Caller;
 use onceward_core::class::Class;
 use onceward_core::identity::{Endpoint, OperationId};
 use onceward_core::record::Record;
+use onceward_core::store::Queue;
 use onceward_http::body::Body;
 use onceward_http::fields::{self, IDEMPOTENCY_KEY};
 use onceward_http::problem::{Code, Problem};
@@ -23,14 +24,16 @@ use onceward_http::read::read;
 use onceward_http::recovery::{Asker, Recovery, Want, nothing, recover, recover_found};
 use onceward_http::rules::KeySource;
 use onceward_http::run::{Call, Ended, Protection, run, unavailable};
+use tokio::sync::Notify;
 
 use crate::access::{Access, Refusal, Source, Subject};
-use crate::callers::{self, AuthError, Known, Presented};
+use crate::callers::{self, AuthError, Known, Presented, WallClock};
 use crate::classes::Classes;
 use crate::config::{self, KnownBy, Naming, Policy};
 use crate::cors;
 use crate::forward::{Passage, asks_for_upgrade};
 use crate::gate::{self, Buffered, Gate};
+use crate::ingest::Addressed;
 use crate::keys::{self, KeyRefusal, Keyed};
 use crate::metrics::{Limit, Metrics, RouteMetrics, endpoint_label};
 use crate::pages::{self, Page, Published};
@@ -39,6 +42,7 @@ use crate::plan::{Plan, Planned};
 use crate::routes::{Found, has_dot_segment, has_doubtful_slash};
 use crate::screen::screen;
 use crate::telemetry::{Trace, TraceId, Tracer};
+use crate::webhooks::Webhooks;
 
 /// Where operations are found by their id.
 const OPERATIONS: &str = "/api/v1/operations/";
@@ -52,6 +56,11 @@ pub(crate) struct Pipeline {
     pub(crate) gate: Arc<Gate>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) access: Access,
+    pub(crate) webhooks: Arc<Webhooks>,
+    /// What is to be delivered, and who is told that there is something.
+    pub(crate) queue: Arc<dyn Queue>,
+    pub(crate) bell: Notify,
+    pub(crate) clock: WallClock,
 }
 
 /// Where a request goes.
@@ -66,6 +75,8 @@ enum Turn<'a> {
     Recover(Recovery<'a>, Vec<(&'a Arc<Planned>, Endpoint)>),
     /// To the reply of an earlier one, by its id.
     Operation(&'a str, Want),
+    /// To a webhook.
+    Webhook(Addressed),
 }
 
 /// A request whose caller is known, or that needs none.
@@ -76,7 +87,7 @@ struct Arrival {
 }
 
 /// A request, its body read or not.
-enum Arrived {
+pub(crate) enum Arrived {
     Streaming(Request<Incoming>),
     Whole(Request<Bytes>, Buffered),
 }
@@ -144,6 +155,7 @@ impl Pipeline {
             finish(&route.route, origin.as_ref(), response.headers_mut());
             endpoint_label(&route.route.endpoint)
         });
+        let endpoint = endpoint.or(seen.label.as_deref());
         let (took, status) = (start.elapsed(), response.status());
         self.metrics.request_took(endpoint, status, took);
         if let Some(trace) = seen.trace {
@@ -185,6 +197,9 @@ impl Pipeline {
             Turn::Operation(id, want) => {
                 let headers = request.headers();
                 return Box::pin(self.operation(plan, id, want, headers, seen)).await;
+            }
+            Turn::Webhook(to) => {
+                return Box::pin(self.ingest(plan, to, request, peer, seen)).await;
             }
         };
         seen.route = Some(route.clone());
@@ -231,11 +246,11 @@ impl Pipeline {
                 return answer;
             }
             Ok(Keyed::Given(key)) => {
-                let read = self.read(plan, &route, &caller, request).await?;
+                let read = self.read(plan, route.body_limit, &caller, request).await?;
                 (key, KeySource::Header, read)
             }
             Ok(Keyed::Derived(derived)) => {
-                let read = self.read(plan, &route, &caller, request).await?;
+                let read = self.read(plan, route.body_limit, &caller, request).await?;
                 let window = derived.window;
                 match keys::derive(derived, &caller, &endpoint, &read.0) {
                     Some(key) => (key, KeySource::Derived { window }, read),
@@ -296,7 +311,7 @@ impl Pipeline {
             }
         }))
         .await;
-        self.access.end(line, &ended);
+        self.access.end(line, ended.outcome, ended.id);
         (seen.outcome, seen.id) = (Some(ended.outcome.as_str()), ended.id);
         respond(ended, &metrics)
     }
@@ -323,7 +338,8 @@ impl Pipeline {
             // What was signed with the body is proven with the body.
             Some(Presented::Signed(signed)) => {
                 let arrived = Arrived::Streaming(request);
-                let (request, held) = self.read(plan, route, &Caller::local(), arrived).await?;
+                let limit = route.body_limit;
+                let (request, held) = self.read(plan, limit, &Caller::local(), arrived).await?;
                 let key = keys::signed_text(request.headers());
                 let known = signed.verify(endpoint.as_str(), key, request.body());
                 let scheduler = Some(KnownBy::Scheduler);
@@ -370,12 +386,12 @@ impl Pipeline {
         problem
     }
 
-    async fn admit(&self, caller: &Caller) -> Result<(), Problem> {
+    pub(crate) async fn admit(&self, caller: &Caller) -> Result<(), Problem> {
         let admitted = self.gate.admit(caller.tenant()).await;
         admitted.map_err(|limit| self.limited(caller, limit))
     }
 
-    fn limited(&self, caller: &Caller, limit: Limit) -> Problem {
+    pub(crate) fn limited(&self, caller: &Caller, limit: Limit) -> Problem {
         self.metrics.limited(caller, limit);
         gate::refuse(limit)
     }
@@ -383,7 +399,10 @@ impl Pipeline {
     /// The class of a route as it is now; as it was, where a reload has taken it
     /// away since this request came.
     fn class(&self, plan: &Plan, route: &Planned) -> Result<Arc<Class>, Problem> {
-        let name = &route.route.class;
+        self.class_named(plan, &route.route.class)
+    }
+
+    pub(crate) fn class_named(&self, plan: &Plan, name: &Arc<str>) -> Result<Arc<Class>, Problem> {
         let as_was = || plan.config.classes.get(name).cloned().map(Arc::new);
         self.classes.get(name).or_else(as_was).ok_or_else(|| {
             // Classes of routes cannot be removed; the plan was checked.
@@ -392,10 +411,10 @@ impl Pipeline {
     }
 
     /// The whole body, before any claim: what breaks off here leaves no trace.
-    async fn read(
+    pub(crate) async fn read(
         &self,
         plan: &Plan,
-        route: &Planned,
+        limit: usize,
         caller: &Caller,
         request: Arrived,
     ) -> Result<(Request<Bytes>, Buffered), Problem> {
@@ -405,7 +424,7 @@ impl Pipeline {
         };
         let (parts, body) = request.into_parts();
         let mut held = self.gate.buffer();
-        let reading = read(held.counting(body), route.body_limit);
+        let reading = read(held.counting(body), limit);
         let deadline = plan.config.server.body_deadline;
         match tokio::time::timeout(deadline, reading).await {
             Ok(Ok(body)) => Ok((Request::from_parts(parts, body), held)),
@@ -456,7 +475,7 @@ impl Pipeline {
                 policy: route.route.policy,
                 trace: seen.trace_id(),
             });
-            self.access.end(line, &ended);
+            self.access.end(line, ended.outcome, ended.id);
             (seen.outcome, seen.id) = (Some(ended.outcome.as_str()), ended.id);
             if is_nothing(&ended) {
                 refused = Some(nothing_to_find());
@@ -583,25 +602,27 @@ impl Pipeline {
 
 /// What is known of a request when its answer is written.
 #[derive(Default)]
-struct Seen {
+pub(crate) struct Seen {
     route: Option<Arc<Planned>>,
-    endpoint: Option<Endpoint>,
-    caller: Option<Caller>,
-    policy: Option<Policy>,
+    /// What metrics call the endpoint, where there is no route.
+    pub(crate) label: Option<String>,
+    pub(crate) endpoint: Option<Endpoint>,
+    pub(crate) caller: Option<Caller>,
+    pub(crate) policy: Option<Policy>,
     /// Why it was refused, more precisely than by its code.
-    reason: Option<&'static str>,
+    pub(crate) reason: Option<&'static str>,
     trace: Option<Trace>,
     /// The trace that the client says it is part of.
     trace_id: Option<TraceId>,
     /// What it came to, once that is in the log.
-    outcome: Option<&'static str>,
-    id: Option<OperationId>,
+    pub(crate) outcome: Option<&'static str>,
+    pub(crate) id: Option<OperationId>,
     /// Whether the key was made of the request's parts.
     derived: bool,
 }
 
 impl Seen {
-    fn trace_id(&self) -> Option<TraceId> {
+    pub(crate) fn trace_id(&self) -> Option<TraceId> {
         self.trace.as_ref().map(Trace::id).or(self.trace_id)
     }
 
@@ -651,6 +672,9 @@ fn route<'a>(plan: &'a Plan, request: &'a Request<Incoming>) -> Result<Turn<'a>,
         && let Some(turn) = own_path(plan, path)
     {
         return Ok(turn);
+    }
+    if !declared && let Some(to) = Addressed::parse(plan, method, path) {
+        return Ok(Turn::Webhook(to));
     }
     match found {
         // What only remains could be another route's, read as an upstream may.
@@ -738,7 +762,7 @@ fn has_open_route(plan: &Plan) -> bool {
 }
 
 /// Passes a request on unprotected.
-async fn pass(request: Arrived, passage: &Passage) -> Result<Response<Body>, Problem> {
+pub(crate) async fn pass(request: Arrived, passage: &Passage) -> Result<Response<Body>, Problem> {
     let forwarder = &passage.route.forwarder;
     match request {
         Arrived::Streaming(request) => Box::pin(forwarder.pass(request, passage)).await,

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use onceward_core::identity::Endpoint;
 use onceward_http::rules::{Credentials, Rules};
 
 use crate::callers::Callers;
@@ -26,6 +27,8 @@ pub(crate) struct Plan {
     pub(crate) callers: Callers,
     pub(crate) trusted: Trusted,
     pub(crate) forwarders: BTreeMap<Arc<str>, Arc<Forwarder>>,
+    /// How events of webhooks are met at each upstream.
+    pub(crate) event_routes: BTreeMap<Arc<str>, Arc<Planned>>,
 }
 
 /// A route and what its requests meet.
@@ -117,7 +120,12 @@ impl Plan {
                 .map_or_else(String::new, |route| route.path.clone()),
             source,
         })?;
+        let event_routes = forwarders.iter().filter_map(|(name, forwarder)| {
+            let planned = event_route(name, &config, forwarder)?;
+            Some((name.clone(), Arc::new(planned)))
+        });
         Ok(Self {
+            event_routes: event_routes.collect(),
             trusted: Trusted::from(config.server.trusted_proxies.clone()),
             routes,
             callers,
@@ -148,6 +156,38 @@ impl Plan {
         }
         longest
     }
+}
+
+/// A route that nobody can ask for: by it events go to an upstream. Their way
+/// is the gateway's own, so there is no other to choose what it would.
+fn event_route(
+    name: &Arc<str>,
+    config: &Config,
+    forwarder: &Arc<Forwarder>,
+) -> Option<Planned> {
+    let settings = config.upstreams.get(name)?;
+    let class = config.classes.get(&config.webhooks.class)?;
+    let naming = config::Naming::Fixed(Endpoint::new("webhooks"));
+    let route = config::Route {
+        access: Access::Anyone,
+        policy: Some(config::Policy::RequiredB),
+        class: class.name.clone(),
+        ..config::Route::new(naming, "/", name)
+    };
+    // No attempt outlives its lease.
+    let timeout = settings.timeout.min(class.lease);
+    let server = &config.server;
+    Some(Planned {
+        rules: Arc::new(Rules {
+            upstream_timeout: timeout,
+            reply_limit: server.reply_limit,
+            ..Rules::new(Credentials::Trusted)
+        }),
+        forwarder: forwarder.clone(),
+        body_limit: server.body_limit,
+        timeout,
+        route,
+    })
 }
 
 fn forwarder(

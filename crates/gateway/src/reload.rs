@@ -114,8 +114,15 @@ impl Reloader {
         let secrets = SecretReader::new(&config.secrets).map_err(|error| error.to_string())?;
         let operators = operators(&config, &secrets).await;
         let operators = operators.map_err(|error| error.to_string())?;
-        let callers = before.callers.reopen(&config.auth, secrets);
+        let callers = before.callers.reopen(&config.auth, secrets.clone());
         let callers = callers.map_err(|error| error.to_string())?;
+        let webhooks = &self.pipeline.webhooks;
+        let reopened = webhooks.reopen(&config, secrets);
+        let reopened = reopened.map_err(|error| error.to_string())?;
+        let misfits = webhooks.misfits(&before.config, &config);
+        if !misfits.is_empty() {
+            return Err(misfits.join("\n"));
+        }
         let metrics = &self.pipeline.metrics;
         let plan = Plan::new(config, callers, metrics, Some(&before));
         let plan = plan.map_err(|error| error.to_string())?;
@@ -131,6 +138,7 @@ impl Reloader {
         let limits = plan.config.limits.clone();
         let routes = plan.config.routes.len();
         self.pipeline.classes.replace_base(base).await;
+        webhooks.replace(reopened);
         self.pipeline.plan.store(Arc::new(plan));
         self.pipeline.gate.set_limits(&limits);
         let engine = &self.pipeline.protection.engine;

@@ -184,7 +184,7 @@ impl Secret {
     }
 
     /// A keyed hash for one purpose.
-    fn hash_for(&self, purpose: &[u8], value: &[u8]) -> [u8; 32] {
+    pub(crate) fn hash_for(&self, purpose: &[u8], value: &[u8]) -> [u8; 32] {
         let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&self.0)
             .expect("HMAC takes a key of any length");
         mac.update(purpose);

@@ -106,16 +106,16 @@ async fn accepted(
 }
 
 /// One claim and all that is done under it.
-struct Work {
-    engine: Arc<Engine>,
-    class: Arc<Class>,
-    rules: Arc<Rules>,
-    granted: Granted,
-    _held: Option<Box<dyn Any + Send + Sync>>,
+pub(crate) struct Work {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) class: Arc<Class>,
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) granted: Granted,
+    pub(crate) _held: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// What one attempt came to.
-enum Tried {
+pub(crate) enum Tried {
     /// A whole answer.
     Answered(Answered),
     /// An answer that is too large to keep, or a stream.
@@ -149,7 +149,7 @@ impl Tried {
         }
     }
 
-    fn status(&self) -> Option<u16> {
+    pub(crate) fn status(&self) -> Option<u16> {
         match self {
             Self::NotSent(_) | Self::Lost(_) => None,
             Self::Answered(answered) | Self::Streaming(answered, _) => {
@@ -228,7 +228,12 @@ impl Work {
     }
 
     /// One attempt: forwards and reads the answer, within the lease.
-    async fn attempt<F, Fut>(&self, lead: &Lead, request: Request<Bytes>, forward: &mut F) -> Tried
+    pub(crate) async fn attempt<F, Fut>(
+        &self,
+        lead: &Lead,
+        request: Request<Bytes>,
+        forward: &mut F,
+    ) -> Tried
     where
         F: FnMut(Request<Bytes>, Option<Granted>) -> Fut,
         Fut: Future<Output = Result<Response<Body>, Unanswered>>,

@@ -2,7 +2,8 @@
 //!
 //! [`run::run`] is the whole of it: identify, claim, forward, record. The
 //! gateway calls it for requests on their way to an upstream, [`layer`] for a
-//! service in this process. [`problem`] is the only place that chooses a status.
+//! service in this process; what was queued with its request goes the second
+//! half of that way by [`delivery`]. [`problem`] is the only place that chooses a status.
 
 mod answer;
 mod attempt;
@@ -10,6 +11,7 @@ mod attempt;
 pub mod axum;
 pub mod body;
 mod capture;
+pub mod delivery;
 mod duplicate;
 pub mod fields;
 pub mod joined;

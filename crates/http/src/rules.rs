@@ -94,4 +94,7 @@ pub enum KeySource {
         /// How long such an operation is remembered.
         window: Duration,
     },
+    /// A provider's own name for what it sends, proven to be the provider's. It
+    /// alone counts: providers write the same event differently over time.
+    Provider,
 }

@@ -17,7 +17,7 @@ use http::{HeaderMap, Request, Response, StatusCode, header};
 use onceward_core::caller::Caller;
 use onceward_core::class::{AfterLoss, Class, Expiry, OnUnknown, Terms, TtlBasis};
 use onceward_core::engine::{Engine, Entry};
-use onceward_core::fingerprint::{Asked, Fingerprint, Fingerprinter};
+use onceward_core::fingerprint::{Algorithm, Asked, Fingerprint, Fingerprinter};
 use onceward_core::identity::{Endpoint, Identity, OperationId};
 use onceward_core::key::Key;
 use onceward_core::record::{Fence, Record, State};
@@ -98,7 +98,7 @@ impl Call {
             terms.after_loss = AfterLoss::Free;
         }
         match self.source {
-            KeySource::Header => terms,
+            KeySource::Header | KeySource::Provider => terms,
             KeySource::Derived { window } => Terms {
                 retention: window,
                 remember: window,
@@ -159,6 +159,8 @@ pub enum Outcome {
     Shared,
     /// The store was away and it was forwarded unprotected.
     Bypassed,
+    /// It is recorded with its request, to be delivered.
+    Queued,
     /// It runs elsewhere; the caller was told where to ask.
     Accepted,
     /// Somebody asked how it stands.
@@ -181,6 +183,7 @@ impl Outcome {
             Self::Replayed(_) => "replayed",
             Self::Shared => "shared",
             Self::Bypassed => "bypassed",
+            Self::Queued => "queued",
             Self::Accepted => "accepted",
             Self::Told => "told",
             Self::Refused(code) => code.as_str(),
@@ -320,6 +323,9 @@ async fn enter(
 fn identify(protection: &Protection, call: &Call) -> Result<(Identity, Fingerprint), Problem> {
     let identity = call.identity();
     identity.check_name().map_err(Problem::invalid_key)?;
+    if call.source == KeySource::Provider {
+        return Ok((identity, by_key_alone()));
+    }
     let request = &call.request;
     let credentials = match call.rules.credentials {
         Credentials::Compared => credentials(request.headers()),
@@ -348,6 +354,15 @@ fn identify(protection: &Protection, call: &Call) -> Result<(Identity, Fingerpri
         false => fingerprint,
     };
     Ok((identity, fingerprint))
+}
+
+/// The fingerprint of what is the same whenever its key is.
+pub fn by_key_alone() -> Fingerprint {
+    Fingerprint {
+        algorithm: Algorithm::Raw1,
+        digest: [0; 32],
+        sender: [0; 16],
+    }
 }
 
 /// What the route wants to be seen in the answer, whoever made it.
@@ -421,7 +436,7 @@ impl Protection {
     }
 
     /// Asks what became of an unknown operation, where its class says whom.
-    pub(crate) async fn reconcile(&self, record: &Record, class: &Class) -> Reconciled {
+    pub async fn reconcile(&self, record: &Record, class: &Class) -> Reconciled {
         match &self.reconciler {
             Some(reconciler) if class.on_unknown == OnUnknown::Reconcile => {
                 reconciler.reconcile(record, class).await

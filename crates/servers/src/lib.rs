@@ -1,6 +1,7 @@
-//! Real servers for tests: PostgreSQL, PgBouncer, Redis and Redis Cluster.
+//! Real servers for tests: PostgreSQL, PgBouncer, Redis and Redis Cluster. And
+//! the webhook providers' own SDKs, which sign what the gateway receives.
 //!
-//! Each is started in a temporary directory of its own, on a free port of
+//! Each server is started in a temporary directory of its own, on a free port of
 //! 127.0.0.1, and is ready when its constructor returns. Dropping it ends its
 //! processes by their ids and removes the directory. So does the death of the
 //! test's own process, however it comes (`guard`).
@@ -19,6 +20,7 @@ mod postgres;
 mod process;
 mod program;
 mod redis;
+mod sdk;
 mod server;
 mod template;
 
@@ -26,3 +28,4 @@ pub use self::cluster::RedisCluster;
 pub use self::pgbouncer::PgBouncer;
 pub use self::postgres::Postgres;
 pub use self::redis::Redis;
+pub use self::sdk::{Ask, Signed, Signer, Verdict};

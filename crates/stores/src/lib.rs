@@ -8,6 +8,8 @@ mod open;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(any(feature = "embedded", feature = "redis"))]
+mod sealed;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod time;
 

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use onceward_core::clock::Timestamp;
 use onceward_core::identity::OperationId;
 use onceward_core::record::{Answer, Fence, Record, State};
@@ -104,6 +105,15 @@ impl Inspect for JournalStore {
         })
     }
 
+    async fn redeliver(&self, id: OperationId) -> Result<Changed, StoreError> {
+        self.change(id, |shelf, mut record, _, now| {
+            match record.redeliver(Fence(shelf.next()), now) {
+                Changed::Done => Ok(shelf.put(record)),
+                refused => Err(refused),
+            }
+        })
+    }
+
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         let now = self.clock.now();
         let mut shelf = self.shelf();
@@ -115,6 +125,7 @@ impl Inspect for JournalStore {
             if entry.record.is_overdue(now) && !entry.record.is_over(now) {
                 let mut entry = entry.clone();
                 Arc::make_mut(&mut entry.record).expire();
+                entry.request = Bytes::new();
                 lines.push(Line::Put(entry));
             }
         }

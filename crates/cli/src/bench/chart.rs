@@ -30,12 +30,13 @@ stroke:#ffffff;stroke-width:4px;paint-order:stroke}\
 .card{fill:#0d1117;stroke:#3d444d}.ours{fill:#3fb58f}.theirs{fill:#656c76}.line{stroke:#9198a1}}";
 
 /// The bars, from top to bottom. Only what was measured is drawn.
-const BARS: [(Stage, Lane, &str); 6] = [
+const BARS: [(Stage, Lane, &str); 7] = [
     (Stage::Empty, Lane::Nginx, "nginx, plain proxy"),
     (Stage::Empty, Lane::PassThrough, "Onceward, no key"),
     (Stage::Empty, Lane::Replay, "Onceward, replay"),
     (Stage::Empty, Lane::First, "Onceward, first run, fsynced"),
     (Stage::Full, Lane::FirstFull, "the same, full store"),
+    (Stage::Empty, Lane::Webhook, "Onceward, webhook, fsynced"),
     (Stage::Empty, Lane::Restate, "Restate, first run"),
 ];
 

@@ -1,7 +1,8 @@
 //! The course of a bench: which lanes are run, in which order, how often.
 //!
 //! A machine has moods, so lanes are only compared within a round: each round runs every lane
-//! once, every other round backwards, and has a fresh gateway with an empty store. The second
+//! once, every other round backwards, and has a fresh gateway with an empty store. What a lane of
+//! events leaves to be delivered is waited for, so that it burdens no other lane. The second
 //! stage has two tenants: one asks at a modest rate, and its latencies are taken alone and while
 //! the other floods. The last puts a full store beside an empty one, so that their ratio is from
 //! the same minutes.
@@ -20,6 +21,7 @@ use super::load::{Length, Load, Run};
 use super::script::{Pass, Script};
 use super::tally::Outcome;
 use super::target::Target;
+use super::watch::Watch;
 
 /// What is measured: the same payment, each time by another way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -30,6 +32,8 @@ pub(super) enum Lane {
     PassThrough,
     First,
     FirstApiKey,
+    Webhook,
+    WebhookDelivered,
     Replay,
     ReplayApiKey,
     Restate,
@@ -48,6 +52,8 @@ impl Lane {
             Lane::PassThrough => "onceward, no key",
             Lane::First => "onceward, first run",
             Lane::FirstApiKey => "onceward, first run, API key",
+            Lane::Webhook => "onceward, webhook, acknowledged",
+            Lane::WebhookDelivered => "onceward, webhook, delivered",
             Lane::Replay => "onceward, replay",
             Lane::ReplayApiKey => "onceward, replay, API key",
             Lane::Restate => "Restate, first run",
@@ -133,6 +139,8 @@ struct Entry {
     target: Target,
     script: Script,
     pass: Option<Pass>,
+    /// Over what is delivered after it was acknowledged.
+    watch: Option<Watch>,
 }
 
 impl Entry {
@@ -142,6 +150,7 @@ impl Entry {
             target,
             script,
             pass: None,
+            watch: None,
         }
     }
 
@@ -175,7 +184,7 @@ impl Course<'_> {
                 Some(_) => None,
                 None => Some(Gateway::configured(self.upstream, self.stores, "").await?),
             };
-            let entries = self.empty_entries(&gateway, configured.as_ref())?;
+            let entries = self.empty_entries(&gateway, configured.as_ref()).await?;
             self.measure(round, entries, &bar, results).await?;
             for gateway in [Some(gateway), configured].into_iter().flatten() {
                 results.see_memory(&gateway);
@@ -186,7 +195,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    fn empty_entries(
+    async fn empty_entries(
         &self,
         gateway: &Gateway,
         configured: Option<&Gateway>,
@@ -198,6 +207,12 @@ impl Course<'_> {
         entries.push(Entry::through(Lane::Replay, gateway, gateway.replay()));
         entries.extend(configured.map(|own| Entry::through(Lane::ReplayApiKey, own, own.replay())));
         entries.push(Entry::through(Lane::First, gateway, gateway.first()?));
+        if let Some((script, watch)) = gateway.webhook(self.upstream).await? {
+            entries.push(Entry {
+                watch: Some(watch),
+                ..Entry::new(Lane::Webhook, gateway.target(), script)
+            });
+        }
         if let Some(own) = configured {
             entries.push(Entry::through(Lane::FirstApiKey, own, own.first()?));
         }
@@ -349,6 +364,7 @@ impl Course<'_> {
                 target,
                 script,
                 pass,
+                watch,
             } = entry;
             bar.set_message(format!("{}, {connections} connections", lane.label()));
             let (threads, length) = (self.pace.load_threads, self.pace.length());
@@ -360,13 +376,27 @@ impl Course<'_> {
                 threads,
                 length,
             };
+            let watching = match watch {
+                Some(watch) => Some(watch.begin().await?),
+                None => None,
+            };
             let outcome = Run::start(&load)?.finish().await.context(lane.label())?;
-            results.measured.push(Measured {
-                stage,
-                lane,
-                connections,
-                outcome,
-            });
+            let acknowledged = outcome.answers.by_class[2];
+            let mut add = |lane, outcome| {
+                results.measured.push(Measured {
+                    stage,
+                    lane,
+                    connections,
+                    outcome,
+                });
+            };
+            add(lane, outcome);
+            if let Some(watching) = watching {
+                let lane = Lane::WebhookDelivered;
+                bar.set_message(lane.label());
+                let delivered = watching.finish(acknowledged).await;
+                add(lane, delivered.context(lane.label())?);
+            }
             bar.inc(1);
         }
         Ok(())

@@ -8,10 +8,12 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use onceward_gateway::fetch::{Fetch, FetchLimits};
@@ -25,10 +27,14 @@ use super::load::{Length, Load, Run};
 use super::script::{Pass, REPLAY_KEYS, Script, Seed};
 use super::tally::Answers;
 use super::target::Target;
+use super::watch::Watch;
+use super::webhook::Webhook;
 
 const PRIME_CONNECTIONS: usize = 16;
 /// Filling is quickest with many at once, which share a sync.
 const FILL_CONNECTIONS: usize = 256;
+/// What a gateway without a configuration calls the one upstream that it has.
+const UNCONFIGURED_UPSTREAM: &str = "default";
 const BAR_PAUSE: Duration = Duration::from_millis(200);
 /// The bounds of a question to the admin API.
 const ASKING: FetchLimits = FetchLimits {
@@ -121,6 +127,20 @@ impl Gateway {
         make_pass(process.context("it is not ours to let anybody in")?, tenant).await
     }
 
+    /// Events to a webhook that is made as an operator makes one, and the watch over their
+    /// deliveries to the upstream, where each is a payment. None where the gateway is not ours.
+    pub(super) async fn webhook(
+        &self,
+        upstream: Target,
+    ) -> anyhow::Result<Option<(Script, Watch)>> {
+        let Some(process) = &self.process else {
+            return Ok(None);
+        };
+        let webhook = make_webhook(process).await?;
+        let script = Script::Webhook(seed()?, Arc::new(webhook));
+        Ok(Some((script, Watch::new(upstream, admin(process)?)?)))
+    }
+
     pub(super) fn first(&self) -> anyhow::Result<Script> {
         seed().map(Script::First)
     }
@@ -171,9 +191,11 @@ impl Gateway {
 }
 
 pub(super) fn seed() -> anyhow::Result<Seed> {
-    getrandom::u64()
-        .map(Seed)
-        .map_err(|error| anyhow!("the system has no randomness: {error}"))
+    getrandom::u64().map(Seed).map_err(no_randomness)
+}
+
+fn no_randomness(error: getrandom::Error) -> anyhow::Error {
+    anyhow!("the system has no randomness: {error}")
 }
 
 /// `{rate}` in a template is steps per second, whole.
@@ -201,18 +223,47 @@ async fn prime(target: Target, pass: Option<Pass>) -> anyhow::Result<Seed> {
 }
 
 async fn make_pass(process: &Process, tenant: &str) -> anyhow::Result<Pass> {
-    let admin = process.admin().context("it has no admin listener")?;
-    let fetch = Fetch::new(&format!("http://{admin}"), ASKING)?;
-    let mut headers = HeaderMap::new();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let wish = json!({
         "tenant": tenant, "project": "bench", "subject": "service:bench", "why": "a benchmark",
     });
-    let wish = Bytes::from(wish.to_string());
-    let made = fetch.post(Some("/admin/v1/keys"), headers, wish).await?;
-    let told: Value = serde_json::from_slice(&made.body)?;
-    let secret = told["secret"].as_str();
+    let made = make(process, "/admin/v1/keys", &wish).await?;
+    let secret = made["secret"].as_str();
     Ok(secret.context("no API key was made")?.into())
+}
+
+async fn make_webhook(process: &Process) -> anyhow::Result<Webhook> {
+    let mut random = [0; 32];
+    getrandom::fill(&mut random).map_err(no_randomness)?;
+    let secret = format!("whsec_{}", HEXLOWER.encode(&random));
+    let wish = json!({
+        "tenant": "bench", "project": "bench", "provider": "stripe", "secrets": [secret],
+        "upstream": UNCONFIGURED_UPSTREAM, "path": "/payments", "deliver": "async",
+        "why": "a benchmark",
+    });
+    let made = make(process, "/admin/v1/webhooks", &wish).await?;
+    let id = made["webhook_id"].as_str();
+    let id = id.context("no webhook was made")?;
+    Ok(Webhook::new(id, &secret))
+}
+
+/// Asks the admin API to make something.
+async fn make(process: &Process, path: &str, wish: &Value) -> anyhow::Result<Value> {
+    let fetch = Fetch::new(&format!("http://{}", admin(process)?), ASKING)?;
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let wish = Bytes::from(wish.to_string());
+    let made = fetch.post(Some(path), headers, wish).await?;
+    ensure!(
+        made.status.is_success(),
+        "{path} answered {}: {}",
+        made.status,
+        String::from_utf8_lossy(&made.body)
+    );
+    Ok(serde_json::from_slice(&made.body)?)
+}
+
+fn admin(process: &Process) -> anyhow::Result<SocketAddr> {
+    process.admin().context("it has no admin listener")
 }
 
 fn expect_clean(what: &str, answers: &Answers) -> anyhow::Result<()> {

@@ -31,6 +31,8 @@ mod script;
 mod table;
 mod tally;
 mod target;
+mod watch;
+mod webhook;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {

@@ -35,11 +35,12 @@ pub(super) struct Row {
     pub(super) connections: usize,
     pub(super) rate_per_second: f64,
     pub(super) ratio: Option<f64>,
-    pub(super) p50_ms: f64,
-    pub(super) p90_ms: f64,
-    pub(super) p99_ms: f64,
-    pub(super) p999_ms: f64,
-    pub(super) max_ms: f64,
+    /// None of these where nobody waited.
+    pub(super) p50_ms: Option<f64>,
+    pub(super) p90_ms: Option<f64>,
+    pub(super) p99_ms: Option<f64>,
+    pub(super) p999_ms: Option<f64>,
+    pub(super) max_ms: Option<f64>,
     pub(super) rates_by_round: Vec<f64>,
     pub(super) answers_by_class: [u64; 6],
     pub(super) faults: u64,
@@ -142,10 +143,10 @@ fn row(measured: &[Measured], place: Place, yardstick: Lane) -> Row {
     } = place;
     let rounds = Vec::from_iter(measured.iter().filter(|one| Place::of(one) == place));
     let at = |quantile: f64| {
-        let values = rounds
-            .iter()
-            .map(|one| one.outcome.latency.value_at_quantile(quantile));
-        median(values.map(|us| us as f64 / 1000.0).collect()).unwrap_or_default()
+        let latencies = rounds.iter().map(|one| &one.outcome.latency);
+        let latencies = latencies.filter(|latency| !latency.is_empty());
+        let values = latencies.map(|latency| latency.value_at_quantile(quantile));
+        median(values.map(|us| us as f64 / 1000.0).collect())
     };
     let mut answers = Answers::default();
     rounds
@@ -209,6 +210,12 @@ fn targets(measured: &[Measured], memory_bytes: Option<u64>) -> Vec<Target> {
             0.7,
             empty(Lane::PassThrough),
             empty(Lane::Nginx),
+        ),
+        (
+            "webhook, durable, to first run",
+            0.8,
+            empty(Lane::Webhook),
+            empty(Lane::First),
         ),
         (
             "first run, full store to empty",
@@ -322,6 +329,13 @@ pub(super) mod tests {
         }
     }
 
+    /// Nobody waited for it, so it has no latencies.
+    fn delivered(rate: f64) -> Measured {
+        let mut delivered = one(Stage::Empty, Lane::WebhookDelivered, rate);
+        delivered.outcome.latency.clear();
+        delivered
+    }
+
     /// Three rounds in which the machine gets slower and slower.
     pub(in super::super) fn results() -> Results {
         let mut measured = Vec::new();
@@ -330,11 +344,13 @@ pub(super) mod tests {
                 (Lane::Nginx, 10_000.0),
                 (Lane::PassThrough, 8_000.0),
                 (Lane::First, 3_000.0),
+                (Lane::Webhook, 2_700.0),
                 (Lane::Replay, 12_000.0),
                 (Lane::Restate, 100.0),
             ];
             let full = [(Lane::First, 3_000.0), (Lane::FirstFull, 2_850.0)];
             measured.extend(empty.map(|(lane, rate)| one(Stage::Empty, lane, rate * mood)));
+            measured.push(delivered(1_500.0 * mood));
             measured.extend(full.map(|(lane, rate)| one(Stage::Full, lane, rate * mood)));
         }
         Results {
@@ -396,7 +412,7 @@ pub(super) mod tests {
         let (yes, no, not) = (Reached::Yes, Reached::No, Reached::NotMeasured);
         assert_eq!(
             Vec::from_iter(reached),
-            [yes, yes, no, yes, yes, not, not, yes]
+            [yes, yes, no, yes, yes, yes, not, not, yes]
         );
         assert!(report.misses_a_target());
     }
@@ -432,6 +448,8 @@ pub(super) mod tests {
             (empty, Lane::Nginx, 20_000.0),
             (empty, Lane::PassThrough, 16_000.0),
             (empty, Lane::First, 6_000.0),
+            (empty, Lane::Webhook, 5_400.0),
+            (empty, Lane::WebhookDelivered, 3_000.0),
             (empty, Lane::Replay, 24_000.0),
             (empty, Lane::Restate, 200.0),
             (full, Lane::First, 6_000.0),
@@ -440,8 +458,23 @@ pub(super) mod tests {
         assert_eq!(Vec::from_iter(rows), expected);
         assert_eq!(
             (report.rows[0].p50_ms, report.rows[0].rates_by_round.len()),
-            (1.5, 3)
+            (Some(1.5), 3)
         );
+    }
+
+    #[test]
+    fn events_are_acknowledged_nearly_as_fast_as_payments_are_made() {
+        let figure = |slower: f64| {
+            let mut results = results();
+            let webhooks = results.measured.iter_mut();
+            let webhooks = webhooks.filter(|one| one.lane == Lane::Webhook);
+            webhooks.for_each(|one| one.outcome.rate *= slower);
+            let mut targets = targets(&results.measured, None).into_iter();
+            let target = targets.find(|target| target.name.starts_with("webhook"));
+            target.map(|target| (target.figure, target.reached))
+        };
+        assert_eq!(figure(1.0), Some((Some(0.9), Reached::Yes)));
+        assert_eq!(figure(0.5), Some((Some(0.45), Reached::No)));
     }
 
     #[test]

@@ -1,23 +1,27 @@
 //! What a load says and what it must hear: the request's bytes, the keys, the expected answer.
 //!
-//! All loads send the same JSON body to be comparable; they differ in the path and the key.
+//! All loads send the same payment as JSON to be comparable; they differ in the path, the key, and
+//! where the key stands: in a header, or in the signed body of an event.
 //! A key looks like a UUID, is unique over runs, and follows from a seed and a number, so that
 //! the keys of an earlier load can be sent again without having been kept.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::reply::{Origin, Reply};
 use super::target::Target;
+use super::webhook::{SIGNATURE_BLANK, Webhook};
 
 /// How many completed keys the replays are spread over.
 pub(super) const REPLAY_KEYS: u64 = 1000;
-const BODY: &str = r#"{"amount":4200,"currency":"EUR"}"#;
+const PAYMENT: &str = r#""amount":4200,"currency":"EUR"}"#;
+const OK: u16 = 200;
 const TOO_MANY_REQUESTS: u16 = 429;
 const KEY_BYTES: usize = 36;
 const KEY_BLANK: &str = "00000000-0000-0000-0000-000000000000";
 
 /// The kinds of load.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Script {
     /// No key: nothing to protect.
     PassThrough,
@@ -29,6 +33,8 @@ pub(super) enum Script {
     Restate(Seed),
     /// A key that was never sent before, from a tenant that may be refused for asking too often.
     Flood(Seed),
+    /// An event that was never sent before, as Stripe signs it.
+    Webhook(Seed, Arc<Webhook>),
 }
 
 /// An API key.
@@ -39,32 +45,45 @@ pub(super) type Pass = Arc<str>;
 pub(super) struct Seed(pub(super) u64);
 
 impl Script {
-    fn path(self) -> &'static str {
+    fn path(&self) -> &str {
         match self {
             Script::Restate(_) => "/Pay/charge",
+            Script::Webhook(_, webhook) => webhook.path(),
             _ => "/payments",
         }
     }
 
-    fn key(self, number: u64) -> Option<[u8; KEY_BYTES]> {
+    fn body(&self) -> String {
+        match self {
+            Script::Webhook(..) => format!(
+                r#"{{"id":"evt_{KEY_BLANK}","object":"event","type":"charge.succeeded",{PAYMENT}"#
+            ),
+            _ => format!("{{{PAYMENT}"),
+        }
+    }
+
+    fn key(&self, number: u64) -> Option<[u8; KEY_BYTES]> {
         match self {
             Script::PassThrough => None,
-            Script::First(seed) | Script::Restate(seed) | Script::Flood(seed) => {
-                Some(seed.key(number))
-            }
+            Script::First(seed)
+            | Script::Restate(seed)
+            | Script::Flood(seed)
+            | Script::Webhook(seed, _) => Some(seed.key(number)),
             Script::Replay(seed) => Some(seed.key(number % REPLAY_KEYS)),
         }
     }
 
     /// Whether an answer is the one that this load is about. A rate of others means nothing.
-    pub(super) fn judge(self, reply: &Reply) -> Result<(), Wrong> {
+    pub(super) fn judge(&self, reply: &Reply) -> Result<(), Wrong> {
         match (self, reply.origin) {
             (Script::Flood(_), Origin::Run) if reply.status == TOO_MANY_REQUESTS => Ok(()),
             _ if !(200..300).contains(&reply.status) => Err(Wrong::Status(reply.status)),
+            (Script::Webhook(..), _) if reply.status != OK => Err(Wrong::Status(reply.status)),
             (Script::Replay(_), Origin::Run) => Err(Wrong::RanAgain),
-            (Script::First(_) | Script::PassThrough | Script::Flood(_), Origin::Replay) => {
-                Err(Wrong::ReplayedTooSoon)
-            }
+            (
+                Script::First(_) | Script::PassThrough | Script::Flood(_) | Script::Webhook(..),
+                Origin::Replay,
+            ) => Err(Wrong::ReplayedTooSoon),
             _ => Ok(()),
         }
     }
@@ -78,11 +97,13 @@ pub(super) enum Wrong {
     ReplayedTooSoon,
 }
 
-/// The bytes of a request, built once; only the key changes.
+/// The bytes of a request, built once; only the key changes, and the signature with it.
 pub(super) struct Request {
     script: Script,
     bytes: Vec<u8>,
     key_at: usize,
+    signature_at: usize,
+    body_at: usize,
 }
 
 impl Request {
@@ -98,18 +119,26 @@ impl Request {
             head.push_str(pass);
             head.push_str("\r\n");
         }
-        let mut key_at = 0;
-        if script.key(0).is_some() {
-            head.push_str("Idempotency-Key: ");
-            key_at = head.len();
-            head.push_str(KEY_BLANK);
-            head.push_str("\r\n");
+        match script {
+            Script::PassThrough => {}
+            Script::Webhook(..) => {
+                head.push_str(&format!("Stripe-Signature: {SIGNATURE_BLANK}\r\n"));
+            }
+            _ => head.push_str(&format!("Idempotency-Key: {KEY_BLANK}\r\n")),
         }
-        let bytes = format!("{head}Content-Length: {}\r\n\r\n{BODY}", BODY.len()).into_bytes();
+        let body = script.body();
+        head.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
+        let body_at = head.len();
+        let text = head + &body;
+        // A blank that is not there is never filled.
+        let at = |blank| text.find(blank).unwrap_or_default();
+        let (key_at, signature_at) = (at(KEY_BLANK), at(SIGNATURE_BLANK));
         Request {
             script,
-            bytes,
+            bytes: text.into_bytes(),
             key_at,
+            signature_at,
+            body_at,
         }
     }
 
@@ -118,8 +147,20 @@ impl Request {
         if let Some(key) = self.script.key(number) {
             self.bytes[self.key_at..self.key_at + KEY_BYTES].copy_from_slice(&key);
         }
+        if let Script::Webhook(_, webhook) = &self.script {
+            let (head, body) = self.bytes.split_at_mut(self.body_at);
+            let signature = webhook.sign(unix_seconds(), body);
+            head[self.signature_at..self.signature_at + signature.len()]
+                .copy_from_slice(&signature);
+        }
         &self.bytes
     }
+}
+
+/// A provider's clock. One that stands before 1970 signs nothing that is taken.
+fn unix_seconds() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
 }
 
 impl Seed {
@@ -195,14 +236,47 @@ mod tests {
     }
 
     #[test]
+    fn an_event_is_whole_and_its_signature_is_of_its_own_body() {
+        let target = Target::parse("http://127.0.0.1:8080").expect("a literal URL");
+        let webhook = Arc::new(Webhook::new("wh_1", "whsec_test"));
+        let script = Script::Webhook(Seed(7), webhook.clone());
+        let mut request = Request::new(script, &target, None);
+        let mut ids = HashSet::new();
+        for number in 0..3 {
+            let wire = std::str::from_utf8(request.numbered(number)).expect("it is all ASCII");
+            let (head, body) = wire.split_once("\r\n\r\n").expect("a head ends");
+            let (line, head) = head.split_once("\r\n").expect("a head has lines");
+            assert_eq!(line, "POST /api/v1/webhooks/stripe/wh_1 HTTP/1.1");
+            let length = format!("\r\nContent-Length: {}", body.len());
+            assert!(head.ends_with(&length), "{head}");
+            let (_, signature) = head.split_once("Stripe-Signature: ").expect("it is signed");
+            let signature = signature.lines().next().expect("a header has a value");
+            let time = signature["t=".len()..][..10]
+                .parse()
+                .expect("a time is digits");
+            assert_eq!(signature.as_bytes(), webhook.sign(time, body.as_bytes()));
+            assert!(unix_seconds().abs_diff(time) < 60, "{time}");
+            let event: serde_json::Value = serde_json::from_str(body).expect("an event is JSON");
+            assert_eq!(
+                (&event["amount"], &event["currency"]),
+                (&4200.into(), &"EUR".into())
+            );
+            ids.insert(event["id"].as_str().expect("an event has an id").to_owned());
+        }
+        assert_eq!(ids.len(), 3);
+    }
+
+    #[test]
     fn only_the_answer_that_is_measured_is_expected() {
-        let (first, replay) = (Script::First(Seed(1)), Script::Replay(Seed(1)));
+        let first = || Script::First(Seed(1));
+        let replay = || Script::Replay(Seed(1));
+        let webhook = || Script::Webhook(Seed(1), Arc::new(Webhook::new("wh_1", "whsec_test")));
         let cases = [
-            (first, 201, Origin::Run, Ok(())),
-            (first, 201, Origin::Replay, Err(Wrong::ReplayedTooSoon)),
-            (first, 503, Origin::Run, Err(Wrong::Status(503))),
-            (replay, 201, Origin::Replay, Ok(())),
-            (replay, 201, Origin::Run, Err(Wrong::RanAgain)),
+            (first(), 201, Origin::Run, Ok(())),
+            (first(), 201, Origin::Replay, Err(Wrong::ReplayedTooSoon)),
+            (first(), 503, Origin::Run, Err(Wrong::Status(503))),
+            (replay(), 201, Origin::Replay, Ok(())),
+            (replay(), 201, Origin::Run, Err(Wrong::RanAgain)),
             (
                 Script::PassThrough,
                 404,
@@ -212,7 +286,11 @@ mod tests {
             (Script::Restate(Seed(1)), 200, Origin::Run, Ok(())),
             (Script::Flood(Seed(1)), 201, Origin::Run, Ok(())),
             (Script::Flood(Seed(1)), 429, Origin::Run, Ok(())),
-            (first, 429, Origin::Run, Err(Wrong::Status(429))),
+            (first(), 429, Origin::Run, Err(Wrong::Status(429))),
+            (webhook(), 200, Origin::Run, Ok(())),
+            (webhook(), 201, Origin::Run, Err(Wrong::Status(201))),
+            (webhook(), 401, Origin::Run, Err(Wrong::Status(401))),
+            (webhook(), 200, Origin::Replay, Err(Wrong::ReplayedTooSoon)),
         ];
         for (script, status, origin, expected) in cases {
             let reply = Reply {

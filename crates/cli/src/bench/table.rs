@@ -63,8 +63,8 @@ fn measured_line(row: &Row) -> Vec<String> {
         Some(fault) => line.push(format!("ERROR {} times: {fault}", row.faults)),
         None => line.extend([
             thousands(row.rate_per_second),
-            format!("{:.2}", row.p50_ms),
-            format!("{:.2}", row.p99_ms),
+            milliseconds(row.p50_ms),
+            milliseconds(row.p99_ms),
             figure(row.ratio),
         ]),
     }
@@ -94,6 +94,10 @@ fn wanted_line(target: &Target) -> Vec<String> {
 
 fn figure(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{value:.3}"))
+}
+
+fn milliseconds(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".into(), |value| format!("{value:.2}"))
 }
 
 fn mib(value: Option<f64>) -> String {
@@ -162,6 +166,8 @@ mod tests {
     fn a_row_tells_its_figures_and_a_target_its_fate() {
         let text = render(&report());
         let row = "empty                 64  onceward, first run                   6,000    1.50    1.50     0.300\n";
+        assert!(text.contains(row), "{text}");
+        let row = "empty                 64  onceward, webhook, delivered          3,000       -       -     0.150\n";
         assert!(text.contains(row), "{text}");
         let target = "replay to nginx                   1.200  at least 1.3   NO\n";
         assert!(text.contains(target), "{text}");

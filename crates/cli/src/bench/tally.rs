@@ -25,6 +25,17 @@ pub(super) struct Outcome {
     pub(super) answers: Answers,
 }
 
+impl Outcome {
+    /// Of what nobody waited for.
+    pub(super) fn unawaited(rate: f64, answers: Answers) -> Self {
+        Outcome {
+            rate,
+            latency: no_latencies(),
+            answers,
+        }
+    }
+}
+
 /// All answers by the first digit of their status, and what went wrong.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answers {
@@ -127,16 +138,14 @@ pub(super) struct Tally {
 
 impl Tally {
     pub(super) fn new() -> Self {
-        let latency = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3);
-        let latency = latency.expect("the bounds and three digits are legal for a histogram");
         Tally {
-            latency,
+            latency: no_latencies(),
             answers: Answers::default(),
             seconds: 0.0,
         }
     }
 
-    pub(super) fn answer(&mut self, script: Script, reply: &Reply, took: Duration, part: Part) {
+    pub(super) fn answer(&mut self, script: &Script, reply: &Reply, took: Duration, part: Part) {
         self.answers.by_class[usize::from(reply.status / 100).min(5)] += 1;
         match script.judge(reply) {
             Err(wrong) => self.fault(&Fault::Wrong(wrong)),
@@ -181,4 +190,9 @@ impl Tally {
             answers: self.answers,
         }
     }
+}
+
+fn no_latencies() -> Histogram<u64> {
+    let latencies = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3);
+    latencies.expect("the bounds and three digits are legal for a histogram")
 }

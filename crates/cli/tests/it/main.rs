@@ -34,9 +34,16 @@ mod shared_rolling;
 mod shared_secret;
 mod shared_storm;
 mod shared_waiting;
+mod shared_webhooks;
 mod stopping;
 mod storm;
 mod sweep;
+mod webhooks_checker;
+mod webhooks_outage;
+mod webhooks_provider;
+mod webhooks_sdk;
+mod webhooks_storm;
+mod webhooks_sweep;
 
 use std::time::Duration;
 

@@ -15,13 +15,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::until;
 
@@ -35,6 +36,8 @@ pub(crate) struct Run {
     /// The namespaced key.
     pub(crate) key: String,
     pub(crate) fence: u64,
+    pub(crate) path: String,
+    pub(crate) headers: HeaderMap,
     pub(crate) body: String,
     /// What it did with it.
     pub(crate) manner: Manner,
@@ -64,6 +67,8 @@ pub(crate) enum Manner {
     Pay(Duration),
     /// Does nothing, and answers 503: come again.
     Refuse,
+    /// Does nothing, and answers 422: do not come again.
+    Deny,
     /// Does it, and answers when the gate is opened.
     Hold,
     /// Does it, answers half and no more.
@@ -85,7 +90,7 @@ impl Order {
     }
 }
 
-/// A running service. Dropping it stops it.
+/// A running service. Dropping it stops it and breaks its connections.
 pub(crate) struct Origin {
     address: SocketAddr,
     desk: Arc<Desk>,
@@ -101,6 +106,7 @@ struct Desk {
     gate: Semaphore,
     order: Order,
     answered: AtomicUsize,
+    connections: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -119,7 +125,16 @@ pub(crate) async fn origin_choosing(
     order: Order,
     choice: impl Fn(&str, usize) -> Manner + Send + Sync + 'static,
 ) -> Origin {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    origin_at(SocketAddr::from(([127, 0, 0, 1], 0)), order, choice).await
+}
+
+/// The same on this address.
+pub(crate) async fn origin_at(
+    address: SocketAddr,
+    order: Order,
+    choice: impl Fn(&str, usize) -> Manner + Send + Sync + 'static,
+) -> Origin {
+    let listener = TcpListener::bind(address).await.unwrap();
     let address = listener.local_addr().unwrap();
     let desk = Arc::new(Desk {
         ledger: Mutex::default(),
@@ -127,6 +142,7 @@ pub(crate) async fn origin_choosing(
         gate: Semaphore::new(0),
         order,
         answered: AtomicUsize::new(0),
+        connections: AtomicUsize::new(0),
     });
     let accepting = tokio::spawn(accept(listener, desk.clone()));
     Origin {
@@ -163,9 +179,20 @@ impl Origin {
         until(|| async { self.desk.answered.load(Ordering::SeqCst) >= times }).await;
     }
 
+    /// Waits until nobody is connected: all that a dead gateway sent has been
+    /// read then.
+    pub(crate) async fn quiet(&self) {
+        until(|| async { self.desk.connections.load(Ordering::SeqCst) == 0 }).await;
+    }
+
     /// Lets one held request be answered.
     pub(crate) fn open(&self) {
-        self.desk.gate.add_permits(1);
+        self.open_for(1);
+    }
+
+    /// Lets so many held requests be answered.
+    pub(crate) fn open_for(&self, requests: usize) {
+        self.desk.gate.add_permits(requests);
     }
 }
 
@@ -183,15 +210,22 @@ pub(crate) fn raw(namespaced: &str) -> &str {
 }
 
 async fn accept(listener: TcpListener, desk: Arc<Desk>) {
+    let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        tokio::spawn(converse(stream, desk.clone()));
+        desk.connections.fetch_add(1, Ordering::SeqCst);
+        let desk = desk.clone();
+        connections.spawn(async move {
+            converse(stream, &desk).await;
+            desk.connections.fetch_sub(1, Ordering::SeqCst);
+        });
+        while connections.try_join_next().is_some() {}
     }
 }
 
-async fn converse(stream: TcpStream, desk: Arc<Desk>) {
+async fn converse(stream: TcpStream, desk: &Arc<Desk>) {
     stream.set_nodelay(true).unwrap();
-    let service = service_fn(|request| answer(request, &desk));
+    let service = service_fn(|request| answer(request, desk));
     // A gateway that dies breaks its connections; that is what is tested.
     let _ = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
@@ -203,24 +237,17 @@ async fn answer(
     desk: &Arc<Desk>,
 ) -> Result<Response<Sent>, hyper::Error> {
     let (head, body) = request.into_parts();
-    let header = |name: &str| {
-        let value = head.headers.get(name);
-        value.map_or("", |value| value.to_str().unwrap()).to_owned()
-    };
     let body = body.collect().await?.to_bytes();
-    let run = desk.enter(
-        header("idempotency-key"),
-        header("idempotency-fence").parse().unwrap_or(0),
-        String::from_utf8_lossy(&body).into_owned(),
-    );
+    let run = desk.enter(&head, String::from_utf8_lossy(&body).into_owned());
     match run.manner {
         Manner::Pay(after) => tokio::time::sleep(after).await,
         Manner::Hold => desk.gate.acquire().await.unwrap().forget(),
-        Manner::Refuse | Manner::Half => {}
+        Manner::Refuse | Manner::Deny | Manner::Half => {}
     }
     Ok(Response::builder()
         .status(match run.manner {
             Manner::Refuse => StatusCode::SERVICE_UNAVAILABLE,
+            Manner::Deny => StatusCode::UNPROCESSABLE_ENTITY,
             _ => StatusCode::CREATED,
         })
         .header("content-type", "application/json")
@@ -237,7 +264,13 @@ async fn answer(
 
 impl Desk {
     /// Writes a request into the ledger.
-    fn enter(&self, key: String, fence: u64, body: String) -> Run {
+    fn enter(&self, head: &Parts, body: String) -> Run {
+        let header = |name: &str| {
+            let value = head.headers.get(name);
+            value.map_or("", |value| value.to_str().unwrap()).to_owned()
+        };
+        let key = header("idempotency-key");
+        let fence = header("idempotency-fence").parse().unwrap_or(0);
         let mut ledger = self.ledger.lock().unwrap();
         let number = ledger.runs.len() + 1;
         let times = ledger.times.entry(key.clone()).or_default();
@@ -250,6 +283,8 @@ impl Desk {
             reply: format!(r#"{{"payment":{number},"key":"{key}","fence":{fence}}}"#),
             key,
             fence,
+            path: head.uri.path().to_owned(),
+            headers: head.headers.clone(),
             body,
         };
         ledger.runs.push(run.clone());

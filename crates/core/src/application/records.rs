@@ -114,7 +114,10 @@ impl Binding for Records {
                 lead.finish(settlement, Some(reply)).await
             }
             Settlement::Completed(_) | Settlement::Failed(_) => lead.finish(settlement, None).await,
-            Settlement::Released | Settlement::Requeued { .. } => lead.release(None).await,
+            // Nothing is enqueued here, so there is nothing to deliver later.
+            Settlement::Released | Settlement::Requeued { .. } | Settlement::Deferred { .. } => {
+                lead.release(None).await
+            }
             Settlement::Lost => lead.lose().await,
             Settlement::Paused => lead.pause().await,
         };

@@ -247,6 +247,12 @@ impl Stage {
                 let subject = self.subject.inspect.resume(id).await;
                 same("resume", &answer(model), &answer(subject))
             }
+            Step::Redeliver { key } => {
+                let id = self.id_of(key).await;
+                let model = self.model.inspect.redeliver(id).await;
+                let subject = self.subject.inspect.redeliver(id).await;
+                same("redeliver", &answer(model), &answer(subject))
+            }
             Step::Sweep { limit } => {
                 self.sweep(limit).await;
                 Ok(())
@@ -325,7 +331,7 @@ impl Stage {
             return Ok(());
         };
         let mut settlement = word.settlement(number);
-        if let Settlement::Requeued { after } = &mut settlement {
+        if let Settlement::Requeued { after } | Settlement::Deferred { after } = &mut settlement {
             *after += offset(key_of(&model.digest));
         }
         let settled = self.model.settle(&model, settlement.clone()).await;

@@ -108,10 +108,16 @@ pub const PROMISES: &[(&str, Promise)] = promises! {
         queued_work_is_given_oldest_first,
         queued_work_is_given_once_to_many_who_ask,
         requeued_work_is_due_again_later,
+        deferred_work_does_not_count_as_tried,
         lost_delivery_is_due_again_where_that_is_safe,
+        delivery_is_due_again_by_its_holders_word_too,
         lost_delivery_is_unknown_otherwise,
         paused_delivery_is_due_when_resumed,
         delivery_that_did_not_run_is_due_again,
+        redelivered_work_is_due_at_once,
+        redelivered_work_begins_anew,
+        redelivery_is_refused_otherwise,
+        request_is_kept_as_long_as_the_reply,
         next_due_tells_the_earliest;
     inspecting:
         get_and_find_tell_the_same,

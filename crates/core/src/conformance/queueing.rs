@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::trial::{LEASE, Trial, accepted, completed, done, expect, terms, told};
-use crate::class::AfterLoss;
+use super::trial::{
+    LEASE, REMEMBER, RETENTION, Trial, accepted, completed, done, expect, failed, terms, told,
+};
+use crate::class::{AfterLoss, Expiry, Terms, TtlBasis};
 use crate::clock::Clock;
-use crate::record::{Settled, Settlement, State};
-use crate::store::{Ask, Due, Enqueued, Resolution};
+use crate::identity::OperationId;
+use crate::record::{Answer, Settled, Settlement, State};
+use crate::store::{Ask, Changed, Due, Enqueued, Resolution};
 
 const NOW: Duration = Duration::ZERO;
 const LATER: Duration = Duration::from_secs(10);
@@ -154,6 +157,32 @@ pub async fn requeued_work_is_due_again_later(trial: &Trial) {
     assert_eq!(trial.state(&ask).await, Some(State::Completed));
 }
 
+/// A turn that came too early is no attempt; otherwise it is as if requeued.
+pub async fn deferred_work_does_not_count_as_tried(trial: &Trial) {
+    let (ask, mut turn) = delivery(trial, AfterLoss::Free).await;
+    for _ in 0..3 {
+        assert_eq!(turn.record.attempts, 1);
+        let word = Settlement::Deferred { after: LATER };
+        for _ in 0..2 {
+            assert_eq!(trial.settle(&turn.grant, word.clone()).await, Settled::Done);
+            let seen = trial.get(&ask).await.expect("queued work is on record");
+            assert_eq!((seen.state, seen.attempts), (State::Queued, 0));
+        }
+        assert!(trial.due(10).await.is_empty(), "given before its turn");
+        trial.advance(LATER);
+        let next = only(trial.due(10).await);
+        assert!(next.grant.fence > turn.grant.fence);
+        assert_eq!(
+            (next.grant.id, &next.request),
+            (turn.grant.id, &turn.request)
+        );
+        turn = next;
+    }
+    let word = Settlement::Requeued { after: NOW };
+    assert_eq!(trial.settle(&turn.grant, word).await, Settled::Done);
+    assert_eq!(only(trial.due(10).await).record.attempts, 2);
+}
+
 /// Where running twice was declared safe, a delivery whose lease ran out is
 /// queued again.
 pub async fn lost_delivery_is_due_again_where_that_is_safe(trial: &Trial) {
@@ -168,6 +197,35 @@ pub async fn lost_delivery_is_due_again_where_that_is_safe(trial: &Trial) {
         trial.settle(&first.grant, completed(200)).await,
         Settled::Stale
     );
+}
+
+/// There no holder's word makes it unknown either: nobody but the gateway runs
+/// it, so it would stay so for ever. A stream that breaks off is no exception.
+pub async fn delivery_is_due_again_by_its_holders_word_too(trial: &Trial) {
+    let (ask, mut turn) = delivery(trial, AfterLoss::Free).await;
+    let streams = Settlement::Completed(Answer::NotKept { status: 200 });
+    for first in [None, Some(streams)] {
+        if let Some(first) = first {
+            assert_eq!(trial.settle(&turn.grant, first).await, Settled::Done);
+        }
+        for _ in 0..2 {
+            let lost = trial.settle(&turn.grant, Settlement::Lost).await;
+            assert_eq!(lost, Settled::Done);
+            assert_eq!(trial.state(&ask).await, Some(State::Queued));
+        }
+        assert_eq!(trial.renew(&turn.grant).await, Settled::Stale);
+        expect(&trial.claim(&trial.retry(&ask)).await, "busy");
+        let next = only(trial.due(10).await);
+        assert!(next.grant.fence > turn.grant.fence);
+        assert_eq!(
+            (next.grant.id, &next.request),
+            (turn.grant.id, &turn.request)
+        );
+        assert_eq!(next.record.attempts, turn.record.attempts + 1);
+        let late = trial.settle(&turn.grant, completed(200)).await;
+        assert_eq!(late, Settled::Stale);
+        turn = next;
+    }
 }
 
 /// Otherwise it is unknown, and nobody delivers it again.
@@ -213,6 +271,143 @@ pub async fn delivery_that_did_not_run_is_due_again(trial: &Trial) {
     assert!(second.grant.fence > first.grant.fence);
 }
 
+/// Whatever came of a delivery, an operator has its request sent again: at once,
+/// under a higher fence, with all attempts before it. Who held it is stale.
+pub async fn redelivered_work_is_due_at_once(trial: &Trial) {
+    let not_kept = |status| Answer::NotKept { status };
+    let words = [
+        Some(completed(201)),
+        Some(Settlement::Completed(not_kept(200))),
+        Some(failed(422)),
+        Some(Settlement::Failed(not_kept(410))),
+        Some(Settlement::Lost),
+        Some(Settlement::Paused),
+        None,
+    ];
+    for word in words {
+        let (ask, first) = delivery(trial, AfterLoss::Hold).await;
+        match word.clone() {
+            Some(word) => assert_eq!(trial.settle(&first.grant, word).await, Settled::Done),
+            None => trial.advance(LEASE),
+        }
+        done(trial.inspect.redeliver(first.grant.id).await);
+        let seen = trial.get(&ask).await.expect("queued work is on record");
+        assert_eq!((seen.id, seen.state), (first.grant.id, State::Queued));
+        assert_eq!((seen.attempts, &seen.answer), (0, &None), "{word:?}");
+        assert_eq!((seen.completed_at, seen.touched_at), (None, None));
+        expect(&trial.claim(&trial.retry(&ask)).await, "busy");
+        assert_eq!(trial.renew(&first.grant).await, Settled::Stale, "{word:?}");
+        let late = trial.settle(&first.grant, completed(200)).await;
+        assert_eq!(late, Settled::Stale, "{word:?}");
+
+        let second = only(trial.due(10).await);
+        assert_eq!(
+            (second.grant.id, &second.request),
+            (first.grant.id, &first.request)
+        );
+        assert!(second.grant.fence > first.grant.fence, "{word:?}");
+        assert_eq!(second.record.attempts, 1, "{word:?}");
+        let late = trial.settle(&first.grant, completed(200)).await;
+        assert_eq!(late, Settled::Stale, "{word:?}");
+    }
+}
+
+/// The outcome of the second delivery is the one that is told, its time counts
+/// from then, and it can be sent again as the first could.
+pub async fn redelivered_work_begins_anew(trial: &Trial) {
+    let (ask, mut turn) = delivery(trial, AfterLoss::Free).await;
+    for status in [422, 423, 424] {
+        assert_eq!(
+            trial.settle(&turn.grant, failed(status)).await,
+            Settled::Done
+        );
+        let seen = expect(&trial.claim(&trial.retry(&ask)).await, "finished");
+        assert_eq!(seen.answer.as_ref().map(Answer::status), Some(status));
+        trial.advance(RETENTION - LATER);
+        done(trial.inspect.redeliver(turn.grant.id).await);
+        turn = only(trial.due(10).await);
+    }
+    assert_eq!(
+        trial.settle(&turn.grant, completed(201)).await,
+        Settled::Done
+    );
+    trial.advance(RETENTION - LATER);
+    let seen = expect(&trial.claim(&trial.retry(&ask)).await, "finished");
+    assert_eq!(seen.answer.as_ref().map(Answer::status), Some(201));
+}
+
+/// What runs or is still to be delivered is left alone; what was never enqueued,
+/// or whose time is over, has no request.
+pub async fn redelivery_is_refused_otherwise(trial: &Trial) {
+    let redeliver = async |id: OperationId| {
+        let changed = trial.inspect.redeliver(id).await;
+        changed.expect("the store answers an operator")
+    };
+    for state in State::ALL {
+        let ask = trial.operation_in(state).await;
+        let before = trial.get(&ask).await;
+        let id = trial.id(&ask).await;
+        assert_eq!(redeliver(id).await, Changed::Refused(state));
+        assert_eq!(trial.get(&ask).await, before, "{state:?}");
+    }
+    let (ask, turn) = delivery(trial, AfterLoss::Free).await;
+    let id = turn.grant.id;
+    assert_eq!(redeliver(id).await, Changed::Refused(State::Running));
+    trial.advance(LEASE);
+    assert_eq!(redeliver(id).await, Changed::Refused(State::Queued));
+    assert_eq!(
+        trial.settle(&turn.grant, completed(200)).await,
+        Settled::Done
+    );
+    trial.advance(RETENTION);
+    assert_eq!(redeliver(id).await, Changed::Refused(State::Expired));
+    assert_eq!(trial.state(&ask).await, Some(State::Expired));
+    trial.advance(REMEMBER - RETENTION);
+    assert_eq!(redeliver(id).await, Changed::Absent);
+
+    let (ask, turn) = delivery(trial, AfterLoss::Hold).await;
+    let released = trial.settle(&turn.grant, Settlement::Released).await;
+    assert_eq!(released, Settled::Done);
+    let refused = redeliver(turn.grant.id).await;
+    assert_eq!(refused, Changed::Refused(State::Released));
+    assert_eq!(trial.state(&ask).await, Some(State::Released));
+    assert_eq!(redeliver(trial.ask().id).await, Changed::Absent);
+}
+
+/// Neither noting a replay nor sweeping takes the request before the reply goes,
+/// however that is counted.
+pub async fn request_is_kept_as_long_as_the_reply(trial: &Trial) {
+    let plain = terms(AfterLoss::Free);
+    let remembered_no_longer = Terms {
+        remember: RETENTION,
+        ..plain.clone()
+    };
+    let touched = Terms {
+        ttl_basis: TtlBasis::Access,
+        ..plain.clone()
+    };
+    let lazy = Terms {
+        expiry: Expiry::Lazy,
+        ..plain.clone()
+    };
+    let not_kept = Settlement::Completed(Answer::NotKept { status: 200 });
+    for terms in [plain, remembered_no_longer, touched, lazy] {
+        for word in [completed(200), not_kept.clone()] {
+            let (ask, first) = delivery_with(trial, terms.clone()).await;
+            assert_eq!(trial.settle(&first.grant, word).await, Settled::Done);
+            trial.advance(RETENTION - LATER);
+            trial.touch(&ask).await;
+            if terms.ttl_basis == TtlBasis::Access {
+                trial.advance(RETENTION - LATER);
+            }
+            trial.sweep().await;
+            done(trial.inspect.redeliver(first.grant.id).await);
+            let second = only(trial.due(10).await);
+            assert_eq!(second.request, first.request, "{terms:?}");
+        }
+    }
+}
+
 /// The one who delivers can sleep until then.
 pub async fn next_due_tells_the_earliest(trial: &Trial) {
     trial.clear_queue().await;
@@ -238,8 +433,12 @@ pub async fn next_due_tells_the_earliest(trial: &Trial) {
 
 /// New work, enqueued and given for its first delivery.
 async fn delivery(trial: &Trial, after_loss: AfterLoss) -> (Ask, Due) {
+    delivery_with(trial, terms(after_loss)).await
+}
+
+async fn delivery_with(trial: &Trial, terms: Terms) -> (Ask, Due) {
     trial.clear_queue().await;
-    let ask = trial.ask_with(terms(after_loss));
+    let ask = trial.ask_with(terms);
     accepted(&trial.enqueue(&ask, b"request", NOW).await);
     let due = only(trial.due(10).await);
     assert_eq!(due.grant.digest, ask.digest);

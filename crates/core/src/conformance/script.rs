@@ -90,6 +90,9 @@ pub(super) enum Step {
     Resume {
         key: usize,
     },
+    Redeliver {
+        key: usize,
+    },
     Sweep {
         limit: usize,
     },
@@ -163,6 +166,7 @@ pub(super) enum Word {
     NotKept(u16),
     Released,
     Requeued(Duration),
+    Deferred(Duration),
     Lost,
     Paused,
 }
@@ -181,6 +185,7 @@ impl Word {
             Self::NotKept(status) => outcome(status, Answer::NotKept { status }),
             Self::Released => Settlement::Released,
             Self::Requeued(after) => Settlement::Requeued { after },
+            Self::Deferred(after) => Settlement::Deferred { after },
             Self::Lost => Settlement::Lost,
             Self::Paused => Settlement::Paused,
         }
@@ -320,6 +325,7 @@ fn anybody() -> BoxedStrategy<Step> {
                 .boxed(),
         ),
         (2, key().prop_map(|key| Step::Resume { key }).boxed()),
+        (3, key().prop_map(|key| Step::Redeliver { key }).boxed()),
         (3, key().prop_map(|key| Step::Touch { key }).boxed()),
         (
             1,
@@ -401,6 +407,7 @@ fn word() -> impl Strategy<Value = Word> {
         1 => prop::sample::select(vec![200, 422]).prop_map(Word::NotKept),
         2 => Just(Word::Released),
         1 => delay().prop_map(Word::Requeued),
+        1 => delay().prop_map(Word::Deferred),
         3 => Just(Word::Lost),
         2 => Just(Word::Paused),
     ]

@@ -10,12 +10,13 @@ use crate::record::{Answer, Settled, Settlement, State};
 use crate::store::{Force, Grant};
 
 /// Everything that a holder can say.
-fn words() -> [Settlement; 6] {
+fn words() -> [Settlement; 7] {
     [
         completed(201),
         failed(422),
         Settlement::Released,
         Settlement::Requeued { after: LEASE },
+        Settlement::Deferred { after: LEASE },
         Settlement::Lost,
         Settlement::Paused,
     ]

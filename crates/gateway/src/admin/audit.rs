@@ -41,6 +41,10 @@ pub(crate) enum Action {
     UnsetClass,
     CreateKey,
     RevokeKey,
+    CreateWebhook,
+    RotateWebhook,
+    DeleteWebhook,
+    Redeliver,
     Reload,
 }
 
@@ -55,6 +59,10 @@ impl Action {
             Self::UnsetClass => "classes.unset",
             Self::CreateKey => "keys.create",
             Self::RevokeKey => "keys.revoke",
+            Self::CreateWebhook => "webhooks.create",
+            Self::RotateWebhook => "webhooks.rotate",
+            Self::DeleteWebhook => "webhooks.delete",
+            Self::Redeliver => "operations.redeliver",
             Self::Reload => "configuration.reload",
         }
     }

@@ -5,7 +5,7 @@ use axum::http::Method;
 use axum::routing::{MethodRouter, get, post};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use super::{Desk, classes, journal, keys, openapi, operations, problem, reload};
+use super::{Desk, classes, journal, keys, openapi, operations, problem, reload, webhooks};
 use crate::config::Role;
 
 /// How a type is described.
@@ -131,19 +131,33 @@ pub(super) fn all() -> Vec<Door> {
             "Says what became of an unknown operation.",
             post(operations::resolve_one),
         ),
-        change::<operations::ResumeAsk, operations::Standing>(
+        change::<operations::OperationAsk, operations::Standing>(
             Operate,
             "/admin/v1/operations/resume",
             "resumeOperations",
             "Lets a paused operation go on.",
             post(operations::resume),
         ),
-        change::<operations::ResumeOne, operations::Standing>(
+        change::<operations::OperationOne, operations::Standing>(
             Operate,
             "/admin/v1/operations/{operation_id}/resume",
             "resumeOperation",
             "Lets a paused operation go on.",
             post(operations::resume_one),
+        ),
+        change::<operations::OperationAsk, operations::Standing>(
+            Operate,
+            "/admin/v1/operations/redeliver",
+            "redeliverOperations",
+            "Delivers a webhook's stored event again, under a new fence.",
+            post(operations::redeliver),
+        ),
+        change::<operations::OperationOne, operations::Standing>(
+            Operate,
+            "/admin/v1/operations/{operation_id}/redeliver",
+            "redeliverOperation",
+            "Delivers a webhook's stored event again, under a new fence.",
+            post(operations::redeliver_one),
         ),
         look::<classes::Classes>(
             "/admin/v1/classes",
@@ -199,6 +213,41 @@ pub(super) fn all() -> Vec<Door> {
             "revokeKey",
             "Takes an API key back: it lets nobody in any more.",
             post(keys::revoke),
+        ),
+        look::<webhooks::WebhooksPage>(
+            "/admin/v1/webhooks",
+            "listWebhooks",
+            "The webhooks of this gateway, without their secrets.",
+            get(webhooks::list),
+        )
+        .asking::<webhooks::WebhooksQuery>(),
+        look::<webhooks::Webhook>(
+            "/admin/v1/webhooks/{webhook_id}",
+            "showWebhook",
+            "A webhook, without its secrets.",
+            get(webhooks::show),
+        ),
+        change::<webhooks::CreateWebhook, webhooks::MadeWebhook>(
+            Admin,
+            "/admin/v1/webhooks",
+            "createWebhook",
+            "Makes a webhook: a URL for a provider. A secret that is made for it is shown this once.",
+            post(webhooks::create),
+        )
+        .answering(201),
+        change::<webhooks::RotateWebhook, webhooks::MadeWebhook>(
+            Admin,
+            "/admin/v1/webhooks/{webhook_id}/rotate",
+            "rotateWebhook",
+            "Gives a webhook another secret. The old ones count for a while.",
+            post(webhooks::rotate),
+        ),
+        change::<webhooks::DeleteWebhook, webhooks::DeletedWebhook>(
+            Admin,
+            "/admin/v1/webhooks/{webhook_id}/delete",
+            "deleteWebhook",
+            "Takes a webhook away: nothing comes in by it any more.",
+            post(webhooks::delete),
         ),
         look::<journal::Page>(
             "/admin/v1/audit",

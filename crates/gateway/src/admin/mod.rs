@@ -21,6 +21,7 @@ mod reload;
 mod serve;
 #[cfg(test)]
 mod tests;
+mod webhooks;
 
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -50,8 +51,9 @@ use self::operators::Approach;
 use self::problem::{Kind, Problem};
 use crate::callers::api_keys::ApiKeys;
 use crate::classes::Classes;
-use crate::config::Role;
+use crate::config::{Config, Role};
 use crate::metrics::Metrics;
+use crate::webhooks::Webhooks;
 
 /// What is sent along with every answer, unless it says otherwise: nothing of
 /// it is to be kept, guessed at, or shown as a page.
@@ -69,6 +71,9 @@ pub(crate) type Reload = Arc<dyn Fn() -> Reloading + Send + Sync>;
 /// A reload under way.
 pub(crate) type Reloading = Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;
 
+/// Gives the configuration of the moment.
+pub(crate) type InForce = Arc<dyn Fn() -> Config + Send + Sync>;
+
 /// What operators look at and change.
 pub(crate) struct Admin {
     /// Runs operations, and owns work that must outlive its client.
@@ -85,6 +90,12 @@ pub(crate) struct Admin {
     pub(crate) classes: Arc<Classes>,
     /// The keys that this gateway gives out; none where it gives out none.
     pub(crate) api_keys: Option<Arc<ApiKeys>>,
+    /// The webhooks.
+    pub(crate) webhooks: Arc<Webhooks>,
+    /// The configuration in force.
+    pub(crate) config: InForce,
+    /// Where requests come in.
+    pub(crate) listen: SocketAddr,
     /// Who may do what.
     pub(crate) operators: Arc<Operators>,
     /// The book of changes.

@@ -1,4 +1,5 @@
-//! Operations over the wire: found, looked at, purged, resolved, resumed.
+//! Operations over the wire: found, looked at, purged, resolved, resumed,
+//! delivered again.
 //!
 //! Of a request nothing is shown but what names it; of a reply its head, and its
 //! body only to who asks for it.
@@ -729,10 +730,10 @@ fn checked(reply: &WireReply, limit: usize) -> Result<Reply, Problem> {
     reply.map_err(|error| Problem::bad(format!("`reply`: {error}.")))
 }
 
-/// A wish to let a paused operation go on.
+/// An operation, and why something is done to it.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ResumeAsk {
+pub(super) struct OperationAsk {
     /// Which operation.
     operation_id: String,
     /// Why; the audit keeps it.
@@ -742,54 +743,104 @@ pub(super) struct ResumeAsk {
 /// The same for the operation that the path names.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ResumeOne {
+pub(super) struct OperationOne {
     /// Why; the audit keeps it.
     why: String,
 }
 
-impl Ask for ResumeAsk {}
-impl Ask for ResumeOne {}
+impl Ask for OperationAsk {}
+impl Ask for OperationOne {}
+
+/// What sets an operation going again.
+#[derive(Clone, Copy)]
+enum Push {
+    /// A paused one goes on.
+    Resume,
+    /// A stored request is delivered again.
+    Redeliver,
+}
 
 pub(super) async fn resume(
     State(desk): State<Desk>,
     Extension(who): Extension<Who>,
-    Asked(ask): Asked<ResumeAsk>,
+    Asked(ask): Asked<OperationAsk>,
 ) -> Result<Json<Standing>, Problem> {
-    resume_id(&desk, &who, operation_id(&ask.operation_id)?, &ask.why).await
+    let id = operation_id(&ask.operation_id)?;
+    push(&desk, &who, Push::Resume, id, &ask.why).await
 }
 
 pub(super) async fn resume_one(
     State(desk): State<Desk>,
     Extension(who): Extension<Who>,
     Named(id): Named,
-    Asked(ask): Asked<ResumeOne>,
+    Asked(ask): Asked<OperationOne>,
 ) -> Result<Json<Standing>, Problem> {
-    resume_id(&desk, &who, operation_id(&id)?, &ask.why).await
+    push(&desk, &who, Push::Resume, operation_id(&id)?, &ask.why).await
 }
 
-async fn resume_id(
+pub(super) async fn redeliver(
+    State(desk): State<Desk>,
+    Extension(who): Extension<Who>,
+    Asked(ask): Asked<OperationAsk>,
+) -> Result<Json<Standing>, Problem> {
+    let id = operation_id(&ask.operation_id)?;
+    push(&desk, &who, Push::Redeliver, id, &ask.why).await
+}
+
+pub(super) async fn redeliver_one(
+    State(desk): State<Desk>,
+    Extension(who): Extension<Who>,
+    Named(id): Named,
+    Asked(ask): Asked<OperationOne>,
+) -> Result<Json<Standing>, Problem> {
+    push(&desk, &who, Push::Redeliver, operation_id(&id)?, &ask.why).await
+}
+
+async fn push(
     desk: &Desk,
     who: &Who,
+    push: Push,
     id: OperationId,
     reason: &str,
 ) -> Result<Json<Standing>, Problem> {
-    let deed = Deed::of(who, Action::Resume, &why(reason)?).on(id.to_string());
+    let action = match push {
+        Push::Resume => Action::Resume,
+        Push::Redeliver => Action::Redeliver,
+    };
+    let deed = Deed::of(who, action, &why(reason)?).on(id.to_string());
     let inspect = desk.inspect.clone();
     let work = async move {
-        let changed = inspect.resume(id).await_within(STORE_DEADLINE).await;
+        let pushed = match push {
+            Push::Resume => inspect.resume(id),
+            Push::Redeliver => inspect.redeliver(id),
+        };
+        let changed = pushed.await_within(STORE_DEADLINE).await;
         match changed.map_err(|error| Problem::unwritten(&error))? {
             Changed::Done => Ok(standing(id, state(inspect.as_ref(), id).await?)),
             Changed::Absent => Err(no_operation()),
-            Changed::Refused(state) => Err(Problem::in_state(
-                state,
-                format!(
-                    "Only a paused operation is resumed; this one is {}.",
-                    state.as_str()
-                ),
-            )),
+            Changed::Refused(state) => Err(push.refused(state)),
         }
     };
     desk.change(deed, work).await.map(Json)
+}
+
+impl Push {
+    fn refused(self, state: OperationState) -> Problem {
+        let is = state.as_str();
+        let detail = match (self, state) {
+            (Self::Resume, _) => format!("Only a paused operation is resumed; this one is {is}."),
+            (Self::Redeliver, OperationState::Queued | OperationState::Running) => {
+                format!("It is being delivered already: it is {is}.")
+            }
+            (Self::Redeliver, OperationState::Expired) => {
+                "Its request is gone with its reply: let the provider send it again.".to_owned()
+            }
+            (Self::Redeliver, _) => format!(
+                "Only an event that the gateway delivers by itself is delivered again; this operation is {is}, and its request is not kept. Purge it to let the sender send it again."
+            ),
+        };
+        Problem::in_state(state, detail)
+    }
 }
 
 async fn state(inspect: &dyn Inspect, id: OperationId) -> Result<Option<OperationState>, Problem> {

@@ -20,7 +20,7 @@ pub(crate) mod scheduler;
 mod strict;
 #[cfg(test)]
 pub(crate) mod tests;
-mod unkey;
+pub(crate) mod unkey;
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -31,14 +31,13 @@ use onceward_core::store::Registry;
 use secrecy::ExposeSecret;
 
 pub(crate) use self::known::Known;
-pub(crate) use self::refusal::AuthError;
+pub(crate) use self::refusal::{AuthError, Refusal};
 pub(crate) use self::scheduler::{SignedCall, schedule_key};
 
 use self::api_keys::{ApiKeys, KeysError};
 use self::credential::Credential;
 use self::jwks::{KeyRing, Pace};
 use self::jwt::{Issuer, Issuers};
-use self::refusal::Refusal;
 use self::unkey::Unkey;
 use crate::config;
 use crate::fetch::FetchError;
@@ -116,7 +115,7 @@ pub(crate) struct Callers {
     api_keys: Arc<ApiKeys>,
     taking: Taking,
     issuers: Issuers,
-    unkey: Option<Unkey>,
+    unkey: Option<Unkey<Known>>,
     scheduler: Option<config::Scheduler>,
     secrets: SecretReader,
     clock: WallClock,
@@ -197,7 +196,7 @@ impl Callers {
         let unkey = auth
             .unkey
             .as_ref()
-            .map(|settings| Unkey::new(settings, secrets.clone(), clock.clone()))
+            .map(|settings| Unkey::of_callers(settings, secrets.clone(), clock.clone()))
             .transpose()
             .map_err(CallersError::Unkey)?;
         Ok(Self {
@@ -252,7 +251,7 @@ impl Callers {
             },
             Credential::Token(token) => self.issuers.verify(token).await?,
             Credential::ForeignKey(key) => match &self.unkey {
-                Some(unkey) => unkey.verify(key).await?,
+                Some(unkey) => unkey.caller(key).await?,
                 None => return Err(Refusal::NotTaken("foreign keys").into()),
             },
             Credential::Schedule(line) => {

@@ -1,5 +1,9 @@
 //! Keys that Unkey gives out: asked at `POST /v2/keys.verifyKey`, version 2.
 //!
+//! Callers have such keys, and the ids of webhooks may be such keys; they are
+//! asked about with different root keys, and what a valid one stands for is
+//! read from its answer by who asks.
+//!
 //! Unkey answers 200 whatever it thinks of a key; what counts is `data.valid`.
 //! An answer is believed for less than a minute, a refusal for a few seconds,
 //! and one question per key is under way at a time. Keys that have been valid
@@ -28,6 +32,7 @@ use super::refusal::{AuthError, Prohibition, Refusal, UnkeyCode};
 use crate::config::{self, KnownBy, SecretValue};
 use crate::fetch::{Fetch, FetchError, FetchLimits, Fetched};
 use crate::secrets::SecretReader;
+use crate::webhooks;
 
 /// The longest key that Unkey takes.
 const KEY_BYTES_MAX: usize = 512;
@@ -48,16 +53,20 @@ const FAILED_FOR: Duration = Duration::from_secs(1);
 /// How long any answer is believed at most.
 const CACHE_MAX: Duration = Duration::from_secs(60);
 
-/// Unkey, as a judge of keys.
-pub(super) struct Unkey {
+/// Reads from an answer what a valid key stands for.
+type Read<T> = fn(key: &str, &Data) -> Result<T, Refusal>;
+
+/// Unkey, as a judge of keys that each stand for a `T`.
+pub(crate) struct Unkey<T> {
     fetch: Fetch,
     target: String,
     root_key: SecretValue,
+    read: Read<T>,
     secrets: SecretReader,
     clock: WallClock,
     cache_for: Duration,
     deadline: Duration,
-    answers: Cache<[u8; 32], Arc<OnceCell<Answer>>>,
+    answers: Cache<[u8; 32], Arc<OnceCell<Answer<T>>>>,
     questions: Semaphore,
     /// Keys that were valid when they were last asked about.
     proven: Cache<[u8; 32], ()>,
@@ -65,14 +74,37 @@ pub(super) struct Unkey {
 }
 
 /// What became of a question.
-struct Answer {
-    result: Result<Known, AuthError>,
+struct Answer<T> {
+    result: Result<T, AuthError>,
     until: Instant,
 }
 
-impl Unkey {
-    pub(super) fn new(
+impl Unkey<Known> {
+    /// The judge of callers' keys.
+    pub(super) fn of_callers(
         settings: &config::Unkey,
+        secrets: SecretReader,
+        clock: WallClock,
+    ) -> Result<Self, FetchError> {
+        let root_key = settings.root_key.clone();
+        Self::new(settings, root_key, name, secrets, clock)
+    }
+
+    /// Who comes with this key. The id of a webhook is none, whatever Unkey
+    /// says: providers know it, and it stands in their settings.
+    pub(super) async fn caller(&self, key: &str) -> Result<Known, AuthError> {
+        if key.starts_with(webhooks::ID_PREFIX) {
+            return Err(Refusal::NotTaken("ids of webhooks").into());
+        }
+        self.verify(key).await
+    }
+}
+
+impl<T: Clone> Unkey<T> {
+    pub(crate) fn new(
+        settings: &config::Unkey,
+        root_key: SecretValue,
+        read: Read<T>,
         secrets: SecretReader,
         clock: WallClock,
     ) -> Result<Self, FetchError> {
@@ -87,7 +119,8 @@ impl Unkey {
         Ok(Self {
             fetch: Fetch::new(base, limits)?,
             target: format!("{slash}{path}/v2/keys.verifyKey"),
-            root_key: settings.root_key.clone(),
+            root_key,
+            read,
             secrets,
             clock,
             cache_for: settings.cache.min(CACHE_MAX),
@@ -99,8 +132,8 @@ impl Unkey {
         })
     }
 
-    /// Who comes with this key.
-    pub(super) async fn verify(&self, key: &str) -> Result<Known, AuthError> {
+    /// What this key stands for.
+    pub(crate) async fn verify(&self, key: &str) -> Result<T, AuthError> {
         if key.len() > KEY_BYTES_MAX {
             return Err(Refusal::TooLong.into());
         }
@@ -111,7 +144,7 @@ impl Unkey {
     }
 
     /// The question that counts now: the last one, or a new one in its place.
-    fn question(&self, digest: [u8; 32]) -> Arc<OnceCell<Answer>> {
+    fn question(&self, digest: [u8; 32]) -> Arc<OnceCell<Answer<T>>> {
         let now = Instant::now();
         self.answers.remove_if(&digest, |question| {
             let answer = question.get();
@@ -124,7 +157,7 @@ impl Unkey {
         }
     }
 
-    async fn ask(&self, key: &str, digest: [u8; 32]) -> Answer {
+    async fn ask(&self, key: &str, digest: [u8; 32]) -> Answer<T> {
         let turns = match self.proven.get(&digest) {
             Some(()) => &self.proven_questions,
             None => &self.questions,
@@ -142,9 +175,9 @@ impl Unkey {
         }
         let now = Instant::now();
         let (result, span) = match verdict {
-            Verdict::Known { known, for_ms } => {
+            Verdict::Known { read, for_ms } => {
                 let left = for_ms.map_or(self.cache_for, Duration::from_millis);
-                (Ok(known), left.min(self.cache_for))
+                (Ok(read), left.min(self.cache_for))
             }
             Verdict::Refused(refusal) => (Err(refusal.into()), REFUSED_FOR.min(self.cache_for)),
             Verdict::Forbidden => (
@@ -160,19 +193,19 @@ impl Unkey {
         }
     }
 
-    async fn verdict(&self, key: &str, turns: &Semaphore) -> Verdict {
+    async fn verdict(&self, key: &str, turns: &Semaphore) -> Verdict<T> {
         let Ok(_permit) = turns.acquire().await else {
             return Verdict::Unavailable;
         };
         let headers = match self.headers().await {
             Ok(headers) => headers,
-            Err(verdict) => return verdict,
+            Err(Unsent) => return Verdict::Unavailable,
         };
         // A cost of nothing: a retry must not use up what the key may still do.
         let body = json!({ "key": key, "credits": { "cost": 0 } }).to_string();
         let asked = self.fetch.post(Some(&self.target), headers, body.into());
         match asked.await {
-            Ok(answer) => judge(&answer, self.clock.now().unix_ms()),
+            Ok(answer) => judge(&answer, key, self.read, self.clock.now().unix_ms()),
             Err(error) => {
                 tracing::warn!(%error, "Unkey does not answer");
                 Verdict::Unavailable
@@ -180,15 +213,15 @@ impl Unkey {
         }
     }
 
-    async fn headers(&self) -> Result<HeaderMap, Verdict> {
+    async fn headers(&self) -> Result<HeaderMap, Unsent> {
         let root_key = self.secrets.read(&self.root_key).await.map_err(|error| {
             tracing::error!(%error, "Unkey's root key cannot be read");
-            Verdict::Unavailable
+            Unsent
         })?;
         let bearer = format!("Bearer {}", root_key.expose_secret());
         let mut bearer = HeaderValue::from_str(&bearer).map_err(|_| {
             tracing::error!("Unkey's root key holds characters that cannot be sent");
-            Verdict::Unavailable
+            Unsent
         })?;
         bearer.set_sensitive(true);
         Ok(HeaderMap::from_iter([
@@ -201,10 +234,13 @@ impl Unkey {
     }
 }
 
+/// There is nothing to ask with; the log says why.
+struct Unsent;
+
 /// What an answer of Unkey comes to.
-enum Verdict {
+enum Verdict<T> {
     Known {
-        known: Known,
+        read: T,
         /// How long the key itself still holds, if it ends.
         for_ms: Option<u64>,
     },
@@ -214,13 +250,13 @@ enum Verdict {
     Unavailable,
 }
 
-fn judge(answer: &Fetched, now_ms: u64) -> Verdict {
+fn judge<T>(answer: &Fetched, key: &str, read: Read<T>, now_ms: u64) -> Verdict<T> {
     match answer.status {
         StatusCode::OK => {}
         status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
             tracing::error!(
                 status = status.as_u16(),
-                "Unkey refuses the root key; callers with Unkey's keys cannot be verified"
+                "Unkey refuses the root key; its keys cannot be verified"
             );
             return Verdict::Unavailable;
         }
@@ -235,8 +271,8 @@ fn judge(answer: &Fetched, now_ms: u64) -> Verdict {
     };
     let word = data.code.as_str();
     if data.valid && word == "VALID" {
-        return name(&data).map_or_else(Verdict::Refused, |known| Verdict::Known {
-            known,
+        return read(key, &data).map_or_else(Verdict::Refused, |read| Verdict::Known {
+            read,
             for_ms: data.expires.map(|end| end.saturating_sub(now_ms)),
         });
     }
@@ -251,10 +287,10 @@ fn judge(answer: &Fetched, now_ms: u64) -> Verdict {
 }
 
 /// Whom a valid key names: the tenant is its identity, the rest its metadata.
-fn name(data: &Data) -> Result<Known, Refusal> {
+fn name(_key: &str, data: &Data) -> Result<Known, Refusal> {
     let identity = data.identity.as_ref().ok_or(Refusal::Claim("tenant"))?;
-    let project = text(&data.meta, "project_id", "project")?;
-    let subject = match text(&data.meta, "subject", "subject")? {
+    let project = data.text("project_id", "project")?;
+    let subject = match data.text("subject", "subject")? {
         Some(typed) => Subject::parse(typed),
         None => {
             let id = data.key_id.as_deref().ok_or(Refusal::Claim("subject"))?;
@@ -271,15 +307,18 @@ fn name(data: &Data) -> Result<Known, Refusal> {
     .map_err(Refusal::Caller)
 }
 
-fn text<'a>(
-    meta: &'a Option<Map<String, Value>>,
-    member: &str,
-    what: &'static str,
-) -> Result<Option<&'a str>, Refusal> {
-    match meta.as_ref().and_then(|meta| meta.get(member)) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(Refusal::Claim(what)),
+impl Data {
+    /// A member of the metadata, which is text where it is there.
+    pub(crate) fn text(
+        &self,
+        member: &str,
+        what: &'static str,
+    ) -> Result<Option<&str>, Refusal> {
+        match self.meta.as_ref().and_then(|meta| meta.get(member)) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(Refusal::Claim(what)),
+        }
     }
 }
 
@@ -288,9 +327,10 @@ struct Body {
     data: Data,
 }
 
+/// What an answer says of a key.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Data {
+pub(crate) struct Data {
     valid: bool,
     code: String,
     key_id: Option<String>,

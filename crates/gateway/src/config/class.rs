@@ -4,6 +4,7 @@
 //! What is not said is as in the class below: `interactive`, or the built-in
 //! class of the same name, or the class that is being changed.
 
+use std::fmt;
 use std::time::Duration;
 
 use onceward_core::class::{self as core, Backoff, Class};
@@ -358,7 +359,7 @@ fn judge(class: &Class, mistakes: &mut Vec<Mistake>) {
 /// Where a class does not fit the routes that use it: a claim must outlast the
 /// upstream's answer. The keys of mistakes are the class's own.
 pub fn fits(class: &Class, config: &Config) -> Vec<Mistake> {
-    let Some((at, timeout)) = slowest(class, config) else {
+    let Some((user, timeout)) = slowest(class, config) else {
         return Vec::new();
     };
     if class.lease >= timeout {
@@ -367,7 +368,7 @@ pub fn fits(class: &Class, config: &Config) -> Vec<Mistake> {
     vec![Mistake::given(
         "lease",
         format!(
-            "{} is shorter than the {} that the upstream of routes[{at}] may take, so a running request would be taken for lost",
+            "{} is shorter than the {} that the upstream of {user} may take, so a running request would be taken for lost",
             Time::of(class.lease).0,
             Time::of(timeout).0,
         ),
@@ -375,16 +376,40 @@ pub fn fits(class: &Class, config: &Config) -> Vec<Mistake> {
     )]
 }
 
-/// The route of this class whose upstream may take longest, and how long.
-pub(super) fn slowest(class: &Class, config: &Config) -> Option<(usize, Duration)> {
+/// Who has a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum User {
+    /// The route of this number.
+    Route(usize),
+    /// The webhooks.
+    Webhooks,
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Route(at) => write!(f, "routes[{at}]"),
+            Self::Webhooks => f.write_str("webhooks"),
+        }
+    }
+}
+
+/// Whose upstream may take longest of those who have this class, and how long.
+pub(super) fn slowest(class: &Class, config: &Config) -> Option<(User, Duration)> {
+    let timeout = |name| Some(config.upstreams.get(name)?.timeout);
     let routes = config.routes.iter().enumerate();
-    routes
+    let routes = routes
         .filter(|(_, route)| route.class == class.name)
         .filter_map(|(at, route)| {
-            let upstream = config.upstreams.get(&route.upstream);
-            let timeout = upstream.map(|upstream| upstream.timeout);
-            Some((at, route.timeout.or(timeout)?))
-        })
+            let timeout = route.timeout.or_else(|| timeout(&route.upstream))?;
+            Some((User::Route(at), timeout))
+        });
+    let webhooks = Some(&config.webhooks).filter(|webhooks| webhooks.class == class.name);
+    let webhooks = webhooks.and_then(|webhooks| timeout(webhooks.upstream.as_ref()?));
+    let webhooks = webhooks.map(|timeout| (User::Webhooks, timeout));
+    webhooks
+        .into_iter()
+        .chain(routes)
         .max_by_key(|(_, timeout)| *timeout)
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use http::Method;
 use onceward_core::class::{Class, Expiry, InFlight, OnMismatch, OnStoreFailure, OnUnknown};
+use onceward_webhooks::Tolerance;
 use secrecy::ExposeSecret as _;
 
 use super::mistake::{Doubt, Place};
@@ -48,6 +49,7 @@ pub(super) fn find(config: &Config, places: &Places) -> Vec<Doubt> {
     doubts.classes();
     doubts.upstreams();
     doubts.routes();
+    doubts.webhooks();
     let mut found = doubts.found;
     found.sort_by_key(|doubt| {
         let variable = doubt.place.variable().map(ToOwned::to_owned);
@@ -134,8 +136,9 @@ impl Doubts<'_> {
             let key = join("classes", &class.name);
             let at = |name: &str| format!("{key}.{name}");
             let used = config.routes.iter().any(|route| route.class == class.name);
-            // Webhooks will use theirs without a route.
-            if !used && self.places.says(&key) && &*class.name != "webhook" {
+            // Webhooks use theirs without a route.
+            let of_webhooks = class.name == config.webhooks.class;
+            if !used && self.places.says(&key) && !of_webhooks {
                 self.doubt(
                     &key,
                     "no route uses this class",
@@ -143,26 +146,27 @@ impl Doubts<'_> {
                 );
             }
             let protects = |route: &Route| route.class == class.name && takes_keys(route);
-            if !config.routes.iter().any(protects) {
-                continue;
-            }
-            let (who, window) = match &*class.name {
-                "webhook" => (
+            let protects = config.routes.iter().any(protects);
+            let (who, window) = match of_webhooks {
+                true => (
                     "providers of webhooks try again for up to 3 days",
                     WEBHOOK_WINDOW,
                 ),
-                _ => (
+                false => (
                     "callers are assumed to try again for 24h",
                     INTERACTIVE_WINDOW,
                 ),
             };
-            if class.retention < window {
+            if class.retention < window && (protects || of_webhooks) {
                 let doubt = format!(
                     "{who}, and a reply is kept for {}",
                     Time::of(class.retention).0
                 );
                 let better = format!("write {} or longer", Time::of(window).0);
                 self.doubt(&at("retention"), doubt, better);
+            }
+            if !protects {
+                continue;
             }
             if class.mismatch == OnMismatch::Replay {
                 self.doubt(
@@ -201,7 +205,10 @@ impl Doubts<'_> {
         let tokens_pass = !config.auth.jwt.is_empty() || is_open(config);
         for (name, upstream) in &config.upstreams {
             let key = join("upstreams", name);
-            if !config.routes.iter().any(|route| route.upstream == *name) {
+            // Webhooks say where they go when they are made.
+            let by_webhooks = self.places.says("webhooks");
+            let used = config.routes.iter().any(|route| route.upstream == *name);
+            if !used && !by_webhooks {
                 let better = "name it in a route, or leave it out";
                 self.doubt(&key, "no route uses this upstream", better);
             }
@@ -212,9 +219,41 @@ impl Doubts<'_> {
         }
     }
 
+    fn webhooks(&mut self) {
+        let config = self.config;
+        if config.webhooks.tolerance == Tolerance::Off {
+            self.doubt(
+                "webhooks.tolerance",
+                "an event that somebody captured counts again as soon as its id is forgotten",
+                "write how far a provider's clock may be off, such as 5m",
+            );
+        }
+        for (name, provider) in &config.webhooks.providers {
+            if provider.binds_url() && config.server.public_url.is_none() {
+                self.doubt(
+                    &format!("{}.signed", join("webhooks.providers", name)),
+                    "the URL is signed, and nobody says what it is: no webhook of this provider can be made",
+                    "write server.public_url, where the provider finds this gateway",
+                );
+            }
+        }
+        let Some(openbao) = &config.secrets.openbao else {
+            return;
+        };
+        for place in ["{tenant}", "{project}", "{provider}"] {
+            if !openbao.path.contains(place) {
+                self.doubt(
+                    "secrets.openbao.path",
+                    format!("{place} is not in it, so webhooks that differ in it share their secrets"),
+                    "write webhooks/{tenant}/{project}/{provider}, for example",
+                );
+            }
+        }
+    }
+
     fn routes(&mut self) {
         let config = self.config;
-        if config.routes.is_empty() {
+        if config.routes.is_empty() && !self.places.says("webhooks") {
             let better = "add [[routes]] with endpoint, method, path and upstream";
             self.doubt(
                 "routes",

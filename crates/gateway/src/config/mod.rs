@@ -21,6 +21,7 @@ mod source;
 mod store;
 pub mod units;
 mod url;
+mod webhooks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -35,7 +36,7 @@ use onceward_core::fingerprint::Selection;
 use onceward_core::identity::{Endpoint, KeySpace};
 use onceward_http::rules::DuplicateCreate;
 use onceward_stores::Settings;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 
 pub use crate::tls::{ClientAuth, TlsFiles as ServerTls};
 
@@ -43,6 +44,9 @@ pub use self::check::{Loaded, load, parse, schema};
 pub use self::class::{RawClass, class, fits};
 pub use self::mistake::{Doubt, Mistake, Place};
 pub use self::store::StoreKind;
+pub use self::webhooks::{Deliver, SameBytes, Webhooks};
+pub(crate) use self::shape::nearest;
+pub(crate) use self::webhooks::path_problem;
 
 /// All of it.
 #[derive(Clone, Debug)]
@@ -61,6 +65,8 @@ pub struct Config {
     pub upstreams: BTreeMap<Arc<str>, Upstream>,
     /// What is served, in the order of the file.
     pub routes: Vec<Route>,
+    /// What providers send.
+    pub webhooks: Webhooks,
     /// How much of everything.
     pub limits: Limits,
     /// What is told of it.
@@ -85,6 +91,10 @@ impl Config {
             classes: classes.map(|class| (class.name.clone(), class)).into(),
             upstreams: [("default".into(), Upstream::new(upstream))].into(),
             routes: vec![Route::new(Naming::ByPath, "/{*rest}", "default")],
+            webhooks: Webhooks {
+                upstream: Some("default".into()),
+                ..Webhooks::default()
+            },
             limits: Limits::default(),
             telemetry: Telemetry::default(),
         }
@@ -178,6 +188,25 @@ pub enum SecretValue {
         field: String,
     },
 }
+
+/// Two secrets at hand are compared as they are: there is nobody to time it.
+impl PartialEq for SecretValue {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Given(one), Self::Given(other)) => one.expose_secret() == other.expose_secret(),
+            (
+                Self::OpenBao { path, field },
+                Self::OpenBao {
+                    path: other,
+                    field: of,
+                },
+            ) => (path, field) == (other, of),
+            _ => false,
+        }
+    }
+}
+
+impl Eq for SecretValue {}
 
 /// The gateway's own secret, and where others are.
 #[derive(Clone, Debug, Default)]
@@ -331,6 +360,9 @@ pub struct Upstream {
     pub host: Option<HeaderValue>,
     /// What is needed to speak TLS to it.
     pub tls: crate::upstream::Tls,
+    /// What the events that are delivered to it are signed with, `whsec_…`; one
+    /// of the gateway's own making where there is none.
+    pub signing_secret: Option<SecretValue>,
 }
 
 impl Upstream {
@@ -346,6 +378,7 @@ impl Upstream {
             connections_max: 4096,
             host: None,
             tls: crate::upstream::Tls::default(),
+            signing_secret: None,
         }
     }
 }

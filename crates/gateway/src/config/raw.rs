@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::class::RawClass;
-use super::units::{Size, Time};
+use super::units::{Size, Time, Tolerance};
 
 /// The configuration of a gateway.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -31,6 +31,8 @@ pub(super) struct Raw {
     pub(super) upstreams: BTreeMap<String, Upstream>,
     /// What is served.
     pub(super) routes: Vec<Route>,
+    /// What providers send, and where it goes.
+    pub(super) webhooks: Webhooks,
     /// Which other sites' pages may call, on every route that says nothing else.
     pub(super) cors: Option<Cors>,
     /// How much of everything.
@@ -370,6 +372,8 @@ pub(super) struct Upstream {
     pub(super) host: Option<String>,
     /// What is needed to speak TLS to it, for https://.
     pub(super) tls: Option<UpstreamTls>,
+    /// What the events that are delivered to it are signed with, whsec_… as Standard Webhooks has it. Default: made of the gateway's own key; `onceward webhooks create` shows it.
+    pub(super) signing_secret: Option<Secret>,
 }
 
 /// What is needed to speak TLS to an upstream.
@@ -609,6 +613,83 @@ pub(super) struct HeaderRules {
     pub(super) set: BTreeMap<String, String>,
     /// Taken out, first.
     pub(super) remove: Vec<String>,
+}
+
+/// What providers send, and where it goes. Each webhook may say otherwise: `onceward webhooks create`.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Webhooks {
+    /// Where events go. Default: nowhere, and each webhook says it.
+    pub(super) upstream: Option<String>,
+    /// Under which path of the upstream; {provider} is the provider's name. Default: /webhooks/{provider}.
+    pub(super) path: Option<String>,
+    /// Their retention class. Default: webhook.
+    pub(super) class: Option<String>,
+    /// How far a provider's clock may be off, in both directions; or "off", and no time is looked at. Default: 5m.
+    pub(super) tolerance: Option<Tolerance>,
+    /// What becomes of bytes that came before, under an id that is new and not signed. Default: deliver.
+    pub(super) same_bytes: Option<SameBytes>,
+    /// How long an old secret counts after a rotation. Default: 24h.
+    pub(super) overlap: Option<Time>,
+    /// How many deliveries are under way at once. Default: 256.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub(super) deliveries: Option<u32>,
+    /// How many of them to one upstream. Default: 64.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub(super) deliveries_per_upstream: Option<u32>,
+    /// Providers that are not built in, by name: a-z, 0-9 and hyphens.
+    pub(super) providers: BTreeMap<String, WebhookProvider>,
+}
+
+/// A provider that signs with an HMAC in a header.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WebhookProvider {
+    /// The header that the signature is in.
+    #[schemars(required)]
+    pub(super) signature_header: Option<String>,
+    /// What stands before a signature. Default: nothing.
+    pub(super) prefix: Option<String>,
+    /// What stands between several signatures. Default: there is one.
+    pub(super) separator: Option<String>,
+    /// The hash. Default: sha256.
+    #[schemars(extend("enum" = ["sha1", "sha256", "sha512"]))]
+    pub(super) algorithm: Option<String>,
+    /// How a signature is written. Default: hex.
+    #[schemars(extend("enum" = ["hex", "base64", "base64url"]))]
+    pub(super) encoding: Option<String>,
+    /// How a secret is written. Default: text.
+    #[schemars(extend("enum" = ["text", "base64", "hex"]))]
+    pub(super) secret: Option<String>,
+    /// What is signed: a text with {body} once, and {timestamp}, {url} and {header:NAME} as they are needed. Default: {body}.
+    pub(super) signed: Option<String>,
+    /// Where the signed time is. Default: none is signed.
+    pub(super) timestamp: Option<WebhookTimestamp>,
+    /// Where an event's id is: "json:/id", a JSON Pointer into the body; "header:X-Event-Id"; or "form:id".
+    #[schemars(required)]
+    pub(super) id: Option<String>,
+}
+
+/// Where the signed time is.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WebhookTimestamp {
+    /// The header that it is in.
+    #[schemars(required)]
+    pub(super) header: Option<String>,
+    /// Seconds or milliseconds since 1970. Default: s.
+    #[schemars(extend("enum" = ["s", "ms"]))]
+    pub(super) unit: Option<String>,
+}
+
+/// What becomes of bytes that came before.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum SameBytes {
+    /// They are delivered, marked and counted.
+    Deliver,
+    /// They are acknowledged and not delivered.
+    Refuse,
 }
 
 /// How much of everything.

@@ -10,7 +10,7 @@ use http::Method;
 use matchit::{InsertError, Router};
 
 use super::check::Checker;
-use super::class::{fits, slowest};
+use super::class::{User, fits, slowest};
 use super::doubts::takes_keys;
 use super::shape::nearest;
 use super::source::{Places, join};
@@ -23,38 +23,45 @@ pub(super) fn judge(config: &Config, checker: &mut Checker<'_>) {
     paths(config, checker);
     leases(config, checker);
     secrets(config, checker);
+    unkey(config, checker);
     shared_key(config, checker);
     joined(config, checker);
     bodies(config, checker);
 }
 
-/// Classes and upstreams that routes name are there.
+/// Classes and upstreams that are named are there.
 fn names(config: &Config, checker: &mut Checker<'_>) {
-    let classes: Vec<_> = config.classes.keys().map(AsRef::as_ref).collect();
-    let upstreams: Vec<_> = config.upstreams.keys().map(AsRef::as_ref).collect();
-    for (at, route) in config.routes.iter().enumerate() {
-        let named = [
-            ("class", "classes", &route.class, &classes),
-            ("upstream", "upstreams", &route.upstream, &upstreams),
-        ];
-        for (key, table, name, known) in named {
-            // One that is there and wrong is there.
-            let there = checker.places.says(&join(table, name)) || known.contains(&name.as_ref());
-            if there || name.is_empty() {
-                continue;
-            }
-            let key = format!("routes[{at}].{key}");
-            let problem = format!(
-                "there is no [{table}.{}]",
-                checker.places.written(&key, name)
-            );
-            let right = match nearest(name, known) {
-                (Some(close), _) => format!("did you mean {close:?}?"),
-                (None, known) if known.is_empty() => "add it".to_owned(),
-                (None, known) => format!("add it, or write one of {}", known.join(", ")),
-            };
-            checker.wrong(&key, problem, right);
+    let routes = config.routes.iter().enumerate();
+    let routes = routes.flat_map(|(at, route)| {
+        [
+            (format!("routes[{at}].class"), "classes", &route.class),
+            (format!("routes[{at}].upstream"), "upstreams", &route.upstream),
+        ]
+    });
+    let webhooks = &config.webhooks;
+    let class = ("webhooks.class".to_owned(), "classes", &webhooks.class);
+    let upstream = webhooks.upstream.iter();
+    let upstream = upstream.map(|name| ("webhooks.upstream".to_owned(), "upstreams", name));
+    for (key, table, name) in routes.chain([class]).chain(upstream) {
+        let known: Vec<&str> = match table {
+            "classes" => config.classes.keys().map(AsRef::as_ref).collect(),
+            _ => config.upstreams.keys().map(AsRef::as_ref).collect(),
+        };
+        // One that is there and wrong is there.
+        let there = checker.places.says(&join(table, name)) || known.contains(&name.as_ref());
+        if there || name.is_empty() {
+            continue;
         }
+        let problem = format!(
+            "there is no [{table}.{}]",
+            checker.places.written(&key, name)
+        );
+        let right = match nearest(name, &known) {
+            (Some(close), _) => format!("did you mean {close:?}?"),
+            (None, known) if known.is_empty() => "add it".to_owned(),
+            (None, known) => format!("add it, or write one of {}", known.join(", ")),
+        };
+        checker.wrong(&key, problem, right);
     }
 }
 
@@ -123,7 +130,7 @@ pub(super) fn methods(route: &Route) -> impl Iterator<Item = &str> {
 /// stands that the file says.
 fn leases(config: &Config, checker: &mut Checker<'_>) {
     for class in config.classes.values() {
-        let Some((at, timeout)) = slowest(class, config) else {
+        let Some((user, timeout)) = slowest(class, config) else {
             continue;
         };
         if class.lease >= timeout {
@@ -137,11 +144,15 @@ fn leases(config: &Config, checker: &mut Checker<'_>) {
             }
             continue;
         }
-        let own = format!("routes[{at}].timeout");
-        let upstream = format!("{}.timeout", join("upstreams", &config.routes[at].upstream));
+        let upstream = match user {
+            User::Route(at) => config.routes.get(at).map(|route| &route.upstream),
+            User::Webhooks => config.webhooks.upstream.as_ref(),
+        };
+        let upstream = upstream.map_or("", AsRef::as_ref);
+        let own = format!("{user}.timeout");
         let key = match checker.places.says(&own) {
             true => own,
-            false => upstream,
+            false => format!("{}.timeout", join("upstreams", upstream)),
         };
         let problem = format!(
             "{timeout} is longer than the lease of class {}, {lease}, so a running request would be taken for lost",
@@ -174,12 +185,42 @@ fn secrets(config: &Config, checker: &mut Checker<'_>) {
         .iter()
         .flat_map(|scheduler| &scheduler.secrets);
     let scheduler = scheduler.map(|secret| ("auth.scheduler".to_owned(), secret));
-    let all: Vec<_> = tokens.chain(unkey).chain(scheduler).collect();
+    let signing = config.upstreams.iter().filter_map(|(name, upstream)| {
+        let key = format!("{}.signing_secret", join("upstreams", name));
+        Some((key, upstream.signing_secret.as_ref()?))
+    });
+    let all: Vec<_> = tokens.chain(unkey).chain(scheduler).chain(signing).collect();
     for (key, secret) in all {
         if matches!(secret, SecretValue::OpenBao { .. }) {
             let right = "add [secrets.openbao] with its address and a way to come in";
             checker.wrong(&key, "is in OpenBao, and nobody says where that is", right);
         }
+    }
+}
+
+/// The ids of webhooks are keys of Unkey's that no caller comes in with, and
+/// their secrets are in OpenBao: Unkey keeps none.
+fn unkey(config: &Config, checker: &mut Checker<'_>) {
+    let key = "auth.unkey.webhook_root_key";
+    let Some(unkey) = &config.auth.unkey else {
+        return;
+    };
+    let Some(root_key) = &unkey.webhook_root_key else {
+        return;
+    };
+    if *root_key == unkey.root_key {
+        checker.wrong(
+            key,
+            "is the root key of callers too, so the id of a webhook would be an API key",
+            "make a root key that may verify the ids of webhooks alone",
+        );
+    }
+    if config.secrets.openbao.is_none() && !checker.places.says("secrets.openbao") {
+        checker.wrong(
+            key,
+            "the secrets of such webhooks are in OpenBao, and nobody says where that is",
+            "add [secrets.openbao] with its address and a way to come in, or leave the key out",
+        );
     }
 }
 

@@ -281,7 +281,7 @@ fn other_keys(key: &str, known: &[&str]) -> String {
 }
 
 /// The name that is like this one, if there is one, and all of them.
-pub(super) fn nearest<'a>(name: &str, known: &[&'a str]) -> (Option<&'a str>, Vec<&'a str>) {
+pub(crate) fn nearest<'a>(name: &str, known: &[&'a str]) -> (Option<&'a str>, Vec<&'a str>) {
     let by_distance = known.iter().map(|other| (distance(name, other), *other));
     let close = by_distance
         .min()

@@ -18,6 +18,11 @@ pub const TIME_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 #[serde(transparent)]
 pub struct Time(pub String);
 
+/// A length of time, or `off`, as the file says it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Tolerance(pub String);
+
 /// A size as the file says it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -141,6 +146,21 @@ impl JsonSchema for Time {
             "type": "string",
             "pattern": "^([0-9]+(d|h|m|s|ms))+$",
             "examples": ["30s", "1h30m", "7d"],
+        })
+    }
+}
+
+impl JsonSchema for Tolerance {
+    fn schema_name() -> Cow<'static, str> {
+        "Tolerance".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "title": "a length of time or \"off\",",
+            "type": "string",
+            "pattern": "^(off|([0-9]+(d|h|m|s|ms))+)$",
+            "examples": ["5m", "off"],
         })
     }
 }

@@ -22,13 +22,14 @@ use metrics_exporter_prometheus::{
 use onceward_core::caller::Caller;
 use onceward_core::engine::Engine;
 use onceward_core::store::{Inspect, Stats, Store};
+use onceward_http::delivery::Delivered;
 use onceward_http::problem::Code;
 
 use self::family::{Family, Handle};
 use self::route::Callers;
 pub(crate) use self::route::RouteMetrics;
 use crate::admin::Pulse;
-use crate::config::{KnownBy, Limits, Naming};
+use crate::config::{KnownBy, Limits, Naming, SameBytes};
 use crate::server::Census;
 
 /// Upper bounds of the latency histograms, in seconds.
@@ -83,6 +84,12 @@ pub(crate) struct Metrics {
     limited: Family<Arc<Family<Counter>>>,
     /// By what the caller shows, then by reason.
     auth_refused: Family<Arc<Family<Counter>>>,
+    /// By provider, then by reason.
+    webhook_refused: Family<Arc<Family<Counter>>>,
+    /// By provider, then by what was done.
+    same_bytes: Family<Arc<Family<Counter>>>,
+    /// By upstream, then by what it came to.
+    deliveries: Family<Arc<Family<Counter>>>,
     refused: Family<Counter>,
     jwks_failed: Family<Counter>,
     census: OnceLock<Arc<Census>>,
@@ -152,6 +159,24 @@ impl Metrics {
             upstreams: family::upstreams(&book),
             limited: Family::nested(&book, "onceward_limited_total", "tenant", "limit"),
             auth_refused: Family::nested(&book, "onceward_auth_refused_total", "method", "reason"),
+            webhook_refused: Family::nested(
+                &book,
+                "onceward_webhook_refused_total",
+                "provider",
+                "reason",
+            ),
+            same_bytes: Family::nested(
+                &book,
+                "onceward_webhook_same_bytes_total",
+                "provider",
+                "answer",
+            ),
+            deliveries: Family::nested(
+                &book,
+                "onceward_webhook_deliveries_total",
+                "upstream",
+                "outcome",
+            ),
             refused: Family::counters(&book, "onceward_refused_total", vec![], "code"),
             jwks_failed: Family::counters(
                 &book,
@@ -229,6 +254,26 @@ impl Metrics {
     /// is one of the program's own words.
     pub(crate) fn auth_refused(&self, by: Option<KnownBy>, reason: &'static str) {
         self.auth_refused.of(method(by)).of(reason).increment(1);
+    }
+
+    /// A request to a webhook of this provider, which is one of ours or of the
+    /// configuration's, was not verified.
+    pub(crate) fn webhook_refused(&self, provider: &str, reason: &'static str) {
+        self.webhook_refused.of(provider).of(reason).increment(1);
+    }
+
+    /// An event's bytes came before under another id.
+    pub(crate) fn same_bytes(&self, provider: &str, rule: SameBytes) {
+        let answer = match rule {
+            SameBytes::Deliver => "delivered",
+            SameBytes::Refuse => "refused",
+        };
+        self.same_bytes.of(provider).of(answer).increment(1);
+    }
+
+    /// An attempt to deliver an event has ended.
+    pub(crate) fn delivered(&self, upstream: &str, delivered: Delivered) {
+        self.deliveries.of(upstream).of(delivered.as_str()).increment(1);
     }
 
     /// How often the keys of an issuer in the configuration could not be fetched.

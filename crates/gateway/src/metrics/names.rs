@@ -5,7 +5,7 @@
 use metrics::{Recorder, Unit};
 use metrics_exporter_prometheus::PrometheusRecorder;
 
-const COUNTERS: [(&str, &str); 18] = [
+const COUNTERS: [(&str, &str); 21] = [
     (
         "idempotency_key_present_total",
         "Requests that came with a key (case A) or had one lifted out of them (case B).",
@@ -50,6 +50,18 @@ const COUNTERS: [(&str, &str); 18] = [
     (
         "onceward_auth_refused_total",
         "Callers not let in, by what they showed and why.",
+    ),
+    (
+        "onceward_webhook_refused_total",
+        "What providers sent and was not verified, by provider and reason.",
+    ),
+    (
+        "onceward_webhook_same_bytes_total",
+        "Events whose bytes came before under another id, by provider and what was done.",
+    ),
+    (
+        "onceward_webhook_deliveries_total",
+        "Attempts to deliver events, by upstream and what they came to.",
     ),
     (
         "onceward_jwks_refresh_failed_total",

@@ -10,10 +10,12 @@ use std::time::Duration;
 
 use http::Method;
 use onceward_core::class::{Class, InFlight};
+use onceward_core::identity::Endpoint;
 use onceward_http::rules::DuplicateCreate;
 use serde::{Serialize, Serializer};
 
 use super::article::{self, Article};
+use crate::ingest::WEBHOOKS;
 use crate::config::{Config, DerivedKey, KeyFormat, KeyPart, Naming, Policy, Route};
 
 /// Which keys there are at all. What begins with `t-` is a name of ours.
@@ -70,8 +72,8 @@ pub(super) struct Terms {
     pub(super) keep_statuses: BTreeSet<u16>,
     pub(super) release_statuses: BTreeSet<u16>,
     pub(super) duplicate_create: u16,
-    /// Asking for an operation by its key.
-    pub(super) recovery: Places,
+    /// Asking for an operation by its key, where that is possible.
+    pub(super) recovery: Option<Places>,
 }
 
 /// A key for clients that send none.
@@ -111,10 +113,31 @@ impl Document {
             key_pattern: KEY_PATTERN,
             routes: routes
                 .flat_map(|route| entries(route, classes.get(&route.class), site))
+                .chain([webhooks(config, classes, site)])
                 .collect(),
             operations: Places::beneath(format!("{site}/api/v1/operations/{{operation_id}}")),
             problems: Article::all().map(|article| article.entry(site)).collect(),
         }
+    }
+}
+
+/// Where providers write to. Their own names for events are the keys.
+fn webhooks(config: &Config, classes: &BTreeMap<Arc<str>, Arc<Class>>, site: &str) -> Entry {
+    let naming = Naming::Fixed(Endpoint::new("webhooks.{provider}"));
+    let path = format!("{WEBHOOKS}{{provider}}/{{webhook_id}}");
+    let route = Route::new(naming, &path, "");
+    let class = classes.get(&config.webhooks.class);
+    let terms = class.map(|class| Terms {
+        // By its key nobody can ask for an event: who sent it is not a caller.
+        recovery: None,
+        ..Terms::new(&route, class, site)
+    });
+    Entry {
+        endpoint: "webhooks.{provider}".to_owned(),
+        methods: vec![Method::POST.to_string()],
+        path,
+        policy: Some(Policy::RequiredB),
+        terms,
     }
 }
 
@@ -173,7 +196,9 @@ impl Terms {
                 DuplicateCreate::Same => 201,
                 DuplicateCreate::Ok => 200,
             },
-            recovery: Places::beneath(format!("{site}{path}/by-idempotency-key/{{key}}")),
+            recovery: Some(Places::beneath(format!(
+                "{site}{path}/by-idempotency-key/{{key}}"
+            ))),
         }
     }
 }

@@ -6,6 +6,7 @@ mod manual;
 mod mistakes;
 mod random;
 mod sources;
+mod webhooks;
 
 use std::collections::BTreeMap;
 use std::path::Path;

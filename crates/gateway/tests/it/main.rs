@@ -33,3 +33,4 @@ mod shared;
 mod trailers;
 mod tunnels;
 mod waiting;
+mod webhooks;

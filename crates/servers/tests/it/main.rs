@@ -6,3 +6,4 @@ mod pgbouncer;
 mod postgres;
 mod redis;
 mod redis_cluster;
+mod sdk;

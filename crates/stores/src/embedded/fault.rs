@@ -33,6 +33,9 @@ pub(super) enum Fault {
     /// The name of a document is damaged.
     #[error("the name of a document is damaged")]
     Name,
+    /// What is to be delivered is recorded with its request.
+    #[error("the request of what is to be delivered is missing")]
+    NoRequest,
     /// The record of an open operation was found damaged at the start.
     #[error("its record was found damaged when the store was opened")]
     Lost,
@@ -65,7 +68,12 @@ impl Fault {
     pub(super) fn is_damage(&self) -> bool {
         matches!(
             self,
-            Self::Unreadable(_) | Self::Record(_) | Self::Index | Self::Name | Self::Lost
+            Self::Unreadable(_)
+                | Self::Record(_)
+                | Self::Index
+                | Self::Name
+                | Self::NoRequest
+                | Self::Lost
         )
     }
 

@@ -127,13 +127,19 @@ fn read(
     };
     let replied: Option<i64> = columns.get(0).map_err(Fault::of_read)?;
     let replied = replied.map(|ends| Ends(ends.cast_unsigned()));
-    let reply = match replied {
-        Some(ends) => read_apart(db, buckets, ends, id)?,
-        None => blob(columns, 2)?.map(wire::decode_reply).transpose()?,
+    // What lies apart may be swept before the record is.
+    let (is_there, reply) = match replied {
+        Some(ends) => match read_apart(db, buckets, ends, id)? {
+            Some(reply) => (true, reply),
+            None => (false, None),
+        },
+        None => (true, blob(columns, 2)?.map(wire::decode_reply).transpose()?),
     };
     let bytes = blob(columns, 1)?.unwrap_or_default();
     let mut record = wire::decode_record(bytes, || Ok(reply.map(Arc::new)))?;
-    mark_expired(&mut record, now);
+    if !is_there || matches!(record.answer, Some(Answer::Gone { .. })) {
+        mark_expired(&mut record, now);
+    }
     Ok(Some(Found {
         bucket: bucket.clone(),
         row,
@@ -142,8 +148,14 @@ fn read(
     }))
 }
 
-/// The reply in a bucket of its own; nothing once that is gone.
-fn read_apart(db: &Connection, buckets: &Buckets, ends: Ends, id: i64) -> Step<Option<Reply>> {
+/// What lies in a bucket of replies: a reply, or, where none was kept, only the
+/// request. Nothing once that is swept.
+fn read_apart(
+    db: &Connection,
+    buckets: &Buckets,
+    ends: Ends,
+    id: i64,
+) -> Step<Option<Option<Reply>>> {
     let Some(bucket) = buckets.reply(ends) else {
         return Ok(None);
     };
@@ -152,10 +164,8 @@ fn read_apart(db: &Connection, buckets: &Buckets, ends: Ends, id: i64) -> Step<O
         .query_row([id], |row| row.get(0))
         .optional()
         .map_err(Fault::of_read)?;
-    match bytes.flatten() {
-        Some(bytes) => Ok(Some(wire::decode_reply(&bytes)?)),
-        None => Ok(None),
-    }
+    let decoded = bytes.map(|bytes| bytes.map(|bytes| wire::decode_reply(&bytes)).transpose());
+    Ok(decoded.transpose()?)
 }
 
 fn blob<'r>(row: &'r Row<'_>, column: usize) -> Step<Option<&'r [u8]>> {
@@ -165,12 +175,11 @@ fn blob<'r>(row: &'r Row<'_>, column: usize) -> Step<Option<&'r [u8]>> {
         .map_err(|error| Fault::of_read(error.into()))
 }
 
-/// A reply that was swept has expired, whatever the time says: its expiry was
-/// lazy, or the wall clock was set back before a restart.
+/// What was swept of a record has expired, whatever the time says: its expiry
+/// was lazy, or the wall clock was set back before a restart.
 pub(super) fn mark_expired(record: &mut Record, now: Timestamp) {
     let shown = record.state_at(now);
-    let gone = matches!(record.answer, Some(Answer::Gone { .. }));
-    if gone && matches!(shown, Some(State::Completed | State::Failed)) {
+    if matches!(shown, Some(State::Completed | State::Failed)) {
         record.expire();
     }
 }

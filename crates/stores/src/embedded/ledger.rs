@@ -9,15 +9,16 @@ use onceward_core::clock::Timestamp;
 use onceward_core::record::Record;
 use onceward_core::store::{Added, Sheet};
 use onceward_core::wire;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::bucket::{Buckets, Ends, Family, Kept, Reply, Tally};
 use super::checkpoint::{self, Checkpointer};
-use super::fault::Step;
+use super::fault::{Fault, Step};
 use super::filter::Filter;
 use super::kept::Found;
 use super::mirror::Live;
 use super::sql;
+use crate::sealed::unseal;
 
 /// How many numbers are reserved at a time, so that the mark on disk moves rarely.
 const NUMBERS_RESERVED: u64 = 1 << 16;
@@ -142,17 +143,22 @@ impl Ledger {
         Ok(())
     }
 
-    /// Writes the request of an operation to be delivered.
-    pub(super) fn insert_request(&mut self, row: u64, body: &[u8]) -> Step<()> {
-        self.write(sql::REQUEST_INSERT, params![row.cast_signed(), body])?;
+    /// Writes the sealed request of an operation to be delivered.
+    pub(super) fn insert_request(&mut self, row: u64, sealed: &[u8]) -> Step<()> {
+        self.write(sql::REQUEST_INSERT, params![row.cast_signed(), sealed])?;
         Ok(())
     }
 
-    /// Reads a request.
-    pub(super) fn read_request(&self, row: u64) -> Step<Bytes> {
+    /// Reads the request of an operation to be delivered. One that is not there
+    /// is damage of this operation alone.
+    pub(super) fn read_request(&self, row: Option<u64>) -> Step<Bytes> {
+        let row = row.ok_or(Fault::NoRequest)?;
         let mut statement = self.db.prepare_cached(sql::REQUEST_READ)?;
-        let body: Vec<u8> = statement.query_row([row.cast_signed()], |row| row.get(0))?;
-        Ok(body.into())
+        let sealed: Option<Vec<u8>> = statement
+            .query_row([row.cast_signed()], |row| row.get(0))
+            .optional()
+            .map_err(Fault::of_read)?;
+        Ok(unseal(sealed.ok_or(Fault::NoRequest)?)?)
     }
 
     /// Deletes a request.

@@ -84,6 +84,14 @@ impl Mirror {
             .collect()
     }
 
+    /// Leaves out of what is due a delivery that cannot be made: it would be
+    /// looked at again and again. It stays queued, for an operator to see.
+    pub(super) fn set_aside(&mut self, live: &Live) {
+        if let Some(due) = live.record.due_at() {
+            self.due.remove(&(due, live.row, live.record.digest));
+        }
+    }
+
     /// Released operations that are over, oldest first.
     pub(super) fn over(&self, now: Timestamp, limit: usize) -> Vec<Live> {
         self.released

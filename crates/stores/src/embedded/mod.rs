@@ -58,6 +58,7 @@ use self::reader::Readers;
 use self::start::Filling;
 use self::writer::{Command, Writer};
 use crate::OpenError;
+use crate::sealed::seal;
 
 /// The most rows that one slice of sweeping takes, so that no claim waits long
 /// behind it.
@@ -278,7 +279,7 @@ impl Queue for EmbeddedStore {
         request: Bytes,
         after: Duration,
     ) -> Result<Enqueued, StoreError> {
-        let ask = Box::new(ask.clone());
+        let (ask, request) = (Box::new(ask.clone()), seal(&request));
         let command = |to| Command::Enqueue(ask, request, after, to);
         self.writer.ask(command).await
     }
@@ -328,6 +329,10 @@ impl Inspect for EmbeddedStore {
 
     async fn resume(&self, id: OperationId) -> Result<Changed, StoreError> {
         self.writer.ask(|to| Command::Resume(id, to)).await
+    }
+
+    async fn redeliver(&self, id: OperationId) -> Result<Changed, StoreError> {
+        self.writer.ask(|to| Command::Redeliver(id, to)).await
     }
 
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {

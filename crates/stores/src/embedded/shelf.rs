@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use onceward_core::clock::Timestamp;
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Answer, Attempt, Fence, Record, Settled, Settlement, State};
@@ -245,12 +244,7 @@ impl Shelf {
         Ok(())
     }
 
-    pub(super) fn enqueue(
-        &mut self,
-        ask: &Ask,
-        request: &Bytes,
-        after: Duration,
-    ) -> Step<Enqueued> {
+    pub(super) fn enqueue(&mut self, ask: &Ask, request: &[u8], after: Duration) -> Step<Enqueued> {
         let now = self.now();
         let known = self.look_up(Wanted::Digest(ask.digest))?;
         if let Some(claim) = answer(known.as_ref(), ask, now) {
@@ -268,15 +262,22 @@ impl Shelf {
     pub(super) fn due(&mut self, limit: usize) -> Step<Vec<Due>> {
         let now = self.now();
         self.see_all();
-        let due = self.mirror.due(now, limit);
-        due.iter().map(|live| self.deliver(live, now)).collect()
+        let mut given = Vec::new();
+        for live in self.mirror.due(now, limit) {
+            match self.deliver(&live, now) {
+                Ok(due) => given.push(due),
+                Err(fault) if fault.is_damage() => {
+                    tracing::error!(%fault, "queued work is damaged and cannot be delivered");
+                    self.mirror.set_aside(&live);
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+        Ok(given)
     }
 
     fn deliver(&mut self, live: &Live, now: Timestamp) -> Step<Due> {
-        let request = match live.request {
-            Some(row) => self.ledger.read_request(row)?,
-            None => Bytes::new(),
-        };
+        let request = self.ledger.read_request(live.request)?;
         let row = self.ledger.next()?;
         let mut record = Record::clone(&live.record);
         record.grant(Fence(row), record.attempt, now);
@@ -333,6 +334,20 @@ impl Shelf {
             record.resume(now);
             shelf.put(known, record, None)?;
             Ok(Changed::Done)
+        })
+    }
+
+    pub(super) fn redeliver(&mut self, id: OperationId) -> Step<Changed> {
+        self.change(id, |shelf, known, _, now| {
+            let mut record = Record::clone(known.record());
+            let changed = record.redeliver(Fence(shelf.ledger.next()?), now);
+            if changed == Changed::Done {
+                if let Known::Live(live) = &known {
+                    shelf.ledger.read_request(live.request)?;
+                }
+                shelf.put(known, record, None)?;
+            }
+            Ok(changed)
         })
     }
 
@@ -540,9 +555,19 @@ impl Shelf {
         Ok(())
     }
 
-    /// From finished back to open: a reply that was marked as not kept broke off.
+    /// From finished back to open: a reply that was marked as not kept broke off,
+    /// or what was delivered is delivered again.
     fn reopen(&mut self, found: &Found, row: u64, record: Record) -> Step<()> {
         let request = self.ledger.restore_request(found, row)?;
+        if record.delivered
+            && let Err(fault) = self.ledger.read_request(request)
+        {
+            // Nothing of a step that is not taken may stay in the transaction.
+            if let Some(request) = request {
+                self.ledger.delete_request(request)?;
+            }
+            return Err(fault);
+        }
         self.ledger.delete_kept(found)?;
         self.news.push(News::Forgotten(record.digest));
         self.add_live(row, record, request)?;

@@ -31,8 +31,8 @@ const WAITING_MAX: usize = 4096;
 /// Where an answer goes.
 pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// What the writer is asked to do. Replies come encoded, so that the one writer
-/// spends no time on it.
+/// What the writer is asked to do. Replies come encoded, and requests sealed, so
+/// that the one writer spends no time on it.
 pub(super) enum Command {
     Claim(Box<Ask>, Answer<Claim>),
     Withdraw(Digest, Attempt, Answer<()>),
@@ -41,7 +41,7 @@ pub(super) enum Command {
     Get(Wanted, Answer<Option<Arc<Record>>>),
     Show(OperationId, Answer<Option<Arc<Record>>>),
     Touch(Digest, Answer<()>),
-    Enqueue(Box<Ask>, Bytes, Duration, Answer<Enqueued>),
+    Enqueue(Box<Ask>, Vec<u8>, Duration, Answer<Enqueued>),
     Due(usize, Answer<Vec<Due>>),
     NextDue(Answer<Option<Timestamp>>),
     Purge(OperationId, Force, Answer<Changed>),
@@ -53,6 +53,7 @@ pub(super) enum Command {
         Answer<Changed>,
     ),
     Resume(OperationId, Answer<Changed>),
+    Redeliver(OperationId, Answer<Changed>),
     Put(Sheet, String, Bytes, Answer<()>),
     Add(Sheet, String, Bytes, Answer<Added>),
     Remove(Sheet, String, Answer<()>),
@@ -155,6 +156,7 @@ impl Desk {
                 });
             }
             Command::Resume(id, to) => self.step(to, |shelf| shelf.resume(id)),
+            Command::Redeliver(id, to) => self.step(to, |shelf| shelf.redeliver(id)),
             Command::Put(sheet, name, document, to) => {
                 self.step(to, |shelf| shelf.put_document(sheet, &name, &document));
             }

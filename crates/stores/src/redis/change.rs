@@ -6,6 +6,7 @@ use onceward_core::wire;
 use redis::Cmd;
 
 use super::layout::{self, How, NO_TOKEN};
+use crate::sealed::seal;
 
 /// A change to a record.
 pub(super) struct Change<'a> {
@@ -76,7 +77,7 @@ impl<'a> Change<'a> {
         match self.request {
             After::Kept => step.arg("keep").arg(""),
             After::Dropped => step.arg("drop").arg(""),
-            After::Put(request) => step.arg("put").arg(layout::seal(request)),
+            After::Put(request) => step.arg("put").arg(seal(request)),
         };
         match self.reply {
             After::Kept => step.arg("keep"),

@@ -17,9 +17,10 @@ use super::change::{After, Change, Place};
 use super::fault::{Fault, Step};
 use super::layout::{self, Beside, How, Kept};
 use super::listing::{Listing, Spot};
-use super::script::{STATS, SWEEP};
+use super::script::{REQUEST, STATS, SWEEP};
 use super::shard::{Name, SHARDS, Shard};
 use super::{RedisStore, TRIES_MAX};
+use crate::sealed::unseal;
 
 /// How many operations one look at a shard reclaims at most, so that no claim
 /// waits long behind it.
@@ -40,6 +41,8 @@ enum Verdict {
     Refused,
     Forget,
     Write(How, Box<Record>),
+    /// The same, raised, if its request is there.
+    Redeliver(Box<Record>),
 }
 
 impl RedisStore {
@@ -87,28 +90,42 @@ impl RedisStore {
             let Some(state) = before.record.shown_state_at(found.now) else {
                 return Ok(gone);
             };
-            let written = match judge(&before.record, state, found.now) {
+            let (how, record) = match judge(&before.record, state, found.now) {
                 Verdict::Refused => return Ok(Changed::Refused(state)),
                 Verdict::Forget => {
                     // If it is not there any more, this very step may have come
                     // twice, as the client of a Cluster takes it again when its
                     // answer is lost; or another did the same.
                     gone = Changed::Done;
-                    self.forget(&before).await?
+                    if let Written::Done(_) = self.forget(&before).await? {
+                        return Ok(Changed::Done);
+                    }
+                    continue;
                 }
-                Verdict::Write(how, record) => {
-                    let change = Change {
-                        how,
-                        ..Change::whole(&before.record, &record, Place::Moves)
-                    };
-                    self.write(&before, &change).await?
+                Verdict::Write(how, record) => (how, record),
+                Verdict::Redeliver(record) => {
+                    self.check_request(&record).await?;
+                    (How::Raised, record)
                 }
             };
+            let change = Change {
+                how,
+                ..Change::whole(&before.record, &record, Place::Moves)
+            };
+            let written = self.write(&before, &change).await?;
             if let Written::Done(_) = written {
                 return Ok(Changed::Done);
             }
         }
         Err(Fault::Contended)
+    }
+
+    /// Makes sure that there is something to deliver.
+    async fn check_request(&self, record: &Record) -> Step<()> {
+        let name = Name::Digest(record.digest);
+        let request = answer::bytes(self.take(name, self.call(&REQUEST, name)).await?)?;
+        unseal(request.ok_or(Fault::NoRequest)?)?;
+        Ok(())
     }
 
     async fn sweep_step(&self, limit: usize) -> Step<usize> {
@@ -219,16 +236,19 @@ impl RedisStore {
         }))
     }
 
-    /// Takes the reply. What expires lazily has expired by that; all else keeps
-    /// its outcome, and time tells that it has expired.
+    /// Takes the reply, and the request of what was delivered. What expires lazily
+    /// has expired by that; all else keeps its outcome, and time tells that it has
+    /// expired. What was delivered has expired too: else its end would be this one
+    /// again.
     fn expire_step(&self, before: &Kept, now: Timestamp) -> Cmd {
         let mut record = Record::clone(&before.record);
-        if record.is_overdue(now) {
+        if record.is_overdue(now) || record.delivered {
             record.expire();
         }
         let change = Change {
             // What was read does not show whether there is one.
             reply: After::Dropped,
+            request: After::Dropped,
             ..Change::whole(&before.record, &record, Place::Stays)
         };
         self.write_step(before, &change)
@@ -350,6 +370,18 @@ impl Inspect for RedisStore {
             let mut record = record.clone();
             record.resume(now);
             Verdict::Write(How::Whole, Box::new(record))
+        });
+        Ok(changed.await?)
+    }
+
+    async fn redeliver(&self, id: OperationId) -> Result<Changed, StoreError> {
+        let changed = self.change(id, |record, _, now| {
+            let mut record = record.clone();
+            // The script gives the fence.
+            match record.redeliver(Fence(0), now) {
+                Changed::Done => Verdict::Redeliver(Box::new(record)),
+                Changed::Absent | Changed::Refused(_) => Verdict::Refused,
+            }
         });
         Ok(changed.await?)
     }

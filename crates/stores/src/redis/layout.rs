@@ -16,7 +16,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes};
+use bytes::BufMut;
 use onceward_core::class::AfterLoss;
 use onceward_core::clock::Timestamp;
 use onceward_core::record::{Answer, Fence, Record, Reply, Settled, Settlement, State};
@@ -133,7 +133,9 @@ impl Said {
         let (word, answer) = match settlement {
             Settlement::Completed(answer) => (Word::Completed, Some(answer)),
             Settlement::Failed(answer) => (Word::Failed, Some(answer)),
-            Settlement::Released | Settlement::Requeued { .. } => (Word::Released, None),
+            Settlement::Released | Settlement::Requeued { .. } | Settlement::Deferred { .. } => {
+                (Word::Released, None)
+            }
             Settlement::Lost => (Word::Lost, None),
             Settlement::Paused => (Word::Paused, None),
         };
@@ -280,7 +282,10 @@ fn running_band(record: &Record) -> Band {
 fn finished_end(record: &Record) -> (Band, Timestamp) {
     let over = record.over_at().unwrap_or_default();
     let expires = record.expires_at().unwrap_or_default();
-    let may_expire = record.terms.is_lazy() || matches!(record.answer, Some(Answer::Kept(_)));
+    // The request of what was delivered goes with its reply.
+    let may_expire = record.terms.is_lazy()
+        || record.delivered
+        || matches!(record.answer, Some(Answer::Kept(_)));
     if record.state != State::Expired && may_expire && expires < over {
         (Band::Expiring, expires)
     } else {
@@ -458,27 +463,9 @@ fn held(settled: Settled) -> Step<()> {
     }
 }
 
-/// Bytes with their checksum: requests and documents.
-pub(super) fn seal(bytes: &[u8]) -> Vec<u8> {
-    let mut sealed = Vec::with_capacity(bytes.len() + 4);
-    sealed.extend_from_slice(bytes);
-    sealed.put_u32(crc32fast::hash(bytes));
-    sealed
-}
-
-/// Takes the checksum away, if it is right.
-pub(super) fn unseal(mut sealed: Vec<u8>) -> Step<Bytes> {
-    let (content, sum) = sealed.split_last_chunk().ok_or(WireError::Checksum)?;
-    if crc32fast::hash(content) != u32::from_be_bytes(*sum) {
-        return Err(WireError::Checksum.into());
-    }
-    let length = content.len();
-    sealed.truncate(length);
-    Ok(sealed.into())
-}
-
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use onceward_core::caller::Caller;
     use onceward_core::class::Class;
     use onceward_core::fingerprint::{Algorithm, Fingerprint};
@@ -628,21 +615,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn sealed_bytes_are_opened_whole_or_not_at_all() {
-        let sealed = seal(b"request");
-        assert_eq!(
-            unseal(sealed.clone()).ok().as_deref(),
-            Some(&b"request"[..])
-        );
-        for place in 0..sealed.len() {
-            let mut flipped = sealed.clone();
-            flipped[place] ^= 1;
-            assert!(unseal(flipped).is_err());
-        }
-        assert!(unseal(Vec::new()).is_err());
     }
 
     #[test]

@@ -23,6 +23,7 @@ use super::layout::{self, Beside, How, Kept, NO_TOKEN};
 use super::script::{DUE, ENQUEUE};
 use super::shard::Name;
 use super::{RedisStore, TRIES_MAX, new_record};
+use crate::sealed::{seal, unseal};
 
 /// The fields of operations that are due, by shard.
 type Waiting = BTreeMap<usize, Vec<Vec<u8>>>;
@@ -40,7 +41,7 @@ impl RedisStore {
             let mut step = self.call(&ENQUEUE, name);
             step.arg(layout::encode_rest(&new_record(ask), NO_TOKEN))
                 .arg(layout::span_ms(after))
-                .arg(layout::seal(request));
+                .arg(seal(request));
             let found = match self.record(name, step).await? {
                 Recorded::Done(_) => return Ok(Enqueued::Accepted(ask.id)),
                 Recorded::Known(found) => found,
@@ -205,7 +206,7 @@ fn read(record: Option<Value>, request: Option<Value>) -> Step<Option<Ready>> {
     };
     let kept = layout::decode(&record, Beside::Left)?;
     let request = answer::bytes(request.unwrap_or_default())?;
-    let request = layout::unseal(request.ok_or(Fault::NoRequest)?)?;
+    let request = unseal(request.ok_or(Fault::NoRequest)?)?;
     Ok(Some(Ready { kept, request }))
 }
 

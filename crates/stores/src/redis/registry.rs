@@ -9,8 +9,8 @@ use redis::{Cmd, Value, cmd};
 use super::RedisStore;
 use super::answer;
 use super::fault::{Fault, Step};
-use super::layout;
 use super::script::{DOCUMENTS, PUT, REMOVE};
+use crate::sealed::{seal, unseal};
 
 impl RedisStore {
     async fn take_on_documents(&self, step: Cmd) -> Step<Value> {
@@ -20,7 +20,7 @@ impl RedisStore {
 
     async fn put_step(&self, sheet: Sheet, name: &str, document: &[u8], how: &str) -> Step<Added> {
         let mut step = PUT.on(&self.shards.sheet(sheet));
-        step.arg(name).arg(layout::seal(document)).arg(how);
+        step.arg(name).arg(seal(document)).arg(how);
         match answer::number(self.take_on_documents(step).await?)? {
             0 => Ok(Added::Known),
             _ => Ok(Added::Done),
@@ -32,7 +32,7 @@ impl RedisStore {
         let mut question = cmd("HGET");
         question.arg(documents).arg(name);
         let sealed = answer::bytes(self.lines.ask(question).await?)?;
-        sealed.map(layout::unseal).transpose()
+        Ok(sealed.map(unseal).transpose()?)
     }
 
     async fn remove_step(&self, sheet: Sheet, name: &str) -> Step<()> {
@@ -60,7 +60,7 @@ impl RedisStore {
         while let (Some(name), Some(document)) = (values.next(), values.next()) {
             let name = answer::bytes(name)?.and_then(|name| String::from_utf8(name).ok());
             let document = answer::bytes(document)?.ok_or(Fault::NoDocument)?;
-            documents.push((name.ok_or(Fault::DocumentName)?, layout::unseal(document)?));
+            documents.push((name.ok_or(Fault::DocumentName)?, unseal(document)?));
         }
         Ok(documents)
     }

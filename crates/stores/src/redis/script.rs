@@ -36,6 +36,7 @@ scripts! {
     SETTLE(2) = ["clock", "record", "find", "held", "settle"];
     RENEW(2) = ["clock", "record", "find", "held", "renew"];
     READ(1) = ["clock", "record", "find", "read"];
+    REQUEST(1) = ["clock", "record", "find", "request"];
     AWAIT(1) = ["clock", "record", "find", "await"];
     ENQUEUE(3) = ["clock", "record_and_floor", "find", "enqueue"];
     WRITE(3) = ["clock", "record_and_floor", "find", "write"];

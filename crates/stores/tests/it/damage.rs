@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
-use onceward_core::record::State;
-use onceward_core::store::{Store, StoreError};
+use bytes::Bytes;
+use onceward_core::record::{Settlement, State};
+use onceward_core::store::{Changed, Force, Inspect, Queue, Store, StoreError};
 use onceward_stores::OpenError;
 use onceward_stores::embedded::EmbeddedStore;
 use rusqlite::Connection;
@@ -96,6 +98,97 @@ async fn damaged_open_record_is_told_for_its_key_alone() {
     assert!(matches!(told, Err(StoreError::Damaged(_))), "{told:?}");
     let other = get(&store, &ask(2)).await.expect("it is on record");
     assert_eq!(other.state, State::Unknown);
+}
+
+async fn enqueue(store: &EmbeddedStore, number: u64) {
+    let request = Bytes::from(format!("request {number}"));
+    let enqueued = store.enqueue(&ask(number), request, Duration::ZERO).await;
+    enqueued.expect("the store answers");
+}
+
+#[tokio::test]
+async fn damaged_request_is_not_delivered_and_keeps_no_other_from_its_turn() {
+    let home = directory();
+    let store = open(home.path(), &clock());
+    for number in 1..=4 {
+        enqueue(&store, number).await;
+    }
+    drop(store);
+    let db = Connection::open(home.path().join(DATABASE)).expect("SQLite opens it");
+    let row = "(SELECT request FROM live WHERE key = ?1)";
+    let flipped = format!("UPDATE request SET body = zeroblob(length(body)) WHERE id = {row}");
+    let missing = format!("DELETE FROM request WHERE id = {row}");
+    let unnamed = "UPDATE live SET request = NULL WHERE key = ?1";
+    for (key, damage) in [
+        ("key-1", &*flipped),
+        ("key-2", &*missing),
+        ("key-3", unnamed),
+    ] {
+        assert_eq!(db.execute(damage, [key]), Ok(1));
+    }
+    drop(db);
+    let store = open(home.path(), &clock());
+    let mut given = Vec::new();
+    for _ in 0..5 {
+        given.extend(store.due(1).await.expect("the store gives what is due"));
+    }
+    let given: Vec<_> = given.iter().map(|due| due.request.clone()).collect();
+    assert_eq!(given, ["request 4"]);
+    assert_eq!(store.next_due().await.expect("the store answers"), None);
+    for number in 1..=3 {
+        let record = get(&store, &ask(number)).await.expect("its record is good");
+        assert_eq!(record.state, State::Queued, "{number}");
+        let purged = store.purge(record.id, Force::No).await;
+        assert_eq!(purged.expect("the store answers"), Changed::Done);
+    }
+}
+
+#[tokio::test]
+async fn damaged_request_is_told_to_who_wants_it_delivered_again() {
+    let home = directory();
+    let store = open(home.path(), &clock());
+    for number in 1..=4 {
+        enqueue(&store, number).await;
+        let due = store.due(1).await.expect("the store gives what is due");
+        let word = match number {
+            4 => Settlement::Paused,
+            number => completed(number),
+        };
+        settle(&store, &due[0].grant, word).await;
+    }
+    drop(store);
+    let db = Connection::open(home.path().join(DATABASE)).expect("SQLite opens it");
+    let table: String = db
+        .query_row(
+            "SELECT name FROM sqlite_schema WHERE name GLOB 'kept_*[0-9]'",
+            [],
+            |row| row.get(0),
+        )
+        .expect("there is a bucket");
+    flip(&db, &table, "request", "key-1");
+    let missing = format!("UPDATE {table} SET request = NULL WHERE key = 'key-2'");
+    assert_eq!(db.execute(&missing, []), Ok(1));
+    assert_eq!(db.execute("DELETE FROM request", []), Ok(1));
+    drop(db);
+    let store = open(home.path(), &clock());
+    for number in [1, 2, 4] {
+        let before = get(&store, &ask(number)).await.expect("on record");
+        let told = store.redeliver(before.id).await;
+        assert!(
+            matches!(told, Err(StoreError::Damaged(_))),
+            "{number}: {told:?}"
+        );
+        assert_eq!(get(&store, &ask(number)).await, Some(before));
+    }
+    let good = get(&store, &ask(3)).await.expect("on record");
+    let told = store.redeliver(good.id).await;
+    assert_eq!(told.expect("the store answers"), Changed::Done);
+    drop(store);
+    let store = open(home.path(), &clock());
+    let due = store.due(10).await.expect("the store gives what is due");
+    let requests: Vec<_> = due.iter().map(|due| due.request.clone()).collect();
+    assert_eq!(requests, ["request 3"]);
+    assert!(is_replayed(&store, 1).await && is_replayed(&store, 2).await);
 }
 
 /// Flips one bit in the middle of a blob.

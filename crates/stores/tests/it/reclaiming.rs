@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use onceward_core::class::{Class, Terms};
-use onceward_core::record::{Answer, State};
-use onceward_core::store::{Claim, Filter, Inspect, PageAsk, Store};
+use bytes::Bytes;
+use onceward_core::class::{Class, Expiry, Terms};
+use onceward_core::record::{Answer, Settlement, State};
+use onceward_core::store::{Changed, Claim, Filter, Inspect, PageAsk, Queue, Store};
 use rusqlite::Connection;
 
 use crate::house::*;
@@ -111,6 +112,52 @@ async fn reply_goes_before_its_key_and_a_late_retry_is_refused() {
         match store.claim(&retry(&ask)).await.expect("the store answers") {
             Claim::Expired(record) => assert_eq!(record.state, State::Expired),
             other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Whether the reply was kept or not, and whoever says that its time is over.
+#[tokio::test]
+async fn request_goes_with_the_reply() {
+    let not_kept = Settlement::Completed(Answer::NotKept { status: 200 });
+    for expiry in [Expiry::Strict, Expiry::Lazy] {
+        for word in [completed(1), not_kept.clone()] {
+            let (home, clock) = (directory(), clock());
+            let terms = Terms {
+                retention: DAY,
+                remember: 30 * DAY,
+                expiry,
+                ..Class::webhook().terms()
+            };
+            let ask = ask_with(1, terms);
+            let store = open(home.path(), &clock);
+            let request = Bytes::from_static(b"request");
+            let enqueued = store.enqueue(&ask, request, Duration::ZERO).await;
+            enqueued.expect("the store answers");
+            let due = store.due(1).await.expect("the store gives what is due");
+            settle(&store, &due[0].grant, word.clone()).await;
+            clock.advance(3 * DAY);
+            assert_eq!(store.sweep(usize::MAX).await.expect("swept"), 0);
+            drop(store);
+            let left = tables(home.path());
+            assert!(
+                left.iter().all(|name| !name.starts_with("reply_")),
+                "{left:?}"
+            );
+            let store = open(home.path(), &clock);
+            let told = store.redeliver(ask.id).await;
+            assert_eq!(
+                told.expect("the store answers"),
+                Changed::Refused(State::Expired),
+                "{expiry:?}, {word:?}"
+            );
+            let all = PageAsk {
+                limit: 10,
+                after: None,
+            };
+            let listed = store.list(&Filter::default(), all).await.expect("listed");
+            let states: Vec<_> = listed.records.iter().map(|one| one.state).collect();
+            assert_eq!(states, [State::Expired]);
         }
     }
 }

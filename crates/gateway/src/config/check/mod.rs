@@ -8,6 +8,7 @@ mod auth;
 mod routes;
 mod server;
 mod tools;
+mod webhooks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -120,6 +121,7 @@ fn config(raw: &Raw, checker: &mut Checker<'_>) -> Config {
         classes: classes(&raw.classes, checker),
         upstreams: server::upstreams(&raw.upstreams, checker),
         routes: routes::routes(&raw.routes, raw.cors.as_ref(), checker),
+        webhooks: webhooks::webhooks(&raw.webhooks, checker),
         limits: server::limits(&raw.limits, checker),
         telemetry: server::telemetry(&raw.telemetry, checker),
     }

@@ -243,8 +243,8 @@ fn policy(key: &str, raw: Option<raw::Policy>, checker: &mut Checker<'_>) -> Opt
         raw::Policy::RequiredB => {
             checker.wrong(
                 key,
-                "REQUIRED_B is for webhooks, whose providers this build does not know yet",
-                "write \"REQUIRED_A\", or derived_key with the provider's id where it stands in the request",
+                "REQUIRED_B is how webhooks are met, at /api/v1/webhooks/{provider}/{webhook_id}, without a route",
+                "make one with `onceward webhooks create`; here write \"REQUIRED_A\", or derived_key with an id that stands in the request",
             );
             None
         }

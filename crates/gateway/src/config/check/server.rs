@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::uri::Authority;
 use ipnet::IpNet;
+use onceward_webhooks::Provider;
 use secrecy::ExposeSecret as _;
 
 use super::tools::{Checker, SOME_TIME};
@@ -149,7 +150,7 @@ fn admin_tokens(raw: &raw::Server, checker: &mut Checker<'_>) -> Vec<AdminToken>
             .as_ref()
             .and_then(|token| checker.secret(&token_key, token, 1));
         let Some(token) = token else { continue };
-        if let Some(other) = tokens.iter().find(|other| same(&other.token, &token)) {
+        if let Some(other) = tokens.iter().find(|other| other.token == token) {
             let problem = format!("is the token of {:?} too", other.name);
             checker.wrong(&token_key, problem, "take another, at random");
         }
@@ -164,23 +165,6 @@ fn admin_tokens(raw: &raw::Server, checker: &mut Checker<'_>) -> Vec<AdminToken>
         });
     }
     tokens
-}
-
-/// Whether two secrets are one. Both are at hand; there is nobody to time it.
-fn same(one: &SecretValue, other: &SecretValue) -> bool {
-    match (one, other) {
-        (SecretValue::Given(one), SecretValue::Given(other)) => {
-            one.expose_secret() == other.expose_secret()
-        }
-        (
-            SecretValue::OpenBao { path, field },
-            SecretValue::OpenBao {
-                path: other,
-                field: of,
-            },
-        ) => (path, field) == (other, of),
-        _ => false,
-    }
 }
 
 fn public_url(raw: Option<&String>, checker: &mut Checker<'_>) -> Option<String> {
@@ -277,6 +261,10 @@ fn openbao(raw: &raw::OpenBao, checker: &mut Checker<'_>) -> Option<OpenBao> {
     if bare.contains(['{', '}']) {
         let right = "write {tenant}, {project} and {provider} where they belong, and no other name";
         checker.wrong("secrets.openbao.path", "holds a name that is none", right);
+    } else if !sets_apart(&path) {
+        let right = "set them apart by / or :, which never stand in a name as they are";
+        let problem = "has two names that could run into each other, so that two tenants share a secret";
+        checker.wrong("secrets.openbao.path", problem, right);
     }
     Some(OpenBao {
         address: address?,
@@ -285,6 +273,18 @@ fn openbao(raw: &raw::OpenBao, checker: &mut Checker<'_>) -> Option<OpenBao> {
         namespace: checker.text("secrets.openbao.namespace", raw.namespace.as_ref()),
         path,
     })
+}
+
+/// Whether between each two names stands something that no name can hold: in
+/// names all but letters, digits and `-._~` is percent-encoded.
+fn sets_apart(template: &str) -> bool {
+    let in_names = |c: char| c.is_ascii_alphanumeric() || "-._~%".contains(c);
+    let mut between = template.split('}').map(|part| part.split('{').next());
+    // Before the first name and behind the last anything may stand.
+    between.next();
+    let names = template.matches('{').count();
+    let mut between = between.take(names.saturating_sub(1)).flatten();
+    between.all(|text| text.chars().any(|c| !in_names(c)))
 }
 
 fn login(raw: &raw::OpenBao, checker: &mut Checker<'_>) -> Option<BaoLogin> {
@@ -389,6 +389,7 @@ fn upstream(key: &str, raw: &raw::Upstream, checker: &mut Checker<'_>) -> Upstre
         connections_max: count(raw.connections_max, usual.connections_max),
         host,
         tls: upstream_tls(key, raw, checker),
+        signing_secret: signing_secret(key, raw, checker),
         url,
     }
 }
@@ -414,6 +415,25 @@ fn upstream_tls(key: &str, raw: &raw::Upstream, checker: &mut Checker<'_>) -> Tl
         key: checker.file(&format!("{key}.key"), tls.key.as_ref()),
         server_name: checker.text(&format!("{key}.server_name"), tls.server_name.as_ref()),
     }
+}
+
+/// A secret as Standard Webhooks has them; one in OpenBao is looked at when it
+/// is read.
+fn signing_secret(
+    key: &str,
+    raw: &raw::Upstream,
+    checker: &mut Checker<'_>,
+) -> Option<SecretValue> {
+    let key = format!("{key}.signing_secret");
+    let secret = checker.secret(&key, raw.signing_secret.as_ref()?, SECRET_LENGTH_MIN)?;
+    if let SecretValue::Given(text) = &secret
+        && let Err(error) = Provider::StandardWebhooks.key(text.expose_secret())
+    {
+        let right = "write whsec_ and base64, such as `openssl rand -base64 32` gives";
+        checker.wrong(&key, error.to_string(), right);
+        return None;
+    }
+    Some(secret)
 }
 
 pub(super) fn limits(raw: &raw::Limits, checker: &mut Checker<'_>) -> Limits {
@@ -471,7 +491,7 @@ pub(super) fn telemetry(raw: &raw::Telemetry, checker: &mut Checker<'_>) -> Tele
 }
 
 /// A number of things; the schema has seen to its range.
-fn count(raw: Option<u32>, usual: usize) -> usize {
+pub(super) fn count(raw: Option<u32>, usual: usize) -> usize {
     raw.map_or(usual, |raw| usize::try_from(raw).unwrap_or(usize::MAX))
 }
 

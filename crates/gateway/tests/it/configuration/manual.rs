@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use onceward_core::class::Class;
-use onceward_gateway::config::{self, Config, Limits, Route, Server, Upstream};
+use onceward_gateway::config::{self, Config, Limits, Route, Server, Upstream, Webhooks};
 use serde_json::Value;
 
 use super::lines;
@@ -91,10 +91,24 @@ fn what_the_manual_calls_a_default_is_one() {
     assert_eq!(class, Class::interactive());
     let mut upstream = config.upstreams["payments"].clone();
     assert!(upstream.host.take().is_some());
+    assert!(upstream.signing_secret.take().is_some());
     assert_eq!(upstream, Upstream::new(&upstream.url));
     let mut limits = config.limits.clone();
     assert!(limits.requests_per_tenant.take().is_some());
     assert_eq!(limits, Limits::default());
+    let (said, usual) = (&config.webhooks, Webhooks::default());
+    assert_eq!(
+        (&said.path, &said.class, said.tolerance),
+        (&usual.path, &usual.class, usual.tolerance)
+    );
+    assert_eq!(
+        (said.same_bytes, said.overlap),
+        (usual.same_bytes, usual.overlap)
+    );
+    assert_eq!(
+        (said.deliveries, said.deliveries_per_upstream),
+        (usual.deliveries, usual.deliveries_per_upstream)
+    );
     let route = &config.routes[0];
     let usual = Route::new(config::Naming::ByPath, "/", "payments");
     assert_eq!(route.scope, usual.scope);
@@ -164,8 +178,11 @@ fn read(text: &str) -> Config {
         "SCHEDULER_SECRET_BEFORE",
     ];
     let environment = names.map(|name| (name.to_owned(), format!("the secret in {name}")));
+    let signing = ("PAYMENTS_SIGNING_SECRET", "whsec_MDEyMzQ1Njc4OWFiY2RlZg==");
+    let signing = (signing.0.to_owned(), signing.1.to_owned());
+    let environment: BTreeMap<_, _> = environment.into_iter().chain([signing]).collect();
     let file = directory.path().join("onceward.toml");
-    match config::parse(text, &file, &environment.into()) {
+    match config::parse(text, &file, &environment) {
         Ok(loaded) => loaded.config,
         Err(mistakes) => panic!("{}\n{text}", lines(&mistakes)),
     }

@@ -505,9 +505,9 @@ fn limits_telemetry_and_cors(#[case] text: &str, #[case] want: &str) {
     "policy = 'REQUIRED'",
     "7:10: routes[0].policy: \"REQUIRED\" is not known here; write \"REQUIRED_A\", \"REQUIRED_B\", \"ACCEPTED\", \"HANDLER_INTERNAL_C\" or \"PROHIBITED\""
 )]
-#[case::webhooks_come_later(
+#[case::webhooks_have_no_route(
     "policy = 'REQUIRED_B'",
-    "7:10: routes[0].policy: REQUIRED_B is for webhooks, whose providers this build does not know yet; write \"REQUIRED_A\", or derived_key with the provider's id where it stands in the request"
+    "7:10: routes[0].policy: REQUIRED_B is how webhooks are met, at /api/v1/webhooks/{provider}/{webhook_id}, without a route; make one with `onceward webhooks create`; here write \"REQUIRED_A\", or derived_key with an id that stands in the request"
 )]
 #[case::unknown_class(
     "class = 'finance'",

@@ -199,7 +199,8 @@ impl Binding for Tied<'_> {
                 self.rows(|speech| &speech.statements.finish, &values)
                     .await?
             }
-            Settlement::Released | Settlement::Requeued { .. } => {
+            // Nothing is enqueued here, so there is nothing to deliver later.
+            Settlement::Released | Settlement::Requeued { .. } | Settlement::Deferred { .. } => {
                 values.push("released".into());
                 self.rows(|speech| &speech.statements.free, &values).await?
             }

@@ -1,6 +1,6 @@
 -- The holder of a fence lets go of its claim: the key is free, or nobody knows
 -- ($7 is `released` or `unknown`). No row comes back where its word does not
--- count at once.
+-- count at once, nor for a delivery that is due again when it is lost.
 --
 -- $1 namespace  $2, $3 the digest, or its bounds  $4 operation_id, or NULL
 -- $5 the moment, or NULL for the server's  $6 fence  $7 state
@@ -19,6 +19,7 @@ told AS (
     WHERE r.namespace = $1 AND r.digest BETWEEN $2 AND $3 AND r.owner = {table}_owner()
       AND ($4::bytea IS NULL OR r.operation_id = $4)
       AND r.fence = $6 AND r.state IN ('running', 'unknown')
+      AND ($7 = 'released' OR NOT r.delivered OR r.after_loss = 'hold')
     RETURNING r.digest, r.awaited
 )
 SELECT CASE WHEN awaited

@@ -110,6 +110,8 @@ BEGIN
         SET state = 'expired',
             answer = 'gone',
             reply = NULL,
+            -- What was delivered could be delivered again as long as its reply was there.
+            request = CASE WHEN NOT r.delivered THEN r.request END,
             sweep_ms = least(expires_ms::numeric - retention_ms + remember_ms + keep_expired_ms,
                 9223372036854775807)
         FROM over

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use onceward_core::clock::Timestamp;
 use onceward_core::identity::Digest;
-use onceward_core::record::{Fence, Record, Settled, Settlement};
+use onceward_core::record::{Fence, Record, Settled, Settlement, State};
 
 use super::super::driver::Value;
 use super::super::fault::Fault;
-use super::super::row::{answered, moment_ms, state_word, times};
+use super::super::row::{Reader, answered, moment_ms, state_word, times};
 use super::super::session::Session;
-use super::{PostgresStore, Which, read_known};
+use super::{PostgresStore, Which, known};
 
 /// Stands for a fence that the server is to draw; it never draws this one.
 pub(super) const ANEW: Fence = Fence(u64::MAX);
@@ -43,10 +43,16 @@ impl PostgresStore {
             session.commit().await?;
             return Ok(None);
         };
-        let (record, now) = read_known(row)?;
+        let mut row = Reader::new(row);
+        let (record, now) = known(&mut row)?;
+        let is_requested = row.bool("requested")?;
         let digest = record.digest;
         let told = match rule(&record, now) {
             Change::Leave(told) => told,
+            // There would be nothing to deliver.
+            Change::Write(after, _) if after.state == State::Queued && !is_requested => {
+                return Err(Fault::Column("request"));
+            }
             Change::Write(after, told) => {
                 self.write(&session, &record, &after).await?;
                 told

@@ -151,6 +151,17 @@ impl Inspect for PostgresStore {
         .await
     }
 
+    async fn redeliver(&self, id: OperationId) -> Result<Changed, StoreError> {
+        self.operate(id, |record, _, now| {
+            let mut record = Record::clone(record);
+            match record.redeliver(ANEW, now) {
+                Changed::Done => Change::Write(Box::new(record), Changed::Done),
+                refused => Change::Leave(refused),
+            }
+        })
+        .await
+    }
+
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         let mut reclaimed = 0;
         // In batches, each committed by itself: none takes long.

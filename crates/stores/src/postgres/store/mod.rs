@@ -322,7 +322,10 @@ impl Drop for PostgresStore {
 }
 
 fn read_known(row: Cells) -> Result<(Arc<Record>, Timestamp), Fault> {
-    let mut row = Reader::new(row);
+    known(&mut Reader::new(row))
+}
+
+fn known(row: &mut Reader) -> Result<(Arc<Record>, Timestamp), Fault> {
     let now = row.moment("now_ms")?;
     Ok((Arc::new(row.record()?), now))
 }
@@ -371,7 +374,9 @@ impl Store for PostgresStore {
             Settlement::Failed(answer) => self.finish(digest, fence, State::Failed, answer).await?,
             Settlement::Released => self.free(digest, fence, State::Released).await?,
             Settlement::Lost => self.free(digest, fence, State::Unknown).await?,
-            Settlement::Requeued { .. } | Settlement::Paused => Counted::NotAtOnce,
+            Settlement::Requeued { .. } | Settlement::Deferred { .. } | Settlement::Paused => {
+                Counted::NotAtOnce
+            }
         };
         if counted == Counted::NotAtOnce {
             return Ok(self.settle_by_rule(digest, fence, &settlement).await?);

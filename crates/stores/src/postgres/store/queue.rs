@@ -60,11 +60,11 @@ impl Queue for PostgresStore {
 fn read_due(row: Cells) -> Result<Due, Fault> {
     let mut row = Reader::new(row);
     row.skip(2);
-    let request = row.optional_bytes("request")?;
+    let request = row.bytes("request")?;
     let record = Arc::new(row.record()?);
     Ok(Due {
         grant: record.as_grant(),
         record,
-        request: request.unwrap_or_default(),
+        request,
     })
 }

@@ -3,21 +3,27 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use onceward_core::record::{Settlement, State};
 use onceward_core::store::{
-    Enqueued, Filter, Inspect as _, PageAsk, Queue as _, Store as _, StoreError,
+    Changed, Enqueued, Filter, Inspect as _, PageAsk, Queue as _, Store as _, StoreError,
 };
+use onceward_stores::postgres::PostgresStore;
 
 use super::house::{server, settings, store};
-use crate::house::{ask, grant};
+use crate::house::{ask, completed, get, grant, settle};
+
+async fn enqueue(store: &PostgresStore, number: u64) {
+    let request = Bytes::from_static(b"work");
+    let queued = store.enqueue(&ask(number), request, Duration::ZERO).await;
+    assert!(matches!(queued, Ok(Enqueued::Accepted(_))), "{queued:?}");
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_row_is_left_out_and_the_others_are_not() {
     let postgres = server().await;
     let store = store(&settings(&postgres.url())).await;
     for number in 1..=3 {
-        let ask = ask(number);
-        let queued = store.enqueue(&ask, Bytes::from_static(b"work"), Duration::ZERO);
-        assert!(matches!(queued.await, Ok(Enqueued::Accepted(_))));
+        enqueue(&store, number).await;
     }
     grant(&store, &ask(4)).await;
     let damage = "UPDATE idempotency_record SET request_hash = 'short' WHERE key_value = 'key-2'";
@@ -48,4 +54,40 @@ async fn a_damaged_row_is_left_out_and_the_others_are_not() {
         matches!(claim, Err(StoreError::Damaged(_))),
         "it is never taken for free"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_request_is_damage_and_never_an_empty_one() {
+    let postgres = server().await;
+    let store = store(&settings(&postgres.url())).await;
+    let words = [completed(1), Settlement::Paused, completed(3)];
+    for (number, word) in (1..).zip(words) {
+        enqueue(&store, number).await;
+        let due = store.due(1).await.expect("there is work");
+        settle(&store, &due[0].grant, word).await;
+    }
+    enqueue(&store, 4).await;
+    let damage = "UPDATE idempotency_record SET request = NULL WHERE key_value <> 'key-3'";
+    postgres.sql("postgres", damage);
+
+    for number in [1, 2] {
+        let before = get(&store, &ask(number)).await.expect("on record");
+        let mut told = vec![store.redeliver(before.id).await];
+        if before.state == State::Paused {
+            told.push(store.resume(before.id).await);
+        }
+        let all_damaged = told
+            .iter()
+            .all(|told| matches!(told, Err(StoreError::Damaged(_))));
+        assert!(all_damaged, "{number}: {told:?}");
+        assert_eq!(get(&store, &ask(number)).await, Some(before));
+    }
+    let told = store.redeliver(ask(3).id).await;
+    assert_eq!(told.expect("the store answers"), Changed::Done);
+    let due = store.due(10).await.expect("there is work");
+    let given: Vec<_> = due
+        .iter()
+        .map(|due| (due.grant.digest, &*due.request))
+        .collect();
+    assert_eq!(given, [(ask(3).digest, &b"work"[..])]);
 }

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use onceward_core::record::Settled;
-use onceward_core::store::{Inspect as _, Store as _};
+use bytes::Bytes;
+use onceward_core::class::Terms;
+use onceward_core::record::{Answer, Settled, Settlement, State};
+use onceward_core::store::{Changed, Inspect as _, Queue as _, Store as _};
+use onceward_stores::postgres::{PostgresStore, Time};
 use tokio::time::timeout;
 
-use super::house::{connect, copy_one, server, settings, store};
-use crate::house::{ask, completed, grant};
+use super::house::{clock, connect, copy_one, server, settings, store};
+use crate::house::{ask, ask_with, completed, grant, settle};
 
 /// More than one batch takes.
 const OVER: u64 = 4_500;
@@ -46,4 +49,48 @@ async fn all_that_is_over_goes_at_once_but_what_somebody_works_on() {
     );
     assert_eq!(store.sweep(50_000).await.expect("it sweeps"), 1);
     assert_eq!(left(), "1", "what is not over stays");
+}
+
+/// Whether the reply was kept or not. What was not delivered keeps its request
+/// as long as its key: an application is shown it when the key is used again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_goes_with_the_reply() {
+    let postgres = server().await;
+    let clock = clock();
+    let time = Time::Given(clock.clone());
+    let store = PostgresStore::judged_by(&settings(&postgres.url()), time).await;
+    let store = store.unwrap_or_else(|error| panic!("the store opens: {error}"));
+    let terms = Terms {
+        remember: ask(1).terms.retention * 3,
+        ..ask(1).terms
+    };
+    let not_kept = Settlement::Completed(Answer::NotKept { status: 200 });
+    for (number, word) in (1..).zip([completed(1), not_kept, completed(3)]) {
+        let asked = ask_with(number, terms.clone());
+        let queued = store.enqueue(&asked, Bytes::from_static(b"work"), Duration::ZERO);
+        queued.await.expect("the store answers");
+        let due = store.due(1).await.expect("there is work");
+        settle(&store, &due[0].grant, word).await;
+    }
+    let alone = "UPDATE idempotency_record SET delivered = false WHERE key_value = 'key-3'";
+    postgres.sql("postgres", alone);
+    let left = || {
+        postgres.sql(
+            "postgres",
+            "SELECT count(request), count(*) FROM idempotency_record",
+        )
+    };
+    assert_eq!(store.sweep(10).await.expect("it sweeps"), 0);
+    assert_eq!(left(), "3|3");
+    clock.advance(terms.retention);
+    store.sweep(10).await.expect("it sweeps");
+    assert_eq!(left(), "1|3");
+    for number in [1, 2] {
+        let told = store.redeliver(ask(number).id).await;
+        let refused = Changed::Refused(State::Expired);
+        assert_eq!(told.expect("the store answers"), refused, "{number}");
+    }
+    clock.advance(terms.retention * 2);
+    store.sweep(10).await.expect("it sweeps");
+    assert_eq!(left(), "0|0");
 }

@@ -1,6 +1,10 @@
 //! A damaged record is an error, never an absent one and never another.
 
-use onceward_core::store::{Filter, Inspect, PageAsk, Store, StoreError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use onceward_core::record::{Settlement, State};
+use onceward_core::store::{Changed, Enqueued, Filter, Inspect, PageAsk, Queue, Store, StoreError};
 use onceward_servers::Redis;
 use onceward_stores::Settings;
 
@@ -61,7 +65,7 @@ async fn a_record_that_was_damaged_anywhere_is_an_error() {
     let running = grant(&*store, &ask(1)).await;
     complete(&*store, 2).await;
     let lost = grant(&*store, &ask(3)).await;
-    settle(&*store, &lost, onceward_core::record::Settlement::Lost).await;
+    settle(&*store, &lost, Settlement::Lost).await;
     let word = onceward_core::store::Resolution::Ran(crate::house::reply(3));
     let resolved = store.resolve(lost.id, None, word).await;
     resolved.expect("the store answers");
@@ -133,10 +137,6 @@ async fn a_later_layout_is_refused_by_name() {
 
 #[tokio::test]
 async fn damaged_work_does_not_hold_up_the_queue() {
-    use bytes::Bytes;
-    use onceward_core::store::{Enqueued, Queue};
-    use std::time::Duration;
-
     let server = Redis::start();
     let settings = settings(&server.url());
     let store = open(&settings).await;
@@ -159,5 +159,42 @@ async fn damaged_work_does_not_hold_up_the_queue() {
     let told = store.claim(&retry(&ask(2))).await;
     assert!(matches!(told, Err(StoreError::Damaged(_))), "{told:?}");
     let other = get(&*store, &ask(1)).await.expect("its record is good");
-    assert_eq!(other.state, onceward_core::record::State::Queued);
+    assert_eq!(other.state, State::Queued);
+}
+
+#[tokio::test]
+async fn a_damaged_request_is_told_to_who_wants_it_delivered_again() {
+    let server = Redis::start();
+    let settings = settings(&server.url());
+    let store = open(&settings).await;
+    for (number, word) in [
+        (1, completed(1)),
+        (2, Settlement::Paused),
+        (3, completed(3)),
+    ] {
+        let request = Bytes::from_static(b"request");
+        let enqueued = store.enqueue(&ask(number), request, Duration::ZERO).await;
+        enqueued.expect("the store answers");
+        let due = store.due(1).await.expect("the store gives what is due");
+        settle(&*store, &due[0].grant, word).await;
+    }
+    flip(&server, &operations(&settings, 1), ":q", 3);
+    let script = "for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do \
+                    if string.sub(field, -2) == ':q' then redis.call('HDEL', KEYS[1], field) end \
+                  end";
+    server.cli(&["EVAL", script, "1", &operations(&settings, 2)]);
+    for number in [1, 2] {
+        let before = get(&*store, &ask(number)).await.expect("on record");
+        let told = store.redeliver(before.id).await;
+        assert!(
+            matches!(told, Err(StoreError::Damaged(_))),
+            "{number}: {told:?}"
+        );
+        assert_eq!(get(&*store, &ask(number)).await, Some(before));
+    }
+    let told = store.redeliver(ask(3).id).await;
+    assert_eq!(told.expect("the store answers"), Changed::Done);
+    let due = store.due(10).await.expect("the store gives what is due");
+    let given: Vec<_> = due.iter().map(|due| due.grant.digest).collect();
+    assert_eq!(given, [ask(3).digest]);
 }

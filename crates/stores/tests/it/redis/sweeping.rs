@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use onceward_core::class::{Expiry, Terms};
 use onceward_core::record::{Answer, Settlement, State};
-use onceward_core::store::{Claim, Inspect, Store};
+use onceward_core::store::{Changed, Claim, Inspect, Queue, Store};
 use onceward_servers::Redis;
 
 use super::house::*;
@@ -65,6 +67,47 @@ async fn a_reply_goes_before_its_key() {
     assert_eq!(record.answer, Some(Answer::Gone { status: 201 }));
     clock.advance(terms.remember - terms.retention);
     assert_eq!(store.sweep(usize::MAX).await.ok(), Some(MANY as usize));
+    assert_eq!(fields(&server), 0);
+}
+
+/// Whether the reply was kept or not, and whoever says that its time is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_goes_with_the_reply() {
+    let server = Redis::start();
+    let clock = clock();
+    let store = judged_by(&settings(&server.url()), clock.clone()).await;
+    let retention = ask(1).terms.retention;
+    let not_kept = Settlement::Completed(Answer::NotKept { status: 200 });
+    let words = [completed(1), not_kept.clone(), completed(3), not_kept];
+    for (number, word) in (0..).zip(words) {
+        let terms = Terms {
+            remember: retention * 3,
+            expiry: if number < 2 {
+                Expiry::Strict
+            } else {
+                Expiry::Lazy
+            },
+            ..ask(1).terms
+        };
+        let request = Bytes::from_static(b"request");
+        let asked = ask_with(number, terms);
+        let enqueued = store.enqueue(&asked, request, Duration::ZERO).await;
+        enqueued.expect("the store answers");
+        let due = store.due(1).await.expect("the store gives what is due");
+        settle(&*store, &due[0].grant, word).await;
+    }
+    assert_eq!(store.sweep(usize::MAX).await.ok(), Some(0));
+    assert_eq!(fields(&server), 4 + 2 + 4, "records, replies and requests");
+    clock.advance(retention);
+    assert_eq!(store.sweep(usize::MAX).await.ok(), Some(0));
+    assert_eq!(fields(&server), 4, "records alone");
+    for number in 0..4 {
+        let told = store.redeliver(ask(number).id).await;
+        let refused = Changed::Refused(State::Expired);
+        assert_eq!(told.expect("the store answers"), refused, "{number}");
+    }
+    clock.advance(retention * 2);
+    assert_eq!(store.sweep(usize::MAX).await.ok(), Some(4));
     assert_eq!(fields(&server), 0);
 }
 

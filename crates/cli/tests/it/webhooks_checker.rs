@@ -1,0 +1,362 @@
+//! The judge of a storm of events: from what the providers heard, what the
+//! service got and when the gateway was killed, whether each acknowledged event
+//! arrived, and none a second time but those that were under way at a kill. It
+//! knows neither processes nor HTTP, so that it can be put to the test itself:
+//! each rule has a history that breaks it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// An event; providers number theirs.
+pub(crate) type Event = usize;
+/// A moment in the order of all things.
+pub(crate) type Moment = u64;
+
+/// One request of a provider, and what came of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) event: Event,
+    pub(crate) sent: Moment,
+    pub(crate) heard_at: Moment,
+    pub(crate) heard: Heard,
+}
+
+/// What a provider heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// 2xx: it need not send the event again.
+    Acknowledged,
+    /// 2xx, and the event was delivered before.
+    Replayed,
+    /// Nothing, or a refusal: it sends the event again.
+    Nothing,
+}
+
+/// One request that the service got.
+#[derive(Clone, Debug)]
+pub(crate) struct Carried {
+    pub(crate) event: Event,
+    pub(crate) at: Moment,
+    pub(crate) key: String,
+    pub(crate) fence: u64,
+    pub(crate) effect: Effect,
+}
+
+/// What the service did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// It took the event.
+    Taken,
+    /// It asked to come again.
+    Refused,
+}
+
+/// All that was seen.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History {
+    pub(crate) told: Vec<Told>,
+    pub(crate) carried: Vec<Carried>,
+    /// When the gateway was dead, and all that it had sent was read. What came
+    /// between two of these came from one process.
+    pub(crate) deaths: Vec<Moment>,
+    /// When the providers had all they wanted, and nothing was queued any more.
+    pub(crate) settled: Moment,
+    /// How many deliveries one process has under way at most.
+    pub(crate) under_way_max: usize,
+}
+
+/// What must not be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Violation {
+    /// It was acknowledged, and the service had not taken it when all was settled.
+    Lost(Event),
+    /// One process delivered again what the service had taken.
+    CarriedAgain(Event),
+    /// The provider had been told that it was delivered, or all was settled, and
+    /// it came again.
+    CarriedAfterTheEnd(Event),
+    /// The provider was told that it was delivered, and it was not.
+    NotDelivered(Event),
+    /// The provider was told that it was delivered, and not told any more.
+    EndForgotten(Event),
+    /// A later delivery did not have a higher fence.
+    FenceDidNotRise(Event),
+    /// A later delivery had another key.
+    KeyChanged(Event),
+    /// The service got what no provider sent.
+    NeverSent(Event),
+    /// After this death more came again than can have been under way.
+    TooManyAgain(Moment),
+}
+
+/// How much was seen, so that nobody takes an empty run for a good one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Figures {
+    /// Events that a provider need not send again.
+    pub(crate) acknowledged: usize,
+    /// Of these, those of which a request went unanswered before.
+    pub(crate) acknowledged_by_retry: usize,
+    /// Requests that were not answered by a 2xx.
+    pub(crate) unanswered: usize,
+    /// Events that the service took.
+    pub(crate) taken: usize,
+    /// Of these, those that it took more than once: under way at a death.
+    pub(crate) ambiguous: usize,
+    /// Deliveries that the service refused.
+    pub(crate) refused: usize,
+}
+
+/// Judges a history.
+pub(crate) fn check(history: &History) -> (Figures, Vec<Violation>) {
+    let mut stories: BTreeMap<Event, Story<'_>> = BTreeMap::new();
+    for told in &history.told {
+        stories.entry(told.event).or_default().told.push(told);
+    }
+    for carried in &history.carried {
+        let story = stories.entry(carried.event).or_default();
+        story.carried.push(carried);
+    }
+    let mut figures = Figures::default();
+    let mut violations = Vec::new();
+    let mut again: HashMap<Moment, HashSet<Event>> = HashMap::new();
+    for (event, mut story) in stories {
+        story.told.sort_by_key(|told| told.sent);
+        story.carried.sort_by_key(|carried| carried.at);
+        story.judge(event, history, &mut violations);
+        story.count(&mut figures);
+        for death in story.survived(&history.deaths) {
+            again.entry(death).or_default().insert(event);
+        }
+    }
+    let too_many = again
+        .into_iter()
+        .filter(|(_, events)| events.len() > history.under_way_max);
+    violations.extend(too_many.map(|(death, _)| Violation::TooManyAgain(death)));
+    (figures, violations)
+}
+
+/// All that happened to one event.
+#[derive(Default)]
+struct Story<'a> {
+    told: Vec<&'a Told>,
+    carried: Vec<&'a Carried>,
+}
+
+impl Story<'_> {
+    fn judge(&self, event: Event, history: &History, violations: &mut Vec<Violation>) {
+        let mut must = |holds: bool, violation: fn(Event) -> Violation| {
+            if !holds {
+                violations.push(violation(event));
+            }
+        };
+        let (deaths, settled) = (&history.deaths, history.settled);
+        let is_acknowledged = |told: &&Told| told.heard != Heard::Nothing;
+        let mut before = self.told.iter().filter(|told| told.heard_at < settled);
+        let acknowledged = before.any(|told| is_acknowledged(told));
+        let sent = self.told.iter().map(|told| told.sent).min();
+        let ends = || self.told.iter().filter(|told| told.heard == Heard::Replayed);
+        let first_end = ends().map(|told| told.heard_at).min();
+        let carried = &self.carried;
+
+        must(
+            !acknowledged || self.taken().any(|one| one.at < settled),
+            Violation::Lost,
+        );
+        let repeated = carried.windows(2).any(|pair| {
+            let [one, next] = pair else { return false };
+            let by_one = process(deaths, one.at) == process(deaths, next.at);
+            one.effect == Effect::Taken && by_one
+        });
+        must(!repeated, Violation::CarriedAgain);
+        let over_at = |moment: Moment| first_end.is_some_and(|end| end < moment);
+        must(
+            !carried.iter().any(|one| over_at(one.at) || acknowledged && one.at > settled),
+            Violation::CarriedAfterTheEnd,
+        );
+        must(
+            ends().all(|told| self.taken().any(|one| one.at < told.heard_at)),
+            Violation::NotDelivered,
+        );
+        must(
+            !self.told.iter().any(|told| over_at(told.sent) && told.heard == Heard::Acknowledged),
+            Violation::EndForgotten,
+        );
+        let rises = carried.is_sorted_by(|one, next| one.fence < next.fence);
+        must(rises, Violation::FenceDidNotRise);
+        let same = carried.is_sorted_by(|one, next| one.key == next.key);
+        must(same, Violation::KeyChanged);
+        let sent_before = |moment: Moment| sent.is_some_and(|sent| sent < moment);
+        must(
+            carried.iter().all(|one| sent_before(one.at)),
+            Violation::NeverSent,
+        );
+    }
+
+    fn taken(&self) -> impl Iterator<Item = &Carried> {
+        let carried = self.carried.iter().copied();
+        carried.filter(|carried| carried.effect == Effect::Taken)
+    }
+
+    /// The deaths at which it must have been under way: it was taken before, and
+    /// came again after.
+    fn survived(&self, deaths: &[Moment]) -> Vec<Moment> {
+        let Some((_, earlier)) = self.carried.split_last() else {
+            return Vec::new();
+        };
+        let taken = earlier.iter().filter(|one| one.effect == Effect::Taken);
+        taken.filter_map(|one| next_death(deaths, one.at)).collect()
+    }
+
+    fn count(&self, figures: &mut Figures) {
+        let unanswered = self.told.iter();
+        let unanswered = unanswered.filter(|told| told.heard == Heard::Nothing).count();
+        let acknowledged = unanswered < self.told.len();
+        let taken = self.taken().count();
+        figures.unanswered += unanswered;
+        figures.acknowledged += usize::from(acknowledged);
+        figures.acknowledged_by_retry += usize::from(acknowledged && unanswered > 0);
+        figures.taken += usize::from(taken > 0);
+        figures.ambiguous += usize::from(taken > 1);
+        figures.refused += self.carried.len() - taken;
+    }
+}
+
+/// Which process was there at a moment: how many had died.
+fn process(deaths: &[Moment], at: Moment) -> usize {
+    deaths.iter().filter(|death| **death < at).count()
+}
+
+/// The first death after a moment.
+fn next_death(deaths: &[Moment], after: Moment) -> Option<Moment> {
+    deaths.iter().copied().filter(|death| *death > after).min()
+}
+
+mod tests {
+    use rstest::rstest;
+
+    use super::Effect::{Refused, Taken};
+    use super::Heard::{Acknowledged, Nothing, Replayed};
+    use super::Violation::{
+        CarriedAfterTheEnd, CarriedAgain, EndForgotten, FenceDidNotRise, KeyChanged, Lost,
+        NeverSent, NotDelivered,
+    };
+    use super::*;
+
+    const SETTLED: Moment = 10;
+
+    fn told(sent: Moment, heard_at: Moment, heard: Heard) -> Told {
+        Told {
+            event: 1,
+            sent,
+            heard_at,
+            heard,
+        }
+    }
+
+    fn carried(at: Moment, fence: u64, effect: Effect) -> Carried {
+        Carried {
+            event: 1,
+            at,
+            key: "k".to_owned(),
+            fence,
+            effect,
+        }
+    }
+
+    fn judge(told: Vec<Told>, carried: Vec<Carried>, deaths: &[Moment]) -> Vec<Violation> {
+        let history = History {
+            told,
+            carried,
+            deaths: deaths.to_vec(),
+            settled: SETTLED,
+            under_way_max: 1,
+        };
+        check(&history).1
+    }
+
+    #[rstest]
+    #[case::it_came_and_went(
+        vec![told(0, 1, Acknowledged), told(3, 4, Replayed)], vec![carried(2, 1, Taken)], &[])]
+    #[case::it_came_again_because_nobody_answered(
+        vec![told(0, 2, Nothing), told(3, 4, Acknowledged)], vec![carried(5, 1, Taken)], &[1])]
+    #[case::it_was_never_heard_of(
+        vec![told(0, 2, Nothing)], vec![], &[1])]
+    #[case::it_was_refused_and_went_again(
+        vec![told(0, 1, Acknowledged)], vec![carried(2, 1, Refused), carried(3, 2, Taken)], &[])]
+    #[case::it_was_under_way_at_a_death(
+        vec![told(0, 1, Acknowledged)], vec![carried(2, 1, Taken), carried(4, 2, Taken)], &[3])]
+    #[case::it_was_under_way_at_two(
+        vec![told(0, 1, Acknowledged)],
+        vec![carried(2, 1, Taken), carried(4, 2, Taken), carried(6, 3, Taken)], &[3, 5])]
+    fn a_good_history_passes(
+        #[case] told: Vec<Told>,
+        #[case] carried: Vec<Carried>,
+        #[case] deaths: &[Moment],
+    ) {
+        assert_eq!(judge(told, carried, deaths), []);
+    }
+
+    #[rstest]
+    #[case::acknowledged_and_never_delivered(
+        vec![told(0, 1, Acknowledged)], vec![], &[2], Lost)]
+    #[case::acknowledged_and_only_refused(
+        vec![told(0, 1, Acknowledged)], vec![carried(2, 1, Refused)], &[3], Lost)]
+    #[case::delivered_only_when_it_was_told_again(
+        vec![told(0, 1, Acknowledged), told(11, 12, Acknowledged)], vec![carried(13, 1, Taken)], &[2], Lost)]
+    #[case::once_more_after_all_was_settled(
+        vec![told(0, 1, Acknowledged), told(11, 12, Acknowledged)],
+        vec![carried(2, 1, Taken), carried(13, 2, Taken)], &[3], CarriedAfterTheEnd)]
+    #[case::twice_from_one_process(
+        vec![told(0, 1, Acknowledged)], vec![carried(3, 1, Taken), carried(4, 2, Taken)], &[2, 5], CarriedAgain)]
+    #[case::twice_from_the_last_process(
+        vec![told(0, 1, Acknowledged)], vec![carried(3, 1, Taken), carried(4, 2, Taken)], &[2], CarriedAgain)]
+    #[case::once_more_after_it_was_said_to_be_over(
+        vec![told(0, 1, Acknowledged), told(3, 4, Replayed)],
+        vec![carried(2, 1, Taken), carried(6, 2, Taken)], &[5], CarriedAfterTheEnd)]
+    #[case::said_to_be_over_before_it_began(
+        vec![told(0, 1, Acknowledged), told(2, 3, Replayed)], vec![carried(4, 1, Taken)], &[], NotDelivered)]
+    #[case::said_to_be_over_and_then_taken_for_new(
+        vec![told(0, 1, Acknowledged), told(3, 4, Replayed), told(5, 6, Acknowledged)],
+        vec![carried(2, 1, Taken)], &[], EndForgotten)]
+    #[case::one_fence_twice(
+        vec![told(0, 1, Acknowledged)], vec![carried(2, 1, Taken), carried(4, 1, Taken)], &[3], FenceDidNotRise)]
+    #[case::nobody_sent_it(
+        vec![told(5, 6, Acknowledged)], vec![carried(2, 1, Taken)], &[], NeverSent)]
+    fn a_bad_history_is_caught(
+        #[case] told: Vec<Told>,
+        #[case] carried: Vec<Carried>,
+        #[case] deaths: &[Moment],
+        #[case] wanted: fn(Event) -> Violation,
+    ) {
+        let violations = judge(told, carried, deaths);
+        assert!(violations.contains(&wanted(1)), "{violations:?}");
+    }
+
+    #[test]
+    fn another_key_is_caught() {
+        let other = Carried {
+            key: "other".to_owned(),
+            ..carried(4, 2, Taken)
+        };
+        let history = vec![carried(2, 1, Taken), other];
+        let violations = judge(vec![told(0, 1, Acknowledged)], history, &[3]);
+        assert_eq!(violations, [KeyChanged(1)]);
+    }
+
+    /// One delivery at a time was under way, and two events came again.
+    #[test]
+    fn more_than_can_have_been_under_way_is_caught() {
+        let of = |event, carried| Carried { event, ..carried };
+        let all = [1, 2].map(|event| Told {
+            event,
+            ..told(0, 1, Acknowledged)
+        });
+        let twice = [1, 2].map(|event| {
+            [
+                of(event, carried(2, 1, Taken)),
+                of(event, carried(4, 2, Taken)),
+            ]
+        });
+        let violations = judge(all.into(), twice.concat(), &[3]);
+        assert_eq!(violations, [Violation::TooManyAgain(3)]);
+    }
+}

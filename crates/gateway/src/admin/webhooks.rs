@@ -1,0 +1,531 @@
+//! Webhooks over the wire: made, listed, given other secrets, taken away. A
+//! secret comes in here and goes out only where the gateway made it, once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::{Extension, Json};
+use onceward_core::store::StoreError;
+use schemars::JsonSchema;
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::operators::Who;
+use super::problem::{Kind, Problem};
+use super::read::{Ask, Asked, Named, Queried, why};
+use super::{Action, Deed, Desk, Made};
+use crate::config::units::Time;
+use crate::config::{self, Config};
+use crate::webhooks::{
+    Deleted, Looked, NewSecrets, NewWebhook, Rotated, Shown, ShownSecrets, Webhooks, WebhooksError,
+};
+
+/// How many webhooks a page has where nobody says.
+const PAGE_DEFAULT: usize = 100;
+/// The largest page.
+const PAGE_MAX: usize = 1_000;
+/// How long a change may take; OpenBao may be asked for it.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Which webhooks.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WebhooksQuery {
+    /// Of this tenant.
+    tenant: Option<String>,
+    /// Of this project.
+    project: Option<String>,
+    /// Of this provider.
+    provider: Option<String>,
+    /// How many at most, from 1 to 1000. Default: 100.
+    limit: Option<usize>,
+    /// Where the page before ended: its `next`.
+    after: Option<String>,
+}
+
+/// A page of webhooks.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct WebhooksPage {
+    /// The webhooks, the oldest first. Those of Unkey's are not among them.
+    webhooks: Vec<Webhook>,
+    /// Where the next page begins; null at the end.
+    next: Option<String>,
+}
+
+/// A webhook, without its secrets.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Webhook {
+    /// Its id, which is in its URL.
+    webhook_id: String,
+    /// Where the provider sends to.
+    url: String,
+    /// Whose events they are.
+    tenant: String,
+    /// Which project's.
+    project: String,
+    /// Who sends them.
+    provider: String,
+    /// How they are signed, where it was said.
+    scheme: Option<String>,
+    /// Where they go.
+    upstream: Option<String>,
+    /// Under which path.
+    path: Option<String>,
+    /// When they go: `async`, after they were acknowledged; or `sync`, within the provider's request.
+    deliver: Option<&'static str>,
+    /// What becomes of the same bytes under another id that is not signed: `deliver` or `refuse`.
+    same_bytes: &'static str,
+    /// What they are verified with.
+    secrets: Secrets,
+    /// Why it cannot be served as things are configured; null where it can.
+    problem: Option<String>,
+    /// When it was made.
+    created_at: String,
+}
+
+/// What is told of a webhook's secrets.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "WebhookSecrets")]
+struct Secrets {
+    /// Where they are: `sealed` in the gateway's own store, or in `openbao`.
+    kept: &'static str,
+    /// At which path of OpenBao.
+    path: Option<String>,
+    /// Those that are valid now, the oldest first; null where they are in OpenBao.
+    valid: Option<Vec<ValidSecret>>,
+}
+
+/// What is told of a secret.
+#[derive(Serialize, JsonSchema)]
+struct ValidSecret {
+    /// When it was given.
+    created_at: String,
+    /// When it ends; null for one that is current.
+    until: Option<String>,
+}
+
+/// A webhook that is wanted.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CreateWebhook {
+    /// Whose events they are.
+    tenant: String,
+    /// Which project's.
+    project: String,
+    /// Who sends them: a built-in provider, or one of the configuration.
+    provider: String,
+    /// What the provider signs with: one, or several while they rotate, 5 at most. Without them they are those in OpenBao.
+    #[serde(default, deserialize_with = "secret_texts")]
+    #[schemars(with = "Option<Vec<String>>")]
+    secrets: Option<Vec<SecretString>>,
+    /// Makes a secret for a provider that takes one. Default: false.
+    #[serde(default)]
+    generate: bool,
+    /// How they are signed, where the provider has several ways. Default: its usual one.
+    scheme: Option<String>,
+    /// Where they go. Default: as the configuration says.
+    upstream: Option<String>,
+    /// Under which path. Default: as the configuration says.
+    path: Option<String>,
+    /// When they go. Default: async, but sync for twilio.
+    deliver: Option<Deliver>,
+    /// What becomes of the same bytes under another id that is not signed. Default: as the configuration says.
+    same_bytes: Option<SameBytes>,
+    /// Why; the audit keeps it.
+    why: String,
+}
+
+/// When events go to their upstream.
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Deliver {
+    /// After they were recorded and acknowledged.
+    Async,
+    /// Within the provider's request, whose answer is the upstream's.
+    Sync,
+}
+
+/// What becomes of the same bytes under another id.
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum SameBytes {
+    /// They are delivered, marked and counted.
+    Deliver,
+    /// They are acknowledged and not delivered.
+    Refuse,
+}
+
+/// A wish for another secret.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RotateWebhook {
+    /// The new one.
+    #[serde(default, deserialize_with = "secret_text")]
+    #[schemars(with = "Option<String>")]
+    secret: Option<SecretString>,
+    /// Makes one, for a provider that takes it. Default: false.
+    #[serde(default)]
+    generate: bool,
+    /// How long the old ones still count, such as 24h. Default: as the configuration says.
+    overlap: Option<Time>,
+    /// Why; the audit keeps it.
+    why: String,
+}
+
+/// A wish to take a webhook away.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DeleteWebhook {
+    /// Why; the audit keeps it.
+    why: String,
+}
+
+impl Ask for CreateWebhook {}
+impl Ask for RotateWebhook {}
+impl Ask for DeleteWebhook {}
+
+/// A webhook that was made, or given another secret.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct MadeWebhook {
+    /// Its id.
+    webhook_id: String,
+    /// Where the provider is to send to.
+    url: String,
+    /// The secret to tell the provider, where it was made here. It is shown this once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secret: Option<String>,
+    /// What the gateway signs its deliveries to the upstream with, as Standard Webhooks has it; null where it cannot be read now.
+    signing_secret: Option<String>,
+    /// What is kept of it.
+    webhook: Webhook,
+}
+
+/// A webhook by which nothing comes in any more.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct DeletedWebhook {
+    /// Which.
+    webhook_id: String,
+}
+
+pub(super) async fn list(
+    State(desk): State<Desk>,
+    Queried(query): Queried<WebhooksQuery>,
+) -> Result<Json<WebhooksPage>, Problem> {
+    let limit = query.limit.unwrap_or(PAGE_DEFAULT);
+    if !(1..=PAGE_MAX).contains(&limit) {
+        return Err(Problem::bad(format!("`limit` is from 1 to {PAGE_MAX}.")));
+    }
+    let all = desk.webhooks.list();
+    let begin = match &query.after {
+        None => 0,
+        Some(after) => {
+            let last = all.iter().position(|one| *one.record.id == **after);
+            last.ok_or_else(|| Problem::bad("`after` is the `next` of a page before."))? + 1
+        }
+    };
+    let is = |want: &Option<String>, got: &str| want.as_ref().is_none_or(|want| want == got);
+    let mut found = all[begin..].iter().filter(|shown| {
+        let record = &shown.record;
+        is(&query.tenant, record.caller.tenant())
+            && is(&query.project, record.caller.project())
+            && is(&query.provider, &record.provider)
+    });
+    let page: Vec<_> = found.by_ref().take(limit).collect();
+    let last = page.last().map(|shown| shown.record.id.to_string());
+    let next = last.filter(|_| found.next().is_some());
+    let config = (desk.config)();
+    let webhooks = page.into_iter().map(|shown| Webhook::of(shown, &desk, &config));
+    Ok(Json(WebhooksPage {
+        webhooks: webhooks.collect(),
+        next,
+    }))
+}
+
+pub(super) async fn show(
+    State(desk): State<Desk>,
+    Named(id): Named,
+) -> Result<Json<Webhook>, Problem> {
+    let shown = desk.webhooks.show(&id).ok_or_else(no_webhook)?;
+    Ok(Json(Webhook::of(&shown, &desk, &(desk.config)())))
+}
+
+pub(super) async fn create(
+    State(desk): State<Desk>,
+    Extension(who): Extension<Who>,
+    Asked(ask): Asked<CreateWebhook>,
+) -> Result<(StatusCode, Json<MadeWebhook>), Problem> {
+    let reason = why(&ask.why)?;
+    let (secrets, told) = match (ask.secrets, ask.generate) {
+        (Some(_), true) => {
+            return Err(Problem::bad("Give `secrets` or let one `generate`, not both."));
+        }
+        (Some(given), false) => {
+            let told = format!("{} given", given.len());
+            (NewSecrets::Given(given), told)
+        }
+        (None, true) => (NewSecrets::Generated, "generated".to_owned()),
+        (None, false) => (NewSecrets::OpenBao, "in OpenBao".to_owned()),
+    };
+    let deliver = ask.deliver.map(|deliver| match deliver {
+        Deliver::Async => config::Deliver::Async,
+        Deliver::Sync => config::Deliver::Sync,
+    });
+    let same_bytes = ask.same_bytes.map(|same| match same {
+        SameBytes::Deliver => config::SameBytes::Deliver,
+        SameBytes::Refuse => config::SameBytes::Refuse,
+    });
+    let deed = Deed::of(&who, Action::CreateWebhook, &reason).asking(json!({
+        "tenant": ask.tenant,
+        "project": ask.project,
+        "provider": ask.provider,
+        "scheme": ask.scheme,
+        "upstream": ask.upstream,
+        "path": ask.path,
+        "deliver": deliver.map(config::Deliver::as_str),
+        "same_bytes": same_bytes.map(config::SameBytes::as_str),
+        "secrets": told,
+    }));
+    let new = NewWebhook {
+        tenant: ask.tenant,
+        project: ask.project,
+        provider: ask.provider,
+        scheme: ask.scheme,
+        upstream: ask.upstream,
+        path: ask.path,
+        deliver,
+        same_bytes,
+        secrets,
+    };
+    let (webhooks, config) = (desk.webhooks.clone(), (desk.config)());
+    let at = desk.clone();
+    let work = async move {
+        let created = within_deadline(webhooks.create(&config, new)).await?;
+        let answer = made(&at, &config, &created.shown, created.secret).await;
+        Ok(Made {
+            result: json!({ "webhook_id": answer.webhook_id }),
+            answer,
+        })
+    };
+    let created = desk.change(deed, work).await?;
+    Ok((StatusCode::CREATED, Json(created)))
+}
+
+pub(super) async fn rotate(
+    State(desk): State<Desk>,
+    Extension(who): Extension<Who>,
+    Named(id): Named,
+    Asked(ask): Asked<RotateWebhook>,
+) -> Result<Json<MadeWebhook>, Problem> {
+    let reason = why(&ask.why)?;
+    let told = match (&ask.secret, ask.generate) {
+        (Some(_), false) => "given",
+        (None, true) => "generated",
+        (Some(_), true) | (None, false) => {
+            let detail = "Give the new `secret`, or let one `generate` where the provider takes it.";
+            return Err(Problem::bad(detail));
+        }
+    };
+    let overlap = ask.overlap.as_ref().map(|time| {
+        let wrong = |error| Problem::bad(format!("`overlap` {error}; write 24h, for example."));
+        time.parse().map_err(wrong)
+    });
+    let overlap = overlap.transpose()?;
+    let deed = Deed::of(&who, Action::RotateWebhook, &reason)
+        .on(id.clone())
+        .asking(json!({ "secret": told, "overlap": ask.overlap.map(|time| time.0) }));
+    let (webhooks, config) = (desk.webhooks.clone(), (desk.config)());
+    let at = desk.clone();
+    let work = async move {
+        let rotated = within_deadline(webhooks.rotate(&config, &id, ask.secret, overlap)).await?;
+        let Rotated::Done(rotated) = rotated else {
+            return Err(no_webhook());
+        };
+        let answer = made(&at, &config, &rotated.shown, rotated.secret).await;
+        let valid = answer.webhook.secrets.valid.as_ref().map(Vec::len);
+        Ok(Made {
+            result: json!({ "valid_secrets": valid }),
+            answer,
+        })
+    };
+    desk.change(deed, work).await.map(Json)
+}
+
+pub(super) async fn delete(
+    State(desk): State<Desk>,
+    Extension(who): Extension<Who>,
+    Named(id): Named,
+    Asked(ask): Asked<DeleteWebhook>,
+) -> Result<Json<DeletedWebhook>, Problem> {
+    let deed = Deed::of(&who, Action::DeleteWebhook, &why(&ask.why)?).on(id.clone());
+    let webhooks = desk.webhooks.clone();
+    let work = async move {
+        match within_deadline(webhooks.delete(&id)).await? {
+            Deleted::Absent => Err(no_webhook()),
+            Deleted::Done => Ok(Made {
+                result: Value::Null,
+                answer: DeletedWebhook { webhook_id: id },
+            }),
+        }
+    };
+    desk.change(deed, work).await.map(Json)
+}
+
+async fn made(
+    desk: &Desk,
+    config: &Config,
+    shown: &Shown,
+    secret: Option<SecretString>,
+) -> MadeWebhook {
+    let webhook = Webhook::of(shown, desk, config);
+    let signing_secret = match &webhook.upstream {
+        None => None,
+        Some(upstream) => signing_secret(&desk.webhooks, config, upstream).await,
+    };
+    MadeWebhook {
+        webhook_id: webhook.webhook_id.clone(),
+        url: webhook.url.clone(),
+        secret: secret.map(|secret| secret.expose_secret().to_owned()),
+        signing_secret,
+        webhook,
+    }
+}
+
+/// The webhook is made whether or not this can be read now.
+async fn signing_secret(
+    webhooks: &Arc<Webhooks>,
+    config: &Config,
+    upstream: &str,
+) -> Option<String> {
+    match timeout(DEADLINE, webhooks.signing_secret(config, upstream)).await {
+        Ok(Ok(secret)) => Some(secret.expose_secret().to_owned()),
+        Ok(Err(error)) => {
+            tracing::warn!(%error, upstream, "a signing secret cannot be read");
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+fn no_webhook() -> Problem {
+    Problem::absent("There is no webhook with this id in the gateway's own registry.")
+}
+
+async fn within_deadline<T>(
+    work: impl Future<Output = Result<T, WebhooksError>>,
+) -> Result<T, Problem> {
+    match timeout(DEADLINE, work).await {
+        Ok(answer) => answer.map_err(|error| refusal(&error)),
+        Err(late) => Err(Problem::unwritten(&StoreError::Unavailable(Box::new(late)))),
+    }
+}
+
+fn refusal(error: &WebhooksError) -> Problem {
+    let detail = format!("Nothing was changed: {error}.").replace("?.", "?");
+    match error {
+        WebhooksError::Mistaken(_) => Problem::bad(detail),
+        WebhooksError::TooMany
+        | WebhooksError::Overfull
+        | WebhooksError::TooManySecrets
+        | WebhooksError::InOpenBao { .. }
+        | WebhooksError::Unfit { .. }
+        | WebhooksError::NoSecret { .. }
+        | WebhooksError::Signing { .. }
+        | WebhooksError::Damaged { .. } => Problem::conflict(detail),
+        WebhooksError::Store(error) => Problem::unwritten(error),
+        WebhooksError::Secret(_)
+        | WebhooksError::Unkey
+        | WebhooksError::UnkeySetup(_)
+        | WebhooksError::Wire(_)
+        | WebhooksError::Random(_)
+        | WebhooksError::Drawn => {
+            tracing::error!(%error, "a webhook could not be changed");
+            Problem::new(Kind::StoreUnavailable, detail)
+        }
+    }
+}
+
+impl Webhook {
+    fn of(shown: &Shown, desk: &Desk, config: &Config) -> Self {
+        let record = &shown.record;
+        let Looked {
+            upstream,
+            path,
+            deliver,
+            secrets_path,
+            problem,
+        } = shown.looked(config);
+        let (kept, valid) = match &shown.secrets {
+            ShownSecrets::OpenBao => ("openbao", None),
+            ShownSecrets::Sealed(valid) => {
+                let valid = valid.iter().map(|secret| ValidSecret {
+                    created_at: secret.created_at.to_string(),
+                    until: secret.until.map(|until| until.to_string()),
+                });
+                ("sealed", Some(valid.collect()))
+            }
+        };
+        let same_bytes = record.same_bytes.unwrap_or(config.webhooks.same_bytes);
+        Self {
+            webhook_id: record.id.to_string(),
+            url: url(desk, config, &record.provider, &record.id),
+            tenant: record.caller.tenant().to_owned(),
+            project: record.caller.project().to_owned(),
+            provider: record.provider.to_string(),
+            scheme: record.scheme.as_ref().map(ToString::to_string),
+            upstream,
+            path,
+            deliver: deliver.map(config::Deliver::as_str),
+            same_bytes: same_bytes.as_str(),
+            secrets: Secrets {
+                kept,
+                path: secrets_path,
+                valid,
+            },
+            problem: problem.map(|mistake| mistake.to_string()),
+            created_at: record.created_at.to_string(),
+        }
+    }
+}
+
+/// Where a provider sends to.
+fn url(desk: &Desk, config: &Config, provider: &str, id: &str) -> String {
+    let base = config.server.public_url.clone().unwrap_or_else(|| {
+        let scheme = match config.server.tls {
+            Some(_) => "https",
+            None => "http",
+        };
+        format!("{scheme}://{}", desk.listen)
+    });
+    format!("{base}/api/v1/webhooks/{provider}/{id}")
+}
+
+/// A secret on its way in. What is wrong with it is told without telling it.
+fn secret_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SecretString>, D::Error> {
+    match Value::deserialize(from)? {
+        Value::Null => Ok(None),
+        Value::String(text) => Ok(Some(text.into())),
+        _ => Err(serde::de::Error::custom("`secret` is a text")),
+    }
+}
+
+/// The same for several.
+fn secret_texts<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Vec<SecretString>>, D::Error> {
+    let wrong = || serde::de::Error::custom("`secrets` is a list of texts");
+    match Value::deserialize(from)? {
+        Value::Null => Ok(None),
+        Value::Array(texts) => {
+            let texts = texts.into_iter().map(|text| match text {
+                Value::String(text) => Ok(SecretString::from(text)),
+                _ => Err(wrong()),
+            });
+            texts.collect::<Result<Vec<_>, _>>().map(Some)
+        }
+        _ => Err(wrong()),
+    }
+}

@@ -1,0 +1,148 @@
+//! What holds for webhooks, and the providers that settings describe.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use onceward_webhooks::{Generic, GenericSettings, GenericTimestamp, Provider};
+
+use super::server::count;
+use super::tools::Checker;
+use crate::config::source::join;
+use crate::config::units::{TIME_MAX, Time};
+use crate::config::webhooks::path_problem;
+use crate::config::{SameBytes, Webhooks, raw};
+
+/// How far a provider's clock may be off, at most: what was captured before is
+/// not taken.
+const TOLERANCE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+pub(super) fn webhooks(raw: &raw::Webhooks, checker: &mut Checker<'_>) -> Webhooks {
+    let usual = Webhooks::default();
+    let named = |key: &str, raw: Option<&String>, checker: &mut Checker<'_>| {
+        let named = checker.text(&format!("webhooks.{key}"), raw);
+        named.map(Arc::<str>::from)
+    };
+    Webhooks {
+        upstream: named("upstream", raw.upstream.as_ref(), checker),
+        path: path(raw.path.as_ref(), usual.path, checker),
+        class: named("class", raw.class.as_ref(), checker).unwrap_or(usual.class),
+        tolerance: tolerance(raw, checker),
+        same_bytes: match raw.same_bytes {
+            Some(raw::SameBytes::Refuse) => SameBytes::Refuse,
+            Some(raw::SameBytes::Deliver) | None => SameBytes::Deliver,
+        },
+        overlap: checker.time(
+            "webhooks.overlap",
+            raw.overlap.as_ref(),
+            usual.overlap,
+            &(Duration::ZERO..=TIME_MAX),
+        ),
+        deliveries: count(raw.deliveries, usual.deliveries),
+        deliveries_per_upstream: count(
+            raw.deliveries_per_upstream,
+            usual.deliveries_per_upstream,
+        ),
+        providers: providers(&raw.providers, checker),
+    }
+}
+
+fn path(raw: Option<&String>, usual: String, checker: &mut Checker<'_>) -> String {
+    let Some(path) = raw else { return usual };
+    // The only place in it is a whole name of letters that stand plainly.
+    let Some(problem) = path_problem(&path.replace("{provider}", "provider")) else {
+        return path.clone();
+    };
+    let key = "webhooks.path";
+    let problem = format!("{} {problem}", checker.shown(key, path));
+    let right = "write \"/webhooks/{provider}\", for example";
+    checker.wrong(key, problem, right);
+    usual
+}
+
+/// Nothing is off unless it says so: 0s means that no clock may be off.
+fn tolerance(raw: &raw::Webhooks, checker: &mut Checker<'_>) -> onceward_webhooks::Tolerance {
+    use onceward_webhooks::Tolerance::{Off, Within};
+    match &raw.tolerance {
+        None => onceward_webhooks::Tolerance::default(),
+        Some(said) if said.0 == "off" => Off,
+        Some(said) => Within(checker.time(
+            "webhooks.tolerance",
+            Some(&Time(said.0.clone())),
+            Duration::from_secs(300),
+            &(Duration::ZERO..=TOLERANCE_MAX),
+        )),
+    }
+}
+
+fn providers(
+    raw: &BTreeMap<String, raw::WebhookProvider>,
+    checker: &mut Checker<'_>,
+) -> BTreeMap<Arc<str>, Provider> {
+    let mut providers = BTreeMap::new();
+    for (name, raw) in raw {
+        let key = join("webhooks.providers", name);
+        // What is missing was said already, and the rest would say it again.
+        let (Some(signature_header), Some(id)) = (&raw.signature_header, &raw.id) else {
+            continue;
+        };
+        if raw.timestamp.as_ref().is_some_and(|time| time.header.is_none()) {
+            continue;
+        }
+        match Generic::new(&settings(name, signature_header, id, raw)) {
+            Ok(generic) => {
+                let provider = Provider::Generic(Arc::new(generic));
+                providers.insert(name.as_str().into(), provider);
+            }
+            Err(mistakes) => {
+                for mistake in mistakes {
+                    let key = match mistake.field {
+                        "name" => key.clone(),
+                        field => format!("{key}.{field}"),
+                    };
+                    checker.wrong(&key, mistake.problem, right(mistake.field));
+                }
+            }
+        }
+    }
+    providers
+}
+
+fn settings(
+    name: &str,
+    signature_header: &str,
+    id: &str,
+    raw: &raw::WebhookProvider,
+) -> GenericSettings {
+    let usual = GenericSettings::default();
+    let or = |raw: &Option<String>, usual: String| raw.clone().unwrap_or(usual);
+    GenericSettings {
+        name: name.to_owned(),
+        signature_header: signature_header.to_owned(),
+        prefix: or(&raw.prefix, usual.prefix),
+        separator: raw.separator.clone(),
+        algorithm: or(&raw.algorithm, usual.algorithm),
+        encoding: or(&raw.encoding, usual.encoding),
+        secret: or(&raw.secret, usual.secret),
+        signed: or(&raw.signed, usual.signed),
+        timestamp: raw.timestamp.as_ref().map(|time| GenericTimestamp {
+            header: time.header.clone().unwrap_or_default(),
+            unit: or(&time.unit, "s".to_owned()),
+        }),
+        id: id.to_owned(),
+    }
+}
+
+/// What would be right, by the setting.
+fn right(field: &str) -> &'static str {
+    match field {
+        "name" => "give it another name, such as [webhooks.providers.acme]",
+        "signature_header" | "timestamp.header" => "write a name such as \"X-Acme-Signature\"",
+        "prefix" => "write what stands before a signature, such as \"sha256=\"",
+        "separator" => "write what stands between two signatures, such as \",\"",
+        "signed" => "write \"{timestamp}.{body}\", for example",
+        "timestamp" => "write it where the provider signs it, and nowhere else",
+        "id" => "write \"json:/id\", \"header:X-Event-Id\" or \"form:id\", for example",
+        _ => "write one of these",
+    }
+}

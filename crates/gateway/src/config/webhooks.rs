@@ -1,0 +1,193 @@
+//! What holds for webhooks, whoever sends them. Each webhook's own settings are
+//! in the registry and come first; what one does not say is as here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use onceward_webhooks::{Provider, Tolerance};
+
+/// What holds for webhooks that do not say otherwise.
+#[derive(Clone, Debug)]
+pub struct Webhooks {
+    /// Where events go.
+    pub upstream: Option<Arc<str>>,
+    /// Under which path of the upstream; `{provider}` is the provider's name.
+    pub path: String,
+    /// Their class.
+    pub class: Arc<str>,
+    /// How far a provider's clock may be off.
+    pub tolerance: Tolerance,
+    /// What becomes of the same bytes under another id.
+    pub same_bytes: SameBytes,
+    /// How long an old secret counts after a rotation.
+    pub overlap: Duration,
+    /// How many deliveries are under way at once.
+    pub deliveries: usize,
+    /// How many of them to one upstream.
+    pub deliveries_per_upstream: usize,
+    /// Providers that are made of settings, by name; none of them is built in.
+    pub providers: BTreeMap<Arc<str>, Provider>,
+}
+
+impl Default for Webhooks {
+    fn default() -> Self {
+        Self {
+            upstream: None,
+            path: "/webhooks/{provider}".to_owned(),
+            class: "webhook".into(),
+            tolerance: Tolerance::default(),
+            same_bytes: SameBytes::Deliver,
+            overlap: Duration::from_secs(24 * 60 * 60),
+            deliveries: 256,
+            deliveries_per_upstream: 64,
+            providers: BTreeMap::new(),
+        }
+    }
+}
+
+impl Webhooks {
+    /// A provider by its name: one that is built in, or one of the settings.
+    pub fn provider(&self, name: &str) -> Option<Provider> {
+        Provider::built_in(name).or_else(|| self.providers.get(name).cloned())
+    }
+
+    /// The path at the upstream for events of this provider.
+    pub fn path_for(&self, provider: &str) -> String {
+        self.path.replace("{provider}", provider)
+    }
+}
+
+/// What becomes of bytes that came before, under an id that did not and is not
+/// signed: a second event that looks the same, or somebody who sends a captured
+/// one again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SameBytes {
+    /// They are delivered, marked and counted.
+    Deliver,
+    /// They are acknowledged and not delivered.
+    Refuse,
+}
+
+impl SameBytes {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::Deliver, Self::Refuse];
+
+    /// The word in the file and on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Deliver => "deliver",
+            Self::Refuse => "refuse",
+        }
+    }
+
+    /// What a word means.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.as_str() == word)
+    }
+}
+
+/// When an event goes to its upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deliver {
+    /// After it was recorded and acknowledged.
+    Async,
+    /// Within the provider's request, whose answer is the upstream's.
+    Sync,
+}
+
+impl Deliver {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::Async, Self::Sync];
+
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Async => "async",
+            Self::Sync => "sync",
+        }
+    }
+
+    /// What a word means.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.as_str() == word)
+    }
+}
+
+/// The longest path at an upstream.
+const PATH_BYTES_MAX: usize = 1024;
+
+/// What is wrong with a path at an upstream, if anything is.
+pub(crate) fn path_problem(path: &str) -> Option<&'static str> {
+    let Some(inside) = path.strip_prefix('/') else {
+        return Some("does not begin with /");
+    };
+    if path.len() > PATH_BYTES_MAX {
+        return Some("is longer than 1024 bytes");
+    }
+    if path.contains(['?', '#']) {
+        return Some("has a query or a fragment");
+    }
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/%".contains(&byte);
+    if !path.bytes().all(plain) {
+        return Some("has a character that does not stand plainly in a path");
+    }
+    let mut after = path.split('%').skip(1);
+    let hex = |text: &str| {
+        text.len() >= 2 && text.bytes().take(2).all(|byte| byte.is_ascii_hexdigit())
+    };
+    // An escape could hide a line break, a slash or the two dots.
+    let hides = |text: &str| {
+        let escaped = u8::from_str_radix(&text[..2], 16).unwrap_or_default();
+        escaped.is_ascii_control() || matches!(escaped, b'.' | b'/' | b'\\')
+    };
+    if after.any(|text| !hex(text) || hides(text)) {
+        return Some("has an escape that is none, or that hides something");
+    }
+    let elsewhere = |segment: &str| matches!(segment, "." | "..");
+    if inside.split('/').any(elsewhere) {
+        return Some("points elsewhere");
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::plain("/hooks/stripe", None)]
+    #[case::root("/", None)]
+    #[case::escaped("/a%20b", None)]
+    #[case::relative("hooks", Some("does not begin with /"))]
+    #[case::empty("", Some("does not begin with /"))]
+    #[case::query("/a?b=c", Some("has a query or a fragment"))]
+    #[case::line_break(
+        "/a\r\nX: y",
+        Some("has a character that does not stand plainly in a path")
+    )]
+    #[case::umlaut("/ä", Some("has a character that does not stand plainly in a path"))]
+    #[case::dots("/a/../b", Some("points elsewhere"))]
+    #[case::hidden_dots(
+        "/a/%2e%2e/b",
+        Some("has an escape that is none, or that hides something")
+    )]
+    #[case::hidden_break(
+        "/a%0ab",
+        Some("has an escape that is none, or that hides something")
+    )]
+    #[case::half_an_escape("/a%2", Some("has an escape that is none, or that hides something"))]
+    #[case::escape_at_the_end("/a%", Some("has an escape that is none, or that hides something"))]
+    fn paths(#[case] path: &str, #[case] want: Option<&str>) {
+        assert_eq!(path_problem(path), want);
+    }
+
+    #[test]
+    fn a_path_has_its_length() {
+        let long = format!("/{}", "a".repeat(PATH_BYTES_MAX - 1));
+        assert_eq!(path_problem(&long), None);
+        assert!(path_problem(&format!("{long}a")).is_some());
+    }
+}

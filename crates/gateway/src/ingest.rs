@@ -1,0 +1,612 @@
+//! What providers send: read, verified, identified, recorded, acknowledged.
+//!
+//! Whoever writes here is not a caller that we know; the signature over the raw
+//! bytes is all that speaks for it. So nothing is looked at before that, and an
+//! id that is nobody's, another provider's, or right with a wrong signature are
+//! told the same. After it, an event is an operation like any other: its key is
+//! the provider's own name for it, under the tenant and project of its webhook.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use data_encoding::HEXLOWER;
+use futures_util::future::join_all;
+use http::header::{self, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use onceward_core::caller::Caller;
+use onceward_core::class::{Class, InFlight};
+use onceward_core::clock::Timestamp;
+use onceward_core::engine::{Entry, Recorded};
+use onceward_core::fingerprint::Fingerprint;
+use onceward_core::identity::{Endpoint, Identity, KeySpace, OperationId};
+use onceward_core::key::Key;
+use onceward_core::record::{Answer, Record, Settlement, State};
+use onceward_core::store::{Claim, Enqueued};
+use onceward_http::body::{self, Body};
+use onceward_http::fields;
+use onceward_http::problem::{Code, Problem};
+use onceward_http::rules::KeySource;
+use onceward_http::run::{Call, Ended, Outcome, Reconciled, by_key_alone, run, unavailable};
+use onceward_http::status::{Word, id_header};
+use onceward_webhooks::{
+    Acknowledgement, Binding, Delivery, Event, EventBody, Handshake, Provider, Refusal, identify,
+    verify,
+};
+use sha2::{Digest as _, Sha256};
+
+use crate::access::{Source, Subject as Logged};
+use crate::config::{Deliver, Policy, SameBytes};
+use crate::courier::passage;
+use crate::metrics::RouteMetrics;
+use crate::parcel::Parcel;
+use crate::peer::Peer;
+use crate::pipeline::{Arrived, Pipeline, Seen, pass};
+use crate::plan::{Plan, Planned};
+use crate::webhooks::{ID_PREFIX, Webhook, WebhooksError};
+
+/// Where providers write to.
+pub(crate) const WEBHOOKS: &str = "/api/v1/webhooks/";
+/// Tells the upstream that the same bytes came before under another id.
+const SAME_BYTES: HeaderName = HeaderName::from_static("idempotency-same-bytes");
+
+/// Whom a request is for.
+pub(crate) struct Addressed {
+    provider: Provider,
+    id: String,
+}
+
+impl Addressed {
+    /// A webhook by its path, if it is one's: its provider is known.
+    pub(crate) fn parse(plan: &Plan, method: &Method, path: &str) -> Option<Self> {
+        let (provider, id) = path.strip_prefix(WEBHOOKS)?.split_once('/')?;
+        if method != Method::POST || !id.starts_with(ID_PREFIX) || id.contains('/') {
+            return None;
+        }
+        Some(Self {
+            provider: plan.config.webhooks.provider(provider)?,
+            id: id.to_owned(),
+        })
+    }
+}
+
+/// An event that was verified, and all that recording it takes.
+struct Arriving<'a> {
+    plan: &'a Arc<Plan>,
+    webhook: &'a Webhook,
+    route: &'a Arc<Planned>,
+    class: Arc<Class>,
+    caller: Caller,
+    endpoint: Endpoint,
+    peer: Peer,
+    metrics: Arc<RouteMetrics>,
+}
+
+/// What became of one event.
+struct Receipt {
+    outcome: Outcome,
+    word: Word,
+    id: Option<OperationId>,
+    /// Until when it is known what became of it.
+    expires: Option<Timestamp>,
+    /// The same bytes came before under another id.
+    same_bytes: bool,
+}
+
+impl Pipeline {
+    /// Answers a provider.
+    pub(crate) async fn ingest(
+        &self,
+        plan: &Arc<Plan>,
+        to: Addressed,
+        request: Request<Incoming>,
+        peer: Peer,
+        seen: &mut Seen,
+    ) -> Result<Response<Body>, Problem> {
+        let name = to.provider.name();
+        seen.label = Some(format!("webhooks.{name}"));
+        seen.policy = Some(Policy::RequiredB);
+        let limit = plan.config.server.body_limit;
+        let arrived = Arrived::Streaming(request);
+        let nobody = Caller::local();
+        let (request, held) = self.read(plan, limit, &nobody, arrived).await?;
+        let (parts, body) = request.into_parts();
+
+        let webhook = self.webhooks.find(&plan.config, name, &to.id).await;
+        let webhook = webhook.map_err(|error| away(&error))?;
+        let keys = match &webhook {
+            Some(webhook) => self.webhooks.keys(webhook).await.map_err(|error| away(&error))?,
+            None => Arc::default(),
+        };
+        let url = plan.config.server.public_url.as_deref().unwrap_or_default();
+        let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+        let url = format!("{url}{target}");
+        let sent = onceward_webhooks::Parts {
+            url: &url,
+            headers: &parts.headers,
+            body: &body,
+        };
+        // The provider of an unknown webhook is that of the path, so that a
+        // malformed header is told alike, whoever it is sent to.
+        let provider = webhook.as_ref().map_or(&to.provider, |webhook| &webhook.provider);
+        let now = (self.clock.now().unix_ms() / 1000).cast_signed();
+        let tolerance = plan.config.webhooks.tolerance;
+        let verified = verify(provider, &sent, &keys, now, tolerance);
+        let verified = verified.map_err(|refusal| self.unverified(name, &refusal, seen))?;
+        // Without a webhook there are no keys, and nothing verifies.
+        let webhook = webhook.as_deref().ok_or_else(nobody_we_know)?;
+
+        let arriving = self.arriving(plan, webhook, peer)?;
+        seen.caller = Some(arriving.caller.clone());
+        seen.endpoint = Some(arriving.endpoint.clone());
+        self.admit(&arriving.caller).await?;
+        let events = match identify(&verified) {
+            Ok(Delivery::Handshake(Handshake::Answer { content_type, body })) => {
+                seen.outcome = Some("handshake");
+                return Ok(answered(Some(content_type), body));
+            }
+            Ok(Delivery::Handshake(Handshake::Pass)) => {
+                seen.outcome = Some("handshake");
+                let parcel = arriving.parcel_of((&parts, body), Met::First);
+                let passage = passage(&parcel, arriving.route, &arriving.caller);
+                return pass(Arrived::Whole(parcel.into_request(), held), &passage).await;
+            }
+            Ok(Delivery::Events(events)) => events,
+            Err(unidentified) => {
+                arriving.metrics.translation_failed(name);
+                seen.reason = Some(unidentified.reason());
+                return Err(Problem::new(
+                    Code::TranslationFailed,
+                    format!("The provider's identifier cannot be found in this request: {unidentified}."),
+                ));
+            }
+        };
+        let sent = (&parts, &body);
+        match webhook.deliver {
+            Deliver::Async => self.enqueue(&arriving, sent, &events, seen).await,
+            Deliver::Sync => self.forward(&arriving, sent, &events, seen).await,
+        }
+    }
+
+    fn arriving<'a>(
+        &self,
+        plan: &'a Arc<Plan>,
+        webhook: &'a Webhook,
+        peer: Peer,
+    ) -> Result<Arriving<'a>, Problem> {
+        let name = webhook.provider.name();
+        let route = plan.event_routes.get(&webhook.upstream);
+        // The registry knows only upstreams of the configuration.
+        let route = route.ok_or_else(|| {
+            Problem::new(
+                Code::UpstreamUnreachable,
+                "The webhook's upstream is not configured.",
+            )
+        })?;
+        let class = self.class_named(plan, &plan.config.webhooks.class)?;
+        let caller = webhook.caller.clone();
+        let label = format!("webhooks.{name}");
+        Ok(Arriving {
+            plan,
+            webhook,
+            route,
+            metrics: self.metrics.of(&caller, &label, &class.name),
+            // Where it goes is part of what it is: one event that two webhooks
+            // of a provider receive, each for its own upstream, is two.
+            endpoint: Endpoint::new(&format!("{label}.{}{}", webhook.upstream, webhook.path)),
+            class,
+            caller,
+            peer,
+        })
+    }
+
+    /// Records events to be delivered later, all of them before any is
+    /// acknowledged.
+    async fn enqueue(
+        &self,
+        arriving: &Arriving<'_>,
+        sent: (&Parts, &Bytes),
+        events: &[Event],
+        seen: &mut Seen,
+    ) -> Result<Response<Body>, Problem> {
+        let receiving = events
+            .iter()
+            .map(|event| self.receive(arriving, sent, event, seen));
+        let receipts = join_all(receiving).await;
+        self.bell.notify_one();
+        // What could not be recorded is sent again; what could be is known then.
+        let receipts = receipts.into_iter().collect::<Result<Vec<_>, _>>()?;
+        if let Some(first) = receipts.first() {
+            (seen.outcome, seen.id) = (Some(first.outcome.as_str()), first.id);
+        }
+        let ack = arriving.webhook.provider.acknowledgement();
+        Ok(acknowledged(&ack, &receipts))
+    }
+
+    /// Records one event, or learns what became of it.
+    async fn receive(
+        &self,
+        arriving: &Arriving<'_>,
+        sent: (&Parts, &Bytes),
+        event: &Event,
+        seen: &Seen,
+    ) -> Result<Receipt, Problem> {
+        let key = key_of(event)?;
+        arriving.metrics.key_present(Policy::RequiredB.case());
+        let line = self.access.begin(arriving.logged(&key, seen));
+        let receipt = match self.meet(arriving, event).await? {
+            Met::Before => Receipt::same_bytes(),
+            met => {
+                let parcel = arriving.parcel(sent, event, met);
+                let mut receipt = self.record(arriving, key, &parcel).await?;
+                receipt.same_bytes = met == Met::InOtherName;
+                receipt
+            }
+        };
+        arriving.metrics.ended(receipt.outcome);
+        self.access.end(line, receipt.outcome, receipt.id);
+        Ok(receipt)
+    }
+
+    async fn record(
+        &self,
+        arriving: &Arriving<'_>,
+        key: Key,
+        parcel: &Parcel,
+    ) -> Result<Receipt, Problem> {
+        let identity = arriving.identity(key);
+        identity.check_name().map_err(Problem::invalid_key)?;
+        let request = parcel.to_bytes();
+        let enqueue = || {
+            let (identity, request) = (identity.clone(), request.clone());
+            let terms = arriving.class.terms();
+            let engine = &self.protection.engine;
+            engine.enqueue(&*self.queue, identity, by_key_alone(), terms, request)
+        };
+        fail::fail_point!("before-enqueue", |_| std::process::abort());
+        let mut enqueued = enqueue().await.map_err(|error| unavailable(&error))?;
+        fail::fail_point!("after-enqueue", |_| std::process::abort());
+        if let Enqueued::Known(Claim::Unknown(record)) = &enqueued
+            && self.protection.reconcile(record, &arriving.class).await == Reconciled::Settled
+        {
+            enqueued = enqueue().await.map_err(|error| unavailable(&error))?;
+        }
+        Ok(Receipt::of(&enqueued))
+    }
+
+    /// Whether these bytes came before under another id. Asked only where the
+    /// id is not signed: whoever has caught one delivery can send it again under
+    /// as many ids as they like. Remembered before the event itself, so that a
+    /// crash in between lets the same delivery in again, and no other.
+    async fn meet(&self, arriving: &Arriving<'_>, event: &Event) -> Result<Met, Problem> {
+        let Binding::Unsigned { bytes } = &event.binding else {
+            return Ok(Met::First);
+        };
+        let key = Key::parse(&HEXLOWER.encode(bytes)).map_err(Problem::invalid_key)?;
+        let identity = Identity {
+            endpoint: Endpoint::new(&format!("{} bytes", arriving.endpoint)),
+            ..arriving.identity(key)
+        };
+        let asked = Fingerprint {
+            digest: Sha256::digest(&event.key).into(),
+            ..by_key_alone()
+        };
+        let terms = arriving.class.terms();
+        let entered = self.protection.engine.enter(identity, asked, terms).await;
+        match entered.map_err(|error| unavailable(&error))? {
+            Entry::Lead(lead) => {
+                let status = StatusCode::NO_CONTENT.as_u16();
+                let seen = Settlement::Completed(Answer::NotKept { status });
+                match lead.finish(seen, None).await {
+                    Recorded::Durably => Ok(Met::First),
+                    // Without it nobody could tell the next one from this.
+                    Recorded::Stale | Recorded::NotYet => Err(Problem::new(
+                        Code::StoreUnavailable,
+                        "The event could not be recorded. Send it again.",
+                    )
+                    .retry_after(1)),
+                }
+            }
+            Entry::Mismatch => {
+                let rule = arriving.webhook.same_bytes;
+                let provider = arriving.webhook.provider.name();
+                self.metrics.same_bytes(provider, rule);
+                Ok(match rule {
+                    SameBytes::Deliver => Met::InOtherName,
+                    SameBytes::Refuse => Met::Before,
+                })
+            }
+            // The same id: whether it is a duplicate, its own record tells.
+            _ => Ok(Met::First),
+        }
+    }
+
+    /// Forwards events within the request, one after the other; the answer is
+    /// the upstream's to the last, or to the first that it did not take.
+    async fn forward(
+        &self,
+        arriving: &Arriving<'_>,
+        sent: (&Parts, &Bytes),
+        events: &[Event],
+        seen: &mut Seen,
+    ) -> Result<Response<Body>, Problem> {
+        let ack = arriving.webhook.provider.acknowledgement();
+        let mut last = acknowledged(&ack, &[]);
+        for event in events {
+            let ended = self.forward_one(arriving, sent, event, seen).await?;
+            (seen.outcome, seen.id) = (Some(ended.outcome.as_str()), ended.id);
+            last = told_at_once(ended, &ack)?;
+            if !last.status().is_success() {
+                break;
+            }
+        }
+        Ok(last)
+    }
+
+    async fn forward_one(
+        &self,
+        arriving: &Arriving<'_>,
+        sent: (&Parts, &Bytes),
+        event: &Event,
+        seen: &Seen,
+    ) -> Result<Ended, Problem> {
+        let key = key_of(event)?;
+        arriving.metrics.key_present(Policy::RequiredB.case());
+        let line = self.access.begin(arriving.logged(&key, seen));
+        let ended = match self.meet(arriving, event).await? {
+            Met::Before => {
+                let ack = arriving.webhook.provider.acknowledgement();
+                let receipt = Receipt::same_bytes();
+                Ended {
+                    outcome: receipt.outcome,
+                    id: None,
+                    answer: Ok(acknowledged(&ack, &[receipt])),
+                }
+            }
+            met => {
+                let parcel = arriving.parcel(sent, event, met);
+                let running = self.gate.begin(arriving.caller.tenant());
+                let running = running.map_err(|limit| self.limited(&arriving.caller, limit))?;
+                let carriage = self.carriage(arriving.plan, arriving.route, &parcel);
+                let call = Call {
+                    caller: arriving.caller.clone(),
+                    endpoint: arriving.endpoint.clone(),
+                    key,
+                    source: KeySource::Provider,
+                    // The provider itself tries again, and does not wait for others.
+                    class: Arc::new(Class {
+                        in_flight: InFlight::Reject,
+                        max_attempts: 1,
+                        ..Class::clone(&arriving.class)
+                    }),
+                    rules: arriving.route.rules.clone(),
+                    held: Some(Box::new(running)),
+                    request: parcel.into_request(),
+                };
+                Box::pin(run(&self.protection, call, move |request, granted| {
+                    let carriage = carriage.clone();
+                    async move { carriage.send(request, granted).await }
+                }))
+                .await
+            }
+        };
+        arriving.metrics.ended(ended.outcome);
+        self.access.end(line, ended.outcome, ended.id);
+        Ok(ended)
+    }
+
+    fn unverified(&self, provider: &str, refusal: &Refusal, seen: &mut Seen) -> Problem {
+        self.metrics.webhook_refused(provider, refusal.reason());
+        seen.reason = Some(refusal.reason());
+        match refusal.is_shape() {
+            true => Problem::new(
+                Code::BadRequest,
+                format!("The request is not what this provider sends: {refusal}."),
+            ),
+            false => nobody_we_know(),
+        }
+    }
+}
+
+/// How an event is met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Met {
+    /// For the first time, or under the same id as before.
+    First,
+    /// Its bytes came before under another id; it is delivered, and marked.
+    InOtherName,
+    /// The same, and that is not wanted again.
+    Before,
+}
+
+impl Arriving<'_> {
+    fn identity(&self, key: Key) -> Identity {
+        Identity {
+            caller: self.caller.clone(),
+            endpoint: self.endpoint.clone(),
+            key,
+            space: KeySpace::Endpoint,
+        }
+    }
+
+    fn logged<'a>(&'a self, key: &'a Key, seen: &Seen) -> Logged<'a> {
+        Logged {
+            caller: &self.caller,
+            endpoint: &self.endpoint,
+            key,
+            source: Source::Provider,
+            policy: Some(Policy::RequiredB),
+            trace: seen.trace_id(),
+        }
+    }
+
+    /// An event as it goes to the upstream; one of several in its own envelope.
+    fn parcel(&self, (parts, body): (&Parts, &Bytes), event: &Event, met: Met) -> Parcel {
+        let body = match &event.body {
+            EventBody::Whole => body.clone(),
+            EventBody::Part(part) => part.clone().into(),
+        };
+        self.parcel_of((parts, body), met)
+    }
+
+    fn parcel_of(&self, (parts, body): (&Parts, Bytes), met: Met) -> Parcel {
+        let mut headers = parts.headers.clone();
+        headers.remove(SAME_BYTES);
+        if met == Met::InOtherName {
+            headers.insert(SAME_BYTES, HeaderValue::from_static("true"));
+        }
+        if matches!(self.webhook.provider, Provider::Postmark) {
+            // The password is for our own door, and is written down nowhere else.
+            headers.remove(header::AUTHORIZATION);
+        }
+        Parcel {
+            upstream: self.webhook.upstream.to_string(),
+            path: self.webhook.path.clone(),
+            peer: self.peer.clone(),
+            headers,
+            body,
+        }
+    }
+}
+
+impl Receipt {
+    fn of(enqueued: &Enqueued) -> Self {
+        let known = |outcome, record: &Record| Self {
+            outcome,
+            word: Word::of(record),
+            id: Some(record.id),
+            expires: record.expires_at(),
+            same_bytes: false,
+        };
+        let open = |outcome, id| Self {
+            outcome,
+            word: Word::Processing,
+            id,
+            expires: None,
+            same_bytes: false,
+        };
+        match enqueued {
+            Enqueued::Accepted(id) => open(Outcome::Queued, Some(*id)),
+            Enqueued::Known(claim) => match claim {
+                Claim::Finished(record) | Claim::Expired(record) => {
+                    known(Outcome::Replayed(record.state), record)
+                }
+                // An operator has to act, and knows of it.
+                Claim::Paused(record) => known(Outcome::Paused, record),
+                Claim::Unknown(record) => known(Outcome::Lost, record),
+                Claim::Busy(record) => known(Outcome::Accepted, record),
+                // Nobody is granted what is to be queued, and nothing is compared.
+                Claim::Granted(_) | Claim::Mismatch => open(Outcome::Accepted, None),
+            },
+        }
+    }
+
+    /// The same bytes came before under another id, and are not wanted again.
+    fn same_bytes() -> Self {
+        Self {
+            outcome: Outcome::Replayed(State::Completed),
+            word: Word::Completed,
+            id: None,
+            expires: None,
+            same_bytes: true,
+        }
+    }
+
+    fn is_replayed(&self) -> bool {
+        matches!(self.outcome, Outcome::Replayed(_))
+    }
+}
+
+fn key_of(event: &Event) -> Result<Key, Problem> {
+    Key::parse_wide(&event.key).map_err(Problem::invalid_key)
+}
+
+/// What a provider is told whose events are recorded.
+fn acknowledged(ack: &Acknowledgement, receipts: &[Receipt]) -> Response<Body> {
+    let mut response = answered(ack.content_type, ack.body);
+    let headers = response.headers_mut();
+    let is_over = |receipt: &&Receipt| receipt.word != Word::Processing;
+    if let Some(first) = receipts.first() {
+        // Of several, one that is not over yet speaks for all.
+        let open = receipts.iter().find(|receipt| !is_over(receipt));
+        let word = open.unwrap_or(first).word;
+        headers.insert(fields::IDEMPOTENCY_STATUS, word.to_header());
+        if receipts.iter().all(Receipt::is_replayed) {
+            let replayed = HeaderValue::from_static("true");
+            headers.insert(fields::IDEMPOTENT_REPLAYED, replayed);
+        }
+        if receipts.iter().any(|receipt| receipt.same_bytes) {
+            headers.insert(SAME_BYTES, HeaderValue::from_static("true"));
+        }
+    }
+    if let [receipt] = receipts {
+        if let Some(id) = receipt.id {
+            headers.insert(fields::OPERATION_ID, id_header(id));
+        }
+        if let Some(at) = receipt.expires {
+            let at = HeaderValue::try_from(at.to_string()).expect("a timestamp is visible ASCII");
+            headers.insert(fields::IDEMPOTENCY_EXPIRES, at);
+        }
+    }
+    response
+}
+
+fn answered(content_type: Option<&'static str>, body: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(body::full(body));
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Some(content_type) = content_type {
+        let content_type = HeaderValue::from_static(content_type);
+        headers.insert(header::CONTENT_TYPE, content_type);
+    }
+    response
+}
+
+/// What a provider is told that waits for the upstream. A duplicate of what was
+/// settled is not to be sent again, whatever the upstream thought of it.
+fn told_at_once(ended: Ended, ack: &Acknowledgement) -> Result<Response<Body>, Problem> {
+    let settled = |word, id| {
+        let receipt = Receipt {
+            outcome: ended.outcome,
+            word,
+            id,
+            expires: None,
+            same_bytes: false,
+        };
+        let mut response = acknowledged(ack, &[receipt]);
+        let replayed = HeaderValue::from_static("true");
+        let headers = response.headers_mut();
+        headers.insert(fields::IDEMPOTENT_REPLAYED, replayed);
+        response
+    };
+    match (ended.outcome, ended.answer) {
+        (Outcome::Replayed(State::Failed), Ok(_)) => Ok(settled(Word::Failed, ended.id)),
+        (Outcome::Refused(Code::ReplyNotKept | Code::ReplyExpired), Err(_)) => {
+            Ok(settled(Word::Completed, ended.id))
+        }
+        (Outcome::Refused(Code::InProgress), Err(problem)) => {
+            Err(problem.with_status(StatusCode::SERVICE_UNAVAILABLE))
+        }
+        (_, answer) => answer,
+    }
+}
+
+/// One answer for all who cannot show that they are the provider: nobody learns
+/// from it which webhooks there are.
+fn nobody_we_know() -> Problem {
+    Problem::new(
+        Code::Unauthenticated,
+        "There is no such webhook, or the request is not signed as it should be.",
+    )
+}
+
+/// Whoever knows the webhook or its secrets does not answer.
+fn away(error: &WebhooksError) -> Problem {
+    tracing::error!(%error, "a webhook cannot be looked up");
+    Problem::new(
+        Code::AuthUnavailable,
+        "The webhook cannot be looked up at the moment. Send the event again.",
+    )
+    .retry_after(5)
+}

@@ -1,0 +1,192 @@
+//! What somebody can do who has caught one delivery whose id is not signed.
+
+use serde_json::json;
+
+use super::signers::{Kind, Signed};
+use super::{Hook, house, house_before};
+use crate::harness::origin;
+
+const MARK: &str = "idempotency-same-bytes";
+
+/// The header that has the id, where nothing signs it.
+const UNSIGNED: [(Kind, &str); 2] = [
+    (Kind::GitHub, "x-github-delivery"),
+    (Kind::Shopify, "x-shopify-event-id"),
+];
+
+/// A delivery as it was, under the id of another.
+fn under(hook: &Hook, sent: &Signed, name: &'static str, number: u32) -> Signed {
+    sent.clone().with(name, &hook.kind.id(number))
+}
+
+#[tokio::test]
+async fn a_caught_delivery_does_not_block_one_that_is_to_come() {
+    for rule in ["deliver", "refuse"] {
+        let house = house().await;
+        for (kind, name) in UNSIGNED {
+            let hook = house.hook_with(kind, json!({ "same_bytes": rule })).await;
+            let caught = hook.event(1);
+            house.accepted(&hook, &caught).await;
+            house.accepted(&hook, &under(&hook, &caught, name, 2)).await;
+            let real = hook.event(2);
+            let told = house.accepted(&hook, &real).await;
+            assert!(!told.is_replay(), "{kind:?} {rule}");
+            let got = house.got(&hook).await;
+            let arrived = got.iter().filter(|seen| seen.body == real.body).count();
+            assert_eq!(arrived, 1, "{kind:?} {rule}");
+        }
+    }
+}
+
+/// A second event that looks like the first arrives; whoever gets it is told
+/// that it may be the first again.
+#[tokio::test]
+async fn the_same_bytes_under_another_id_are_delivered_and_marked() {
+    let house = house().await;
+    for (kind, name) in UNSIGNED {
+        let hook = house.hook(kind).await;
+        let first = hook.event(1);
+        // Nobody but us says so.
+        let first = first.with(MARK, "true");
+        let told = house.accepted(&hook, &first).await;
+        assert_eq!(told.header(MARK), "", "{kind:?}");
+        let second = under(&hook, &first, name, 2);
+        let told = house.accepted(&hook, &second).await;
+        assert_eq!(told.header(MARK), "true", "{kind:?}");
+        assert!(!told.is_replay(), "{kind:?}");
+        let got = house.got(&hook).await;
+        let id = |number: u32| kind.id(number);
+        let mut marks: Vec<_> = got
+            .iter()
+            .map(|seen| (seen.header(name).to_owned(), seen.header(MARK)))
+            .collect();
+        marks.sort();
+        assert_eq!(marks, [(id(1), ""), (id(2), "true")], "{kind:?}");
+        let keys: Vec<_> = got.iter().map(|seen| seen.header("idempotency-key")).collect();
+        assert_ne!(keys[0], keys[1], "{kind:?}");
+        let provider = kind.provider();
+        let line = "onceward_webhook_same_bytes_total";
+        house
+            .counts(&format!("{line}{{provider=\"{provider}\",answer=\"delivered\"}} 1"))
+            .await;
+    }
+}
+
+/// By the webhook's own word, or by that of the configuration.
+#[tokio::test]
+async fn the_same_bytes_under_another_id_can_be_refused() {
+    let more = "[webhooks]\nsame_bytes = \"refuse\"";
+    for (more, said) in [("", json!({ "same_bytes": "refuse" })), (more, json!({}))] {
+        let house = house_before(origin(), "", more).await;
+        for (kind, name) in UNSIGNED {
+            let hook = house.hook_with(kind, said.clone()).await;
+            let first = hook.event(1);
+            house.accepted(&hook, &first).await;
+            let told = house.accepted(&hook, &under(&hook, &first, name, 2)).await;
+            assert!(told.is_replay(), "{kind:?}");
+            assert_eq!(told.header(MARK), "true", "{kind:?}");
+            // The first is still known by its own id.
+            let told = house.accepted(&hook, &first).await;
+            assert_eq!(told.header(MARK), "", "{kind:?}");
+            assert_eq!(house.only(&hook).await.header(name), kind.id(1), "{kind:?}");
+            let provider = kind.provider();
+            let line = "onceward_webhook_same_bytes_total";
+            house
+                .counts(&format!("{line}{{provider=\"{provider}\",answer=\"refused\"}} 1"))
+                .await;
+        }
+    }
+}
+
+/// A webhook that says `deliver` has its way where the configuration refuses.
+#[tokio::test]
+async fn a_webhooks_own_word_comes_first() {
+    let house = house_before(origin(), "", "[webhooks]\nsame_bytes = \"refuse\"").await;
+    let hook = house.hook_with(Kind::GitHub, json!({ "same_bytes": "deliver" })).await;
+    let first = hook.event(1);
+    house.accepted(&hook, &first).await;
+    let second = under(&hook, &first, "x-github-delivery", 2);
+    house.accepted(&hook, &second).await;
+    assert_eq!(house.got(&hook).await.len(), 2);
+}
+
+/// Of many at once with the same bytes, each under an id of its own, one is the
+/// first.
+#[tokio::test]
+async fn of_the_same_bytes_at_once_one_is_the_first() {
+    let house = house().await;
+    let hook = house.hook_with(Kind::GitHub, json!({ "same_bytes": "refuse" })).await;
+    let first = hook.event(0);
+    let asks: Vec<_> = (0..16)
+        .map(|number| {
+            let sent = under(&hook, &first, "x-github-delivery", number);
+            house.ask(&hook, &sent).spawn()
+        })
+        .collect();
+    let mut marked = 0;
+    for told in asks {
+        let told = told.await.unwrap();
+        assert_eq!(told.status, 200);
+        marked += usize::from(told.header(MARK) == "true");
+    }
+    assert_eq!(marked, 15);
+    house.only(&hook).await;
+}
+
+/// The message is the same, whatever the token says that Twilio does not sign.
+#[tokio::test]
+async fn twilios_token_makes_no_second_message() {
+    let house = house().await;
+    let hook = house.hook(Kind::Twilio).await;
+    for token in ["one", "two"] {
+        let sent = hook.event(1).with("i-twilio-idempotency-token", token);
+        house.accepted(&hook, &sent).await;
+    }
+    house.only(&hook).await;
+}
+
+/// What is said beside the signature decides nothing: not the topic's event,
+/// not who retries.
+#[tokio::test]
+async fn unsigned_headers_do_not_make_a_second_event() {
+    let house = house().await;
+    for (kind, name) in [
+        (Kind::Slack, "x-slack-retry-num"),
+        (Kind::GitHub, "x-github-event"),
+        (Kind::Shopify, "x-shopify-shop-domain"),
+        (Kind::Stripe, "idempotency-key"),
+        (Kind::Square, "x-operation-id"),
+    ] {
+        let hook = house.hook(kind).await;
+        house.accepted(&hook, &hook.event(1)).await;
+        let again = hook.event(1).with(name, "2");
+        house.accepted(&hook, &again).await;
+        house.only(&hook).await;
+    }
+}
+
+/// What only the gateway says is not taken from a provider, nor from whoever
+/// speaks as one.
+#[tokio::test]
+async fn nobody_speaks_for_the_gateway() {
+    let house = house().await;
+    let hook = house.hook(Kind::GitHub).await;
+    let mut sent = hook.event(1);
+    for name in [
+        "x-tenant-id",
+        "x-project-id",
+        "x-subject",
+        "idempotency-fence",
+        "idempotency-key",
+        "webhook-id",
+        "webhook-signature",
+        "x-operation-id",
+    ] {
+        sent = sent.with(name, "forged");
+    }
+    house.accepted(&hook, &sent).await;
+    let seen = house.only(&hook).await;
+    let values = seen.headers.values();
+    let forged: Vec<_> = values.filter(|value| *value == "forged").collect();
+    assert!(forged.is_empty(), "{:?}", seen.headers);
+}

@@ -1,0 +1,181 @@
+//! Requests that carry several events: each is known by itself.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+use super::signers::{Kind, Signed, adyen, adyen_item, cloud_event};
+use super::{Hook, House, house, house_before};
+use crate::harness::{Reply, origin};
+
+const KINDS: [Kind; 2] = [Kind::TwilioEvents, Kind::AdyenPayments];
+
+/// A request with these events.
+fn batch(hook: &Hook, numbers: &[u32]) -> Signed {
+    let kind = hook.kind;
+    let numbers = numbers.iter();
+    let body = match kind {
+        Kind::TwilioEvents => {
+            let events = numbers.map(|number| element(hook, *number));
+            Value::from(events.collect::<Vec<_>>()).to_string()
+        }
+        _ => {
+            let items: Vec<_> = numbers.map(|number| element(hook, *number)).collect();
+            adyen(&items)
+        }
+    };
+    hook.letter(0).body(body).signed()
+}
+
+fn element(hook: &Hook, number: u32) -> Value {
+    let (id, note) = (hook.kind.id(number), format!("note {number}"));
+    match hook.kind {
+        Kind::TwilioEvents => cloud_event(Some(&id), &note),
+        _ => adyen_item(&hook.secret, &id, &note),
+    }
+}
+
+impl House {
+    /// The events that arrived, each by its number, in order.
+    async fn numbers(&self, hook: &Hook) -> Vec<u32> {
+        let got = self.got(hook).await;
+        let mut numbers: Vec<u32> = got.iter().map(|seen| number(hook, &seen.body)).collect();
+        numbers.sort_unstable();
+        for (seen, name) in got.iter().map(|seen| (seen, seen.header("idempotency-key"))) {
+            assert_eq!(name, hook.name(number(hook, &seen.body), &seen.body));
+        }
+        numbers
+    }
+}
+
+/// The number of the one event in an envelope, which is otherwise as it was.
+fn number(hook: &Hook, body: &[u8]) -> u32 {
+    let body: Value = serde_json::from_slice(body).unwrap();
+    let (element, note) = match hook.kind {
+        Kind::TwilioEvents => (&body[0], &body[0]["data"]["note"]),
+        _ => {
+            assert_eq!(body["live"], "false");
+            let item = &body["notificationItems"][0];
+            (item, &item["NotificationRequestItem"]["reason"])
+        }
+    };
+    let number = note.as_str().unwrap().strip_prefix("note ").unwrap();
+    let number = number.parse().unwrap();
+    assert_eq!(*element, self::element(hook, number), "its bytes are untouched");
+    let items = match hook.kind {
+        Kind::TwilioEvents => &body,
+        _ => &body["notificationItems"],
+    };
+    assert_eq!(items.as_array().unwrap().len(), 1, "an envelope of its own");
+    number
+}
+
+#[tokio::test]
+async fn of_a_batch_only_what_is_new_is_delivered() {
+    let house = house().await;
+    for kind in KINDS {
+        let hook = house.hook(kind).await;
+        house.accepted(&hook, &batch(&hook, &[1, 2])).await;
+        assert_eq!(house.numbers(&hook).await, [1, 2], "{kind:?}");
+        let told = house.accepted(&hook, &batch(&hook, &[2, 3, 1, 4])).await;
+        assert!(!told.is_replay(), "{kind:?}: some of it is new");
+        assert_eq!(house.numbers(&hook).await, [1, 2, 3, 4], "{kind:?}");
+        let told = house.accepted(&hook, &batch(&hook, &[4, 3, 2, 1])).await;
+        assert!(told.is_replay(), "{kind:?}: all of it is known");
+        assert_eq!(told.header("idempotency-status"), "completed", "{kind:?}");
+        assert_eq!(house.numbers(&hook).await, [1, 2, 3, 4], "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_event_that_is_twice_in_a_batch_is_one() {
+    let house = house().await;
+    for kind in KINDS {
+        let hook = house.hook(kind).await;
+        house.accepted(&hook, &batch(&hook, &[1, 2, 1])).await;
+        assert_eq!(house.numbers(&hook).await, [1, 2], "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn overlapping_batches_at_once_deliver_each_event_once() {
+    let house = house().await;
+    for kind in KINDS {
+        let hook = house.hook(kind).await;
+        let batches = [[1, 2, 3], [3, 4, 5], [5, 1, 6], [2, 4, 6]];
+        let asks = batches.map(|numbers| house.ask(&hook, &batch(&hook, &numbers)).spawn());
+        for told in asks {
+            assert_eq!(told.await.unwrap().status, 200, "{kind:?}");
+        }
+        assert_eq!(house.numbers(&hook).await, [1, 2, 3, 4, 5, 6], "{kind:?}");
+    }
+}
+
+/// One element that nobody signed, or that has no id, and none of them counts.
+#[tokio::test]
+async fn a_batch_is_taken_whole_or_not_at_all() {
+    let house = house().await;
+    let hook = house.hook(Kind::AdyenPayments).await;
+    let mut forged = element(&hook, 2);
+    forged["NotificationRequestItem"]["amount"]["value"] = json!(1);
+    let body = adyen(&[element(&hook, 1), forged]);
+    let told = house.send(&hook, &hook.letter(0).body(body).signed()).await;
+    assert_eq!(told.status, 401);
+    let body = adyen(&[element(&hook, 1), adyen_item(&hook.secret, "", "note 2")]);
+    let told = house.send(&hook, &hook.letter(0).body(body).signed()).await;
+    assert_eq!(told.problem(), (400, "translation-failed".to_owned()));
+
+    let events = house.hook(Kind::TwilioEvents).await;
+    let body = json!([element(&events, 1), cloud_event(None, "note 2")]).to_string();
+    let told = house.send(&events, &events.letter(0).body(body).signed()).await;
+    assert_eq!(told.problem(), (400, "translation-failed".to_owned()));
+    for hook in [&hook, &events] {
+        assert!(house.got(hook).await.is_empty());
+        assert!(house.of(hook).await.is_empty());
+    }
+}
+
+/// What one event comes to is not what the others come to.
+#[tokio::test]
+async fn each_event_of_a_batch_has_an_end_of_its_own() {
+    let refusing = origin().replying(|seen, _| {
+        let refused = seen.text().contains("note 2");
+        Reply::new(if refused { 422 } else { 200 }, "")
+    });
+    let house = house_before(refusing, "", "").await;
+    for kind in KINDS {
+        let hook = house.hook(kind).await;
+        house.accepted(&hook, &batch(&hook, &[1, 2, 3])).await;
+        assert_eq!(house.numbers(&hook).await, [1, 2, 3], "{kind:?}");
+        let of = house.of(&hook).await;
+        let mut states: Vec<_> = of.iter().map(|one| one["state"].as_str().unwrap()).collect();
+        states.sort_unstable();
+        assert_eq!(states, ["completed", "completed", "failed"], "{kind:?}");
+    }
+}
+
+/// Forwarded at once, the first that the upstream does not take is the answer,
+/// and what was taken before it is not sent again.
+#[tokio::test]
+async fn at_once_a_batch_goes_as_far_as_it_can() {
+    let house = house_before(
+        origin().replying({
+            let refused = AtomicUsize::new(0);
+            move |seen, _| {
+                let second = seen.text().contains("note 2");
+                let first_time = second && refused.fetch_add(1, Ordering::Relaxed) == 0;
+                Reply::new(if first_time { 500 } else { 200 }, "")
+            }
+        }),
+        "",
+        "",
+    )
+    .await;
+    let sync = json!({ "deliver": "sync" });
+    let hook = house.hook_with(Kind::TwilioEvents, sync).await;
+    let sent = batch(&hook, &[1, 2, 3]);
+    assert_eq!(house.send(&hook, &sent).await.status, 500);
+    assert_eq!(house.numbers(&hook).await, [1, 2]);
+    assert_eq!(house.send(&hook, &sent).await.status, 200);
+    assert_eq!(house.numbers(&hook).await, [1, 2, 2, 3]);
+}

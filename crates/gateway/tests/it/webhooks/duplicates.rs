@@ -1,0 +1,218 @@
+//! What a provider is told that sends an event again, by what became of it.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::json;
+
+use super::signers::Kind;
+use super::{Hook, House, house_before};
+use crate::harness::{Answer, OriginBuilder, Reply, origin};
+
+/// An origin that gives these answers in turn, the last one for ever.
+pub(super) fn answering(statuses: &'static [u16]) -> OriginBuilder {
+    origin().replying(|_, run| {
+        let status = statuses[run.min(statuses.len()) - 1];
+        Reply::new(status, format!("run {run}"))
+    })
+}
+
+/// A webhook before this origin, whose first event was sent.
+async fn sent(origin: OriginBuilder, class: &str) -> (House, Hook) {
+    let house = house_before(origin, class, "").await;
+    let hook = house.hook(Kind::Stripe).await;
+    house.accepted(&hook, &hook.event(1)).await;
+    (house, hook)
+}
+
+/// What the provider is told of an event that is acknowledged.
+fn told(answer: &Answer) -> (u16, &str, bool) {
+    let status = answer.header("idempotency-status");
+    (answer.status, status, answer.is_replay())
+}
+
+#[tokio::test]
+async fn of_a_delivered_event() {
+    let (house, hook) = sent(origin(), "").await;
+    house.is(&hook, "completed").await;
+    let again = house.send(&hook, &hook.event(1)).await;
+    assert_eq!(told(&again), (200, "completed", true));
+    house.only(&hook).await;
+}
+
+/// What the upstream answered to a delivery is its own business, and no answer
+/// to the provider.
+#[tokio::test]
+async fn of_an_event_that_the_upstream_refused_for_good() {
+    let (house, hook) = sent(answering(&[422]), "").await;
+    let shown = house.is(&hook, "failed").await;
+    assert_eq!(shown["original_status"], 422);
+    let again = house.send(&hook, &hook.event(1)).await;
+    assert_eq!(told(&again), (200, "failed", true));
+    assert_eq!(again.text(), "");
+    house.only(&hook).await;
+}
+
+#[tokio::test]
+async fn of_an_event_on_its_way() {
+    let (house, hook) = sent(origin().gated(), "").await;
+    house.called(&hook, 1).await;
+    let again = house.send(&hook, &hook.event(1)).await;
+    assert_eq!(told(&again), (200, "processing", false));
+    house.origin.open();
+    house.only(&hook).await;
+}
+
+#[tokio::test]
+async fn of_an_event_that_waits_for_its_next_attempt() {
+    let class = "backoff = { first = \"1h\", max = \"1h\" }";
+    let (house, hook) = sent(answering(&[500]), class).await;
+    house.called(&hook, 1).await;
+    house.is(&hook, "queued").await;
+    let again = house.send(&hook, &hook.event(1)).await;
+    assert_eq!(told(&again), (200, "processing", false));
+    assert_eq!(house.came(&hook).len(), 1);
+}
+
+/// The upstream may have done its work, and hangs up: by default the gateway
+/// asks again, with the same key and a higher fence.
+#[tokio::test]
+async fn of_an_event_that_may_have_arrived_the_gateway_itself_tries_again() {
+    let (house, hook) = sent(origin().hanging_up(), "").await;
+    house.called(&hook, 3).await;
+    let again = house.send(&hook, &hook.event(1)).await;
+    assert_eq!(told(&again), (200, "processing", false));
+    let came = house.came(&hook);
+    let name = hook.name(1, &came[0].body);
+    let mut last = 0;
+    for seen in came {
+        assert_eq!(seen.header("idempotency-key"), name);
+        let fence = seen.header("idempotency-fence").parse::<u64>().unwrap();
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+    }
+}
+
+#[tokio::test]
+async fn of_an_event_that_may_have_arrived_and_is_held() {
+    let (house, hook) = sent(origin().hanging_up(), "on_unknown = \"hold\"").await;
+    house.is(&hook, "unknown").await;
+    let again = house.send(&hook, &hook.event(1)).await;
+    assert_eq!(told(&again), (200, "unknown", false));
+    house.only(&hook).await;
+}
+
+#[tokio::test]
+async fn of_an_event_that_is_paused() {
+    let (house, hook) = sent(answering(&[500]), "max_attempts = 3").await;
+    let shown = house.is(&hook, "paused").await;
+    assert_eq!(shown["attempts"], 3);
+    let again = house.send(&hook, &hook.event(1)).await;
+    assert_eq!(told(&again), (200, "paused", false));
+    assert_eq!(house.got(&hook).await.len(), 3);
+}
+
+/// An event that was given up is the provider's again.
+#[tokio::test]
+async fn of_an_event_that_was_given_up() {
+    let class = "max_attempts = 2\non_exhausted = \"kill\"";
+    let (house, hook) = sent(answering(&[500, 503, 200]), class).await;
+    house.called(&hook, 2).await;
+    house.quiet().await;
+    let again = house.send(&hook, &hook.event(1)).await;
+    assert_eq!(told(&again), (200, "processing", false));
+    assert_eq!(house.got(&hook).await.len(), 3);
+    let fences: Vec<u64> = house
+        .came(&hook)
+        .iter()
+        .map(|seen| seen.header("idempotency-fence").parse().unwrap())
+        .collect();
+    assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+}
+
+/// While the upstream's answer is awaited.
+#[tokio::test]
+async fn at_once_of_an_event_on_its_way() {
+    let house = house_before(origin().gated(), "", "").await;
+    let hook = house.hook_with(Kind::Stripe, json!({ "deliver": "sync" })).await;
+    let first = house.ask(&hook, &hook.event(1)).spawn();
+    house.called(&hook, 1).await;
+    let again = house.send(&hook, &hook.event(1)).await;
+    assert_eq!(again.problem(), (503, "in-progress".to_owned()));
+    assert!(again.header("retry-after").parse::<u64>().unwrap() >= 1);
+    house.origin.open();
+    assert_eq!(first.await.unwrap().status, 200);
+    let again = house.send(&hook, &hook.event(1)).await;
+    assert_eq!(told(&again), (200, "completed", true));
+    house.only(&hook).await;
+}
+
+#[tokio::test]
+async fn at_once_of_an_event_that_the_upstream_did_not_take() {
+    let house = house_before(answering(&[500, 201]), "", "").await;
+    let hook = house.hook_with(Kind::Stripe, json!({ "deliver": "sync" })).await;
+    let first = house.send(&hook, &hook.event(1)).await;
+    assert_eq!((told(&first), first.text()), ((500, "released", false), "run 1"));
+    let again = house.send(&hook, &hook.event(1)).await;
+    assert_eq!((told(&again), again.text()), ((201, "completed", false), "run 2"));
+    let last = house.send(&hook, &hook.event(1)).await;
+    assert_eq!((told(&last), last.text()), ((201, "completed", true), "run 2"));
+    assert_eq!(house.got(&hook).await.len(), 2);
+}
+
+/// The first answer is the upstream's own; a provider that sends it again would
+/// do so for days, so from then on it is acknowledged.
+#[tokio::test]
+async fn at_once_of_an_event_that_the_upstream_refused_for_good() {
+    let house = house_before(answering(&[422]), "", "").await;
+    let hook = house.hook_with(Kind::Stripe, json!({ "deliver": "sync" })).await;
+    let first = house.send(&hook, &hook.event(1)).await;
+    assert_eq!((told(&first), first.text()), ((422, "failed", false), "run 1"));
+    let again = house.send(&hook, &hook.event(1)).await;
+    assert_eq!((told(&again), again.text()), ((200, "failed", true), ""));
+    house.only(&hook).await;
+}
+
+#[tokio::test]
+async fn at_once_of_an_event_that_may_have_arrived() {
+    for (class, second) in [("", 504), ("on_unknown = \"hold\"", 409)] {
+        let house = house_before(origin().hanging_up(), class, "").await;
+        let hook = house.hook_with(Kind::Stripe, json!({ "deliver": "sync" })).await;
+        let first = house.send(&hook, &hook.event(1)).await;
+        assert_eq!(first.problem(), (504, "outcome-unknown".to_owned()), "{class}");
+        let again = house.send(&hook, &hook.event(1)).await;
+        assert_eq!(again.problem(), (second, "outcome-unknown".to_owned()), "{class}");
+        let runs = if second == 504 { 2 } else { 1 };
+        assert_eq!(house.got(&hook).await.len(), runs, "{class}");
+    }
+}
+
+/// Many events, each many times and at once, while the upstream stumbles: each
+/// is taken by it exactly once.
+#[tokio::test]
+async fn in_a_crowd_each_event_is_taken_once() {
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    let stumbling = origin().replying(|_, _| {
+        let status = match RUNS.fetch_add(1, Ordering::Relaxed) % 3 {
+            0 => 503,
+            _ => 200,
+        };
+        Reply::new(status, "")
+    });
+    let house = house_before(stumbling, "", "").await;
+    let hook = house.hook(Kind::Stripe).await;
+    let asks: Vec<_> = (0..120)
+        .map(|number| house.ask(&hook, &hook.event(number % 20)).spawn())
+        .collect();
+    for told in asks {
+        assert_eq!(told.await.unwrap().status, 200);
+    }
+    house.quiet().await;
+    let operations = house.of(&hook).await;
+    assert_eq!(operations.len(), 20);
+    for operation in &operations {
+        assert_eq!(operation["state"], "completed", "{operation}");
+    }
+    let attempts = operations.iter().map(|one| one["attempts"].as_u64().unwrap());
+    let attempts: u64 = attempts.sum();
+    assert_eq!(house.came(&hook).len() as u64, attempts);
+}

@@ -1,0 +1,323 @@
+//! Every provider's events: good ones, changed ones, late ones, and the same
+//! ones again.
+
+use serde_json::json;
+
+use super::signers::{Identity, Kind, Signed, standard_tag};
+use super::{Hook, House, house, house_before};
+use crate::harness::{Answer, Seen, origin};
+
+/// The three headers by which Standard Webhooks signs, and so do we.
+const OURS: [&str; 3] = ["webhook-id", "webhook-timestamp", "webhook-signature"];
+
+/// How an event arrived at the upstream.
+fn check_arrived(hook: &Hook, sent: &Signed, told: &Answer, seen: &Seen) {
+    let kind = hook.kind;
+    assert_eq!(seen.method, "POST", "{kind:?}");
+    assert_eq!(seen.target, hook.path, "{kind:?}");
+    assert_eq!(seen.body, sent.body, "{kind:?}");
+    for (name, value) in &sent.headers {
+        let was = (kind, *name, seen.header(name));
+        match *name {
+            // The password is for our door.
+            "authorization" => assert_eq!(was, (kind, *name, "")),
+            name if OURS.contains(&name) => assert_ne!(was, (kind, name, value.as_str())),
+            name => assert_eq!(was, (kind, name, value.as_str())),
+        }
+    }
+    let operation = told.header("x-operation-id");
+    assert!(operation.starts_with("op_"), "{kind:?}: {operation:?}");
+    for (name, value) in [
+        ("idempotency-key", &*hook.name(1, &sent.body)),
+        ("idempotency-fence", "1"),
+        ("x-operation-id", operation),
+        ("x-tenant-id", "acme"),
+        ("x-project-id", "shop"),
+        ("x-subject", "service:webhook-ingest"),
+        ("x-forwarded-host", "shop.example"),
+        ("webhook-id", operation),
+    ] {
+        assert_eq!((kind, name, seen.header(name)), (kind, name, value));
+    }
+    let [id, at, signature] = OURS.map(|name| seen.header(name));
+    let age = super::now() - at.parse::<i64>().unwrap();
+    assert!((0..60).contains(&age), "{kind:?}: signed at {at}");
+    let tag = standard_tag(&hook.signing_secret, id, at, &seen.body);
+    assert_eq!(signature, tag, "{kind:?}");
+}
+
+#[tokio::test]
+async fn an_event_is_acknowledged_and_arrives_once_as_it_was() {
+    let house = house().await;
+    for kind in Kind::ALL {
+        let hook = house.hook(kind).await;
+        let sent = hook.event(1);
+        let told = house.accepted(&hook, &sent).await;
+        assert!(!told.is_replay(), "{kind:?}");
+        check_arrived(&hook, &sent, &told, &house.only(&hook).await);
+        assert_eq!(house.of(&hook).await[0]["attempts"], 1, "{kind:?}");
+    }
+}
+
+/// Each provider expects another body in answer to an event, or none.
+#[tokio::test]
+async fn an_acknowledgement_says_what_the_provider_expects() {
+    let house = house().await;
+    for kind in Kind::ALL {
+        let hook = house.hook_with(kind, json!({ "deliver": "async" })).await;
+        let told = house.accepted(&hook, &hook.event(1)).await;
+        let want = match kind {
+            Kind::Twilio => ("text/xml", "<Response/>"),
+            Kind::AdyenPayments | Kind::AdyenPlatform => ("text/plain", "[accepted]"),
+            _ => ("", ""),
+        };
+        assert_eq!((told.header("content-type"), told.text()), want, "{kind:?}");
+        assert_eq!(told.header("idempotency-status"), "processing", "{kind:?}");
+        assert_eq!(told.header("cache-control"), "no-store", "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_provider_did_not_sign_is_refused() {
+    let house = house().await;
+    for kind in Kind::ALL {
+        let hook = house.hook(kind).await;
+        let mut wrong = vec![hook.letter(1).secret(&kind.secret()).signed()];
+        // Postmark signs nothing: who has its password is Postmark.
+        if kind != Kind::Postmark {
+            wrong.push(hook.event(1).tampered());
+        }
+        if kind.has_time() {
+            wrong.push(hook.letter(1).at(-320).signed());
+            wrong.push(hook.letter(1).at(320).signed());
+        }
+        for wrong in &wrong {
+            let told = house.send(&hook, wrong).await;
+            let want = (401, "unauthenticated".to_owned());
+            assert_eq!(told.problem(), want, "{kind:?}: {wrong:?}");
+        }
+        assert!(house.of(&hook).await.is_empty(), "{kind:?}");
+        // And none of it has burnt the id.
+        house.accepted(&hook, &hook.event(1)).await;
+        house.only(&hook).await;
+    }
+}
+
+#[tokio::test]
+async fn clocks_may_be_off_by_less_than_the_tolerance() {
+    let house = house().await;
+    for kind in Kind::ALL.into_iter().filter(|kind| kind.has_time()) {
+        let hook = house.hook(kind).await;
+        for (number, seconds) in [(1, -280), (2, 280)] {
+            let sent = hook.letter(number).at(seconds).signed();
+            house.accepted(&hook, &sent).await;
+        }
+        assert_eq!(house.got(&hook).await.len(), 2, "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn after_a_rotation_both_secrets_are_good_until_the_old_one_ends() {
+    let house = house().await;
+    for kind in Kind::ALL {
+        let hook = house.hook(kind).await;
+        let (old, new, last) = (&hook.secret, kind.secret(), kind.secret());
+        let rotate = format!("/admin/v1/webhooks/{}/rotate", hook.id);
+        let ask = json!({ "secret": new, "why": "a test" });
+        house.operate(&rotate, ask).await;
+        for (number, secret) in [(1, old), (2, &new)] {
+            let sent = hook.letter(number).secret(secret).signed();
+            house.accepted(&hook, &sent).await;
+        }
+        let ask = json!({ "secret": last, "overlap": "0s", "why": "a test" });
+        house.operate(&rotate, ask).await;
+        for (number, secret, status) in [(3, old, 401), (4, &new, 401), (5, &last, 200)] {
+            let sent = hook.letter(number).secret(secret).signed();
+            let told = house.send(&hook, &sent).await;
+            assert_eq!(told.status, status, "{kind:?} {number}");
+        }
+        assert_eq!(house.got(&hook).await.len(), 3, "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_old_secret_ends_by_itself() {
+    let house = house().await;
+    let hook = house.hook(Kind::Stripe).await;
+    let rotate = format!("/admin/v1/webhooks/{}/rotate", hook.id);
+    let new = Kind::Stripe.secret();
+    let ask = json!({ "secret": new, "overlap": "300ms", "why": "a test" });
+    house.operate(&rotate, ask).await;
+    let old = hook.event(1);
+    house.accepted(&hook, &old).await;
+    while house.send(&hook, &old).await.status == 200 {
+        tokio::time::sleep(super::PAUSE).await;
+    }
+    let sent = hook.letter(2).secret(&new).signed();
+    house.accepted(&hook, &sent).await;
+    assert_eq!(house.got(&hook).await.len(), 2);
+}
+
+#[tokio::test]
+async fn an_event_without_an_id_is_told_and_counted() {
+    let house = house().await;
+    for kind in Kind::ALL {
+        let (provider, id_is) = (kind.provider(), kind.identity());
+        if id_is == Identity::Content {
+            continue;
+        }
+        let hook = house.hook(kind).await;
+        let told = house.send(&hook, &hook.letter(1).without_id().signed()).await;
+        // Where the id is part of what is signed, nothing is signed without it.
+        let want = match kind {
+            Kind::StandardWebhooks | Kind::Svix => (401, "unauthenticated".to_owned()),
+            _ => (400, "translation-failed".to_owned()),
+        };
+        assert_eq!(told.problem(), want, "{kind:?}");
+        if want.0 == 400 {
+            house
+                .counts(&format!(
+                    "transport_translation_failed_total{{tenant=\"acme\",project=\"shop\",\
+                     endpoint=\"webhooks.{provider}\",provider=\"{provider}\"}} 1"
+                ))
+                .await;
+        }
+        assert!(house.got(&hook).await.is_empty(), "{kind:?}");
+    }
+}
+
+/// Providers send again what they have signed anew, for days.
+#[tokio::test]
+async fn an_event_that_comes_again_is_acknowledged_and_does_not_arrive_again() {
+    let house = house().await;
+    for kind in Kind::ALL {
+        let hook = house.hook(kind).await;
+        let first = house.accepted(&hook, &hook.event(1)).await;
+        house.is(&hook, "completed").await;
+        let again = house.accepted(&hook, &hook.letter(1).at(2).signed()).await;
+        assert!(again.is_replay(), "{kind:?}");
+        assert_eq!(again.header("idempotency-status"), "completed", "{kind:?}");
+        let id = |told: &Answer| told.header("x-operation-id").to_owned();
+        assert_eq!(id(&first), id(&again), "{kind:?}");
+        house.only(&hook).await;
+    }
+}
+
+#[tokio::test]
+async fn an_event_that_comes_many_times_at_once_arrives_once() {
+    let house = house_before(origin().gated(), "", "").await;
+    for kind in Kind::ALL {
+        let hook = house.hook_with(kind, json!({ "deliver": "async" })).await;
+        let sent = hook.event(1);
+        let asks: Vec<_> = (0..8).map(|_| house.ask(&hook, &sent).spawn()).collect();
+        for told in asks {
+            let told = told.await.unwrap();
+            let state = told.header("idempotency-status");
+            assert_eq!((told.status, state), (200, "processing"), "{kind:?}");
+        }
+        house.origin.open();
+        house.only(&hook).await;
+    }
+}
+
+#[tokio::test]
+async fn the_same_id_with_other_words_is_the_same_event_if_the_id_is_signed() {
+    let house = house().await;
+    for kind in Kind::ALL {
+        let hook = house.hook(kind).await;
+        house.accepted(&hook, &hook.event(1)).await;
+        house.is(&hook, "completed").await;
+        let other = hook.letter(1).note("in other words").signed();
+        let told = house.accepted(&hook, &other).await;
+        let got = house.got(&hook).await;
+        let operations = house.of(&hook).await;
+        match kind.identity() {
+            Identity::Signed => {
+                assert!(told.is_replay(), "{kind:?}");
+                assert_eq!((got.len(), operations.len()), (1, 1), "{kind:?}");
+            }
+            Identity::Unsigned | Identity::Content => {
+                assert!(!told.is_replay(), "{kind:?}");
+                assert_eq!((got.len(), operations.len()), (2, 2), "{kind:?}");
+                assert_eq!(got[1].body, other.body, "{kind:?}");
+                assert_eq!(
+                    got[1].header("idempotency-key"),
+                    hook.name(1, &other.body),
+                    "{kind:?}"
+                );
+            }
+        }
+    }
+}
+
+/// One event that a provider sends to two webhooks is two deliveries: each has
+/// its own upstream's work to do.
+#[tokio::test]
+async fn webhooks_with_other_places_to_go_do_not_know_each_others_events() {
+    let house = house().await;
+    let one = house.hook(Kind::Stripe).await;
+    let other = house.hook_with(Kind::Stripe, json!({ "path": "/elsewhere" })).await;
+    for hook in [&one, &other] {
+        let told = house.accepted(hook, &hook.event(1)).await;
+        assert!(!told.is_replay());
+        house.only(hook).await;
+    }
+}
+
+/// Nor do tenants, whatever their events are called.
+#[tokio::test]
+async fn tenants_do_not_know_each_others_events() {
+    let house = house().await;
+    let one = house.hook(Kind::Stripe).await;
+    let other = house.hook_with(Kind::Stripe, json!({ "tenant": "other" })).await;
+    for hook in [&one, &other] {
+        let told = house.accepted(hook, &hook.event(1)).await;
+        assert!(!told.is_replay());
+    }
+    let keys = house.got(&one).await;
+    let keys = keys.iter().map(|seen| seen.header("idempotency-key"));
+    let mut keys: Vec<_> = keys.collect();
+    keys.sort_unstable();
+    let name = |tenant| format!("t-{tenant}:shop:service:webhook-ingest:stripe-evt_1");
+    assert_eq!(keys, [name("acme"), name("other")]);
+}
+
+impl House {
+    /// A webhook whose secret was made by the gateway.
+    pub(super) async fn generated(&self, kind: Kind) -> Hook {
+        let ask = json!({
+            "tenant": "acme",
+            "project": "shop",
+            "provider": kind.provider(),
+            "upstream": "origin",
+            "path": format!("/made/{kind:?}"),
+            "generate": true,
+            "why": "a test",
+        });
+        let created = self.operate("/admin/v1/webhooks", ask.clone()).await;
+        let text = |name: &str| created[name].as_str().unwrap().to_owned();
+        Hook {
+            kind,
+            id: text("webhook_id"),
+            secret: text("secret"),
+            path: ask["path"].as_str().unwrap().to_owned(),
+            signing_secret: text("signing_secret"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_secret_that_was_made_here_is_one_that_the_provider_can_sign_with() {
+    let house = house().await;
+    for kind in [
+        Kind::GitHub,
+        Kind::StandardWebhooks,
+        Kind::Svix,
+        Kind::Postmark,
+        Kind::Acme,
+    ] {
+        let hook = house.generated(kind).await;
+        house.accepted(&hook, &hook.event(1)).await;
+        house.only(&hook).await;
+    }
+}

@@ -1,0 +1,324 @@
+//! Webhooks through a running gateway: what providers send, what they are told,
+//! and what arrives at the upstream.
+//!
+//! ```ignore
+//! let house = house().await;
+//! let hook = house.hook(Kind::Stripe).await;
+//! let told = house.send(&hook, &hook.event(1)).await;
+//! ```
+
+mod attacks;
+mod batches;
+mod canary;
+mod counting;
+mod duplicates;
+mod events;
+mod handshakes;
+mod operators;
+mod retries;
+mod signers;
+mod strangers;
+mod sync;
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+
+use self::signers::{Kind, Sealing, Signed};
+use crate::harness::{Answer, Ask, Origin, OriginBuilder, Running, Seen, configured, origin, until};
+
+/// Where providers find the gateway.
+const PUBLIC_URL: &str = "https://hooks.example";
+/// Between two looks at something that time alone changes.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A gateway for webhooks, and the origin that they go to.
+struct House {
+    origin: Origin,
+    gateway: Running,
+}
+
+/// One whose origin takes everything.
+async fn house() -> House {
+    house_before(origin(), "", "").await
+}
+
+/// One before this origin, with more said of the class of webhooks, and more
+/// configured.
+async fn house_before(origin: OriginBuilder, class: &str, more: &str) -> House {
+    let origin = origin.run().await;
+    let gateway = configured(&origin, &settings(class, more)).run().await;
+    House { origin, gateway }
+}
+
+/// The same, its store in this directory.
+async fn house_at(origin: Origin, directory: &Path) -> House {
+    let gateway = configured(&origin, &settings("", "")).directory(directory);
+    let gateway = gateway.run().await;
+    House { origin, gateway }
+}
+
+/// Unless the class says otherwise, rests are so short that who waits for a
+/// second attempt does not wait long.
+fn settings(class: &str, more: &str) -> String {
+    let quick = match class.contains("backoff") {
+        true => "",
+        false => "backoff = { first = \"5ms\", max = \"20ms\" }",
+    };
+    format!(
+        "server: public_url = \"{PUBLIC_URL}\"\n[classes.webhook]\n{quick}\n{class}\n{}\n{more}",
+        Kind::SETTINGS
+    )
+}
+
+/// A webhook that was made, and what its provider knows of it.
+#[derive(Clone, Debug)]
+struct Hook {
+    kind: Kind,
+    id: String,
+    secret: String,
+    /// Where its events go.
+    path: String,
+    /// What the gateway signs with.
+    signing_secret: String,
+}
+
+impl House {
+    /// Makes a webhook, as its provider is used most.
+    async fn hook(&self, kind: Kind) -> Hook {
+        self.hook_with(kind, json!({})).await
+    }
+
+    /// Makes one with more said of it.
+    async fn hook_with(&self, kind: Kind, more: Value) -> Hook {
+        let secret = kind.secret();
+        let mut ask = json!({
+            "tenant": "acme",
+            "project": "shop",
+            "provider": kind.provider(),
+            "scheme": kind.scheme(),
+            "secrets": [&secret],
+            "upstream": "origin",
+            "path": format!("/hooks/{kind:?}"),
+            "why": "a test",
+        });
+        for (name, value) in more.as_object().unwrap() {
+            ask[name] = value.clone();
+        }
+        let created = self.operate("/admin/v1/webhooks", ask.clone()).await;
+        let text = |name: &str| created[name].as_str().unwrap().to_owned();
+        let hook = Hook {
+            kind,
+            id: text("webhook_id"),
+            secret,
+            path: ask["path"].as_str().unwrap().to_owned(),
+            signing_secret: text("signing_secret"),
+        };
+        assert!(hook.id.starts_with("wh_"), "{}", hook.id);
+        assert_eq!(text("url"), format!("{PUBLIC_URL}{}", hook.target()));
+        hook
+    }
+
+    /// A request to a webhook, not yet sent.
+    fn ask(&self, hook: &Hook, signed: &Signed) -> Ask {
+        self.ask_at(&hook.target(), signed)
+    }
+
+    /// The same to whatever is there.
+    fn ask_at(&self, target: &str, signed: &Signed) -> Ask {
+        let ask = self.gateway.ask(&format!("POST {target}{}", signed.query));
+        let headers = signed.headers.iter();
+        headers
+            .fold(ask, |ask, (name, value)| ask.header(name, value))
+            .body(signed.body.clone())
+    }
+
+    async fn send(&self, hook: &Hook, signed: &Signed) -> Answer {
+        self.ask(hook, signed).send().await
+    }
+
+    /// Sends what is to be taken.
+    async fn accepted(&self, hook: &Hook, signed: &Signed) -> Answer {
+        let told = self.send(hook, signed).await;
+        assert_eq!(told.status, 200, "{:?}: {}", hook.kind, told.text());
+        told
+    }
+
+    /// What arrived of a webhook, once nothing of any is on its way.
+    async fn got(&self, hook: &Hook) -> Vec<Seen> {
+        self.quiet().await;
+        self.came(hook)
+    }
+
+    /// What has arrived of a webhook so far.
+    fn came(&self, hook: &Hook) -> Vec<Seen> {
+        let mut ledger = self.origin.ledger();
+        ledger.retain(|seen| seen.target == hook.path);
+        ledger
+    }
+
+    /// The one event that arrived of a webhook.
+    async fn only(&self, hook: &Hook) -> Seen {
+        let mut got = self.got(hook).await;
+        assert_eq!(got.len(), 1, "{:?}: {got:?}", hook.kind);
+        got.remove(0)
+    }
+
+    /// Waits until so many events of a webhook came.
+    async fn called(&self, hook: &Hook, times: usize) {
+        until(|| self.came(hook).len() >= times).await;
+    }
+
+    /// Waits until nothing is queued and nothing runs. All are in one listing,
+    /// so nothing slips from one state to the other in between.
+    async fn quiet(&self) {
+        let moving = |operation: &Value| {
+            matches!(operation["state"].as_str(), Some("queued" | "running"))
+        };
+        while self.operations("").await.iter().any(moving) {
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// The events on record that a query selects.
+    async fn operations(&self, query: &str) -> Vec<Value> {
+        let path = format!("/admin/v1/operations?limit=1000{query}");
+        let page = self.gateway.admin(&path).await.json();
+        assert_eq!(page["next"], Value::Null, "all on one page");
+        let listed = page["operations"].as_array().unwrap().iter();
+        // That bytes were seen is recorded as well, and is no event.
+        let events = listed.filter(|one| !one["endpoint"].as_str().unwrap().ends_with(" bytes"));
+        events.cloned().collect()
+    }
+
+    /// The operations of a webhook.
+    async fn of(&self, hook: &Hook) -> Vec<Value> {
+        let mut operations = self.operations("").await;
+        operations.retain(|one| one["endpoint"].as_str().unwrap().ends_with(&hook.path));
+        operations
+    }
+
+    /// Waits until the one event of a webhook is in this state.
+    async fn is(&self, hook: &Hook, state: &str) -> Value {
+        loop {
+            match &self.of(hook).await[..] {
+                [one] if one["state"] == state => return one.clone(),
+                _ => tokio::time::sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// Changes something through the admin API, which must take it.
+    async fn operate(&self, path: &str, body: Value) -> Value {
+        let answer = self.gateway.change(path, &body.to_string()).send().await;
+        assert!(answer.status < 300, "{path}: {}", answer.text());
+        answer.json()
+    }
+
+    /// Waits until the metrics hold this line.
+    async fn counts(&self, line: &str) {
+        let metrics = self.gateway.metrics().await;
+        assert!(metrics.lines().any(|is| is == line), "{line} is not in\n{metrics}");
+    }
+}
+
+impl Hook {
+    /// The path of its URL.
+    fn target(&self) -> String {
+        format!("/api/v1/webhooks/{}/{}", self.kind.provider(), self.id)
+    }
+
+    fn url(&self) -> String {
+        format!("{PUBLIC_URL}{}", self.target())
+    }
+
+    /// The provider's nth event, signed now.
+    fn event(&self, number: u32) -> Signed {
+        self.letter(number).signed()
+    }
+
+    /// The provider's nth event, not yet signed.
+    fn letter(&self, number: u32) -> Letter<'_> {
+        Letter {
+            hook: self,
+            id: Some(self.kind.id(number)),
+            note: format!("note {number}"),
+            secret: self.secret.clone(),
+            at: now(),
+            body: None,
+        }
+    }
+
+    /// The name under which the upstream knows the nth event.
+    fn name(&self, number: u32, body: &[u8]) -> String {
+        let (provider, id) = (self.kind.provider(), self.kind.id(number));
+        let identifier = self.kind.identifier(&id, body);
+        format!("t-acme:shop:service:webhook-ingest:{provider}-{identifier}")
+    }
+}
+
+/// What a provider is about to sign.
+#[derive(Clone)]
+struct Letter<'a> {
+    hook: &'a Hook,
+    id: Option<String>,
+    note: String,
+    secret: String,
+    at: i64,
+    body: Option<String>,
+}
+
+impl Letter<'_> {
+    fn without_id(mut self) -> Self {
+        self.id = None;
+        self
+    }
+
+    /// Says the same event in other words.
+    fn note(mut self, note: &str) -> Self {
+        self.note = note.to_owned();
+        self
+    }
+
+    /// With exactly this body.
+    fn body(mut self, body: impl Into<String>) -> Self {
+        self.body = Some(body.into());
+        self
+    }
+
+    fn secret(mut self, secret: &str) -> Self {
+        self.secret = secret.to_owned();
+        self
+    }
+
+    /// Signed so many seconds from now.
+    fn at(mut self, seconds: i64) -> Self {
+        self.at = now() + seconds;
+        self
+    }
+
+    fn signed(self) -> Signed {
+        let url = self.hook.url();
+        self.signed_for(&url)
+    }
+
+    /// Signed for a webhook at this URL.
+    fn signed_for(self, url: &str) -> Signed {
+        let (kind, id) = (self.hook.kind, self.id.as_deref());
+        let made = || kind.event(id, &self.note, &self.secret);
+        let body = self.body.clone().unwrap_or_else(made);
+        kind.sign(&Sealing {
+            secret: &self.secret,
+            url,
+            id,
+            at: self.at,
+            body: body.as_bytes(),
+        })
+    }
+}
+
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap().as_secs().cast_signed()
+}

@@ -1,0 +1,189 @@
+//! What operators do with events: free an id, let one go on, send one again.
+
+use serde_json::{Value, json};
+
+use super::duplicates::answering;
+use super::signers::Kind;
+use super::{Hook, House, house, house_before};
+use crate::harness::{OriginBuilder, origin};
+
+/// A webhook before this origin, whose first event has come to this state.
+async fn come_to(state: &str, origin: OriginBuilder, class: &str) -> (House, Hook, String) {
+    let house = house_before(origin, class, "").await;
+    let hook = house.hook(Kind::Stripe).await;
+    house.accepted(&hook, &hook.event(1)).await;
+    let shown = house.is(&hook, state).await;
+    let id = shown["operation_id"].as_str().unwrap().to_owned();
+    (house, hook, id)
+}
+
+impl House {
+    /// An operator's change of an operation.
+    async fn push(&self, id: &str, verb: &str) -> Value {
+        let path = format!("/admin/v1/operations/{id}/{verb}");
+        self.operate(&path, json!({ "why": "ticket 7" })).await
+    }
+
+    /// The latest entry of the audit.
+    async fn audited(&self) -> Value {
+        self.gateway.admin("/admin/v1/audit").await.json()["entries"][0].clone()
+    }
+}
+
+#[tokio::test]
+async fn a_purge_frees_the_id() {
+    for (state, status) in [("completed", 200), ("failed", 422)] {
+        let origin = origin().reply(status, "");
+        let (house, hook, id) = come_to(state, origin, "").await;
+        house.push(&id, "purge").await;
+        let entry = house.audited().await;
+        assert_eq!((&entry["action"], &entry["why"]), (&json!("operations.purge"), &json!("ticket 7")));
+        let told = house.accepted(&hook, &hook.event(1)).await;
+        assert!(!told.is_replay(), "{state}");
+        let got = house.got(&hook).await;
+        assert_eq!(got.len(), 2, "{state}");
+        let key = |at: usize| got[at].header("idempotency-key");
+        assert_eq!(key(0), key(1), "{state}");
+        assert_ne!(
+            got[0].header("x-operation-id"),
+            got[1].header("x-operation-id"),
+            "{state}"
+        );
+    }
+}
+
+/// Where the id is not signed, that the bytes were seen does not stand in the
+/// way of the same delivery.
+#[tokio::test]
+async fn a_purge_frees_an_unsigned_id_as_well() {
+    let house = house().await;
+    let hook = house.hook_with(Kind::GitHub, json!({ "same_bytes": "refuse" })).await;
+    house.accepted(&hook, &hook.event(1)).await;
+    let shown = house.is(&hook, "completed").await;
+    house.push(shown["operation_id"].as_str().unwrap(), "purge").await;
+    let told = house.accepted(&hook, &hook.event(1)).await;
+    assert!(!told.is_replay());
+    assert_eq!(house.got(&hook).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_resumed_event_is_delivered() {
+    let class = "max_attempts = 2";
+    let (house, hook, id) = come_to("paused", answering(&[500, 500, 200]), class).await;
+    house.push(&id, "resume").await;
+    house.is(&hook, "completed").await;
+    assert_eq!(house.got(&hook).await.len(), 3);
+    assert_eq!(house.audited().await["action"], "operations.resume");
+}
+
+/// The stored event goes out again: the same bytes, the same key, a higher
+/// fence, a signature of now.
+#[tokio::test]
+async fn an_event_is_redelivered_as_it_was() {
+    for (state, statuses) in [
+        ("completed", &[200, 200]),
+        ("failed", &[422, 200]),
+    ] {
+        let (house, hook, id) = come_to(state, answering(statuses), "").await;
+        assert_eq!(house.push(&id, "redeliver").await["operation_id"], *id);
+        house.called(&hook, 2).await;
+        house.is(&hook, "completed").await;
+        let got = house.got(&hook).await;
+        let [first, second] = &got[..] else {
+            panic!("{state}: {got:?}")
+        };
+        assert_eq!(first.body, second.body, "{state}");
+        for name in ["idempotency-key", "x-operation-id", "stripe-signature", "webhook-id"] {
+            assert_eq!(first.header(name), second.header(name), "{state}: {name}");
+        }
+        let fence = |seen: &crate::harness::Seen| {
+            seen.header("idempotency-fence").parse::<u64>().unwrap()
+        };
+        assert!(fence(second) > fence(first), "{state}");
+        let entry = house.audited().await;
+        assert_eq!(entry["target"], *id, "{state}");
+        assert_eq!(entry["why"], "ticket 7", "{state}");
+        assert!(entry["action"].as_str().unwrap().ends_with(".redeliver"), "{state}: {entry}");
+        // And the provider's own is a duplicate, as before.
+        assert!(house.accepted(&hook, &hook.event(1)).await.is_replay(), "{state}");
+        assert_eq!(house.got(&hook).await.len(), 2, "{state}");
+    }
+}
+
+/// Attempts are counted anew: an operator who sends an event again means it.
+#[tokio::test]
+async fn a_redelivered_event_has_all_its_attempts() {
+    let class = "max_attempts = 2";
+    let statuses = &[422, 500, 200];
+    let (house, hook, id) = come_to("failed", answering(statuses), class).await;
+    house.push(&id, "redeliver").await;
+    house.is(&hook, "completed").await;
+    assert_eq!(house.got(&hook).await.len(), 3);
+}
+
+/// A paused or an unknown event too, without a word about what became of it.
+#[tokio::test]
+async fn what_was_given_up_or_is_in_doubt_is_redelivered() {
+    let class = "max_attempts = 1";
+    let (house, hook, id) = come_to("paused", answering(&[500, 200]), class).await;
+    house.push(&id, "redeliver").await;
+    house.is(&hook, "completed").await;
+    assert_eq!(house.got(&hook).await.len(), 2);
+}
+
+/// What is on its way is not sent a second time beside it.
+#[tokio::test]
+async fn an_event_on_its_way_is_not_redelivered() {
+    let house = house_before(origin().gated(), "", "").await;
+    let hook = house.hook(Kind::Stripe).await;
+    let told = house.accepted(&hook, &hook.event(1)).await;
+    house.called(&hook, 1).await;
+    let id = told.header("x-operation-id");
+    let path = format!("/admin/v1/operations/{id}/redeliver");
+    let refused = house.gateway.change(&path, &json!({ "why": "ticket 7" }).to_string());
+    assert_eq!(refused.send().await.status, 409);
+    house.origin.open();
+    house.only(&hook).await;
+}
+
+/// What was forwarded within a request has no stored event; the operator is
+/// told so, and nothing goes out.
+#[tokio::test]
+async fn an_event_that_was_not_stored_is_not_redelivered() {
+    let house = house().await;
+    let hook = house.hook_with(Kind::Stripe, json!({ "deliver": "sync" })).await;
+    let told = house.accepted(&hook, &hook.event(1)).await;
+    let id = told.header("x-operation-id");
+    let path = format!("/admin/v1/operations/{id}/redeliver");
+    let refused = house.gateway.change(&path, &json!({ "why": "ticket 7" }).to_string());
+    assert_eq!(refused.send().await.status, 409);
+    house.only(&hook).await;
+}
+
+/// The upstream's last word on an event that it refused is there for who wants
+/// to know why the provider's resend does nothing.
+#[tokio::test]
+async fn an_operator_sees_why_an_event_failed() {
+    let origin = origin().reply(422, "no such order");
+    let (house, hook, id) = come_to("failed", origin, "").await;
+    let path = format!("/admin/v1/operations/{id}?body=1");
+    let shown = house.gateway.admin(&path).await.json();
+    assert_eq!(shown["original_status"], 422);
+    assert_eq!(shown["reply"]["body_text"], "no such order");
+    assert_eq!(shown["delivered"], true);
+    assert_eq!(shown["name"], hook.name(1, &[]));
+    assert_eq!(shown["subject"], "service:webhook-ingest");
+    assert_eq!(shown["class"], "webhook");
+}
+
+/// Whoever calls the API cannot have an event's key, nor see what became of it.
+#[tokio::test]
+async fn a_caller_is_not_the_provider() {
+    let house = house().await;
+    let hook = house.hook(Kind::Stripe).await;
+    let told = house.accepted(&hook, &hook.event(1)).await;
+    house.is(&hook, "completed").await;
+    let id = told.header("x-operation-id");
+    let asked = house.gateway.get(&format!("/api/v1/operations/{id}")).send().await;
+    assert_eq!(asked.problem(), (404, "no-operation".to_owned()));
+}

@@ -1,0 +1,196 @@
+//! Delivery with patience: upstreams that stumble, are away, are slow, or are
+//! no longer configured; and a gateway that ends in between.
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::duplicates::answering;
+use super::signers::Kind;
+use super::{Hook, House, PAUSE, house_at, house_before, settings};
+use crate::harness::{Reserved, configured, configured_to, origin};
+
+#[tokio::test]
+async fn an_upstream_that_stumbles_gets_the_event_again() {
+    let house = house_before(answering(&[500, 429, 502, 504, 200]), "", "").await;
+    let hook = house.hook(Kind::Stripe).await;
+    house.accepted(&hook, &hook.event(1)).await;
+    let shown = house.is(&hook, "completed").await;
+    assert_eq!(shown["attempts"], 5);
+    let got = house.got(&hook).await;
+    assert_eq!(got.len(), 5);
+    let mut fences = Vec::new();
+    for seen in &got {
+        assert_eq!(seen.header("idempotency-key"), hook.name(1, &seen.body));
+        assert_eq!(seen.body, got[0].body);
+        fences.push(seen.header("idempotency-fence").parse::<u64>().unwrap());
+    }
+    assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+    let deliveries = "onceward_webhook_deliveries_total{upstream=\"origin\"";
+    house.counts(&format!("{deliveries},outcome=\"requeued\"}} 4")).await;
+    house.counts(&format!("{deliveries},outcome=\"completed\"}} 1")).await;
+}
+
+/// The same events to the same webhook, while nobody is there and after.
+async fn away_then_back(directory: Option<TempDir>) {
+    let reserved = Reserved::new();
+    let url = reserved.url();
+    let start = || match &directory {
+        Some(directory) => configured_to(&url, &settings("", "")).directory(directory.path()),
+        None => configured_to(&url, &settings("", "")),
+    };
+    let away = House {
+        // Somebody who is never asked.
+        origin: origin().run().await,
+        gateway: start().run().await,
+    };
+    let hook = away.hook(Kind::Stripe).await;
+    for number in 1..=10 {
+        let told = away.accepted(&hook, &hook.event(number)).await;
+        assert_eq!(told.header("idempotency-status"), "processing");
+    }
+    let tried = |line: &str| {
+        line.starts_with("onceward_webhook_deliveries_total{upstream=\"origin\",outcome=\"requeued\"}")
+    };
+    while !away.gateway.metrics().await.lines().any(tried) {
+        tokio::time::sleep(PAUSE).await;
+    }
+    let gateway = match directory {
+        None => away.gateway,
+        Some(_) => {
+            away.gateway.drain().await;
+            start().run().await
+        }
+    };
+    let origin = origin().run_at(reserved);
+    let house = House { origin, gateway };
+    check_each_once(&house, &hook, 10).await;
+}
+
+/// Every event arrived, each once and by its own name.
+async fn check_each_once(house: &House, hook: &Hook, most: u32) {
+    let mut names: Vec<_> = house
+        .got(hook)
+        .await
+        .iter()
+        .map(|seen| seen.header("idempotency-key").to_owned())
+        .collect();
+    names.sort();
+    let mut want: Vec<_> = (1..=most).map(|number| hook.name(number, &[])).collect();
+    want.sort();
+    assert_eq!(names, want);
+}
+
+#[tokio::test]
+async fn events_wait_for_an_upstream_that_is_away() {
+    away_then_back(None).await;
+}
+
+#[tokio::test]
+async fn events_wait_for_a_gateway_that_starts_again() {
+    away_then_back(Some(TempDir::new().unwrap())).await;
+}
+
+/// What was delivered is not delivered again by the next gateway.
+#[tokio::test]
+async fn a_gateway_that_starts_again_knows_what_it_delivered() {
+    let directory = TempDir::new().unwrap();
+    let house = house_at(origin().run().await, directory.path()).await;
+    let hook = house.hook(Kind::GitHub).await;
+    house.accepted(&hook, &hook.event(1)).await;
+    house.is(&hook, "completed").await;
+    let House { origin, gateway } = house;
+    gateway.drain().await;
+    let house = house_at(origin, directory.path()).await;
+    let told = house.accepted(&hook, &hook.event(1)).await;
+    assert!(told.is_replay());
+    house.accepted(&hook, &hook.event(2)).await;
+    assert_eq!(house.got(&hook).await.len(), 2);
+}
+
+/// However many events wait for an upstream that does not answer, the provider
+/// is acknowledged, and events for others pass by.
+#[tokio::test]
+async fn a_slow_upstream_delays_nobody_else() {
+    let (slow, quick) = (origin().gated().run().await, origin().run().await);
+    let more = format!(
+        "[upstreams.slow]\nurl = \"{}\"\n\
+         [webhooks]\ndeliveries = 3\ndeliveries_per_upstream = 2\n",
+        slow.url()
+    );
+    let gateway = configured(&quick, &settings("", &more)).run().await;
+    let house = House {
+        origin: quick,
+        gateway,
+    };
+    let said = json!({ "upstream": "slow", "path": "/slow" });
+    let to_slow = house.hook_with(Kind::Stripe, said).await;
+    let to_quick = house.hook(Kind::Stripe).await;
+    for number in 1..=20 {
+        house.accepted(&to_slow, &to_slow.event(number)).await;
+    }
+    slow.called(2).await;
+    for number in 1..=20 {
+        house.accepted(&to_quick, &to_quick.event(number)).await;
+    }
+    house.called(&to_quick, 20).await;
+    assert_eq!(slow.runs(), 2, "its share, and no more");
+}
+
+/// What comes beyond an upstream's share waits, and does not count as tried.
+#[tokio::test]
+async fn what_waits_for_a_slow_upstream_arrives_in_the_end() {
+    let more = "[webhooks]\ndeliveries_per_upstream = 1";
+    let house = house_before(origin().gated(), "max_attempts = 1", more).await;
+    let hook = house.hook(Kind::Stripe).await;
+    for number in 1..=2 {
+        house.accepted(&hook, &hook.event(number)).await;
+    }
+    house.called(&hook, 1).await;
+    house.origin.open();
+    house.origin.open();
+    check_each_once(&house, &hook, 2).await;
+}
+
+#[tokio::test]
+async fn events_wait_for_an_upstream_that_is_configured_again() {
+    let reserved = Reserved::new();
+    let quick = origin().run().await;
+    let text = |url: &str| settings("", &format!("[upstreams.second]\nurl = \"{url}\"\n"));
+    let gateway = configured(&quick, &text(&reserved.url())).run().await;
+    let house = House {
+        origin: quick,
+        gateway,
+    };
+    let hook = house.hook_with(Kind::Stripe, json!({ "upstream": "second" })).await;
+    house.accepted(&hook, &hook.event(1)).await;
+    let url = house.origin.url();
+    house.gateway.reload(&url, &settings("", "")).await.unwrap();
+    let told = house.send(&hook, &hook.event(2)).await;
+    assert_eq!(told.status, 503, "{}", told.text());
+    assert!(told.header("retry-after").parse::<u64>().unwrap() >= 1);
+    let second = origin().run_at(reserved);
+    house.gateway.reload(&url, &text(&second.url())).await.unwrap();
+    second.called(1).await;
+    house.accepted(&hook, &hook.event(2)).await;
+    second.called(2).await;
+    let names: Vec<_> = second
+        .ledger()
+        .iter()
+        .map(|seen| seen.header("idempotency-key").to_owned())
+        .collect();
+    assert_eq!(names, [hook.name(1, &[]), hook.name(2, &[])]);
+    assert_eq!(house.origin.runs(), 0);
+}
+
+/// Where an event goes was decided when it came: taking its webhook away does
+/// not take the event away.
+#[tokio::test]
+async fn an_event_outlives_its_webhook() {
+    let house = house_before(answering(&[503, 503, 503, 200]), "", "").await;
+    let hook = house.hook(Kind::Stripe).await;
+    house.accepted(&hook, &hook.event(1)).await;
+    let delete = format!("/admin/v1/webhooks/{}/delete", hook.id);
+    house.operate(&delete, json!({ "why": "a test" })).await;
+    house.is(&hook, "completed").await;
+    assert_eq!(house.got(&hook).await.len(), 4);
+}

@@ -1,0 +1,227 @@
+//! Who cannot show that they are the provider learns nothing.
+
+use http::HeaderMap;
+use serde_json::json;
+
+use super::signers::Kind;
+use super::{Hook, House, PUBLIC_URL, house, house_before};
+use crate::harness::{Answer, origin};
+
+const NOBODY: &str = "wh_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+/// An answer without what differs between any two: when it was given, and the
+/// path that was asked for.
+fn bare(answer: &Answer, target: &str) -> (u16, HeaderMap, String) {
+    let mut headers = answer.headers.clone();
+    for name in ["date", "content-length"] {
+        headers.remove(name);
+    }
+    let text = answer.text();
+    assert!(text.contains(target), "{text}");
+    (answer.status, headers, text.replace(target, "…"))
+}
+
+impl House {
+    async fn told(&self, hook: &Hook, letter: super::Letter<'_>) -> (u16, HeaderMap, String) {
+        let signed = letter.signed_for(&hook.url());
+        bare(&self.send(hook, &signed).await, &hook.target())
+    }
+}
+
+#[tokio::test]
+async fn no_such_webhook_another_provider_and_a_bad_signature_are_told_alike() {
+    let house = house().await;
+    let want = {
+        let hook = house.hook(Kind::Stripe).await;
+        let letter = hook.letter(1).secret("whsec_another");
+        house.told(&hook, letter).await
+    };
+    assert_eq!(want.0, 401);
+    for kind in Kind::ALL {
+        let hook = house.hook(kind).await;
+        let letter = hook.letter(1);
+        let wrong = letter.clone().secret(&kind.secret());
+        assert_eq!(house.told(&hook, wrong).await, want, "{kind:?}: bad signature");
+        let nobody = Hook { id: NOBODY.to_owned(), ..hook.clone() };
+        assert_eq!(house.told(&nobody, letter.clone()).await, want, "{kind:?}: nobody's");
+        // In the path of another provider, signed as that one would.
+        let other = if kind == Kind::Square { Kind::GitHub } else { Kind::Square };
+        let other = Hook { kind: other, ..hook.clone() };
+        assert_eq!(house.told(&other, other.letter(1)).await, want, "{kind:?}: another's");
+        let delete = format!("/admin/v1/webhooks/{}/delete", hook.id);
+        house.operate(&delete, json!({ "why": "a test" })).await;
+        assert_eq!(house.told(&hook, letter.clone()).await, want, "{kind:?}: deleted");
+    }
+    assert_eq!(house.origin.runs(), 0);
+    assert!(house.operations("").await.is_empty());
+}
+
+/// What a request looks like is judged before anybody is looked up, so that
+/// nobody finds webhooks by sending nonsense.
+#[tokio::test]
+async fn nonsense_is_told_alike_whoever_it_is_sent_to() {
+    let house = house().await;
+    for (kind, name, value) in [
+        (Kind::Stripe, "stripe-signature", "nonsense"),
+        (Kind::StandardWebhooks, "webhook-timestamp", "1614265330.9"),
+        (Kind::Slack, "x-slack-request-timestamp", "now"),
+        (Kind::Svix, "webhook-id", "msg_1"),
+        (Kind::Shopify, "shopify-webhook-id", "1"),
+        (Kind::Postmark, "authorization", "Basic ?"),
+        (Kind::Acme, "x-acme-time", "-1"),
+    ] {
+        let hook = house.hook(kind).await;
+        let nobody = Hook { id: NOBODY.to_owned(), ..hook.clone() };
+        let sent = hook.event(1).with(name, value);
+        let told = house.send(&hook, &sent).await;
+        assert_eq!(told.problem(), (400, "bad-request".to_owned()), "{kind:?}");
+        let told = bare(&told, &hook.target());
+        let nobody_told = house.send(&nobody, &sent).await;
+        assert_eq!(bare(&nobody_told, &nobody.target()), told, "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_header_that_decides_comes_once() {
+    let house = house().await;
+    for (kind, name) in [
+        (Kind::Stripe, "stripe-signature"),
+        (Kind::GitHub, "x-github-delivery"),
+        (Kind::GitHub, "x-hub-signature-256"),
+        (Kind::Twilio, "x-twilio-signature"),
+        (Kind::StandardWebhooks, "webhook-id"),
+        (Kind::Svix, "svix-signature"),
+        (Kind::Slack, "x-slack-request-timestamp"),
+        (Kind::Shopify, "x-shopify-event-id"),
+        (Kind::Square, "x-square-hmacsha256-signature"),
+        (Kind::AdyenPlatform, "hmacsignature"),
+        (Kind::Postmark, "authorization"),
+        (Kind::Acme, "x-acme-signature"),
+    ] {
+        let hook = house.hook(kind).await;
+        let sent = hook.event(1);
+        let (_, value) = sent.headers.iter().find(|(is, _)| *is == name).unwrap();
+        let told = house.ask(&hook, &sent).header(name, value).send().await;
+        assert_eq!(told.problem(), (400, "bad-request".to_owned()), "{kind:?} {name}");
+        assert!(house.got(&hook).await.is_empty(), "{kind:?} {name}");
+    }
+}
+
+#[tokio::test]
+async fn headers_of_two_families_are_refused() {
+    let house = house().await;
+    for (kind, name) in [
+        (Kind::Svix, "webhook-id"),
+        (Kind::Svix, "webhook-signature"),
+        (Kind::StandardWebhooks, "svix-id"),
+        (Kind::StandardWebhooks, "svix-timestamp"),
+        (Kind::Shopify, "shopify-webhook-id"),
+        (Kind::Shopify, "shopify-hmac-sha256"),
+    ] {
+        let hook = house.hook(kind).await;
+        let told = house.send(&hook, &hook.event(1).with(name, "1")).await;
+        assert_eq!(told.problem(), (400, "bad-request".to_owned()), "{kind:?} {name}");
+        assert!(house.got(&hook).await.is_empty(), "{kind:?} {name}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_too_large_is_refused_before_anything_else() {
+    let house = house_before(origin(), "", "").await;
+    let hook = house.hook(Kind::GitHub).await;
+    let large = "a".repeat((1 << 20) + 1);
+    let sent = hook.letter(1).body(large).signed();
+    for target in [hook.target(), format!("/api/v1/webhooks/github/{NOBODY}")] {
+        let told = house.ask_at(&target, &sent).send().await;
+        assert_eq!(told.problem(), (413, "body-too-large".to_owned()), "{target}");
+    }
+    let metrics = house.gateway.metrics().await;
+    assert!(!metrics.contains("onceward_webhook_refused_total"), "{metrics}");
+    assert!(house.got(&hook).await.is_empty());
+}
+
+/// The URL that is signed is the one we are known by, whatever a request says
+/// about where it went.
+#[tokio::test]
+async fn a_signed_url_is_the_public_one() {
+    let house = house().await;
+    for kind in Kind::ALL.into_iter().filter(|kind| kind.binds_url()) {
+        let hook = house.hook(kind).await;
+        let good = house.ask(&hook, &hook.event(1)).host("internal.example:8080");
+        let good = good.header("x-forwarded-host", "elsewhere.example");
+        assert_eq!(good.send().await.status, 200, "{kind:?}");
+        let target = hook.target();
+        for (number, url) in [
+            (2, format!("{PUBLIC_URL}:443{target}")),
+            (3, format!("{PUBLIC_URL}{target}")),
+        ] {
+            let sent = hook.letter(number).signed_for(&url);
+            assert_eq!(house.send(&hook, &sent).await.status, 200, "{kind:?}: {url}");
+        }
+        for (number, url) in [
+            (4, format!("https://internal.example{target}")),
+            (5, format!("http://hooks.example{target}")),
+            (6, format!("{PUBLIC_URL}:8443{target}")),
+            (7, format!("{PUBLIC_URL}{target}/more")),
+        ] {
+            let sent = hook.letter(number).signed_for(&url);
+            let ask = house.ask(&hook, &sent).host("internal.example");
+            let ask = ask.header("x-forwarded-host", "internal.example");
+            assert_eq!(ask.send().await.status, 401, "{kind:?}: {url}");
+        }
+        assert_eq!(house.got(&hook).await.len(), 3, "{kind:?}");
+    }
+}
+
+/// A signature over another webhook's URL is not one over this webhook's, even
+/// where both have the same secret.
+#[tokio::test]
+async fn what_was_signed_for_one_webhook_is_not_good_for_another() {
+    let house = house().await;
+    for kind in Kind::ALL.into_iter().filter(|kind| kind.binds_url()) {
+        let one = house.hook(kind).await;
+        let other = house.hook_with(kind, json!({ "secrets": [one.secret] })).await;
+        let sent = one.event(1);
+        assert_eq!(house.send(&other, &sent).await.status, 401, "{kind:?}");
+        house.accepted(&one, &sent).await;
+    }
+}
+
+/// Without a public URL nobody knows what Twilio and Square have signed.
+#[tokio::test]
+async fn a_webhook_that_binds_a_url_needs_one() {
+    let origin = origin().run().await;
+    let gateway = crate::harness::configured(&origin, Kind::SETTINGS).run().await;
+    for kind in Kind::ALL {
+        let ask = json!({
+            "tenant": "acme",
+            "project": "shop",
+            "provider": kind.provider(),
+            "secrets": [kind.secret()],
+            "upstream": "origin",
+            "why": "a test",
+        });
+        let told = gateway.change("/admin/v1/webhooks", &ask.to_string());
+        let told = told.send().await;
+        let want = if kind.binds_url() { 400 } else { 201 };
+        assert_eq!(told.status, want, "{kind:?}: {}", told.text());
+    }
+}
+
+/// Only POST is for webhooks, and only what could be one.
+#[tokio::test]
+async fn what_is_no_webhook_is_no_route() {
+    let house = house().await;
+    let hook = house.hook(Kind::Stripe).await;
+    for what in [
+        format!("GET {}", hook.target()),
+        format!("POST {}/more", hook.target()),
+        format!("POST /api/v1/webhooks/nobody/{}", hook.id),
+        "POST /api/v1/webhooks/stripe/something".to_owned(),
+        "POST /api/v1/webhooks/stripe".to_owned(),
+    ] {
+        let told = house.gateway.ask(&what).send().await;
+        assert!(matches!(told.status, 404 | 405), "{what}: {}", told.text());
+    }
+    assert_eq!(house.origin.runs(), 0);
+}

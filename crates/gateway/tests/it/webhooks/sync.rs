@@ -1,0 +1,110 @@
+//! Events that are forwarded within the provider's request: the upstream's
+//! answer is the answer.
+
+use serde_json::json;
+
+use super::signers::Kind;
+use super::{House, house_before, settings};
+use crate::harness::{Reply, Reserved, configured_to, origin};
+
+const TWIML: &str = "<Response><Say>Hello</Say></Response>";
+
+/// What Twilio is answered is what it does next, so it is answered the same
+/// again.
+#[tokio::test]
+async fn twilio_is_told_what_to_do_and_told_the_same_again() {
+    let house = house_before(
+        origin().reply(200, TWIML).header("content-type", "text/xml"),
+        "",
+        "",
+    )
+    .await;
+    let hook = house.hook(Kind::Twilio).await;
+    let first = house.accepted(&hook, &hook.event(1)).await;
+    let again = house.accepted(&hook, &hook.event(1)).await;
+    for told in [&first, &again] {
+        assert_eq!((told.header("content-type"), told.text()), ("text/xml", TWIML));
+        assert_eq!(told.header("idempotency-status"), "completed");
+        assert!(!told.header("x-operation-id").is_empty());
+    }
+    assert_eq!((first.is_replay(), again.is_replay()), (false, true));
+    house.only(&hook).await;
+}
+
+#[tokio::test]
+async fn every_provider_can_be_told_the_upstreams_answer() {
+    let house = house_before(
+        origin().replying(|seen, _| Reply::new(202, seen.target.clone())),
+        "",
+        "",
+    )
+    .await;
+    for kind in Kind::ALL {
+        let hook = house.hook_with(kind, json!({ "deliver": "sync" })).await;
+        let sent = hook.event(1);
+        for replay in [false, true] {
+            let told = house.send(&hook, &sent).await;
+            assert_eq!((told.status, told.text()), (202, &*hook.path), "{kind:?}");
+            assert_eq!(told.is_replay(), replay, "{kind:?}");
+        }
+        let seen = house.only(&hook).await;
+        assert_eq!(seen.body, sent.body, "{kind:?}");
+        assert_eq!(seen.header("idempotency-key"), hook.name(1, &sent.body), "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_is_not_there_is_told_and_the_event_comes_again() {
+    let reserved = Reserved::new();
+    let gateway = configured_to(&reserved.url(), &settings("", "")).run().await;
+    // Nobody listens yet, so the webhook is made before the house is whole.
+    let ask = json!({
+        "tenant": "acme",
+        "project": "shop",
+        "provider": "stripe",
+        "secrets": ["whsec_known"],
+        "upstream": "origin",
+        "path": "/late",
+        "deliver": "sync",
+        "why": "a test",
+    });
+    let created = gateway.change("/admin/v1/webhooks", &ask.to_string());
+    let created = created.send().await.json();
+    let hook = super::Hook {
+        kind: Kind::Stripe,
+        id: created["webhook_id"].as_str().unwrap().to_owned(),
+        secret: "whsec_known".to_owned(),
+        path: "/late".to_owned(),
+        signing_secret: String::new(),
+    };
+    let sent = hook.event(1);
+    let ask = || {
+        let ask = gateway.ask(&format!("POST {}", hook.target()));
+        let headers = sent.headers.iter();
+        headers
+            .fold(ask, |ask, (name, value)| ask.header(name, value))
+            .body(sent.body.clone())
+    };
+    let told = ask().send().await;
+    assert_eq!(told.problem(), (502, "upstream-unreachable".to_owned()));
+    let origin = origin().run_at(reserved);
+    assert_eq!(ask().send().await.status, 200);
+    let house = House { origin, gateway };
+    house.only(&hook).await;
+}
+
+/// What was forwarded goes on when the provider has stopped waiting, and what
+/// it sends again is answered from what was recorded.
+#[tokio::test]
+async fn a_provider_that_hangs_up_does_not_stop_its_event() {
+    let house = house_before(origin().reply(200, TWIML).gated(), "", "").await;
+    let hook = house.hook(Kind::Twilio).await;
+    let first = house.ask(&hook, &hook.event(1)).spawn();
+    house.called(&hook, 1).await;
+    first.abort();
+    house.origin.open();
+    house.is(&hook, "completed").await;
+    let again = house.accepted(&hook, &hook.event(1)).await;
+    assert_eq!((again.text(), again.is_replay()), (TWIML, true));
+    house.only(&hook).await;
+}

@@ -1,0 +1,254 @@
+//! Delivering work that was queued with its request: one attempt for each grant.
+//!
+//! Nobody waits for the answer. What is worth trying again goes back into the
+//! queue with the time of its next attempt, so a delivery holds nothing while it
+//! rests, and survives whoever carries it. What [`run`](crate::run::run) never
+//! repeats by itself, a request that may have run, is repeated here if its class
+//! says `retry`: that is what the sender of an event expects, and the upstream
+//! is told the same key and a higher fence.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use onceward_core::class::{Class, OnExhausted, OnUnknown};
+use onceward_core::classify::Meaning;
+use onceward_core::engine::{Lead, Recorded};
+use onceward_core::record::{Answer, Record, State};
+use onceward_core::store::Due;
+
+use crate::answer;
+use crate::attempt::{Tried, Work, causes, settlement};
+use crate::body::Body;
+use crate::rules::Rules;
+use crate::run::{Granted, Protection, Unanswered};
+
+/// What a delivery came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivered {
+    /// The upstream took it, or refused it for good; this is its state.
+    Settled(State),
+    /// It is queued again.
+    Requeued,
+    /// It may have run, and stays so until somebody says more.
+    Unknown,
+    /// Its attempts are used up.
+    Paused,
+    /// Its attempts are used up, and it is forgotten.
+    Killed,
+    /// The store did not take the outcome, or somebody else has decided.
+    NotRecorded,
+}
+
+impl Delivered {
+    /// The word in logs and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Settled(state) => state.as_str(),
+            Self::Requeued => "requeued",
+            Self::Unknown => "unknown",
+            Self::Paused => "paused",
+            Self::Killed => "killed",
+            Self::NotRecorded => "not-recorded",
+        }
+    }
+}
+
+/// What follows an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// The answer is final.
+    Keep,
+    /// Another attempt, after a rest.
+    Again(Duration),
+    /// Nobody knows, and the class does not guess.
+    Doubt,
+    /// No further attempt before an operator says so.
+    Pause,
+    /// No further attempt, and the key is free.
+    Kill,
+}
+
+/// Delivers queued work whose turn has come, once, and records what it came to.
+pub async fn deliver<F, Fut>(
+    protection: &Arc<Protection>,
+    due: Due,
+    chosen: (Arc<Class>, Arc<Rules>),
+    request: Request<Bytes>,
+    mut forward: F,
+) -> Delivered
+where
+    F: FnMut(Request<Bytes>, Option<Granted>) -> Fut,
+    Fut: Future<Output = Result<Response<Body>, Unanswered>>,
+{
+    let engine = protection.engine.clone();
+    let lead = engine.take(&due);
+    let Due { record, .. } = due;
+    let (class, rules) = chosen;
+    let identity = &record.identity;
+    let work = Work {
+        granted: Granted {
+            id: lead.id(),
+            fence: lead.fence(),
+            // It was found short enough when it was recorded.
+            name: identity.name().unwrap_or_default(),
+            key: identity.key.clone(),
+            caller: identity.caller.clone(),
+        },
+        engine,
+        class,
+        rules,
+        _held: None,
+    };
+    fail::fail_point!("before-delivery", |_| std::process::abort());
+    let tried = work.attempt(&lead, request, &mut forward).await;
+    let chance = work.engine.chance();
+    let verdict = judge(Came::of(&tried), record.attempts, &work.class, chance);
+    tell(&record, &tried, verdict);
+    fail::fail_point!("before-delivered", |_| std::process::abort());
+    let delivered = settle(lead, tried, verdict).await;
+    fail::fail_point!("after-delivered", |_| std::process::abort());
+    if delivered == Delivered::Unknown {
+        reconcile(protection, &record, &work.class).await;
+    }
+    delivered
+}
+
+/// How an attempt ended, as far as the verdict goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Came {
+    Final,
+    ToNothing,
+    ToDoubt,
+}
+
+impl Came {
+    fn of(tried: &Tried) -> Self {
+        match tried {
+            Tried::NotSent(_) => Self::ToNothing,
+            Tried::Lost(_) => Self::ToDoubt,
+            Tried::Answered(answered) | Tried::Streaming(answered, _) => match answered.meaning {
+                Meaning::Keep => Self::Final,
+                Meaning::Release => Self::ToNothing,
+                Meaning::Unknown => Self::ToDoubt,
+            },
+        }
+    }
+}
+
+fn judge(came: Came, attempts: u32, class: &Class, chance: u64) -> Verdict {
+    let retries = class.on_unknown == OnUnknown::Retry;
+    match (came, class.on_exhausted) {
+        (Came::Final, _) => Verdict::Keep,
+        (Came::ToDoubt, _) if !retries => Verdict::Doubt,
+        _ if attempts < class.max_attempts => Verdict::Again(class.backoff.after(attempts, chance)),
+        (_, OnExhausted::Pause) => Verdict::Pause,
+        // What may have run is not forgotten: its key would be free.
+        (Came::ToDoubt, OnExhausted::Kill) => Verdict::Pause,
+        (Came::ToNothing, OnExhausted::Kill) => Verdict::Kill,
+    }
+}
+
+async fn settle(lead: Lead, tried: Tried, verdict: Verdict) -> Delivered {
+    let (recorded, delivered) = match verdict {
+        Verdict::Keep => {
+            let (state, answer, reply) = match tried {
+                Tried::Answered(answered) => {
+                    let reply =
+                        answer::reply_of(&answered.parts, &answered.body, &answered.trailers);
+                    let reply = Arc::new(reply);
+                    let state = State::of_status(reply.status);
+                    (state, Answer::Kept(reply.clone()), Some(reply))
+                }
+                // Nobody waits for the rest of a large answer.
+                tried => {
+                    let status = tried.status().unwrap_or_default();
+                    (State::of_status(status), Answer::NotKept { status }, None)
+                }
+            };
+            let recorded = lead.finish(settlement(state, answer), reply).await;
+            (recorded, Delivered::Settled(state))
+        }
+        Verdict::Again(rest) => (lead.requeue(rest).await, Delivered::Requeued),
+        Verdict::Doubt => (lead.lose().await, Delivered::Unknown),
+        Verdict::Pause => (lead.pause().await, Delivered::Paused),
+        Verdict::Kill => (lead.release(None).await, Delivered::Killed),
+    };
+    match recorded {
+        Recorded::Durably => delivered,
+        Recorded::Stale | Recorded::NotYet => Delivered::NotRecorded,
+    }
+}
+
+/// Asks what became of a delivery, where its class says whom.
+async fn reconcile(protection: &Protection, record: &Record, class: &Class) {
+    match protection.engine.look(&record.digest).await {
+        Ok(Some(record)) if record.state == State::Unknown => {
+            protection.reconcile(&record, class).await;
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "a lost delivery could not be asked about"),
+    }
+}
+
+fn tell(record: &Record, tried: &Tried, verdict: Verdict) {
+    let (id, attempts) = (record.id, record.attempts);
+    let error = match tried {
+        Tried::NotSent(error) | Tried::Lost(error) => Some(causes(error)),
+        Tried::Answered(_) | Tried::Streaming(..) => None,
+    };
+    let status = tried.status();
+    match verdict {
+        Verdict::Keep => tracing::debug!(operation_id = %id, attempts, status, "delivered"),
+        Verdict::Again(rest) => {
+            tracing::info!(operation_id = %id, attempts, status, error, ?rest, "a delivery is to be tried again");
+        }
+        Verdict::Doubt | Verdict::Pause | Verdict::Kill => {
+            tracing::warn!(operation_id = %id, attempts, status, error, ?verdict, "a delivery is given up");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::taken(Came::Final, 1, OnUnknown::Retry, OnExhausted::Pause, "keep")]
+    #[case::taken_at_last(Came::Final, 3, OnUnknown::Retry, OnExhausted::Pause, "keep")]
+    #[case::refused_for_now(Came::ToNothing, 2, OnUnknown::Retry, OnExhausted::Pause, "again")]
+    #[case::refused_and_held(Came::ToNothing, 2, OnUnknown::Hold, OnExhausted::Pause, "again")]
+    #[case::used_up(Came::ToNothing, 3, OnUnknown::Retry, OnExhausted::Pause, "pause")]
+    #[case::killed(Came::ToNothing, 3, OnUnknown::Retry, OnExhausted::Kill, "kill")]
+    #[case::lost(Came::ToDoubt, 2, OnUnknown::Retry, OnExhausted::Pause, "again")]
+    #[case::lost_and_held(Came::ToDoubt, 1, OnUnknown::Hold, OnExhausted::Pause, "doubt")]
+    #[case::lost_and_asked(Came::ToDoubt, 3, OnUnknown::Reconcile, OnExhausted::Kill, "doubt")]
+    #[case::lost_at_last(Came::ToDoubt, 3, OnUnknown::Retry, OnExhausted::Pause, "pause")]
+    #[case::lost_is_not_killed(Came::ToDoubt, 3, OnUnknown::Retry, OnExhausted::Kill, "pause")]
+    fn what_follows_an_attempt(
+        #[case] came: Came,
+        #[case] attempts: u32,
+        #[case] on_unknown: OnUnknown,
+        #[case] on_exhausted: OnExhausted,
+        #[case] want: &str,
+    ) {
+        let class = Class {
+            on_unknown,
+            on_exhausted,
+            max_attempts: 3,
+            ..Class::webhook()
+        };
+        let word = match judge(came, attempts, &class, 7) {
+            Verdict::Keep => "keep",
+            Verdict::Again(_) => "again",
+            Verdict::Doubt => "doubt",
+            Verdict::Pause => "pause",
+            Verdict::Kill => "kill",
+        };
+        assert_eq!(word, want);
+    }
+}

@@ -1,0 +1,3 @@
+-- Gives the request of an operation that is to be delivered again.
+
+return record and redis.call('HGET', KEYS[1], field .. ':q')

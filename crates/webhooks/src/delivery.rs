@@ -1,0 +1,132 @@
+//! What a verified request delivers.
+
+use thiserror::Error;
+
+use crate::parts::Verified;
+use crate::provider::Provider;
+use crate::providers::{
+    adyen, generic, github, postmark, shopify, slack, square, standard, stripe, twilio,
+    twilio_events,
+};
+
+/// How many elements of a batch are looked at.
+pub const ITEMS_MAX: usize = 1000;
+
+/// What a request delivers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// The provider tries the way; nothing happened.
+    Handshake(Handshake),
+    /// What happened. Never empty, and no two have the same key.
+    Events(Vec<Event>),
+}
+
+/// How a trial of the way is met. It is never recorded: a second one must not
+/// look like a duplicate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Handshake {
+    /// Answered with this, and not forwarded.
+    Answer {
+        /// The answer's content type.
+        content_type: &'static str,
+        /// The answer's body.
+        body: Vec<u8>,
+    },
+    /// Forwarded; the upstream's answer is the answer.
+    Pass,
+}
+
+/// One event of a delivery.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// `{provider}-{identifier}`: what the event is remembered by.
+    pub key: String,
+    /// Whether the signature covers the identifier.
+    pub binding: Binding,
+    /// What of the request's body is the event's.
+    pub body: EventBody,
+}
+
+/// Whether the signature covers an event's identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binding {
+    /// It does: the same identifier is the same event, whatever the bytes.
+    Signed,
+    /// It does not, or not surely: somebody who holds one delivery can send it
+    /// again under another key. `bytes` tells who does. The same identifier
+    /// with other bytes is an event of its own: the key ends in their digest
+    /// (but for a Twilio message, where only the boundaries are unsigned).
+    Unsigned {
+        /// The SHA-256 of what was signed.
+        bytes: [u8; 32],
+    },
+}
+
+/// What of the request's body is an event's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EventBody {
+    /// All of it.
+    Whole,
+    /// One element of a batch, its bytes untouched, in the batch's envelope.
+    Part(Vec<u8>),
+}
+
+/// Why a verified request could not be identified.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unidentified {
+    /// The body is not what the provider sends.
+    #[error("the body does not have the provider's form")]
+    MalformedBody,
+    /// There is no id where the provider puts it.
+    #[error("there is no id where the provider puts it")]
+    MissingId,
+    /// The id is there more than once.
+    #[error("the id is there more than once")]
+    RepeatedId,
+    /// More elements than [`ITEMS_MAX`].
+    #[error("the body has more elements than are looked at")]
+    TooManyItems,
+}
+
+impl Unidentified {
+    /// One of a few fixed words, for logs and metrics.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::MalformedBody => "malformed-body",
+            Self::MissingId => "missing-id",
+            Self::RepeatedId => "repeated-id",
+            Self::TooManyItems => "too-many-items",
+        }
+    }
+}
+
+/// Finds out what a verified request delivers.
+pub fn identify(verified: &Verified<'_>) -> Result<Delivery, Unidentified> {
+    let name = verified.provider.name();
+    let delivery = match verified.provider {
+        Provider::Stripe => stripe::identify(name, verified),
+        Provider::GitHub => github::identify(name, verified),
+        Provider::Twilio(_) => twilio::identify(name, verified),
+        Provider::TwilioEvents => twilio_events::identify(name, verified),
+        Provider::StandardWebhooks => standard::identify(&standard::WEBHOOK, name, verified),
+        Provider::Svix => standard::identify(&standard::SVIX, name, verified),
+        Provider::Slack => slack::identify(name, verified),
+        Provider::Shopify(family) => shopify::identify(*family, name, verified),
+        Provider::Square => square::identify(name, verified),
+        Provider::Adyen(_) => adyen::identify(name, verified),
+        Provider::Postmark => postmark::identify(name, verified),
+        Provider::Generic(generic) => generic::identify(generic, verified),
+    }?;
+    Ok(match delivery {
+        Delivery::Events(events) if events.len() > 1 => Delivery::Events(first_of_each(events)),
+        other => other,
+    })
+}
+
+/// A batch that holds an event twice delivers it once.
+fn first_of_each(mut events: Vec<Event>) -> Vec<Event> {
+    let mut seen = std::collections::HashSet::with_capacity(events.len());
+    events.retain(|event| seen.insert(event.key.clone()));
+    events
+}

@@ -1,0 +1,264 @@
+//! Adyen: HMAC-SHA256 in base64 with a key in hexadecimal.
+//!
+//! Payments sign each item of the body by itself, over eight of its fields
+//! joined by colons, and put the signature into the item. Every item is
+//! verified. Where colons within fields could move the boundaries of what
+//! identifies an item, it is refused. What else is in an item is not signed.
+//!
+//! Platform webhooks (banking, management) sign the whole body into the header
+//! `HmacSignature`. They have no id of their own: what they name is a thing
+//! that changes, at times twice in the second their time tells. So they are
+//! identified by the body's bytes, which a retry repeats.
+
+use std::fmt;
+
+use data_encoding::BASE64;
+use http::HeaderName;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use subtle::Choice;
+
+use crate::delivery::{Delivery, EventBody, Handshake, ITEMS_MAX, Unidentified};
+use crate::identifier::{self, sha256};
+use crate::json::{self, Scalar};
+use crate::key::{SigningKey, signed_by_any};
+use crate::parts::{Authentic, Evidence, Parts, Verified};
+use crate::refusal::Refusal;
+
+/// Which of Adyen's two ways of signing a webhook gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AdyenScheme {
+    /// Payments: a signature in each item.
+    #[default]
+    Payments,
+    /// Banking and management: a signature in a header.
+    Platform,
+}
+
+static SIGNATURE: HeaderName = HeaderName::from_static("hmacsignature");
+
+pub(crate) fn verify<'a>(
+    scheme: AdyenScheme,
+    parts: &Parts<'a>,
+    keys: &[SigningKey],
+) -> Result<Authentic<'a>, Refusal> {
+    match scheme {
+        AdyenScheme::Payments => verify_items(parts, keys),
+        AdyenScheme::Platform => verify_body(parts, keys),
+    }
+}
+
+fn verify_body<'a>(parts: &Parts<'a>, keys: &[SigningKey]) -> Result<Authentic<'a>, Refusal> {
+    let tag = BASE64.decode(parts.one(&SIGNATURE)?.as_bytes()).ok();
+    if signed_by_any(keys, &[parts.body], tag.as_slice()).into() {
+        Ok(Authentic::body())
+    } else {
+        Err(Refusal::Signature)
+    }
+}
+
+fn verify_items<'a>(parts: &Parts<'a>, keys: &[SigningKey]) -> Result<Authentic<'a>, Refusal> {
+    let notification: Notification<'a> =
+        json::read(parts.body).map_err(|_| Refusal::MalformedBody)?;
+    if notification.items.is_empty() {
+        return Err(Refusal::Signature);
+    }
+    if notification.items.len() > ITEMS_MAX {
+        return Err(Refusal::TooManyItems);
+    }
+    if !notification
+        .items
+        .iter()
+        .all(|(_, item)| item.has_clear_boundaries())
+    {
+        return Err(Refusal::MalformedBody);
+    }
+    let mut all = Choice::from(1);
+    for (_, item) in &notification.items {
+        let tag = item
+            .additional_data
+            .as_ref()
+            .and_then(|data| BASE64.decode(text(&data.hmac_signature).as_bytes()).ok());
+        all &= signed_by_any(keys, &item.pieces(), tag.as_slice());
+    }
+    if all.into() {
+        Ok(Authentic {
+            evidence: Evidence::Items(notification),
+            signed_at: None,
+        })
+    } else {
+        Err(Refusal::Signature)
+    }
+}
+
+/// The body of a payments webhook: its items, each with its bytes, and what
+/// stands beside them.
+pub(crate) struct Notification<'a> {
+    items: Vec<(&'a RawValue, Item)>,
+    beside: Vec<(String, &'a RawValue)>,
+}
+
+#[derive(Deserialize)]
+struct Wrapper {
+    #[serde(rename = "NotificationRequestItem")]
+    item: Item,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Item {
+    psp_reference: Option<Scalar>,
+    original_reference: Option<Scalar>,
+    merchant_account_code: Option<Scalar>,
+    merchant_reference: Option<Scalar>,
+    amount: Option<Amount>,
+    event_code: Option<Scalar>,
+    success: Option<Scalar>,
+    additional_data: Option<AdditionalData>,
+}
+
+#[derive(Deserialize)]
+struct Amount {
+    value: Option<Scalar>,
+    currency: Option<Scalar>,
+}
+
+#[derive(Deserialize)]
+struct AdditionalData {
+    #[serde(rename = "hmacSignature")]
+    hmac_signature: Option<Scalar>,
+}
+
+fn text(value: &Option<Scalar>) -> &str {
+    value.as_ref().map_or("", |Scalar(text)| text)
+}
+
+impl Item {
+    fn pieces(&self) -> [&[u8]; 15] {
+        let amount = self.amount.as_ref();
+        [
+            text(&self.psp_reference),
+            ":",
+            text(&self.original_reference),
+            ":",
+            text(&self.merchant_account_code),
+            ":",
+            text(&self.merchant_reference),
+            ":",
+            amount.map_or("", |amount| text(&amount.value)),
+            ":",
+            amount.map_or("", |amount| text(&amount.currency)),
+            ":",
+            text(&self.event_code),
+            ":",
+            text(&self.success),
+        ]
+        .map(str::as_bytes)
+    }
+
+    /// The identity is the first and the last two of the fields. Without a
+    /// colon in them nor in their neighbours, colons elsewhere move nothing of
+    /// it, nor of the amount.
+    fn has_clear_boundaries(&self) -> bool {
+        let amount = self.amount.as_ref();
+        [
+            text(&self.psp_reference),
+            text(&self.original_reference),
+            amount.map_or("", |amount| text(&amount.value)),
+            amount.map_or("", |amount| text(&amount.currency)),
+            text(&self.event_code),
+            text(&self.success),
+        ]
+        .iter()
+        .all(|text| !text.contains(':'))
+    }
+
+    /// What the test of a webhook sends has a reference of this form.
+    fn is_test(&self) -> bool {
+        let reference = text(&self.psp_reference).to_ascii_lowercase();
+        reference.starts_with("test_") || reference.starts_with("testnotification_")
+    }
+}
+
+pub(crate) fn identify(name: &str, verified: &Verified<'_>) -> Result<Delivery, Unidentified> {
+    let Evidence::Items(notification) = &verified.evidence else {
+        return identifier::one(identifier::by_content(name, sha256(&[verified.parts.body])));
+    };
+    let mut events = Vec::with_capacity(notification.items.len());
+    for (raw, item) in notification
+        .items
+        .iter()
+        .filter(|(_, item)| !item.is_test())
+    {
+        let parts = [
+            text(&item.psp_reference),
+            text(&item.event_code),
+            text(&item.success),
+        ];
+        if parts[0].is_empty() || parts[1].is_empty() {
+            return Err(Unidentified::MissingId);
+        }
+        let mut event = identifier::signed(name, &parts);
+        if notification.items.len() > 1 {
+            event.body = EventBody::Part(notification.only(raw));
+        }
+        events.push(event);
+    }
+    if events.is_empty() {
+        return Ok(Delivery::Handshake(Handshake::Pass));
+    }
+    Ok(Delivery::Events(events))
+}
+
+impl Notification<'_> {
+    /// The body with one of its items.
+    fn only(&self, item: &RawValue) -> Vec<u8> {
+        let mut body = String::from("{");
+        for (name, value) in &self.beside {
+            let name = serde_json::Value::from(name.as_str());
+            body.push_str(&format!("{name}:{},", value.get()));
+        }
+        body.push_str(&format!("\"notificationItems\":[{}]}}", item.get()));
+        body.into_bytes()
+    }
+}
+
+impl<'de> Deserialize<'de> for Notification<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Members)
+    }
+}
+
+struct Members;
+
+impl<'de> Visitor<'de> for Members {
+    type Value = Notification<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with notificationItems")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut raw_items: Option<Vec<&'de RawValue>> = None;
+        let mut beside: Vec<(String, &'de RawValue)> = Vec::new();
+        while let Some(name) = map.next_key::<String>()? {
+            if name != "notificationItems" {
+                beside.push((name, map.next_value()?));
+            } else if raw_items.replace(map.next_value()?).is_some() {
+                return Err(A::Error::custom("a name came twice"));
+            }
+        }
+        let mut items = Vec::new();
+        // One more than are looked at shows that there are too many.
+        for raw in raw_items
+            .unwrap_or_default()
+            .into_iter()
+            .take(ITEMS_MAX + 1)
+        {
+            let wrapper: Wrapper = serde_json::from_str(raw.get()).map_err(A::Error::custom)?;
+            items.push((raw, wrapper.item));
+        }
+        Ok(Notification { items, beside })
+    }
+}

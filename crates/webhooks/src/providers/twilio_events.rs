@@ -1,0 +1,51 @@
+//! Twilio Event Streams: the signature is over the URL, whose `bodySHA256` binds
+//! the body: an array of CloudEvents, each with its id.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::delivery::{Delivery, Event, EventBody, Handshake, ITEMS_MAX, Unidentified};
+use crate::identifier;
+use crate::json::{self, Scalar};
+use crate::key::SigningKey;
+use crate::parts::{Authentic, Parts, Verified};
+use crate::providers::twilio::{self, TwilioAlgorithm};
+use crate::refusal::Refusal;
+
+/// What a sink is tried with. Its id is the account's, so it comes again.
+const TEST_EVENT: &str = "com.twilio.eventstreams.test-event";
+
+pub(crate) fn verify<'a>(parts: &Parts<'a>, keys: &[SigningKey]) -> Result<Authentic<'a>, Refusal> {
+    twilio::verify_body(TwilioAlgorithm::Sha1, parts, keys)
+}
+
+#[derive(Deserialize)]
+struct CloudEvent {
+    id: Option<Scalar>,
+    #[serde(rename = "type")]
+    kind: Option<Scalar>,
+}
+
+pub(crate) fn identify(name: &str, verified: &Verified<'_>) -> Result<Delivery, Unidentified> {
+    let elements: Vec<&RawValue> = json::read(verified.parts.body)?;
+    if elements.len() > ITEMS_MAX {
+        return Err(Unidentified::TooManyItems);
+    }
+    let mut events: Vec<Event> = Vec::with_capacity(elements.len());
+    for element in &elements {
+        let cloud_event: CloudEvent = json::read(element.get().as_bytes())?;
+        if matches!(&cloud_event.kind, Some(Scalar(kind)) if kind == TEST_EVENT) {
+            continue;
+        }
+        let mut event = identifier::signed(name, &[json::required(&cloud_event.id)?]);
+        if elements.len() > 1 {
+            event.body = EventBody::Part(format!("[{}]", element.get()).into_bytes());
+        }
+        events.push(event);
+    }
+    match (elements.is_empty(), events.is_empty()) {
+        (true, _) => Err(Unidentified::MissingId),
+        (false, true) => Ok(Delivery::Handshake(Handshake::Pass)),
+        (false, false) => Ok(Delivery::Events(events)),
+    }
+}

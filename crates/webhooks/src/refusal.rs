@@ -1,0 +1,93 @@
+//! Why a request is not a provider's.
+//!
+//! The words are for logs and metrics: they name headers, never what was in
+//! them.
+
+use http::HeaderName;
+use thiserror::Error;
+
+/// Why [`crate::verify`] did not accept a request.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The webhook has no key to verify with.
+    #[error("the webhook has no secret")]
+    NoKey,
+    /// A header the provider always sends is not there.
+    #[error("the header `{0}` is missing")]
+    Missing(HeaderName),
+    /// A header that decides something came more than once.
+    #[error("the header `{0}` came more than once")]
+    Repeated(HeaderName),
+    /// A header does not have the form the provider gives it.
+    #[error("the header `{0}` does not have its form")]
+    Malformed(HeaderName),
+    /// Headers of two families came in one request.
+    #[error("the header `{0}` is of another family than the webhook's")]
+    Mixed(HeaderName),
+    /// More signatures than [`crate::SIGNATURES_MAX`].
+    #[error("there are more signatures than are looked at")]
+    TooManySignatures,
+    /// The body does not have the form its signature is made over.
+    #[error("the body does not have the form that is signed")]
+    MalformedBody,
+    /// The body has more elements than [`crate::ITEMS_MAX`].
+    #[error("the body has more elements than are looked at")]
+    TooManyItems,
+    /// The request names another algorithm than the webhook's.
+    #[error("the request names another algorithm than the webhook's")]
+    Algorithm,
+    /// The signature does not cover the body.
+    #[error("the signature does not cover the body")]
+    UnsignedBody,
+    /// No signature is of the webhook's keys.
+    #[error("no signature matches")]
+    Signature,
+    /// Signed longer ago than the tolerance.
+    #[error("signed too long ago")]
+    TooOld,
+    /// Signed further in the future than the tolerance.
+    #[error("signed too far in the future")]
+    TooNew,
+}
+
+impl Refusal {
+    /// One of a few fixed words, for logs and metrics.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NoKey => "no-key",
+            Self::Missing(_) => "missing-header",
+            Self::Repeated(_) => "repeated-header",
+            Self::Malformed(_) => "malformed",
+            Self::Mixed(_) => "mixed-families",
+            Self::TooManySignatures => "too-many-signatures",
+            Self::MalformedBody => "malformed-body",
+            Self::TooManyItems => "too-many-items",
+            Self::Algorithm => "algorithm",
+            Self::UnsignedBody => "unsigned-body",
+            Self::Signature => "signature",
+            Self::TooOld => "too-old",
+            Self::TooNew => "too-new",
+        }
+    }
+
+    /// Whether the request is malformed, rather than well-formed and not
+    /// authentic.
+    pub fn is_shape(&self) -> bool {
+        match self {
+            Self::Repeated(_)
+            | Self::Malformed(_)
+            | Self::Mixed(_)
+            | Self::TooManySignatures
+            | Self::MalformedBody
+            | Self::TooManyItems => true,
+            Self::NoKey
+            | Self::Missing(_)
+            | Self::Algorithm
+            | Self::UnsignedBody
+            | Self::Signature
+            | Self::TooOld
+            | Self::TooNew => false,
+        }
+    }
+}
