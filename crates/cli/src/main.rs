@@ -27,6 +27,7 @@ mod reload;
 mod sample;
 mod schema;
 mod serve;
+mod webhooks;
 
 /// Makes retries safe: the work is not done twice, and the same answer comes back.
 #[derive(Parser)]
@@ -44,6 +45,8 @@ enum Cli {
     Schema,
     /// API keys of a running gateway.
     Keys(keys::Args),
+    /// Webhooks of a running gateway: URLs for providers, and their secrets.
+    Webhooks(webhooks::Args),
     /// Operations of a running gateway: look, purge, resolve, resume.
     Operations(operations::Args),
     /// Retention classes of a running gateway.
@@ -71,6 +74,7 @@ async fn main() -> ExitCode {
         Cli::Check(args) => check::run(&args),
         Cli::Schema => schema::run(),
         Cli::Keys(args) => keys::run(args).await,
+        Cli::Webhooks(args) => webhooks::run(args).await,
         Cli::Operations(args) => operations::run(args).await,
         Cli::Classes(args) => classes::run(args).await,
         Cli::Audit(args) => audit::run(args).await,

@@ -345,7 +345,7 @@ fn lines(body: &str) -> String {
     lines.join("\n")
 }
 
-fn standing(answer: &Value) -> String {
+pub(crate) fn standing(answer: &Value) -> String {
     format!(
         "{} is {}.\n",
         cell(&answer["operation_id"]),

@@ -421,8 +421,9 @@ impl Record {
         Some(record)
     }
 
-    /// Lets a paused operation go on.
+    /// Lets a paused operation go on, with all its attempts before it.
     pub fn resume(&mut self, now: Timestamp) {
+        self.attempts = 0;
         self.free(now);
     }
 

@@ -54,7 +54,6 @@ use onceward_core::store::{Inspect, StoreError};
 use onceward_http::run::Protection;
 use onceward_stores::{OpenError, open};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -256,7 +255,7 @@ impl Gateway {
             tracer,
             webhooks: webhooks.clone(),
             queue: opened.queue,
-            bell: Notify::new(),
+            bell: Arc::default(),
             clock: wall,
             plan: ArcSwap::from_pointee(plan),
         });

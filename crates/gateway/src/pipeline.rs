@@ -59,7 +59,7 @@ pub(crate) struct Pipeline {
     pub(crate) webhooks: Arc<Webhooks>,
     /// What is to be delivered, and who is told that there is something.
     pub(crate) queue: Arc<dyn Queue>,
-    pub(crate) bell: Notify,
+    pub(crate) bell: Arc<Notify>,
     pub(crate) clock: WallClock,
 }
 

@@ -351,6 +351,11 @@ impl Problem {
         }
     }
 
+    /// How the operation stands, if that is said.
+    pub fn word(&self) -> Option<Word> {
+        self.standing
+    }
+
     /// With the operation's standing in `Idempotency-Status`.
     #[must_use]
     pub fn standing(self, word: Word) -> Self {

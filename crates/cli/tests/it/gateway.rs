@@ -9,6 +9,7 @@ use std::process::{ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use hyper::header::HeaderValue;
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -260,7 +261,11 @@ impl Gateway {
 
     /// A page of the admin listener.
     pub(crate) async fn admin(&self, path: &str) -> Result<Answer, Gone> {
-        Client::new(self.admin).send(get_request(path)).await
+        let mut request = get_request(path);
+        // Without tokens no other name is answered.
+        let host = HeaderValue::from_static("localhost");
+        request.headers_mut().insert("host", host);
+        Client::new(self.admin).send(request).await
     }
 
     /// A line of the metrics, as a number.

@@ -39,6 +39,8 @@ mod stopping;
 mod storm;
 mod sweep;
 mod webhooks_checker;
+mod webhooks_commands;
+mod webhooks_operator;
 mod webhooks_outage;
 mod webhooks_provider;
 mod webhooks_sdk;

@@ -51,16 +51,24 @@ async fn webhook_made_at_one_gateway_is_served_by_the_other(#[case] kind: Kind) 
     // The same event at both at once, again and again.
     let events: Vec<_> = (0..30).map(|number| format!("both-{number}")).collect();
     for event in &events {
-        let [mut to_one, mut to_other] = [&one, &other].map(|gateway| Client::new(gateway.listen()));
+        let [mut to_one, mut to_other] =
+            [&one, &other].map(|gateway| Client::new(gateway.listen()));
         let (heard, also) = tokio::join!(
             to_one.send(webhook.request(event)),
             to_other.send(webhook.request(event))
         );
         let answers = [heard.unwrap(), also.unwrap()];
-        assert!(answers.iter().all(|answer| answer.status == 200), "{answers:?}");
+        assert!(
+            answers.iter().all(|answer| answer.status == 200),
+            "{answers:?}"
+        );
     }
     delivered(&one).await;
-    for event in events.iter().map(String::as_str).chain(["at-once", "later"]) {
+    for event in events
+        .iter()
+        .map(String::as_str)
+        .chain(["at-once", "later"])
+    {
         let carried = webhook.carried(&house.origin, event);
         assert_eq!(carried.len(), 1, "{event}: {carried:?}");
     }

@@ -149,11 +149,14 @@ impl Story<'_> {
             }
         };
         let (deaths, settled) = (&history.deaths, history.settled);
-        let is_acknowledged = |told: &&Told| told.heard != Heard::Nothing;
         let mut before = self.told.iter().filter(|told| told.heard_at < settled);
-        let acknowledged = before.any(|told| is_acknowledged(told));
+        let acknowledged = before.any(|told| told.heard != Heard::Nothing);
         let sent = self.told.iter().map(|told| told.sent).min();
-        let ends = || self.told.iter().filter(|told| told.heard == Heard::Replayed);
+        let ends = || {
+            self.told
+                .iter()
+                .filter(|told| told.heard == Heard::Replayed)
+        };
         let first_end = ends().map(|told| told.heard_at).min();
         let carried = &self.carried;
 
@@ -169,7 +172,9 @@ impl Story<'_> {
         must(!repeated, Violation::CarriedAgain);
         let over_at = |moment: Moment| first_end.is_some_and(|end| end < moment);
         must(
-            !carried.iter().any(|one| over_at(one.at) || acknowledged && one.at > settled),
+            !carried
+                .iter()
+                .any(|one| over_at(one.at) || acknowledged && one.at > settled),
             Violation::CarriedAfterTheEnd,
         );
         must(
@@ -177,7 +182,10 @@ impl Story<'_> {
             Violation::NotDelivered,
         );
         must(
-            !self.told.iter().any(|told| over_at(told.sent) && told.heard == Heard::Acknowledged),
+            !self
+                .told
+                .iter()
+                .any(|told| over_at(told.sent) && told.heard == Heard::Acknowledged),
             Violation::EndForgotten,
         );
         let rises = carried.is_sorted_by(|one, next| one.fence < next.fence);
@@ -208,7 +216,9 @@ impl Story<'_> {
 
     fn count(&self, figures: &mut Figures) {
         let unanswered = self.told.iter();
-        let unanswered = unanswered.filter(|told| told.heard == Heard::Nothing).count();
+        let unanswered = unanswered
+            .filter(|told| told.heard == Heard::Nothing)
+            .count();
         let acknowledged = unanswered < self.told.len();
         let taken = self.taken().count();
         figures.unanswered += unanswered;

@@ -132,10 +132,18 @@ async fn signed_by(
         _ => 200,
     };
     let taken = send(&gateway, &signed, signed.body.clone()).await;
-    assert_eq!((taken.status, taken.is_replay()), (status, false), "{taken:?}");
+    assert_eq!(
+        (taken.status, taken.is_replay()),
+        (status, false),
+        "{taken:?}"
+    );
     delivered(&gateway).await;
     let again = send(&gateway, &signed, signed.body.clone()).await;
-    assert_eq!((again.status, again.is_replay()), (status, true), "{again:?}");
+    assert_eq!(
+        (again.status, again.is_replay()),
+        (status, true),
+        "{again:?}"
+    );
     delivered(&gateway).await;
     let runs = origin.runs();
     let [run] = runs.as_slice() else {

@@ -201,7 +201,8 @@ impl Weather<'_> {
         gateway.kill().await;
         self.kills.serving += 1;
         self.died().await;
-        while self.random.u8(..4) == 0 {
+        // Once at least.
+        while self.kills.starting == 0 || self.random.u8(..4) == 0 {
             let starting = self.plan.start();
             sleep(Duration::from_millis(self.random.u64(..150))).await;
             starting.kill().await;
@@ -325,7 +326,11 @@ impl Outside {
 
 /// What the service got, in the checker's words.
 fn carried(run: &Run) -> Carried {
-    let digits = |text: &str| text.chars().filter(char::is_ascii_digit).collect::<String>();
+    let digits = |text: &str| {
+        text.chars()
+            .filter(char::is_ascii_digit)
+            .collect::<String>()
+    };
     Carried {
         // The number is all that there is of digits in an event.
         event: digits(&run.body).parse().expect("all events are ours"),

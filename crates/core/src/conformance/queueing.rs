@@ -251,6 +251,7 @@ pub async fn paused_delivery_is_due_when_resumed(trial: &Trial) {
         (second.grant.digest, &second.request),
         (ask.digest, &first.request)
     );
+    assert_eq!(second.record.attempts, 1, "it has all its attempts again");
 }
 
 /// An unknown delivery that did not run, by somebody's word, is due at once.

@@ -238,7 +238,9 @@ pub(super) async fn list(
     let last = page.last().map(|shown| shown.record.id.to_string());
     let next = last.filter(|_| found.next().is_some());
     let config = (desk.config)();
-    let webhooks = page.into_iter().map(|shown| Webhook::of(shown, &desk, &config));
+    let webhooks = page
+        .into_iter()
+        .map(|shown| Webhook::of(shown, &desk, &config));
     Ok(Json(WebhooksPage {
         webhooks: webhooks.collect(),
         next,
@@ -261,7 +263,9 @@ pub(super) async fn create(
     let reason = why(&ask.why)?;
     let (secrets, told) = match (ask.secrets, ask.generate) {
         (Some(_), true) => {
-            return Err(Problem::bad("Give `secrets` or let one `generate`, not both."));
+            return Err(Problem::bad(
+                "Give `secrets` or let one `generate`, not both.",
+            ));
         }
         (Some(given), false) => {
             let told = format!("{} given", given.len());
@@ -325,7 +329,8 @@ pub(super) async fn rotate(
         (Some(_), false) => "given",
         (None, true) => "generated",
         (Some(_), true) | (None, false) => {
-            let detail = "Give the new `secret`, or let one `generate` where the provider takes it.";
+            let detail =
+                "Give the new `secret`, or let one `generate` where the provider takes it.";
             return Err(Problem::bad(detail));
         }
     };
@@ -513,9 +518,7 @@ fn secret_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SecretString
 }
 
 /// The same for several.
-fn secret_texts<'de, D: Deserializer<'de>>(
-    from: D,
-) -> Result<Option<Vec<SecretString>>, D::Error> {
+fn secret_texts<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<SecretString>>, D::Error> {
     let wrong = || serde::de::Error::custom("`secrets` is a list of texts");
     match Value::deserialize(from)? {
         Value::Null => Ok(None),

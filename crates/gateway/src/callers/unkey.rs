@@ -309,11 +309,7 @@ fn name(_key: &str, data: &Data) -> Result<Known, Refusal> {
 
 impl Data {
     /// A member of the metadata, which is text where it is there.
-    pub(crate) fn text(
-        &self,
-        member: &str,
-        what: &'static str,
-    ) -> Result<Option<&str>, Refusal> {
+    pub(crate) fn text(&self, member: &str, what: &'static str) -> Result<Option<&str>, Refusal> {
         match self.meta.as_ref().and_then(|meta| meta.get(member)) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),

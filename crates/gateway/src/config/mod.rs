@@ -169,9 +169,9 @@ pub struct AdminToken {
 pub enum Role {
     /// Look.
     Read,
-    /// Purge, resolve and resume operations.
+    /// Purge, resolve, resume and redeliver operations.
     Operate,
-    /// Change classes and keys, reload the configuration.
+    /// Change classes, keys and webhooks, reload the configuration.
     Admin,
 }
 

@@ -96,9 +96,9 @@ pub(super) struct AdminToken {
 pub(super) enum Role {
     /// Look.
     Read,
-    /// Purge, resolve and resume operations.
+    /// Purge, resolve, resume and redeliver operations.
     Operate,
-    /// Change classes and keys, reload the configuration.
+    /// Change classes, keys and webhooks, reload the configuration.
     Admin,
 }
 

@@ -205,6 +205,11 @@ async fn a_route_without_a_policy_says_what_each_method_gets() {
             ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"],
             "PROHIBITED"
         ],
+        [
+            "/api/v1/webhooks/{provider}/{webhook_id}",
+            ["POST"],
+            "REQUIRED_B"
+        ],
     ]);
     assert_eq!(json!(said), want);
     for route in [&routes[2], &routes[3]] {

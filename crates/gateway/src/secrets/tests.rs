@@ -15,7 +15,7 @@ use super::{SecretError, SecretReader};
 use crate::callers::tests::standin::{self, Seen, StandIn, Told, told};
 use crate::config::{self, BaoLogin, SecretValue};
 
-fn settings(url: &str, login: BaoLogin) -> config::OpenBao {
+pub(crate) fn settings(url: &str, login: BaoLogin) -> config::OpenBao {
     config::OpenBao {
         address: url.to_owned(),
         login,
@@ -25,7 +25,7 @@ fn settings(url: &str, login: BaoLogin) -> config::OpenBao {
     }
 }
 
-fn token() -> BaoLogin {
+pub(crate) fn token() -> BaoLogin {
     BaoLogin::Token("hvs.canary".into())
 }
 
@@ -36,7 +36,8 @@ fn app_role() -> BaoLogin {
     }
 }
 
-fn reader(url: &str, login: BaoLogin) -> SecretReader {
+/// A reader that believes nothing for long.
+pub(crate) fn reader(url: &str, login: BaoLogin) -> SecretReader {
     let pace = Pace {
         fresh: Duration::from_millis(400),
         failed: Duration::from_millis(200),

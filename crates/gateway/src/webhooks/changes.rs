@@ -160,7 +160,8 @@ impl Webhooks {
     ) -> Result<Rotated, WebhooksError> {
         let now = self.clock.now();
         let _changing = self.changing.lock().await;
-        let Some(document) = self.registry.read(Sheet::Webhooks, id).await? else {
+        let document = self.registry.read(Sheet::Webhooks, id).await?;
+        let Some(document) = document.filter(|_| !self.is_deleted(id)) else {
             return Ok(Rotated::Absent);
         };
         let read = document::read(id, &document, &self.seal);
@@ -173,13 +174,12 @@ impl Webhooks {
             return Err(WebhooksError::InOpenBao { path });
         };
         let Resolved { provider, .. } = Resolved::of(&record, config)?;
-        let made = match &secret {
-            Some(_) => None,
-            None => Some(generate(&provider, &record.provider)?),
-        };
-        let text = match secret.or_else(|| made.clone()) {
-            Some(text) => text,
-            None => return Err(WebhooksError::Drawn),
+        let (text, made) = match secret {
+            Some(text) => (text, None),
+            None => {
+                let made = generate(&provider, &record.provider)?;
+                (made.clone(), Some(made))
+            }
         };
         check_secret("secret", &provider, &text)?;
         let serial = held.iter().map(|held| held.serial).max();
@@ -224,13 +224,18 @@ impl Webhooks {
         })
     }
 
-    /// Lets nothing in by this webhook from now on.
+    /// Lets nothing in by this webhook from now on, whatever is read meanwhile.
     fn forget(&self, id: &str) {
+        let mut deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         if held.remove(id).is_some() {
-            let mut deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
             deleted.insert(id.to_owned());
         }
+    }
+
+    fn is_deleted(&self, id: &str) -> bool {
+        let deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
+        deleted.contains(id)
     }
 
     /// Holds what was written.

@@ -151,7 +151,11 @@ pub(super) fn read(id: &str, bytes: &[u8], seal: &Seal) -> Result<(Record, Kept)
         upstream: document.upstream.map(Into::into),
         path: document.path,
         deliver: word("deliver", document.deliver.as_deref(), Deliver::parse)?,
-        same_bytes: word("same_bytes", document.same_bytes.as_deref(), SameBytes::parse)?,
+        same_bytes: word(
+            "same_bytes",
+            document.same_bytes.as_deref(),
+            SameBytes::parse,
+        )?,
         created_at: Timestamp::from_unix_ms(document.created_at),
     };
     let Some(secrets) = document.secrets else {

@@ -192,7 +192,8 @@ pub(crate) struct Webhooks {
     clock: WallClock,
     sources: ArcSwap<Sources>,
     held: RwLock<HashMap<Arc<str>, Arc<Entry>>>,
-    /// Deleted here, while the registry has not confirmed it.
+    /// Deleted here, while the registry has not confirmed it. Locked before
+    /// `held` by who needs both.
     deleted: Mutex<HashSet<String>>,
     /// Held over each change and its write. Two changes at once could leave in
     /// memory what the registry no longer says.
@@ -317,10 +318,7 @@ impl Webhooks {
     }
 
     /// What the webhook's events are verified with now: at least one key.
-    pub(crate) async fn keys(
-        &self,
-        webhook: &Webhook,
-    ) -> Result<Arc<[SigningKey]>, WebhooksError> {
+    pub(crate) async fn keys(&self, webhook: &Webhook) -> Result<Arc<[SigningKey]>, WebhooksError> {
         match &webhook.secrets {
             Secrets::Held(entry) => entry.keys(&webhook.provider, self.clock.now()),
             Secrets::OpenBao(path) => {
@@ -341,11 +339,7 @@ impl Webhooks {
     /// All own webhooks, the oldest first.
     pub(crate) fn list(&self) -> Vec<Shown> {
         let now = self.clock.now();
-        let mut shown: Vec<_> = self
-            .read()
-            .values()
-            .map(|entry| entry.shown(now))
-            .collect();
+        let mut shown: Vec<_> = self.read().values().map(|entry| entry.shown(now)).collect();
         shown.sort_by(|a, b| {
             let (a, b) = (&a.record, &b.record);
             (a.created_at, &a.id).cmp(&(b.created_at, &b.id))
@@ -465,7 +459,11 @@ impl Webhook {
 }
 
 impl Entry {
-    fn keys(&self, provider: &Provider, now: Timestamp) -> Result<Arc<[SigningKey]>, WebhooksError> {
+    fn keys(
+        &self,
+        provider: &Provider,
+        now: Timestamp,
+    ) -> Result<Arc<[SigningKey]>, WebhooksError> {
         let mut parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(parsed) = parsed.as_ref()
             && parsed.until.is_none_or(|until| now < until)

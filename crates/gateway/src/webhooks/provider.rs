@@ -26,7 +26,11 @@ pub(super) fn provider(
             [] => "leave it out: this provider signs in one way".to_owned(),
             known => format!("write one of {}", known.join(", ")),
         };
-        Mistake::given("scheme", format!("{name} does not sign by {shown:?}"), right)
+        Mistake::given(
+            "scheme",
+            format!("{name} does not sign by {shown:?}"),
+            right,
+        )
     })
 }
 

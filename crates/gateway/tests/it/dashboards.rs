@@ -343,7 +343,7 @@ async fn every_metric_has_its_help_and_its_place_in_the_book() {
 /// The page of a gateway to which everything has happened that it counts.
 async fn eventful() -> String {
     let origin = origin().reply(201, "done").run().await;
-    // The file has no word for a provider yet.
+    // A configuration has no such route: it is the gateway's own, for webhooks.
     let lifted = |config: &mut Config| config.routes[3].policy = Some(Policy::RequiredB);
     let gateway = configured(&origin, ROUTES).with(lifted).run().await;
     for (what, key) in [

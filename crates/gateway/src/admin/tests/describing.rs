@@ -78,6 +78,14 @@ async fn real_answers_are_as_described() {
         bench.paused("acme", "e").await.id,
         bench.completed("acme", "f").await.id,
     ];
+    let [event, late] = [bench.failed_event("g").await, bench.failed_event("h").await];
+    let webhook = json!({
+        "tenant": "acme", "project": "shop", "provider": "svix", "generate": true,
+        "path": "/in", "deliver": "sync", "same_bytes": "refuse", "why": "x",
+    });
+    let made = bench.post("root", "/admin/v1/webhooks", &webhook).await;
+    let made = made.json();
+    let webhook_id = made["webhook_id"].as_str().expect("an id");
     let key = json!({ "tenant": "acme", "subject": "service:a", "why": "x" });
     let made = bench.post("root", "/admin/v1/keys", &key).await.json();
     let id = made["key"]["id"].as_str().expect("an id");
@@ -129,6 +137,16 @@ async fn real_answers_are_as_described() {
             "/admin/v1/operations/purge".to_owned(),
             Some(json!({ "filter": { "state": "completed" }, "limit": 1, "why": "x" })),
         ),
+        (
+            "/admin/v1/operations/{operation_id}/redeliver",
+            operation(event, "/redeliver"),
+            Some(json!({ "why": "x" })),
+        ),
+        (
+            "/admin/v1/operations/redeliver",
+            "/admin/v1/operations/redeliver".to_owned(),
+            Some(json!({ "operation_id": late.to_string(), "why": "x" })),
+        ),
         ("/admin/v1/classes", "/admin/v1/classes".to_owned(), None),
         (
             "/admin/v1/classes",
@@ -161,6 +179,31 @@ async fn real_answers_are_as_described() {
         (
             "/admin/v1/keys/{id}/revoke",
             format!("/admin/v1/keys/{id}/revoke"),
+            Some(json!({ "why": "x" })),
+        ),
+        (
+            "/admin/v1/webhooks",
+            "/admin/v1/webhooks".to_owned(),
+            Some(webhook),
+        ),
+        (
+            "/admin/v1/webhooks",
+            "/admin/v1/webhooks?provider=svix&limit=1".to_owned(),
+            None,
+        ),
+        (
+            "/admin/v1/webhooks/{webhook_id}",
+            format!("/admin/v1/webhooks/{webhook_id}"),
+            None,
+        ),
+        (
+            "/admin/v1/webhooks/{webhook_id}/rotate",
+            format!("/admin/v1/webhooks/{webhook_id}/rotate"),
+            Some(json!({ "secret": "AAAA", "overlap": "1h", "why": "x" })),
+        ),
+        (
+            "/admin/v1/webhooks/{webhook_id}/delete",
+            format!("/admin/v1/webhooks/{webhook_id}/delete"),
             Some(json!({ "why": "x" })),
         ),
         ("/admin/v1/audit", "/admin/v1/audit".to_owned(), None),

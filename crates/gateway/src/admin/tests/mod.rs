@@ -6,6 +6,7 @@ mod describing;
 mod doing;
 mod roles;
 mod sockets;
+mod webhooks;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,7 +30,9 @@ use onceward_core::identity::{Endpoint, Identity, KeySpace, OperationId};
 use onceward_core::key::Key;
 use onceward_core::memory::MemoryStore;
 use onceward_core::record::{Answer, Attempt, Reply, Settlement};
-use onceward_core::store::{Added, Ask, Claim, Grant, Order, Registry, Sheet, Store, StoreError};
+use onceward_core::store::{
+    Added, Ask, Claim, Grant, Order, Queue, Registry, Sheet, Store, StoreError,
+};
 use secrecy::SecretString;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -38,9 +41,11 @@ use super::{Admin, Audit, Operator, Operators, Pulse, Reload, router};
 use crate::callers::WallClock;
 use crate::callers::api_keys::ApiKeys;
 use crate::classes::{Base, Classes};
-use crate::config::Role;
+use crate::config::{Config, Role};
 use crate::metrics::Metrics;
 use crate::secret::Secret;
+use crate::secrets::SecretReader;
+use crate::webhooks::Webhooks;
 
 /// Stands in every token.
 const CANARY: &str = "canary7e41";
@@ -52,6 +57,7 @@ struct Bench {
     store: Arc<MemoryStore>,
     registry: Arc<Shaky>,
     classes: Arc<Classes>,
+    webhooks: Arc<Webhooks>,
     engine: Arc<Engine>,
     clock: Arc<ManualClock>,
     pulse: Arc<Pulse>,
@@ -94,8 +100,13 @@ async fn bench_with(operators: Vec<Operator>, reload: Option<Reload>) -> Bench {
     let classes = Arc::new(classes.expect("the store answers"));
     let wall = clock.clone();
     let secret = Secret::new().expect("random bytes");
-    let keys = ApiKeys::open(registry.clone(), secret, WallClock::new(move || wall.now()));
+    let wall = WallClock::new(move || wall.now());
+    let keys = ApiKeys::open(registry.clone(), secret.clone(), wall.clone());
     let keys = keys.await.expect("the store answers");
+    let config = Config::unconfigured("http://127.0.0.1:1");
+    let secrets = SecretReader::new(&config.secrets).expect("nothing to set up");
+    let webhooks = Webhooks::open(registry.clone(), &secret, &config, secrets, wall);
+    let webhooks = Arc::new(webhooks.await.expect("the store answers"));
     let pulse = Arc::new(Pulse::new(clock.clone()));
     let admin = Admin {
         engine: engine.clone(),
@@ -105,6 +116,9 @@ async fn bench_with(operators: Vec<Operator>, reload: Option<Reload>) -> Bench {
         pulse: pulse.clone(),
         classes: classes.clone(),
         api_keys: Some(Arc::new(keys)),
+        webhooks: webhooks.clone(),
+        config: Arc::new(move || config.clone()),
+        listen: "127.0.0.1:8080".parse().expect("an address"),
         operators: Arc::new(Operators::new(operators)),
         audit: Arc::new(Audit::new(
             registry.clone(),
@@ -120,6 +134,7 @@ async fn bench_with(operators: Vec<Operator>, reload: Option<Reload>) -> Bench {
         store,
         registry,
         classes,
+        webhooks,
         engine,
         clock,
         pulse,
@@ -251,6 +266,14 @@ impl Bench {
     }
 
     async fn claim_under(&self, tenant: &str, key: &str, terms: Terms) -> Grant {
+        let ask = self.ask(tenant, key, terms);
+        match self.store.claim(&ask).await.expect("the store answers") {
+            Claim::Granted(grant) => grant,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn ask(&self, tenant: &str, key: &str, terms: Terms) -> Ask {
         let subject = Subject::parse("user:1").expect("a subject");
         let identity = Identity {
             caller: Caller::trusted(tenant, "shop", subject).expect("a caller"),
@@ -260,7 +283,7 @@ impl Bench {
         };
         let draw = self.drawn.fetch_add(1, Ordering::Relaxed) + 1;
         let digest = identity.digest();
-        let ask = Ask {
+        Ask {
             digest,
             identity,
             fingerprint: Fingerprint {
@@ -271,10 +294,6 @@ impl Bench {
             terms,
             attempt: Attempt(u128::from(draw)),
             id: OperationId::new(&digest, draw),
-        };
-        match self.store.claim(&ask).await.expect("the store answers") {
-            Claim::Granted(grant) => grant,
-            other => panic!("{other:?}"),
         }
     }
 
@@ -306,6 +325,24 @@ impl Bench {
         let grant = self.claim(tenant, key).await;
         self.settle(&grant, Settlement::Paused).await;
         grant
+    }
+
+    /// An event that the gateway delivered, and that was refused for good.
+    async fn failed_event(&self, key: &str) -> OperationId {
+        let ask = self.ask("acme", key, Class::webhook().terms());
+        let enqueued = self.store.enqueue(&ask, "the event".into(), Duration::ZERO);
+        enqueued.await.expect("the store answers");
+        let due = self.store.due(1).await.expect("the store answers");
+        let grant = &due.first().expect("it is due").grant;
+        let reply = Reply {
+            status: 422,
+            headers: Vec::new(),
+            body: "no".into(),
+            trailers: Vec::new(),
+        };
+        let answer = Answer::Kept(Arc::new(reply));
+        self.settle(grant, Settlement::Failed(answer)).await;
+        grant.id
     }
 
     /// The state of an operation, as the API tells it.

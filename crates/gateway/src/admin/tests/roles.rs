@@ -9,12 +9,18 @@ use crate::admin::doors;
 fn body(name: &str) -> Value {
     let nobody = "op_00000000000000000000000000000000";
     let mut body = match name {
-        "purgeOperations" | "resumeOperations" => json!({ "operation_id": nobody }),
+        "purgeOperations" | "resumeOperations" | "redeliverOperations" => {
+            json!({ "operation_id": nobody })
+        }
         "resolveOperations" => json!({ "operation_id": nobody, "outcome": "not_run" }),
         "resolveOperation" => json!({ "outcome": "not_run" }),
         "setClasses" => json!({ "name": "brief", "settings": { "retention": "1h" } }),
         "setClass" => json!({ "settings": { "retention": "1h" } }),
         "createKey" => json!({ "tenant": "acme", "subject": "service:worker" }),
+        "createWebhook" => {
+            json!({ "tenant": "acme", "project": "shop", "provider": "svix", "generate": true })
+        }
+        "rotateWebhook" => json!({ "generate": true }),
         _ => json!({}),
     };
     body["why"] = "because".into();
@@ -26,6 +32,7 @@ fn concrete(path: &str) -> String {
     path.replace("{operation_id}", "op_00000000000000000000000000000000")
         .replace("{name}", "brief")
         .replace("{id}", "nobody")
+        .replace("{webhook_id}", "wh_nobody")
 }
 
 #[tokio::test]
@@ -83,6 +90,8 @@ async fn the_roles_are_those_of_the_contract() {
             "resolveOperation",
             "resumeOperations",
             "resumeOperation",
+            "redeliverOperations",
+            "redeliverOperation",
         ]
     );
     assert_eq!(
@@ -93,6 +102,9 @@ async fn the_roles_are_those_of_the_contract() {
             "unsetClass",
             "createKey",
             "revokeKey",
+            "createWebhook",
+            "rotateWebhook",
+            "deleteWebhook",
             "reload"
         ]
     );

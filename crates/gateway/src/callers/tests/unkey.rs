@@ -262,7 +262,16 @@ async fn what_unkey_cannot_know_is_not_shown_to_it() {
     let unkey = StandIn::new(|_| standin::json(200, &valid())).await;
     let callers = at(&unkey).await;
     let long = "k".repeat(513);
-    for credential in ["a.b.c", "a.b.c.d.e", "ow_x", long.as_str(), "a,b", "a b"] {
+    let webhook = "wh_3ZfKjNzMv8xQpRt2Yw";
+    for credential in [
+        "a.b.c",
+        "a.b.c.d.e",
+        "ow_x",
+        long.as_str(),
+        "a,b",
+        "a b",
+        webhook,
+    ] {
         bear(&callers, credential).await.expect_err("refused");
     }
     assert_eq!(unkey.count(), 0);

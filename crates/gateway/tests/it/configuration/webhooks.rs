@@ -67,11 +67,11 @@ const OPENBAO: &str = "[secrets.openbao]\naddress = 'https://bao'\ntoken = 't'\n
 )]
 #[case::provider_that_is_built_in(
     "[webhooks.providers.stripe]\nsignature_header = 'X-Sig'\nid = 'json:/id'",
-    "3:21: webhooks.providers.stripe: is the name of a provider that is built in; give it another name, such as [webhooks.providers.acme]"
+    "3:1: webhooks.providers.stripe: is the name of a provider that is built in; give it another name, such as [webhooks.providers.acme]"
 )]
 #[case::provider_in_capitals(
     "[webhooks.providers.Acme]\nsignature_header = 'X-Sig'\nid = 'json:/id'",
-    "3:21: webhooks.providers.Acme: must be 1 to 64 of a-z, 0-9 and hyphen, and not begin with a hyphen; give it another name, such as [webhooks.providers.acme]"
+    "3:1: webhooks.providers.Acme: must be 1 to 64 of a-z, 0-9 and hyphen, and not begin with a hyphen; give it another name, such as [webhooks.providers.acme]"
 )]
 #[case::provider_by_md5(
     "[webhooks.providers.acme]\nsignature_header = 'X-Sig'\nalgorithm = 'md5'\nid = 'json:/id'",

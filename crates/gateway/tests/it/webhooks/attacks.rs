@@ -62,12 +62,17 @@ async fn the_same_bytes_under_another_id_are_delivered_and_marked() {
             .collect();
         marks.sort();
         assert_eq!(marks, [(id(1), ""), (id(2), "true")], "{kind:?}");
-        let keys: Vec<_> = got.iter().map(|seen| seen.header("idempotency-key")).collect();
+        let keys: Vec<_> = got
+            .iter()
+            .map(|seen| seen.header("idempotency-key"))
+            .collect();
         assert_ne!(keys[0], keys[1], "{kind:?}");
         let provider = kind.provider();
         let line = "onceward_webhook_same_bytes_total";
         house
-            .counts(&format!("{line}{{provider=\"{provider}\",answer=\"delivered\"}} 1"))
+            .counts(&format!(
+                "{line}{{provider=\"{provider}\",answer=\"delivered\"}} 1"
+            ))
             .await;
     }
 }
@@ -92,7 +97,9 @@ async fn the_same_bytes_under_another_id_can_be_refused() {
             let provider = kind.provider();
             let line = "onceward_webhook_same_bytes_total";
             house
-                .counts(&format!("{line}{{provider=\"{provider}\",answer=\"refused\"}} 1"))
+                .counts(&format!(
+                    "{line}{{provider=\"{provider}\",answer=\"refused\"}} 1"
+                ))
                 .await;
         }
     }
@@ -102,7 +109,9 @@ async fn the_same_bytes_under_another_id_can_be_refused() {
 #[tokio::test]
 async fn a_webhooks_own_word_comes_first() {
     let house = house_before(origin(), "", "[webhooks]\nsame_bytes = \"refuse\"").await;
-    let hook = house.hook_with(Kind::GitHub, json!({ "same_bytes": "deliver" })).await;
+    let hook = house
+        .hook_with(Kind::GitHub, json!({ "same_bytes": "deliver" }))
+        .await;
     let first = hook.event(1);
     house.accepted(&hook, &first).await;
     let second = under(&hook, &first, "x-github-delivery", 2);
@@ -115,7 +124,9 @@ async fn a_webhooks_own_word_comes_first() {
 #[tokio::test]
 async fn of_the_same_bytes_at_once_one_is_the_first() {
     let house = house().await;
-    let hook = house.hook_with(Kind::GitHub, json!({ "same_bytes": "refuse" })).await;
+    let hook = house
+        .hook_with(Kind::GitHub, json!({ "same_bytes": "refuse" }))
+        .await;
     let first = hook.event(0);
     let asks: Vec<_> = (0..16)
         .map(|number| {
@@ -143,6 +154,28 @@ async fn twilios_token_makes_no_second_message() {
         house.accepted(&hook, &sent).await;
     }
     house.only(&hook).await;
+}
+
+/// Of a call many requests may be alike to the byte, as when the caller presses
+/// the same key again; what tells them apart is the token, which is not signed.
+#[tokio::test]
+async fn a_call_is_known_by_its_token() {
+    const TOKEN: &str = "i-twilio-idempotency-token";
+    let house = house().await;
+    let hook = house.hook(Kind::Twilio).await;
+    let body = format!("CallSid=CA{:032x}&CallStatus=in-progress&Digits=1", 7);
+    let pressed = hook.letter(1).body(body).signed();
+    for (token, replay) in [("one", false), ("one", true), ("two", false), ("two", true)] {
+        let told = house
+            .accepted(&hook, &pressed.clone().with(TOKEN, token))
+            .await;
+        assert_eq!(told.is_replay(), replay, "{token}");
+    }
+    let got = house.got(&hook).await;
+    let marks = got
+        .iter()
+        .map(|seen| (seen.header(TOKEN), seen.header(MARK)));
+    assert_eq!(marks.collect::<Vec<_>>(), [("one", ""), ("two", "true")]);
 }
 
 /// What is said beside the signature decides nothing: not the topic's event,

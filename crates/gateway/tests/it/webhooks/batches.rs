@@ -41,7 +41,10 @@ impl House {
         let got = self.got(hook).await;
         let mut numbers: Vec<u32> = got.iter().map(|seen| number(hook, &seen.body)).collect();
         numbers.sort_unstable();
-        for (seen, name) in got.iter().map(|seen| (seen, seen.header("idempotency-key"))) {
+        for (seen, name) in got
+            .iter()
+            .map(|seen| (seen, seen.header("idempotency-key")))
+        {
             assert_eq!(name, hook.name(number(hook, &seen.body), &seen.body));
         }
         numbers
@@ -61,7 +64,11 @@ fn number(hook: &Hook, body: &[u8]) -> u32 {
     };
     let number = note.as_str().unwrap().strip_prefix("note ").unwrap();
     let number = number.parse().unwrap();
-    assert_eq!(*element, self::element(hook, number), "its bytes are untouched");
+    assert_eq!(
+        *element,
+        self::element(hook, number),
+        "its bytes are untouched"
+    );
     let items = match hook.kind {
         Kind::TwilioEvents => &body,
         _ => &body["notificationItems"],
@@ -127,7 +134,9 @@ async fn a_batch_is_taken_whole_or_not_at_all() {
 
     let events = house.hook(Kind::TwilioEvents).await;
     let body = json!([element(&events, 1), cloud_event(None, "note 2")]).to_string();
-    let told = house.send(&events, &events.letter(0).body(body).signed()).await;
+    let told = house
+        .send(&events, &events.letter(0).body(body).signed())
+        .await;
     assert_eq!(told.problem(), (400, "translation-failed".to_owned()));
     for hook in [&hook, &events] {
         assert!(house.got(hook).await.is_empty());
@@ -148,7 +157,10 @@ async fn each_event_of_a_batch_has_an_end_of_its_own() {
         house.accepted(&hook, &batch(&hook, &[1, 2, 3])).await;
         assert_eq!(house.numbers(&hook).await, [1, 2, 3], "{kind:?}");
         let of = house.of(&hook).await;
-        let mut states: Vec<_> = of.iter().map(|one| one["state"].as_str().unwrap()).collect();
+        let mut states: Vec<_> = of
+            .iter()
+            .map(|one| one["state"].as_str().unwrap())
+            .collect();
         states.sort_unstable();
         assert_eq!(states, ["completed", "completed", "failed"], "{kind:?}");
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::json;
 
 use super::signers::Kind;
-use super::{Hook, House, house_before};
+use super::{Hook, House, PATIENT, house_before};
 use crate::harness::{Answer, OriginBuilder, Reply, origin};
 
 /// An origin that gives these answers in turn, the last one for ever.
@@ -77,7 +77,7 @@ async fn of_an_event_that_waits_for_its_next_attempt() {
 /// asks again, with the same key and a higher fence.
 #[tokio::test]
 async fn of_an_event_that_may_have_arrived_the_gateway_itself_tries_again() {
-    let (house, hook) = sent(origin().hanging_up(), "").await;
+    let (house, hook) = sent(origin().hanging_up(), PATIENT).await;
     house.called(&hook, 3).await;
     let again = house.send(&hook, &hook.event(1)).await;
     assert_eq!(told(&again), (200, "processing", false));
@@ -133,7 +133,9 @@ async fn of_an_event_that_was_given_up() {
 #[tokio::test]
 async fn at_once_of_an_event_on_its_way() {
     let house = house_before(origin().gated(), "", "").await;
-    let hook = house.hook_with(Kind::Stripe, json!({ "deliver": "sync" })).await;
+    let hook = house
+        .hook_with(Kind::Stripe, json!({ "deliver": "sync" }))
+        .await;
     let first = house.ask(&hook, &hook.event(1)).spawn();
     house.called(&hook, 1).await;
     let again = house.send(&hook, &hook.event(1)).await;
@@ -149,13 +151,24 @@ async fn at_once_of_an_event_on_its_way() {
 #[tokio::test]
 async fn at_once_of_an_event_that_the_upstream_did_not_take() {
     let house = house_before(answering(&[500, 201]), "", "").await;
-    let hook = house.hook_with(Kind::Stripe, json!({ "deliver": "sync" })).await;
+    let hook = house
+        .hook_with(Kind::Stripe, json!({ "deliver": "sync" }))
+        .await;
     let first = house.send(&hook, &hook.event(1)).await;
-    assert_eq!((told(&first), first.text()), ((500, "released", false), "run 1"));
+    assert_eq!(
+        (told(&first), first.text()),
+        ((500, "released", false), "run 1")
+    );
     let again = house.send(&hook, &hook.event(1)).await;
-    assert_eq!((told(&again), again.text()), ((201, "completed", false), "run 2"));
+    assert_eq!(
+        (told(&again), again.text()),
+        ((201, "completed", false), "run 2")
+    );
     let last = house.send(&hook, &hook.event(1)).await;
-    assert_eq!((told(&last), last.text()), ((201, "completed", true), "run 2"));
+    assert_eq!(
+        (told(&last), last.text()),
+        ((201, "completed", true), "run 2")
+    );
     assert_eq!(house.got(&hook).await.len(), 2);
 }
 
@@ -164,9 +177,14 @@ async fn at_once_of_an_event_that_the_upstream_did_not_take() {
 #[tokio::test]
 async fn at_once_of_an_event_that_the_upstream_refused_for_good() {
     let house = house_before(answering(&[422]), "", "").await;
-    let hook = house.hook_with(Kind::Stripe, json!({ "deliver": "sync" })).await;
+    let hook = house
+        .hook_with(Kind::Stripe, json!({ "deliver": "sync" }))
+        .await;
     let first = house.send(&hook, &hook.event(1)).await;
-    assert_eq!((told(&first), first.text()), ((422, "failed", false), "run 1"));
+    assert_eq!(
+        (told(&first), first.text()),
+        ((422, "failed", false), "run 1")
+    );
     let again = house.send(&hook, &hook.event(1)).await;
     assert_eq!((told(&again), again.text()), ((200, "failed", true), ""));
     house.only(&hook).await;
@@ -176,11 +194,21 @@ async fn at_once_of_an_event_that_the_upstream_refused_for_good() {
 async fn at_once_of_an_event_that_may_have_arrived() {
     for (class, second) in [("", 504), ("on_unknown = \"hold\"", 409)] {
         let house = house_before(origin().hanging_up(), class, "").await;
-        let hook = house.hook_with(Kind::Stripe, json!({ "deliver": "sync" })).await;
+        let hook = house
+            .hook_with(Kind::Stripe, json!({ "deliver": "sync" }))
+            .await;
         let first = house.send(&hook, &hook.event(1)).await;
-        assert_eq!(first.problem(), (504, "outcome-unknown".to_owned()), "{class}");
+        assert_eq!(
+            first.problem(),
+            (504, "outcome-unknown".to_owned()),
+            "{class}"
+        );
         let again = house.send(&hook, &hook.event(1)).await;
-        assert_eq!(again.problem(), (second, "outcome-unknown".to_owned()), "{class}");
+        assert_eq!(
+            again.problem(),
+            (second, "outcome-unknown".to_owned()),
+            "{class}"
+        );
         let runs = if second == 504 { 2 } else { 1 };
         assert_eq!(house.got(&hook).await.len(), runs, "{class}");
     }
@@ -212,7 +240,9 @@ async fn in_a_crowd_each_event_is_taken_once() {
     for operation in &operations {
         assert_eq!(operation["state"], "completed", "{operation}");
     }
-    let attempts = operations.iter().map(|one| one["attempts"].as_u64().unwrap());
+    let attempts = operations
+        .iter()
+        .map(|one| one["attempts"].as_u64().unwrap());
     let attempts: u64 = attempts.sum();
     assert_eq!(house.came(&hook).len() as u64, attempts);
 }

@@ -22,10 +22,17 @@ async fn slack_gets_each_challenge_back() {
         let body = json!({ "type": "url_verification", "challenge": challenge });
         let sent = hook.letter(1).body(body.to_string()).signed();
         let told = house.accepted(&hook, &sent).await;
-        assert_eq!((told.header("content-type"), told.text()), ("text/plain", challenge));
+        assert_eq!(
+            (told.header("content-type"), told.text()),
+            ("text/plain", challenge)
+        );
         assert!(!told.is_replay());
         // Only to who can sign.
-        let sent = hook.letter(1).body(body.to_string()).secret("another").signed();
+        let sent = hook
+            .letter(1)
+            .body(body.to_string())
+            .secret("another")
+            .signed();
         assert_eq!(house.send(&hook, &sent).await.status, 401);
     }
     assert_eq!(house.origin.runs(), 0);
@@ -81,7 +88,9 @@ async fn a_push_does_not_pass_for_a_ping() {
     let push = hook.event(1);
     house.accepted(&hook, &push).await;
     for _ in 0..3 {
-        let told = house.accepted(&hook, &push.clone().with("x-github-event", "ping")).await;
+        let told = house
+            .accepted(&hook, &push.clone().with("x-github-event", "ping"))
+            .await;
         assert!(!told.header("idempotency-status").is_empty());
     }
     house.only(&hook).await;

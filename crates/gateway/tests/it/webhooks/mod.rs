@@ -16,6 +16,7 @@ mod events;
 mod handshakes;
 mod operators;
 mod retries;
+mod shared;
 mod signers;
 mod strangers;
 mod sync;
@@ -26,10 +27,14 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 
 use self::signers::{Kind, Sealing, Signed};
-use crate::harness::{Answer, Ask, Origin, OriginBuilder, Running, Seen, configured, origin, until};
+use crate::harness::{
+    Answer, Ask, Origin, OriginBuilder, Running, Seen, configured, origin, until,
+};
 
 /// Where providers find the gateway.
 const PUBLIC_URL: &str = "https://hooks.example";
+/// For events that wait for somebody for as long as the test takes.
+const PATIENT: &str = "max_attempts = 1000\nbackoff = { first = \"5ms\", max = \"100ms\" }";
 /// Between two looks at something that time alone changes.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -173,9 +178,8 @@ impl House {
     /// Waits until nothing is queued and nothing runs. All are in one listing,
     /// so nothing slips from one state to the other in between.
     async fn quiet(&self) {
-        let moving = |operation: &Value| {
-            matches!(operation["state"].as_str(), Some("queued" | "running"))
-        };
+        let moving =
+            |operation: &Value| matches!(operation["state"].as_str(), Some("queued" | "running"));
         while self.operations("").await.iter().any(moving) {
             tokio::time::sleep(PAUSE).await;
         }
@@ -194,9 +198,8 @@ impl House {
 
     /// The operations of a webhook.
     async fn of(&self, hook: &Hook) -> Vec<Value> {
-        let mut operations = self.operations("").await;
-        operations.retain(|one| one["endpoint"].as_str().unwrap().ends_with(&hook.path));
-        operations
+        let endpoint = format!("webhooks.{}.{}", hook.kind.provider(), hook.id);
+        self.operations(&format!("&endpoint={endpoint}")).await
     }
 
     /// Waits until the one event of a webhook is in this state.
@@ -216,10 +219,13 @@ impl House {
         answer.json()
     }
 
-    /// Waits until the metrics hold this line.
+    /// The metrics hold this line.
     async fn counts(&self, line: &str) {
         let metrics = self.gateway.metrics().await;
-        assert!(metrics.lines().any(|is| is == line), "{line} is not in\n{metrics}");
+        assert!(
+            metrics.lines().any(|is| is == line),
+            "{line} is not in\n{metrics}"
+        );
     }
 }
 

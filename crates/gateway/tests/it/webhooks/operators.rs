@@ -37,7 +37,10 @@ async fn a_purge_frees_the_id() {
         let (house, hook, id) = come_to(state, origin, "").await;
         house.push(&id, "purge").await;
         let entry = house.audited().await;
-        assert_eq!((&entry["action"], &entry["why"]), (&json!("operations.purge"), &json!("ticket 7")));
+        assert_eq!(
+            (&entry["action"], &entry["why"]),
+            (&json!("operations.purge"), &json!("ticket 7"))
+        );
         let told = house.accepted(&hook, &hook.event(1)).await;
         assert!(!told.is_replay(), "{state}");
         let got = house.got(&hook).await;
@@ -52,15 +55,35 @@ async fn a_purge_frees_the_id() {
     }
 }
 
+#[tokio::test]
+async fn a_purge_takes_back_what_waits() {
+    let class = "backoff = { first = \"1h\", max = \"1h\" }";
+    let house = house_before(answering(&[500, 200]), class, "").await;
+    let hook = house.hook(Kind::Stripe).await;
+    house.accepted(&hook, &hook.event(1)).await;
+    house.called(&hook, 1).await;
+    let shown = house.is(&hook, "queued").await;
+    house
+        .push(shown["operation_id"].as_str().unwrap(), "purge")
+        .await;
+    assert!(house.of(&hook).await.is_empty());
+    house.accepted(&hook, &hook.event(1)).await;
+    assert_eq!(house.got(&hook).await.len(), 2);
+}
+
 /// Where the id is not signed, that the bytes were seen does not stand in the
 /// way of the same delivery.
 #[tokio::test]
 async fn a_purge_frees_an_unsigned_id_as_well() {
     let house = house().await;
-    let hook = house.hook_with(Kind::GitHub, json!({ "same_bytes": "refuse" })).await;
+    let hook = house
+        .hook_with(Kind::GitHub, json!({ "same_bytes": "refuse" }))
+        .await;
     house.accepted(&hook, &hook.event(1)).await;
     let shown = house.is(&hook, "completed").await;
-    house.push(shown["operation_id"].as_str().unwrap(), "purge").await;
+    house
+        .push(shown["operation_id"].as_str().unwrap(), "purge")
+        .await;
     let told = house.accepted(&hook, &hook.event(1)).await;
     assert!(!told.is_replay());
     assert_eq!(house.got(&hook).await.len(), 2);
@@ -80,10 +103,7 @@ async fn a_resumed_event_is_delivered() {
 /// fence, a signature of now.
 #[tokio::test]
 async fn an_event_is_redelivered_as_it_was() {
-    for (state, statuses) in [
-        ("completed", &[200, 200]),
-        ("failed", &[422, 200]),
-    ] {
+    for (state, statuses) in [("completed", &[200, 200]), ("failed", &[422, 200])] {
         let (house, hook, id) = come_to(state, answering(statuses), "").await;
         assert_eq!(house.push(&id, "redeliver").await["operation_id"], *id);
         house.called(&hook, 2).await;
@@ -93,19 +113,29 @@ async fn an_event_is_redelivered_as_it_was() {
             panic!("{state}: {got:?}")
         };
         assert_eq!(first.body, second.body, "{state}");
-        for name in ["idempotency-key", "x-operation-id", "stripe-signature", "webhook-id"] {
+        for name in [
+            "idempotency-key",
+            "x-operation-id",
+            "stripe-signature",
+            "webhook-id",
+        ] {
             assert_eq!(first.header(name), second.header(name), "{state}: {name}");
         }
-        let fence = |seen: &crate::harness::Seen| {
-            seen.header("idempotency-fence").parse::<u64>().unwrap()
-        };
+        let fence =
+            |seen: &crate::harness::Seen| seen.header("idempotency-fence").parse::<u64>().unwrap();
         assert!(fence(second) > fence(first), "{state}");
         let entry = house.audited().await;
         assert_eq!(entry["target"], *id, "{state}");
         assert_eq!(entry["why"], "ticket 7", "{state}");
-        assert!(entry["action"].as_str().unwrap().ends_with(".redeliver"), "{state}: {entry}");
+        assert!(
+            entry["action"].as_str().unwrap().ends_with(".redeliver"),
+            "{state}: {entry}"
+        );
         // And the provider's own is a duplicate, as before.
-        assert!(house.accepted(&hook, &hook.event(1)).await.is_replay(), "{state}");
+        assert!(
+            house.accepted(&hook, &hook.event(1)).await.is_replay(),
+            "{state}"
+        );
         assert_eq!(house.got(&hook).await.len(), 2, "{state}");
     }
 }
@@ -140,7 +170,9 @@ async fn an_event_on_its_way_is_not_redelivered() {
     house.called(&hook, 1).await;
     let id = told.header("x-operation-id");
     let path = format!("/admin/v1/operations/{id}/redeliver");
-    let refused = house.gateway.change(&path, &json!({ "why": "ticket 7" }).to_string());
+    let refused = house
+        .gateway
+        .change(&path, &json!({ "why": "ticket 7" }).to_string());
     assert_eq!(refused.send().await.status, 409);
     house.origin.open();
     house.only(&hook).await;
@@ -151,11 +183,15 @@ async fn an_event_on_its_way_is_not_redelivered() {
 #[tokio::test]
 async fn an_event_that_was_not_stored_is_not_redelivered() {
     let house = house().await;
-    let hook = house.hook_with(Kind::Stripe, json!({ "deliver": "sync" })).await;
+    let hook = house
+        .hook_with(Kind::Stripe, json!({ "deliver": "sync" }))
+        .await;
     let told = house.accepted(&hook, &hook.event(1)).await;
     let id = told.header("x-operation-id");
     let path = format!("/admin/v1/operations/{id}/redeliver");
-    let refused = house.gateway.change(&path, &json!({ "why": "ticket 7" }).to_string());
+    let refused = house
+        .gateway
+        .change(&path, &json!({ "why": "ticket 7" }).to_string());
     assert_eq!(refused.send().await.status, 409);
     house.only(&hook).await;
 }
@@ -184,6 +220,10 @@ async fn a_caller_is_not_the_provider() {
     let told = house.accepted(&hook, &hook.event(1)).await;
     house.is(&hook, "completed").await;
     let id = told.header("x-operation-id");
-    let asked = house.gateway.get(&format!("/api/v1/operations/{id}")).send().await;
+    let asked = house
+        .gateway
+        .get(&format!("/api/v1/operations/{id}"))
+        .send()
+        .await;
     assert_eq!(asked.problem(), (404, "no-operation".to_owned()));
 }

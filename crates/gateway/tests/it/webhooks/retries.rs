@@ -6,8 +6,8 @@ use tempfile::TempDir;
 
 use super::duplicates::answering;
 use super::signers::Kind;
-use super::{Hook, House, PAUSE, house_at, house_before, settings};
-use crate::harness::{Reserved, configured, configured_to, origin};
+use super::{Hook, House, PATIENT, PAUSE, house_at, house_before, settings};
+use crate::harness::{Reply, Reserved, configured, configured_to, origin};
 
 #[tokio::test]
 async fn an_upstream_that_stumbles_gets_the_event_again() {
@@ -26,8 +26,103 @@ async fn an_upstream_that_stumbles_gets_the_event_again() {
     }
     assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
     let deliveries = "onceward_webhook_deliveries_total{upstream=\"origin\"";
-    house.counts(&format!("{deliveries},outcome=\"requeued\"}} 4")).await;
-    house.counts(&format!("{deliveries},outcome=\"completed\"}} 1")).await;
+    for counted in ["\"requeued\"} 4", "\"completed\"} 1"] {
+        house
+            .gateway
+            .shows(&format!("{deliveries},outcome={counted}"))
+            .await;
+    }
+}
+
+/// The upstream knows better than its status whether an answer is its last.
+#[tokio::test]
+async fn an_upstream_says_itself_whether_to_try_again() {
+    for (status, said, attempts, state) in [
+        (500, "permanent", 1, "failed"),
+        (404, "transient", 2, "completed"),
+    ] {
+        let origin = origin().replying(move |_, run| match run {
+            1 => Reply::new(status, "").header("idempotency-outcome", said),
+            _ => Reply::new(200, ""),
+        });
+        let house = house_before(origin, "", "").await;
+        let hook = house.hook(Kind::Stripe).await;
+        house.accepted(&hook, &hook.event(1)).await;
+        let shown = house.is(&hook, state).await;
+        assert_eq!(shown["attempts"], attempts, "{said}");
+        assert_eq!(house.got(&hook).await.len(), attempts, "{said}");
+    }
+}
+
+/// An answer that is too large to keep is an answer, and nobody waits for it.
+#[tokio::test]
+async fn an_answer_that_is_too_large_to_keep_is_one() {
+    for (status, state) in [(200, "completed"), (422, "failed")] {
+        let large = "a".repeat(3 << 20);
+        let house = house_before(origin().reply(status, large.clone()), "", "").await;
+        let hook = house.hook(Kind::Stripe).await;
+        house.accepted(&hook, &hook.event(1)).await;
+        let shown = house.is(&hook, state).await;
+        assert_eq!(shown["original_status"], status);
+        let again = house.accepted(&hook, &hook.event(1)).await;
+        assert!(again.is_replay(), "{status}");
+        assert_eq!(again.header("idempotency-status"), state);
+        house.only(&hook).await;
+
+        let said = json!({ "deliver": "sync", "path": "/sync" });
+        let hook = house.hook_with(Kind::Stripe, said).await;
+        let first = house.send(&hook, &hook.event(1)).await;
+        assert_eq!((first.status, first.text()), (status, &*large));
+        let again = house.accepted(&hook, &hook.event(1)).await;
+        assert!(again.is_replay(), "{status}");
+        assert_eq!(again.header("idempotency-status"), state);
+        house.only(&hook).await;
+    }
+}
+
+/// Somebody who knows what became of a lost delivery is asked; an event that did
+/// not run goes out again by itself, because its provider was told that we have
+/// it.
+#[tokio::test]
+async fn what_may_have_arrived_is_asked_about() {
+    let ran = json!({ "outcome": "ran", "reply": { "status": 200, "headers": {}, "body": "" } });
+    for (word, state, times) in [
+        (ran, "completed", 1),
+        (json!({ "outcome": "not_run" }), "completed", 2),
+        (json!({ "outcome": "unsure" }), "unknown", 1),
+    ] {
+        let who_knows = origin().reply(200, word.to_string());
+        let who_knows = who_knows
+            .header("content-type", "application/json")
+            .run()
+            .await;
+        let class = format!(
+            "on_unknown = \"reconcile\"\nreconcile_url = \"{}/asked\"",
+            who_knows.url()
+        );
+        let house = house_before(answering(&[504, 200]), &class, "").await;
+        let hook = house.hook(Kind::Stripe).await;
+        house.accepted(&hook, &hook.event(1)).await;
+        who_knows.called(1).await;
+        house.is(&hook, state).await;
+        assert_eq!(house.got(&hook).await.len(), times, "{word}");
+    }
+}
+
+/// An operator who knows that an event did not run says so, and it goes out.
+#[tokio::test]
+async fn what_an_operator_knows_did_not_arrive_goes_out_again() {
+    let house = house_before(answering(&[504, 200]), "on_unknown = \"hold\"", "").await;
+    let hook = house.hook(Kind::Stripe).await;
+    house.accepted(&hook, &hook.event(1)).await;
+    let shown = house.is(&hook, "unknown").await;
+    let id = shown["operation_id"].as_str().unwrap();
+    let path = format!("/admin/v1/operations/{id}/resolve");
+    house
+        .operate(&path, json!({ "outcome": "not_run", "why": "a test" }))
+        .await;
+    house.is(&hook, "completed").await;
+    assert_eq!(house.got(&hook).await.len(), 2);
 }
 
 /// The same events to the same webhook, while nobody is there and after.
@@ -35,8 +130,8 @@ async fn away_then_back(directory: Option<TempDir>) {
     let reserved = Reserved::new();
     let url = reserved.url();
     let start = || match &directory {
-        Some(directory) => configured_to(&url, &settings("", "")).directory(directory.path()),
-        None => configured_to(&url, &settings("", "")),
+        Some(directory) => configured_to(&url, &settings(PATIENT, "")).directory(directory.path()),
+        None => configured_to(&url, &settings(PATIENT, "")),
     };
     let away = House {
         // Somebody who is never asked.
@@ -49,7 +144,9 @@ async fn away_then_back(directory: Option<TempDir>) {
         assert_eq!(told.header("idempotency-status"), "processing");
     }
     let tried = |line: &str| {
-        line.starts_with("onceward_webhook_deliveries_total{upstream=\"origin\",outcome=\"requeued\"}")
+        line.starts_with(
+            "onceward_webhook_deliveries_total{upstream=\"origin\",outcome=\"requeued\"}",
+        )
     };
     while !away.gateway.metrics().await.lines().any(tried) {
         tokio::time::sleep(PAUSE).await;
@@ -151,34 +248,63 @@ async fn what_waits_for_a_slow_upstream_arrives_in_the_end() {
     check_each_once(&house, &hook, 2).await;
 }
 
+/// An upstream that webhooks go to is not taken away beneath them.
+#[tokio::test]
+async fn a_configuration_without_a_webhooks_upstream_is_refused() {
+    let second = origin().run().await;
+    let more = format!("[upstreams.second]\nurl = \"{}\"\n", second.url());
+    let house = house_before(origin(), "", &more).await;
+    let hook = house
+        .hook_with(Kind::Stripe, json!({ "upstream": "second" }))
+        .await;
+    let url = house.origin.url();
+    let refused = house
+        .gateway
+        .reload(&url, &settings("", ""))
+        .await
+        .unwrap_err();
+    assert!(refused.contains(&hook.id), "{refused}");
+    house.accepted(&hook, &hook.event(1)).await;
+    second.called(1).await;
+}
+
 #[tokio::test]
 async fn events_wait_for_an_upstream_that_is_configured_again() {
     let reserved = Reserved::new();
-    let quick = origin().run().await;
-    let text = |url: &str| settings("", &format!("[upstreams.second]\nurl = \"{url}\"\n"));
-    let gateway = configured(&quick, &text(&reserved.url())).run().await;
+    let text = |url: &str| settings(PATIENT, &format!("[upstreams.second]\nurl = \"{url}\"\n"));
+    let first = origin().run().await;
     let house = House {
-        origin: quick,
-        gateway,
+        gateway: configured(&first, &text(&reserved.url())).run().await,
+        origin: first,
     };
-    let hook = house.hook_with(Kind::Stripe, json!({ "upstream": "second" })).await;
+    let hook = house
+        .hook_with(Kind::Stripe, json!({ "upstream": "second" }))
+        .await;
     house.accepted(&hook, &hook.event(1)).await;
+    let delete = format!("/admin/v1/webhooks/{}/delete", hook.id);
+    house.operate(&delete, json!({ "why": "a test" })).await;
     let url = house.origin.url();
-    house.gateway.reload(&url, &settings("", "")).await.unwrap();
-    let told = house.send(&hook, &hook.event(2)).await;
-    assert_eq!(told.status, 503, "{}", told.text());
-    assert!(told.header("retry-after").parse::<u64>().unwrap() >= 1);
+    house
+        .gateway
+        .reload(&url, &settings(PATIENT, ""))
+        .await
+        .unwrap();
     let second = origin().run_at(reserved);
-    house.gateway.reload(&url, &text(&second.url())).await.unwrap();
+    let attempts = async || house.of(&hook).await[0]["attempts"].as_u64().unwrap();
+    let before = attempts().await;
+    while attempts().await < before + 2 {
+        tokio::time::sleep(PAUSE).await;
+    }
+    assert_eq!(second.runs(), 0, "nobody says where it is");
+    house
+        .gateway
+        .reload(&url, &text(&second.url()))
+        .await
+        .unwrap();
     second.called(1).await;
-    house.accepted(&hook, &hook.event(2)).await;
-    second.called(2).await;
-    let names: Vec<_> = second
-        .ledger()
-        .iter()
-        .map(|seen| seen.header("idempotency-key").to_owned())
-        .collect();
-    assert_eq!(names, [hook.name(1, &[]), hook.name(2, &[])]);
+    let seen = second.only();
+    assert_eq!(seen.header("idempotency-key"), hook.name(1, &seen.body));
+    house.is(&hook, "completed").await;
     assert_eq!(house.origin.runs(), 0);
 }
 

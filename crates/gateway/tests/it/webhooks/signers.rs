@@ -216,7 +216,13 @@ impl Kind {
 
     /// Signs a body as the provider does, for a webhook at this URL.
     pub(super) fn sign(self, sealing: &Sealing<'_>) -> Signed {
-        let Sealing { secret, id, at, body, .. } = *sealing;
+        let Sealing {
+            secret,
+            id,
+            at,
+            body,
+            ..
+        } = *sealing;
         let text = secret.as_bytes();
         let at = at.to_string();
         let mut query = String::new();
@@ -298,7 +304,11 @@ impl Kind {
         };
         headers.push(("content-type", content_type.to_owned()));
         headers.push(("user-agent", format!("{}/1.0", self.provider())));
-        Signed { query, headers, body: Bytes::copy_from_slice(body) }
+        Signed {
+            query,
+            headers,
+            body: Bytes::copy_from_slice(body),
+        }
     }
 }
 

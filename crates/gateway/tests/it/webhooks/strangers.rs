@@ -37,20 +37,49 @@ async fn no_such_webhook_another_provider_and_a_bad_signature_are_told_alike() {
         house.told(&hook, letter).await
     };
     assert_eq!(want.0, 401);
+    let target = format!("/api/v1/webhooks/unheardof/{NOBODY}");
+    let told = house.gateway.ask(&format!("POST {target}")).send().await;
+    assert_eq!(bare(&told, &target), want);
     for kind in Kind::ALL {
         let hook = house.hook(kind).await;
         let letter = hook.letter(1);
         let wrong = letter.clone().secret(&kind.secret());
-        assert_eq!(house.told(&hook, wrong).await, want, "{kind:?}: bad signature");
-        let nobody = Hook { id: NOBODY.to_owned(), ..hook.clone() };
-        assert_eq!(house.told(&nobody, letter.clone()).await, want, "{kind:?}: nobody's");
+        assert_eq!(
+            house.told(&hook, wrong).await,
+            want,
+            "{kind:?}: bad signature"
+        );
+        let nobody = Hook {
+            id: NOBODY.to_owned(),
+            ..hook.clone()
+        };
+        assert_eq!(
+            house.told(&nobody, letter.clone()).await,
+            want,
+            "{kind:?}: nobody's"
+        );
         // In the path of another provider, signed as that one would.
-        let other = if kind == Kind::Square { Kind::GitHub } else { Kind::Square };
-        let other = Hook { kind: other, ..hook.clone() };
-        assert_eq!(house.told(&other, other.letter(1)).await, want, "{kind:?}: another's");
+        let other = if kind == Kind::Square {
+            Kind::GitHub
+        } else {
+            Kind::Square
+        };
+        let other = Hook {
+            kind: other,
+            ..hook.clone()
+        };
+        assert_eq!(
+            house.told(&other, other.letter(1)).await,
+            want,
+            "{kind:?}: another's"
+        );
         let delete = format!("/admin/v1/webhooks/{}/delete", hook.id);
         house.operate(&delete, json!({ "why": "a test" })).await;
-        assert_eq!(house.told(&hook, letter.clone()).await, want, "{kind:?}: deleted");
+        assert_eq!(
+            house.told(&hook, letter.clone()).await,
+            want,
+            "{kind:?}: deleted"
+        );
     }
     assert_eq!(house.origin.runs(), 0);
     assert!(house.operations("").await.is_empty());
@@ -71,7 +100,10 @@ async fn nonsense_is_told_alike_whoever_it_is_sent_to() {
         (Kind::Acme, "x-acme-time", "-1"),
     ] {
         let hook = house.hook(kind).await;
-        let nobody = Hook { id: NOBODY.to_owned(), ..hook.clone() };
+        let nobody = Hook {
+            id: NOBODY.to_owned(),
+            ..hook.clone()
+        };
         let sent = hook.event(1).with(name, value);
         let told = house.send(&hook, &sent).await;
         assert_eq!(told.problem(), (400, "bad-request".to_owned()), "{kind:?}");
@@ -102,7 +134,11 @@ async fn a_header_that_decides_comes_once() {
         let sent = hook.event(1);
         let (_, value) = sent.headers.iter().find(|(is, _)| *is == name).unwrap();
         let told = house.ask(&hook, &sent).header(name, value).send().await;
-        assert_eq!(told.problem(), (400, "bad-request".to_owned()), "{kind:?} {name}");
+        assert_eq!(
+            told.problem(),
+            (400, "bad-request".to_owned()),
+            "{kind:?} {name}"
+        );
         assert!(house.got(&hook).await.is_empty(), "{kind:?} {name}");
     }
 }
@@ -120,7 +156,11 @@ async fn headers_of_two_families_are_refused() {
     ] {
         let hook = house.hook(kind).await;
         let told = house.send(&hook, &hook.event(1).with(name, "1")).await;
-        assert_eq!(told.problem(), (400, "bad-request".to_owned()), "{kind:?} {name}");
+        assert_eq!(
+            told.problem(),
+            (400, "bad-request".to_owned()),
+            "{kind:?} {name}"
+        );
         assert!(house.got(&hook).await.is_empty(), "{kind:?} {name}");
     }
 }
@@ -133,10 +173,17 @@ async fn what_is_too_large_is_refused_before_anything_else() {
     let sent = hook.letter(1).body(large).signed();
     for target in [hook.target(), format!("/api/v1/webhooks/github/{NOBODY}")] {
         let told = house.ask_at(&target, &sent).send().await;
-        assert_eq!(told.problem(), (413, "body-too-large".to_owned()), "{target}");
+        assert_eq!(
+            told.problem(),
+            (413, "body-too-large".to_owned()),
+            "{target}"
+        );
     }
     let metrics = house.gateway.metrics().await;
-    assert!(!metrics.contains("onceward_webhook_refused_total"), "{metrics}");
+    assert!(
+        !metrics.contains("onceward_webhook_refused_total"),
+        "{metrics}"
+    );
     assert!(house.got(&hook).await.is_empty());
 }
 
@@ -147,7 +194,9 @@ async fn a_signed_url_is_the_public_one() {
     let house = house().await;
     for kind in Kind::ALL.into_iter().filter(|kind| kind.binds_url()) {
         let hook = house.hook(kind).await;
-        let good = house.ask(&hook, &hook.event(1)).host("internal.example:8080");
+        let good = house
+            .ask(&hook, &hook.event(1))
+            .host("internal.example:8080");
         let good = good.header("x-forwarded-host", "elsewhere.example");
         assert_eq!(good.send().await.status, 200, "{kind:?}");
         let target = hook.target();
@@ -156,7 +205,11 @@ async fn a_signed_url_is_the_public_one() {
             (3, format!("{PUBLIC_URL}{target}")),
         ] {
             let sent = hook.letter(number).signed_for(&url);
-            assert_eq!(house.send(&hook, &sent).await.status, 200, "{kind:?}: {url}");
+            assert_eq!(
+                house.send(&hook, &sent).await.status,
+                200,
+                "{kind:?}: {url}"
+            );
         }
         for (number, url) in [
             (4, format!("https://internal.example{target}")),
@@ -180,7 +233,9 @@ async fn what_was_signed_for_one_webhook_is_not_good_for_another() {
     let house = house().await;
     for kind in Kind::ALL.into_iter().filter(|kind| kind.binds_url()) {
         let one = house.hook(kind).await;
-        let other = house.hook_with(kind, json!({ "secrets": [one.secret] })).await;
+        let other = house
+            .hook_with(kind, json!({ "secrets": [one.secret] }))
+            .await;
         let sent = one.event(1);
         assert_eq!(house.send(&other, &sent).await.status, 401, "{kind:?}");
         house.accepted(&one, &sent).await;
@@ -191,7 +246,9 @@ async fn what_was_signed_for_one_webhook_is_not_good_for_another() {
 #[tokio::test]
 async fn a_webhook_that_binds_a_url_needs_one() {
     let origin = origin().run().await;
-    let gateway = crate::harness::configured(&origin, Kind::SETTINGS).run().await;
+    let gateway = crate::harness::configured(&origin, Kind::SETTINGS)
+        .run()
+        .await;
     for kind in Kind::ALL {
         let ask = json!({
             "tenant": "acme",
@@ -216,7 +273,6 @@ async fn what_is_no_webhook_is_no_route() {
     for what in [
         format!("GET {}", hook.target()),
         format!("POST {}/more", hook.target()),
-        format!("POST /api/v1/webhooks/nobody/{}", hook.id),
         "POST /api/v1/webhooks/stripe/something".to_owned(),
         "POST /api/v1/webhooks/stripe".to_owned(),
     ] {
@@ -224,4 +280,15 @@ async fn what_is_no_webhook_is_no_route() {
         assert!(matches!(told.status, 404 | 405), "{what}: {}", told.text());
     }
     assert_eq!(house.origin.runs(), 0);
+}
+
+/// A route of the configuration wins over a path of ours.
+#[tokio::test]
+async fn a_declared_route_comes_first() {
+    let route = "[[routes]]\nendpoint = \"own.hooks\"\nmethod = \"POST\"\n\
+                 path = \"/api/v1/webhooks/stripe/{id}\"\nupstream = \"origin\"\n";
+    let house = house_before(origin().reply(202, "mine"), "", route).await;
+    let hook = house.hook(Kind::Stripe).await;
+    let told = house.send(&hook, &hook.event(1).tampered()).await;
+    assert_eq!((told.status, told.text()), (202, "mine"));
 }

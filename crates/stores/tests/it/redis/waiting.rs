@@ -108,8 +108,9 @@ async fn nothing_is_published_where_nobody_waits() {
     }
     assert_eq!(published(), None);
     let grant = grant(&*store, &ask(11)).await;
-    let waited = store.wait(&ask(11).digest, Duration::from_millis(1)).await;
-    waited.expect("the store lets one wait");
+    let waiter = spawn_waiter(&store, 11, LONG);
+    until_awaited(std::slice::from_ref(&server)).await;
     settle(&*store, &grant, completed(11)).await;
+    waiter.await.expect("the waiter does not panic");
     assert!(published().is_some_and(|line| line.contains("calls=1,")));
 }

@@ -1,0 +1,232 @@
+//! What is refused when a webhook is made, in which words; and what a changed
+//! configuration makes of one.
+
+use std::sync::Arc;
+
+use onceward_webhooks::{Generic, GenericSettings};
+use rstest::rstest;
+use secrecy::ExposeSecret;
+
+use super::*;
+
+#[rstest]
+#[case::reserved_tenant(
+    NewWebhook { tenant: "_local".into(), ..new() },
+    "tenant: the tenant is a name that only the gateway itself gives; write 1 to 256 bytes that do not begin with _"
+)]
+#[case::reserved_project(
+    NewWebhook { project: "_platform".into(), ..new() },
+    "project: the project is a name that only the gateway itself gives; write 1 to 256 bytes that do not begin with _"
+)]
+#[case::empty_project(
+    NewWebhook { project: String::new(), ..new() },
+    "project: the project is empty; write 1 to 256 bytes that do not begin with _"
+)]
+#[case::provider(
+    NewWebhook { provider: "strip".into(), ..new() },
+    "provider: there is no provider \"strip\"; did you mean \"stripe\"?"
+)]
+#[case::far_from_any_provider(
+    NewWebhook { provider: "paypal".into(), ..new() },
+    "provider: there is no provider \"paypal\"; write one of stripe, github, twilio, twilio-events, standard-webhooks, svix, slack, shopify, square, adyen, postmark, or describe it in [webhooks.providers.NAME]"
+)]
+#[case::scheme(
+    NewWebhook { provider: "adyen".into(), scheme: Some("sha1".into()), ..new() },
+    "scheme: adyen does not sign by \"sha1\"; write one of payments, platform"
+)]
+#[case::no_schemes(
+    NewWebhook { scheme: Some("sha1".into()), ..new() },
+    "scheme: svix does not sign by \"sha1\"; leave it out: this provider signs in one way"
+)]
+#[case::url_bound(
+    NewWebhook { provider: "square".into(), ..new() },
+    "provider: square signs the URL, and nobody says what it is; set server.public_url to where the provider finds this gateway"
+)]
+#[case::upstream(
+    NewWebhook { upstream: Some("leger".into()), ..new() },
+    "upstream: there is no [upstreams.leger]; did you mean \"ledger\"?"
+)]
+#[case::path(
+    NewWebhook { path: Some("hooks".into()), ..new() },
+    "path: does not begin with /; write a path such as \"/hooks/stripe\""
+)]
+#[case::path_elsewhere(
+    NewWebhook { path: Some("/../admin".into()), ..new() },
+    "path: points elsewhere; write a path such as \"/hooks/stripe\""
+)]
+#[case::no_secrets(
+    with(&[]),
+    "secrets: there are 0 of them; give 1 to 5, or leave them out for those in OpenBao"
+)]
+#[case::six_secrets(
+    with(&["AAAA", "BBBB", "CCCC", "DDDD", "EEEE", "FFFF"]),
+    "secrets: there are 6 of them; give 1 to 5, or leave them out for those in OpenBao"
+)]
+#[case::the_same_twice(
+    with(&["AAAA", "AAAA"]),
+    "secrets[1]: is there already; give each once"
+)]
+#[case::malformed_secret(
+    with(&["AAAA", "canary!"]),
+    "secrets[1]: the secret must be base64, with or without `whsec_` before it; give what the provider shows as the webhook's signing secret"
+)]
+#[case::secrets_nowhere(
+    NewWebhook { secrets: NewSecrets::OpenBao, ..new() },
+    "secrets: there are none, so no event could be verified; give secrets, or generate one and tell it the provider; or configure [secrets.openbao]"
+)]
+#[case::stripes_secret_nowhere(
+    NewWebhook { provider: "stripe".into(), secrets: NewSecrets::OpenBao, ..new() },
+    "secrets: there are none, so no event could be verified; give the secret that the provider shows; or configure [secrets.openbao]"
+)]
+#[case::generated_for_stripe(
+    NewWebhook { provider: "stripe".into(), secrets: NewSecrets::Generated, ..new() },
+    "generate: stripe makes its secrets itself; give the secret that it shows"
+)]
+#[tokio::test]
+async fn what_cannot_be_is_refused_in_a_sentence(#[case] new: NewWebhook, #[case] want: &str) {
+    let house = House::new();
+    let webhooks = house.open().await;
+    let refused = webhooks.create(&house.config, new).await;
+    let error = refused.expect_err("refused");
+    assert!(matches!(error, WebhooksError::Mistaken(_)), "{error:?}");
+    assert_eq!(error.to_string(), want);
+    assert!(house.documents().await.is_empty());
+    assert!(webhooks.list().is_empty());
+}
+
+#[tokio::test]
+async fn without_a_default_each_webhook_says_where_its_events_go() {
+    let mut house = House::new();
+    house.config.webhooks.upstream = None;
+    let webhooks = house.open().await;
+    let refused = webhooks.create(&house.config, new()).await;
+    assert_eq!(
+        refused.expect_err("refused").to_string(),
+        "upstream: nobody says where events go; write one of default, ledger, or upstream in [webhooks] for all"
+    );
+    let said = NewWebhook {
+        upstream: Some("ledger".to_owned()),
+        ..new()
+    };
+    house.make(&webhooks, said).await;
+}
+
+fn generic(secret: &str) -> Provider {
+    let settings = GenericSettings {
+        name: "acme".to_owned(),
+        signature_header: "x-sig".to_owned(),
+        secret: secret.to_owned(),
+        id: "json:/id".to_owned(),
+        ..GenericSettings::default()
+    };
+    Provider::Generic(Arc::new(Generic::new(&settings).expect("settings")))
+}
+
+#[tokio::test]
+async fn a_changed_configuration_holds_for_what_a_webhook_does_not_say() {
+    let mut house = House::new();
+    let acme: Arc<str> = "acme".into();
+    house
+        .config
+        .webhooks
+        .providers
+        .insert(acme.clone(), generic("text"));
+    let webhooks = house.open().await;
+    let said = NewWebhook {
+        provider: "acme".to_owned(),
+        ..with(&["abcd"])
+    };
+    let id = house.make(&webhooks, said).await;
+    let find = async |config: &Config| {
+        let found = webhooks.find(config, "acme", &id).await?;
+        let found = found.expect("there");
+        let keys = webhooks.keys(&found).await?;
+        Ok::<_, WebhooksError>((found.upstream.to_string(), found.path.clone(), told(&keys)))
+    };
+    let (upstream, path, as_text) = find(&house.config).await.expect("found");
+    assert_eq!(
+        (upstream.as_str(), path.as_str()),
+        ("default", "/webhooks/acme")
+    );
+
+    let mut after = house.config.clone();
+    after.webhooks.upstream = Some("ledger".into());
+    after.webhooks.path = "/in/{provider}".to_owned();
+    // The same secret, and other bytes of it.
+    after
+        .webhooks
+        .providers
+        .insert(acme.clone(), generic("hex"));
+    assert_eq!(webhooks.misfits(&house.config, &after), [""; 0]);
+    let (upstream, path, as_hex) = find(&after).await.expect("found");
+    assert_eq!((upstream.as_str(), path.as_str()), ("ledger", "/in/acme"));
+    assert_ne!(as_hex, as_text);
+    assert_eq!(find(&house.config).await.expect("found").2, as_text);
+
+    after.webhooks.providers.remove(&acme);
+    let misfits = webhooks.misfits(&house.config, &after);
+    assert_eq!(misfits.len(), 1);
+    assert!(
+        misfits[0].contains("there is no provider \"acme\""),
+        "{misfits:?}"
+    );
+    // What is so already is no reason to refuse.
+    assert_eq!(webhooks.misfits(&after, &after), [""; 0]);
+    let error = find(&after).await.expect_err("unfit");
+    assert!(matches!(error, WebhooksError::Unfit { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_webhook_whose_upstream_is_gone_is_not_served() {
+    let house = House::new();
+    let webhooks = house.open().await;
+    let said = NewWebhook {
+        upstream: Some("ledger".to_owned()),
+        ..new()
+    };
+    let id = house.make(&webhooks, said).await;
+    let mut after = house.config.clone();
+    after.upstreams.remove("ledger");
+    assert_eq!(webhooks.misfits(&house.config, &after).len(), 1);
+    let error = webhooks.find(&after, "svix", &id).await.expect_err("unfit");
+    assert!(matches!(error, WebhooksError::Unfit { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn each_upstream_has_a_signing_secret_of_its_own_that_stays() {
+    let mut house = House::new();
+    let webhooks = house.open().await;
+    let text = async |config: &Config, webhooks: &Webhooks, upstream: &str| {
+        let text = webhooks.signing_secret(config, upstream).await;
+        text.expect("a secret").expose_secret().to_owned()
+    };
+    let one = text(&house.config, &webhooks, "default").await;
+    let other = text(&house.config, &webhooks, "ledger").await;
+    assert_ne!(one, other);
+    // 32 bytes in base64.
+    assert_eq!(one.len(), "whsec_".len() + 44);
+    assert_eq!(
+        text(&house.config, &house.open().await, "default").await,
+        one
+    );
+    let key = async |config: &Config, upstream: &str| {
+        let key = webhooks.signing_key(config, upstream).await;
+        sign(&key.expect("a key"), "m", 0, b"x")
+    };
+    let of = |text: &str| {
+        let key = Provider::StandardWebhooks.key(text).expect("a secret");
+        sign(&key, "m", 0, b"x")
+    };
+    for _ in 0..2 {
+        assert_eq!(key(&house.config, "default").await, of(&one));
+        assert_eq!(key(&house.config, "ledger").await, of(&other));
+    }
+    // What the configuration gives is in force at once.
+    let given = secret('z');
+    let upstream = house.config.upstreams.get_mut("default").expect("there");
+    let value = crate::config::SecretValue::Given(given.as_str().into());
+    upstream.signing_secret = Some(value);
+    assert_eq!(text(&house.config, &webhooks, "default").await, given);
+    assert_eq!(key(&house.config, "default").await, of(&given));
+    assert_eq!(key(&house.config, "ledger").await, of(&other));
+}

@@ -1,0 +1,268 @@
+//! What is kept, what is read back, and what is not believed.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use onceward_core::store::{Added, StoreError};
+use serde_json::Value;
+
+use super::*;
+use crate::config::{Deliver, SameBytes};
+use crate::webhooks::{Deleted, ShownSecrets};
+
+#[tokio::test]
+async fn a_webhook_is_the_same_after_a_restart() {
+    let house = House::new();
+    let webhooks = house.open().await;
+    let said = NewWebhook {
+        provider: "twilio".to_owned(),
+        scheme: Some("sha256".to_owned()),
+        upstream: Some("ledger".to_owned()),
+        path: Some("/in".to_owned()),
+        deliver: Some(Deliver::Async),
+        same_bytes: Some(SameBytes::Refuse),
+        ..new()
+    };
+    let mut house = house;
+    house.config.server.public_url = Some("https://api.example.com".to_owned());
+    let id = house.make(&webhooks, said).await;
+    let plain = house.make(&webhooks, new()).await;
+    let before = webhooks.list();
+    let webhooks = house.open().await;
+    let after = webhooks.list();
+    let records = |shown: &[crate::webhooks::Shown]| -> Vec<_> {
+        let shown = shown.iter();
+        shown
+            .map(|one| (one.record.clone(), one.secrets.clone()))
+            .collect()
+    };
+    assert_eq!(records(&before), records(&after));
+    assert!(matches!(&after[0].secrets, ShownSecrets::Sealed(valid) if valid.len() == 1));
+
+    let found = webhooks.find(&house.config, "twilio", &id).await;
+    let found = found.expect("found").expect("there");
+    assert_eq!(found.caller.tenant(), "acme");
+    assert_eq!(found.caller.project(), "shop");
+    assert_eq!(found.caller.subject().to_string(), "service:webhook-ingest");
+    assert!(matches!(
+        found.provider,
+        Provider::Twilio(onceward_webhooks::TwilioAlgorithm::Sha256)
+    ));
+    assert_eq!((&*found.upstream, found.path.as_str()), ("ledger", "/in"));
+    assert_eq!(
+        (found.deliver, found.same_bytes),
+        (Deliver::Async, SameBytes::Refuse)
+    );
+    let found = webhooks.find(&house.config, "svix", &plain).await;
+    let found = found.expect("found").expect("there");
+    assert_eq!(
+        (&*found.upstream, found.path.as_str()),
+        ("default", "/webhooks/svix")
+    );
+    assert_eq!(
+        (found.deliver, found.same_bytes),
+        (Deliver::Async, SameBytes::Deliver)
+    );
+    let keys = house.keys(&webhooks, &plain).await.expect("keys");
+    assert_eq!(keys, of_secrets(&[&secret('a')]));
+}
+
+#[tokio::test]
+async fn an_id_tells_nothing_and_no_secret_is_stored_in_the_clear() {
+    let house = House::new();
+    let webhooks = house.open().await;
+    let one = house.make(&webhooks, new()).await;
+    let other = house.make(&webhooks, new()).await;
+    assert_ne!(one, other);
+    for id in [&one, &other] {
+        let drawn = id.strip_prefix("wh_").expect("an id");
+        // 32 letters of 5 bits each.
+        assert_eq!(drawn.len(), 32);
+        assert!(!id.contains("acme") && !id.contains("shop"));
+    }
+    let documents = house.documents().await;
+    assert_eq!(documents.len(), 2);
+    for (_, document) in documents {
+        let text = String::from_utf8(document.to_vec()).expect("JSON");
+        assert!(!text.contains(CANARY) && !text.contains("whsec_"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn only_the_right_provider_finds_a_webhook() {
+    let house = House::new();
+    let webhooks = house.open().await;
+    let id = house.make(&webhooks, new()).await;
+    for (provider, id, found) in [
+        ("svix", id.as_str(), true),
+        ("stripe", id.as_str(), false),
+        ("standard-webhooks", id.as_str(), false),
+        ("svix", "wh_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", false),
+        ("svix", "wh_", false),
+        ("svix", "", false),
+        ("svix", "../../x", false),
+    ] {
+        let got = webhooks.find(&house.config, provider, id).await;
+        assert_eq!(
+            got.expect("nobody fails").is_some(),
+            found,
+            "{provider} {id}"
+        );
+    }
+}
+
+/// The stored document with a change.
+async fn change(house: &House, id: &str, edit: impl FnOnce(&mut Value)) {
+    let read = house.registry.read(Sheet::Webhooks, id).await;
+    let read = read.expect("the store answers").expect("there");
+    let mut document: Value = serde_json::from_slice(&read).expect("JSON");
+    edit(&mut document);
+    let written = Bytes::from(document.to_string());
+    let put = house.registry.put(Sheet::Webhooks, id, written);
+    put.await.expect("the store answers");
+}
+
+#[tokio::test]
+async fn no_webhook_takes_anothers_secret_and_a_damaged_one_spoils_no_other() {
+    let house = House::new();
+    let webhooks = house.open().await;
+    let victim = house.make(&webhooks, new()).await;
+    let thief = house.make(&webhooks, with(&[&secret('b')])).await;
+    let bystander = house.make(&webhooks, with(&[&secret('c')])).await;
+    let read = house.registry.read(Sheet::Webhooks, &thief).await;
+    let read = read.expect("the store answers").expect("there");
+    let read: Value = serde_json::from_slice(&read).expect("JSON");
+    let stolen = read["secrets"][0]["sealed"].clone();
+    change(&house, &victim, |document| {
+        document["secrets"][0]["sealed"] = stolen;
+    })
+    .await;
+    webhooks.refresh().await.expect("read");
+    assert!(!house.is_found(&webhooks, &victim).await);
+    for (id, letter) in [(&thief, 'b'), (&bystander, 'c')] {
+        let keys = house.keys(&webhooks, id).await.expect("keys");
+        assert_eq!(keys, of_secrets(&[&secret(letter)]));
+    }
+    let error = webhooks.rotate(&house.config, &victim, None, None).await;
+    let error = error.expect_err("damaged");
+    assert!(matches!(error, WebhooksError::Damaged { .. }), "{error:?}");
+    assert_eq!(
+        webhooks.delete(&victim).await.expect("deleted"),
+        Deleted::Done
+    );
+}
+
+#[tokio::test]
+async fn what_is_not_a_webhooks_document_is_not_believed() {
+    let house = House::new();
+    let webhooks = house.open().await;
+    type Edit = fn(&mut Value);
+    let edits: [(&str, Edit); 6] = [
+        ("version", |document| document["version"] = 2.into()),
+        ("tenant", |document| document["tenant"] = "_local".into()),
+        ("project", |document| document["project"] = "".into()),
+        ("deliver", |document| document["deliver"] = "later".into()),
+        ("serial", |document| {
+            document["secrets"][0]["serial"] = 7.into();
+        }),
+        ("secrets", |document| document["secrets"] = "none".into()),
+    ];
+    for (name, edit) in edits {
+        let id = house.make(&webhooks, new()).await;
+        change(&house, &id, edit).await;
+        webhooks.refresh().await.expect("read");
+        assert!(!house.is_found(&webhooks, &id).await, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn another_gateways_key_opens_nothing() {
+    let house = House::new();
+    let webhooks = house.open().await;
+    let id = house.make(&webhooks, new()).await;
+    let house = House {
+        secret: Secret::new().expect("random bytes"),
+        ..house
+    };
+    assert!(!house.is_found(&house.open().await, &id).await);
+}
+
+#[tokio::test]
+async fn what_another_gateway_changed_is_learned() {
+    let house = House::new();
+    let (here, there) = (house.open().await, house.open().await);
+    let id = house.make(&there, new()).await;
+    assert!(!house.is_found(&here, &id).await);
+    here.refresh().await.expect("read");
+    let keys = house.keys(&here, &id).await.expect("keys");
+    assert_eq!(keys, of_secrets(&[&secret('a')]));
+    let rotated = there.rotate(&house.config, &id, Some(secret('b').into()), None);
+    rotated.await.expect("rotated");
+    here.refresh().await.expect("read");
+    let keys = house.keys(&here, &id).await.expect("keys");
+    assert_eq!(keys, of_secrets(&[&secret('a'), &secret('b')]));
+    there.delete(&id).await.expect("deleted");
+    here.refresh().await.expect("read");
+    assert!(!house.is_found(&here, &id).await);
+}
+
+/// A registry that removes nothing.
+struct Stubborn(Arc<dyn Registry>);
+
+#[async_trait]
+impl Registry for Stubborn {
+    async fn put(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<(), StoreError> {
+        self.0.put(sheet, name, document).await
+    }
+
+    async fn add(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<Added, StoreError> {
+        self.0.add(sheet, name, document).await
+    }
+
+    async fn read(&self, sheet: Sheet, name: &str) -> Result<Option<Bytes>, StoreError> {
+        self.0.read(sheet, name).await
+    }
+
+    async fn remove(&self, _: Sheet, _: &str) -> Result<(), StoreError> {
+        Err(StoreError::Unavailable("the disk is full".into()))
+    }
+
+    async fn documents(
+        &self,
+        sheet: Sheet,
+        order: Order,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Bytes)>, StoreError> {
+        self.0.documents(sheet, order, after, limit).await
+    }
+}
+
+#[tokio::test]
+async fn a_deletion_that_cannot_be_written_holds_here() {
+    let mut house = House::new();
+    let willing = house.registry.clone();
+    house.registry = Arc::new(Stubborn(willing.clone()));
+    let webhooks = house.open().await;
+    let id = house.make(&webhooks, new()).await;
+    for _ in 0..2 {
+        webhooks.delete(&id).await.expect_err("not removed");
+        assert!(!house.is_found(&webhooks, &id).await);
+        webhooks.refresh().await.expect("read");
+        assert!(!house.is_found(&webhooks, &id).await);
+        let rotated = webhooks.rotate(&house.config, &id, Some(secret('b').into()), None);
+        assert!(matches!(
+            rotated.await.expect("read"),
+            crate::webhooks::Rotated::Absent
+        ));
+    }
+    house.registry = willing;
+    assert!(house.is_found(&house.open().await, &id).await);
+    assert_eq!(
+        house.open().await.delete(&id).await.expect("removed"),
+        Deleted::Done
+    );
+    assert_eq!(
+        house.open().await.delete(&id).await.expect("removed"),
+        Deleted::Absent
+    );
+}

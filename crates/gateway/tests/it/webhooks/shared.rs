@@ -1,0 +1,86 @@
+//! Two gateways on one store: an event that comes to both is one event, and
+//! what one of them recorded the other delivers.
+
+use std::time::Duration;
+
+use onceward_servers::{Postgres, Redis};
+use onceward_stores::postgres::migrate;
+
+use super::signers::Kind;
+use super::{House, PATIENT, settings};
+use crate::harness::{Origin, Reserved, Running, configured_to, origin};
+
+/// How many events.
+const EVENTS: u32 = 20;
+
+async fn gateway(upstream: &str, store: &str) -> Running {
+    // A busy machine is slow, and not away.
+    let deadline = Duration::from_secs(20);
+    configured_to(upstream, &settings(PATIENT, ""))
+        .with(|config| {
+            config.store = store.into();
+            config.store.deadline = deadline;
+            config.limits.store_deadline = deadline;
+            config.secrets.key = Some("the same for both of them".into());
+        })
+        .run()
+        .await
+}
+
+/// Each event is sent to both while nobody takes it; then one of them ends.
+async fn check(store: &str) {
+    let reserved = Reserved::new();
+    let url = reserved.url();
+    let (idle, other_idle): (Origin, Origin) = (origin().run().await, origin().run().await);
+    let one = House {
+        origin: idle,
+        gateway: gateway(&url, store).await,
+    };
+    let hook = one.hook(Kind::GitHub).await;
+    let other = House {
+        origin: other_idle,
+        gateway: gateway(&url, store).await,
+    };
+    let asks: Vec<_> = (1..=EVENTS)
+        .flat_map(|number| {
+            let sent = hook.event(number);
+            [
+                one.ask(&hook, &sent).spawn(),
+                other.ask(&hook, &sent).spawn(),
+            ]
+        })
+        .collect();
+    for told in asks {
+        let told = told.await.unwrap();
+        assert_eq!(told.status, 200, "{}", told.text());
+    }
+    one.gateway.drain().await;
+    let house = House {
+        origin: origin().run_at(reserved),
+        gateway: other.gateway,
+    };
+    let mut got: Vec<_> = house
+        .got(&hook)
+        .await
+        .iter()
+        .map(|seen| seen.header("x-github-delivery").to_owned())
+        .collect();
+    got.sort();
+    let want: Vec<_> = (1..=EVENTS).map(|number| hook.kind.id(number)).collect();
+    assert_eq!(got, want);
+    assert!(house.accepted(&hook, &hook.event(1)).await.is_replay());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_postgres() {
+    let postgres = Postgres::start();
+    let made = migrate::apply(&postgres.url(), &migrate::Options::default()).await;
+    made.expect("the tables are made");
+    check(&postgres.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_redis() {
+    let redis = Redis::start();
+    check(&redis.url()).await;
+}
