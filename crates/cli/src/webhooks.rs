@@ -132,7 +132,8 @@ struct Create {
     why: String,
 }
 
-/// What the provider signs with; without any of it, what is in OpenBao.
+/// What the provider signs with; without any of it, what is in OpenBao, or
+/// nothing yet.
 #[derive(clap::Args)]
 #[group(multiple = false)]
 struct Secrets {
@@ -317,9 +318,15 @@ fn created(answer: &Value) -> String {
         cell(&webhook["path"]),
         cell(&answer["signing_secret"])
     ));
-    if webhook["secrets"]["kept"] == "openbao" {
-        let path = cell(&webhook["secrets"]["path"]);
+    let secrets = &webhook["secrets"];
+    if secrets["kept"] == "openbao" {
+        let path = cell(&secrets["path"]);
         text.push_str(&format!("Its secrets are in OpenBao, at {path}\n"));
+    } else if secrets["valid"].as_array().is_some_and(Vec::is_empty) {
+        text.push_str(&format!(
+            "It accepts nothing before it has the secret that the provider shows: onceward webhooks rotate {} --secret -\n",
+            cell(&answer["webhook_id"])
+        ));
     }
     text
 }

@@ -15,6 +15,9 @@ pub const WEBHOOK_INGEST: &str = "webhook-ingest";
 /// The subject of the trusted scheduler.
 pub const SCHEDULER: &str = "scheduler";
 
+/// The tenant and project of who is not known.
+const LOCAL: &str = "_local";
+
 /// What kind of subject acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -123,13 +126,18 @@ impl Caller {
     /// The caller of a gateway or layer that knows no callers.
     pub fn local() -> Self {
         Self {
-            tenant: "_local".into(),
-            project: "_local".into(),
+            tenant: LOCAL.into(),
+            project: LOCAL.into(),
             subject: Subject {
                 kind: SubjectKind::Client,
                 id: "anonymous".into(),
             },
         }
+    }
+
+    /// Whether it is that of a gateway or layer that knows no callers.
+    pub fn is_local(&self) -> bool {
+        &*self.tenant == LOCAL
     }
 
     /// A caller named by the program itself. Reserved names are allowed.

@@ -327,7 +327,8 @@ impl Courier {
         let class = class.unwrap_or_else(|| Arc::new(Class::webhook()));
         let upstream = parcel.upstream.clone();
         let route = plan.event_routes.get(&*upstream);
-        let carriage = route.map(|route| pipeline.carriage(plan, route, &parcel));
+        let caller = &due.record.identity.caller;
+        let carriage = route.map(|route| pipeline.carriage(plan, route, &parcel, caller));
         let rules = match route {
             Some(route) => route.rules.clone(),
             None => Arc::new(Rules::new(Credentials::Trusted)),
@@ -369,6 +370,7 @@ impl Pipeline {
         plan: &Arc<Plan>,
         route: &Arc<Planned>,
         parcel: &Parcel,
+        caller: &Caller,
     ) -> Carriage {
         Carriage {
             webhooks: self.webhooks.clone(),
@@ -377,8 +379,7 @@ impl Pipeline {
             passage: Passage {
                 peer: parcel.peer.clone(),
                 route: route.clone(),
-                // Whom it is for is said by its grant.
-                caller: Caller::local(),
+                caller: caller.clone(),
                 by: None,
                 key: None,
                 attempt: 1,

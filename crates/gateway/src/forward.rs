@@ -289,12 +289,12 @@ impl Forwarder {
             headers.insert(header::TE, HeaderValue::from_static("trailers"));
         }
         match passage.by {
-            Some(by) => {
-                strip_credentials(headers, by);
-                introduce_caller(headers, &passage.caller);
-            }
+            Some(by) => strip_credentials(headers, by),
             None if passage.route.route.access == Access::Anyone => strip_own_keys(headers),
             None => {}
+        }
+        if !passage.caller.is_local() {
+            introduce_caller(headers, &passage.caller);
         }
         let rules = &passage.route.route.request_headers;
         for name in &rules.remove {

@@ -54,6 +54,7 @@ use onceward_core::store::{Inspect, StoreError};
 use onceward_http::run::Protection;
 use onceward_stores::{OpenError, open};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -240,6 +241,7 @@ impl Gateway {
         metrics.watch(door.census.clone());
         let listen = local_address(&door.listener, &server.listen)?;
         let reply_limit = server.reply_limit;
+        let bell = Arc::<Notify>::default();
         let pipeline = Arc::new(Pipeline {
             protection: Arc::new(Protection {
                 engine: engine.clone(),
@@ -255,7 +257,7 @@ impl Gateway {
             tracer,
             webhooks: webhooks.clone(),
             queue: opened.queue,
-            bell: Arc::default(),
+            bell: bell.clone(),
             clock: wall,
             plan: ArcSwap::from_pointee(plan),
         });
@@ -283,7 +285,9 @@ impl Gateway {
         let serving = server::serve(door, pipeline.clone(), gateway.stop_serving.clone());
         gateway.servers.spawn(serving);
         let courier = Courier::new(pipeline.clone(), clock.clone());
-        gateway.servers.spawn(courier.carry(gateway.stop_serving.clone()));
+        gateway
+            .servers
+            .spawn(courier.carry(gateway.stop_serving.clone()));
         gateway.keep(sweep(opened.inspect.clone()));
         gateway.keep(fold(pipeline));
         if shared {
@@ -301,6 +305,7 @@ impl Gateway {
         let admin = admin::router(Admin {
             engine,
             inspect: opened.inspect,
+            bell,
             metrics,
             draining: gateway.draining.clone(),
             pulse,

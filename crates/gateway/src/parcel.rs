@@ -93,7 +93,8 @@ impl Parcel {
         let mut headers = HeaderMap::new();
         for _ in 0..count {
             let name = take(&mut bytes).and_then(|name| HeaderName::from_bytes(&name).ok());
-            let value = take(&mut bytes).and_then(|value| HeaderValue::from_maybe_shared(value).ok());
+            let value =
+                take(&mut bytes).and_then(|value| HeaderValue::from_maybe_shared(value).ok());
             let (Some(name), Some(value)) = (name, value) else {
                 return Err(damaged("headers"));
             };
@@ -133,7 +134,10 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.append("stripe-signature", HeaderValue::from_static("t=1,v1=ab"));
         headers.append("x-twice", HeaderValue::from_static("one"));
-        headers.append("x-twice", HeaderValue::from_bytes(b"\xff two").expect("a value"));
+        headers.append(
+            "x-twice",
+            HeaderValue::from_bytes(b"\xff two").expect("a value"),
+        );
         Parcel {
             upstream: "payments".to_owned(),
             path: "/hooks/stripe?a=b".to_owned(),

@@ -160,11 +160,7 @@ impl Plan {
 
 /// A route that nobody can ask for: by it events go to an upstream. Their way
 /// is the gateway's own, so there is no other to choose what it would.
-fn event_route(
-    name: &Arc<str>,
-    config: &Config,
-    forwarder: &Arc<Forwarder>,
-) -> Option<Planned> {
+fn event_route(name: &Arc<str>, config: &Config, forwarder: &Arc<Forwarder>) -> Option<Planned> {
     let settings = config.upstreams.get(name)?;
     let class = config.classes.get(&config.webhooks.class)?;
     let naming = config::Naming::Fixed(Endpoint::new("webhooks"));

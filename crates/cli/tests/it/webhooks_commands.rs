@@ -189,14 +189,14 @@ async fn configuration_that_takes_a_webhooks_upstream_away_is_not_taken() {
     let made = run(&gateway, &create).await.json();
     let id = made["webhook_id"].as_str().unwrap();
     std::fs::write(&file, &text).unwrap();
-    let said = run(&gateway, &["reload"]).await;
+    let said = run(&gateway, &["reload", "--why", "a test"]).await;
     assert_eq!(said.code, 1, "{said:?}");
     let want = format!(
         "the webhook {id} could not be served: upstream: there is no [upstreams.other]; write one of one"
     );
     assert!(said.err.contains(&want), "{said:?}");
     run(&gateway, &["webhooks", "delete", id]).await;
-    let said = run(&gateway, &["reload"]).await;
+    let said = run(&gateway, &["reload", "--why", "a test"]).await;
     assert_eq!(said.code, 0, "{said:?}");
 }
 

@@ -7,12 +7,14 @@
 //! same key and a higher fence, or it is unknown and does not go again.
 
 use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
 
 use rstest::rstest;
 use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 use crate::client::{Answer, Client, Gone};
 use crate::gateway::{Gateway, Plan, gateway_of};
@@ -273,6 +275,14 @@ async fn die(stage: &Stage, death: Death) -> Result<Answer, Gone> {
         WhileTheServiceWorks | InTheMiddleOfTheReply => (stage.plan.clone(), Signal::KILL),
     };
     let doomed = plan.run().await;
+    if let At(point) = death
+        && point.starts_with("store-")
+    {
+        // Commits are counted, and what is asked for at once is one: so not while
+        // a gateway that has just started looks for what is due. It looks again
+        // after a second.
+        sleep(Duration::from_millis(200)).await;
+    }
     let asked = spawn(&doomed, &stage.webhook, CRASHED);
     // The service has answered the earlier event already.
     match death {

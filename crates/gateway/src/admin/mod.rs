@@ -41,6 +41,7 @@ use onceward_core::clock::Clock;
 use onceward_core::engine::Engine;
 use onceward_core::store::Inspect;
 use serde_json::Value;
+use tokio::sync::Notify;
 
 pub(crate) use self::audit::{Action, Audit, Deed, Outcome};
 pub(crate) use self::health::Pulse;
@@ -80,6 +81,8 @@ pub(crate) struct Admin {
     pub(crate) engine: Arc<Engine>,
     /// The operator's hand in the store.
     pub(crate) inspect: Arc<dyn Inspect>,
+    /// Tells the courier that something may be due.
+    pub(crate) bell: Arc<Notify>,
     /// What is counted.
     pub(crate) metrics: Arc<Metrics>,
     /// Whether the gateway is stopping.

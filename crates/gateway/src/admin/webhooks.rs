@@ -118,7 +118,7 @@ pub(super) struct CreateWebhook {
     project: String,
     /// Who sends them: a built-in provider, or one of the configuration.
     provider: String,
-    /// What the provider signs with: one, or several while they rotate, 5 at most. Without them they are those in OpenBao.
+    /// What the provider signs with: one, or several while they rotate, 5 at most. Without them they are those in OpenBao, where that is configured; else no event is accepted until one is given by rotating.
     #[serde(default, deserialize_with = "secret_texts")]
     #[schemars(with = "Option<Vec<String>>")]
     secrets: Option<Vec<SecretString>>,
@@ -136,7 +136,13 @@ pub(super) struct CreateWebhook {
     /// What becomes of the same bytes under another id that is not signed. Default: as the configuration says.
     same_bytes: Option<SameBytes>,
     /// Why; the audit keeps it.
+    #[serde(default = "created")]
     why: String,
+}
+
+/// Who makes a webhook need not say why.
+fn created() -> String {
+    "created through the admin API".to_owned()
 }
 
 /// When events go to their upstream.
@@ -272,7 +278,7 @@ pub(super) async fn create(
             (NewSecrets::Given(given), told)
         }
         (None, true) => (NewSecrets::Generated, "generated".to_owned()),
-        (None, false) => (NewSecrets::OpenBao, "in OpenBao".to_owned()),
+        (None, false) => (NewSecrets::Unsaid, "none given".to_owned()),
     };
     let deliver = ask.deliver.map(|deliver| match deliver {
         Deliver::Async => config::Deliver::Async,

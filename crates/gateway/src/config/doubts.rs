@@ -244,7 +244,9 @@ impl Doubts<'_> {
             if !openbao.path.contains(place) {
                 self.doubt(
                     "secrets.openbao.path",
-                    format!("{place} is not in it, so webhooks that differ in it share their secrets"),
+                    format!(
+                        "{place} is not in it, so webhooks that differ in it share their secrets"
+                    ),
                     "write webhooks/{tenant}/{project}/{provider}, for example",
                 );
             }

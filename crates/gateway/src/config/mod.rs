@@ -43,10 +43,10 @@ pub use crate::tls::{ClientAuth, TlsFiles as ServerTls};
 pub use self::check::{Loaded, load, parse, schema};
 pub use self::class::{RawClass, class, fits};
 pub use self::mistake::{Doubt, Mistake, Place};
-pub use self::store::StoreKind;
-pub use self::webhooks::{Deliver, SameBytes, Webhooks};
 pub(crate) use self::shape::nearest;
+pub use self::store::StoreKind;
 pub(crate) use self::webhooks::path_problem;
+pub use self::webhooks::{Deliver, SameBytes, Webhooks};
 
 /// All of it.
 #[derive(Clone, Debug)]

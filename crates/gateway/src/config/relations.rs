@@ -35,7 +35,11 @@ fn names(config: &Config, checker: &mut Checker<'_>) {
     let routes = routes.flat_map(|(at, route)| {
         [
             (format!("routes[{at}].class"), "classes", &route.class),
-            (format!("routes[{at}].upstream"), "upstreams", &route.upstream),
+            (
+                format!("routes[{at}].upstream"),
+                "upstreams",
+                &route.upstream,
+            ),
         ]
     });
     let webhooks = &config.webhooks;
@@ -189,7 +193,11 @@ fn secrets(config: &Config, checker: &mut Checker<'_>) {
         let key = format!("{}.signing_secret", join("upstreams", name));
         Some((key, upstream.signing_secret.as_ref()?))
     });
-    let all: Vec<_> = tokens.chain(unkey).chain(scheduler).chain(signing).collect();
+    let all: Vec<_> = tokens
+        .chain(unkey)
+        .chain(scheduler)
+        .chain(signing)
+        .collect();
     for (key, secret) in all {
         if matches!(secret, SecretValue::OpenBao { .. }) {
             let right = "add [secrets.openbao] with its address and a way to come in";

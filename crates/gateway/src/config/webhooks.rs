@@ -133,9 +133,8 @@ pub(crate) fn path_problem(path: &str) -> Option<&'static str> {
         return Some("has a character that does not stand plainly in a path");
     }
     let mut after = path.split('%').skip(1);
-    let hex = |text: &str| {
-        text.len() >= 2 && text.bytes().take(2).all(|byte| byte.is_ascii_hexdigit())
-    };
+    let hex =
+        |text: &str| text.len() >= 2 && text.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
     // An escape could hide a line break, a slash or the two dots.
     let hides = |text: &str| {
         let escaped = u8::from_str_radix(&text[..2], 16).unwrap_or_default();
@@ -174,10 +173,7 @@ mod tests {
         "/a/%2e%2e/b",
         Some("has an escape that is none, or that hides something")
     )]
-    #[case::hidden_break(
-        "/a%0ab",
-        Some("has an escape that is none, or that hides something")
-    )]
+    #[case::hidden_break("/a%0ab", Some("has an escape that is none, or that hides something"))]
     #[case::half_an_escape("/a%2", Some("has an escape that is none, or that hides something"))]
     #[case::escape_at_the_end("/a%", Some("has an escape that is none, or that hides something"))]
     fn paths(#[case] path: &str, #[case] want: Option<&str>) {

@@ -42,7 +42,7 @@ use crate::parcel::Parcel;
 use crate::peer::Peer;
 use crate::pipeline::{Arrived, Pipeline, Seen, pass};
 use crate::plan::{Plan, Planned};
-use crate::webhooks::{ID_PREFIX, Webhook, WebhooksError};
+use crate::webhooks::{ID_PREFIX, NoSecret, Webhook, WebhooksError};
 
 /// Where providers write to.
 pub(crate) const WEBHOOKS: &str = "/api/v1/webhooks/";
@@ -102,13 +102,17 @@ impl Pipeline {
 
         let webhook = self.webhooks.find(&plan.config, name, &to.id).await;
         let webhook = webhook.map_err(|error| away(&error))?;
-        let keys = match &webhook {
-            Some(webhook) => self
-                .webhooks
-                .keys(webhook)
-                .await
-                .map_err(|error| away(&error))?,
-            None => decoy(&by_path),
+        let (webhook, keys) = match webhook {
+            None => (None, decoy(&by_path)),
+            Some(webhook) => match self.webhooks.keys(&webhook).await {
+                Ok(keys) => (Some(webhook), keys),
+                // It has none yet, or none any more: nobody can have signed.
+                Err(WebhooksError::NoSecret {
+                    problem: NoSecret::Ended,
+                    ..
+                }) => (None, decoy(&by_path)),
+                Err(error) => return Err(away(&error)),
+            },
         };
         let url = plan.config.server.public_url.as_deref().unwrap_or_default();
         let target = parts
@@ -146,7 +150,7 @@ impl Pipeline {
             Ok(Delivery::Handshake(Handshake::Pass)) => {
                 seen.outcome = Some("handshake");
                 let parcel = arriving.parcel_of((&parts, body), Met::First);
-                let carriage = self.carriage(plan, arriving.route, &parcel);
+                let carriage = self.carriage(plan, arriving.route, &parcel, &arriving.caller);
                 let request = carriage.sign(parcel.into_request(), &webhook.id).await;
                 let request = request.map_err(|error| away(&error))?;
                 return pass(Arrived::Whole(request, held), carriage.passage()).await;
@@ -402,7 +406,7 @@ impl Pipeline {
         let parcel = arriving.parcel(sent, event, met);
         let running = self.gate.begin(arriving.caller.tenant());
         let running = running.map_err(|limit| self.limited(&arriving.caller, limit))?;
-        let carriage = self.carriage(arriving.plan, arriving.route, &parcel);
+        let carriage = self.carriage(arriving.plan, arriving.route, &parcel, &arriving.caller);
         let call = Call {
             caller: arriving.caller.clone(),
             endpoint: arriving.endpoint.clone(),

@@ -273,7 +273,10 @@ impl Metrics {
 
     /// An attempt to deliver an event has ended.
     pub(crate) fn delivered(&self, upstream: &str, delivered: Delivered) {
-        self.deliveries.of(upstream).of(delivered.as_str()).increment(1);
+        self.deliveries
+            .of(upstream)
+            .of(delivered.as_str())
+            .increment(1);
     }
 
     /// How often the keys of an issuer in the configuration could not be fetched.

@@ -57,8 +57,9 @@ pub(crate) enum NewSecrets {
     Given(Vec<SecretString>),
     /// With one that is made here and told the provider.
     Generated,
-    /// With what is in OpenBao.
-    OpenBao,
+    /// Nobody says: with what is in OpenBao, where that is configured. Else with
+    /// nothing yet: some providers show their secret only to who has a URL.
+    Unsaid,
 }
 
 /// A webhook that was made.
@@ -109,13 +110,13 @@ impl Webhooks {
                 let made = generate(&provider, &new.provider)?;
                 (vec![made.clone()], Some(made))
             }
-            NewSecrets::OpenBao => {
-                self.check_openbao(&record, &provider, config).await?;
-                (Vec::new(), None)
-            }
+            NewSecrets::Unsaid => (Vec::new(), None),
         };
-        let kept = match texts.is_empty() {
-            true => Kept::OpenBao,
+        let kept = match texts.is_empty() && config.secrets.openbao.is_some() {
+            true => {
+                self.check_openbao(&record, &provider, config).await?;
+                Kept::OpenBao
+            }
             false => {
                 let held = texts.into_iter().zip(0..).map(|(text, serial)| Held {
                     serial,
@@ -258,16 +259,6 @@ impl Webhooks {
         provider: &Provider,
         config: &Config,
     ) -> Result<(), WebhooksError> {
-        if config.secrets.openbao.is_none() {
-            let right = match provider.generate(&[0; 32]) {
-                Some(_) => {
-                    "give secrets, or generate one and tell it the provider; or configure [secrets.openbao]"
-                }
-                None => "give the secret that the provider shows; or configure [secrets.openbao]",
-            };
-            let problem = "there are none, so no event could be verified";
-            return Err(WebhooksError::mistaken("secrets", problem, right));
-        }
         let path = openbao::path(record, config)?;
         let there = self.sources.load_full().secrets.read_path(&path).await;
         let wrong = match there {
@@ -346,7 +337,8 @@ fn check_secrets(
 ) -> Result<Vec<SecretString>, WebhooksError> {
     if !(1..=SECRETS_MAX).contains(&texts.len()) {
         let problem = format!("there are {} of them", texts.len());
-        let right = format!("give 1 to {SECRETS_MAX}, or leave them out for those in OpenBao");
+        let right =
+            format!("give 1 to {SECRETS_MAX}, or leave them out for those in OpenBao, or none yet");
         return Err(WebhooksError::mistaken("secrets", problem, right));
     }
     for (at, text) in texts.iter().enumerate() {

@@ -263,7 +263,8 @@ fn openbao(raw: &raw::OpenBao, checker: &mut Checker<'_>) -> Option<OpenBao> {
         checker.wrong("secrets.openbao.path", "holds a name that is none", right);
     } else if !sets_apart(&path) {
         let right = "set them apart by / or :, which never stand in a name as they are";
-        let problem = "has two names that could run into each other, so that two tenants share a secret";
+        let problem =
+            "has two names that could run into each other, so that two tenants share a secret";
         checker.wrong("secrets.openbao.path", problem, right);
     }
     Some(OpenBao {

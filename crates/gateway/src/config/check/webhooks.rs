@@ -39,10 +39,7 @@ pub(super) fn webhooks(raw: &raw::Webhooks, checker: &mut Checker<'_>) -> Webhoo
             &(Duration::ZERO..=TIME_MAX),
         ),
         deliveries: count(raw.deliveries, usual.deliveries),
-        deliveries_per_upstream: count(
-            raw.deliveries_per_upstream,
-            usual.deliveries_per_upstream,
-        ),
+        deliveries_per_upstream: count(raw.deliveries_per_upstream, usual.deliveries_per_upstream),
         providers: providers(&raw.providers, checker),
     }
 }
@@ -86,7 +83,11 @@ fn providers(
         let (Some(signature_header), Some(id)) = (&raw.signature_header, &raw.id) else {
             continue;
         };
-        if raw.timestamp.as_ref().is_some_and(|time| time.header.is_none()) {
+        if raw
+            .timestamp
+            .as_ref()
+            .is_some_and(|time| time.header.is_none())
+        {
             continue;
         }
         match Generic::new(&settings(name, signature_header, id, raw)) {

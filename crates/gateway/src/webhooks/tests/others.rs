@@ -36,7 +36,7 @@ fn fields(fields: &Value) -> Value {
 
 fn in_openbao() -> NewWebhook {
     NewWebhook {
-        secrets: NewSecrets::OpenBao,
+        secrets: NewSecrets::Unsaid,
         ..new()
     }
 }

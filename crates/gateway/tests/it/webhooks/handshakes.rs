@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::signers::{Kind, adyen, adyen_item, cloud_event};
+use super::signers::{Kind, adyen, adyen_item, cloud_event, standard_tag};
 use super::{House, house, house_before};
 use crate::harness::origin;
 
@@ -70,6 +70,11 @@ async fn trials_reach_the_upstream_each_time_and_its_answer_is_the_answer() {
             assert_eq!(seen.text(), body, "{kind:?}");
             assert_eq!(seen.header("idempotency-key"), "", "{kind:?}");
             assert_eq!(seen.header("idempotency-fence"), "", "{kind:?}");
+            // An upstream that looks at our signature finds one here too.
+            let [id, at, signature] = ["webhook-id", "webhook-timestamp", "webhook-signature"]
+                .map(|name| seen.header(name));
+            let tag = standard_tag(&hook.signing_secret, id, at, &seen.body);
+            assert_eq!(signature, tag, "{kind:?}");
         }
         let wrong = hook.letter(1).secret(&kind.secret());
         let wrong = wrong.body(trial(kind, &kind.secret())).signed();
@@ -77,6 +82,26 @@ async fn trials_reach_the_upstream_each_time_and_its_answer_is_the_answer() {
         assert_eq!(house.came(&hook).len(), 2, "{kind:?}");
     }
     house.knows_nothing().await;
+}
+
+/// Several tenants may have one upstream, which is told whose trial it is.
+#[tokio::test]
+async fn trials_say_whose_they_are() {
+    let house = house().await;
+    for kind in [Kind::GitHub, Kind::TwilioEvents, Kind::AdyenPayments] {
+        let hook = house.hook(kind).await;
+        let body = trial(kind, &hook.secret);
+        house
+            .accepted(&hook, &hook.letter(1).body(body).signed())
+            .await;
+        let seen = house.only(&hook).await;
+        let whose = ["x-tenant-id", "x-project-id", "x-subject"].map(|name| seen.header(name));
+        assert_eq!(
+            whose,
+            ["acme", "shop", "service:webhook-ingest"],
+            "{kind:?}"
+        );
+    }
 }
 
 /// The name of the event is not signed: a caught push under the name of a ping

@@ -43,7 +43,7 @@ pub(super) enum Identity {
 
 /// The amount that stands in each event, in what is signed.
 const AMOUNT: &str = "1130";
-/// Nothing is signed but what Postmark shows; the rest have 20 bytes and more.
+/// As many as the shortest of the providers' own have.
 const SECRET_BYTES: usize = 24;
 
 impl Kind {

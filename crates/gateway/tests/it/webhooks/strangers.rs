@@ -292,3 +292,33 @@ async fn a_declared_route_comes_first() {
     let told = house.send(&hook, &hook.event(1).tampered()).await;
     assert_eq!((told.status, told.text()), (202, "mine"));
 }
+
+/// Stripe shows its secret only to who has a URL, so a webhook may be made
+/// first. Nobody can have signed then, whatever they guess.
+#[tokio::test]
+async fn a_webhook_without_a_secret_accepts_nothing_before_it_has_one() {
+    let house = house().await;
+    let ask = json!({
+        "tenant": "acme", "project": "shop", "provider": "stripe",
+        "upstream": "origin", "path": "/hooks/early",
+    });
+    let made = house.operate("/admin/v1/webhooks", ask).await;
+    let hook = Hook {
+        id: made["webhook_id"].as_str().unwrap().to_owned(),
+        path: "/hooks/early".to_owned(),
+        ..house.hook(Kind::Stripe).await
+    };
+    for guess in [hook.secret.as_str(), "00000000", ""] {
+        let guessed = Hook {
+            secret: guess.to_owned(),
+            ..hook.clone()
+        };
+        let told = house.send(&hook, &guessed.event(1)).await;
+        assert_eq!(told.status, 401, "{guess}");
+    }
+    let rotate = format!("/admin/v1/webhooks/{}/rotate", hook.id);
+    let secret = json!({ "secret": hook.secret, "why": "Stripe has shown it" });
+    house.operate(&rotate, secret).await;
+    house.accepted(&hook, &hook.event(1)).await;
+    assert_eq!(house.got(&hook).await.len(), 1);
+}
