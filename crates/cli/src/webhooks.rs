@@ -312,11 +312,15 @@ fn created(answer: &Value) -> String {
         cell(&answer["webhook_id"])
     ));
     text.push_str(&secret(answer));
+    let upstream = cell(&webhook["upstream"]);
+    let signing = match answer["signing_secret"].as_str() {
+        Some(made) => table::plain(made),
+        // Whoever configured it has it.
+        None => format!("the signing_secret of upstream {upstream}"),
+    };
     text.push_str(&format!(
-        "Events go to {}{}, signed as Standard Webhooks with {}\n",
-        cell(&webhook["upstream"]),
+        "Events go to {upstream}{}, signed as Standard Webhooks with {signing}\n",
         cell(&webhook["path"]),
-        cell(&answer["signing_secret"])
     ));
     let secrets = &webhook["secrets"];
     if secrets["kept"] == "openbao" {
@@ -475,13 +479,14 @@ mod tests {
             )
         );
         answer["secret"] = Value::Null;
+        answer["signing_secret"] = Value::Null;
         answer["webhook"]["secrets"] = json!({ "kept": "openbao", "path": "a/b", "valid": null });
         assert_eq!(
             created(&answer),
             concat!(
                 "https://x.example/api/v1/webhooks/svix/wh_abc\n\n",
                 "Give this URL to svix. Its id is wh_abc.\n",
-                "Events go to payments/webhooks/svix, signed as Standard Webhooks with whsec_b\n",
+                "Events go to payments/webhooks/svix, signed as Standard Webhooks with the signing_secret of upstream payments\n",
                 "Its secrets are in OpenBao, at a/b\n",
             )
         );

@@ -38,6 +38,8 @@ const TAKEN_MAX: usize = 64;
 /// How long the courier rests at most: others may have queued something, or
 /// have died with something in their hands.
 const REST_MAX: Duration = Duration::from_secs(1);
+/// How long at least, where something is due soon.
+const REST_MIN: Duration = Duration::from_millis(5);
 /// How long the courier rests when the store does not answer.
 const REST_AWAY: Duration = Duration::from_secs(1);
 /// How long an event waits for a place at its upstream before it is put back,
@@ -233,9 +235,17 @@ impl Courier {
         })
     }
 
-    /// Takes and carries until told to stop. What was taken is always carried:
-    /// nobody else would before its lease is over.
-    pub(crate) async fn carry(self: Arc<Self>, stop: CancellationToken) {
+    /// Takes and carries until told to stop, whatever happens to it.
+    pub(crate) async fn keep_carrying(self: Arc<Self>, stop: CancellationToken) {
+        while let Err(error) = tokio::spawn(self.clone().carry(stop.clone())).await {
+            tracing::error!(%error, "the courier broke off; it begins anew");
+            tokio::time::sleep(REST_AWAY).await;
+        }
+    }
+
+    /// What was taken is always carried: nobody else would before its lease is
+    /// over.
+    async fn carry(self: Arc<Self>, stop: CancellationToken) {
         while !stop.is_cancelled() {
             let rest = self.take(&stop).await;
             tokio::select! {
@@ -255,6 +265,7 @@ impl Courier {
             if room == 0 {
                 return REST_MAX;
             }
+            let taken = Instant::now();
             let due = match self.pipeline.queue.due(room.min(TAKEN_MAX)).await {
                 Ok(due) => due,
                 Err(error) => {
@@ -266,7 +277,7 @@ impl Courier {
                 return self.until_next().await;
             }
             for due in due {
-                self.dispatch(&plan, due);
+                self.dispatch(&plan, due, taken);
             }
         }
         Duration::ZERO
@@ -274,7 +285,8 @@ impl Courier {
 
     async fn until_next(&self) -> Duration {
         match self.pipeline.queue.next_due().await {
-            Ok(Some(next)) => next.since(self.clock.now()).min(REST_MAX),
+            // Our clock may be ahead of the store's.
+            Ok(Some(next)) => next.since(self.clock.now()).clamp(REST_MIN, REST_MAX),
             Ok(None) => REST_MAX,
             Err(error) => {
                 tracing::warn!(%error, "when something is due cannot be told");
@@ -283,7 +295,7 @@ impl Courier {
         }
     }
 
-    fn dispatch(self: &Arc<Self>, plan: &Arc<Plan>, due: Due) {
+    fn dispatch(self: &Arc<Self>, plan: &Arc<Plan>, due: Due, taken: Instant) {
         let engine = self.pipeline.protection.engine.clone();
         let parcel = match Parcel::from_bytes(due.request.clone()) {
             Ok(parcel) => parcel,
@@ -302,7 +314,7 @@ impl Courier {
             // Well within the lease, which nobody renews before it is carried.
             let limit = WAIT_MAX.min(due.record.terms.lease / 4);
             match place.at_upstream(most, limit).await {
-                Ok(()) => Box::pin(courier.deliver(&plan, due, parcel)).await,
+                Ok(()) => Box::pin(courier.deliver(&plan, (due, taken), parcel)).await,
                 Err(rest) => drop(engine.take(&due).defer(rest).await),
             }
             drop(place);
@@ -321,7 +333,7 @@ impl Courier {
         }
     }
 
-    async fn deliver(&self, plan: &Arc<Plan>, due: Due, parcel: Parcel) {
+    async fn deliver(&self, plan: &Arc<Plan>, (due, taken): (Due, Instant), parcel: Parcel) {
         let pipeline = &self.pipeline;
         let class = pipeline.classes.get(&due.record.terms.class);
         let class = class.unwrap_or_else(|| Arc::new(Class::webhook()));
@@ -330,7 +342,7 @@ impl Courier {
         let caller = &due.record.identity.caller;
         let carriage = route.map(|route| pipeline.carriage(plan, route, &parcel, caller));
         let rules = match route {
-            Some(route) => route.rules.clone(),
+            Some(route) => rules(route, &class),
             None => Arc::new(Rules::new(Credentials::Trusted)),
         };
         let attempts = due.record.attempts;
@@ -344,7 +356,13 @@ impl Courier {
             }
         };
         let request = parcel.into_request();
-        let delivered = deliver(&pipeline.protection, due, (class, rules), request, forward);
+        let delivered = deliver(
+            &pipeline.protection,
+            (due, taken),
+            (class, rules),
+            request,
+            forward,
+        );
         let delivered = delivered.await;
         pipeline.metrics.delivered(&upstream, delivered);
     }
@@ -354,6 +372,18 @@ impl Courier {
 #[derive(Debug, thiserror::Error)]
 #[error("the event's upstream is not configured")]
 struct NoUpstream;
+
+/// What an upstream's answer to an event means. No attempt is given more time
+/// than its lease, as the class of now has it.
+pub(crate) fn rules(route: &Planned, class: &Class) -> Arc<Rules> {
+    if route.timeout <= class.lease {
+        return route.rules.clone();
+    }
+    Arc::new(Rules {
+        upstream_timeout: class.lease,
+        ..Rules::clone(&route.rules)
+    })
+}
 
 /// The way of one event: to its upstream, in our name.
 #[derive(Clone)]

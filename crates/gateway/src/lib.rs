@@ -287,7 +287,7 @@ impl Gateway {
         let courier = Courier::new(pipeline.clone(), clock.clone());
         gateway
             .servers
-            .spawn(courier.carry(gateway.stop_serving.clone()));
+            .spawn(courier.keep_carrying(gateway.stop_serving.clone()));
         gateway.keep(sweep(opened.inspect.clone()));
         gateway.keep(fold(pipeline));
         if shared {

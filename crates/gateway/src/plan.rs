@@ -170,8 +170,7 @@ fn event_route(name: &Arc<str>, config: &Config, forwarder: &Arc<Forwarder>) -> 
         class: class.name.clone(),
         ..config::Route::new(naming, "/", name)
     };
-    // No attempt outlives its lease.
-    let timeout = settings.timeout.min(class.lease);
+    let timeout = settings.timeout;
     let server = &config.server;
     Some(Planned {
         rules: Arc::new(Rules {

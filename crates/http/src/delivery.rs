@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
-use onceward_core::class::{Class, OnExhausted, OnUnknown};
+use onceward_core::class::{AfterLoss, Class, OnExhausted};
 use onceward_core::classify::Meaning;
-use onceward_core::engine::{Lead, Recorded};
+use onceward_core::engine::{Lead, Recorded, Renewed};
 use onceward_core::record::{Answer, Record, State};
 use onceward_core::store::Due;
+use tokio::time::Instant;
 
 use crate::answer;
 use crate::attempt::{Tried, Work, causes, settlement};
@@ -72,9 +73,10 @@ enum Verdict {
 }
 
 /// Delivers queued work whose turn has come, once, and records what it came to.
+/// It was taken out of the queue at a moment that is `taken`, or after it.
 pub async fn deliver<F, Fut>(
     protection: &Arc<Protection>,
-    due: Due,
+    (due, taken): (Due, Instant),
     chosen: (Arc<Class>, Arc<Rules>),
     request: Request<Bytes>,
     mut forward: F,
@@ -102,10 +104,19 @@ where
         rules,
         _held: None,
     };
+    let pauses = work.class.on_exhausted == OnExhausted::Pause;
+    if pauses && record.attempts > work.class.max_attempts {
+        // Its last attempts had no end: whoever carried it died each time.
+        tracing::error!(operation_id = %record.id, attempts = record.attempts, "a delivery never ends; paused");
+        return told(lead.pause().await, Delivered::Paused);
+    }
+    if taken.elapsed() > record.terms.lease / 2 && lead.renew().await != Renewed::Confirmed {
+        // It may be another's by now, and nothing was sent.
+        return told(lead.defer(Duration::ZERO).await, Delivered::Requeued);
+    }
     fail::fail_point!("before-delivery", |_| std::process::abort());
     let tried = work.attempt(&lead, request, &mut forward).await;
-    let chance = work.engine.chance();
-    let verdict = judge(Came::of(&tried), record.attempts, &work.class, chance);
+    let verdict = judge(Came::of(&tried), &record, &work.class, work.engine.chance());
     tell(&record, &tried, verdict);
     fail::fail_point!("before-delivered", |_| std::process::abort());
     let delivered = settle(lead, tried, verdict).await;
@@ -138,11 +149,13 @@ impl Came {
     }
 }
 
-fn judge(came: Came, attempts: u32, class: &Class, chance: u64) -> Verdict {
-    let retries = class.on_unknown == OnUnknown::Retry;
+/// What was declared safe to send twice is on record: the class may have been
+/// changed since.
+fn judge(came: Came, record: &Record, class: &Class, chance: u64) -> Verdict {
+    let (attempts, after_loss) = (record.attempts, record.terms.after_loss);
     match (came, class.on_exhausted) {
         (Came::Final, _) => Verdict::Keep,
-        (Came::ToDoubt, _) if !retries => Verdict::Doubt,
+        (Came::ToDoubt, _) if after_loss == AfterLoss::Hold => Verdict::Doubt,
         _ if attempts < class.max_attempts => Verdict::Again(class.backoff.after(attempts, chance)),
         (_, OnExhausted::Pause) => Verdict::Pause,
         // What may have run is not forgotten: its key would be free.
@@ -176,6 +189,10 @@ async fn settle(lead: Lead, tried: Tried, verdict: Verdict) -> Delivered {
         Verdict::Pause => (lead.pause().await, Delivered::Paused),
         Verdict::Kill => (lead.release(None).await, Delivered::Killed),
     };
+    told(recorded, delivered)
+}
+
+fn told(recorded: Recorded, delivered: Delivered) -> Delivered {
     match recorded {
         Recorded::Durably => delivered,
         Recorded::Stale | Recorded::NotYet => Delivered::NotRecorded,
@@ -213,42 +230,80 @@ fn tell(record: &Record, tried: &Tried, verdict: Verdict) {
 
 #[cfg(test)]
 mod tests {
+    use onceward_core::caller::Caller;
+    use onceward_core::class::OnUnknown;
+    use onceward_core::identity::{Endpoint, Identity, KeySpace, OperationId};
+    use onceward_core::key::Key;
+    use onceward_core::record::{Attempt, Fence};
     use rstest::rstest;
 
     use super::*;
+    use crate::run::by_key_alone;
+
+    fn record(attempts: u32, after_loss: AfterLoss) -> Record {
+        let identity = Identity {
+            caller: Caller::local(),
+            endpoint: Endpoint::new("webhooks.stripe"),
+            key: Key::parse("stripe-evt_1").expect("a good key"),
+            space: KeySpace::Endpoint,
+        };
+        let digest = identity.digest();
+        let mut terms = Class::webhook().terms();
+        terms.after_loss = after_loss;
+        Record {
+            id: OperationId::new(&digest, 1),
+            digest,
+            identity,
+            fingerprint: by_key_alone(),
+            terms,
+            state: State::Running,
+            fence: Fence(1),
+            attempt: Attempt(1),
+            attempts,
+            delivered: true,
+            created_at: Default::default(),
+            until: Default::default(),
+            completed_at: None,
+            touched_at: None,
+            answer: None,
+        }
+    }
 
     #[rstest]
-    #[case::taken(Came::Final, 1, OnUnknown::Retry, OnExhausted::Pause, "keep")]
-    #[case::taken_at_last(Came::Final, 3, OnUnknown::Retry, OnExhausted::Pause, "keep")]
-    #[case::refused_for_now(Came::ToNothing, 2, OnUnknown::Retry, OnExhausted::Pause, "again")]
-    #[case::refused_and_held(Came::ToNothing, 2, OnUnknown::Hold, OnExhausted::Pause, "again")]
-    #[case::used_up(Came::ToNothing, 3, OnUnknown::Retry, OnExhausted::Pause, "pause")]
-    #[case::killed(Came::ToNothing, 3, OnUnknown::Retry, OnExhausted::Kill, "kill")]
-    #[case::lost(Came::ToDoubt, 2, OnUnknown::Retry, OnExhausted::Pause, "again")]
-    #[case::lost_and_held(Came::ToDoubt, 1, OnUnknown::Hold, OnExhausted::Pause, "doubt")]
-    #[case::lost_and_asked(Came::ToDoubt, 3, OnUnknown::Reconcile, OnExhausted::Kill, "doubt")]
-    #[case::lost_at_last(Came::ToDoubt, 3, OnUnknown::Retry, OnExhausted::Pause, "pause")]
-    #[case::lost_is_not_killed(Came::ToDoubt, 3, OnUnknown::Retry, OnExhausted::Kill, "pause")]
+    #[case::taken(Came::Final, 1, AfterLoss::Free, OnExhausted::Pause, "keep")]
+    #[case::taken_at_last(Came::Final, 3, AfterLoss::Free, OnExhausted::Pause, "keep")]
+    #[case::refused_for_now(Came::ToNothing, 2, AfterLoss::Free, OnExhausted::Pause, "again")]
+    #[case::refused_and_held(Came::ToNothing, 2, AfterLoss::Hold, OnExhausted::Pause, "again")]
+    #[case::used_up(Came::ToNothing, 3, AfterLoss::Free, OnExhausted::Pause, "pause")]
+    #[case::killed(Came::ToNothing, 3, AfterLoss::Free, OnExhausted::Kill, "kill")]
+    #[case::lost(Came::ToDoubt, 2, AfterLoss::Free, OnExhausted::Pause, "again")]
+    #[case::lost_and_held(Came::ToDoubt, 1, AfterLoss::Hold, OnExhausted::Pause, "doubt")]
+    #[case::lost_and_asked(Came::ToDoubt, 3, AfterLoss::Hold, OnExhausted::Kill, "doubt")]
+    #[case::lost_at_last(Came::ToDoubt, 3, AfterLoss::Free, OnExhausted::Pause, "pause")]
+    #[case::lost_is_not_killed(Came::ToDoubt, 3, AfterLoss::Free, OnExhausted::Kill, "pause")]
     fn what_follows_an_attempt(
         #[case] came: Came,
         #[case] attempts: u32,
-        #[case] on_unknown: OnUnknown,
+        #[case] after_loss: AfterLoss,
         #[case] on_exhausted: OnExhausted,
         #[case] want: &str,
     ) {
-        let class = Class {
-            on_unknown,
-            on_exhausted,
-            max_attempts: 3,
-            ..Class::webhook()
-        };
-        let word = match judge(came, attempts, &class, 7) {
-            Verdict::Keep => "keep",
-            Verdict::Again(_) => "again",
-            Verdict::Doubt => "doubt",
-            Verdict::Pause => "pause",
-            Verdict::Kill => "kill",
-        };
-        assert_eq!(word, want);
+        // Whatever the class says of it by now.
+        for on_unknown in [OnUnknown::Hold, OnUnknown::Retry, OnUnknown::Reconcile] {
+            let class = Class {
+                on_unknown,
+                on_exhausted,
+                max_attempts: 3,
+                ..Class::webhook()
+            };
+            let word = match judge(came, &record(attempts, after_loss), &class, 7) {
+                Verdict::Keep => "keep",
+                Verdict::Again(_) => "again",
+                Verdict::Doubt => "doubt",
+                Verdict::Pause => "pause",
+                Verdict::Kill => "kill",
+            };
+            assert_eq!(word, want, "{on_unknown:?}");
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! What a verified request delivers.
 
+use std::collections::HashSet;
+
 use thiserror::Error;
 
 use crate::parts::Verified;
@@ -11,6 +13,11 @@ use crate::providers::{
 
 /// How many elements of a batch are looked at.
 pub const ITEMS_MAX: usize = 1000;
+
+/// How many bytes may stand beside the elements of a batch. Each element is
+/// delivered with all of them, and nobody need have signed them: with no more
+/// than this, all parts together are less than ten times the body.
+pub const BESIDE_BYTES_MAX: usize = 1024;
 
 /// What a request delivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,7 +111,7 @@ impl Unidentified {
 /// Finds out what a verified request delivers.
 pub fn identify(verified: &Verified<'_>) -> Result<Delivery, Unidentified> {
     let name = verified.provider.name();
-    let delivery = match verified.provider {
+    match verified.provider {
         Provider::Stripe => stripe::identify(name, verified),
         Provider::GitHub => github::identify(name, verified),
         Provider::Twilio(_) => twilio::identify(name, verified),
@@ -117,16 +124,53 @@ pub fn identify(verified: &Verified<'_>) -> Result<Delivery, Unidentified> {
         Provider::Adyen(_) => adyen::identify(name, verified),
         Provider::Postmark => postmark::identify(name, verified),
         Provider::Generic(generic) => generic::identify(generic, verified),
-    }?;
-    Ok(match delivery {
-        Delivery::Events(events) if events.len() > 1 => Delivery::Events(first_of_each(events)),
-        other => other,
-    })
+    }
 }
 
-/// A batch that holds an event twice delivers it once.
-fn first_of_each(mut events: Vec<Event>) -> Vec<Event> {
-    let mut seen = std::collections::HashSet::with_capacity(events.len());
-    events.retain(|event| seen.insert(event.key.clone()));
-    events
+/// The events of a batch. One that is in it twice is delivered once, as it came
+/// first.
+#[derive(Default)]
+pub(crate) struct Batch {
+    events: Vec<Event>,
+    keys: HashSet<String>,
+}
+
+impl Batch {
+    /// Adds an event, unless it is there. Only then is its body made: the same
+    /// one a thousand times must not cost a thousand bodies.
+    pub(crate) fn add(&mut self, mut event: Event, body: impl FnOnce() -> EventBody) {
+        if self.keys.insert(event.key.clone()) {
+            event.body = body();
+            self.events.push(event);
+        }
+    }
+
+    pub(crate) fn into_events(self) -> Vec<Event> {
+        self.events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_already_costs_no_body() {
+        let event = |key: &str| Event {
+            key: key.to_owned(),
+            binding: Binding::Signed,
+            body: EventBody::Whole,
+        };
+        let (mut batch, mut made) = (Batch::default(), 0);
+        for key in ["a", "b", "a", "a"] {
+            batch.add(event(key), || {
+                made += 1;
+                EventBody::Part(vec![made])
+            });
+        }
+        assert_eq!(made, 2);
+        let bodies = batch.into_events().into_iter().map(|event| event.body);
+        let want = [EventBody::Part(vec![1]), EventBody::Part(vec![2])];
+        assert!(bodies.eq(want));
+    }
 }

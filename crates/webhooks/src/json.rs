@@ -8,13 +8,46 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::delivery::Unidentified;
+use crate::delivery::{ITEMS_MAX, Unidentified};
 
 /// Reads a body. All of it must be text: what is passed over here is read by
 /// somebody else.
 pub(crate) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Unidentified> {
     let text = std::str::from_utf8(body).map_err(|_| Unidentified::MalformedBody)?;
     serde_json::from_str(text).map_err(|_| Unidentified::MalformedBody)
+}
+
+/// The elements of an array: all, or enough to see that there are too many.
+/// Each is its text and nothing more.
+#[derive(Default)]
+pub(crate) struct Elements<'a>(pub(crate) Vec<&'a RawValue>);
+
+impl<'de> Deserialize<'de> for Elements<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(FirstElements)
+    }
+}
+
+struct FirstElements;
+
+impl<'de> Visitor<'de> for FirstElements {
+    type Value = Elements<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        let mut elements = Vec::new();
+        while elements.len() <= ITEMS_MAX {
+            match seq.next_element()? {
+                Some(element) => elements.push(element),
+                None => return Ok(Elements(elements)),
+            }
+        }
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Elements(elements))
+    }
 }
 
 /// A string, or the digits of a number, or `true` or `false`, as text.

@@ -40,7 +40,8 @@ mod time;
 mod url;
 
 pub use delivery::{
-    Binding, Delivery, Event, EventBody, Handshake, ITEMS_MAX, Unidentified, identify,
+    BESIDE_BYTES_MAX, Binding, Delivery, Event, EventBody, Handshake, ITEMS_MAX, Unidentified,
+    identify,
 };
 pub use key::{KEYS_MAX, SIGNATURES_MAX, SecretError, SigningKey};
 pub use parts::{Parts, Verified, verify};

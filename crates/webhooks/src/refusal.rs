@@ -23,7 +23,7 @@ pub enum Refusal {
     #[error("the header `{0}` does not have its form")]
     Malformed(HeaderName),
     /// Headers of two families came in one request.
-    #[error("the header `{0}` is of another family than the webhook's")]
+    #[error("the header `{0}` is of another family")]
     Mixed(HeaderName),
     /// More signatures than [`crate::SIGNATURES_MAX`].
     #[error("there are more signatures than are looked at")]

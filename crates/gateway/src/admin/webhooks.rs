@@ -1,7 +1,6 @@
 //! Webhooks over the wire: made, listed, given other secrets, taken away. A
 //! secret comes in here and goes out only where the gateway made it, once.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -21,7 +20,7 @@ use super::{Action, Deed, Desk, Made};
 use crate::config::units::Time;
 use crate::config::{self, Config};
 use crate::webhooks::{
-    Deleted, Looked, NewSecrets, NewWebhook, Rotated, Shown, ShownSecrets, Webhooks, WebhooksError,
+    Deleted, Looked, NewSecrets, NewWebhook, Rotated, Shown, ShownSecrets, WebhooksError,
 };
 
 /// How many webhooks a page has where nobody says.
@@ -204,7 +203,7 @@ pub(super) struct MadeWebhook {
     /// The secret to tell the provider, where it was made here. It is shown this once.
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
-    /// What the gateway signs its deliveries to the upstream with, as Standard Webhooks has it; null where it cannot be read now.
+    /// What the gateway signs its deliveries to the upstream with, as Standard Webhooks has it; null where the upstream was given its own `signing_secret`.
     signing_secret: Option<String>,
     /// What is kept of it.
     webhook: Webhook,
@@ -314,7 +313,7 @@ pub(super) async fn create(
     let at = desk.clone();
     let work = async move {
         let created = within_deadline(webhooks.create(&config, new)).await?;
-        let answer = made(&at, &config, &created.shown, created.secret).await;
+        let answer = made(&at, &config, &created.shown, created.secret);
         Ok(Made {
             result: json!({ "webhook_id": answer.webhook_id }),
             answer,
@@ -355,7 +354,7 @@ pub(super) async fn rotate(
         let Rotated::Done(rotated) = rotated else {
             return Err(no_webhook());
         };
-        let answer = made(&at, &config, &rotated.shown, rotated.secret).await;
+        let answer = made(&at, &config, &rotated.shown, rotated.secret);
         let valid = answer.webhook.secrets.valid.as_ref().map(Vec::len);
         Ok(Made {
             result: json!({ "valid_secrets": valid }),
@@ -385,39 +384,17 @@ pub(super) async fn delete(
     desk.change(deed, work).await.map(Json)
 }
 
-async fn made(
-    desk: &Desk,
-    config: &Config,
-    shown: &Shown,
-    secret: Option<SecretString>,
-) -> MadeWebhook {
+fn made(desk: &Desk, config: &Config, shown: &Shown, secret: Option<SecretString>) -> MadeWebhook {
     let webhook = Webhook::of(shown, desk, config);
-    let signing_secret = match &webhook.upstream {
-        None => None,
-        Some(upstream) => signing_secret(&desk.webhooks, config, upstream).await,
-    };
+    let upstream = webhook.upstream.as_deref();
+    let signing = upstream.and_then(|name| desk.webhooks.made_signing_secret(config, name));
+    let shown_once = |secret: SecretString| secret.expose_secret().to_owned();
     MadeWebhook {
         webhook_id: webhook.webhook_id.clone(),
         url: webhook.url.clone(),
-        secret: secret.map(|secret| secret.expose_secret().to_owned()),
-        signing_secret,
+        secret: secret.map(shown_once),
+        signing_secret: signing.map(shown_once),
         webhook,
-    }
-}
-
-/// The webhook is made whether or not this can be read now.
-async fn signing_secret(
-    webhooks: &Arc<Webhooks>,
-    config: &Config,
-    upstream: &str,
-) -> Option<String> {
-    match timeout(DEADLINE, webhooks.signing_secret(config, upstream)).await {
-        Ok(Ok(secret)) => Some(secret.expose_secret().to_owned()),
-        Ok(Err(error)) => {
-            tracing::warn!(%error, upstream, "a signing secret cannot be read");
-            None
-        }
-        Err(_) => None,
     }
 }
 

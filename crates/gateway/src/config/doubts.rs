@@ -237,6 +237,21 @@ impl Doubts<'_> {
                 );
             }
         }
+        let (all, share) = (
+            config.webhooks.deliveries,
+            config.webhooks.deliveries_per_upstream,
+        );
+        if config.upstreams.len() > 1 && share.saturating_mul(2) >= all {
+            let more = format!("deliveries = {} or more", share.saturating_mul(2) + 1);
+            self.doubt(
+                "webhooks.deliveries_per_upstream",
+                format!("as many again wait, so one slow upstream can hold all {all} deliveries"),
+                match all.saturating_sub(1) / 2 {
+                    0 => format!("write {more}"),
+                    less => format!("write {less}, or {more}"),
+                },
+            );
+        }
         let Some(openbao) = &config.secrets.openbao else {
             return;
         };

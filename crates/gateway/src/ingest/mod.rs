@@ -18,14 +18,15 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use onceward_core::caller::Caller;
-use onceward_core::class::{Class, InFlight};
-use onceward_core::engine::{Entry, Recorded};
+use onceward_core::class::{AfterLoss, Class, InFlight, Terms};
+use onceward_core::engine::{Entry, Lead};
 use onceward_core::fingerprint::Fingerprint;
 use onceward_core::identity::{Endpoint, Identity, KeySpace};
 use onceward_core::key::Key;
 use onceward_core::record::{Answer, Settlement};
 use onceward_core::store::{Claim, Enqueued};
 use onceward_http::body::Body;
+use onceward_http::fields;
 use onceward_http::problem::{Code, Problem};
 use onceward_http::rules::KeySource;
 use onceward_http::run::{Call, Ended, Outcome, Reconciled, by_key_alone, run, unavailable};
@@ -37,6 +38,8 @@ use sha2::{Digest as _, Sha256};
 use self::receipt::{Receipt, SAME_BYTES, acknowledged, answered, told_at_once};
 use crate::access::{Source, Subject as Logged};
 use crate::config::{Deliver, Policy, SameBytes};
+use crate::courier::rules;
+use crate::gate::Buffered;
 use crate::metrics::RouteMetrics;
 use crate::parcel::Parcel;
 use crate::peer::Peer;
@@ -46,6 +49,9 @@ use crate::webhooks::{ID_PREFIX, NoSecret, Webhook, WebhooksError};
 
 /// Where providers write to.
 pub(crate) const WEBHOOKS: &str = "/api/v1/webhooks/";
+
+/// How many events of one request are recorded at once.
+const AT_ONCE_MAX: usize = 16;
 
 /// Whom a request is for.
 pub(crate) struct Addressed {
@@ -100,20 +106,7 @@ impl Pipeline {
         let (request, held) = self.read(plan, limit, &nobody, arrived).await?;
         let (parts, body) = request.into_parts();
 
-        let webhook = self.webhooks.find(&plan.config, name, &to.id).await;
-        let webhook = webhook.map_err(|error| away(&error))?;
-        let (webhook, keys) = match webhook {
-            None => (None, decoy(&by_path)),
-            Some(webhook) => match self.webhooks.keys(&webhook).await {
-                Ok(keys) => (Some(webhook), keys),
-                // It has none yet, or none any more: nobody can have signed.
-                Err(WebhooksError::NoSecret {
-                    problem: NoSecret::Ended,
-                    ..
-                }) => (None, decoy(&by_path)),
-                Err(error) => return Err(away(&error)),
-            },
-        };
+        let (webhook, keys) = self.addressee(plan, &by_path, &to.id).await?;
         let url = plan.config.server.public_url.as_deref().unwrap_or_default();
         let target = parts
             .uri
@@ -149,11 +142,7 @@ impl Pipeline {
             }
             Ok(Delivery::Handshake(Handshake::Pass)) => {
                 seen.outcome = Some("handshake");
-                let parcel = arriving.parcel_of((&parts, body), Met::First);
-                let carriage = self.carriage(plan, arriving.route, &parcel, &arriving.caller);
-                let request = carriage.sign(parcel.into_request(), &webhook.id).await;
-                let request = request.map_err(|error| away(&error))?;
-                return pass(Arrived::Whole(request, held), carriage.passage()).await;
+                return self.pass_trial(&arriving, (&parts, body), held).await;
             }
             Ok(Delivery::Events(events)) => events,
             Err(unidentified) => {
@@ -172,6 +161,46 @@ impl Pipeline {
             Deliver::Async => self.enqueue(&arriving, sent, &events, seen).await,
             Deliver::Sync => self.forward(&arriving, sent, &events, seen).await,
         }
+    }
+
+    /// The webhook with this id and what it is verified with; for one that is
+    /// nobody's, or that nobody can sign for, a decoy.
+    async fn addressee(
+        &self,
+        plan: &Plan,
+        provider: &Provider,
+        id: &str,
+    ) -> Result<(Option<Arc<Webhook>>, Arc<[SigningKey]>), Problem> {
+        let found = self.webhooks.find(&plan.config, provider.name(), id).await;
+        let Some(webhook) = found.map_err(|error| away(&error))? else {
+            return Ok((None, decoy(provider)));
+        };
+        match self.webhooks.keys(&webhook).await {
+            Ok(keys) => Ok((Some(webhook), keys)),
+            // It has none yet, or none any more.
+            Err(WebhooksError::NoSecret {
+                problem: NoSecret::Ended,
+                ..
+            }) => Ok((None, decoy(provider))),
+            Err(error) => Err(away(&error)),
+        }
+    }
+
+    /// Passes a provider's trial on, signed, and never recorded: the upstream's
+    /// answer is the answer.
+    async fn pass_trial(
+        &self,
+        arriving: &Arriving<'_>,
+        sent: (&Parts, Bytes),
+        held: Buffered,
+    ) -> Result<Response<Body>, Problem> {
+        let parcel = arriving.parcel_of(sent, &Met::First(None));
+        let carriage = self.carriage(arriving.plan, arriving.route, &parcel, &arriving.caller);
+        // Never the same: whoever remembers ids takes each for new.
+        let id = format!("trial_{:016x}", self.protection.engine.chance());
+        let request = carriage.sign(parcel.into_request(), &id).await;
+        let request = request.map_err(|error| away(&error))?;
+        pass(Arrived::Whole(request, held), carriage.passage()).await
     }
 
     fn arriving<'a>(
@@ -215,10 +244,13 @@ impl Pipeline {
         events: &[Event],
         seen: &mut Seen,
     ) -> Result<Response<Body>, Problem> {
-        let receiving = events
-            .iter()
-            .map(|event| self.receive(arriving, sent, event, seen));
-        let receipts = join_all(receiving).await;
+        let mut receipts = Vec::with_capacity(events.len());
+        for some in events.chunks(AT_ONCE_MAX) {
+            let receiving = some
+                .iter()
+                .map(|event| self.receive(arriving, sent, event, seen));
+            receipts.extend(join_all(receiving).await);
+        }
         self.bell.notify_one();
         // What could not be recorded is sent again; what could be is known then.
         let receipts = receipts.into_iter().collect::<Result<Vec<_>, _>>();
@@ -260,13 +292,16 @@ impl Pipeline {
         event: &Event,
         key: Key,
     ) -> Result<Receipt, Problem> {
-        let met = self.meet(arriving, event).await?;
-        if met == Met::Before {
-            return Ok(Receipt::same_bytes());
-        }
-        let parcel = arriving.parcel(sent, event, met);
-        let mut receipt = self.record(arriving, key, &parcel).await?;
-        receipt.same_bytes = met == Met::InOtherName;
+        let met = match self.meet(arriving, event).await? {
+            Met::Before => return Ok(Receipt::same_bytes()),
+            met => met,
+        };
+        let parcel = arriving.parcel(sent, event, &met);
+        let recorded = self.record(arriving, key, &parcel).await;
+        let same_bytes = matches!(met, Met::InOtherName);
+        met.remember(recorded.is_ok()).await;
+        let mut receipt = recorded?;
+        receipt.same_bytes = same_bytes;
         Ok(receipt)
     }
 
@@ -298,11 +333,11 @@ impl Pipeline {
 
     /// Whether these bytes came before under another id. Asked only where the
     /// id is not signed: whoever has caught one delivery can send it again under
-    /// as many ids as they like. Remembered before the event itself, so that a
-    /// crash in between lets the same delivery in again, and no other.
+    /// as many ids as they like. They are remembered when the event itself is on
+    /// record, so that no bytes are known whose event is not.
     async fn meet(&self, arriving: &Arriving<'_>, event: &Event) -> Result<Met, Problem> {
         let Binding::Unsigned { bytes } = &event.binding else {
-            return Ok(Met::First);
+            return Ok(Met::First(None));
         };
         let key = Key::parse(&HEXLOWER.encode(bytes)).map_err(Problem::invalid_key)?;
         let identity = Identity {
@@ -313,24 +348,24 @@ impl Pipeline {
             digest: Sha256::digest(&event.key).into(),
             ..by_key_alone()
         };
-        let terms = arriving.class.terms();
-        let entered = self.protection.engine.enter(identity, asked, terms).await;
+        let terms = Terms {
+            // Whoever dies over it has remembered nothing.
+            after_loss: AfterLoss::Free,
+            ..arriving.class.terms()
+        };
+        let (engine, digest) = (&self.protection.engine, identity.digest());
+        let entered = engine.enter(identity, asked, terms).await;
         match entered.map_err(|error| unavailable(&error))? {
-            Entry::Lead(lead) => {
-                let status = StatusCode::NO_CONTENT.as_u16();
-                let seen = Settlement::Completed(Answer::NotKept { status });
-                match lead.finish(seen, None).await {
-                    Recorded::Durably => Ok(Met::First),
-                    // Without it nobody could tell the next one from this.
-                    Recorded::Stale | Recorded::NotYet => Err(Problem::new(
-                        Code::StoreUnavailable,
-                        "The event could not be recorded. Send it again.",
-                    )
-                    .retry_after(1)),
-                }
-            }
+            Entry::Lead(lead) => Ok(Met::First(Some(lead))),
             Entry::Mismatch => {
                 let rule = arriving.webhook.same_bytes;
+                if rule == SameBytes::Refuse {
+                    let mark = engine.look(&digest).await;
+                    let mark = mark.map_err(|error| unavailable(&error))?;
+                    if mark.is_none_or(|mark| mark.completed_at.is_none()) {
+                        return Err(not_yet());
+                    }
+                }
                 let provider = arriving.webhook.provider.name();
                 self.metrics.same_bytes(provider, rule);
                 Ok(match rule {
@@ -339,7 +374,7 @@ impl Pipeline {
                 })
             }
             // The same id: whether it is a duplicate, its own record tells.
-            _ => Ok(Met::First),
+            _ => Ok(Met::First(None)),
         }
     }
 
@@ -393,19 +428,22 @@ impl Pipeline {
         event: &Event,
         key: Key,
     ) -> Result<Ended, Problem> {
-        let met = self.meet(arriving, event).await?;
-        if met == Met::Before {
-            let ack = arriving.webhook.provider.acknowledgement();
-            let receipt = Receipt::same_bytes();
-            return Ok(Ended {
-                outcome: receipt.outcome,
-                id: None,
-                answer: Ok(acknowledged(&ack, &[receipt])),
-            });
-        }
-        let parcel = arriving.parcel(sent, event, met);
+        // Before its bytes are met: who has no place remembers nothing.
         let running = self.gate.begin(arriving.caller.tenant());
         let running = running.map_err(|limit| self.limited(&arriving.caller, limit))?;
+        let met = match self.meet(arriving, event).await? {
+            Met::Before => {
+                let ack = arriving.webhook.provider.acknowledgement();
+                let receipt = Receipt::same_bytes();
+                return Ok(Ended {
+                    outcome: receipt.outcome,
+                    id: None,
+                    answer: Ok(acknowledged(&ack, &[receipt])),
+                });
+            }
+            met => met,
+        };
+        let parcel = arriving.parcel(sent, event, &met);
         let carriage = self.carriage(arriving.plan, arriving.route, &parcel, &arriving.caller);
         let call = Call {
             caller: arriving.caller.clone(),
@@ -418,7 +456,7 @@ impl Pipeline {
                 max_attempts: 1,
                 ..Class::clone(&arriving.class)
             }),
-            rules: arriving.route.rules.clone(),
+            rules: rules(arriving.route, &arriving.class),
             held: Some(Box::new(running)),
             request: parcel.into_request(),
         };
@@ -426,7 +464,17 @@ impl Pipeline {
             let carriage = carriage.clone();
             async move { carriage.send(request, granted).await }
         };
-        Ok(Box::pin(run(&self.protection, call, forward)).await)
+        let ended = Box::pin(run(&self.protection, call, forward)).await;
+        let on_record = matches!(
+            ended.outcome,
+            Outcome::Ran(_)
+                | Outcome::RanNotKept
+                | Outcome::Replayed(_)
+                | Outcome::NotRecorded
+                | Outcome::Lost
+        );
+        met.remember(on_record).await;
+        Ok(ended)
     }
 
     fn unverified(&self, provider: &str, refusal: &Refusal, seen: &mut Seen) -> Problem {
@@ -443,14 +491,31 @@ impl Pipeline {
 }
 
 /// How an event is met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Met {
-    /// For the first time, or under the same id as before.
-    First,
+    /// For the first time, or under the same id as before. Where its bytes are
+    /// to be remembered, this is the right to do it.
+    First(Option<Lead>),
     /// Its bytes came before under another id; it is delivered, and marked.
     InOtherName,
     /// The same, and that is not wanted again.
     Before,
+}
+
+impl Met {
+    /// Remembers the bytes of an event that is on record; of one that is not
+    /// nothing is remembered.
+    async fn remember(self, on_record: bool) {
+        let Self::First(Some(lead)) = self else {
+            return;
+        };
+        let status = StatusCode::NO_CONTENT.as_u16();
+        let seen = Settlement::Completed(Answer::NotKept { status });
+        match on_record {
+            // What the store does not take now is written later.
+            true => drop(lead.finish(seen, None).await),
+            false => drop(lead.release(None).await),
+        }
+    }
 }
 
 impl Arriving<'_> {
@@ -475,7 +540,7 @@ impl Arriving<'_> {
     }
 
     /// An event as it goes to the upstream; one of several in its own envelope.
-    fn parcel(&self, (parts, body): (&Parts, &Bytes), event: &Event, met: Met) -> Parcel {
+    fn parcel(&self, (parts, body): (&Parts, &Bytes), event: &Event, met: &Met) -> Parcel {
         let body = match &event.body {
             EventBody::Whole => body.clone(),
             EventBody::Part(part) => part.clone().into(),
@@ -483,10 +548,12 @@ impl Arriving<'_> {
         self.parcel_of((parts, body), met)
     }
 
-    fn parcel_of(&self, (parts, body): (&Parts, Bytes), met: Met) -> Parcel {
+    fn parcel_of(&self, (parts, body): (&Parts, Bytes), met: &Met) -> Parcel {
         let mut headers = parts.headers.clone();
+        // What the sender's connection names goes before we say anything.
+        fields::strip_hop_by_hop(&mut headers);
         headers.remove(SAME_BYTES);
-        if met == Met::InOtherName {
+        if matches!(met, Met::InOtherName) {
             headers.insert(SAME_BYTES, HeaderValue::from_static("true"));
         }
         if matches!(self.webhook.provider, Provider::Postmark) {
@@ -532,6 +599,17 @@ fn decoy(provider: &Provider) -> Arc<[SigningKey]> {
         .find_map(|text| provider.key(text).ok())
         .into_iter()
         .collect()
+}
+
+/// The same bytes are being recorded under another id; whether they were will be
+/// seen.
+fn not_yet() -> Problem {
+    Problem::new(
+        Code::InProgress,
+        "The same bytes are being recorded under another id. Send the event again.",
+    )
+    .with_status(StatusCode::SERVICE_UNAVAILABLE)
+    .retry_after(1)
 }
 
 /// Whoever knows the webhook or its secrets does not answer.

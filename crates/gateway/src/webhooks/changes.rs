@@ -99,11 +99,6 @@ impl Webhooks {
         let now = self.clock.now();
         let mut record = record(&new, now)?;
         let Resolved { provider, .. } = Resolved::of(&record, config)?;
-        if provider.binds_url() && config.server.public_url.is_none() {
-            let problem = format!("{} signs the URL, and nobody says what it is", new.provider);
-            let right = "set server.public_url to where the provider finds this gateway";
-            return Err(WebhooksError::mistaken("provider", problem, right));
-        }
         let (texts, made) = match new.secrets {
             NewSecrets::Given(texts) => (check_secrets(&provider, texts)?, None),
             NewSecrets::Generated => {
@@ -201,8 +196,13 @@ impl Webhooks {
         let document = document::write(&record, &Kept::Sealed(held), &self.seal)?;
         let put = self.registry.put(Sheet::Webhooks, id, document.clone());
         put.await?;
+        let shown = self.hold(id, document)?;
+        // Who deletes it waits for us, and removes what was just written.
+        if self.is_deleted(id) {
+            return Ok(Rotated::Absent);
+        }
         Ok(Rotated::Done(Box::new(Created {
-            shown: self.hold(id, document)?,
+            shown,
             secret: made,
         })))
     }
@@ -211,9 +211,13 @@ impl Webhooks {
     /// registry is slow or fails, this gateway refuses its events all the same,
     /// and asking again finishes the work.
     pub(crate) async fn delete(&self, id: &str) -> Result<Deleted, WebhooksError> {
-        self.forget(id);
+        if self.held(id).is_some() {
+            self.forget(id);
+        }
         let _changing = self.changing.lock().await;
         let there = self.registry.read(Sheet::Webhooks, id).await?;
+        // A change that was under way may have made it known here only now.
+        self.forget(id);
         if there.is_some() {
             self.registry.remove(Sheet::Webhooks, id).await?;
         }
@@ -229,9 +233,8 @@ impl Webhooks {
     fn forget(&self, id: &str) {
         let mut deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        if held.remove(id).is_some() {
-            deleted.insert(id.to_owned());
-        }
+        deleted.insert(id.to_owned());
+        held.remove(id);
     }
 
     fn is_deleted(&self, id: &str) -> bool {
@@ -239,7 +242,7 @@ impl Webhooks {
         deleted.contains(id)
     }
 
-    /// Holds what was written.
+    /// Holds what was written, unless it has been deleted meanwhile.
     fn hold(&self, id: &str, document: bytes::Bytes) -> Result<Shown, WebhooksError> {
         let entry = self.entry(id, document);
         let entry = Arc::new(entry.map_err(|source| WebhooksError::Damaged {
@@ -247,8 +250,11 @@ impl Webhooks {
             source,
         })?);
         let shown = entry.shown(self.clock.now());
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        held.insert(entry.record.id.clone(), entry);
+        let deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
+        if !deleted.contains(id) {
+            let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+            held.insert(entry.record.id.clone(), entry);
+        }
         Ok(shown)
     }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::WebhooksError;
 use super::seal::{Broken, Label, Seal};
-use crate::config::{Deliver, SameBytes};
+use crate::config::{Deliver, SameBytes, path_problem};
 
 /// The version of a document.
 const VERSION: u32 = 1;
@@ -87,6 +87,9 @@ pub(crate) enum DocumentError {
     /// A word that this version does not know.
     #[error("its {0} is a word that is not known")]
     Word(&'static str),
+    /// It leads where no upstream's path does.
+    #[error("its path {0}")]
+    Path(&'static str),
     /// Its names do not make a caller.
     #[error(transparent)]
     Caller(#[from] CallerError),
@@ -142,6 +145,9 @@ pub(super) fn read(id: &str, bytes: &[u8], seal: &Seal) -> Result<(Record, Kept)
     let document: Document = serde_json::from_slice(bytes)?;
     if document.version != VERSION {
         return Err(DocumentError::Version(document.version));
+    }
+    if let Some(problem) = document.path.as_deref().and_then(path_problem) {
+        return Err(DocumentError::Path(problem));
     }
     let record = Record {
         id: id.into(),

@@ -25,10 +25,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use onceward_core::caller::Caller;
+use onceward_core::caller::{Caller, WEBHOOK_INGEST};
 use onceward_core::clock::Timestamp;
+use onceward_core::identity::NAME_LENGTH_MAX;
+use onceward_core::key::KEY_LENGTH_MAX;
 use onceward_core::store::{Order, PAGE_MAX, Registry, Sheet};
 use onceward_webhooks::{KEYS_MAX as SECRETS_MAX, Provider, SigningKey};
+use percent_encoding::utf8_percent_encode;
 use quick_cache::sync::Cache;
 
 pub(crate) use self::changes::{Deleted, NewSecrets, NewWebhook, Rotated};
@@ -49,6 +52,10 @@ use crate::secrets::SecretReader;
 pub(crate) const ID_PREFIX: &str = "wh_";
 /// The longest id; Unkey's are its own.
 const ID_BYTES_MAX: usize = 128;
+/// The longest tenant and project together, as they stand in the name of an
+/// event with the longest key.
+const NAMES_LENGTH_MAX: usize =
+    NAME_LENGTH_MAX - "t-::service::".len() - WEBHOOK_INGEST.len() - KEY_LENGTH_MAX;
 /// The most webhooks.
 pub(crate) const WEBHOOKS_MAX: usize = 100_000;
 /// Of how many webhooks with secrets in OpenBao the keys are held.
@@ -413,7 +420,14 @@ struct Resolved {
 impl Resolved {
     fn of(record: &Record, config: &Config) -> Result<Self, Mistake> {
         let webhooks = &config.webhooks;
+        check_names(&record.caller)?;
         let provider = provider::provider(webhooks, &record.provider, record.scheme.as_deref())?;
+        if provider.binds_url() && config.server.public_url.is_none() {
+            let name = &record.provider;
+            let problem = format!("{name} signs the URL, and nobody says what it is");
+            let right = "set server.public_url to where the provider finds this gateway";
+            return Err(Mistake::given("provider", problem, right.to_owned()));
+        }
         let upstream = changes::upstream(record.upstream.as_ref(), config)?;
         let path = record.path.clone();
         Ok(Self {
@@ -513,6 +527,30 @@ impl Entry {
             secrets,
         }
     }
+}
+
+/// Whether each event has a name, however long its key: one without would be
+/// refused whenever it comes.
+fn check_names(caller: &Caller) -> Result<(), Mistake> {
+    let length = |name| -> usize {
+        let parts = utf8_percent_encode(name, openbao::PLAIN);
+        parts.map(str::len).sum()
+    };
+    let (tenant, project) = (length(caller.tenant()), length(caller.project()));
+    if tenant + project <= NAMES_LENGTH_MAX {
+        return Ok(());
+    }
+    let key = match tenant > project {
+        true => "tenant",
+        false => "project",
+    };
+    let problem = format!(
+        "is so long that some events would have a name of more than {NAME_LENGTH_MAX} characters"
+    );
+    let right = format!(
+        "take a tenant and a project of {NAMES_LENGTH_MAX} characters together, percent-encoded"
+    );
+    Err(Mistake::given(key, problem, right))
 }
 
 /// Whether this could be the id of a webhook, ours or Unkey's.

@@ -18,7 +18,7 @@ use crate::config::{Config, Mistake};
 use crate::secrets::Fields;
 
 /// What stands in a name as it is, as in the name of an operation's key.
-const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+pub(super) const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')

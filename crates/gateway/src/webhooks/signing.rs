@@ -14,7 +14,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::Webhooks;
 use super::error::WebhooksError;
-use crate::config::Config;
+use crate::config::{Config, SecretValue};
 use crate::secret::Secret;
 
 /// What the made secrets are for.
@@ -44,15 +44,26 @@ impl Signing {
 }
 
 impl Webhooks {
-    /// What deliveries to this upstream are signed with, as text: what the
-    /// upstream must know to verify them.
-    pub(crate) async fn signing_secret(
+    /// What deliveries to this upstream are signed with, as text, if it was made
+    /// here: the upstream must be told. What was given is not ours to tell.
+    pub(crate) fn made_signing_secret(
+        &self,
+        config: &Config,
+        upstream: &str,
+    ) -> Option<SecretString> {
+        match given(config, upstream) {
+            Some(_) => None,
+            None => Some(self.signing.made(upstream)),
+        }
+    }
+
+    /// The same whoever made it.
+    async fn signing_secret(
         &self,
         config: &Config,
         upstream: &str,
     ) -> Result<SecretString, WebhooksError> {
-        let settings = config.upstreams.get(upstream);
-        match settings.and_then(|settings| settings.signing_secret.as_ref()) {
+        match given(config, upstream) {
             None => Ok(self.signing.made(upstream)),
             Some(given) => {
                 let sources = self.sources.load_full();
@@ -84,4 +95,9 @@ impl Webhooks {
         known.insert(upstream.to_owned(), (text, key.clone()));
         Ok(key)
     }
+}
+
+fn given<'a>(config: &'a Config, upstream: &str) -> Option<&'a SecretValue> {
+    let upstream = config.upstreams.get(upstream)?;
+    upstream.signing_secret.as_ref()
 }

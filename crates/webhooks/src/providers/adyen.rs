@@ -3,7 +3,9 @@
 //! Payments sign each item of the body by itself, over eight of its fields
 //! joined by colons, and put the signature into the item. Every item is
 //! verified. Where colons within fields could move the boundaries of what
-//! identifies an item, it is refused. What else is in an item is not signed.
+//! identifies an item, it is refused. What else is in an item is not signed, nor
+//! what stands beside the items; so little of it may be there, since each item
+//! of several is delivered with all of it.
 //!
 //! Platform webhooks (banking, management) sign the whole body into the header
 //! `HmacSignature`. They have no id of their own: what they name is a thing
@@ -19,9 +21,11 @@ use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use subtle::Choice;
 
-use crate::delivery::{Delivery, EventBody, Handshake, ITEMS_MAX, Unidentified};
+use crate::delivery::{
+    BESIDE_BYTES_MAX, Batch, Delivery, EventBody, Handshake, ITEMS_MAX, Unidentified,
+};
 use crate::identifier::{self, sha256};
-use crate::json::{self, Scalar};
+use crate::json::{self, Elements, Scalar};
 use crate::key::{SigningKey, signed_by_any};
 use crate::parts::{Authentic, Evidence, Parts, Verified};
 use crate::refusal::Refusal;
@@ -96,7 +100,15 @@ fn verify_items<'a>(parts: &Parts<'a>, keys: &[SigningKey]) -> Result<Authentic<
 /// stands beside them.
 pub(crate) struct Notification<'a> {
     items: Vec<(&'a RawValue, Item)>,
-    beside: Vec<(String, &'a RawValue)>,
+    beside: Beside,
+}
+
+/// What stands beside the items.
+enum Beside {
+    /// The members, a comma behind each.
+    Members(String),
+    /// More than [`BESIDE_BYTES_MAX`].
+    TooMuch,
 }
 
 #[derive(Deserialize)]
@@ -185,7 +197,13 @@ pub(crate) fn identify(name: &str, verified: &Verified<'_>) -> Result<Delivery, 
     let Evidence::Items(notification) = &verified.evidence else {
         return identifier::one(identifier::by_content(name, sha256(&[verified.parts.body])));
     };
-    let mut events = Vec::with_capacity(notification.items.len());
+    // A single item is the body as it came.
+    let beside = match (&notification.items[..], &notification.beside) {
+        ([_], _) => None,
+        (_, Beside::Members(members)) => Some(members),
+        (_, Beside::TooMuch) => return Err(Unidentified::MalformedBody),
+    };
+    let mut batch = Batch::default();
     for (raw, item) in notification
         .items
         .iter()
@@ -199,28 +217,32 @@ pub(crate) fn identify(name: &str, verified: &Verified<'_>) -> Result<Delivery, 
         if parts[0].is_empty() || parts[1].is_empty() {
             return Err(Unidentified::MissingId);
         }
-        let mut event = identifier::signed(name, &parts);
-        if notification.items.len() > 1 {
-            event.body = EventBody::Part(notification.only(raw));
-        }
-        events.push(event);
+        batch.add(identifier::signed(name, &parts), || match beside {
+            None => EventBody::Whole,
+            Some(members) => EventBody::Part(
+                format!("{{{members}\"notificationItems\":[{}]}}", raw.get()).into_bytes(),
+            ),
+        });
     }
+    let events = batch.into_events();
     if events.is_empty() {
         return Ok(Delivery::Handshake(Handshake::Pass));
     }
     Ok(Delivery::Events(events))
 }
 
-impl Notification<'_> {
-    /// The body with one of its items.
-    fn only(&self, item: &RawValue) -> Vec<u8> {
-        let mut body = String::from("{");
-        for (name, value) in &self.beside {
-            let name = serde_json::Value::from(name.as_str());
-            body.push_str(&format!("{name}:{},", value.get()));
+impl Beside {
+    /// With one more member.
+    fn and(self, name: &str, value: &RawValue) -> Self {
+        let Self::Members(mut members) = self else {
+            return Self::TooMuch;
+        };
+        let name = serde_json::Value::from(name);
+        members.push_str(&format!("{name}:{},", value.get()));
+        match members.len() <= BESIDE_BYTES_MAX {
+            true => Self::Members(members),
+            false => Self::TooMuch,
         }
-        body.push_str(&format!("\"notificationItems\":[{}]}}", item.get()));
-        body.into_bytes()
     }
 }
 
@@ -240,22 +262,17 @@ impl<'de> Visitor<'de> for Members {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut raw_items: Option<Vec<&'de RawValue>> = None;
-        let mut beside: Vec<(String, &'de RawValue)> = Vec::new();
+        let mut raw_items: Option<Elements<'de>> = None;
+        let mut beside = Beside::Members(String::new());
         while let Some(name) = map.next_key::<String>()? {
             if name != "notificationItems" {
-                beside.push((name, map.next_value()?));
+                beside = beside.and(&name, map.next_value()?);
             } else if raw_items.replace(map.next_value()?).is_some() {
                 return Err(A::Error::custom("a name came twice"));
             }
         }
         let mut items = Vec::new();
-        // One more than are looked at shows that there are too many.
-        for raw in raw_items
-            .unwrap_or_default()
-            .into_iter()
-            .take(ITEMS_MAX + 1)
-        {
+        for raw in raw_items.unwrap_or_default().0 {
             let wrapper: Wrapper = serde_json::from_str(raw.get()).map_err(A::Error::custom)?;
             items.push((raw, wrapper.item));
         }

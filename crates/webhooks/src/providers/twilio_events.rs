@@ -2,11 +2,10 @@
 //! the body: an array of CloudEvents, each with its id.
 
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
-use crate::delivery::{Delivery, Event, EventBody, Handshake, ITEMS_MAX, Unidentified};
+use crate::delivery::{Batch, Delivery, EventBody, Handshake, ITEMS_MAX, Unidentified};
 use crate::identifier;
-use crate::json::{self, Scalar};
+use crate::json::{self, Elements, Scalar};
 use crate::key::SigningKey;
 use crate::parts::{Authentic, Parts, Verified};
 use crate::providers::twilio::{self, TwilioAlgorithm};
@@ -27,22 +26,23 @@ struct CloudEvent {
 }
 
 pub(crate) fn identify(name: &str, verified: &Verified<'_>) -> Result<Delivery, Unidentified> {
-    let elements: Vec<&RawValue> = json::read(verified.parts.body)?;
+    let Elements(elements) = json::read(verified.parts.body)?;
     if elements.len() > ITEMS_MAX {
         return Err(Unidentified::TooManyItems);
     }
-    let mut events: Vec<Event> = Vec::with_capacity(elements.len());
+    let mut batch = Batch::default();
     for element in &elements {
         let cloud_event: CloudEvent = json::read(element.get().as_bytes())?;
         if matches!(&cloud_event.kind, Some(Scalar(kind)) if kind == TEST_EVENT) {
             continue;
         }
-        let mut event = identifier::signed(name, &[json::required(&cloud_event.id)?]);
-        if elements.len() > 1 {
-            event.body = EventBody::Part(format!("[{}]", element.get()).into_bytes());
-        }
-        events.push(event);
+        let event = identifier::signed(name, &[json::required(&cloud_event.id)?]);
+        batch.add(event, || match elements.len() {
+            1 => EventBody::Whole,
+            _ => EventBody::Part(format!("[{}]", element.get()).into_bytes()),
+        });
     }
+    let events = batch.into_events();
     match (elements.is_empty(), events.is_empty()) {
         (true, _) => Err(Unidentified::MissingId),
         (false, true) => Ok(Delivery::Handshake(Handshake::Pass)),

@@ -1,8 +1,8 @@
 //! Batches: each element is an event of its own, its bytes untouched.
 
-use onceward_webhooks::{EventBody, ITEMS_MAX, Unidentified};
+use onceward_webhooks::{BESIDE_BYTES_MAX, EventBody, ITEMS_MAX, Refusal, Unidentified};
 
-use crate::request::{adyen, adyen_item, twilio_body};
+use crate::request::{adyen, adyen_item, adyen_item_least, twilio_body};
 
 const TEST: &str = r#"{"id":"AC1","type":"com.twilio.eventstreams.test-event"}"#;
 
@@ -106,4 +106,59 @@ fn a_batch_is_bounded() {
         batch(ITEMS_MAX + 1).identify(),
         Err(Unidentified::TooManyItems)
     );
+}
+
+/// Nobody signs what stands beside Adyen's items, and every part repeats it. So
+/// whoever has caught one item could have us write as much as they like.
+#[test]
+fn what_is_copied_into_every_part_is_bounded() {
+    let batch = |items: &[String], beside: usize| {
+        // The quotes, the colon and the comma count too.
+        let filler = "x".repeat(beside - r#""filler":"","#.len());
+        adyen(&[]).body(format!(
+            r#"{{"filler":"{filler}","notificationItems":[{}]}}"#,
+            items.join(",")
+        ))
+    };
+    let once = [adyen_item("1", "CAPTURE")];
+    let again = vec![once[0].clone(); ITEMS_MAX];
+    for (beside, want) in [
+        (BESIDE_BYTES_MAX, Ok(())),
+        (BESIDE_BYTES_MAX + 1, Err(Unidentified::MalformedBody)),
+        (750_000, Err(Unidentified::MalformedBody)),
+    ] {
+        let identified = batch(&again, beside).identify().map(|_| ());
+        assert_eq!(identified, want, "{beside}");
+    }
+    // What is not taken apart is not copied.
+    assert_eq!(batch(&once, 750_000).events().len(), 1);
+}
+
+/// The most that one request makes of itself: as many elements as there may be,
+/// each as small as one can be, with as much as there may be beside them.
+#[test]
+fn all_parts_together_are_a_small_multiple_of_the_body() {
+    let filler = "x".repeat(BESIDE_BYTES_MAX - r#""":"","#.len());
+    let items = (0..ITEMS_MAX).map(|n| adyen_item_least(&n.to_string()));
+    let items = items.collect::<Vec<_>>().join(",");
+    let items = format!(r#"{{"":"{filler}","notificationItems":[{items}]}}"#);
+    let elements = (0..ITEMS_MAX).map(|n| format!(r#"{{"id":{n}}}"#));
+    let elements = elements.collect::<Vec<_>>().join(",");
+    let elements = format!("[{elements}]");
+    for (request, times) in [
+        (adyen(&[]).body(items), 10),
+        (twilio_body("twilio-events", elements), 2),
+    ] {
+        let events = request.events();
+        assert_eq!(events.len(), ITEMS_MAX);
+        let parts: usize = bodies(&events).iter().map(|(_, part)| part.len()).sum();
+        let body = request.body.len();
+        assert!(parts <= times * body, "{parts} bytes of {body}");
+    }
+}
+
+#[test]
+fn an_adyen_batch_is_bounded() {
+    let items = vec![adyen_item("1", "CAPTURE"); ITEMS_MAX + 1];
+    assert_eq!(adyen(&items).verify(), Err(Refusal::TooManyItems));
 }

@@ -252,14 +252,26 @@ pub(crate) const ADYEN_SECRET: &str = "44782DEF547AAA06C910C43932B1EB0C";
 
 /// An item of an Adyen payments webhook, signed.
 pub(crate) fn adyen_item(reference: &str, event_code: &str) -> String {
-    let secret = HEXLOWER
-        .decode(ADYEN_SECRET.to_lowercase().as_bytes())
-        .expect("hexadecimal");
     let content = format!("{reference}::Shop:order-1:1130:EUR:{event_code}:true");
-    let tag = BASE64.encode(&mac(hmac::HMAC_SHA256, &secret, content.as_bytes()));
+    let tag = adyen_tag(content.as_bytes());
     format!(
         r#"{{"NotificationRequestItem": {{"additionalData":{{"hmacSignature":"{tag}"}},"amount":{{"value":1130,"currency":"EUR"}},"pspReference":"{reference}","eventCode":"{event_code}","eventDate":"2019-05-06T17:15:34.121+02:00","merchantAccountCode":"Shop","merchantReference":"order-1","success":"true"}}}}"#
     )
+}
+
+/// An item with nothing in it but what it must have.
+pub(crate) fn adyen_item_least(reference: &str) -> String {
+    let tag = adyen_tag(format!("{reference}::::::C:").as_bytes());
+    format!(
+        r#"{{"NotificationRequestItem":{{"additionalData":{{"hmacSignature":"{tag}"}},"pspReference":{reference},"eventCode":"C"}}}}"#
+    )
+}
+
+fn adyen_tag(content: &[u8]) -> String {
+    let secret = HEXLOWER
+        .decode(ADYEN_SECRET.to_lowercase().as_bytes())
+        .expect("hexadecimal");
+    BASE64.encode(&mac(hmac::HMAC_SHA256, &secret, content))
 }
 
 pub(crate) fn adyen(items: &[String]) -> Request {
@@ -273,10 +285,7 @@ pub(crate) fn adyen(items: &[String]) -> Request {
 pub(crate) fn adyen_platform(body: impl Into<Vec<u8>>) -> Request {
     let provider = provider("adyen").with_scheme("platform").expect("a scheme");
     let request = Request::new(&provider, ADYEN_SECRET, body);
-    let secret = HEXLOWER
-        .decode(ADYEN_SECRET.to_lowercase().as_bytes())
-        .expect("hexadecimal");
-    let tag = BASE64.encode(&mac(hmac::HMAC_SHA256, &secret, &request.body));
+    let tag = adyen_tag(&request.body);
     request.with("hmacsignature", &tag)
 }
 

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use onceward_core::identity::{Endpoint, Identity, KeySpace, NAME_LENGTH_MAX};
+use onceward_core::key::{KEY_LENGTH_MAX, Key};
 use onceward_webhooks::{Generic, GenericSettings};
 use rstest::rstest;
 use secrecy::ExposeSecret;
@@ -41,6 +43,14 @@ use super::*;
 #[case::url_bound(
     NewWebhook { provider: "square".into(), ..new() },
     "provider: square signs the URL, and nobody says what it is; set server.public_url to where the provider finds this gateway"
+)]
+#[case::long_tenant(
+    NewWebhook { tenant: "ä".repeat(128), ..new() },
+    "tenant: is so long that some events would have a name of more than 640 characters; take a tenant and a project of 358 characters together, percent-encoded"
+)]
+#[case::long_project(
+    NewWebhook { project: format!("{}:", "p".repeat(255)), tenant: "t".repeat(101), ..new() },
+    "project: is so long that some events would have a name of more than 640 characters; take a tenant and a project of 358 characters together, percent-encoded"
 )]
 #[case::upstream(
     NewWebhook { upstream: Some("leger".into()), ..new() },
@@ -84,6 +94,53 @@ async fn what_cannot_be_is_refused_in_a_sentence(#[case] new: NewWebhook, #[case
     assert_eq!(error.to_string(), want);
     assert!(house.documents().await.is_empty());
     assert!(webhooks.list().is_empty());
+}
+
+#[tokio::test]
+async fn names_may_be_as_long_as_the_longest_key_leaves_room_for() {
+    let house = House::new();
+    let webhooks = house.open().await;
+    let said = NewWebhook {
+        tenant: "t".repeat(102),
+        project: "p".repeat(256),
+        ..new()
+    };
+    let id = house.make(&webhooks, said).await;
+    let found = webhooks.find(&house.config, "svix", &id).await;
+    let longest = Identity {
+        caller: found.expect("found").expect("there").caller.clone(),
+        endpoint: Endpoint::new("webhooks.svix"),
+        key: Key::parse(&"k".repeat(KEY_LENGTH_MAX)).expect("a key"),
+        space: KeySpace::Endpoint,
+    };
+    let name = longest.name().expect("it has a name");
+    assert_eq!(name.len(), NAME_LENGTH_MAX);
+}
+
+#[tokio::test]
+async fn a_webhook_whose_url_is_signed_is_not_served_without_one() {
+    let mut house = House::new();
+    let without = house.config.clone();
+    house.config.server.public_url = Some("https://api.example.com".to_owned());
+    let webhooks = house.open().await;
+    let said = NewWebhook {
+        provider: "square".to_owned(),
+        ..new()
+    };
+    let id = house.make(&webhooks, said).await;
+    let misfits = webhooks.misfits(&house.config, &without);
+    assert_eq!(
+        misfits,
+        [format!(
+            "the webhook {id} could not be served: provider: square signs the URL, and nobody says what it is; set server.public_url to where the provider finds this gateway"
+        )]
+    );
+    let shown = webhooks.show(&id).expect("shown");
+    assert!(shown.looked(&house.config).problem.is_none());
+    assert!(shown.looked(&without).problem.is_some());
+    let error = webhooks.find(&without, "square", &id).await;
+    let error = error.expect_err("unfit");
+    assert!(matches!(error, WebhooksError::Unfit { .. }), "{error}");
 }
 
 #[tokio::test]
@@ -188,19 +245,17 @@ async fn a_webhook_whose_upstream_is_gone_is_not_served() {
 async fn each_upstream_has_a_signing_secret_of_its_own_that_stays() {
     let mut house = House::new();
     let webhooks = house.open().await;
-    let text = async |config: &Config, webhooks: &Webhooks, upstream: &str| {
-        let text = webhooks.signing_secret(config, upstream).await;
-        text.expect("a secret").expose_secret().to_owned()
+    let made = |config: &Config, webhooks: &Webhooks, upstream: &str| {
+        let made = webhooks.made_signing_secret(config, upstream);
+        made.map(|text| text.expose_secret().to_owned())
     };
-    let one = text(&house.config, &webhooks, "default").await;
-    let other = text(&house.config, &webhooks, "ledger").await;
+    let one = made(&house.config, &webhooks, "default").expect("a secret");
+    let other = made(&house.config, &webhooks, "ledger").expect("a secret");
     assert_ne!(one, other);
     // 32 bytes in base64.
     assert_eq!(one.len(), "whsec_".len() + 44);
-    assert_eq!(
-        text(&house.config, &house.open().await, "default").await,
-        one
-    );
+    let again = made(&house.config, &house.open().await, "default");
+    assert_eq!(again.as_ref(), Some(&one));
     let key = async |config: &Config, upstream: &str| {
         let key = webhooks.signing_key(config, upstream).await;
         sign(&key.expect("a key"), "m", 0, b"x")
@@ -218,7 +273,8 @@ async fn each_upstream_has_a_signing_secret_of_its_own_that_stays() {
     let upstream = house.config.upstreams.get_mut("default").expect("there");
     let value = crate::config::SecretValue::Given(given.as_str().into());
     upstream.signing_secret = Some(value);
-    assert_eq!(text(&house.config, &webhooks, "default").await, given);
+    // It was not made here, so it is not ours to tell.
+    assert_eq!(made(&house.config, &webhooks, "default"), None);
     assert_eq!(key(&house.config, "default").await, of(&given));
     assert_eq!(key(&house.config, "ledger").await, of(&other));
 }

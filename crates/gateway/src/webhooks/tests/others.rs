@@ -268,6 +268,24 @@ async fn what_unkey_does_not_know_is_nobodys_and_without_a_verdict_nothing_is_sa
     assert_eq!(unkey.count(), before);
 }
 
+#[rstest]
+#[case::url_that_nobody_knows("provider", "square")]
+#[case::long_tenant("tenant_id", &"%".repeat(256))]
+#[tokio::test]
+async fn what_unkey_names_must_fit_the_configuration_too(
+    #[case] member: &str,
+    #[case] value: &str,
+) {
+    let mut said = meta();
+    said[member] = value.into();
+    let provider = said["provider"].as_str().expect("a name").to_owned();
+    let unkey = StandIn::new(move |_| standin::json(200, &valid(&said))).await;
+    let bao = StandIn::new(|_| answer(404, "")).await;
+    let (house, webhooks) = with_unkey(&unkey, &bao).await;
+    let error = webhooks.find(&house.config, &provider, UNKEYS).await;
+    assert!(matches!(error, Err(WebhooksError::Unfit { .. })));
+}
+
 #[tokio::test]
 async fn own_webhooks_need_nobody_else() {
     let unkey = StandIn::new(|_| answer(500, "")).await;

@@ -3,11 +3,13 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use onceward_core::store::{Added, StoreError};
+use rstest::rstest;
 use serde_json::Value;
+use tokio::sync::Notify;
 
 use super::*;
 use crate::config::{Deliver, SameBytes};
-use crate::webhooks::{Deleted, ShownSecrets};
+use crate::webhooks::{Deleted, Rotated, ShownSecrets};
 
 #[tokio::test]
 async fn a_webhook_is_the_same_after_a_restart() {
@@ -156,10 +158,11 @@ async fn what_is_not_a_webhooks_document_is_not_believed() {
     let house = House::new();
     let webhooks = house.open().await;
     type Edit = fn(&mut Value);
-    let edits: [(&str, Edit); 6] = [
+    let edits: [(&str, Edit); 7] = [
         ("version", |document| document["version"] = 2.into()),
         ("tenant", |document| document["tenant"] = "_local".into()),
         ("project", |document| document["project"] = "".into()),
+        ("path", |document| document["path"] = "/a/../b".into()),
         ("deliver", |document| document["deliver"] = "later".into()),
         ("serial", |document| {
             document["secrets"][0]["serial"] = 7.into();
@@ -205,25 +208,55 @@ async fn what_another_gateway_changed_is_learned() {
     assert!(!house.is_found(&here, &id).await);
 }
 
-/// A registry that removes nothing.
-struct Stubborn(Arc<dyn Registry>);
+/// What becomes of removals.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Removes {
+    Done,
+    Refused,
+}
+
+/// A registry that is slow to write, and may remove nothing.
+struct Unwilling {
+    registry: Arc<dyn Registry>,
+    removes: Removes,
+    /// Rung when a document is to be written over another.
+    begun: Notify,
+    /// It is written when this is rung.
+    go: Notify,
+}
+
+impl Unwilling {
+    fn new(registry: Arc<dyn Registry>, removes: Removes) -> Arc<Self> {
+        Arc::new(Self {
+            registry,
+            removes,
+            begun: Notify::new(),
+            go: Notify::new(),
+        })
+    }
+}
 
 #[async_trait]
-impl Registry for Stubborn {
+impl Registry for Unwilling {
     async fn put(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<(), StoreError> {
-        self.0.put(sheet, name, document).await
+        self.begun.notify_one();
+        self.go.notified().await;
+        self.registry.put(sheet, name, document).await
     }
 
     async fn add(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<Added, StoreError> {
-        self.0.add(sheet, name, document).await
+        self.registry.add(sheet, name, document).await
     }
 
     async fn read(&self, sheet: Sheet, name: &str) -> Result<Option<Bytes>, StoreError> {
-        self.0.read(sheet, name).await
+        self.registry.read(sheet, name).await
     }
 
-    async fn remove(&self, _: Sheet, _: &str) -> Result<(), StoreError> {
-        Err(StoreError::Unavailable("the disk is full".into()))
+    async fn remove(&self, sheet: Sheet, name: &str) -> Result<(), StoreError> {
+        match self.removes {
+            Removes::Done => self.registry.remove(sheet, name).await,
+            Removes::Refused => Err(StoreError::Unavailable("the disk is full".into())),
+        }
     }
 
     async fn documents(
@@ -233,7 +266,8 @@ impl Registry for Stubborn {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(String, Bytes)>, StoreError> {
-        self.0.documents(sheet, order, after, limit).await
+        let registry = &self.registry;
+        registry.documents(sheet, order, after, limit).await
     }
 }
 
@@ -241,7 +275,7 @@ impl Registry for Stubborn {
 async fn a_deletion_that_cannot_be_written_holds_here() {
     let mut house = House::new();
     let willing = house.registry.clone();
-    house.registry = Arc::new(Stubborn(willing.clone()));
+    house.registry = Unwilling::new(willing.clone(), Removes::Refused);
     let webhooks = house.open().await;
     let id = house.make(&webhooks, new()).await;
     for _ in 0..2 {
@@ -250,10 +284,7 @@ async fn a_deletion_that_cannot_be_written_holds_here() {
         webhooks.refresh().await.expect("read");
         assert!(!house.is_found(&webhooks, &id).await);
         let rotated = webhooks.rotate(&house.config, &id, Some(secret('b').into()), None);
-        assert!(matches!(
-            rotated.await.expect("read"),
-            crate::webhooks::Rotated::Absent
-        ));
+        assert!(matches!(rotated.await.expect("read"), Rotated::Absent));
     }
     house.registry = willing;
     assert!(house.is_found(&house.open().await, &id).await);
@@ -265,4 +296,53 @@ async fn a_deletion_that_cannot_be_written_holds_here() {
         house.open().await.delete(&id).await.expect("removed"),
         Deleted::Absent
     );
+}
+
+/// A rotation is being written while its webhook is taken away.
+#[rstest]
+#[case::known_here(Knows::Here, Removes::Done)]
+#[case::made_elsewhere(Knows::Elsewhere, Removes::Done)]
+#[case::known_here_and_not_removed(Knows::Here, Removes::Refused)]
+#[case::made_elsewhere_and_not_removed(Knows::Elsewhere, Removes::Refused)]
+#[tokio::test]
+async fn no_rotation_brings_a_deleted_webhook_back(#[case] knows: Knows, #[case] removes: Removes) {
+    let mut house = House::new();
+    let slow = Unwilling::new(house.registry.clone(), removes);
+    house.registry = slow.clone();
+    let webhooks = house.open().await;
+    let id = match knows {
+        Knows::Here => house.make(&webhooks, new()).await,
+        Knows::Elsewhere => house.make(&house.open().await, new()).await,
+    };
+    let rotating = webhooks.rotate(&house.config, &id, Some(secret('b').into()), None);
+    let deleting = async {
+        slow.begun.notified().await;
+        let mut deleting = std::pin::pin!(webhooks.delete(&id));
+        tokio::select! {
+            biased;
+            _ = &mut deleting => panic!("the rotation is not over"),
+            () = std::future::ready(()) => {}
+        }
+        assert!(!house.is_found(&webhooks, &id).await);
+        slow.go.notify_one();
+        deleting.await
+    };
+    let (rotated, deleted) = tokio::join!(rotating, deleting);
+    match knows {
+        Knows::Here => assert!(matches!(rotated.expect("written"), Rotated::Absent)),
+        // The deletion has not begun before the rotation is over.
+        Knows::Elsewhere => assert!(matches!(rotated.expect("written"), Rotated::Done(_))),
+    }
+    assert_eq!(deleted.is_ok(), removes == Removes::Done);
+    assert_eq!(house.documents().await.is_empty(), removes == Removes::Done);
+    assert!(!house.is_found(&webhooks, &id).await);
+    webhooks.refresh().await.expect("read");
+    assert!(!house.is_found(&webhooks, &id).await);
+}
+
+/// Which gateway holds a webhook.
+#[derive(Clone, Copy)]
+enum Knows {
+    Here,
+    Elsewhere,
 }

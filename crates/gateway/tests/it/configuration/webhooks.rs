@@ -143,6 +143,14 @@ fn one_mistake_about_openbao(#[case] text: &str, #[case] want: &str) {
     "[webhooks]\n[classes.webhook]\nretention = '2d'",
     "5:13: classes.webhook.retention: providers of webhooks try again for up to 3 days, and a reply is kept for 2d; write 3d or longer"
 )]
+#[case::one_upstream_holds_all(
+    "[upstreams.b]\nurl = 'http://127.0.0.1:2'\n[webhooks]\ndeliveries = 8\ndeliveries_per_upstream = 4",
+    "7:27: webhooks.deliveries_per_upstream: as many again wait, so one slow upstream can hold all 8 deliveries; write 3, or deliveries = 9 or more"
+)]
+#[case::one_upstream_holds_the_only_one(
+    "[upstreams.b]\nurl = 'http://127.0.0.1:2'\n[webhooks]\ndeliveries = 2\ndeliveries_per_upstream = 1",
+    "7:27: webhooks.deliveries_per_upstream: as many again wait, so one slow upstream can hold all 2 deliveries; write deliveries = 3 or more"
+)]
 #[case::one_secret_for_all_projects(
     "[webhooks]\n[secrets.openbao]\naddress = 'https://bao'\ntoken = 't'\npath = '{tenant}/{provider}'",
     "7:8: secrets.openbao.path: {project} is not in it, so webhooks that differ in it share their secrets; write webhooks/{tenant}/{project}/{provider}, for example"
@@ -154,9 +162,14 @@ fn one_doubt(#[case] text: &str, #[case] want: &str) {
     );
 }
 
-#[test]
-fn an_upstream_for_webhooks_alone_is_not_doubted() {
-    let text = format!("{UPSTREAM}[auth.api_keys]\n[webhooks]\nupstream = 'a'");
+#[rstest]
+#[case::upstream_for_webhooks_alone("[webhooks]\nupstream = 'a'")]
+#[case::one_upstream_may_hold_all("[webhooks]\ndeliveries = 8\ndeliveries_per_upstream = 8")]
+#[case::room_for_others(
+    "[upstreams.b]\nurl = 'http://127.0.0.1:2'\n[webhooks]\ndeliveries = 9\ndeliveries_per_upstream = 4"
+)]
+fn beyond_doubt(#[case] text: &str) {
+    let text = format!("{UPSTREAM}{text}\n[auth.api_keys]");
     assert_eq!(doubts(&text), [""; 0]);
 }
 

@@ -2,18 +2,22 @@
 //! files, not in the log, not in metrics, problems, the audit or what operators
 //! see.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use data_encoding::{BASE64, BASE64_NOPAD, HEXLOWER, HEXLOWER_PERMISSIVE, HEXUPPER};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::signers::Kind;
-use super::{Hook, house_at};
-use crate::harness::{Reply, origin};
+use super::signers::{Kind, standard_tag};
+use super::{Hook, House, house_at, settings};
+use crate::harness::{Reply, configured, origin};
+
+/// What opens OpenBao.
+const TOKEN: &str = "hvs.0d5f2c1e9b7a4836";
 
 /// A log in memory.
 #[derive(Clone, Default)]
@@ -103,6 +107,7 @@ async fn no_secret_is_anywhere() {
 
     let mut secrets = Vec::new();
     let mut seen: Vec<(String, Vec<u8>)> = Vec::new();
+    elsewhere(&directory.path().join("other"), &mut secrets, &mut seen).await;
     for kind in Kind::ALL {
         let hook = house.hook_with(kind, json!({ "deliver": "async" })).await;
         let new = kind.secret();
@@ -150,6 +155,133 @@ async fn no_secret_is_anywhere() {
     }
     house.called(&stripe(&house).await, 1).await;
 
+    look(&house, &mut seen).await;
+    let mut stored = Vec::new();
+    files(directory.path(), &mut stored);
+    // What is on its way to the upstream is in the store, so this looks where
+    // something is.
+    assert!(stored.iter().any(|(_, held)| contains(held, b"note 2")));
+    seen.extend(stored);
+    let logged = log.bytes();
+    assert!(contains(&logged, b"service:webhook-ingest") || contains(&logged, b"webhooks."));
+    seen.push(("the log".to_owned(), logged));
+
+    for secret in &secrets {
+        for spelling in spellings(secret) {
+            for (place, held) in &seen {
+                assert!(!contains(held, &spelling), "{secret} is in {place}");
+            }
+        }
+    }
+}
+
+/// Webhooks whose secrets are in OpenBao, and upstreams whose signing secrets
+/// were given: none of these was made here, so no answer tells one.
+async fn elsewhere(directory: &Path, secrets: &mut Vec<String>, seen: &mut Vec<(String, Vec<u8>)>) {
+    let given = [Kind::Svix.secret(), Kind::Svix.secret()];
+    let malformed = format!("no {}", Kind::Svix.secret());
+    let kept: Vec<_> = Kind::ALL.map(|kind| (kind, kind.secret())).into();
+    let at = |kind: Kind| format!("in-{kind:?}");
+    let path = |project: &str, provider: &str| {
+        format!("/v1/secret/data/webhooks/acme/{project}/{provider}")
+    };
+    let mut vault: HashMap<String, String> = kept
+        .iter()
+        .map(|(kind, secret)| (path(&at(*kind), kind.provider()), secret.clone()))
+        .collect();
+    vault.insert(path("malformed", "svix"), malformed.clone());
+    vault.insert("/v1/secret/data/signing".to_owned(), given[1].clone());
+    let bao = origin().replying(move |seen, _| match vault.get(&seen.target) {
+        Some(secret) if seen.header("x-vault-token") == TOKEN => {
+            let data = json!({ "data": { "secret": secret }, "metadata": {} });
+            Reply::new(200, json!({ "data": data }).to_string())
+        }
+        _ => Reply::new(404, r#"{"errors": []}"#),
+    });
+    let (bao, origin) = (bao.run().await, origin().run().await);
+    let more = format!(
+        r#"
+        [upstreams.given]
+        url = "{0}"
+        signing_secret = "{1}"
+        [upstreams.kept]
+        url = "{0}"
+        signing_secret = {{ openbao = "signing", field = "secret" }}
+        [secrets.openbao]
+        address = "{2}"
+        token = "{TOKEN}"
+        "#,
+        origin.url(),
+        given[0],
+        bao.url(),
+    );
+    let gateway = configured(&origin, &settings("", &more)).directory(directory);
+    let gateway = gateway.run().await;
+    let house = House { origin, gateway };
+
+    let ask = |project: &str, kind: Kind| {
+        json!({
+            "tenant": "acme", "project": project, "provider": kind.provider(),
+            "scheme": kind.scheme(), "upstream": "origin", "why": "a test",
+        })
+    };
+    for (kind, secret) in &kept {
+        let mut ask = ask(&at(*kind), *kind);
+        ask["path"] = format!("/kept/{kind:?}").into();
+        let made = house.operate("/admin/v1/webhooks", ask).await;
+        assert_eq!(made["webhook"]["secrets"]["kept"], "openbao");
+        let hook = hook(*kind, secret, &made);
+        house.accepted(&hook, &hook.event(1)).await;
+        house.called(&hook, 1).await;
+        seen.push((format!("{kind:?}: made"), made.to_string().into_bytes()));
+    }
+    let refused = ask("malformed", Kind::Svix).to_string();
+    let refused = house.gateway.change("/admin/v1/webhooks", &refused);
+    let refused = refused.send().await;
+    assert_eq!(refused.status, 400);
+    seen.push(("malformed: refused".to_owned(), refused.body.to_vec()));
+
+    for (upstream, signing) in [("given", &given[0]), ("kept", &given[1])] {
+        let secret = Kind::Svix.secret();
+        let mut ask = ask("shop", Kind::Svix);
+        ask["secrets"] = json!([&secret]);
+        ask["upstream"] = upstream.into();
+        ask["path"] = format!("/{upstream}").into();
+        let made = house.operate("/admin/v1/webhooks", ask).await;
+        let hook = hook(Kind::Svix, &secret, &made);
+        let rotate = format!("/admin/v1/webhooks/{}/rotate", hook.id);
+        let new = Kind::Svix.secret();
+        let rotate = house.operate(&rotate, json!({ "secret": new, "why": "a test" }));
+        for answer in [&made, &rotate.await] {
+            assert_eq!(answer["signing_secret"], Value::Null, "{answer}");
+            seen.push((upstream.to_owned(), answer.to_string().into_bytes()));
+        }
+        house.accepted(&hook, &hook.event(1)).await;
+        let arrived = house.only(&hook).await;
+        let [id, at] = ["webhook-id", "webhook-timestamp"].map(|name| arrived.header(name));
+        let tag = standard_tag(signing, id, at, &arrived.body);
+        assert_eq!(arrived.header("webhook-signature"), tag, "{upstream}");
+        secrets.extend([secret, new]);
+    }
+    look(&house, seen).await;
+    secrets.extend(kept.into_iter().map(|(_, secret)| secret));
+    secrets.extend(given);
+    secrets.extend([malformed, TOKEN.to_owned()]);
+}
+
+/// A webhook of which this was told when it was made.
+fn hook(kind: Kind, secret: &str, made: &Value) -> Hook {
+    Hook {
+        kind,
+        id: made["webhook_id"].as_str().unwrap().to_owned(),
+        secret: secret.to_owned(),
+        path: made["webhook"]["path"].as_str().unwrap().to_owned(),
+        signing_secret: String::new(),
+    }
+}
+
+/// Looks wherever an operator can.
+async fn look(house: &House, seen: &mut Vec<(String, Vec<u8>)>) {
     for path in [
         "/metrics",
         "/admin/v1/webhooks",
@@ -173,27 +305,10 @@ async fn no_secret_is_anywhere() {
         let path = format!("/admin/v1/operations/{id}?body=1");
         seen.push((path.clone(), house.gateway.admin(&path).await.body.to_vec()));
     }
-    let mut stored = Vec::new();
-    files(directory.path(), &mut stored);
-    // What is on its way to the upstream is in the store, so this looks where
-    // something is.
-    assert!(stored.iter().any(|(_, held)| contains(held, b"note 2")));
-    seen.extend(stored);
-    let logged = log.bytes();
-    assert!(contains(&logged, b"service:webhook-ingest") || contains(&logged, b"webhooks."));
-    seen.push(("the log".to_owned(), logged));
-
-    for secret in &secrets {
-        for spelling in spellings(secret) {
-            for (place, held) in &seen {
-                assert!(!contains(held, &spelling), "{secret} is in {place}");
-            }
-        }
-    }
 }
 
 /// The webhook of Stripe's that was made first.
-async fn stripe(house: &super::House) -> Hook {
+async fn stripe(house: &House) -> Hook {
     let listed = house
         .gateway
         .admin("/admin/v1/webhooks?provider=stripe")

@@ -17,11 +17,15 @@ pub(super) enum Kind {
     Stripe,
     GitHub,
     Twilio,
+    /// Twilio with a shared key.
+    TwilioSharedKey,
     TwilioEvents,
     StandardWebhooks,
     Svix,
     Slack,
     Shopify,
+    /// Shopify's newer kind of delivery.
+    ShopifyEvents,
     Square,
     AdyenPayments,
     AdyenPlatform,
@@ -47,15 +51,17 @@ const AMOUNT: &str = "1130";
 const SECRET_BYTES: usize = 24;
 
 impl Kind {
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 15] = [
         Self::Stripe,
         Self::GitHub,
         Self::Twilio,
+        Self::TwilioSharedKey,
         Self::TwilioEvents,
         Self::StandardWebhooks,
         Self::Svix,
         Self::Slack,
         Self::Shopify,
+        Self::ShopifyEvents,
         Self::Square,
         Self::AdyenPayments,
         Self::AdyenPlatform,
@@ -82,12 +88,12 @@ impl Kind {
         match self {
             Self::Stripe => "stripe",
             Self::GitHub => "github",
-            Self::Twilio => "twilio",
+            Self::Twilio | Self::TwilioSharedKey => "twilio",
             Self::TwilioEvents => "twilio-events",
             Self::StandardWebhooks => "standard-webhooks",
             Self::Svix => "svix",
             Self::Slack => "slack",
-            Self::Shopify => "shopify",
+            Self::Shopify | Self::ShopifyEvents => "shopify",
             Self::Square => "square",
             Self::AdyenPayments | Self::AdyenPlatform => "adyen",
             Self::Postmark => "postmark",
@@ -97,12 +103,17 @@ impl Kind {
 
     /// The scheme that must be chosen, where it is not the provider's default.
     pub(super) fn scheme(self) -> Option<&'static str> {
-        (self == Self::AdyenPlatform).then_some("platform")
+        match self {
+            Self::TwilioSharedKey => Some("sha256"),
+            Self::ShopifyEvents => Some("events"),
+            Self::AdyenPlatform => Some("platform"),
+            _ => None,
+        }
     }
 
     pub(super) fn identity(self) -> Identity {
         match self {
-            Self::GitHub | Self::Shopify => Identity::Unsigned,
+            Self::GitHub | Self::Shopify | Self::ShopifyEvents => Identity::Unsigned,
             Self::AdyenPlatform => Identity::Content,
             _ => Identity::Signed,
         }
@@ -116,7 +127,8 @@ impl Kind {
 
     /// Whether the public URL is signed.
     pub(super) fn binds_url(self) -> bool {
-        matches!(self, Self::Twilio | Self::TwilioEvents | Self::Square)
+        use Kind::{Square, Twilio, TwilioEvents, TwilioSharedKey};
+        matches!(self, Twilio | TwilioSharedKey | TwilioEvents | Square)
     }
 
     /// A fresh secret, as the provider would show it.
@@ -136,13 +148,13 @@ impl Kind {
     pub(super) fn id(self, number: u32) -> String {
         match self {
             Self::Stripe => format!("evt_{number}"),
-            Self::Twilio => format!("SM{number:032x}"),
+            Self::Twilio | Self::TwilioSharedKey => format!("SM{number:032x}"),
             Self::TwilioEvents => format!("EZ{number:032x}"),
             Self::StandardWebhooks | Self::Svix => format!("msg_{number}"),
             Self::Slack => format!("Ev{number:08}"),
             Self::AdyenPayments | Self::AdyenPlatform => format!("7914{number:012}"),
             Self::Acme => format!("ord/{number}"),
-            Self::GitHub | Self::Shopify | Self::Square | Self::Postmark => {
+            Self::GitHub | Self::Shopify | Self::ShopifyEvents | Self::Square | Self::Postmark => {
                 format!("0b989ba4-242f-11e5-81e1-{number:012}")
             }
         }
@@ -154,7 +166,8 @@ impl Kind {
         match self {
             Self::GitHub => format!("{id}.{digest}"),
             Self::Shopify => format!("{id}.orders%2Fcreate.{digest}"),
-            Self::Twilio => format!("{id}.delivered"),
+            Self::ShopifyEvents => format!("{id}.Product.{digest}"),
+            Self::Twilio | Self::TwilioSharedKey => format!("{id}.delivered"),
             Self::AdyenPayments => format!("{id}.AUTHORISATION.true"),
             Self::AdyenPlatform => digest,
             Self::Postmark => {
@@ -194,7 +207,7 @@ impl Kind {
                 "Details": note,
             }),
             Self::Acme => json!({ "event": { "id": id, "note": note }, "amount": amount }),
-            Self::Twilio => {
+            Self::Twilio | Self::TwilioSharedKey => {
                 let sid = id.map(|id| format!("MessageSid={id}&")).unwrap_or_default();
                 let note = utf8_percent_encode(note, NON_ALPHANUMERIC);
                 return format!(
@@ -207,6 +220,7 @@ impl Kind {
             | Self::StandardWebhooks
             | Self::Svix
             | Self::Shopify
+            | Self::ShopifyEvents
             | Self::AdyenPlatform => {
                 json!({ "about": id.filter(|_| self == Self::AdyenPlatform), "amount": amount, "note": note })
             }
@@ -246,6 +260,15 @@ impl Kind {
                 let tag = mac(HMAC_SHA1_FOR_LEGACY_USE_ONLY, text, &[signed.as_bytes()]);
                 vec![("x-twilio-signature", BASE64.encode(&tag))]
             }
+            Self::TwilioSharedKey => {
+                let signed = format!("{}{}", sealing.url, parameters(body));
+                let tag = mac(HMAC_SHA256, text, &[signed.as_bytes()]);
+                let settings = "key=SK1,algorithm=HMAC_SHA256".to_owned();
+                vec![
+                    ("x-twilio-signature", BASE64.encode(&tag)),
+                    ("x-twilio-webhooks-signature-settings", settings),
+                ]
+            }
             Self::TwilioEvents => {
                 query = format!("?bodySHA256={}", HEXLOWER.encode(&Sha256::digest(body)));
                 let signed = format!("{}{query}", sealing.url);
@@ -276,6 +299,15 @@ impl Kind {
                 headers.extend(id.map(|id| ("x-shopify-event-id", id.to_owned())));
                 headers
             }
+            Self::ShopifyEvents => {
+                let tag = BASE64.encode(&mac(HMAC_SHA256, text, &[body]));
+                let mut headers = vec![
+                    ("shopify-hmac-sha256", tag),
+                    ("shopify-topic", "Product".to_owned()),
+                ];
+                headers.extend(id.map(|id| ("shopify-webhook-id", id.to_owned())));
+                headers
+            }
             Self::Square => {
                 let tag = mac(HMAC_SHA256, text, &[sealing.url.as_bytes(), body]);
                 vec![("x-square-hmacsha256-signature", BASE64.encode(&tag))]
@@ -299,7 +331,7 @@ impl Kind {
             }
         };
         let content_type = match self {
-            Self::Twilio => "application/x-www-form-urlencoded",
+            Self::Twilio | Self::TwilioSharedKey => "application/x-www-form-urlencoded",
             _ => "application/json",
         };
         headers.push(("content-type", content_type.to_owned()));
