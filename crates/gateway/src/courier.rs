@@ -1,11 +1,11 @@
 //! Carries queued events to their upstreams.
 //!
 //! One task takes what is due, as much as there is room for, and each delivery
-//! is a task of the engine's own. However slow one upstream is, it holds no more
-//! than its share: as many events again wait for a moment in case it is quick,
-//! and what comes beyond that is put back, without counting as an attempt, for
-//! about as long as those before it will take. So events for all others pass by.
-//! Order is not promised.
+//! is a task of the engine's own. However slow upstreams are, none holds more
+//! than its share, nor more places than are left free: so there always are some
+//! for the others. In case an upstream is quick, some events wait for a moment;
+//! what comes beyond that is put back, without counting as an attempt, for about
+//! as long as those before it will take. Order is not promised.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,6 +48,9 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 /// How long an event is put back whose upstream has no place: at least so long
 /// that putting back is not all that is done; and at most.
 const PUT_BACK_MIN: Duration = Duration::from_millis(20);
+/// How far apart the turns of those are at least that were put back: of an
+/// upstream that has just become slow nobody knows it yet.
+const PACE_MIN: Duration = Duration::from_micros(250);
 const PUT_BACK_MAX: Duration = Duration::from_secs(60);
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -65,6 +68,8 @@ pub(crate) struct Courier {
 #[derive(Default)]
 struct Lanes {
     under_way: usize,
+    /// Those that wait for a place, or are being put back.
+    beside: usize,
     /// As many as upstreams are or were configured.
     by_upstream: HashMap<String, Lane>,
 }
@@ -92,6 +97,23 @@ enum Turn {
     Later(Duration),
 }
 
+/// How many may be under way.
+#[derive(Clone, Copy)]
+struct Bounds {
+    in_all: usize,
+    to_one: usize,
+}
+
+impl Bounds {
+    fn of(plan: &Plan) -> Self {
+        let webhooks = &plan.config.webhooks;
+        Self {
+            in_all: webhooks.deliveries,
+            to_one: webhooks.deliveries_per_upstream,
+        }
+    }
+}
+
 /// A place among what is under way; free again when dropped.
 struct Place {
     /// Rung when it is free.
@@ -105,7 +127,7 @@ struct Place {
 impl Place {
     /// Waits for a place at the upstream if that may be soon; else for how long
     /// the event is to be put back.
-    async fn at_upstream(&mut self, most: usize, limit: Duration) -> Result<(), Duration> {
+    async fn at_upstream(&mut self, bounds: Bounds, limit: Duration) -> Result<(), Duration> {
         if self.turn == Turn::Soon {
             let freed = lock(&self.lanes)
                 .lane(&self.upstream, self.since)
@@ -114,7 +136,7 @@ impl Place {
             let waiting = async {
                 loop {
                     let rung = freed.notified();
-                    if lock(&self.lanes).advance(&self.upstream, most) {
+                    if lock(&self.lanes).advance(&self.upstream, bounds, Instant::now()) {
                         return;
                     }
                     rung.await;
@@ -124,7 +146,7 @@ impl Place {
             self.since = Instant::now();
             self.turn = match waited {
                 Ok(()) => Turn::Now,
-                Err(_) => lock(&self.lanes).give_up(&self.upstream, most, self.since),
+                Err(_) => lock(&self.lanes).give_up(&self.upstream, bounds, self.since),
             };
         }
         match self.turn {
@@ -157,46 +179,70 @@ impl Lanes {
             })
     }
 
-    /// Takes a place in all, and one of the upstream's if it has one.
-    fn enter(&mut self, upstream: &str, most: usize, now: Instant) -> Turn {
+    /// How many more may be taken out of the queue.
+    fn room(&self, bounds: Bounds) -> usize {
+        match self.under_way < bounds.in_all {
+            true => bounds.in_all.saturating_sub(self.beside),
+            false => 0,
+        }
+    }
+
+    /// Whether one more may go to this upstream. The more are under way in all,
+    /// the fewer may any upstream have: no number of slow ones takes all places.
+    fn has_place(&mut self, upstream: &str, bounds: Bounds, now: Instant) -> bool {
+        let free = bounds.in_all.saturating_sub(self.under_way);
+        self.lane(upstream, now).under_way < bounds.to_one.min(free)
+    }
+
+    fn enter(&mut self, upstream: &str, bounds: Bounds, now: Instant) -> Turn {
+        if self.has_place(upstream, bounds, now) {
+            self.set_out(upstream, now);
+            return Turn::Now;
+        }
+        self.beside += 1;
+        let lane = self.lane(upstream, now);
+        let is_alive = now.saturating_duration_since(lane.ended) < WAIT_MAX;
+        if is_alive && lane.waiting < bounds.to_one {
+            lane.waiting += 1;
+            return Turn::Soon;
+        }
+        lane.put_back(bounds, now)
+    }
+
+    fn set_out(&mut self, upstream: &str, now: Instant) {
         self.under_way += 1;
         let lane = self.lane(upstream, now);
         if lane.under_way == 0 {
             // Nothing ended because nothing was under way.
             lane.ended = now;
         }
-        if lane.under_way < most {
-            lane.under_way += 1;
-            Turn::Now
-        } else if lane.waiting < most {
-            lane.waiting += 1;
-            Turn::Soon
-        } else {
-            lane.put_back(most, now)
-        }
+        lane.under_way += 1;
     }
 
     /// From waiting to being under way, if there is a place.
-    fn advance(&mut self, upstream: &str, most: usize) -> bool {
-        match self.by_upstream.get_mut(upstream) {
-            Some(lane) if lane.under_way < most => {
-                lane.waiting = lane.waiting.saturating_sub(1);
-                lane.under_way += 1;
-                true
-            }
-            _ => false,
+    fn advance(&mut self, upstream: &str, bounds: Bounds, now: Instant) -> bool {
+        let has_place = self.has_place(upstream, bounds, now);
+        if has_place {
+            self.beside = self.beside.saturating_sub(1);
+            let lane = self.lane(upstream, now);
+            lane.waiting = lane.waiting.saturating_sub(1);
+            self.set_out(upstream, now);
         }
+        has_place
     }
 
     /// From waiting to being put back.
-    fn give_up(&mut self, upstream: &str, most: usize, now: Instant) -> Turn {
+    fn give_up(&mut self, upstream: &str, bounds: Bounds, now: Instant) -> Turn {
         let lane = self.lane(upstream, now);
         lane.waiting = lane.waiting.saturating_sub(1);
-        lane.put_back(most, now)
+        lane.put_back(bounds, now)
     }
 
     fn leave(&mut self, upstream: &str, turn: Turn, since: Instant, now: Instant) {
-        self.under_way = self.under_way.saturating_sub(1);
+        match turn {
+            Turn::Now => self.under_way = self.under_way.saturating_sub(1),
+            Turn::Soon | Turn::Later(_) => self.beside = self.beside.saturating_sub(1),
+        }
         let lane = self.lane(upstream, now);
         match turn {
             Turn::Now => {
@@ -213,10 +259,11 @@ impl Lanes {
 
 impl Lane {
     /// The turn of an event that has no place, nor one to wait at.
-    fn put_back(&mut self, most: usize, now: Instant) -> Turn {
+    fn put_back(&mut self, bounds: Bounds, now: Instant) -> Turn {
         // That an upstream has become slow is seen first by nothing ending there.
         let takes = self.takes.max(now.saturating_duration_since(self.ended));
-        let pace = takes / u32::try_from(most.max(1)).unwrap_or(u32::MAX);
+        let places = u32::try_from(bounds.to_one.max(1)).unwrap_or(u32::MAX);
+        let pace = (takes / places).max(PACE_MIN);
         self.last_turn = (self.last_turn.max(now) + pace).min(now + PUT_BACK_MAX);
         Turn::Later(self.last_turn.duration_since(now).max(PUT_BACK_MIN))
     }
@@ -260,8 +307,7 @@ impl Courier {
     async fn take(self: &Arc<Self>, stop: &CancellationToken) -> Duration {
         while !stop.is_cancelled() {
             let plan = self.pipeline.plan.load_full();
-            let most = plan.config.webhooks.deliveries;
-            let room = most.saturating_sub(lock(&self.lanes).under_way);
+            let room = lock(&self.lanes).room(Bounds::of(&plan));
             if room == 0 {
                 return REST_MAX;
             }
@@ -310,10 +356,10 @@ impl Courier {
         let mut place = self.place(plan, &parcel.upstream);
         let (courier, plan) = (self.clone(), plan.clone());
         engine.clone().spawn(async move {
-            let most = plan.config.webhooks.deliveries_per_upstream;
+            let bounds = Bounds::of(&plan);
             // Well within the lease, which nobody renews before it is carried.
             let limit = WAIT_MAX.min(due.record.terms.lease / 4);
-            match place.at_upstream(most, limit).await {
+            match place.at_upstream(bounds, limit).await {
                 Ok(()) => Box::pin(courier.deliver(&plan, (due, taken), parcel)).await,
                 Err(rest) => drop(engine.take(&due).defer(rest).await),
             }
@@ -322,10 +368,9 @@ impl Courier {
     }
 
     fn place(&self, plan: &Plan, upstream: &str) -> Place {
-        let most = plan.config.webhooks.deliveries_per_upstream;
         let since = Instant::now();
         Place {
-            turn: lock(&self.lanes).enter(upstream, most, since),
+            turn: lock(&self.lanes).enter(upstream, Bounds::of(plan), since),
             bell: self.pipeline.bell.clone(),
             lanes: self.lanes.clone(),
             upstream: upstream.to_owned(),
@@ -479,35 +524,65 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(10);
 
+    fn bounds(in_all: usize, to_one: usize) -> Bounds {
+        Bounds { in_all, to_one }
+    }
+
     #[test]
     fn an_upstream_has_its_share_and_leaves_the_rest_to_others() {
         let mut lanes = Lanes::default();
-        let now = Instant::now();
-        let turns: Vec<_> = (0..5).map(|_| lanes.enter("slow", 2, now)).collect();
+        let (now, two) = (Instant::now(), bounds(100, 2));
+        let turns: Vec<_> = (0..5).map(|_| lanes.enter("slow", two, now)).collect();
         let later = Turn::Later(PUT_BACK_MIN);
         let want = [Turn::Now, Turn::Now, Turn::Soon, Turn::Soon, later];
         assert_eq!(turns, want);
-        assert_eq!(lanes.enter("quick", 2, now), Turn::Now);
-        assert!(!lanes.advance("slow", 2), "there is no place yet");
+        assert_eq!(lanes.enter("quick", two, now), Turn::Now);
+        assert!(!lanes.advance("slow", two, now), "there is no place yet");
         lanes.leave("slow", Turn::Now, now, now);
-        assert!(lanes.advance("slow", 2));
-        assert_eq!(lanes.enter("slow", 2, now), Turn::Soon);
-        assert_eq!(
-            lanes.under_way, 6,
-            "whatever its turn, it has a place in all"
-        );
+        assert!(lanes.advance("slow", two, now));
+        assert_eq!(lanes.enter("slow", two, now), Turn::Soon);
+        assert_eq!((lanes.under_way, lanes.beside), (3, 3));
         lanes.leave("slow", later, now, now);
-        assert_eq!(lanes.under_way, 5);
+        assert_eq!((lanes.under_way, lanes.beside), (3, 2));
+    }
+
+    /// However many upstreams do not answer, and however much there is for them.
+    #[test]
+    fn no_number_of_slow_upstreams_takes_all_places() {
+        for slow in 1..40 {
+            let mut lanes = Lanes::default();
+            let (now, bounds) = (Instant::now(), bounds(256, 64));
+            for _ in 0..1_000 {
+                for upstream in 0..slow {
+                    let name = upstream.to_string();
+                    let turn = lanes.enter(&name, bounds, now);
+                    if turn != Turn::Now {
+                        lanes.leave(&name, turn, now, now);
+                    }
+                }
+            }
+            assert_eq!(lanes.enter("quick", bounds, now), Turn::Now, "{slow}");
+            assert!(lanes.room(bounds) > 0, "{slow}");
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_an_upstream_where_nothing_ends() {
+        let mut lanes = Lanes::default();
+        let (then, one) = (Instant::now(), bounds(100, 1));
+        assert_eq!(lanes.enter("hung", one, then), Turn::Now);
+        let now = then + WAIT_MAX;
+        assert!(matches!(lanes.enter("hung", one, now), Turn::Later(_)));
     }
 
     #[test]
     fn an_upstream_that_had_nothing_to_do_is_not_taken_for_a_slow_one() {
         let mut lanes = Lanes::default();
-        let then = Instant::now();
-        assert_eq!(lanes.enter("one", 1, then), Turn::Now);
+        let (then, one) = (Instant::now(), bounds(100, 1));
+        assert_eq!(lanes.enter("one", one, then), Turn::Now);
         lanes.leave("one", Turn::Now, then, then + SHORT);
         let now = then + Duration::from_secs(3600);
-        let turns = [1, 2, 3].map(|_| lanes.enter("one", 1, now));
+        let turns = [1, 2, 3].map(|_| lanes.enter("one", one, now));
         let later = Turn::Later(PUT_BACK_MIN);
         assert_eq!(turns, [Turn::Now, Turn::Soon, later]);
     }
@@ -516,9 +591,9 @@ mod tests {
     async fn who_waits_goes_when_another_has_come_or_is_put_back() {
         for freed in [false, true] {
             let lanes = Arc::new(Mutex::new(Lanes::default()));
-            let now = Instant::now();
-            let first = lock(&lanes).enter("one", 1, now);
-            let turn = lock(&lanes).enter("one", 1, now);
+            let (now, one) = (Instant::now(), bounds(100, 1));
+            let first = lock(&lanes).enter("one", one, now);
+            let turn = lock(&lanes).enter("one", one, now);
             assert_eq!((first, turn), (Turn::Now, Turn::Soon));
             let mut place = Place {
                 bell: Arc::default(),
@@ -527,13 +602,14 @@ mod tests {
                 turn,
                 since: now,
             };
-            let waiting = tokio::spawn(async move { place.at_upstream(1, WAIT_MAX).await });
+            let waiting = tokio::spawn(async move { place.at_upstream(one, WAIT_MAX).await });
             tokio::time::sleep(WAIT_MAX / 2).await;
             if freed {
                 lock(&lanes).leave("one", Turn::Now, now, Instant::now());
             }
             assert_eq!(waiting.await.expect("no panic").is_ok(), freed);
-            assert_eq!(lock(&lanes).lane("one", now).waiting, 0);
+            let lanes = lock(&lanes);
+            assert_eq!((lanes.beside, lanes.by_upstream["one"].waiting), (0, 0));
         }
     }
 
@@ -552,8 +628,8 @@ mod tests {
                 continue;
             }
             // Nobody waits here: the next moment is the next step.
-            let turn = match lanes.enter("one", 10, now) {
-                Turn::Soon => lanes.give_up("one", 10, now),
+            let turn = match lanes.enter("one", bounds(100, 10), now) {
+                Turn::Soon => lanes.give_up("one", bounds(100, 10), now),
                 turn => turn,
             };
             match turn {

@@ -122,6 +122,9 @@ pub(crate) fn path_problem(path: &str) -> Option<&'static str> {
     let Some(inside) = path.strip_prefix('/') else {
         return Some("does not begin with /");
     };
+    if inside.starts_with('/') {
+        return Some("begins with two slashes, which would mean a host");
+    }
     if path.len() > PATH_BYTES_MAX {
         return Some("is longer than 1024 bytes");
     }

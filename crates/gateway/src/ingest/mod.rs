@@ -356,7 +356,8 @@ impl Pipeline {
         let (engine, digest) = (&self.protection.engine, identity.digest());
         let entered = engine.enter(identity, asked, terms).await;
         match entered.map_err(|error| unavailable(&error))? {
-            Entry::Lead(lead) => Ok(Met::First(Some(lead))),
+            // Who goes before it is said has remembered nothing either.
+            Entry::Lead(lead) => Ok(Met::First(Some(lead.joined()))),
             Entry::Mismatch => {
                 let rule = arriving.webhook.same_bytes;
                 if rule == SameBytes::Refuse {

@@ -60,6 +60,10 @@ use super::*;
     NewWebhook { path: Some("hooks".into()), ..new() },
     "path: does not begin with /; write a path such as \"/hooks/stripe\""
 )]
+#[case::path_like_a_host(
+    NewWebhook { path: Some("//evil.example/x".into()), ..new() },
+    "path: begins with two slashes, which would mean a host; write a path such as \"/hooks/stripe\""
+)]
 #[case::path_elsewhere(
     NewWebhook { path: Some("/../admin".into()), ..new() },
     "path: points elsewhere; write a path such as \"/hooks/stripe\""
