@@ -10,10 +10,10 @@ pub(crate) fn spellings(url: &str) -> impl Iterator<Item = Cow<'_, str>> {
         .flatten()
 }
 
-/// The query's text.
+/// All that follows the path: the query's text. A fragment would be in it, for
+/// it would be signed; no request has one.
 pub(crate) fn query(url: &str) -> &str {
-    let url = url.split_once('#').map_or(url, |(before, _)| before);
-    url.split_once('?').map_or("", |(_, query)| query)
+    url.find(['?', '#']).map_or("", |at| &url[at + 1..])
 }
 
 fn other_port(url: &str) -> Option<String> {

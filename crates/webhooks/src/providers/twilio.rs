@@ -2,12 +2,15 @@
 //! URL and the form's parameters.
 //!
 //! The parameters are signed by name and value in their order, with nothing
-//! between them: their boundaries are not signed. Somebody who holds a request
-//! can move them and make other parameters of the same text. So:
+//! between them nor before the first: no boundary is signed. Somebody who holds
+//! a request can move them and make other parameters of the same text, and the
+//! text is in part theirs: a message's body, what a client gives a call. So:
 //!
 //! * A message is identified by its Sid and status, which are taken only where
 //!   they are exactly what Twilio makes; not by the idempotency token, which
-//!   nothing signs.
+//!   nothing signs. Where the text could be read as another message's, its
+//!   digest is part of the id: who writes `MessageSid…` into a message does not
+//!   use up another's id ([`Form::reads_one_way`]).
 //! * A call makes many requests with one Sid and status, and two of them may be
 //!   alike to the byte (the caller presses the same key again); a retry repeats
 //!   them too. What tells the two apart is the idempotency token. So a call's
@@ -17,8 +20,14 @@
 //!   ([`Binding::Unsigned`]), whatever the boundaries: it tells who comes again.
 //! * A form that is neither has no id.
 //!
-//! A body that is not a form is signed by way of `bodySHA256` in the URL, and
-//! identified by its digest. Without that parameter nothing binds it.
+//! A body that is not a form is signed by way of `bodySHA256`, which Twilio
+//! appends to the URL, and identified by its digest. Without that parameter
+//! nothing binds it. Nor does it where forms are signed for the same URL and
+//! anything else is in the query: the whole text of a form can be sent as the
+//! query, and who wrote a part of the form chose the digest. What Twilio appends
+//! comes last, but so does what a client's call names `z`. Alone it is safe: the
+//! webhook's URL as it was given out has no query, and a form's text right after
+//! the path is another path.
 //!
 //! [`Binding::Unsigned`]: crate::Binding::Unsigned
 
@@ -105,7 +114,50 @@ impl<'a> Form<'a> {
             }
         })
     }
+
+    /// Whether no other message's Sid or status can be read from the text,
+    /// wherever its boundaries are. Then each place that looks like a name of
+    /// theirs is one here, and all of a kind say the same. The sender's own is
+    /// among these places, so what they say is what it said.
+    ///
+    /// `Sid`, because a call, a room and a conversation name theirs so too. What
+    /// has no Sid at all, a form that somebody composed themselves, is not told.
+    fn reads_one_way(&self, query: &str) -> bool {
+        // The path cannot have come from a form: it would lead elsewhere.
+        let text = self.pieces(query).concat();
+        let named = |names: &'static [&str]| {
+            self.0
+                .iter()
+                .filter(|(name, _)| names.iter().any(|one| one.as_bytes() == name.as_ref()))
+                .map(|(_, value)| value)
+        };
+        let all_named = |looks: &str, names| {
+            let places = text.windows(looks.len());
+            places.filter(|place| *place == looks.as_bytes()).count() == named(names).count()
+        };
+        let agree = |names| {
+            let mut values = named(names);
+            let first = values.next();
+            values.all(|value| Some(value) == first)
+        };
+        all_named("Sid", &SIDS)
+            && all_named("MessageStatus", &["MessageStatus"])
+            && all_named("SmsStatus", &["SmsStatus"])
+            && agree(&["MessageSid", "SmsMessageSid", "SmsSid"])
+            && agree(&["MessageStatus", "SmsStatus"])
+    }
 }
+
+/// What a message's Sids are called, each with one `Sid`. Other names than the
+/// message's own must not end as one of them does.
+const SIDS: [&str; 6] = [
+    "AccountSid",
+    "ChannelInstallSid",
+    "MessageSid",
+    "MessagingServiceSid",
+    "SmsMessageSid",
+    "SmsSid",
+];
 
 pub(crate) fn verify<'a>(
     algorithm: TwilioAlgorithm,
@@ -113,10 +165,14 @@ pub(crate) fn verify<'a>(
     keys: &[SigningKey],
 ) -> Result<Authentic<'a>, Refusal> {
     parts.at_most_one(&TOKEN)?;
-    // The URL is signed, so what it says of the body is the sender's word.
-    if form::pairs(url::query(parts.url).as_bytes()).any(|(name, _)| name.as_ref() == b"bodySHA256")
-    {
-        return verify_body(algorithm, parts, keys);
+    // The URL is signed, so what it says of the body is the sender's word, if
+    // it is not a form's text.
+    let query = url::query(parts.url);
+    if names_digest(query) {
+        return match query.contains('&') {
+            true => Err(Refusal::UnsignedBody),
+            false => verify_body(algorithm, parts, keys),
+        };
     }
     if !is_form(parts) {
         return Err(Refusal::UnsignedBody);
@@ -129,22 +185,27 @@ pub(crate) fn verify<'a>(
     })
 }
 
-/// The signature is over the URL, and the URL names the body's digest.
+fn names_digest(query: &str) -> bool {
+    form::pairs(query.as_bytes()).any(|(name, _)| name.as_ref() == b"bodySHA256")
+}
+
+/// The signature is over the URL, and the URL ends in the body's digest. Only
+/// where no form is signed for the same URL may more be in the query.
 pub(crate) fn verify_body<'a>(
     algorithm: TwilioAlgorithm,
     parts: &Parts<'a>,
     keys: &[SigningKey],
 ) -> Result<Authentic<'a>, Refusal> {
     parts.one(&SIGNATURE)?;
-    let mut digests = form::pairs(url::query(parts.url).as_bytes())
-        .filter(|(name, _)| name.as_ref() == b"bodySHA256")
-        .map(|(_, digest)| digest);
+    let query = url::query(parts.url);
+    let (others, last) = query.rsplit_once('&').unwrap_or(("", query));
     // Of two, SDKs take the first; others may take the last.
-    let (Some(digest), None) = (digests.next(), digests.next()) else {
-        return Err(Refusal::UnsignedBody);
-    };
+    let digest = last
+        .strip_prefix("bodySHA256=")
+        .filter(|_| !names_digest(others))
+        .ok_or(Refusal::UnsignedBody)?;
     check(algorithm, parts, keys, &Form(Vec::new()))?;
-    if digest.as_ref() == HEXLOWER.encode(&sha256(&[parts.body])).as_bytes() {
+    if digest == HEXLOWER.encode(&sha256(&[parts.body])) {
         Ok(Authentic::body())
     } else {
         Err(Refusal::Signature)
@@ -203,6 +264,9 @@ pub(crate) fn identify(name: &str, verified: &Verified<'_>) -> Result<Delivery, 
         && is_sid(sid)
         && MESSAGE_STATUSES.contains(&status)
     {
+        if !form.reads_one_way(url::query(parts.url)) {
+            return identifier::one(identifier::unsigned(name, &[sid, status], bytes));
+        }
         let mut event = identifier::signed(name, &[sid, status]);
         event.binding = Binding::Unsigned { bytes };
         return identifier::one(event);

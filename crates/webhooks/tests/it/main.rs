@@ -8,4 +8,5 @@ mod request;
 mod rules;
 mod sdk;
 mod secrets;
+mod twilio;
 mod vectors;
