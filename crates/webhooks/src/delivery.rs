@@ -62,7 +62,7 @@ pub enum Binding {
     /// It does not, or not surely: somebody who holds one delivery can send it
     /// again under another key. `bytes` tells who does. The same identifier
     /// with other bytes is an event of its own: the key ends in their digest
-    /// (but for a Twilio message, where only the boundaries are unsigned).
+    /// (but for most Twilio messages, where only the boundaries are unsigned).
     Unsigned {
         /// The SHA-256 of what was signed.
         bytes: [u8; 32],
