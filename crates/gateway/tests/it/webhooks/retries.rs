@@ -1,13 +1,16 @@
 //! Delivery with patience: upstreams that stumble, are away, are slow, or are
 //! no longer configured; and a gateway that ends in between.
 
+use std::time::Duration;
+
+use onceward_gateway::Drained;
 use serde_json::json;
 use tempfile::TempDir;
 
 use super::duplicates::answering;
 use super::signers::Kind;
 use super::{Hook, House, PATIENT, PAUSE, house_at, house_before, settings};
-use crate::harness::{Reply, Reserved, configured, configured_to, origin};
+use crate::harness::{Reply, Reserved, Seen, configured, configured_to, origin};
 
 #[tokio::test]
 async fn an_upstream_that_stumbles_gets_the_event_again() {
@@ -202,6 +205,36 @@ async fn a_gateway_that_starts_again_knows_what_it_delivered() {
     assert!(told.is_replay());
     house.accepted(&hook, &hook.event(2)).await;
     assert_eq!(house.got(&hook).await.len(), 2);
+}
+
+/// A gateway that stops waits for what is under way only so long. What it gives
+/// up then may have arrived: the next one sends it again, under the same name
+/// and a higher fence.
+#[tokio::test]
+async fn what_a_gateway_gives_up_when_it_stops_is_sent_by_the_next() {
+    let directory = TempDir::new().unwrap();
+    let house = house_at(origin().gated().run().await, directory.path()).await;
+    let hook = house.hook(Kind::Stripe).await;
+    house.accepted(&hook, &hook.event(1)).await;
+    house.called(&hook, 1).await;
+    let House { origin, gateway } = house;
+    let drained = gateway.drain_within(Duration::from_millis(50)).await;
+    assert_eq!(drained, Drained::Cut { running: 1 });
+    let house = house_at(origin, directory.path()).await;
+    house.called(&hook, 2).await;
+    for _ in 0..2 {
+        house.origin.open();
+    }
+    let got = house.got(&hook).await;
+    let [first, second] = got.as_slice() else {
+        panic!("{got:?}");
+    };
+    let fence = |seen: &Seen| seen.header("idempotency-fence").parse::<u64>().unwrap();
+    assert_eq!(
+        first.header("idempotency-key"),
+        second.header("idempotency-key")
+    );
+    assert!(fence(first) < fence(second));
 }
 
 /// However many events wait for an upstream that does not answer, the provider
