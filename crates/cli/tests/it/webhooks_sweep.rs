@@ -104,15 +104,15 @@ const CRASHED: &str = "crashed";
 #[case::after_its_delivery_is_recorded(Stripe, At("after-delivered=return"), PAY, 1, Delivered)]
 #[case::before_it_is_put_back(Stripe, At("before-delivered=return"), REFUSE, 1, UnderWay)]
 #[case::after_it_is_put_back(Stripe, At("after-delivered=return"), REFUSE, 1, PutBack)]
-// What is remembered of the bytes is written before the event.
-#[case::before_its_bytes_are_remembered(GitHub, At("store-before-commit=return"), PAY, 0, Nowhere)]
-#[case::while_its_bytes_are_remembered(GitHub, At("store-after-commit=return"), PAY, 0, Nowhere)]
-#[case::when_its_bytes_are_remembered(
+// Its bytes are claimed before the event is recorded, and remembered after.
+#[case::before_its_bytes_are_claimed(GitHub, At("store-before-commit=return"), PAY, 0, Nowhere)]
+#[case::when_its_bytes_are_claimed(GitHub, At("store-after-commit=return"), PAY, 0, Nowhere)]
+#[case::before_its_bytes_are_remembered(
     GitHub,
     At("store-after-commit=1*off->return"),
     PAY,
     0,
-    Nowhere
+    Queued
 )]
 #[case::between_its_bytes_and_its_record(GitHub, At("before-enqueue=return"), PAY, 0, Nowhere)]
 #[case::while_the_service_works_on_unsigned(
