@@ -34,6 +34,7 @@ use onceward_webhooks::{
     Binding, Delivery, Event, EventBody, Handshake, Provider, Refusal, SigningKey, identify, verify,
 };
 use sha2::{Digest as _, Sha256};
+use tokio::sync::oneshot;
 
 use self::receipt::{Receipt, SAME_BYTES, acknowledged, answered, told_at_once};
 use crate::access::{Source, Subject as Logged};
@@ -465,17 +466,24 @@ impl Pipeline {
             let carriage = carriage.clone();
             async move { carriage.send(request, granted).await }
         };
-        let ended = Box::pin(run(&self.protection, call, forward)).await;
-        let on_record = matches!(
-            ended.outcome,
-            Outcome::Ran(_)
-                | Outcome::RanNotKept
-                | Outcome::Replayed(_)
-                | Outcome::NotRecorded
-                | Outcome::Lost
-        );
-        met.remember(on_record).await;
-        Ok(ended)
+        // Detached, as the run itself is: a provider that hangs up must not
+        // make its bytes forgotten.
+        let (tell, told) = oneshot::channel();
+        let protection = self.protection.clone();
+        self.protection.engine.spawn(async move {
+            let ended = Box::pin(run(&protection, call, forward)).await;
+            met.remember(is_on_record(ended.outcome)).await;
+            // A provider that has gone needs no answer.
+            let _ = tell.send(ended);
+        });
+        told.await.map_err(|_| {
+            // Without a word the work was given up, as the gateway stops.
+            Problem::new(
+                Code::OutcomeUnknown,
+                "The gateway stopped before an answer came: the event may have arrived.",
+            )
+            .with_status(StatusCode::GATEWAY_TIMEOUT)
+        })
     }
 
     fn unverified(&self, provider: &str, refusal: &Refusal, seen: &mut Seen) -> Problem {
@@ -575,6 +583,19 @@ impl Arriving<'_> {
             body,
         }
     }
+}
+
+/// Whether what became of an event is kept, so that it does not run again by
+/// itself.
+fn is_on_record(outcome: Outcome) -> bool {
+    matches!(
+        outcome,
+        Outcome::Ran(_)
+            | Outcome::RanNotKept
+            | Outcome::Replayed(_)
+            | Outcome::NotRecorded
+            | Outcome::Lost
+    )
 }
 
 fn key_of(event: &Event) -> Result<Key, Problem> {

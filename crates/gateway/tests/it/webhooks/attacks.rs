@@ -187,6 +187,26 @@ async fn bytes_whose_event_is_not_on_record_are_not_known() {
     assert_eq!(house.got(&hook).await.len(), 2);
 }
 
+/// Whether or not the provider waits for the end, what arrived is known by its
+/// bytes.
+#[tokio::test]
+async fn bytes_are_remembered_of_a_provider_that_hangs_up() {
+    let house = house_before(origin().gated(), "", "").await;
+    let sync = json!({ "deliver": "sync", "same_bytes": "refuse" });
+    let hook = house.hook_with(Kind::GitHub, sync).await;
+    let first = hook.event(1);
+    let gone = house.ask(&hook, &first).spawn();
+    house.called(&hook, 1).await;
+    gone.abort();
+    assert!(gone.await.is_err(), "it was not to be answered yet");
+    house.origin.open();
+    house.quiet().await;
+    let again = under(&hook, &first, "x-github-delivery", 2);
+    let told = house.accepted(&hook, &again).await;
+    assert_eq!(told.header(MARK), "true");
+    assert_eq!(house.got(&hook).await.len(), 1);
+}
+
 /// The message is the same, whatever the token says that Twilio does not sign.
 #[tokio::test]
 async fn twilios_token_makes_no_second_message() {
