@@ -24,12 +24,14 @@ use onceward_core::fingerprint::Fingerprint;
 use onceward_core::identity::{Endpoint, Identity, KeySpace};
 use onceward_core::key::Key;
 use onceward_core::record::{Answer, Settlement};
-use onceward_core::store::{Claim, Enqueued};
+use onceward_core::store::{Claim, Enqueued, Queue};
 use onceward_http::body::Body;
 use onceward_http::fields;
 use onceward_http::problem::{Code, Problem};
 use onceward_http::rules::KeySource;
-use onceward_http::run::{Call, Ended, Outcome, Reconciled, by_key_alone, run, unavailable};
+use onceward_http::run::{
+    Call, Ended, Outcome, Protection, Reconciled, by_key_alone, run, unavailable,
+};
 use onceward_webhooks::{
     Binding, Delivery, Event, EventBody, Handshake, Provider, Refusal, SigningKey, identify, verify,
 };
@@ -297,39 +299,49 @@ impl Pipeline {
             Met::Before => return Ok(Receipt::same_bytes()),
             met => met,
         };
-        let parcel = arriving.parcel(sent, event, &met);
-        let recorded = self.record(arriving, key, &parcel).await;
+        let identity = arriving.identity(key);
+        identity.check_name().map_err(Problem::invalid_key)?;
+        let recording = Recording {
+            protection: self.protection.clone(),
+            queue: self.queue.clone(),
+            class: arriving.class.clone(),
+            identity,
+            request: arriving.parcel(sent, event, &met).to_bytes(),
+        };
         let same_bytes = matches!(met, Met::InOtherName);
-        met.remember(recorded.is_ok()).await;
-        let mut receipt = recorded?;
+        let remembers = matches!(met, Met::First(Some(_)));
+        let record = async move {
+            let recorded = recording.record().await;
+            met.remember(recorded.is_ok()).await;
+            recorded
+        };
+        let mut receipt = match remembers {
+            true => self.outliving(record).await??,
+            false => record.await?,
+        };
         receipt.same_bytes = same_bytes;
         Ok(receipt)
     }
 
-    async fn record(
+    /// Does work to its end, whether or not the provider waits for it: one that
+    /// hangs up must not make the bytes of what is on record forgotten.
+    async fn outliving<T: Send + 'static>(
         &self,
-        arriving: &Arriving<'_>,
-        key: Key,
-        parcel: &Parcel,
-    ) -> Result<Receipt, Problem> {
-        let identity = arriving.identity(key);
-        identity.check_name().map_err(Problem::invalid_key)?;
-        let request = parcel.to_bytes();
-        let enqueue = || {
-            let (identity, request) = (identity.clone(), request.clone());
-            let terms = arriving.class.terms();
-            let engine = &self.protection.engine;
-            engine.enqueue(&*self.queue, identity, by_key_alone(), terms, request)
-        };
-        fail::fail_point!("before-enqueue", |_| std::process::abort());
-        let mut enqueued = enqueue().await.map_err(|error| unavailable(&error))?;
-        fail::fail_point!("after-enqueue", |_| std::process::abort());
-        if let Enqueued::Known(Claim::Unknown(record)) = &enqueued
-            && self.protection.reconcile(record, &arriving.class).await == Reconciled::Settled
-        {
-            enqueued = enqueue().await.map_err(|error| unavailable(&error))?;
-        }
-        Ok(Receipt::of(&enqueued))
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let (tell, told) = oneshot::channel();
+        self.protection.engine.spawn(async move {
+            // A provider that has gone needs no answer.
+            let _ = tell.send(work.await);
+        });
+        told.await.map_err(|_| {
+            // Without a word it was given up, as the gateway stops.
+            Problem::new(
+                Code::OutcomeUnknown,
+                "The gateway stopped before an answer came: the event may have arrived.",
+            )
+            .with_status(StatusCode::GATEWAY_TIMEOUT)
+        })
     }
 
     /// Whether these bytes came before under another id. Asked only where the
@@ -466,24 +478,13 @@ impl Pipeline {
             let carriage = carriage.clone();
             async move { carriage.send(request, granted).await }
         };
-        // Detached, as the run itself is: a provider that hangs up must not
-        // make its bytes forgotten.
-        let (tell, told) = oneshot::channel();
         let protection = self.protection.clone();
-        self.protection.engine.spawn(async move {
+        self.outliving(async move {
             let ended = Box::pin(run(&protection, call, forward)).await;
             met.remember(is_on_record(ended.outcome)).await;
-            // A provider that has gone needs no answer.
-            let _ = tell.send(ended);
-        });
-        told.await.map_err(|_| {
-            // Without a word the work was given up, as the gateway stops.
-            Problem::new(
-                Code::OutcomeUnknown,
-                "The gateway stopped before an answer came: the event may have arrived.",
-            )
-            .with_status(StatusCode::GATEWAY_TIMEOUT)
+            ended
         })
+        .await
     }
 
     fn unverified(&self, provider: &str, refusal: &Refusal, seen: &mut Seen) -> Problem {
@@ -496,6 +497,36 @@ impl Pipeline {
             ),
             false => nobody_we_know(),
         }
+    }
+}
+
+/// An event about to be recorded with its request.
+struct Recording {
+    protection: Arc<Protection>,
+    queue: Arc<dyn Queue>,
+    class: Arc<Class>,
+    identity: Identity,
+    request: Bytes,
+}
+
+impl Recording {
+    async fn record(&self) -> Result<Receipt, Problem> {
+        fail::fail_point!("before-enqueue", |_| std::process::abort());
+        let mut enqueued = self.enqueue().await?;
+        fail::fail_point!("after-enqueue", |_| std::process::abort());
+        if let Enqueued::Known(Claim::Unknown(record)) = &enqueued
+            && self.protection.reconcile(record, &self.class).await == Reconciled::Settled
+        {
+            enqueued = self.enqueue().await?;
+        }
+        Ok(Receipt::of(&enqueued))
+    }
+
+    async fn enqueue(&self) -> Result<Enqueued, Problem> {
+        let (identity, request) = (self.identity.clone(), self.request.clone());
+        let (engine, terms) = (&self.protection.engine, self.class.terms());
+        let enqueued = engine.enqueue(&*self.queue, identity, by_key_alone(), terms, request);
+        enqueued.await.map_err(|error| unavailable(&error))
     }
 }
 
