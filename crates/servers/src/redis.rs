@@ -134,6 +134,11 @@ impl Redis {
 
     /// Ends the server in order.
     pub fn stop(&mut self) {
+        // A replica writes a first file when it has all from its primary, and
+        // says no to any order to end before that is done.
+        self.wait_for("still writes its file", |redis| {
+            redis.info("aof_rewrite_in_progress").as_deref() == Some("0")
+        });
         self.server.stop(Signal::TERM);
     }
 
