@@ -6,42 +6,35 @@
 //! told the same. After it, an event is an operation like any other: its key is
 //! the provider's own name for it, under the tenant and project of its webhook.
 
+mod at_once;
+mod queued;
 mod receipt;
+mod same_bytes;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use data_encoding::HEXLOWER;
-use futures_util::future::join_all;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use onceward_core::caller::Caller;
-use onceward_core::class::{AfterLoss, Class, InFlight, Terms};
-use onceward_core::engine::{Entry, Lead};
-use onceward_core::fingerprint::Fingerprint;
-use onceward_core::identity::{Endpoint, Identity, KeySpace};
+use onceward_core::class::Class;
+use onceward_core::identity::{Endpoint, Identity, KeySpace, OperationId};
 use onceward_core::key::Key;
-use onceward_core::record::{Answer, Settlement};
-use onceward_core::store::{Claim, Enqueued, Queue};
 use onceward_http::body::Body;
 use onceward_http::fields;
 use onceward_http::problem::{Code, Problem};
-use onceward_http::rules::KeySource;
-use onceward_http::run::{
-    Call, Ended, Outcome, Protection, Reconciled, by_key_alone, run, unavailable,
-};
+use onceward_http::run::Outcome;
 use onceward_webhooks::{
-    Binding, Delivery, Event, EventBody, Handshake, Provider, Refusal, SigningKey, identify, verify,
+    Delivery, Event, EventBody, Handshake, Provider, Refusal, SigningKey, identify, verify,
 };
-use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 
-use self::receipt::{Receipt, SAME_BYTES, acknowledged, answered, told_at_once};
+use self::receipt::{SAME_BYTES, answered};
+use self::same_bytes::Met;
 use crate::access::{Source, Subject as Logged};
-use crate::config::{Deliver, Policy, SameBytes};
-use crate::courier::rules;
+use crate::config::{Deliver, Policy};
 use crate::gate::Buffered;
 use crate::metrics::RouteMetrics;
 use crate::parcel::Parcel;
@@ -52,9 +45,6 @@ use crate::webhooks::{ID_PREFIX, NoSecret, Webhook, WebhooksError};
 
 /// Where providers write to.
 pub(crate) const WEBHOOKS: &str = "/api/v1/webhooks/";
-
-/// How many events of one request are recorded at once.
-const AT_ONCE_MAX: usize = 16;
 
 /// Whom a request is for.
 pub(crate) struct Addressed {
@@ -238,89 +228,25 @@ impl Pipeline {
         })
     }
 
-    /// Records events to be delivered later, all of them before any is
-    /// acknowledged.
-    async fn enqueue(
+    /// Follows the work for one event: counted, and logged under its key.
+    async fn follow<T>(
         &self,
         arriving: &Arriving<'_>,
-        sent: (&Parts, &Bytes),
-        events: &[Event],
-        seen: &mut Seen,
-    ) -> Result<Response<Body>, Problem> {
-        let mut receipts = Vec::with_capacity(events.len());
-        for some in events.chunks(AT_ONCE_MAX) {
-            let receiving = some
-                .iter()
-                .map(|event| self.receive(arriving, sent, event, seen));
-            receipts.extend(join_all(receiving).await);
-        }
-        self.bell.notify_one();
-        // What could not be recorded is sent again; what could be is known then.
-        let receipts = receipts.into_iter().collect::<Result<Vec<_>, _>>();
-        let receipts = receipts.inspect_err(|problem| {
-            seen.outcome = Some(problem.code().as_str());
-        })?;
-        if let Some(first) = receipts.first() {
-            (seen.outcome, seen.id) = (Some(first.outcome.as_str()), first.id);
-        }
-        let ack = arriving.webhook.provider.acknowledgement();
-        Ok(acknowledged(&ack, &receipts))
-    }
-
-    /// Records one event, or learns what became of it.
-    async fn receive(
-        &self,
-        arriving: &Arriving<'_>,
-        sent: (&Parts, &Bytes),
-        event: &Event,
+        key: &Key,
         seen: &Seen,
-    ) -> Result<Receipt, Problem> {
-        let key = key_of(event)?;
+        work: impl Future<Output = Result<T, Problem>>,
+        told: impl Fn(&T) -> (Outcome, Option<OperationId>),
+    ) -> Result<T, Problem> {
         arriving.metrics.key_present(Policy::RequiredB.case());
-        let line = self.access.begin(arriving.logged(&key, seen));
-        let receipt = self.meet_and_record(arriving, sent, event, key).await;
-        let (outcome, id) = match &receipt {
-            Ok(receipt) => (receipt.outcome, receipt.id),
+        let line = self.access.begin(arriving.logged(key, seen));
+        let done = work.await;
+        let (outcome, id) = match &done {
+            Ok(done) => told(done),
             Err(problem) => (Outcome::Refused(problem.code()), None),
         };
         arriving.metrics.ended(outcome);
         self.access.end(line, outcome, id);
-        receipt
-    }
-
-    async fn meet_and_record(
-        &self,
-        arriving: &Arriving<'_>,
-        sent: (&Parts, &Bytes),
-        event: &Event,
-        key: Key,
-    ) -> Result<Receipt, Problem> {
-        let met = match self.meet(arriving, event).await? {
-            Met::Before => return Ok(Receipt::same_bytes()),
-            met => met,
-        };
-        let identity = arriving.identity(key);
-        identity.check_name().map_err(Problem::invalid_key)?;
-        let recording = Recording {
-            protection: self.protection.clone(),
-            queue: self.queue.clone(),
-            class: arriving.class.clone(),
-            identity,
-            request: arriving.parcel(sent, event, &met).to_bytes(),
-        };
-        let same_bytes = matches!(met, Met::InOtherName);
-        let remembers = matches!(met, Met::First(Some(_)));
-        let record = async move {
-            let recorded = recording.record().await;
-            met.remember(recorded.is_ok()).await;
-            recorded
-        };
-        let mut receipt = match remembers {
-            true => self.outliving(record).await??,
-            false => record.await?,
-        };
-        receipt.same_bytes = same_bytes;
-        Ok(receipt)
+        done
     }
 
     /// Does work to its end, whether or not the provider waits for it: one that
@@ -344,149 +270,6 @@ impl Pipeline {
         })
     }
 
-    /// Whether these bytes came before under another id. Asked only where the
-    /// id is not signed: whoever has caught one delivery can send it again under
-    /// as many ids as they like. They are remembered when the event itself is on
-    /// record, so that no bytes are known whose event is not.
-    async fn meet(&self, arriving: &Arriving<'_>, event: &Event) -> Result<Met, Problem> {
-        let Binding::Unsigned { bytes } = &event.binding else {
-            return Ok(Met::First(None));
-        };
-        let key = Key::parse(&HEXLOWER.encode(bytes)).map_err(Problem::invalid_key)?;
-        let identity = Identity {
-            endpoint: Endpoint::new(&format!("{} bytes", arriving.endpoint)),
-            ..arriving.identity(key)
-        };
-        let asked = Fingerprint {
-            digest: Sha256::digest(&event.key).into(),
-            ..by_key_alone()
-        };
-        let terms = Terms {
-            // Whoever dies over it has remembered nothing.
-            after_loss: AfterLoss::Free,
-            ..arriving.class.terms()
-        };
-        let (engine, digest) = (&self.protection.engine, identity.digest());
-        let entered = engine.enter(identity, asked, terms).await;
-        match entered.map_err(|error| unavailable(&error))? {
-            // Who goes before it is said has remembered nothing either.
-            Entry::Lead(lead) => Ok(Met::First(Some(lead.joined()))),
-            Entry::Mismatch => {
-                let rule = arriving.webhook.same_bytes;
-                if rule == SameBytes::Refuse {
-                    let mark = engine.look(&digest).await;
-                    let mark = mark.map_err(|error| unavailable(&error))?;
-                    if mark.is_none_or(|mark| mark.completed_at.is_none()) {
-                        return Err(not_yet());
-                    }
-                }
-                let provider = arriving.webhook.provider.name();
-                self.metrics.same_bytes(provider, rule);
-                Ok(match rule {
-                    SameBytes::Deliver => Met::InOtherName,
-                    SameBytes::Refuse => Met::Before,
-                })
-            }
-            // The same id: whether it is a duplicate, its own record tells.
-            _ => Ok(Met::First(None)),
-        }
-    }
-
-    /// Forwards events within the request, one after the other; the answer is
-    /// the upstream's to the last, or to the first that it did not take.
-    async fn forward(
-        &self,
-        arriving: &Arriving<'_>,
-        sent: (&Parts, &Bytes),
-        events: &[Event],
-        seen: &mut Seen,
-    ) -> Result<Response<Body>, Problem> {
-        let ack = arriving.webhook.provider.acknowledgement();
-        let mut last = acknowledged(&ack, &[]);
-        for event in events {
-            let ended = self.forward_one(arriving, sent, event, seen).await?;
-            (seen.outcome, seen.id) = (Some(ended.outcome.as_str()), ended.id);
-            last = told_at_once(ended, &ack)?;
-            if !last.status().is_success() {
-                break;
-            }
-        }
-        Ok(last)
-    }
-
-    async fn forward_one(
-        &self,
-        arriving: &Arriving<'_>,
-        sent: (&Parts, &Bytes),
-        event: &Event,
-        seen: &Seen,
-    ) -> Result<Ended, Problem> {
-        let key = key_of(event)?;
-        arriving.metrics.key_present(Policy::RequiredB.case());
-        let line = self.access.begin(arriving.logged(&key, seen));
-        let ended = self.meet_and_run(arriving, sent, event, key).await;
-        let ended = ended.unwrap_or_else(|problem| Ended {
-            outcome: Outcome::Refused(problem.code()),
-            id: None,
-            answer: Err(problem),
-        });
-        arriving.metrics.ended(ended.outcome);
-        self.access.end(line, ended.outcome, ended.id);
-        Ok(ended)
-    }
-
-    async fn meet_and_run(
-        &self,
-        arriving: &Arriving<'_>,
-        sent: (&Parts, &Bytes),
-        event: &Event,
-        key: Key,
-    ) -> Result<Ended, Problem> {
-        // Before its bytes are met: who has no place remembers nothing.
-        let running = self.gate.begin(arriving.caller.tenant());
-        let running = running.map_err(|limit| self.limited(&arriving.caller, limit))?;
-        let met = match self.meet(arriving, event).await? {
-            Met::Before => {
-                let ack = arriving.webhook.provider.acknowledgement();
-                let receipt = Receipt::same_bytes();
-                return Ok(Ended {
-                    outcome: receipt.outcome,
-                    id: None,
-                    answer: Ok(acknowledged(&ack, &[receipt])),
-                });
-            }
-            met => met,
-        };
-        let parcel = arriving.parcel(sent, event, &met);
-        let carriage = self.carriage(arriving.plan, arriving.route, &parcel, &arriving.caller);
-        let call = Call {
-            caller: arriving.caller.clone(),
-            endpoint: arriving.endpoint.clone(),
-            key,
-            source: KeySource::Provider,
-            // The provider itself tries again, and does not wait for others.
-            class: Arc::new(Class {
-                in_flight: InFlight::Reject,
-                max_attempts: 1,
-                ..Class::clone(&arriving.class)
-            }),
-            rules: rules(arriving.route, &arriving.class),
-            held: Some(Box::new(running)),
-            request: parcel.into_request(),
-        };
-        let forward = move |request, granted| {
-            let carriage = carriage.clone();
-            async move { carriage.send(request, granted).await }
-        };
-        let protection = self.protection.clone();
-        self.outliving(async move {
-            let ended = Box::pin(run(&protection, call, forward)).await;
-            met.remember(is_on_record(ended.outcome)).await;
-            ended
-        })
-        .await
-    }
-
     fn unverified(&self, provider: &str, refusal: &Refusal, seen: &mut Seen) -> Problem {
         self.metrics.webhook_refused(provider, refusal.reason());
         seen.reason = Some(refusal.reason());
@@ -496,64 +279,6 @@ impl Pipeline {
                 format!("The request is not what this provider sends: {refusal}."),
             ),
             false => nobody_we_know(),
-        }
-    }
-}
-
-/// An event about to be recorded with its request.
-struct Recording {
-    protection: Arc<Protection>,
-    queue: Arc<dyn Queue>,
-    class: Arc<Class>,
-    identity: Identity,
-    request: Bytes,
-}
-
-impl Recording {
-    async fn record(&self) -> Result<Receipt, Problem> {
-        fail::fail_point!("before-enqueue", |_| std::process::abort());
-        let mut enqueued = self.enqueue().await?;
-        fail::fail_point!("after-enqueue", |_| std::process::abort());
-        if let Enqueued::Known(Claim::Unknown(record)) = &enqueued
-            && self.protection.reconcile(record, &self.class).await == Reconciled::Settled
-        {
-            enqueued = self.enqueue().await?;
-        }
-        Ok(Receipt::of(&enqueued))
-    }
-
-    async fn enqueue(&self) -> Result<Enqueued, Problem> {
-        let (identity, request) = (self.identity.clone(), self.request.clone());
-        let (engine, terms) = (&self.protection.engine, self.class.terms());
-        let enqueued = engine.enqueue(&*self.queue, identity, by_key_alone(), terms, request);
-        enqueued.await.map_err(|error| unavailable(&error))
-    }
-}
-
-/// How an event is met.
-enum Met {
-    /// For the first time, or under the same id as before. Where its bytes are
-    /// to be remembered, this is the right to do it.
-    First(Option<Lead>),
-    /// Its bytes came before under another id; it is delivered, and marked.
-    InOtherName,
-    /// The same, and that is not wanted again.
-    Before,
-}
-
-impl Met {
-    /// Remembers the bytes of an event that is on record; of one that is not
-    /// nothing is remembered.
-    async fn remember(self, on_record: bool) {
-        let Self::First(Some(lead)) = self else {
-            return;
-        };
-        let status = StatusCode::NO_CONTENT.as_u16();
-        let seen = Settlement::Completed(Answer::NotKept { status });
-        match on_record {
-            // What the store does not take now is written later.
-            true => drop(lead.finish(seen, None).await),
-            false => drop(lead.release(None).await),
         }
     }
 }
@@ -616,19 +341,6 @@ impl Arriving<'_> {
     }
 }
 
-/// Whether what became of an event is kept, so that it does not run again by
-/// itself.
-fn is_on_record(outcome: Outcome) -> bool {
-    matches!(
-        outcome,
-        Outcome::Ran(_)
-            | Outcome::RanNotKept
-            | Outcome::Replayed(_)
-            | Outcome::NotRecorded
-            | Outcome::Lost
-    )
-}
-
 fn key_of(event: &Event) -> Result<Key, Problem> {
     Key::parse_wide(&event.key).map_err(Problem::invalid_key)
 }
@@ -652,17 +364,6 @@ fn decoy(provider: &Provider) -> Arc<[SigningKey]> {
         .find_map(|text| provider.key(text).ok())
         .into_iter()
         .collect()
-}
-
-/// The same bytes are being recorded under another id; whether they were will be
-/// seen.
-fn not_yet() -> Problem {
-    Problem::new(
-        Code::InProgress,
-        "The same bytes are being recorded under another id. Send the event again.",
-    )
-    .with_status(StatusCode::SERVICE_UNAVAILABLE)
-    .retry_after(1)
 }
 
 /// Whoever knows the webhook or its secrets does not answer.
