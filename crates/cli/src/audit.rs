@@ -33,10 +33,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn listing(page: &Value, now: Timestamp) -> String {
-    let entries = page["entries"]
-        .as_array()
-        .map(Vec::as_slice)
-        .unwrap_or_default();
+    let entries = table::listed(page, "entries");
     if entries.is_empty() {
         return "Nothing was changed.\n".to_owned();
     }
@@ -50,11 +47,7 @@ fn listing(page: &Value, now: Timestamp) -> String {
     });
     let lines: Vec<_> = lines.collect();
     let titles = ["WHEN", "WHO", "FROM", "ACTION", "ON", "OUTCOME", "WHY"];
-    let mut text = table::table(&titles, &lines, table::width());
-    if let Some(next) = page["next"].as_str() {
-        text.push_str(&format!("There are more: --after {}\n", table::plain(next)));
-    }
-    text
+    table::table(&titles, &lines, table::width()) + &table::more(page)
 }
 
 /// What it was done on; of many, how many.

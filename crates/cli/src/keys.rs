@@ -142,10 +142,7 @@ fn created(answer: &Value) -> String {
 }
 
 fn listing(page: &Value, now: Timestamp) -> String {
-    let keys = page["keys"]
-        .as_array()
-        .map(Vec::as_slice)
-        .unwrap_or_default();
+    let keys = table::listed(page, "keys");
     if keys.is_empty() {
         return "There are no keys.\n".to_owned();
     }
@@ -161,11 +158,7 @@ fn listing(page: &Value, now: Timestamp) -> String {
         line
     });
     let lines: Vec<_> = lines.collect();
-    let mut text = table::table(&titles, &lines, table::width());
-    if let Some(next) = page["next"].as_str() {
-        text.push_str(&format!("There are more: --after {}\n", table::plain(next)));
-    }
-    text
+    table::table(&titles, &lines, table::width()) + &table::more(page)
 }
 
 #[cfg(test)]

@@ -233,8 +233,7 @@ async fn resolve(client: &Client, ask: &Resolve, now: Timestamp) -> anyhow::Resu
 }
 
 fn listing(page: &Value, now: Timestamp) -> String {
-    let operations = page["operations"].as_array().map(Vec::as_slice);
-    let operations = operations.unwrap_or_default();
+    let operations = table::listed(page, "operations");
     if operations.is_empty() && page["next"].is_null() {
         return "No operation matches.\n".to_owned();
     }
@@ -263,11 +262,7 @@ fn listing(page: &Value, now: Timestamp) -> String {
         line
     });
     let lines: Vec<_> = lines.collect();
-    let mut text = table::table(&titles, &lines, table::width());
-    if let Some(next) = page["next"].as_str() {
-        text.push_str(&format!("There are more: --after {}\n", table::plain(next)));
-    }
-    text
+    table::table(&titles, &lines, table::width()) + &table::more(page)
 }
 
 fn shown(operation: &Value, now: Timestamp) -> String {

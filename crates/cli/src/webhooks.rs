@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -115,14 +115,14 @@ struct Create {
     #[command(flatten)]
     secrets: Secrets,
     /// When they go: after they were acknowledged, or within the provider's request. Default: async, but sync for twilio.
-    #[arg(long, value_name = "HOW")]
-    deliver: Option<Deliver>,
+    #[arg(long, value_name = "HOW", value_parser = ["async", "sync"])]
+    deliver: Option<String>,
     /// How they are signed, where the provider has several ways: sha1 or sha256 (twilio), webhooks or events (shopify), payments or platform (adyen).
     #[arg(long, value_name = "SCHEME")]
     scheme: Option<String>,
     /// What becomes of the same bytes under another id that is not signed. Default: as the configuration says.
-    #[arg(long, value_name = "WHAT")]
-    same_bytes: Option<SameBytes>,
+    #[arg(long, value_name = "WHAT", value_parser = ["deliver", "refuse"])]
+    same_bytes: Option<String>,
     /// Why; the audit keeps it.
     #[arg(
         long,
@@ -146,36 +146,6 @@ struct Secrets {
     /// Makes one and shows it this once, for a provider that takes it.
     #[arg(long)]
     generate: bool,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Deliver {
-    Async,
-    Sync,
-}
-
-impl Deliver {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Async => "async",
-            Self::Sync => "sync",
-        }
-    }
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum SameBytes {
-    Deliver,
-    Refuse,
-}
-
-impl SameBytes {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Deliver => "deliver",
-            Self::Refuse => "refuse",
-        }
-    }
 }
 
 impl Secrets {
@@ -235,8 +205,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 "scheme": ask.scheme,
                 "upstream": ask.upstream,
                 "path": ask.path,
-                "deliver": ask.deliver.map(Deliver::as_str),
-                "same_bytes": ask.same_bytes.map(SameBytes::as_str),
+                "deliver": ask.deliver,
+                "same_bytes": ask.same_bytes,
                 "why": ask.why,
             });
             let told = client.post(Needs::Admin, WEBHOOKS, &body).await?;
@@ -366,10 +336,7 @@ fn ends(valid: &Value) -> Vec<String> {
 }
 
 fn listing(page: &Value, now: Timestamp) -> String {
-    let webhooks = page["webhooks"]
-        .as_array()
-        .map(Vec::as_slice)
-        .unwrap_or_default();
+    let webhooks = table::listed(page, "webhooks");
     if webhooks.is_empty() {
         return "There are no webhooks.\n".to_owned();
     }
@@ -401,10 +368,7 @@ fn listing(page: &Value, now: Timestamp) -> String {
             text.push_str(&format!("{id} cannot be served: {problem}\n"));
         }
     }
-    if let Some(next) = page["next"].as_str() {
-        text.push_str(&format!("There are more: --after {}\n", table::plain(next)));
-    }
-    text
+    text + &table::more(page)
 }
 
 /// How many are valid, or where they are.

@@ -45,6 +45,20 @@ pub(crate) fn cell(value: &Value) -> String {
     }
 }
 
+/// What a page lists under this name.
+pub(crate) fn listed<'a>(page: &'a Value, name: &str) -> &'a [Value] {
+    let listed = page[name].as_array().map(Vec::as_slice);
+    listed.unwrap_or_default()
+}
+
+/// How to see the next page, if there is one.
+pub(crate) fn more(page: &Value) -> String {
+    let next = page["next"].as_str().map(plain);
+    next.map_or_else(String::new, |next| {
+        format!("There are more: --after {next}\n")
+    })
+}
+
 /// Lines of cells under their titles.
 pub(crate) fn table(titles: &[&str], lines: &[Vec<String>], width: Option<usize>) -> String {
     let mut widths: Vec<_> = titles

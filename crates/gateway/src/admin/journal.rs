@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Desk;
 use super::audit::Entry;
+use super::page::limited;
 use super::problem::Problem;
 use super::read::Queried;
 
@@ -39,10 +40,7 @@ pub(super) async fn list(
     State(desk): State<Desk>,
     Queried(query): Queried<PageQuery>,
 ) -> Result<Json<Page>, Problem> {
-    let limit = query.limit.unwrap_or(PAGE_DEFAULT);
-    if !(1..=PAGE_MAX).contains(&limit) {
-        return Err(Problem::bad(format!("`limit` is from 1 to {PAGE_MAX}.")));
-    }
+    let limit = limited(query.limit, PAGE_DEFAULT, PAGE_MAX)?;
     // One more tells whether there is a next page.
     let entries = desk.audit.entries(query.after.as_deref(), limit + 1).await;
     let mut entries = entries.map_err(|error| Problem::unread(&error))?;

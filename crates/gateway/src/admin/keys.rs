@@ -15,15 +15,12 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::operators::Who;
+use super::page::page;
 use super::problem::{Kind, Problem};
 use super::read::{Ask, Asked, Named, Queried, moment, why};
 use super::{Action, Deed, Desk, Made};
 use crate::callers::api_keys::{ApiKeys, KeyRecord, KeysError, NewKey, Revoked};
 
-/// How many keys a page has where nobody says.
-const PAGE_DEFAULT: usize = 100;
-/// The largest page.
-const PAGE_MAX: usize = 1_000;
 /// How long making or revoking a key may take.
 const DEADLINE: Duration = Duration::from_secs(5);
 
@@ -130,33 +127,21 @@ pub(super) async fn list(
     State(desk): State<Desk>,
     Queried(query): Queried<KeysQuery>,
 ) -> Result<Json<KeysPage>, Problem> {
-    let limit = query.limit.unwrap_or(PAGE_DEFAULT);
-    if !(1..=PAGE_MAX).contains(&limit) {
-        return Err(Problem::bad(format!("`limit` is from 1 to {PAGE_MAX}.")));
-    }
     let records = managed(&desk)?.list();
-    let begin = match &query.after {
-        None => 0,
-        Some(after) => {
-            let last = records.iter().position(|record| record.id == *after);
-            last.ok_or_else(|| Problem::bad("`after` is the `next` of a page before."))? + 1
-        }
-    };
     let is = |want: &Option<String>, got: Option<&str>| match want {
         None => true,
         Some(want) => got == Some(want),
     };
-    let mut found = records[begin..].iter().filter(|record| {
+    let wanted = |record: &KeyRecord| {
         is(&query.tenant, Some(&record.tenant)) && is(&query.project, record.project.as_deref())
-    });
-    let page: Vec<_> = found.by_ref().take(limit).collect();
-    let last = page.last().map(|record| record.id.clone());
-    let next = last.filter(|_| found.next().is_some());
+    };
+    let (limit, after) = (query.limit, query.after.as_deref());
+    let page = page(&records, |record| &record.id, wanted, limit, after)?;
     let now = desk.clock.now();
-    let keys = page.into_iter().map(|record| Key::of(record, now));
+    let keys = page.found.into_iter().map(|record| Key::of(record, now));
     Ok(Json(KeysPage {
         keys: keys.collect(),
-        next,
+        next: page.next,
     }))
 }
 

@@ -15,6 +15,7 @@ mod keys;
 mod openapi;
 mod operations;
 mod operators;
+mod page;
 mod problem;
 mod read;
 mod reload;

@@ -23,16 +23,13 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::operators::Who;
+use super::page::{self, limited};
 use super::problem::{Kind, Problem};
 use super::read::{Ask, Asked, Named, Queried, moment, operation_id, why};
 use super::{Action, Deed, Desk, Made};
 use crate::config::units::Time;
 use crate::reconcile::WireReply;
 
-/// How many operations a page has where nobody says.
-const PAGE_DEFAULT: usize = 100;
-/// The largest page.
-const PAGE_MAX: usize = 1_000;
 /// How many operations one request purges at most.
 const PURGE_MAX: usize = 500;
 /// How many of them at a time.
@@ -240,10 +237,7 @@ pub(super) async fn list(
     State(desk): State<Desk>,
     Queried(query): Queried<ListQuery>,
 ) -> Result<Json<OperationsPage>, Problem> {
-    let limit = query.limit.unwrap_or(PAGE_DEFAULT);
-    if !(1..=PAGE_MAX).contains(&limit) {
-        return Err(Problem::bad(format!("`limit` is from 1 to {PAGE_MAX}.")));
-    }
+    let limit = limited(query.limit, page::DEFAULT, page::MAX)?;
     let after = cursor(query.after.as_deref())?;
     let filter = WireFilter {
         tenant: query.tenant,
@@ -368,10 +362,7 @@ impl PurgeAsk {
                 ));
             }
         };
-        let limit = self.limit.unwrap_or(PURGE_MAX);
-        if !(1..=PURGE_MAX).contains(&limit) {
-            return Err(Problem::bad(format!("`limit` is from 1 to {PURGE_MAX}.")));
-        }
+        let limit = limited(self.limit, PURGE_MAX, PURGE_MAX)?;
         let after = cursor(self.after.as_deref())?;
         Ok(Doomed::Many(filter, PageAsk { limit, after }))
     }

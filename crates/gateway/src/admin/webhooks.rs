@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::operators::Who;
+use super::page::page;
 use super::problem::{Kind, Problem};
 use super::read::{Ask, Asked, Named, Queried, why};
 use super::{Action, Deed, Desk, Made};
@@ -23,10 +24,6 @@ use crate::webhooks::{
     Deleted, Looked, NewSecrets, NewWebhook, Rotated, Shown, ShownSecrets, WebhooksError,
 };
 
-/// How many webhooks a page has where nobody says.
-const PAGE_DEFAULT: usize = 100;
-/// The largest page.
-const PAGE_MAX: usize = 1_000;
 /// How long a change may take; OpenBao may be asked for it.
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -220,35 +217,24 @@ pub(super) async fn list(
     State(desk): State<Desk>,
     Queried(query): Queried<WebhooksQuery>,
 ) -> Result<Json<WebhooksPage>, Problem> {
-    let limit = query.limit.unwrap_or(PAGE_DEFAULT);
-    if !(1..=PAGE_MAX).contains(&limit) {
-        return Err(Problem::bad(format!("`limit` is from 1 to {PAGE_MAX}.")));
-    }
     let all = desk.webhooks.list();
-    let begin = match &query.after {
-        None => 0,
-        Some(after) => {
-            let last = all.iter().position(|one| *one.record.id == **after);
-            last.ok_or_else(|| Problem::bad("`after` is the `next` of a page before."))? + 1
-        }
-    };
     let is = |want: &Option<String>, got: &str| want.as_ref().is_none_or(|want| want == got);
-    let mut found = all[begin..].iter().filter(|shown| {
+    let wanted = |shown: &Shown| {
         let record = &shown.record;
         is(&query.tenant, record.caller.tenant())
             && is(&query.project, record.caller.project())
             && is(&query.provider, &record.provider)
-    });
-    let page: Vec<_> = found.by_ref().take(limit).collect();
-    let last = page.last().map(|shown| shown.record.id.to_string());
-    let next = last.filter(|_| found.next().is_some());
+    };
+    let (limit, after) = (query.limit, query.after.as_deref());
+    let page = page(&all, |shown| &shown.record.id, wanted, limit, after)?;
     let config = (desk.config)();
     let webhooks = page
+        .found
         .into_iter()
         .map(|shown| Webhook::of(shown, &desk, &config));
     Ok(Json(WebhooksPage {
         webhooks: webhooks.collect(),
-        next,
+        next: page.next,
     }))
 }
 
