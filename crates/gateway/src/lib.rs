@@ -7,6 +7,7 @@
 mod access;
 mod admin;
 mod callers;
+mod carriage;
 mod classes;
 pub mod config;
 mod cors;

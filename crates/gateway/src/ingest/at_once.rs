@@ -17,7 +17,7 @@ use onceward_webhooks::Event;
 use super::receipt::{Receipt, acknowledged, told_at_once};
 use super::same_bytes::Met;
 use super::{Arriving, key_of};
-use crate::courier::rules;
+use crate::carriage::rules;
 use crate::pipeline::{Pipeline, Seen};
 
 impl Pipeline {

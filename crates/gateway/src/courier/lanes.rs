@@ -1,72 +1,32 @@
-//! Carries queued events to their upstreams.
+//! How many events are under way, and to whom.
 //!
-//! One task takes what is due, as much as there is room for, and each delivery
-//! is a task of the engine's own. However slow upstreams are, none holds more
-//! than its share, nor more places than are left free: so there always are some
-//! for the others. In case an upstream is quick, some events wait for a moment;
-//! what comes beyond that is put back, without counting as an attempt, for about
-//! as long as those before it will take. Order is not promised.
+//! However slow upstreams are, none holds more than its share, nor more places
+//! than are left free: so there always are some for the others. In case an
+//! upstream is quick, some events wait for a moment; what comes beyond that is
+//! put back, for about as long as those before it will take.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Request, Response};
-use onceward_core::caller::Caller;
-use onceward_core::class::Class;
-use onceward_core::clock::Clock;
-use onceward_core::store::Due;
-use onceward_http::body::Body;
-use onceward_http::delivery::deliver;
-use onceward_http::rules::{Credentials, Rules};
-use onceward_http::run::{Granted, Unanswered};
-use onceward_webhooks::sign;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use crate::callers::WallClock;
-use crate::forward::Passage;
-use crate::parcel::Parcel;
-use crate::pipeline::Pipeline;
-use crate::plan::{Plan, Planned};
-use crate::webhooks::{Webhooks, WebhooksError};
+use crate::plan::Plan;
 
-/// How many events are taken in one step.
-const TAKEN_MAX: usize = 64;
-/// How long the courier rests at most: others may have queued something, or
-/// have died with something in their hands.
-const REST_MAX: Duration = Duration::from_secs(1);
-/// How long at least, where something is due soon.
-const REST_MIN: Duration = Duration::from_millis(5);
-/// How long the courier rests when the store does not answer.
-const REST_AWAY: Duration = Duration::from_secs(1);
-/// How long an event waits for a place at its upstream before it is put back,
-/// within its lease.
-const WAIT_MAX: Duration = Duration::from_secs(1);
+/// How long an event waits for a place at its upstream before it is put back.
+pub(super) const WAIT_MAX: Duration = Duration::from_secs(1);
 /// How long an event is put back whose upstream has no place: at least so long
 /// that putting back is not all that is done; and at most.
 const PUT_BACK_MIN: Duration = Duration::from_millis(20);
+const PUT_BACK_MAX: Duration = Duration::from_secs(60);
 /// How far apart the turns of those are at least that were put back: of an
 /// upstream that has just become slow nobody knows it yet.
 const PACE_MIN: Duration = Duration::from_micros(250);
-const PUT_BACK_MAX: Duration = Duration::from_secs(60);
-
-const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
-const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
-const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
-
-/// Carries events.
-pub(crate) struct Courier {
-    pipeline: Arc<Pipeline>,
-    clock: Arc<dyn Clock>,
-    lanes: Arc<Mutex<Lanes>>,
-}
 
 /// What is under way, in all and to each upstream.
 #[derive(Default)]
-struct Lanes {
+pub(super) struct Lanes {
     under_way: usize,
     /// Those that wait for a place, or are being put back.
     beside: usize,
@@ -99,13 +59,13 @@ enum Turn {
 
 /// How many may be under way.
 #[derive(Clone, Copy)]
-struct Bounds {
+pub(super) struct Bounds {
     in_all: usize,
     to_one: usize,
 }
 
 impl Bounds {
-    fn of(plan: &Plan) -> Self {
+    pub(super) fn of(plan: &Plan) -> Self {
         let webhooks = &plan.config.webhooks;
         Self {
             in_all: webhooks.deliveries,
@@ -115,7 +75,7 @@ impl Bounds {
 }
 
 /// A place among what is under way; free again when dropped.
-struct Place {
+pub(super) struct Place {
     /// Rung when it is free.
     bell: Arc<Notify>,
     lanes: Arc<Mutex<Lanes>>,
@@ -125,9 +85,30 @@ struct Place {
 }
 
 impl Place {
+    /// Enters an event for its upstream, under way or beside.
+    pub(super) fn enter(
+        lanes: &Arc<Mutex<Lanes>>,
+        upstream: &str,
+        bounds: Bounds,
+        bell: &Arc<Notify>,
+    ) -> Self {
+        let since = Instant::now();
+        Self {
+            turn: lock(lanes).enter(upstream, bounds, since),
+            bell: bell.clone(),
+            lanes: lanes.clone(),
+            upstream: upstream.to_owned(),
+            since,
+        }
+    }
+
     /// Waits for a place at the upstream if that may be soon; else for how long
     /// the event is to be put back.
-    async fn at_upstream(&mut self, bounds: Bounds, limit: Duration) -> Result<(), Duration> {
+    pub(super) async fn at_upstream(
+        &mut self,
+        bounds: Bounds,
+        limit: Duration,
+    ) -> Result<(), Duration> {
         if self.turn == Turn::Soon {
             let freed = lock(&self.lanes)
                 .lane(&self.upstream, self.since)
@@ -180,7 +161,7 @@ impl Lanes {
     }
 
     /// How many more may be taken out of the queue.
-    fn room(&self, bounds: Bounds) -> usize {
+    pub(super) fn room(&self, bounds: Bounds) -> usize {
         match self.under_way < bounds.in_all {
             true => bounds.in_all.saturating_sub(self.beside),
             false => 0,
@@ -269,250 +250,8 @@ impl Lane {
     }
 }
 
-fn lock(lanes: &Mutex<Lanes>) -> std::sync::MutexGuard<'_, Lanes> {
+pub(super) fn lock(lanes: &Mutex<Lanes>) -> std::sync::MutexGuard<'_, Lanes> {
     lanes.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Courier {
-    pub(crate) fn new(pipeline: Arc<Pipeline>, clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self {
-            pipeline,
-            clock,
-            lanes: Arc::default(),
-        })
-    }
-
-    /// Takes and carries until told to stop, whatever happens to it.
-    pub(crate) async fn keep_carrying(self: Arc<Self>, stop: CancellationToken) {
-        while let Err(error) = tokio::spawn(self.clone().carry(stop.clone())).await {
-            tracing::error!(%error, "the courier broke off; it begins anew");
-            tokio::time::sleep(REST_AWAY).await;
-        }
-    }
-
-    /// What was taken is always carried: nobody else would before its lease is
-    /// over.
-    async fn carry(self: Arc<Self>, stop: CancellationToken) {
-        while !stop.is_cancelled() {
-            let rest = self.take(&stop).await;
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = self.pipeline.bell.notified() => {}
-                () = tokio::time::sleep(rest) => {}
-            }
-        }
-    }
-
-    /// Takes what is due and tells how long there is nothing to do.
-    async fn take(self: &Arc<Self>, stop: &CancellationToken) -> Duration {
-        while !stop.is_cancelled() {
-            let plan = self.pipeline.plan.load_full();
-            let room = lock(&self.lanes).room(Bounds::of(&plan));
-            if room == 0 {
-                return REST_MAX;
-            }
-            let taken = Instant::now();
-            let due = match self.pipeline.queue.due(room.min(TAKEN_MAX)).await {
-                Ok(due) => due,
-                Err(error) => {
-                    tracing::warn!(%error, "what is due cannot be taken");
-                    return REST_AWAY;
-                }
-            };
-            if due.is_empty() {
-                return self.until_next().await;
-            }
-            for due in due {
-                self.dispatch(&plan, due, taken);
-            }
-        }
-        Duration::ZERO
-    }
-
-    async fn until_next(&self) -> Duration {
-        match self.pipeline.queue.next_due().await {
-            // Our clock may be ahead of the store's.
-            Ok(Some(next)) => next.since(self.clock.now()).clamp(REST_MIN, REST_MAX),
-            Ok(None) => REST_MAX,
-            Err(error) => {
-                tracing::warn!(%error, "when something is due cannot be told");
-                REST_AWAY
-            }
-        }
-    }
-
-    fn dispatch(self: &Arc<Self>, plan: &Arc<Plan>, due: Due, taken: Instant) {
-        let engine = self.pipeline.protection.engine.clone();
-        let parcel = match Parcel::from_bytes(due.request.clone()) {
-            Ok(parcel) => parcel,
-            Err(error) => {
-                tracing::error!(%error, operation_id = %due.grant.id, "an event cannot be delivered; paused");
-                engine.clone().spawn(async move {
-                    engine.take(&due).pause().await;
-                });
-                return;
-            }
-        };
-        let mut place = self.place(plan, &parcel.upstream);
-        let (courier, plan) = (self.clone(), plan.clone());
-        engine.clone().spawn(async move {
-            let bounds = Bounds::of(&plan);
-            // Well within the lease, which nobody renews before it is carried.
-            let limit = WAIT_MAX.min(due.record.terms.lease / 4);
-            match place.at_upstream(bounds, limit).await {
-                Ok(()) => Box::pin(courier.deliver(&plan, (due, taken), parcel)).await,
-                Err(rest) => drop(engine.take(&due).defer(rest).await),
-            }
-            drop(place);
-        });
-    }
-
-    fn place(&self, plan: &Plan, upstream: &str) -> Place {
-        let since = Instant::now();
-        Place {
-            turn: lock(&self.lanes).enter(upstream, Bounds::of(plan), since),
-            bell: self.pipeline.bell.clone(),
-            lanes: self.lanes.clone(),
-            upstream: upstream.to_owned(),
-            since,
-        }
-    }
-
-    async fn deliver(&self, plan: &Arc<Plan>, (due, taken): (Due, Instant), parcel: Parcel) {
-        let pipeline = &self.pipeline;
-        let class = pipeline.classes.get(&due.record.terms.class);
-        let class = class.unwrap_or_else(|| Arc::new(Class::webhook()));
-        let upstream = parcel.upstream.clone();
-        let route = plan.event_routes.get(&*upstream);
-        let caller = &due.record.identity.caller;
-        let carriage = route.map(|route| pipeline.carriage(plan, route, &parcel, caller));
-        let rules = match route {
-            Some(route) => rules(route, &class),
-            None => Arc::new(Rules::new(Credentials::Trusted)),
-        };
-        let attempts = due.record.attempts;
-        let forward = |request, granted| {
-            let carriage = carriage.clone();
-            async move {
-                match carriage {
-                    Some(carriage) => carriage.on_attempt(attempts).send(request, granted).await,
-                    None => Err(Unanswered::NotSent(Box::new(NoUpstream))),
-                }
-            }
-        };
-        let request = parcel.into_request();
-        let delivered = deliver(
-            &pipeline.protection,
-            (due, taken),
-            (class, rules),
-            request,
-            forward,
-        );
-        let delivered = delivered.await;
-        pipeline.metrics.delivered(&upstream, delivered);
-    }
-}
-
-/// The upstream of an event is no longer configured.
-#[derive(Debug, thiserror::Error)]
-#[error("the event's upstream is not configured")]
-struct NoUpstream;
-
-/// What an upstream's answer to an event means. No attempt is given more time
-/// than its lease, as the class of now has it.
-pub(crate) fn rules(route: &Planned, class: &Class) -> Arc<Rules> {
-    if route.timeout <= class.lease {
-        return route.rules.clone();
-    }
-    Arc::new(Rules {
-        upstream_timeout: class.lease,
-        ..Rules::clone(&route.rules)
-    })
-}
-
-/// The way of one event: to its upstream, in our name.
-#[derive(Clone)]
-pub(crate) struct Carriage {
-    webhooks: Arc<Webhooks>,
-    clock: WallClock,
-    plan: Arc<Plan>,
-    passage: Passage,
-}
-
-impl Pipeline {
-    pub(crate) fn carriage(
-        &self,
-        plan: &Arc<Plan>,
-        route: &Arc<Planned>,
-        parcel: &Parcel,
-        caller: &Caller,
-    ) -> Carriage {
-        Carriage {
-            webhooks: self.webhooks.clone(),
-            clock: self.clock.clone(),
-            plan: plan.clone(),
-            passage: Passage {
-                peer: parcel.peer.clone(),
-                route: route.clone(),
-                caller: caller.clone(),
-                by: None,
-                key: None,
-                attempt: 1,
-                link: None,
-            },
-        }
-    }
-}
-
-impl Carriage {
-    fn on_attempt(mut self, attempt: u32) -> Self {
-        self.passage.attempt = attempt;
-        self
-    }
-
-    pub(crate) fn passage(&self) -> &Passage {
-        &self.passage
-    }
-
-    /// Sends an event once, in the name of its grant.
-    pub(crate) async fn send(
-        self,
-        mut request: Request<Bytes>,
-        granted: Option<Granted>,
-    ) -> Result<Response<Body>, Unanswered> {
-        if let Some(granted) = &granted {
-            let signed = self.sign(request, &granted.id.to_string()).await;
-            request = signed.map_err(|error| Unanswered::NotSent(Box::new(error)))?;
-        }
-        let forwarder = &self.passage.route.forwarder;
-        forwarder.protected(request, granted, &self.passage).await
-    }
-
-    /// Signs a request in our name: what the provider signed with a time has
-    /// gone stale when it is sent again.
-    pub(crate) async fn sign(
-        &self,
-        mut request: Request<Bytes>,
-        id: &str,
-    ) -> Result<Request<Bytes>, WebhooksError> {
-        let upstream = &self.passage.route.route.upstream;
-        let key = self.webhooks.signing_key(&self.plan.config, upstream);
-        let key = key.await?;
-        let now = (self.clock.now().unix_ms() / 1000).cast_signed();
-        let signature = sign(&key, id, now, request.body());
-        let headers = request.headers_mut();
-        for (name, value) in [
-            (WEBHOOK_ID, id),
-            (WEBHOOK_TIMESTAMP, &now.to_string()),
-            (WEBHOOK_SIGNATURE, &signature),
-        ] {
-            // Ids, numbers and base64 are visible ASCII.
-            if let Ok(value) = HeaderValue::try_from(value) {
-                headers.insert(name, value);
-            }
-        }
-        Ok(request)
-    }
 }
 
 #[cfg(test)]
