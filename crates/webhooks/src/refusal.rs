@@ -31,6 +31,9 @@ pub enum Refusal {
     /// The body does not have the form its signature is made over.
     #[error("the body does not have the form that is signed")]
     MalformedBody,
+    /// The URL has a query, which could be a part of the body.
+    #[error("the URL has a query that nothing sets apart from what else is signed")]
+    MalformedUrl,
     /// The body has more elements than [`crate::ITEMS_MAX`].
     #[error("the body has more elements than are looked at")]
     TooManyItems,
@@ -62,6 +65,7 @@ impl Refusal {
             Self::Mixed(_) => "mixed-families",
             Self::TooManySignatures => "too-many-signatures",
             Self::MalformedBody => "malformed-body",
+            Self::MalformedUrl => "malformed-url",
             Self::TooManyItems => "too-many-items",
             Self::Algorithm => "algorithm",
             Self::UnsignedBody => "unsigned-body",
@@ -80,6 +84,7 @@ impl Refusal {
             | Self::Mixed(_)
             | Self::TooManySignatures
             | Self::MalformedBody
+            | Self::MalformedUrl
             | Self::TooManyItems => true,
             Self::NoKey
             | Self::Missing(_)

@@ -4,9 +4,12 @@
 //! What the configuration says is [`GenericSettings`]; [`Generic`] is what was
 //! checked. All mistakes are told at once.
 //!
-//! A header in the signed text must be set apart from what is beside it by text
-//! that its value does not hold. Otherwise somebody who holds a request could
-//! move bytes between them, and the signature would still be right.
+//! The parts of the signed text must not run into each other. Otherwise somebody
+//! who holds a request could move bytes between them, and the signature would
+//! still be right. So a header is set apart by text that its value does not
+//! hold, a time has a fixed number of digits, and a query, which whoever sends
+//! can make longer, is set apart too, but before JSON: what is left of that after
+//! its beginning is cut off is none.
 
 use std::fmt;
 
@@ -138,6 +141,18 @@ impl Encoding {
 enum Unit {
     Seconds,
     Milliseconds,
+}
+
+impl Unit {
+    /// The time in seconds, if it is between 2001 and 2286: in all that time it
+    /// has the same number of digits.
+    fn seconds(self, text: &str) -> Option<i64> {
+        let (digits, seconds) = match self {
+            Self::Seconds => (10, time::seconds(text)),
+            Self::Milliseconds => (13, time::milliseconds(text)),
+        };
+        seconds.filter(|_| text.len() == digits && !text.starts_with('0'))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -278,18 +293,31 @@ impl Generic {
         at: usize,
     ) -> Result<&'a str, Refusal> {
         let value = parts.one(header)?;
-        let body_at = self
-            .signed
-            .iter()
-            .position(|piece| *piece == Piece::Body)
-            .unwrap_or(0);
-        match self.signed.get(if at < body_at {
-            at + 1
-        } else {
-            at.wrapping_sub(1)
-        }) {
-            Some(Piece::Text(text)) if !value.contains(text.as_str()) => Ok(value),
+        match self.text_beside(at) {
+            Some(text) if !value.contains(text) => Ok(value),
             _ => Err(Refusal::Malformed(header.clone())),
+        }
+    }
+
+    /// Whether nothing of the body can have moved into the URL.
+    fn is_set_apart(&self, url: &str, at: usize) -> bool {
+        let query = url::query(url);
+        let apart = || {
+            self.text_beside(at)
+                .is_some_and(|text| !query.contains(text))
+        };
+        query.is_empty() || matches!(self.id, Id::Json(_)) || apart()
+    }
+
+    /// The text between this piece and the body, which holds anything.
+    fn text_beside(&self, at: usize) -> Option<&str> {
+        let beside = match self.signed[..at].contains(&Piece::Body) {
+            true => at - 1,
+            false => at + 1,
+        };
+        match self.signed.get(beside) {
+            Some(Piece::Text(text)) => Some(text),
+            _ => None,
         }
     }
 }
@@ -307,10 +335,7 @@ pub(crate) fn verify<'a>(
         None => ("", None),
         Some((header, unit)) => {
             let text = parts.one(header)?;
-            let signed_at = match unit {
-                Unit::Seconds => time::seconds(text),
-                Unit::Milliseconds => time::milliseconds(text),
-            };
+            let signed_at = unit.seconds(text);
             (
                 text,
                 Some(signed_at.ok_or_else(|| Refusal::Malformed(header.clone()))?),
@@ -325,6 +350,9 @@ pub(crate) fn verify<'a>(
             Piece::Body => parts.body,
             Piece::Timestamp => timestamp.as_bytes(),
             Piece::Header(header) => generic.set_apart(parts, header, at)?.as_bytes(),
+            Piece::Url if !generic.is_set_apart(parts.url, at) => {
+                return Err(Refusal::MalformedUrl);
+            }
             Piece::Url => {
                 url_at = Some(at);
                 parts.url.as_bytes()

@@ -2,7 +2,7 @@
 
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER, HEXUPPER};
 use onceward_webhooks::{
-    Binding, Generic, GenericSettings, GenericTimestamp, Provider, Unidentified,
+    Binding, Generic, GenericSettings, GenericTimestamp, Provider, Tolerance, Unidentified,
 };
 use ring::hmac;
 use rstest::rstest;
@@ -154,6 +154,63 @@ fn the_url_can_be_signed() {
         elsewhere.verify().expect_err("signed").reason(),
         "signature"
     );
+}
+
+/// What is signed without text between stays where it was.
+#[rstest]
+#[case::as_sent("100", "1760000000", Ok(()))]
+#[case::a_zero_moved("10", "01760000000", Err("malformed"))]
+#[case::zeros_moved("1", "001760000000", Err("malformed"))]
+#[case::digits_moved("1001", "760000000", Err("malformed"))]
+fn bytes_do_not_move_between_the_body_and_the_time(
+    #[case] amount: &str,
+    #[case] time: &str,
+    #[case] want: Result<(), &str>,
+    #[values(Tolerance::default(), Tolerance::Off)] tolerance: Tolerance,
+) {
+    let settings = GenericSettings {
+        signed: "{body}{timestamp}".to_owned(),
+        timestamp: Some(GenericTimestamp {
+            header: "x-time".to_owned(),
+            unit: "s".to_owned(),
+        }),
+        id: "form:id".to_owned(),
+        ..settings()
+    };
+    let content = format!("id=7&amount=100{NOW}");
+    let body = format!("id=7&amount={amount}");
+    let sent = request(&settings, content.as_bytes(), &body).with("x-time", time);
+    let verified = sent.verify_with(&[sent.key()], NOW, tolerance);
+    assert_eq!(verified.map_err(|refusal| refusal.reason()), want);
+}
+
+/// Somebody may lengthen a query by the first bytes of the body.
+#[rstest]
+#[case::no_query("{url}{body}", "form:id", "", "a=1&id=7", Ok(()))]
+#[case::a_query("{url}{body}", "form:id", "?q=", "1&id=7", Err("malformed-url"))]
+#[case::set_apart("{url}.{body}", "form:id", "?q=1", "id=7", Ok(()))]
+#[case::a_point_in_it("{url}.{body}", "form:id", "?q=1.2", "id=7", Err("malformed-url"))]
+#[case::by_a_header("{url}{body}", "header:x-id", "?q=", "1&id=7", Err("malformed-url"))]
+#[case::after_the_body("{body}.{url}", "form:id", "?q=1", "id=7", Ok(()))]
+// No other end of a JSON text is one.
+#[case::json("{url}{body}", "json:/id", "?q=1", r#"{"id":7}"#, Ok(()))]
+fn bytes_do_not_move_between_the_url_and_the_body(
+    #[case] signed: &str,
+    #[case] id: &str,
+    #[case] query: &str,
+    #[case] body: &str,
+    #[case] want: Result<(), &str>,
+) {
+    let settings = GenericSettings {
+        signed: signed.to_owned(),
+        id: id.to_owned(),
+        ..settings()
+    };
+    let url = format!("https://hooks.example.com/api/v1/webhooks/x/wh_1{query}");
+    let content = signed.replace("{url}", &url).replace("{body}", body);
+    let mut sent = request(&settings, content.as_bytes(), body).with("x-id", "7");
+    sent.url = url;
+    assert_eq!(sent.verify().map_err(|refusal| refusal.reason()), want);
 }
 
 #[test]
