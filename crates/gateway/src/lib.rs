@@ -4,38 +4,15 @@
 //! pipeline that each request goes through, and two listeners, one for traffic
 //! and one for those who operate it.
 
-mod access;
 mod admin;
 mod callers;
-mod carriage;
-mod classes;
 pub mod config;
-mod cors;
-mod courier;
-pub mod fetch;
-mod forward;
-pub mod framing;
-mod gate;
-mod ingest;
-mod keys;
-mod metrics;
+mod listen;
+mod observe;
 mod pages;
-mod parcel;
-mod passing;
-mod peer;
-mod pipeline;
-mod plan;
-mod proxy_protocol;
-mod reconcile;
-mod refresh;
-mod reload;
-mod routes;
-mod screen;
-mod secret;
+mod request;
+mod runtime;
 mod secrets;
-mod server;
-mod telemetry;
-pub mod tls;
 pub mod upstream;
 mod webhooks;
 
@@ -59,27 +36,27 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::access::Access;
 use crate::admin::{Admin, Audit, Operators, Pulse};
 use crate::callers::{Callers, CallersError, WallClock};
-use crate::classes::{Base, Classes};
 use crate::config::{Config, StoreKind};
-use crate::courier::Courier;
-use crate::gate::Gate;
-use crate::metrics::Metrics;
-use crate::pipeline::Pipeline;
-use crate::plan::Plan;
-pub use crate::plan::PlanError;
-use crate::reconcile::Reconciler;
-pub use crate::reload::ConfigFile;
-use crate::reload::Reloader;
-pub use crate::secret::SecretError;
-use crate::secret::{Agreement, Secret};
+use crate::listen::Door;
+use crate::listen::tls::{ServerTls, TlsError};
+use crate::observe::access_log::Access;
+use crate::observe::metrics::Metrics;
+use crate::observe::traces::Tracer;
+use crate::request::Pipeline;
+use crate::request::limits::Gate;
+use crate::runtime::classes::{Base, Classes};
+use crate::runtime::plan::Plan;
+pub use crate::runtime::plan::PlanError;
+use crate::runtime::reconcile::Reconciler;
+pub use crate::runtime::reload::ConfigFile;
+use crate::runtime::reload::Reloader;
 use crate::secrets::SecretReader;
-use crate::server::Door;
-use crate::telemetry::Tracer;
-use crate::tls::{ServerTls, TlsError};
-use crate::webhooks::{Webhooks, WebhooksError};
+pub use crate::secrets::gateway_key::SecretError;
+use crate::secrets::gateway_key::{Agreement, Secret};
+use crate::webhooks::delivery::Courier;
+use crate::webhooks::registry::{Webhooks, WebhooksError};
 
 /// How often what has expired is looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
@@ -189,7 +166,7 @@ impl Gateway {
         let metrics = Arc::new(Metrics::new()?);
         metrics.set_label_values(config.limits.label_values);
         let secrets = SecretReader::new(&config.secrets)?;
-        let operators = reload::operators(&config, &secrets).await?;
+        let operators = runtime::reload::operators(&config, &secrets).await?;
         let secret = secret_of(&config)?;
         let shared = config.store_kind().is_some_and(StoreKind::is_shared);
 
@@ -219,7 +196,7 @@ impl Gateway {
         let engine = Engine::new(
             store,
             entropy()?,
-            reload::engine_limits(&plan.config.limits),
+            runtime::reload::engine_limits(&plan.config.limits),
         );
         let telemetry = &plan.config.telemetry;
         let tracer = match &telemetry.otlp {
@@ -283,7 +260,7 @@ impl Gateway {
             servers: TaskTracker::new(),
             keepers: TaskTracker::new(),
         };
-        let serving = server::serve(door, pipeline.clone(), gateway.stop_serving.clone());
+        let serving = listen::serve(door, pipeline.clone(), gateway.stop_serving.clone());
         gateway.servers.spawn(serving);
         let courier = Courier::new(pipeline.clone(), clock.clone());
         gateway
@@ -292,7 +269,7 @@ impl Gateway {
         gateway.keep(sweep(opened.inspect.clone()));
         gateway.keep(fold(pipeline));
         if shared {
-            gateway.keep(refresh::keep_fresh(
+            gateway.keep(runtime::refresh::keep_fresh(
                 api_keys.clone(),
                 classes.clone(),
                 webhooks.clone(),

@@ -14,7 +14,7 @@ use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
 use hyper::Uri;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
-use onceward_gateway::fetch::{Fetch, FetchLimits, Fetched};
+use onceward_gateway::upstream::fetch::{Fetch, FetchLimits, Fetched};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use onceward_gateway::fetch::{Fetch, FetchLimits};
+use onceward_gateway::upstream::fetch::{Fetch, FetchLimits};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::sleep;

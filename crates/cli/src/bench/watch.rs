@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use bytes::Bytes;
 use hyper::header::HeaderMap;
-use onceward_gateway::fetch::{Fetch, FetchLimits};
+use onceward_gateway::upstream::fetch::{Fetch, FetchLimits};
 use serde_json::Value;
 use tokio::time::sleep;
 

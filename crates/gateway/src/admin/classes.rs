@@ -12,8 +12,8 @@ use super::operators::Who;
 use super::problem::Problem;
 use super::read::{Ask, Asked, Named, why};
 use super::{Action, Deed, Desk, Made};
-use crate::classes::{ClassError, Listed, Source};
 use crate::config::RawClass;
+use crate::runtime::classes::{ClassError, Listed, Source};
 
 /// Every class.
 #[derive(Serialize, JsonSchema)]

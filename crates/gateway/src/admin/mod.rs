@@ -52,10 +52,10 @@ pub(crate) use self::serve::serve;
 use self::operators::Approach;
 use self::problem::{Kind, Problem};
 use crate::callers::api_keys::ApiKeys;
-use crate::classes::Classes;
 use crate::config::{Config, Role};
-use crate::metrics::Metrics;
-use crate::webhooks::Webhooks;
+use crate::observe::metrics::Metrics;
+use crate::runtime::classes::Classes;
+use crate::webhooks::registry::Webhooks;
 
 /// What is sent along with every answer, unless it says otherwise: nothing of
 /// it is to be kept, guessed at, or shown as a page.

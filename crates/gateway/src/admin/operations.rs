@@ -28,7 +28,7 @@ use super::problem::{Kind, Problem};
 use super::read::{Ask, Asked, Named, Queried, moment, operation_id, why};
 use super::{Action, Deed, Desk, Made};
 use crate::config::units::Time;
-use crate::reconcile::WireReply;
+use crate::runtime::reconcile::WireReply;
 
 /// How many operations one request purges at most.
 const PURGE_MAX: usize = 500;

@@ -20,7 +20,7 @@ use super::read::{Ask, Asked, Named, Queried, why};
 use super::{Action, Deed, Desk, Made};
 use crate::config::units::Time;
 use crate::config::{self, Config};
-use crate::webhooks::{
+use crate::webhooks::registry::{
     Deleted, Looked, NewSecrets, NewWebhook, Rotated, Shown, ShownSecrets, WebhooksError,
 };
 

@@ -28,7 +28,7 @@ use super::credential::API_KEY_PREFIX;
 use super::known::Known;
 use super::refusal::Refusal;
 use crate::config::KnownBy;
-use crate::secret::Secret;
+use crate::secrets::gateway_key::Secret;
 
 /// The most keys.
 pub(crate) const KEYS_MAX: usize = 100_000;

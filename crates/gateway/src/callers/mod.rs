@@ -40,9 +40,9 @@ use self::jwks::{KeyRing, Pace};
 use self::jwt::{Issuer, Issuers};
 use self::unkey::Unkey;
 use crate::config;
-use crate::fetch::FetchError;
-use crate::secret::Secret;
 use crate::secrets::SecretReader;
+use crate::secrets::gateway_key::Secret;
+use crate::upstream::fetch::FetchError;
 
 /// The time on the wall, which tokens and signatures are measured by. Unlike
 /// the stores' clock it follows the system's when that is set.

@@ -30,9 +30,9 @@ use super::WallClock;
 use super::known::Known;
 use super::refusal::{AuthError, Prohibition, Refusal, UnkeyCode};
 use crate::config::{self, KnownBy, SecretValue};
-use crate::fetch::{Fetch, FetchError, FetchLimits, Fetched};
 use crate::secrets::SecretReader;
-use crate::webhooks;
+use crate::upstream::fetch::{Fetch, FetchError, FetchLimits, Fetched};
+use crate::webhooks::registry;
 
 /// The longest key that Unkey takes.
 const KEY_BYTES_MAX: usize = 512;
@@ -93,7 +93,7 @@ impl Unkey<Known> {
     /// Who comes with this key. The id of a webhook is none, whatever Unkey
     /// says: providers know it, and it stands in their settings.
     pub(super) async fn caller(&self, key: &str) -> Result<Known, AuthError> {
-        if key.starts_with(webhooks::ID_PREFIX) {
+        if key.starts_with(registry::ID_PREFIX) {
             return Err(Refusal::NotTaken("ids of webhooks").into());
         }
         self.verify(key).await

@@ -38,7 +38,7 @@ use onceward_http::rules::DuplicateCreate;
 use onceward_stores::Settings;
 use secrecy::{ExposeSecret as _, SecretString};
 
-pub use crate::tls::{ClientAuth, TlsFiles as ServerTls};
+pub use crate::listen::tls::{ClientAuth, TlsFiles as ServerTls};
 
 pub use self::check::{Loaded, load, parse, schema};
 pub use self::class::{RawClass, class, fits};

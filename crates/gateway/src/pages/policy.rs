@@ -16,7 +16,7 @@ use serde::{Serialize, Serializer};
 
 use super::article::{self, Article};
 use crate::config::{Config, DerivedKey, KeyFormat, KeyPart, Naming, Policy, Route};
-use crate::ingest::WEBHOOKS;
+use crate::webhooks::ingest::WEBHOOKS;
 
 /// Which keys there are at all. What begins with `t-` is a name of ours.
 const KEY_PATTERN: &str = "^(?!t-)[A-Za-z0-9._~-]{1,255}$";

@@ -3,6 +3,7 @@
 //! A secret is read when it is needed and not kept by who needed it, so one
 //! that is changed in OpenBao is in use within half a minute, without a restart.
 
+pub(crate) mod gateway_key;
 mod openbao;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -15,7 +16,7 @@ use secrecy::SecretString;
 
 use self::openbao::OpenBao;
 use crate::config;
-use crate::fetch::FetchError;
+use crate::upstream::fetch::FetchError;
 
 /// The fields of one secret.
 pub(crate) type Fields = BTreeMap<String, SecretString>;

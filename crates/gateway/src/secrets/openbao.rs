@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::{AwayError, Fields, SecretError};
 use crate::config;
-use crate::fetch::{Fetch, FetchLimits, Fetched};
+use crate::upstream::fetch::{Fetch, FetchLimits, Fetched};
 
 /// How many secrets are remembered.
 const PATHS_MAX: usize = 4096;

@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::address::{Address, Protocol, Speech};
 use super::{Cause, Tls, UpstreamError};
-use crate::tls::{self, ClientTls};
+use crate::listen::tls::{self, ClientTls};
 
 /// Opens connections, and owns the tasks that drive them.
 #[derive(Debug)]

@@ -18,8 +18,11 @@
 mod address;
 mod body;
 mod dial;
+pub mod fetch;
+pub(crate) mod forward;
 mod http1;
 mod http2;
+pub(crate) mod request_body;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -37,7 +40,7 @@ use self::address::{Address, Protocol, Speech};
 use self::body::Hold;
 pub use self::body::{BoxError, RequestBody, ResponseBody};
 use self::dial::{Dialer, Manner};
-use crate::tls::TlsError;
+use crate::listen::tls::TlsError;
 
 /// The bounds of an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

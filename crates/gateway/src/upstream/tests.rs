@@ -21,8 +21,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::*;
-use crate::tls::tests::Authority;
-use crate::tls::{ClientTls, ServerTls};
+use crate::listen::tls::tests::Authority;
+use crate::listen::tls::{ClientTls, ServerTls};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npaid";
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -40,12 +40,12 @@ use tower::ServiceExt;
 use super::{Admin, Audit, Operator, Operators, Pulse, Reload, router};
 use crate::callers::WallClock;
 use crate::callers::api_keys::ApiKeys;
-use crate::classes::{Base, Classes};
 use crate::config::{Config, Role};
-use crate::metrics::Metrics;
-use crate::secret::Secret;
+use crate::observe::metrics::Metrics;
+use crate::runtime::classes::{Base, Classes};
 use crate::secrets::SecretReader;
-use crate::webhooks::Webhooks;
+use crate::secrets::gateway_key::Secret;
+use crate::webhooks::registry::Webhooks;
 
 /// Stands in every token.
 const CANARY: &str = "canary7e41";

@@ -26,7 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub(super) use self::set::{KID_BYTES_MAX, KeySet, SetError};
 use crate::config::JwksSource;
-use crate::fetch::{Fetch, FetchError, FetchLimits, Fetched};
+use crate::upstream::fetch::{Fetch, FetchError, FetchLimits, Fetched};
 
 /// The largest document.
 const DOCUMENT_BYTES_MAX: usize = 256 * 1024;

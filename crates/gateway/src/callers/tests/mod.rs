@@ -23,8 +23,8 @@ use onceward_core::store::Registry;
 use super::jwks::Pace;
 use super::{AuthError, Callers, Known, Parts, Presented, WallClock};
 use crate::config;
-use crate::secret::Secret;
 use crate::secrets::SecretReader;
+use crate::secrets::gateway_key::Secret;
 
 /// The time of all tests, in seconds.
 pub(crate) const NOW_S: u64 = 1_700_000_000;

@@ -1,0 +1,439 @@
+//! One log line for each request that concerns a key or was refused, with the
+//! fields that the contract names.
+//!
+//! A key is not logged in the clear unless the configuration says so: a keyed
+//! hash stands for it, the same for the same key, so that its requests can be
+//! found together. What others chose (names, paths) is escaped and cut short,
+//! so that nobody writes lines, moves the cursor of a terminal or fills a disk
+//! with them, whatever writes the log.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use onceward_core::caller::Caller;
+use onceward_core::identity::{Endpoint, Identity, KeySpace, OperationId};
+use onceward_core::key::Key;
+use onceward_http::problem::Code;
+use onceward_http::rules::KeySource;
+use onceward_http::run::Outcome;
+
+use crate::config::{LoggedKeys, Policy};
+use crate::observe::traces::TraceId;
+use crate::secrets::gateway_key::Secret;
+
+/// The most bytes of a field, before an ellipsis. A namespaced key fits.
+const FIELD_BYTES_MAX: usize = 1024;
+
+/// Writes the lines.
+pub(crate) struct Access {
+    secret: Secret,
+    keys: LoggedKeys,
+}
+
+/// Where a key came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The `Idempotency-Key` header.
+    Header,
+    /// The path of a recovery request.
+    Path,
+    /// Parts of the request, for clients that send none.
+    Derived,
+    /// A provider's own name for its event.
+    Provider,
+}
+
+impl Source {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Header => "header",
+            Self::Path => "path",
+            Self::Derived => "derived",
+            Self::Provider => "provider",
+        }
+    }
+}
+
+impl From<KeySource> for Source {
+    fn from(source: KeySource) -> Self {
+        match source {
+            KeySource::Header => Self::Header,
+            KeySource::Derived { .. } => Self::Derived,
+            KeySource::Provider => Self::Provider,
+        }
+    }
+}
+
+/// A request with a key, before it runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    /// Who sends it.
+    pub(crate) caller: &'a Caller,
+    /// Where to.
+    pub(crate) endpoint: &'a Endpoint,
+    /// Its key.
+    pub(crate) key: &'a Key,
+    /// Where the key came from.
+    pub(crate) source: Source,
+    /// What a key means there.
+    pub(crate) policy: Option<Policy>,
+    /// The trace it is part of.
+    pub(crate) trace: Option<TraceId>,
+}
+
+/// A request that was refused before any claim. What is not known yet, or was
+/// not good, is left out.
+#[derive(Clone, Copy)]
+pub(crate) struct Refusal<'a> {
+    /// What it was told.
+    pub(crate) code: Code,
+    /// More precisely, in one of the program's own words.
+    pub(crate) reason: Option<&'static str>,
+    /// Who sent it.
+    pub(crate) caller: Option<&'a Caller>,
+    /// Where to.
+    pub(crate) endpoint: Option<&'a Endpoint>,
+    /// Where its key came from or should have.
+    pub(crate) source: Option<Source>,
+    /// What a key means there.
+    pub(crate) policy: Option<Policy>,
+    /// The trace it is part of.
+    pub(crate) trace: Option<TraceId>,
+}
+
+impl Refusal<'_> {
+    /// A refusal of which nothing else is known.
+    pub(crate) fn new(code: Code) -> Self {
+        Self {
+            code,
+            reason: None,
+            caller: None,
+            endpoint: None,
+            source: None,
+            policy: None,
+            trace: None,
+        }
+    }
+}
+
+/// What is known of a request before it runs. Dropped unwritten, it tells that
+/// the client went before the answer came.
+pub(crate) struct Line {
+    caller: Caller,
+    endpoint: Endpoint,
+    key: String,
+    source: Source,
+    policy: Option<Policy>,
+    trace: Option<TraceId>,
+    written: bool,
+}
+
+impl Line {
+    fn write(&mut self, outcome: &'static str, hit: bool, id: Option<OperationId>) {
+        self.written = true;
+        let operation_id = id.map(|id| id.to_string());
+        let trace_id = self.trace.map(|trace| trace.to_string());
+        tracing::info!(
+            target: "onceward::access",
+            idempotency_case = self.policy.map(Policy::case),
+            idempotency_key_namespaced = &*plain(&self.key),
+            idempotency_source = self.source.as_str(),
+            idempotency_policy = self.policy.map(Policy::as_str),
+            idempotency_outcome = outcome,
+            restate_invocation_id = Option::<&str>::None,
+            restate_cache_hit = hit,
+            tenant = &*plain(self.caller.tenant()),
+            project = &*plain(self.caller.project()),
+            endpoint = &*plain(self.endpoint.as_str()),
+            operation_id,
+            trace_id,
+        );
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if !self.written {
+            self.write("client-gone", false, None);
+        }
+    }
+}
+
+impl Access {
+    pub(crate) fn new(secret: Secret, keys: LoggedKeys) -> Self {
+        Self { secret, keys }
+    }
+
+    /// Notes what a request is; nothing if nobody listens.
+    pub(crate) fn begin(&self, subject: Subject<'_>) -> Option<Line> {
+        if !listened_to() {
+            return None;
+        }
+        let identity = Identity {
+            caller: subject.caller.clone(),
+            endpoint: subject.endpoint.clone(),
+            key: subject.key.clone(),
+            // Names do not depend on it.
+            space: KeySpace::Endpoint,
+        };
+        let name = identity.name().ok()?;
+        Some(Line {
+            key: match self.keys {
+                LoggedKeys::Hashed => self.secret.hash(name.as_bytes()),
+                LoggedKeys::Clear => name,
+            },
+            caller: identity.caller,
+            endpoint: identity.endpoint,
+            source: subject.source,
+            policy: subject.policy,
+            trace: subject.trace,
+            written: false,
+        })
+    }
+
+    /// Writes what a request came to.
+    pub(crate) fn end(&self, line: Option<Line>, outcome: Outcome, id: Option<OperationId>) {
+        if let Some(mut line) = line {
+            let hit = matches!(outcome, Outcome::Replayed(_));
+            line.write(outcome.as_str(), hit, id);
+        }
+    }
+
+    /// Writes that a request was refused before any claim. A key that was
+    /// refused is not told, whatever it was.
+    pub(crate) fn refused(&self, refusal: Refusal<'_>) {
+        if !listened_to() {
+            return;
+        }
+        let trace_id = refusal.trace.map(|trace| trace.to_string());
+        let tenant = refusal.caller.map(|caller| plain(caller.tenant()));
+        let project = refusal.caller.map(|caller| plain(caller.project()));
+        let endpoint = refusal.endpoint.map(|endpoint| plain(endpoint.as_str()));
+        tracing::info!(
+            target: "onceward::access",
+            idempotency_case = refusal.policy.map(Policy::case),
+            idempotency_source = refusal.source.map(Source::as_str),
+            idempotency_policy = refusal.policy.map(Policy::as_str),
+            idempotency_outcome = refusal.code.as_str(),
+            reason = refusal.reason,
+            tenant = tenant.as_deref(),
+            project = project.as_deref(),
+            endpoint = endpoint.as_deref(),
+            trace_id,
+        );
+    }
+}
+
+fn listened_to() -> bool {
+    tracing::enabled!(target: "onceward::access", tracing::Level::INFO)
+}
+
+/// A text without what could end a line, move a cursor or hide other text, and
+/// not longer than a field may be.
+fn plain(text: &str) -> Cow<'_, str> {
+    if text.len() <= FIELD_BYTES_MAX && !text.contains(is_unruly) {
+        return text.into();
+    }
+    let mut written = String::new();
+    for letter in text.chars() {
+        if written.len() >= FIELD_BYTES_MAX {
+            written.push('…');
+            break;
+        }
+        if is_unruly(letter) {
+            // Writing to a string cannot fail.
+            let _ = write!(written, "\\u{{{:x}}}", u32::from(letter));
+        } else {
+            written.push(letter);
+        }
+    }
+    written.into()
+}
+
+/// Controls, separators of lines and paragraphs, and marks that turn the
+/// direction of writing or cannot be seen.
+fn is_unruly(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter,
+            '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use onceward_core::caller::{Subject as Sender, SubjectKind};
+    use onceward_core::record::State;
+    use rstest::rstest;
+    use tracing::field::{Field, Visit};
+    use tracing::span;
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::*;
+
+    /// Writes down each event as lines of `name=value`.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<String>>>);
+
+    struct Fields(Vec<String>);
+
+    impl Visit for Fields {
+        fn record_str(&mut self, field: &Field, value: &str) {
+            self.0.push(format!("{}={value}", field.name()));
+        }
+
+        fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+            self.0.push(format!("{}={value:?}", field.name()));
+        }
+    }
+
+    impl Subscriber for Log {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn event(&self, event: &Event<'_>) {
+            let mut fields = Fields(Vec::new());
+            event.record(&mut fields);
+            let mut lines = self.0.lock().expect("not poisoned");
+            lines.push(fields.0.join("\n"));
+        }
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    fn told(work: impl FnOnce()) -> Vec<String> {
+        let log = Log::default();
+        tracing::subscriber::with_default(log.clone(), work);
+        log.0.lock().expect("not poisoned").clone()
+    }
+
+    fn caller(name: &str) -> Caller {
+        let subject = Sender::new(SubjectKind::User, "u").expect("a good subject");
+        Caller::trusted(name, name, subject).expect("a good caller")
+    }
+
+    fn access(keys: LoggedKeys) -> Access {
+        Access::new(Secret::new().expect("random bytes"), keys)
+    }
+
+    fn write(keys: LoggedKeys, name: &str, endpoint: &str) -> Vec<String> {
+        told(|| {
+            let (caller, endpoint) = (caller(name), Endpoint::new(endpoint));
+            let access = access(keys);
+            let key = Key::parse("raw-key").expect("a good key");
+            let line = access.begin(Subject {
+                caller: &caller,
+                endpoint: &endpoint,
+                key: &key,
+                source: Source::Header,
+                policy: Some(Policy::RequiredA),
+                trace: TraceId::parse("4bf92f3577b34da6a3ce929d0e0e4736"),
+            });
+            access.end(line, Outcome::Replayed(State::Completed), None);
+            access.refused(Refusal {
+                reason: Some("charset"),
+                caller: Some(&caller),
+                endpoint: Some(&endpoint),
+                source: Some(Source::Header),
+                policy: Some(Policy::Prohibited),
+                ..Refusal::new(Code::KeyInvalid)
+            });
+        })
+    }
+
+    #[test]
+    fn a_line_has_the_fields_of_the_contract() {
+        let lines = write(LoggedKeys::Clear, "acme", "acme");
+        assert_eq!(
+            lines,
+            [
+                "idempotency_case=A\n\
+                 idempotency_key_namespaced=t-acme:acme:user:u:raw-key\n\
+                 idempotency_source=header\n\
+                 idempotency_policy=REQUIRED_A\n\
+                 idempotency_outcome=replayed\n\
+                 restate_cache_hit=true\n\
+                 tenant=acme\nproject=acme\nendpoint=acme\n\
+                 trace_id=4bf92f3577b34da6a3ce929d0e0e4736",
+                "idempotency_case=A\n\
+                 idempotency_source=header\n\
+                 idempotency_policy=PROHIBITED\n\
+                 idempotency_outcome=key-invalid\n\
+                 reason=charset\n\
+                 tenant=acme\nproject=acme\nendpoint=acme",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_key_is_hashed_unless_it_is_asked_for() {
+        let lines = write(LoggedKeys::Hashed, "acme", "acme").join("\n");
+        assert!(!lines.contains("raw-key"), "{lines}");
+        assert!(lines.contains("idempotency_key_namespaced="), "{lines}");
+    }
+
+    #[rstest]
+    #[case::two_lines("acme", "a\r\nb")]
+    #[case::escape("acme", "\u{1b}[2J")]
+    #[case::next_line("acme", "a\u{85}b")]
+    #[case::line_separator("a\u{2028}b", "a\u{2028}b")]
+    #[case::paragraph_separator("a\u{2029}b", "a\u{2029}b")]
+    #[case::right_to_left("a\u{202e}b", "a\u{202e}b")]
+    #[case::byte_order_mark("a\u{feff}b", "a\u{feff}b")]
+    fn no_field_holds_what_could_break_a_line(#[case] name: &str, #[case] endpoint: &str) {
+        for line in write(LoggedKeys::Clear, name, endpoint) {
+            assert!(
+                line.split('\n').all(|field| field.contains('=')),
+                "{line:?}"
+            );
+            let unruly = |letter: char| letter != '\n' && is_unruly(letter);
+            assert!(!line.contains(unruly), "{line:?}");
+        }
+    }
+
+    #[rstest]
+    #[case::plain("payments.create", "payments.create")]
+    #[case::ours("zahlung.ä", "zahlung.ä")]
+    #[case::two_lines("a\r\nb", r"a\u{d}\u{a}b")]
+    #[case::escape("\u{1b}[2J", r"\u{1b}[2J")]
+    #[case::del("\u{7f}", r"\u{7f}")]
+    #[case::next_line("a\u{85}b", r"a\u{85}b")]
+    #[case::line_separator("a\u{2028}b", r"a\u{2028}b")]
+    #[case::right_to_left("a\u{202e}b", r"a\u{202e}b")]
+    #[case::unseen("a\u{200b}b", r"a\u{200b}b")]
+    fn unruly_letters_are_escaped(#[case] text: &str, #[case] want: &str) {
+        assert_eq!(plain(text), want);
+    }
+
+    #[test]
+    fn a_field_is_cut_short() {
+        for letter in ["a", "ä", "\u{1b}"] {
+            let cut = plain(&letter.repeat(100_000)).into_owned();
+            assert!(cut.len() <= FIELD_BYTES_MAX + 16, "{}", cut.len());
+            assert!(cut.ends_with('…'));
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_dropped_tells_that_the_client_went() {
+        let lines = told(|| {
+            let caller = caller("acme");
+            let line = access(LoggedKeys::Hashed).begin(Subject {
+                caller: &caller,
+                endpoint: &Endpoint::new("e"),
+                key: &Key::parse("k").expect("a good key"),
+                source: Source::Path,
+                policy: Some(Policy::Accepted),
+                trace: None,
+            });
+            drop(line);
+        });
+        assert!(lines[0].contains("idempotency_outcome=client-gone"));
+    }
+}

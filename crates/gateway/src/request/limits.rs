@@ -1,0 +1,367 @@
+//! How much one tenant may ask for, and how much all may, so that a flood from
+//! one does not become the trouble of another. What is refused here left no
+//! trace: nothing was looked up and nothing is stored under the key.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use governor::{DefaultKeyedRateLimiter, Quota};
+use http_body::{Body, Frame, SizeHint};
+use onceward_http::body::BoxError;
+use onceward_http::problem::{Code, Problem};
+
+use crate::config::{Limits, Rate};
+use crate::observe::metrics::Limit;
+
+const SHARDS: usize = 16;
+
+/// How long a refusal for asking too often is held back: one after the other a
+/// little longer, so that a crowd that was refused together does not come back
+/// together.
+const REFUSAL_PAUSE_MIN: Duration = Duration::from_millis(50);
+const REFUSAL_PAUSE_MAX: Duration = Duration::from_millis(250);
+const REFUSAL_PAUSES: usize = 16;
+
+/// Counts what is asked for.
+pub(crate) struct Gate {
+    terms: ArcSwap<Terms>,
+    refusals: AtomicUsize,
+    running: AtomicUsize,
+    buffered: AtomicUsize,
+    tenants: [Mutex<HashMap<Arc<str>, usize>>; SHARDS],
+}
+
+struct Terms {
+    limits: Limits,
+    rate: Option<Arc<Limiter>>,
+}
+
+type Limiter = DefaultKeyedRateLimiter<Arc<str>>;
+
+impl Terms {
+    fn new(limits: &Limits) -> Self {
+        Self {
+            rate: limits.requests_per_tenant.and_then(limiter),
+            limits: limits.clone(),
+        }
+    }
+
+    fn changed_to(&self, limits: &Limits) -> Self {
+        if self.limits.requests_per_tenant != limits.requests_per_tenant {
+            return Self::new(limits);
+        }
+        Self {
+            rate: self.rate.clone(),
+            limits: limits.clone(),
+        }
+    }
+}
+
+fn limiter(rate: Rate) -> Option<Arc<Limiter>> {
+    let per_second = NonZeroU32::new(rate.per_second)?;
+    let burst = NonZeroU32::new(rate.burst)?;
+    let quota = Quota::per_second(per_second).allow_burst(burst);
+    Some(Arc::new(Limiter::keyed(quota)))
+}
+
+impl Gate {
+    pub(crate) fn new(limits: &Limits) -> Arc<Self> {
+        Arc::new(Self {
+            terms: ArcSwap::from_pointee(Terms::new(limits)),
+            refusals: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
+            buffered: AtomicUsize::new(0),
+            tenants: Default::default(),
+        })
+    }
+
+    /// Other limits from now on. What is under way stays; where the rate is the
+    /// same, so does what was counted of it.
+    pub(crate) fn set_limits(&self, limits: &Limits) {
+        let terms = self.terms.load();
+        if terms.limits != *limits {
+            self.terms.store(Arc::new(terms.changed_to(limits)));
+        }
+    }
+
+    /// Whether a tenant may ask now. One that may not is told so after a pause:
+    /// whoever asks again at once would keep the gateway busy with refusals, at
+    /// the cost of all others.
+    pub(crate) async fn admit(&self, tenant: &str) -> Result<(), Limit> {
+        let Some(pause) = self.over_rate(tenant) else {
+            return Ok(());
+        };
+        tokio::time::sleep(pause).await;
+        Err(Limit::Requests)
+    }
+
+    /// How long a refusal is held back, if a tenant asks too often.
+    fn over_rate(&self, tenant: &str) -> Option<Duration> {
+        let terms = self.terms.load();
+        let rate = terms.rate.as_ref()?;
+        rate.check_key(&Arc::from(tenant)).err()?;
+        let turn = self.refusals.fetch_add(1, Ordering::Relaxed) % REFUSAL_PAUSES;
+        let step = (REFUSAL_PAUSE_MAX - REFUSAL_PAUSE_MIN) / REFUSAL_PAUSES as u32;
+        Some(REFUSAL_PAUSE_MIN + step * turn as u32)
+    }
+
+    /// Takes a place among the operations that run.
+    pub(crate) fn begin(self: &Arc<Self>, tenant: &str) -> Result<Running, Limit> {
+        let terms = self.terms.load();
+        let limits = &terms.limits;
+        let mut tenants = self.shard(tenant);
+        let count = tenants.get(tenant).copied().unwrap_or_default();
+        if count >= limits.in_flight_per_tenant {
+            return Err(Limit::InFlight);
+        }
+        take(&self.running, 1, limits.in_flight).ok_or(Limit::InFlight)?;
+        let tenant = match tenants.get_key_value(tenant) {
+            Some((tenant, _)) => tenant.clone(),
+            None => Arc::from(tenant),
+        };
+        tenants.insert(tenant.clone(), count + 1);
+        drop(tenants);
+        Ok(Running {
+            gate: self.clone(),
+            tenant,
+        })
+    }
+
+    /// Room for a body of which nothing has come so far.
+    pub(crate) fn buffer(self: &Arc<Self>) -> Buffered {
+        Buffered {
+            gate: self.clone(),
+            bytes: 0,
+            refused: false,
+        }
+    }
+
+    /// Forgets the rates of tenants that have not asked for long.
+    pub(crate) fn tidy(&self) {
+        if let Some(rate) = &self.terms.load().rate {
+            rate.retain_recent();
+        }
+    }
+
+    fn shard(&self, tenant: &str) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
+        let sum = tenant.bytes().fold(0usize, |sum, byte| {
+            sum.wrapping_mul(31).wrapping_add(byte.into())
+        });
+        let shard = &self.tenants[sum % SHARDS];
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Adds to a count unless it would go over the most.
+fn take(count: &AtomicUsize, more: usize, most: usize) -> Option<usize> {
+    count
+        .fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
+            now.checked_add(more).filter(|sum| *sum <= most)
+        })
+        .ok()
+}
+
+/// A place among the operations that run; it is free again when this goes.
+pub(crate) struct Running {
+    gate: Arc<Gate>,
+    tenant: Arc<str>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.gate.running.fetch_sub(1, Ordering::AcqRel);
+        let mut tenants = self.gate.shard(&self.tenant);
+        match tenants.get_mut(&self.tenant) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(tenants.remove(&self.tenant)),
+        }
+    }
+}
+
+/// Room for a body; it is free again when this goes.
+pub(crate) struct Buffered {
+    gate: Arc<Gate>,
+    bytes: usize,
+    refused: bool,
+}
+
+/// There is no room for more of a body.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no room for more")]
+struct NoRoom;
+
+impl Buffered {
+    /// Counts a body while it comes. What was announced and has not come takes
+    /// no room: else whoever announces much and sends nothing would take it
+    /// from all others.
+    pub(crate) fn counting<B>(&mut self, body: B) -> Counted<'_, B> {
+        Counted { body, room: self }
+    }
+
+    /// Whether there was not enough.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        let most = self.gate.terms.load().limits.buffered_bytes;
+        let taken = take(&self.gate.buffered, bytes, most);
+        self.refused = taken.is_none();
+        taken.ok_or(NoRoom)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Buffered {
+    fn drop(&mut self) {
+        self.gate.buffered.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// A body that takes its room as it comes.
+pub(crate) struct Counted<'a, B> {
+    body: B,
+    room: &'a mut Buffered,
+}
+
+impl<B> Body for Counted<'_, B>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let counted = frame.map(|frame| {
+            let frame = frame.map_err(Into::into)?;
+            self.room.take(frame.data_ref().map_or(0, Bytes::len))?;
+            Ok(frame)
+        });
+        Poll::Ready(counted)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// What the client is told.
+pub(crate) fn refuse(limit: Limit) -> Problem {
+    let detail = match limit {
+        Limit::Requests => "This tenant sends requests faster than it may.",
+        Limit::InFlight => "Too many operations are running.",
+        Limit::BufferedBytes => "Too much is being received at the moment.",
+    };
+    let detail = format!("{detail} Nothing was forwarded and nothing is stored under the key.");
+    Problem::new(Code::TooManyRequests, detail).retry_after(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn gate(change: impl FnOnce(&mut Limits)) -> Arc<Gate> {
+        let mut limits = Limits::default();
+        change(&mut limits);
+        Gate::new(&limits)
+    }
+
+    #[test]
+    fn a_tenant_has_so_many_places_and_another_has_its_own() {
+        let gate = gate(|limits| limits.in_flight_per_tenant = 2);
+        let places: Vec<_> = (0..2).filter_map(|_| gate.begin("a").ok()).collect();
+        assert_eq!(places.len(), 2);
+        assert_eq!(gate.begin("a").err(), Some(Limit::InFlight));
+        assert!(gate.begin("b").is_ok());
+        drop(places);
+        assert!(gate.begin("a").is_ok());
+        assert_eq!(gate.running.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn all_have_so_many_places_together() {
+        let gate = gate(|limits| limits.in_flight = 1);
+        let place = gate.begin("a");
+        assert_eq!(gate.begin("b").err(), Some(Limit::InFlight));
+        drop(place);
+        assert!(gate.begin("b").is_ok());
+    }
+
+    #[test]
+    fn room_for_bodies_is_given_back() {
+        let gate = gate(|limits| limits.buffered_bytes = 10);
+        let [mut room, mut other] = [gate.buffer(), gate.buffer()];
+        assert!(room.take(3).is_ok() && room.take(4).is_ok());
+        assert!(other.take(4).is_err() && other.is_refused());
+        drop(room);
+        assert!(other.take(10).is_ok() && !other.is_refused());
+        drop(other);
+        assert_eq!(gate.buffered.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_was_counted_of_a_rate_outlives_a_change_of_other_limits() {
+        let rate = |burst| {
+            Some(Rate {
+                per_second: 1,
+                burst,
+            })
+        };
+        let gate = gate(|limits| limits.requests_per_tenant = rate(1));
+        assert_eq!(gate.over_rate("a"), None);
+        let mut limits = Limits {
+            waiters: 7,
+            requests_per_tenant: rate(1),
+            ..Limits::default()
+        };
+        gate.set_limits(&limits);
+        assert!(gate.over_rate("a").is_some());
+        limits.requests_per_tenant = rate(2);
+        gate.set_limits(&limits);
+        assert_eq!(gate.over_rate("a"), None);
+    }
+
+    #[test]
+    fn a_tenant_that_asks_too_often_does_not_use_up_anothers_rate() {
+        let rate = Rate {
+            per_second: 1,
+            burst: 3,
+        };
+        let gate = gate(|limits| limits.requests_per_tenant = Some(rate));
+        let admitted = (0..10).filter(|_| gate.over_rate("a").is_none()).count();
+        assert_eq!(admitted, 3);
+        assert_eq!(gate.over_rate("b"), None);
+    }
+
+    #[test]
+    fn those_refused_together_do_not_come_back_together() {
+        let rate = Rate {
+            per_second: 1,
+            burst: 1,
+        };
+        let gate = gate(|limits| limits.requests_per_tenant = Some(rate));
+        assert_eq!(gate.over_rate("a"), None);
+        let pauses: BTreeSet<_> = (0..64).filter_map(|_| gate.over_rate("a")).collect();
+        assert_eq!(pauses.len(), REFUSAL_PAUSES);
+        assert_eq!(pauses.first(), Some(&REFUSAL_PAUSE_MIN));
+        assert!(pauses.last() < Some(&REFUSAL_PAUSE_MAX));
+    }
+}

@@ -1,0 +1,221 @@
+//! From a method and a path to the route that serves them.
+//!
+//! A path is matched as an upstream would read it: escapes of what can stand
+//! plainly in a path are undone first, so that `/payment%73` does not slip past
+//! the route for `/payments`, nor `/pay%3Aconfirm` past `/pay:confirm`. Each
+//! method has a table of its own, so a route for GET does not hide one for POST
+//! that is less exact. An exact segment beats `{name}`, `{name}` beats `{*rest}`.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use http::Method;
+use matchit::{InsertError, Router};
+
+use crate::config;
+use crate::runtime::plan::Planned;
+
+/// The methods that have a table of their own; all others share one, in which
+/// only routes for every method are.
+const METHODS: [Method; 7] = [
+    Method::GET,
+    Method::HEAD,
+    Method::POST,
+    Method::PUT,
+    Method::PATCH,
+    Method::DELETE,
+    Method::OPTIONS,
+];
+
+/// What stands plainly in a segment beside letters and digits.
+const PLAIN: &[u8] = b"-._~!$&'()*+,;=:@";
+
+/// All routes.
+pub(crate) struct Routes {
+    by_method: HashMap<Method, Router<usize>>,
+    others: Router<usize>,
+    routes: Vec<Arc<Planned>>,
+}
+
+/// What is found.
+pub(crate) enum Found<'a> {
+    /// A route.
+    Route(&'a Arc<Planned>),
+    /// The path is served, but not this method.
+    OtherMethods(Vec<Method>),
+    /// Nothing.
+    Nothing,
+}
+
+impl Routes {
+    /// The routes, or which of them cannot stand beside the ones before it.
+    pub(crate) fn new(routes: Vec<Arc<Planned>>) -> Result<Self, (usize, InsertError)> {
+        let mut by_method = HashMap::new();
+        let mut others = Router::new();
+        for (index, planned) in routes.iter().enumerate() {
+            let methods = match planned.route.methods.as_slice() {
+                [] => &METHODS[..],
+                some => some,
+            };
+            for path in paths(&planned.route) {
+                for method in methods {
+                    let table: &mut Router<usize> = by_method.entry(method.clone()).or_default();
+                    insert(table, &path, index)?;
+                }
+                if planned.route.methods.is_empty() {
+                    insert(&mut others, &path, index)?;
+                }
+            }
+        }
+        Ok(Self {
+            by_method,
+            others,
+            routes,
+        })
+    }
+
+    /// The route for a request. HEAD is served where GET is.
+    pub(crate) fn find(&self, method: &Method, path: &str) -> Found<'_> {
+        let path = plain(path);
+        let own = self.at(method, &path);
+        let head = || (*method == Method::HEAD).then(|| self.at(&Method::GET, &path));
+        if let Some(route) = own.or_else(|| head().flatten()) {
+            return Found::Route(route);
+        }
+        let others: Vec<_> = METHODS
+            .into_iter()
+            .filter(|method| self.at(method, &path).is_some())
+            .collect();
+        if others.is_empty() {
+            Found::Nothing
+        } else {
+            Found::OtherMethods(others)
+        }
+    }
+
+    /// The route for exactly this method.
+    pub(crate) fn at(&self, method: &Method, path: &str) -> Option<&Arc<Planned>> {
+        let table = self.by_method.get(method);
+        let table = table.or_else(|| (!METHODS.contains(method)).then_some(&self.others))?;
+        self.routes.get(*table.at(&plain(path)).ok()?.value)
+    }
+
+    /// The route whose operations have this name.
+    pub(crate) fn named(&self, endpoint: &str) -> Option<&Arc<Planned>> {
+        self.routes.iter().find(|planned| {
+            matches!(&planned.route.endpoint, config::Naming::Fixed(name) if name.as_str() == endpoint)
+        })
+    }
+
+    /// Every route.
+    pub(crate) fn all(&self) -> &[Arc<Planned>] {
+        &self.routes
+    }
+}
+
+/// The same path twice for one method is the first route's: `check` says so.
+fn insert(table: &mut Router<usize>, path: &str, index: usize) -> Result<(), (usize, InsertError)> {
+    match table.insert(path, index) {
+        Ok(()) => Ok(()),
+        Err(InsertError::Conflict { with }) if with == path => Ok(()),
+        Err(error) => Err((index, error)),
+    }
+}
+
+/// A remainder may be empty, which the table would take for another path.
+fn paths(route: &config::Route) -> Vec<String> {
+    let path = route.path.as_str();
+    match path.find("{*") {
+        Some(at) => vec![path.to_owned(), path[..at].to_owned()],
+        None => vec![path.to_owned()],
+    }
+}
+
+/// A path with the escapes undone of all that stands plainly in a segment: what
+/// is unreserved (RFC 3986, 6.2.2.2), and what a route's own path may hold beside
+/// that. A slash is not among it. A question about the whole server counts as one
+/// about its root.
+fn plain(path: &str) -> Cow<'_, str> {
+    if path == "*" {
+        return "/".into();
+    }
+    if !path.contains('%') {
+        return path.into();
+    }
+    let mut plain = String::with_capacity(path.len());
+    let mut rest = path;
+    while let Some(at) = rest.find('%') {
+        let (before, escape) = rest.split_at(at);
+        plain.push_str(before);
+        let (escape, after) = escape.split_at_checked(3).unwrap_or((escape, ""));
+        match u8::from_str_radix(escape.trim_start_matches('%'), 16) {
+            Ok(byte) if byte.is_ascii_alphanumeric() || PLAIN.contains(&byte) => {
+                plain.push(char::from(byte));
+            }
+            _ => plain.push_str(escape),
+        }
+        rest = after;
+    }
+    plain.push_str(rest);
+    plain.into()
+}
+
+/// Whether a path has a segment that points elsewhere, in any spelling.
+pub(crate) fn has_dot_segment(path: &str) -> bool {
+    if !path.contains("/.") && !path.contains(['%', '\\']) {
+        return false;
+    }
+    let mut path = plain(path).into_owned();
+    // Some upstreams take these for a slash.
+    for slash in ["%2F", "%2f", "%5C", "%5c", "\\"] {
+        path = path.replace(slash, "/");
+    }
+    // Others drop what follows a semicolon before they look.
+    path.split('/')
+        .map(|segment| segment.split(';').next().unwrap_or_default())
+        .any(|segment| matches!(segment, "." | ".."))
+}
+
+/// Whether an upstream may take a path for one with other segments: some merge
+/// slashes, some undo their escapes.
+pub(crate) fn has_doubtful_slash(path: &str) -> bool {
+    let slashes = ["//", "\\", "%2F", "%2f", "%5C", "%5c"];
+    slashes.iter().any(|slash| path.contains(slash))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("/payments", "/payments")]
+    #[case("/payment%73", "/payments")]
+    #[case("/a%2Fb", "/a%2Fb")]
+    #[case("/%7Ea%20b", "/~a%20b")]
+    #[case("/pay%3aconfirm%28now%29", "/pay:confirm(now)")]
+    #[case("/%257E%7B%3F%23", "/%257E%7B%3F%23")]
+    #[case("/%", "/%")]
+    fn escapes_of_what_stands_plainly_are_undone(#[case] path: &str, #[case] want: &str) {
+        assert_eq!(plain(path), want);
+    }
+
+    #[rstest]
+    #[case("/a/../b", true)]
+    #[case("/a/%2e%2E/b", true)]
+    #[case("/a/.", true)]
+    #[case("/a/..%2Fb", true)]
+    #[case("/a%2f.%2e/b", true)]
+    #[case("/a/..%5cb", true)]
+    #[case("/a\\..\\b", true)]
+    #[case("/a%2Fb/c..%2Fd", false)]
+    #[case("/a/..;/b", true)]
+    #[case("/a/.;x=1", true)]
+    #[case("/a/..b/c.d", false)]
+    #[case("/", false)]
+    fn dot_segments(#[case] path: &str, #[case] want: bool) {
+        assert_eq!(has_dot_segment(path), want);
+    }
+}

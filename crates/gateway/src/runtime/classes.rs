@@ -1,0 +1,558 @@
+//! Retention classes while the gateway runs: those of the configuration, with
+//! what operators changed laid over them.
+//!
+//! Requests read a class without a lock. A change is checked, made durable, and
+//! only then in force; it survives a restart and a new configuration. What is on
+//! record keeps the terms that it was claimed under.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use onceward_core::class::Class;
+use onceward_core::store::{Order, PAGE_MAX, Registry, Sheet, StoreError};
+use serde_json::{Map, Value};
+use tokio::time::timeout;
+
+use crate::config::units::Time;
+use crate::config::{Mistake, RawClass, class};
+use crate::runtime::plan::Plan;
+
+/// How many classes may be changed or made at run time.
+const CHANGED_MAX: usize = 500;
+/// The longest name of a class.
+const NAME_LENGTH_MAX: usize = 64;
+/// How long one step of the store may take.
+const STORE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// The classes in force.
+pub(crate) struct Classes {
+    registry: Arc<dyn Registry>,
+    view: ArcSwap<View>,
+    /// Held while a change is made durable: of two changes each must know the other.
+    changing: tokio::sync::Mutex<()>,
+}
+
+/// What the configuration says of classes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Base {
+    /// The classes by name, built-in ones included.
+    pub(crate) classes: BTreeMap<Arc<str>, Class>,
+    /// How long an upstream may take at most, by the class of its routes. A
+    /// class that no route uses is not among them.
+    pub(crate) longest: BTreeMap<Arc<str>, Duration>,
+}
+
+impl Base {
+    /// What a plan says.
+    pub(crate) fn of(plan: &Plan) -> Self {
+        Self {
+            classes: plan.config.classes.clone(),
+            longest: plan.longest_timeouts(),
+        }
+    }
+}
+
+struct View {
+    base: Arc<Base>,
+    /// What operators said, by class.
+    changed: BTreeMap<Arc<str>, RawClass>,
+    /// What came of it.
+    laid: BTreeMap<Arc<str>, Arc<Class>>,
+    /// Changes that do not fit the configuration, and why. They are not in force.
+    unfit: BTreeMap<Arc<str>, String>,
+}
+
+/// Why a class was not changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClassError {
+    /// What was asked for is wrong.
+    #[error("{0}")]
+    Mistaken(String),
+    /// There is nothing to take back.
+    #[error("the class {0} was not changed at run time")]
+    Unchanged(String),
+    /// The store did not confirm it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Where a setting of a class comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Nobody said otherwise.
+    BuiltIn,
+    /// The configuration.
+    File,
+    /// An operator.
+    Changed,
+}
+
+/// A class with where its settings come from.
+#[derive(Clone, Debug)]
+pub(crate) struct Listed {
+    pub(crate) class: Arc<Class>,
+    /// By the names of [`RawClass`].
+    pub(crate) sources: BTreeMap<String, Source>,
+    /// Why an operator's change is not in force.
+    pub(crate) unfit: Option<String>,
+}
+
+impl Classes {
+    /// The classes of this configuration, with what was changed before. A change
+    /// that no longer fits is left aside, and the log says so: nobody could take
+    /// it back if the gateway did not start.
+    pub(crate) async fn open(registry: Arc<dyn Registry>, base: Base) -> Result<Self, StoreError> {
+        let changed = read(registry.as_ref()).await?;
+        let view = View::new(Arc::new(base), changed);
+        view.tell_unfit();
+        Ok(Self {
+            registry,
+            view: ArcSwap::from_pointee(view),
+            changing: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    /// All of them, by name.
+    pub(crate) fn all(&self) -> BTreeMap<Arc<str>, Arc<Class>> {
+        self.view.load().laid.clone()
+    }
+
+    /// A class by its name.
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<Class>> {
+        self.view.load().laid.get(name).cloned()
+    }
+
+    /// Every class, by name.
+    pub(crate) fn list(&self) -> Vec<Listed> {
+        let view = self.view.load();
+        view.laid.values().map(|class| view.listed(class)).collect()
+    }
+
+    /// One class, as [`list`](Self::list) tells it.
+    pub(crate) fn show(&self, name: &str) -> Option<Listed> {
+        let view = self.view.load();
+        view.laid.get(name).map(|class| view.listed(class))
+    }
+
+    /// Reads again what was changed, for a registry that other gateways change
+    /// too. What cannot be read leaves all as it was.
+    pub(crate) async fn refresh(&self) -> Result<(), StoreError> {
+        let _turn = self.changing.lock().await;
+        self.read_again().await.map(drop)
+    }
+
+    /// What is in force, with what others have changed. Only in turn.
+    async fn read_again(&self) -> Result<Arc<View>, StoreError> {
+        let before = self.view.load_full();
+        let changed = read(self.registry.as_ref()).await?;
+        if changed == before.changed {
+            return Ok(before);
+        }
+        let view = Arc::new(View::new(before.base.clone(), changed));
+        tracing::info!("classes were changed at another gateway");
+        view.tell_unfit();
+        self.view.store(view.clone());
+        Ok(view)
+    }
+
+    /// Changes the settings that are given; those changed before stay changed.
+    /// A name that is new makes a new class.
+    pub(crate) async fn set(&self, name: &str, raw: &RawClass) -> Result<Arc<Class>, ClassError> {
+        check_name(name)?;
+        let _turn = self.changing.lock().await;
+        let before = self.read_again().await?;
+        let known = before.changed.get(name);
+        if known.is_none() && before.changed.len() >= CHANGED_MAX {
+            return Err(ClassError::Mistaken(format!(
+                "{CHANGED_MAX} classes were changed at run time already; write this one into the configuration"
+            )));
+        }
+        let raw = merged(known, raw);
+        let class = lay(name, &raw, &before.base).map_err(ClassError::Mistaken)?;
+        let document = serde_json::to_vec(&raw).map_err(|error| damaged(name, error))?;
+        let put = self.registry.put(Sheet::Classes, name, document.into());
+        within_deadline(put).await?;
+        let mut changed = before.changed.clone();
+        changed.insert(name.into(), raw);
+        self.view
+            .store(Arc::new(View::new(before.base.clone(), changed)));
+        Ok(Arc::new(class))
+    }
+
+    /// Takes back all changes of a class: it is as the configuration says. A
+    /// class that was made at run time is gone, unless a route uses it.
+    pub(crate) async fn unset(&self, name: &str) -> Result<(), ClassError> {
+        let _turn = self.changing.lock().await;
+        let before = self.read_again().await?;
+        if !before.changed.contains_key(name) {
+            return Err(ClassError::Unchanged(name.to_owned()));
+        }
+        let base = &before.base;
+        if base.longest.contains_key(name) && !base.classes.contains_key(name) {
+            return Err(ClassError::Mistaken(format!(
+                "a route uses the class {name}, and the configuration does not have it"
+            )));
+        }
+        within_deadline(self.registry.remove(Sheet::Classes, name)).await?;
+        let mut changed = before.changed.clone();
+        changed.remove(name);
+        self.view
+            .store(Arc::new(View::new(before.base.clone(), changed)));
+        Ok(())
+    }
+
+    /// Whether this configuration goes together with what operators changed:
+    /// every way in which it does not, in a sentence each.
+    pub(crate) fn misfits(&self, base: &Base) -> Vec<String> {
+        let changed = self.view.load().changed.clone();
+        let view = View::new(Arc::new(base.clone()), changed);
+        let misfits = view.unfit.iter();
+        misfits
+            .map(|(name, why)| format!("the class {name}, as it was changed at run time: {why}"))
+            .collect()
+    }
+
+    /// Lays what operators changed over a new configuration. Changes that do
+    /// not fit it are not in force; ask [`misfits`](Self::misfits) before.
+    pub(crate) async fn replace_base(&self, base: Base) {
+        let _turn = self.changing.lock().await;
+        let changed = self.view.load().changed.clone();
+        self.view
+            .store(Arc::new(View::new(Arc::new(base), changed)));
+    }
+}
+
+impl View {
+    fn new(base: Arc<Base>, changed: BTreeMap<Arc<str>, RawClass>) -> Self {
+        let mut laid: BTreeMap<_, _> = base
+            .classes
+            .iter()
+            .map(|(name, class)| (name.clone(), Arc::new(class.clone())))
+            .collect();
+        let mut unfit = BTreeMap::new();
+        for (name, raw) in &changed {
+            match lay(name, raw, &base) {
+                Ok(class) => drop(laid.insert(name.clone(), Arc::new(class))),
+                Err(why) => drop(unfit.insert(name.clone(), why)),
+            }
+        }
+        Self {
+            base,
+            changed,
+            laid,
+            unfit,
+        }
+    }
+
+    fn tell_unfit(&self) {
+        for (name, why) in &self.unfit {
+            tracing::error!(class = &**name, %why, "a change of a class does not fit the configuration and is not in force");
+        }
+    }
+
+    fn listed(&self, class: &Arc<Class>) -> Listed {
+        let unfit = self.unfit.get(&class.name).cloned();
+        let in_force = self.changed.get(&class.name).filter(|_| unfit.is_none());
+        let said = in_force.map(settings).unwrap_or_default();
+        let built_in = built_in(&class.name);
+        let below = self.base.classes.get(&class.name).unwrap_or(&built_in);
+        let [now, below, built_in] =
+            [class.as_ref(), below, &built_in].map(|class| settings(&RawClass::of(class)));
+        let source = |key: &String, value: &Value| {
+            // What nobody said may follow what was, as `remember` follows `retention`.
+            if said.contains_key(key) || below.get(key) != Some(value) {
+                Source::Changed
+            } else if built_in.get(key) == Some(value) {
+                Source::BuiltIn
+            } else {
+                Source::File
+            }
+        };
+        let sources = now
+            .iter()
+            .map(|(key, value)| (key.clone(), source(key, value)));
+        Listed {
+            class: class.clone(),
+            sources: sources.collect(),
+            unfit,
+        }
+    }
+}
+
+/// The class that an operator's words make of the configuration's, if it is
+/// right in itself and fits the routes that use it.
+fn lay(name: &str, raw: &RawClass, base: &Base) -> Result<Class, String> {
+    let below = match base.classes.get(name) {
+        Some(class) => class.clone(),
+        None => built_in(name),
+    };
+    let made = class(name, raw, &below).and_then(|class| match outlast(&class, base) {
+        None => Ok(class),
+        Some(mistake) => Err(vec![mistake]),
+    });
+    made.map_err(|mistakes| {
+        let sentences: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
+        sentences.join(". ")
+    })
+}
+
+/// A claim must outlast the upstream's answer.
+fn outlast(class: &Class, base: &Base) -> Option<Mistake> {
+    let timeout = *base.longest.get(&class.name)?;
+    let [lease, longest] = [class.lease, timeout].map(|time| Time::of(time).0);
+    (class.lease < timeout).then(|| {
+        let problem = format!(
+            "{lease} is shorter than the {longest} that an upstream of its routes may take, so a running request would be taken for lost"
+        );
+        Mistake::given("lease", problem, format!("write {longest} or longer"))
+    })
+}
+
+/// What a class of this name is when nobody says anything.
+fn built_in(name: &str) -> Class {
+    let known = [Class::webhook(), Class::financial()];
+    let known = known.into_iter().find(|class| &*class.name == name);
+    known.unwrap_or_else(|| Class {
+        name: name.into(),
+        ..Class::interactive()
+    })
+}
+
+fn check_name(name: &str) -> Result<(), ClassError> {
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+    if (1..=NAME_LENGTH_MAX).contains(&name.len()) && name.bytes().all(good) {
+        return Ok(());
+    }
+    Err(ClassError::Mistaken(format!(
+        "the name of a class is 1 to {NAME_LENGTH_MAX} characters of A-Z a-z 0-9 _ - and ."
+    )))
+}
+
+/// What is said now over what was said before.
+fn merged(before: Option<&RawClass>, now: &RawClass) -> RawClass {
+    let mut all = before.map(settings).unwrap_or_default();
+    all.extend(settings(now));
+    // Both parts came from such a class, so together they make one.
+    serde_json::from_value(Value::Object(all)).unwrap_or_else(|_| now.clone())
+}
+
+/// The settings that are given, by name.
+fn settings(raw: &RawClass) -> Map<String, Value> {
+    match serde_json::to_value(raw) {
+        Ok(Value::Object(settings)) => settings,
+        _ => Map::new(),
+    }
+}
+
+async fn read(registry: &dyn Registry) -> Result<BTreeMap<Arc<str>, RawClass>, StoreError> {
+    let documents = registry.documents(Sheet::Classes, Order::Rising, None, PAGE_MAX);
+    let mut changed = BTreeMap::new();
+    for (name, document) in within_deadline(documents).await? {
+        let raw = serde_json::from_slice(&document).map_err(|error| damaged(&name, error))?;
+        changed.insert(name.into(), raw);
+    }
+    Ok(changed)
+}
+
+fn damaged(name: &str, error: serde_json::Error) -> StoreError {
+    tracing::error!(%error, class = name, "what was changed of a class cannot be read");
+    StoreError::Damaged(Box::new(error))
+}
+
+async fn within_deadline<T>(
+    step: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    match timeout(STORE_DEADLINE, step).await {
+        Ok(answer) => answer,
+        Err(late) => Err(StoreError::Unavailable(Box::new(late))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onceward_core::clock::SystemClock;
+    use onceward_core::memory::MemoryStore;
+    use rstest::rstest;
+
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    fn registry() -> Arc<dyn Registry> {
+        Arc::new(MemoryStore::new(Arc::new(SystemClock::new())))
+    }
+
+    /// All routes are of class `interactive`, and may take 30 seconds.
+    fn base() -> Base {
+        let classes = [Class::interactive(), Class::webhook(), Class::financial()];
+        Base {
+            classes: classes.map(|class| (class.name.clone(), class)).into(),
+            longest: [("interactive".into(), Duration::from_secs(30))].into(),
+        }
+    }
+
+    async fn classes(registry: &Arc<dyn Registry>) -> Classes {
+        let opened = Classes::open(registry.clone(), base()).await;
+        opened.expect("the store answers")
+    }
+
+    fn raw(json: &str) -> RawClass {
+        serde_json::from_str(json).expect("a class")
+    }
+
+    #[tokio::test]
+    async fn a_change_adds_to_those_before_and_survives() {
+        let registry = registry();
+        let before = classes(&registry).await;
+        for json in [r#"{"retention":"10d"}"#, r#"{"remember":"60d"}"#] {
+            before.set("financial", &raw(json)).await.expect("right");
+        }
+        for classes in [before, classes(&registry).await] {
+            let class = classes.get("financial").expect("it is there");
+            assert_eq!((class.retention, class.remember), (10 * DAY, 60 * DAY));
+            let listed = classes.show("financial").expect("it is there");
+            assert_eq!(listed.sources["retention"], Source::Changed);
+            assert_eq!(listed.sources["lease"], Source::BuiltIn);
+        }
+        let interactive = classes(&registry).await;
+        interactive
+            .set("interactive", &raw(r#"{"retention":"2h"}"#))
+            .await
+            .expect("right");
+        let listed = interactive.show("interactive").expect("it is there");
+        assert_eq!(listed.class.remember, DAY / 12);
+        assert_eq!(listed.sources["remember"], Source::Changed, "it follows");
+    }
+
+    #[tokio::test]
+    async fn taken_back_it_is_as_the_configuration_says() {
+        let registry = registry();
+        let mut base = base();
+        let mine = base.classes.get_mut("financial").expect("built in");
+        mine.retention = 8 * DAY;
+        let opened = Classes::open(registry, base).await;
+        let classes = opened.expect("the store answers");
+        classes
+            .set("financial", &raw(r#"{"retention":"10d"}"#))
+            .await
+            .expect("right");
+        classes.unset("financial").await.expect("it was changed");
+        let listed = classes.show("financial").expect("it is there");
+        assert_eq!(listed.class.retention, 8 * DAY);
+        assert_eq!(listed.sources["retention"], Source::File);
+        let again = classes.unset("financial").await;
+        assert!(matches!(again, Err(ClassError::Unchanged(_))));
+    }
+
+    #[tokio::test]
+    async fn a_new_class_comes_and_goes() {
+        let registry = registry();
+        let classes = classes(&registry).await;
+        let made = classes.set("brief", &raw(r#"{"retention":"1h"}"#)).await;
+        let made = made.expect("right");
+        assert_eq!((&*made.name, made.remember), ("brief", DAY / 24));
+        classes.unset("brief").await.expect("it was made");
+        assert!(classes.get("brief").is_none());
+    }
+
+    #[tokio::test]
+    async fn changes_at_another_gateway_come_over() {
+        let registry = registry();
+        let (here, there) = (classes(&registry).await, classes(&registry).await);
+        there
+            .set("financial", &raw(r#"{"retention":"10d"}"#))
+            .await
+            .expect("right");
+        assert_eq!(here.get("financial").expect("built in").retention, 7 * DAY);
+        here.refresh().await.expect("the store answers");
+        assert_eq!(here.get("financial").expect("built in").retention, 10 * DAY);
+        there.unset("financial").await.expect("it was changed");
+        here.refresh().await.expect("the store answers");
+        assert_eq!(here.get("financial").expect("built in").retention, 7 * DAY);
+    }
+
+    #[tokio::test]
+    async fn a_change_keeps_what_another_gateway_has_changed_meanwhile() {
+        let registry = registry();
+        let (here, there) = (classes(&registry).await, classes(&registry).await);
+        there
+            .set("financial", &raw(r#"{"retention":"10d"}"#))
+            .await
+            .expect("right");
+        here.set("financial", &raw(r#"{"remember":"60d"}"#))
+            .await
+            .expect("right");
+        let class = here.get("financial").expect("built in");
+        assert_eq!((class.retention, class.remember), (10 * DAY, 60 * DAY));
+        here.unset("financial").await.expect("it was changed");
+        let again = there.unset("financial").await;
+        assert!(matches!(again, Err(ClassError::Unchanged(_))));
+    }
+
+    #[rstest]
+    #[case::forgets_first(
+        "interactive",
+        r#"{"remember":"1h"}"#,
+        "remember: 1h is shorter than the retention of 24h"
+    )]
+    #[case::no_time(
+        "interactive",
+        r#"{"retention":"soon"}"#,
+        "retention: \"soon\" is not a number with a unit"
+    )]
+    #[case::lease(
+        "interactive",
+        r#"{"lease":"10s"}"#,
+        "lease: 10s is shorter than the 30s"
+    )]
+    #[case::name(
+        "a b",
+        r#"{"retention":"1h"}"#,
+        "the name of a class is 1 to 64 characters"
+    )]
+    #[case::unused_may_be_short("financial", r#"{"lease":"10s"}"#, "")]
+    #[tokio::test]
+    async fn what_cannot_be_right_is_refused(
+        #[case] name: &str,
+        #[case] json: &str,
+        #[case] words: &str,
+    ) {
+        let registry = registry();
+        let classes = classes(&registry).await;
+        let before = classes.get(name);
+        let error = match classes.set(name, &raw(json)).await {
+            Ok(_) => return assert_eq!(words, ""),
+            Err(error) => error.to_string(),
+        };
+        assert!(!words.is_empty() && error.starts_with(words), "{error}");
+        assert_eq!(classes.get(name), before);
+        let kept = registry.read(Sheet::Classes, name).await;
+        assert_eq!(kept.expect("the store answers"), None);
+    }
+
+    #[tokio::test]
+    async fn a_change_that_a_new_configuration_forbids_is_told_and_left_aside() {
+        let registry = registry();
+        let classes = classes(&registry).await;
+        classes
+            .set("interactive", &raw(r#"{"lease":"40s"}"#))
+            .await
+            .expect("right");
+        let mut slower = base();
+        slower
+            .longest
+            .insert("interactive".into(), Duration::from_secs(50));
+        let misfits = classes.misfits(&slower);
+        assert_eq!(misfits.len(), 1);
+        assert!(misfits[0].starts_with("the class interactive, as it was changed at run time: lease: 40s is shorter than the 50s"));
+        classes.replace_base(slower).await;
+        let listed = classes.show("interactive").expect("it is there");
+        assert_eq!(listed.class.lease, Duration::from_secs(60));
+        assert!(listed.unfit.is_some());
+        classes.replace_base(base()).await;
+        let class = classes.get("interactive").expect("it is there");
+        assert_eq!(class.lease, Duration::from_secs(40));
+    }
+}

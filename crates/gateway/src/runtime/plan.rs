@@ -1,0 +1,262 @@
+//! A configuration, made ready to serve requests.
+//!
+//! A request takes the plan of the moment it came and keeps it to its end, so a
+//! reload never changes the rules under work that has begun. What can outlive a
+//! reload is handed over: the connections to an upstream whose settings are the
+//! same.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use onceward_core::identity::Endpoint;
+use onceward_http::rules::{Credentials, Rules};
+
+use crate::callers::Callers;
+use crate::config::{self, Access, Config};
+use crate::listen::peer::Trusted;
+use crate::observe::metrics::Metrics;
+use crate::request::routes::Routes;
+use crate::upstream::forward::Forwarder;
+use crate::upstream::{self, Upstream, UpstreamError};
+
+/// How requests are served.
+pub(crate) struct Plan {
+    pub(crate) config: Config,
+    pub(crate) routes: Routes,
+    pub(crate) callers: Callers,
+    pub(crate) trusted: Trusted,
+    pub(crate) forwarders: BTreeMap<Arc<str>, Arc<Forwarder>>,
+    /// How events of webhooks are met at each upstream.
+    pub(crate) event_routes: BTreeMap<Arc<str>, Arc<Planned>>,
+}
+
+/// A route and what its requests meet.
+pub(crate) struct Planned {
+    pub(crate) route: config::Route,
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) forwarder: Arc<Forwarder>,
+    pub(crate) body_limit: usize,
+    /// How long the upstream may take.
+    pub(crate) timeout: Duration,
+}
+
+/// Why a configuration cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// An upstream cannot be used.
+    #[error("upstreams.{name}: {source}")]
+    Upstream {
+        /// Which.
+        name: Arc<str>,
+        /// What is wrong with it.
+        source: UpstreamError,
+    },
+    /// A route goes to an upstream that is not there.
+    #[error("the route for {path} goes to the upstream `{name}`, which is not there")]
+    NoUpstream {
+        /// The route's path.
+        path: String,
+        /// The name.
+        name: Arc<str>,
+    },
+    /// A route has a class that is not there.
+    #[error("the route for {path} has the class `{name}`, which is not there")]
+    NoClass {
+        /// The route's path.
+        path: String,
+        /// The name.
+        name: Arc<str>,
+    },
+    /// A lease would end before the upstream may answer.
+    #[error(
+        "the lease of class {class} ({lease:?}) is shorter than the upstream timeout ({timeout:?}); make it longer"
+    )]
+    ShortLease {
+        /// Which class.
+        class: Arc<str>,
+        /// Its lease.
+        lease: Duration,
+        /// How long an upstream of its routes may take.
+        timeout: Duration,
+    },
+    /// Two paths cannot stand side by side, or one is not a path.
+    #[error("the path {path} cannot be served: {source}")]
+    Path {
+        /// The path.
+        path: String,
+        /// Why not.
+        source: matchit::InsertError,
+    },
+}
+
+impl Plan {
+    /// Makes a plan; `before` lends the connections that stay.
+    pub(crate) fn new(
+        config: Config,
+        callers: Callers,
+        metrics: &Arc<Metrics>,
+        before: Option<&Self>,
+    ) -> Result<Self, PlanError> {
+        let mut forwarders = BTreeMap::new();
+        for (name, settings) in &config.upstreams {
+            let kept = before.and_then(|plan| plan.forwarder_like(name, settings, &config));
+            let forwarder = match kept {
+                Some(forwarder) => forwarder,
+                None => Arc::new(forwarder(name, settings, &config, metrics)?),
+            };
+            forwarders.insert(name.clone(), forwarder);
+        }
+        let routes = config.routes.iter().map(|route| {
+            let planned = planned(route, &config, &forwarders)?;
+            Ok(Arc::new(planned))
+        });
+        let routes = Routes::new(routes.collect::<Result<_, PlanError>>()?);
+        let routes = routes.map_err(|(index, source)| PlanError::Path {
+            path: config
+                .routes
+                .get(index)
+                .map_or_else(String::new, |route| route.path.clone()),
+            source,
+        })?;
+        let event_routes = forwarders.iter().filter_map(|(name, forwarder)| {
+            let planned = event_route(name, &config, forwarder)?;
+            Some((name.clone(), Arc::new(planned)))
+        });
+        Ok(Self {
+            event_routes: event_routes.collect(),
+            trusted: Trusted::from(config.server.trusted_proxies.clone()),
+            routes,
+            callers,
+            forwarders,
+            config,
+        })
+    }
+
+    fn forwarder_like(
+        &self,
+        name: &Arc<str>,
+        settings: &config::Upstream,
+        config: &Config,
+    ) -> Option<Arc<Forwarder>> {
+        let same = self.config.upstreams.get(name) == Some(settings)
+            && self.config.server.body_deadline == config.server.body_deadline;
+        same.then(|| self.forwarders.get(name).cloned()).flatten()
+    }
+
+    /// How long an upstream may take at most, by the class of its routes: no
+    /// lease may be shorter.
+    pub(crate) fn longest_timeouts(&self) -> BTreeMap<Arc<str>, Duration> {
+        let mut longest = BTreeMap::new();
+        for planned in self.routes.all() {
+            let class = longest.entry(planned.route.class.clone());
+            let timeout = class.or_insert(Duration::ZERO);
+            *timeout = planned.timeout.max(*timeout);
+        }
+        longest
+    }
+}
+
+/// A route that nobody can ask for: by it events go to an upstream. Their way
+/// is the gateway's own, so there is no other to choose what it would.
+fn event_route(name: &Arc<str>, config: &Config, forwarder: &Arc<Forwarder>) -> Option<Planned> {
+    let settings = config.upstreams.get(name)?;
+    let class = config.classes.get(&config.webhooks.class)?;
+    let naming = config::Naming::Fixed(Endpoint::new("webhooks"));
+    let route = config::Route {
+        access: Access::Anyone,
+        policy: Some(config::Policy::RequiredB),
+        class: class.name.clone(),
+        ..config::Route::new(naming, "/", name)
+    };
+    let timeout = settings.timeout;
+    let server = &config.server;
+    Some(Planned {
+        rules: Arc::new(Rules {
+            upstream_timeout: timeout,
+            reply_limit: server.reply_limit,
+            ..Rules::new(Credentials::Trusted)
+        }),
+        forwarder: forwarder.clone(),
+        body_limit: server.body_limit,
+        timeout,
+        route,
+    })
+}
+
+fn forwarder(
+    name: &Arc<str>,
+    settings: &config::Upstream,
+    config: &Config,
+    metrics: &Arc<Metrics>,
+) -> Result<Forwarder, PlanError> {
+    let limits = upstream::Limits {
+        // Connecting is given up before the answer is: only then is it certain
+        // that nothing was sent.
+        connect_timeout: settings.connect_timeout.min(settings.timeout / 2),
+        idle_timeout: settings.idle_timeout,
+        idle_max: settings.idle_max,
+        connections_max: settings.connections_max,
+    };
+    let upstream = Upstream::open(&settings.url, limits, &settings.tls);
+    let upstream = upstream.map_err(|source| PlanError::Upstream {
+        name: name.clone(),
+        source,
+    })?;
+    Ok(Forwarder::new(
+        upstream,
+        settings.host.clone(),
+        metrics.upstream(name),
+        config.server.body_deadline,
+    ))
+}
+
+fn planned(
+    route: &config::Route,
+    config: &Config,
+    forwarders: &BTreeMap<Arc<str>, Arc<Forwarder>>,
+) -> Result<Planned, PlanError> {
+    let no_upstream = || PlanError::NoUpstream {
+        path: route.path.clone(),
+        name: route.upstream.clone(),
+    };
+    let settings = config.upstreams.get(&route.upstream);
+    let settings = settings.ok_or_else(no_upstream)?;
+    let forwarder = forwarders.get(&route.upstream).ok_or_else(no_upstream)?;
+    let timeout = route.timeout.unwrap_or(settings.timeout);
+    let class = config.classes.get(&route.class);
+    let class = class.ok_or_else(|| PlanError::NoClass {
+        path: route.path.clone(),
+        name: route.class.clone(),
+    })?;
+    if class.lease < timeout {
+        return Err(PlanError::ShortLease {
+            class: class.name.clone(),
+            lease: class.lease,
+            timeout,
+        });
+    }
+    let credentials = match route.access {
+        Access::Callers { .. } if config.auth.knows_callers() => Credentials::Trusted,
+        _ => Credentials::Compared,
+    };
+    Ok(Planned {
+        rules: Arc::new(Rules {
+            credentials,
+            space: route.key_space,
+            many_paths: route.endpoint != config::Naming::ByPath && route.path.contains('{'),
+            selection: route.fingerprint.clone(),
+            upstream_timeout: timeout,
+            reply_limit: route.reply_limit.unwrap_or(config.server.reply_limit),
+            keep: route.keep_statuses.clone(),
+            release: route.release_statuses.clone(),
+            duplicate_create: route.duplicate_create,
+            joined: route.joined,
+        }),
+        forwarder: forwarder.clone(),
+        body_limit: route.body_limit.unwrap_or(config.server.body_limit),
+        timeout,
+        route: route.clone(),
+    })
+}

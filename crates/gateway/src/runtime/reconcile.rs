@@ -1,0 +1,435 @@
+//! Asking a service what became of an operation that may have run.
+//!
+//! The question is `GET {reconcile_url}` with the operation's namespaced name as
+//! its key, whatever form of the key was forwarded, and with the fence, the
+//! operation's id and the caller. The answer says *ran* with the
+//! reply, *not run* (then the service promises to refuse this fence and all
+//! lower ones), or *unsure*. Whatever else comes changes nothing: the operation
+//! stays unknown.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use data_encoding::BASE64;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use onceward_core::class::Class;
+use onceward_core::identity::Digest;
+use onceward_core::record::{Fence, Record, Reply};
+use onceward_core::store::{Changed, Inspect, Resolution};
+use onceward_http::fields;
+use onceward_http::run::{Reconcile, Reconciled};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::sync::OnceCell;
+
+use crate::upstream::fetch::{Fetch, FetchLimits};
+
+/// How long the service may take.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// The largest body of a reply that is kept, where nothing else is said.
+const REPLY_BYTES_MAX: usize = 1 << 20;
+
+/// Asks, one question at a time per operation.
+pub(crate) struct Reconciler {
+    inspect: Arc<dyn Inspect>,
+    reply_limit: usize,
+    asking: Mutex<HashMap<Subject, Asking>>,
+    clients: Mutex<HashMap<Arc<str>, Fetch>>,
+}
+
+/// What a question is about: an operation, and which of its grants.
+type Subject = (Digest, Fence);
+
+/// A question that is being asked.
+#[derive(Default)]
+struct Asking {
+    answer: Arc<OnceCell<Reconciled>>,
+    /// How many want the answer.
+    askers: usize,
+}
+
+/// What a service answers.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+enum Word {
+    Ran { reply: WireReply },
+    NotRun,
+    Unsure,
+}
+
+/// A reply in JSON; also what an operator gives who resolves one by hand.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Reply")]
+pub(crate) struct WireReply {
+    /// The HTTP status, from 200 to 599.
+    #[schemars(range(min = 200, max = 599))]
+    status: u16,
+    /// Header lines: an object, or pairs of name and value.
+    #[serde(default)]
+    headers: WireHeaders,
+    /// The body, where it is text.
+    #[serde(default)]
+    body: Option<String>,
+    /// The body in base64, in place of `body`.
+    #[serde(default)]
+    body_base64: Option<String>,
+}
+
+/// Headers as an object, or as pairs where one name has several lines.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "ReplyHeaders")]
+enum WireHeaders {
+    Object(HashMap<String, String>),
+    Pairs(Vec<(String, String)>),
+}
+
+impl Default for WireHeaders {
+    fn default() -> Self {
+        Self::Pairs(Vec::new())
+    }
+}
+
+/// Why a reply in JSON is not one.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WireReplyError {
+    #[error("`status` is {0}; a final HTTP status is right, from 200 to 599")]
+    Status(u16),
+    #[error("`headers` has the line `{0}`, which is not a header")]
+    Header(String),
+    #[error("`body_base64` is not base64")]
+    Base64,
+    #[error("`body` and `body_base64` are both there; one is right")]
+    TwoBodies,
+    #[error("the body is larger than the {0} bytes that are kept of any reply")]
+    TooLarge(usize),
+    #[error("an answer with status {0} has no body")]
+    NeedlessBody(u16),
+}
+
+impl WireReply {
+    /// How much room one takes whose body has at most so many bytes: as JSON it
+    /// takes more than by itself.
+    pub(crate) fn bytes_max(limit: usize) -> usize {
+        limit.saturating_mul(2).saturating_add(64 << 10)
+    }
+
+    /// The reply, with the headers that are kept of any, and with a body of at
+    /// most so many bytes.
+    pub(crate) fn to_reply(&self, limit: usize) -> Result<Reply, WireReplyError> {
+        if !(200..=599).contains(&self.status) {
+            return Err(WireReplyError::Status(self.status));
+        }
+        let body = match (&self.body, &self.body_base64) {
+            (Some(_), Some(_)) => return Err(WireReplyError::TwoBodies),
+            (Some(text), None) => text.clone().into_bytes(),
+            (None, Some(encoded)) => BASE64
+                .decode(encoded.as_bytes())
+                .map_err(|_| WireReplyError::Base64)?,
+            (None, None) => Vec::new(),
+        };
+        if body.len() > limit {
+            return Err(WireReplyError::TooLarge(limit));
+        }
+        if matches!(self.status, 204 | 205 | 304) && !body.is_empty() {
+            return Err(WireReplyError::NeedlessBody(self.status));
+        }
+        let pairs: Vec<(&String, &String)> = match &self.headers {
+            WireHeaders::Object(object) => object.iter().collect(),
+            WireHeaders::Pairs(pairs) => pairs.iter().map(|(n, v)| (n, v)).collect(),
+        };
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            let line = HeaderName::try_from(name)
+                .ok()
+                .zip(HeaderValue::try_from(value).ok());
+            let (name, value) = line.ok_or_else(|| WireReplyError::Header(name.clone()))?;
+            headers.append(name, value);
+        }
+        fields::strip_hop_by_hop(&mut headers);
+        fields::strip_ours(&mut headers);
+        Ok(Reply {
+            status: self.status,
+            headers: fields::kept(&headers),
+            body: Bytes::from(body),
+            trailers: Vec::new(),
+        })
+    }
+}
+
+impl Reconciler {
+    pub(crate) fn new(inspect: Arc<dyn Inspect>) -> Self {
+        Self {
+            inspect,
+            reply_limit: REPLY_BYTES_MAX,
+            asking: Mutex::default(),
+            clients: Mutex::default(),
+        }
+    }
+
+    /// The same for replies whose bodies have at most so many bytes.
+    #[must_use]
+    pub(crate) fn with_reply_limit(self, reply_limit: usize) -> Self {
+        Self {
+            reply_limit,
+            ..self
+        }
+    }
+
+    async fn ask_and_settle(&self, record: &Record, url: &Arc<str>) -> Reconciled {
+        let resolution = match self.ask(record, url).await {
+            Ok(Word::Ran { reply }) => match reply.to_reply(self.reply_limit) {
+                Ok(reply) => Resolution::Ran(Arc::new(reply)),
+                Err(error) => {
+                    tracing::warn!(operation_id = %record.id, %error, "a reconciler's reply cannot be kept");
+                    return Reconciled::Unsure;
+                }
+            },
+            Ok(Word::NotRun) => Resolution::NotRun,
+            Ok(Word::Unsure) => return Reconciled::Unsure,
+            Err(reason) => {
+                tracing::warn!(operation_id = %record.id, reason, "nobody could be asked about an unknown outcome");
+                return Reconciled::Unsure;
+            }
+        };
+        let (id, fence) = (record.id, Some(record.fence));
+        match self.inspect.resolve(id, fence, resolution).await {
+            Ok(Changed::Done) => {
+                tracing::info!(operation_id = %record.id, "reconciled");
+                Reconciled::Settled
+            }
+            // Somebody else was quicker.
+            Ok(Changed::Absent | Changed::Refused(_)) => Reconciled::Settled,
+            Err(error) => {
+                tracing::warn!(operation_id = %record.id, %error, "a reconciled outcome could not be recorded");
+                Reconciled::Unsure
+            }
+        }
+    }
+
+    async fn ask(&self, record: &Record, url: &Arc<str>) -> Result<Word, String> {
+        let client = self.client(url)?;
+        let fetched = client.get(None, question(record)).await;
+        let fetched = fetched.map_err(|error| error.to_string())?;
+        if fetched.status != StatusCode::OK {
+            return Err(format!("the answer's status is {}", fetched.status));
+        }
+        serde_json::from_slice(&fetched.body).map_err(|error| format!("the answer: {error}"))
+    }
+
+    fn client(&self, url: &Arc<str>) -> Result<Fetch, String> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(url) {
+            return Ok(client.clone());
+        }
+        let limits = FetchLimits {
+            deadline: DEADLINE,
+            answer_bytes_max: WireReply::bytes_max(self.reply_limit),
+        };
+        let client = Fetch::new(url, limits).map_err(|error| error.to_string())?;
+        clients.insert(url.clone(), client.clone());
+        Ok(client)
+    }
+
+    /// The question that is being asked about a grant, new or not.
+    fn question_about(&self, subject: Subject) -> Question<'_> {
+        let mut asking = self.asking();
+        let question = asking.entry(subject).or_default();
+        question.askers += 1;
+        Question {
+            reconciler: self,
+            subject,
+            answer: question.answer.clone(),
+        }
+    }
+
+    fn asking(&self) -> MutexGuard<'_, HashMap<Subject, Asking>> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One who wants an answer. The question is forgotten when the last of them
+/// goes, so that meanwhile nobody asks it again.
+struct Question<'a> {
+    reconciler: &'a Reconciler,
+    subject: Subject,
+    answer: Arc<OnceCell<Reconciled>>,
+}
+
+impl Drop for Question<'_> {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut question) = self.reconciler.asking().entry(self.subject) {
+            question.get_mut().askers -= 1;
+            if question.get().askers == 0 {
+                question.remove();
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Reconcile for Reconciler {
+    async fn reconcile(&self, record: &Record, class: &Class) -> Reconciled {
+        let Some(url) = &class.reconcile_url else {
+            return Reconciled::Unsure;
+        };
+        let question = self.question_about((record.digest, record.fence));
+        *question
+            .answer
+            .get_or_init(|| self.ask_and_settle(record, url))
+            .await
+    }
+}
+
+fn question(record: &Record) -> HeaderMap {
+    let caller = &record.identity.caller;
+    let said = [
+        (
+            fields::IDEMPOTENCY_KEY,
+            record.identity.name().unwrap_or_default(),
+        ),
+        (fields::IDEMPOTENCY_FENCE, record.fence.0.to_string()),
+        (fields::OPERATION_ID, record.id.to_string()),
+        (fields::TENANT_ID, caller.tenant().to_owned()),
+        (fields::PROJECT_ID, caller.project().to_owned()),
+        (fields::SUBJECT, caller.subject().to_string()),
+    ];
+    let lines = said.into_iter().filter_map(|(name, value)| {
+        let value = HeaderValue::try_from(value).ok()?;
+        Some((name, value))
+    });
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use onceward_core::caller::{Caller, Subject as Who};
+    use onceward_core::clock::SystemClock;
+    use onceward_core::fingerprint::{Algorithm, Fingerprint};
+    use onceward_core::identity::{Endpoint, Identity, KeySpace, OperationId};
+    use onceward_core::key::Key;
+    use onceward_core::memory::MemoryStore;
+    use onceward_core::record::{Attempt, Settlement, State};
+    use onceward_core::store::{Ask, Claim, Store};
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::callers::tests::standin::{self, StandIn};
+
+    /// An operation that may have run, and a service that knows.
+    struct House {
+        store: Arc<MemoryStore>,
+        service: StandIn,
+        class: Class,
+        record: Arc<Record>,
+    }
+
+    impl House {
+        async fn new(service: StandIn) -> Self {
+            let class = Class {
+                reconcile_url: Some(service.url().into()),
+                ..Class::interactive()
+            };
+            let store = Arc::new(MemoryStore::new(Arc::new(SystemClock::new())));
+            let who = Who::parse("user:1").expect("a subject");
+            let identity = Identity {
+                caller: Caller::trusted("acme", "shop", who).expect("a caller"),
+                endpoint: Endpoint::new("payments.create"),
+                key: Key::parse("k").expect("a key"),
+                space: KeySpace::Endpoint,
+            };
+            let digest = identity.digest();
+            let ask = Ask {
+                digest,
+                identity,
+                fingerprint: Fingerprint {
+                    algorithm: Algorithm::Json1,
+                    digest: [1; 32],
+                    sender: [0; 16],
+                },
+                terms: class.terms(),
+                attempt: Attempt(1),
+                id: OperationId::new(&digest, 1),
+            };
+            let claim = store.claim(&ask).await.expect("the store answers");
+            let Claim::Granted(grant) = claim else {
+                panic!("{claim:?}");
+            };
+            let lost = store.settle(&digest, grant.fence, Settlement::Lost);
+            lost.await.expect("the store answers");
+            let record = store.get(&digest).await.expect("the store answers");
+            Self {
+                store,
+                service,
+                class,
+                record: record.expect("it is on record"),
+            }
+        }
+
+        fn reconciler(&self) -> Reconciler {
+            Reconciler::new(self.store.clone())
+        }
+
+        async fn state(&self) -> State {
+            let record = self.store.get(&self.record.digest).await;
+            let record = record.expect("the store answers");
+            record.expect("it is on record").state
+        }
+    }
+
+    fn ran(reply: &Value) -> Value {
+        json!({ "outcome": "ran", "reply": reply })
+    }
+
+    #[tokio::test]
+    async fn one_who_goes_leaves_the_question_to_the_others() {
+        let slow = Duration::from_millis(300);
+        let unsure = json!({ "outcome": "unsure" });
+        let service = StandIn::new(move |_| standin::json(200, &unsure).after(slow)).await;
+        let house = House::new(service).await;
+        let reconciler = house.reconciler();
+        let ask = || reconciler.reconcile(&house.record, &house.class);
+        let gone = async {
+            let gone = tokio::time::timeout(Duration::from_millis(50), ask()).await;
+            assert!(gone.is_err());
+            ask().await
+        };
+        let (first, later) = tokio::join!(ask(), gone);
+        assert_eq!([first, later], [Reconciled::Unsure; 2]);
+        assert_eq!(house.service.count(), 1);
+        assert!(reconciler.asking().is_empty());
+        // What was answered is not believed for ever.
+        assert_eq!(ask().await, Reconciled::Unsure);
+        assert_eq!(house.service.count(), 2);
+    }
+
+    #[rstest]
+    #[case::fits(json!({ "status": 200, "body": "1234" }), Reconciled::Settled, State::Completed)]
+    #[case::too_large(json!({ "status": 200, "body": "12345" }), Reconciled::Unsure, State::Unknown)]
+    #[case::too_large_in_base64(json!({ "status": 200, "body_base64": "MTIzNDU=" }), Reconciled::Unsure, State::Unknown)]
+    #[case::nothing(json!({ "status": 204 }), Reconciled::Settled, State::Completed)]
+    #[case::something_with_204(json!({ "status": 204, "body": "1" }), Reconciled::Unsure, State::Unknown)]
+    #[case::something_with_304(json!({ "status": 304, "body": "1" }), Reconciled::Unsure, State::Unknown)]
+    #[tokio::test]
+    async fn only_a_reply_that_can_be_kept_settles(
+        #[case] reply: Value,
+        #[case] want: Reconciled,
+        #[case] state: State,
+    ) {
+        let answer = ran(&reply);
+        let service = StandIn::new(move |_| standin::json(200, &answer)).await;
+        let house = House::new(service).await;
+        let reconciler = house.reconciler().with_reply_limit(4);
+        let reconciled = reconciler.reconcile(&house.record, &house.class).await;
+        assert_eq!((reconciled, house.state().await), (want, state));
+        let seen = house.service.seen();
+        let key = seen[0].header("idempotency-key");
+        assert_eq!(key, Some("t-acme:shop:user:1:k"));
+    }
+}

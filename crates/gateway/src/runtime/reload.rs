@@ -1,0 +1,321 @@
+//! A changed configuration, put in force while requests are served.
+//!
+//! It is read and checked whole before anything changes; a mistake changes
+//! nothing and is told. Then everything new takes its place at once, and what
+//! is under way goes on by the old rules. What cannot change while the gateway
+//! runs (where it listens, its store, its secret) is refused by name.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use notify::{RecursiveMode, Watcher};
+use onceward_core::engine;
+use secrecy::ExposeSecret;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::mpsc;
+
+use crate::admin::{Action, Audit, Deed, Operator, Operators, Outcome, Reload};
+use crate::config::{self, Config, Loaded};
+use crate::listen::tls::ServerTls;
+use crate::request::Pipeline;
+use crate::runtime::classes::Base;
+use crate::runtime::plan::Plan;
+use crate::secrets::{SecretError, SecretReader};
+
+/// How long a file must stay as it is before it is read: editors write in steps.
+const SETTLE: Duration = Duration::from_millis(200);
+/// How long reading a file may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The file that a gateway follows.
+#[derive(Clone, Debug)]
+pub struct ConfigFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The environment that it is read with.
+    pub environment: BTreeMap<String, String>,
+    /// What was in it when this was made.
+    seen: Option<Content>,
+}
+
+/// What a file holds, for comparing.
+type Content = [u8; 32];
+
+impl ConfigFile {
+    /// The file at this path. Made before the configuration is loaded from it, so
+    /// that no change is missed that comes later.
+    pub fn new(path: PathBuf, environment: BTreeMap<String, String>) -> Self {
+        Self {
+            seen: content(&path),
+            path,
+            environment,
+        }
+    }
+}
+
+/// Puts changes in force.
+pub(crate) struct Reloader {
+    pub(crate) file: Option<ConfigFile>,
+    pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) operators: Arc<Operators>,
+    pub(crate) audit: Arc<Audit>,
+    pub(crate) tls: Option<Arc<ServerTls>>,
+    /// One at a time.
+    pub(crate) turn: tokio::sync::Mutex<()>,
+}
+
+impl Reloader {
+    /// Reads the file and puts it in force; `by` says at whose word.
+    pub(crate) async fn reload(&self, by: &str) -> Result<String, String> {
+        let answer = self.try_reload().await;
+        let outcome = match &answer {
+            Ok(_) => Outcome::Done(serde_json::Value::Null),
+            Err(why) => Outcome::Refused(why.clone()),
+        };
+        let deed = Deed::of_gateway(by, Action::Reload);
+        if let Err(error) = self.audit.note(deed, outcome).await {
+            tracing::warn!(%error, "a reload could not be noted in the audit");
+        }
+        answer
+    }
+
+    async fn try_reload(&self) -> Result<String, String> {
+        let _turn = self.turn.lock().await;
+        let metrics = &self.pipeline.metrics;
+        match self.put_in_force().await {
+            Ok(detail) => {
+                metrics.reload_done();
+                tracing::info!(detail, "the configuration was read again");
+                Ok(detail)
+            }
+            Err(why) => {
+                metrics.reload_failed();
+                tracing::error!(why, "the configuration was not taken; the old one holds");
+                Err(why)
+            }
+        }
+    }
+
+    async fn put_in_force(&self) -> Result<String, String> {
+        let Some(file) = &self.file else {
+            return Err("This gateway runs without a configuration file.".to_owned());
+        };
+        let Loaded { config, doubts } = load(file.clone()).await?;
+        let before = self.pipeline.plan.load_full();
+        let fixed = unchangeable(&before.config, &config);
+        if !fixed.is_empty() {
+            return Err(format!(
+                "{} cannot change while the gateway runs: restart it, or take the change back.",
+                fixed.join(", ")
+            ));
+        }
+        let secrets = SecretReader::new(&config.secrets).map_err(|error| error.to_string())?;
+        let operators = operators(&config, &secrets).await;
+        let operators = operators.map_err(|error| error.to_string())?;
+        let callers = before.callers.reopen(&config.auth, secrets.clone());
+        let callers = callers.map_err(|error| error.to_string())?;
+        let webhooks = &self.pipeline.webhooks;
+        let reopened = webhooks.reopen(&config, secrets);
+        let reopened = reopened.map_err(|error| error.to_string())?;
+        let misfits = webhooks.misfits(&before.config, &config);
+        if !misfits.is_empty() {
+            return Err(misfits.join("\n"));
+        }
+        let metrics = &self.pipeline.metrics;
+        let plan = Plan::new(config, callers, metrics, Some(&before));
+        let plan = plan.map_err(|error| error.to_string())?;
+        let base = Base::of(&plan);
+        let misfits = self.pipeline.classes.misfits(&base);
+        if !misfits.is_empty() {
+            return Err(misfits.join("\n"));
+        }
+        if let Some(tls) = &self.tls {
+            tls.reload().map_err(|error| error.to_string())?;
+        }
+        // From here on nothing can fail.
+        let limits = plan.config.limits.clone();
+        let routes = plan.config.routes.len();
+        self.pipeline.classes.replace_base(base).await;
+        webhooks.replace(reopened);
+        self.pipeline.plan.store(Arc::new(plan));
+        self.pipeline.gate.set_limits(&limits);
+        let engine = &self.pipeline.protection.engine;
+        engine.set_limits(engine_limits(&limits));
+        metrics.set_label_values(limits.label_values);
+        self.operators.replace(operators);
+        Ok(format!(
+            "{routes} routes are served; {} doubtful choices.",
+            doubts.len()
+        ))
+    }
+
+    /// The way in which operators ask for it, if there is a file. The audit
+    /// entry is theirs.
+    pub(crate) fn by_operators(self: &Arc<Self>) -> Option<Reload> {
+        self.file.as_ref()?;
+        let reloader = self.clone();
+        Some(Arc::new(move || {
+            let reloader = reloader.clone();
+            Box::pin(async move { reloader.try_reload().await })
+        }))
+    }
+
+    /// Follows the file for as long as the gateway lives.
+    pub(crate) async fn watch(self: Arc<Self>) {
+        let Some(file) = &self.file else {
+            return std::future::pending().await;
+        };
+        let (tell, mut told) = mpsc::channel(1);
+        // The directory is watched, and whatever changes in it: editors put a new
+        // file in the old one's place, and the file may be a link to another.
+        let directory = file
+            .path
+            .parent()
+            .filter(|path| !path.as_os_str().is_empty());
+        let directory = directory.unwrap_or_else(|| std::path::Path::new("."));
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            if event.is_ok_and(|event| !event.kind.is_access()) {
+                // One word is enough, however many changes there were.
+                let _ = tell.try_send(());
+            }
+        });
+        let mut watcher = match watcher {
+            Ok(watcher) => watcher,
+            Err(error) => {
+                tracing::warn!(%error, "the configuration file cannot be followed; use SIGHUP or the admin API");
+                return std::future::pending().await;
+            }
+        };
+        if let Err(error) = watcher.watch(directory, RecursiveMode::NonRecursive) {
+            tracing::warn!(%error, "the configuration file cannot be followed; use SIGHUP or the admin API");
+            return std::future::pending().await;
+        }
+        let mut seen = file.seen;
+        loop {
+            // The first time without a word: it may have changed since it was read
+            // for the start.
+            let path = file.path.clone();
+            let now = within_patience(move || content(&path)).await.flatten();
+            // Touched, or gone for a moment: nothing to read.
+            if now.is_some() && now != seen {
+                seen = now;
+                // The log and the audit tell what came of it.
+                let _ = self.reload("file").await;
+            }
+            if told.recv().await.is_none() {
+                return;
+            }
+            tokio::time::sleep(SETTLE).await;
+        }
+    }
+}
+
+/// Reads a configuration. A file that does not answer, on a network drive that
+/// is gone for example, holds up nobody but who asked.
+async fn load(file: ConfigFile) -> Result<Loaded, String> {
+    let reading = move || config::load(&file.path, &file.environment);
+    match within_patience(reading).await {
+        Some(read) => read.map_err(|mistakes| {
+            let mistakes: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
+            mistakes.join("\n")
+        }),
+        None => Err(format!("The file could not be read within {PATIENCE:?}.")),
+    }
+}
+
+fn content(path: &Path) -> Option<Content> {
+    let bytes = std::fs::read(path).ok()?;
+    Some(Sha256::digest(bytes).into())
+}
+
+/// Does what may block on a thread of its own, and waits for it for a while.
+async fn within_patience<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    // Not of the runtime's, which would wait for it at the end.
+    std::thread::spawn(move || drop(tell.send(work())));
+    tokio::time::timeout(PATIENCE, told).await.ok()?.ok()
+}
+
+/// Who may use the admin API, their tokens read from where they are.
+pub(crate) async fn operators(
+    config: &Config,
+    secrets: &SecretReader,
+) -> Result<Vec<Operator>, SecretError> {
+    let mut operators = Vec::with_capacity(config.server.admin_tokens.len());
+    for token in &config.server.admin_tokens {
+        operators.push(Operator {
+            name: token.name.clone(),
+            role: token.role,
+            token: secrets.read(&token.token).await?,
+        });
+    }
+    Ok(operators)
+}
+
+/// The engine's part of the limits.
+pub(crate) fn engine_limits(limits: &config::Limits) -> engine::Limits {
+    engine::Limits {
+        store_deadline: limits.store_deadline,
+        waiters_per_key: limits.waiters_per_key,
+        waiters_per_tenant: limits.waiters_per_tenant,
+        waiters: limits.waiters,
+        ..engine::Limits::default()
+    }
+}
+
+/// What differs and cannot change while the gateway runs.
+fn unchangeable(before: &Config, after: &Config) -> Vec<&'static str> {
+    let (old, new) = (&before.server, &after.server);
+    let key = |config: &Config| {
+        let key = config.secrets.key.as_ref();
+        key.map(|key| key.expose_secret().to_owned())
+    };
+    // How long a step may take is a limit, and changes with the others.
+    let store = |config: &Config| {
+        let mut store = config.store.clone();
+        store.deadline = Duration::ZERO;
+        store
+    };
+    let differs = [
+        ("server.listen", old.listen != new.listen),
+        ("server.admin", old.admin != new.admin),
+        ("server.tls", old.tls != new.tls),
+        (
+            "server.trusted_proxies",
+            old.trusted_proxies != new.trusted_proxies,
+        ),
+        (
+            "server.proxy_protocol",
+            old.proxy_protocol != new.proxy_protocol,
+        ),
+        (
+            "server.head_deadline",
+            old.head_deadline != new.head_deadline,
+        ),
+        (
+            "server.write_deadline",
+            old.write_deadline != new.write_deadline,
+        ),
+        (
+            "limits.connections",
+            before.limits.connections != after.limits.connections,
+        ),
+        (
+            "limits.streams",
+            before.limits.streams != after.limits.streams,
+        ),
+        ("store", store(before) != store(after)),
+        ("secrets.key", key(before) != key(after)),
+        ("telemetry", before.telemetry != after.telemetry),
+        (
+            "server.admin_token",
+            !old.admin_tokens.is_empty() && new.admin_tokens.is_empty(),
+        ),
+    ];
+    let differs = differs.into_iter().filter(|(_, differs)| *differs);
+    differs.map(|(name, _)| name).collect()
+}

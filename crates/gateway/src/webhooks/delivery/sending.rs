@@ -1,0 +1,121 @@
+//! The way of an event to its upstream: as its own provider sent it, in our name
+//! and signed by us.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Request, Response};
+use onceward_core::caller::Caller;
+use onceward_core::class::Class;
+use onceward_http::body::Body;
+use onceward_http::rules::Rules;
+use onceward_http::run::{Granted, Unanswered};
+use onceward_webhooks::sign;
+
+use crate::callers::WallClock;
+use crate::request::Pipeline;
+use crate::runtime::plan::{Plan, Planned};
+use crate::upstream::forward::Passage;
+use crate::webhooks::event::Parcel;
+use crate::webhooks::registry::{Webhooks, WebhooksError};
+
+const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
+const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+
+/// What an upstream's answer to an event means. No attempt is given more time
+/// than its lease, as the class of now has it.
+pub(crate) fn rules(route: &Planned, class: &Class) -> Arc<Rules> {
+    if route.timeout <= class.lease {
+        return route.rules.clone();
+    }
+    Arc::new(Rules {
+        upstream_timeout: class.lease,
+        ..Rules::clone(&route.rules)
+    })
+}
+
+/// The way of one event: to its upstream, in our name.
+#[derive(Clone)]
+pub(crate) struct Carriage {
+    webhooks: Arc<Webhooks>,
+    clock: WallClock,
+    plan: Arc<Plan>,
+    passage: Passage,
+}
+
+impl Pipeline {
+    pub(crate) fn carriage(
+        &self,
+        plan: &Arc<Plan>,
+        route: &Arc<Planned>,
+        parcel: &Parcel,
+        caller: &Caller,
+    ) -> Carriage {
+        Carriage {
+            webhooks: self.webhooks.clone(),
+            clock: self.clock.clone(),
+            plan: plan.clone(),
+            passage: Passage {
+                peer: parcel.peer.clone(),
+                route: route.clone(),
+                caller: caller.clone(),
+                by: None,
+                key: None,
+                attempt: 1,
+                link: None,
+            },
+        }
+    }
+}
+
+impl Carriage {
+    pub(crate) fn on_attempt(mut self, attempt: u32) -> Self {
+        self.passage.attempt = attempt;
+        self
+    }
+
+    pub(crate) fn passage(&self) -> &Passage {
+        &self.passage
+    }
+
+    /// Sends an event once, in the name of its grant.
+    pub(crate) async fn send(
+        self,
+        mut request: Request<Bytes>,
+        granted: Option<Granted>,
+    ) -> Result<Response<Body>, Unanswered> {
+        if let Some(granted) = &granted {
+            let signed = self.sign(request, &granted.id.to_string()).await;
+            request = signed.map_err(|error| Unanswered::NotSent(Box::new(error)))?;
+        }
+        let forwarder = &self.passage.route.forwarder;
+        forwarder.protected(request, granted, &self.passage).await
+    }
+
+    /// Signs a request in our name: what the provider signed with a time has
+    /// gone stale when it is sent again.
+    pub(crate) async fn sign(
+        &self,
+        mut request: Request<Bytes>,
+        id: &str,
+    ) -> Result<Request<Bytes>, WebhooksError> {
+        let upstream = &self.passage.route.route.upstream;
+        let key = self.webhooks.signing_key(&self.plan.config, upstream);
+        let key = key.await?;
+        let now = (self.clock.now().unix_ms() / 1000).cast_signed();
+        let signature = sign(&key, id, now, request.body());
+        let headers = request.headers_mut();
+        for (name, value) in [
+            (WEBHOOK_ID, id),
+            (WEBHOOK_TIMESTAMP, &now.to_string()),
+            (WEBHOOK_SIGNATURE, &signature),
+        ] {
+            // Ids, numbers and base64 are visible ASCII.
+            if let Ok(value) = HeaderValue::try_from(value) {
+                headers.insert(name, value);
+            }
+        }
+        Ok(request)
+    }
+}

@@ -1,0 +1,113 @@
+//! Whether the bytes of an event came before under another id.
+//!
+//! Asked only where the id is not signed: whoever has caught one delivery can
+//! send it again under as many ids as they like. Bytes that were seen are
+//! operations of their own. They are claimed before their event is recorded and
+//! finished after it, so that no bytes are known whose event is not on record.
+
+use data_encoding::HEXLOWER;
+use http::StatusCode;
+use onceward_core::class::{AfterLoss, Terms};
+use onceward_core::engine::{Entry, Lead};
+use onceward_core::fingerprint::Fingerprint;
+use onceward_core::identity::{Endpoint, Identity};
+use onceward_core::key::Key;
+use onceward_core::record::{Answer, Settlement};
+use onceward_http::problem::{Code, Problem};
+use onceward_http::run::{by_key_alone, unavailable};
+use onceward_webhooks::{Binding, Event};
+use sha2::{Digest as _, Sha256};
+
+use super::Arriving;
+use crate::config::SameBytes;
+use crate::request::Pipeline;
+
+/// How an event is met.
+pub(super) enum Met {
+    /// For the first time, or under the same id as before. Where its bytes are
+    /// to be remembered, this is the right to do it.
+    First(Option<Lead>),
+    /// Its bytes came before under another id; it is delivered, and marked.
+    InOtherName,
+    /// The same, and that is not wanted again.
+    Before,
+}
+
+impl Met {
+    /// Remembers the bytes of an event that is on record; of one that is not
+    /// nothing is remembered.
+    pub(super) async fn remember(self, on_record: bool) {
+        let Self::First(Some(lead)) = self else {
+            return;
+        };
+        let status = StatusCode::NO_CONTENT.as_u16();
+        let seen = Settlement::Completed(Answer::NotKept { status });
+        match on_record {
+            // What the store does not take now is written later.
+            true => drop(lead.finish(seen, None).await),
+            false => drop(lead.release(None).await),
+        }
+    }
+}
+
+impl Pipeline {
+    /// Whether the bytes of this event came before under another id.
+    pub(super) async fn meet(
+        &self,
+        arriving: &Arriving<'_>,
+        event: &Event,
+    ) -> Result<Met, Problem> {
+        let Binding::Unsigned { bytes } = &event.binding else {
+            return Ok(Met::First(None));
+        };
+        let key = Key::parse(&HEXLOWER.encode(bytes)).map_err(Problem::invalid_key)?;
+        let identity = Identity {
+            endpoint: Endpoint::new(&format!("{} bytes", arriving.endpoint)),
+            ..arriving.identity(key)
+        };
+        let asked = Fingerprint {
+            digest: Sha256::digest(&event.key).into(),
+            ..by_key_alone()
+        };
+        let terms = Terms {
+            // Whoever dies over it has remembered nothing.
+            after_loss: AfterLoss::Free,
+            ..arriving.class.terms()
+        };
+        let (engine, digest) = (&self.protection.engine, identity.digest());
+        let entered = engine.enter(identity, asked, terms).await;
+        match entered.map_err(|error| unavailable(&error))? {
+            // Who goes before it is said has remembered nothing either.
+            Entry::Lead(lead) => Ok(Met::First(Some(lead.joined()))),
+            Entry::Mismatch => {
+                let rule = arriving.webhook.same_bytes;
+                if rule == SameBytes::Refuse {
+                    let mark = engine.look(&digest).await;
+                    let mark = mark.map_err(|error| unavailable(&error))?;
+                    if mark.is_none_or(|mark| mark.completed_at.is_none()) {
+                        return Err(not_yet());
+                    }
+                }
+                let provider = arriving.webhook.provider.name();
+                self.metrics.same_bytes(provider, rule);
+                Ok(match rule {
+                    SameBytes::Deliver => Met::InOtherName,
+                    SameBytes::Refuse => Met::Before,
+                })
+            }
+            // The same id: whether it is a duplicate, its own record tells.
+            _ => Ok(Met::First(None)),
+        }
+    }
+}
+
+/// The same bytes are being recorded under another id; whether they were will be
+/// seen.
+fn not_yet() -> Problem {
+    Problem::new(
+        Code::InProgress,
+        "The same bytes are being recorded under another id. Send the event again.",
+    )
+    .with_status(StatusCode::SERVICE_UNAVAILABLE)
+    .retry_after(1)
+}

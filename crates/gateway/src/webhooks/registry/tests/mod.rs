@@ -1,0 +1,118 @@
+//! Webhooks on a registry in memory, with a clock that the tests move.
+
+mod making;
+mod others;
+mod rotating;
+mod storing;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use onceward_core::store::{Order, Registry, Sheet};
+use onceward_webhooks::{Provider, SigningKey, sign};
+use secrecy::SecretString;
+
+use super::{NewSecrets, NewWebhook, Webhooks, WebhooksError};
+use crate::callers::tests::{Hands, registry};
+use crate::config::{Config, Upstream};
+use crate::secrets::SecretReader;
+use crate::secrets::gateway_key::Secret;
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// Stands in every secret.
+const CANARY: &str = "Y2FuYXJ5";
+
+/// A registry, and what one needs to open it again.
+struct House {
+    registry: Arc<dyn Registry>,
+    secret: Secret,
+    hands: Hands,
+    config: Config,
+    secrets: SecretReader,
+}
+
+impl House {
+    fn new() -> Self {
+        let mut config = Config::unconfigured("http://127.0.0.1:1");
+        let other = Upstream::new("http://127.0.0.1:2");
+        config.upstreams.insert("ledger".into(), other);
+        Self {
+            registry: registry(),
+            secret: Secret::new().expect("random bytes"),
+            hands: Hands::new(),
+            secrets: SecretReader::new(&config.secrets).expect("nothing to set up"),
+            config,
+        }
+    }
+
+    async fn open(&self) -> Webhooks {
+        let opened = Webhooks::open(
+            self.registry.clone(),
+            &self.secret,
+            &self.config,
+            self.secrets.clone(),
+            self.hands.clock(),
+        );
+        opened.await.expect("opened")
+    }
+
+    /// Makes a webhook and gives its id.
+    async fn make(&self, webhooks: &Webhooks, new: NewWebhook) -> String {
+        let made = webhooks.create(&self.config, new).await;
+        made.expect("made").shown.record.id.to_string()
+    }
+
+    /// What the registry holds, by name.
+    async fn documents(&self) -> Vec<(String, bytes::Bytes)> {
+        let documents = self
+            .registry
+            .documents(Sheet::Webhooks, Order::Rising, None, 100);
+        documents.await.expect("the store answers")
+    }
+
+    /// The keys of a webhook, each told by what it makes of the same bytes.
+    async fn keys(&self, webhooks: &Webhooks, id: &str) -> Result<Vec<String>, WebhooksError> {
+        let found = webhooks.find(&self.config, "svix", id).await?;
+        let found = found.expect("there is such a webhook");
+        Ok(told(&webhooks.keys(&found).await?))
+    }
+
+    async fn is_found(&self, webhooks: &Webhooks, id: &str) -> bool {
+        let found = webhooks.find(&self.config, "svix", id).await;
+        found.expect("nobody fails").is_some()
+    }
+}
+
+fn told(keys: &[SigningKey]) -> Vec<String> {
+    keys.iter().map(|key| sign(key, "m", 0, b"x")).collect()
+}
+
+/// What the keys of these secrets make.
+fn of_secrets(texts: &[&str]) -> Vec<String> {
+    let keys = texts.iter().map(|text| Provider::Svix.key(text));
+    told(&keys.collect::<Result<Vec<_>, _>>().expect("secrets"))
+}
+
+/// A secret with a letter of its own.
+fn secret(letter: char) -> String {
+    format!("whsec_{CANARY}{}", letter.to_string().repeat(32))
+}
+
+fn new() -> NewWebhook {
+    with(&[&secret('a')])
+}
+
+fn with(secrets: &[&str]) -> NewWebhook {
+    let secrets = secrets.iter().map(|text| SecretString::from(*text));
+    NewWebhook {
+        tenant: "acme".to_owned(),
+        project: "shop".to_owned(),
+        provider: "svix".to_owned(),
+        scheme: None,
+        upstream: None,
+        path: None,
+        deliver: None,
+        same_bytes: None,
+        secrets: NewSecrets::Given(secrets.collect()),
+    }
+}

@@ -1,0 +1,341 @@
+//! Webhooks that others know of: secrets in OpenBao, ids of Unkey's.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::callers::tests::standin::{self, StandIn, told as answer};
+use crate::config::{self, Deliver, SecretValue};
+use crate::secrets::tests::{reader, settings, token};
+use crate::webhooks::registry::{NoSecret, ShownSecrets};
+
+const UNKEYS: &str = "wh_3ZfKjNzMv8xQpRt2Yw";
+
+/// A house with OpenBao, which has the secrets of webhooks at this place.
+fn house(bao: &StandIn, path: &str) -> House {
+    let house = House::new();
+    let mut config = house.config.clone();
+    config.secrets.openbao = Some(config::OpenBao {
+        path: path.to_owned(),
+        ..settings(bao.url(), token())
+    });
+    House {
+        secrets: reader(bao.url(), token()),
+        config,
+        ..house
+    }
+}
+
+const USUAL: &str = "webhooks/{tenant}/{project}/{provider}";
+
+fn fields(fields: &Value) -> Value {
+    json!({ "data": { "data": fields, "metadata": {} } })
+}
+
+fn in_openbao() -> NewWebhook {
+    NewWebhook {
+        secrets: NewSecrets::Unsaid,
+        ..new()
+    }
+}
+
+#[rstest]
+#[case::usual(USUAL, "/v1/secret/data/webhooks/acme/shop/svix")]
+#[case::joined("{tenant}:{project}:{provider}", "/v1/secret/data/acme%3Ashop%3Asvix")]
+#[tokio::test]
+async fn secrets_are_read_from_openbao_where_none_are_given(
+    #[case] path: &str,
+    #[case] want: &'static str,
+) {
+    let answered = fields(&json!({
+        "secret": secret('a'), "secret_old": secret('b'), "note": "not one", "secrets": "nor this",
+    }));
+    let bao = StandIn::new(move |seen| match seen.path == want {
+        true => standin::json(200, &answered),
+        false => answer(404, "{}"),
+    })
+    .await;
+    let house = house(&bao, path);
+    let webhooks = house.open().await;
+    let id = house.make(&webhooks, in_openbao()).await;
+    let both = of_secrets(&[&secret('a'), &secret('b')]);
+    assert_eq!(house.keys(&webhooks, &id).await.expect("keys"), both);
+    assert_eq!(
+        webhooks.show(&id).expect("shown").secrets,
+        ShownSecrets::OpenBao
+    );
+    let (_, document) = &house.documents().await[0];
+    let document = String::from_utf8(document.to_vec()).expect("JSON");
+    assert!(!document.contains(CANARY), "{document}");
+    let error = webhooks.rotate(&house.config, &id, Some(secret('c').into()), None);
+    let error = error.await.expect_err("not ours to change");
+    assert!(matches!(error, WebhooksError::InOpenBao { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_change_in_openbao_is_followed_and_its_absence_is_not() {
+    let with = |fields_of: Value| move |_: &standin::Seen| standin::json(200, &fields(&fields_of));
+    let bao = StandIn::new(with(json!({ "secret": secret('a') }))).await;
+    let house = house(&bao, USUAL);
+    let webhooks = house.open().await;
+    let id = house.make(&webhooks, in_openbao()).await;
+    let one = of_secrets(&[&secret('a')]);
+    assert_eq!(house.keys(&webhooks, &id).await.expect("keys"), one);
+    bao.turn(|_| answer(503, ""));
+    // Past what is believed, and past what is believed of a failure.
+    for _ in 0..2 {
+        tokio::time::sleep(Duration::from_millis(450)).await;
+        assert_eq!(house.keys(&webhooks, &id).await.expect("stale"), one);
+    }
+    bao.turn(with(
+        json!({ "secret": secret('b'), "secret_1": secret('a') }),
+    ));
+    tokio::time::sleep(Duration::from_millis(450)).await;
+    let both = of_secrets(&[&secret('b'), &secret('a')]);
+    assert_eq!(house.keys(&webhooks, &id).await.expect("keys"), both);
+    // What was taken away counts at once.
+    bao.turn(|_| answer(404, "{}"));
+    tokio::time::sleep(Duration::from_millis(450)).await;
+    let error = house.keys(&webhooks, &id).await.expect_err("gone");
+    assert!(matches!(error, WebhooksError::Secret(_)), "{error}");
+}
+
+#[rstest]
+#[case::absent(
+    answer(404, "{}"),
+    "there is no secret webhooks/acme/shop/svix in OpenBao"
+)]
+#[case::denied(
+    answer(403, "{}"),
+    "OpenBao does not let us read the secret webhooks/acme/shop/svix"
+)]
+#[case::other_fields(
+    standin::json(200, &fields(&json!({ "key": "x" }))),
+    "OpenBao has no field `secret` or `secret_…` for it"
+)]
+#[case::malformed(
+    standin::json(200, &fields(&json!({ "secret": "canary!" }))),
+    "one of them is not of the provider's form"
+)]
+#[case::six(
+    standin::json(200, &fields(&json!({
+        "secret": "AAAA", "secret_1": "AAAB", "secret_2": "AAAC", "secret_3": "AAAD", "secret_4": "AAAE", "secret_5": "AAAF",
+    }))),
+    "OpenBao has more than 5 of them"
+)]
+#[tokio::test]
+async fn a_webhook_without_secrets_in_openbao_is_not_made(
+    #[case] manner: standin::Told,
+    #[case] problem: &str,
+) {
+    let bao = StandIn::new(move |_| manner.clone()).await;
+    let house = house(&bao, USUAL);
+    let webhooks = house.open().await;
+    let error = webhooks.create(&house.config, in_openbao()).await;
+    let want = format!(
+        "secrets: {problem}; write it to the field `secret` of webhooks/acme/shop/svix, or give secrets"
+    );
+    assert_eq!(error.expect_err("refused").to_string(), want);
+}
+
+#[tokio::test]
+async fn while_openbao_is_away_nothing_is_made() {
+    let bao = StandIn::new(|_| answer(503, "")).await;
+    let house = house(&bao, USUAL);
+    let webhooks = house.open().await;
+    let error = webhooks.create(&house.config, in_openbao()).await;
+    let error = error.expect_err("away");
+    assert!(matches!(error, WebhooksError::Secret(_)), "{error}");
+    assert!(house.documents().await.is_empty());
+}
+
+/// An answer of Unkey's with this metadata.
+fn valid(meta: &Value) -> Value {
+    json!({ "data": { "valid": true, "code": "VALID", "keyId": "key_1", "meta": meta } })
+}
+
+fn meta() -> Value {
+    json!({ "tenant_id": "acme", "project_id": "shop", "provider": "svix" })
+}
+
+async fn with_unkey(unkey: &StandIn, bao: &StandIn) -> (House, Webhooks) {
+    let mut house = house(bao, USUAL);
+    house.config.auth.unkey = Some(config::Unkey {
+        url: unkey.url().to_owned(),
+        root_key: SecretValue::Given("root of callers".into()),
+        webhook_root_key: Some(SecretValue::Given("root of webhooks".into())),
+        cache: Duration::from_secs(30),
+        deadline: Duration::from_millis(400),
+    });
+    let webhooks = house.open().await;
+    (house, webhooks)
+}
+
+#[tokio::test]
+async fn an_id_of_unkeys_is_asked_about_with_its_own_root_key() {
+    let unkey = StandIn::new(|_| standin::json(200, &valid(&meta()))).await;
+    let bao =
+        StandIn::new(|_| standin::json(200, &fields(&json!({ "secret": secret('a') })))).await;
+    let (house, webhooks) = with_unkey(&unkey, &bao).await;
+    let found = webhooks.find(&house.config, "svix", UNKEYS).await;
+    let found = found.expect("found").expect("there");
+    assert_eq!(&*found.id, UNKEYS);
+    assert_eq!(
+        (found.caller.tenant(), found.caller.project()),
+        ("acme", "shop")
+    );
+    assert_eq!(
+        (&*found.upstream, found.path.as_str()),
+        ("default", "/webhooks/svix")
+    );
+    let keys = webhooks.keys(&found).await.expect("keys");
+    assert_eq!(told(&keys), of_secrets(&[&secret('a')]));
+    assert_eq!(
+        bao.seen()[0].path,
+        "/v1/secret/data/webhooks/acme/shop/svix"
+    );
+    let seen = unkey.seen();
+    assert_eq!(
+        seen[0].header("authorization"),
+        Some("Bearer root of webhooks")
+    );
+    assert_eq!(seen[0].json()["key"], UNKEYS);
+    // Believed for a while, also for another provider, whose it is not.
+    for (provider, there) in [("svix", true), ("stripe", false)] {
+        let found = webhooks.find(&house.config, provider, UNKEYS).await;
+        assert_eq!(found.expect("asked").is_some(), there, "{provider}");
+    }
+    assert_eq!(unkey.count(), 1);
+    // They are not ours to list.
+    assert!(webhooks.list().is_empty());
+}
+
+#[tokio::test]
+async fn unkeys_metadata_says_what_is_not_as_configured() {
+    let mut said = meta();
+    said["upstream"] = "ledger".into();
+    said["path"] = "/in".into();
+    said["deliver"] = "sync".into();
+    let unkey = StandIn::new(move |_| standin::json(200, &valid(&said))).await;
+    let bao = StandIn::new(|_| answer(404, "")).await;
+    let (house, webhooks) = with_unkey(&unkey, &bao).await;
+    let found = webhooks.find(&house.config, "svix", UNKEYS).await;
+    let found = found.expect("found").expect("there");
+    assert_eq!((&*found.upstream, found.path.as_str()), ("ledger", "/in"));
+    assert_eq!(found.deliver, Deliver::Sync);
+}
+
+#[rstest]
+#[case::no_tenant("tenant_id", Value::Null)]
+#[case::reserved_tenant("tenant_id", json!("_local"))]
+#[case::number_for_a_project("project_id", json!(7))]
+#[case::no_provider("provider", Value::Null)]
+#[case::path_elsewhere("path", json!("/../x"))]
+#[case::unknown_word("deliver", json!("later"))]
+#[tokio::test]
+async fn metadata_that_names_no_webhook_is_nobodys(#[case] member: &str, #[case] value: Value) {
+    let mut said = meta();
+    said[member] = value;
+    let unkey = StandIn::new(move |_| standin::json(200, &valid(&said))).await;
+    let bao = StandIn::new(|_| answer(404, "")).await;
+    let (house, webhooks) = with_unkey(&unkey, &bao).await;
+    assert!(!house.is_found(&webhooks, UNKEYS).await);
+}
+
+#[tokio::test]
+async fn what_unkey_does_not_know_is_nobodys_and_without_a_verdict_nothing_is_said() {
+    let refused = json!({ "data": { "valid": false, "code": "NOT_FOUND" } });
+    let unkey = StandIn::new(move |_| standin::json(200, &refused)).await;
+    let bao = StandIn::new(|_| answer(404, "")).await;
+    let (house, webhooks) = with_unkey(&unkey, &bao).await;
+    assert!(!house.is_found(&webhooks, UNKEYS).await);
+    unkey.turn(|_| answer(500, ""));
+    let other = "wh_another1234567890";
+    let error = webhooks.find(&house.config, "svix", other).await;
+    assert!(matches!(error, Err(WebhooksError::Unkey)));
+    // What could not be an id is not shown to anybody.
+    let before = unkey.count();
+    for text in [
+        "sk_1234567890abcdefgh",
+        "wh_short",
+        "wh_a/../b1234567890abc",
+        "ow_x",
+    ] {
+        assert!(!house.is_found(&webhooks, text).await, "{text}");
+    }
+    assert_eq!(unkey.count(), before);
+}
+
+#[rstest]
+#[case::url_that_nobody_knows("provider", "square")]
+#[case::long_tenant("tenant_id", &"%".repeat(256))]
+#[tokio::test]
+async fn what_unkey_names_must_fit_the_configuration_too(
+    #[case] member: &str,
+    #[case] value: &str,
+) {
+    let mut said = meta();
+    said[member] = value.into();
+    let provider = said["provider"].as_str().expect("a name").to_owned();
+    let unkey = StandIn::new(move |_| standin::json(200, &valid(&said))).await;
+    let bao = StandIn::new(|_| answer(404, "")).await;
+    let (house, webhooks) = with_unkey(&unkey, &bao).await;
+    let error = webhooks.find(&house.config, &provider, UNKEYS).await;
+    assert!(matches!(error, Err(WebhooksError::Unfit { .. })));
+}
+
+#[tokio::test]
+async fn own_webhooks_need_nobody_else() {
+    let unkey = StandIn::new(|_| answer(500, "")).await;
+    let bao = StandIn::new(|_| answer(500, "")).await;
+    let (house, webhooks) = with_unkey(&unkey, &bao).await;
+    let id = house.make(&webhooks, new()).await;
+    house.keys(&webhooks, &id).await.expect("keys");
+    assert_eq!((unkey.count(), bao.count()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_reload_asks_whom_the_new_configuration_names() {
+    let bao = StandIn::new(|_| answer(404, "")).await;
+    let unkey = StandIn::new(|_| standin::json(200, &valid(&meta()))).await;
+    let (house, webhooks) = with_unkey(&unkey, &bao).await;
+    assert!(house.is_found(&webhooks, UNKEYS).await);
+    let mut after = house.config.clone();
+    after.auth.unkey = None;
+    let reopened = webhooks
+        .reopen(&after, house.secrets.clone())
+        .expect("opened");
+    assert!(house.is_found(&webhooks, UNKEYS).await);
+    webhooks.replace(reopened);
+    assert!(!house.is_found(&webhooks, UNKEYS).await);
+}
+
+#[tokio::test]
+async fn a_webhook_whose_openbao_is_no_longer_configured_says_so() {
+    let bao =
+        StandIn::new(|_| standin::json(200, &fields(&json!({ "secret": secret('a') })))).await;
+    let house = house(&bao, USUAL);
+    let webhooks = house.open().await;
+    let id = house.make(&webhooks, in_openbao()).await;
+    let mut after = house.config.clone();
+    after.secrets.openbao = None;
+    assert_eq!(webhooks.misfits(&house.config, &after).len(), 1);
+    let error = webhooks.find(&after, "svix", &id).await.expect_err("unfit");
+    assert!(matches!(error, WebhooksError::Unfit { .. }), "{error}");
+    // An empty list of fields is no secret either.
+    bao.turn(|_| standin::json(200, &fields(&json!({}))));
+    tokio::time::sleep(Duration::from_millis(450)).await;
+    let error = house.keys(&webhooks, &id).await.expect_err("none");
+    assert!(
+        matches!(
+            error,
+            WebhooksError::NoSecret {
+                problem: NoSecret::NoField,
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
