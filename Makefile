@@ -2,16 +2,20 @@
 #
 # It needs a Rust toolchain and the package registries, and installs what else it
 # uses: cargo-nextest; by apt-get PostgreSQL, PgBouncer, Redis and Python; and into
-# the build directory, by pip and npm, the SDKs with which webhooks are signed.
+# the build directory, by pip and npm, the SDKs that sign the tests' webhooks.
 # Tests start what they need on free ports and end it by id.
 
-# The last that this toolchain is known to build.
+# The last versions that this toolchain is known to build.
 NEXTEST = 0.9.143
+DENY = 0.20.2
 
-# Of the library; each is to compile by itself.
+# Features of the library; each must compile by itself.
 FEATURES = embedded postgres redis sqlx axum
 
-.PHONY: test lint unit doc demo bench tools
+# The published crates, each after those that it needs.
+PUBLISHED = onceward-core onceward-webhooks onceward-stores onceward-http onceward onceward-gateway onceward-cli
+
+.PHONY: test lint unit doc demo bench audit package tools
 
 test: lint unit doc demo
 
@@ -21,7 +25,7 @@ lint: tools
 	for feature in $(FEATURES); do \
 		cargo check --package onceward --no-default-features --features $$feature --locked || exit 1; \
 	done
-	@if command -v cargo-deny >/dev/null; then cargo deny --all-features check; else echo "cargo-deny is not installed: skipped"; fi
+	@if command -v cargo-deny >/dev/null; then cargo deny --all-features check; else echo "cargo-deny is not installed: skipped (make audit installs it)"; fi
 
 unit: tools
 	cargo nextest run --workspace --all-features --locked
@@ -30,13 +34,22 @@ doc:
 	cargo test --workspace --doc --all-features --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --locked
 
-# The walk through, each step checked, with the binary that users get.
+# The walk-through, each step checked, with the command of README.
 demo:
 	cargo run --release --locked -- demo --exit
 
 bench: tools
 	bench/compare
-	cargo run --release --locked --package onceward-stores --all-features --example pairs -- beside
+	cargo run --profile dist --locked --package onceward-stores --all-features --example pairs -- beside
+
+# Advisories, licences, sources and duplicate versions of all dependencies.
+audit:
+	@command -v cargo-deny >/dev/null || cargo install cargo-deny --locked --version $(DENY)
+	cargo deny --all-features check
+
+# The archives that would be published, each built from its own contents.
+package:
+	cargo package --locked $(addprefix --package ,$(PUBLISHED))
 
 tools:
 	@cargo nextest --version >/dev/null 2>&1 || cargo install cargo-nextest --locked --version $(NEXTEST)
