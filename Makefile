@@ -34,9 +34,10 @@ doc:
 	cargo test --workspace --doc --all-features --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --locked
 
-# The walk-through, each step checked, with the command of README.
+# The walk-through of README's first command, each step checked, with the binary
+# that the tests have built already: a release build would take as long again.
 demo:
-	cargo run --release --locked -- demo --exit
+	cargo run --workspace --all-features --bin onceward --locked -- demo --exit
 
 bench: tools
 	bench/compare
