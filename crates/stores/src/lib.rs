@@ -1,6 +1,8 @@
 //! Where operations are kept. Each store is a room with a feature of its own;
 //! [`open`] turns the URL of a configuration into one.
 
+#[cfg(any(feature = "embedded", feature = "redis"))]
+mod checksum;
 #[cfg(feature = "embedded")]
 pub mod embedded;
 mod open;
@@ -8,8 +10,6 @@ mod open;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(any(feature = "embedded", feature = "redis"))]
-mod sealed;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod time;
 

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 
-use super::fault::{Fault, Step};
+use super::error::{Fault, Step};
 use super::{Shared, file, sql};
 use crate::OpenError;
 

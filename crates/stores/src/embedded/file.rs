@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::fault::Fault;
+use super::error::Fault;
 use super::sql;
 use crate::OpenError;
 

@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::fault::{Fault, Step};
+use super::error::{Fault, Step};
 
 /// From this length on the tail is sealed.
 const TAIL_MAX: usize = 1 << 14;

@@ -14,20 +14,20 @@
 
 mod bucket;
 mod checkpoint;
+mod clock;
 mod directory;
-mod fault;
+mod error;
 mod file;
 mod filter;
-mod hot;
+mod finished;
+mod hot_replies;
 mod index;
-mod kept;
-mod ledger;
-mod mirror;
-mod onward;
+mod open_operations;
 mod reader;
-mod shelf;
 mod sql;
 mod start;
+mod steps;
+mod transaction;
 mod writer;
 
 use std::path::Path;
@@ -48,17 +48,17 @@ use onceward_core::wire;
 
 use self::bucket::Buckets;
 use self::checkpoint::Checkpointer;
+use self::clock::Onward;
 use self::directory::Directory;
 pub use self::directory::make_directory;
-use self::fault::{Fault, Step};
-use self::hot::Hot;
-use self::kept::Wanted;
-use self::onward::Onward;
+use self::error::{Fault, Step};
+use self::finished::Wanted;
+use self::hot_replies::Hot;
 use self::reader::Readers;
 use self::start::Filling;
 use self::writer::{Command, Writer};
 use crate::OpenError;
-use crate::sealed::seal;
+use crate::checksum::seal;
 
 /// The most rows that one slice of sweeping takes, so that no claim waits long
 /// behind it.

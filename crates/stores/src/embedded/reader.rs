@@ -12,8 +12,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::Semaphore;
 
 use super::bucket::Ends;
-use super::fault::{Fault, Step};
-use super::kept::{self, Wanted};
+use super::error::{Fault, Step};
+use super::finished::{self, Wanted};
 use super::{Shared, file, sql};
 use crate::OpenError;
 
@@ -42,7 +42,7 @@ impl Readers {
     pub(super) async fn find(&self, wanted: Wanted) -> Step<Option<Arc<Record>>> {
         self.read(move |db, shared| {
             let round = shared.hot.round();
-            let found = kept::find(db, &shared.buckets, wanted, shared.clock.now())?;
+            let found = finished::find(db, &shared.buckets, wanted, shared.clock.now())?;
             let record = found.map(|found| found.record);
             // A reply that went early is for the file to tell, every time.
             if let Some(record) = &record
@@ -238,7 +238,7 @@ impl<'a> Listing<'a> {
             }
         };
         if replied.is_some_and(|ends| shared.buckets.reply(ends).is_none()) {
-            kept::mark_expired(&mut record, now);
+            finished::mark_expired(&mut record, now);
         }
         let shown = Arc::new(record).shown_at(now);
         Ok(shown.filter(|record| self.filter.matches(record)))

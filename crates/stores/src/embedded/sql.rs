@@ -16,10 +16,10 @@ pub(super) const LATEST_RAISE: &str = include_str!("sql/latest_raise.sql");
 /// From the layout before this one.
 pub(super) const UPGRADE: &str = include_str!("sql/upgrade.sql");
 
-pub(super) const LIVE_READ: &str = include_str!("sql/live_read.sql");
-pub(super) const LIVE_INSERT: &str = include_str!("sql/live_insert.sql");
-pub(super) const LIVE_UPDATE: &str = include_str!("sql/live_update.sql");
-pub(super) const LIVE_DELETE: &str = include_str!("sql/live_delete.sql");
+pub(super) const OPEN_READ: &str = include_str!("sql/open_read.sql");
+pub(super) const OPEN_INSERT: &str = include_str!("sql/open_insert.sql");
+pub(super) const OPEN_UPDATE: &str = include_str!("sql/open_update.sql");
+pub(super) const OPEN_DELETE: &str = include_str!("sql/open_delete.sql");
 
 pub(super) const REQUEST_READ: &str = include_str!("sql/request_read.sql");
 pub(super) const REQUEST_INSERT: &str = include_str!("sql/request_insert.sql");
@@ -37,12 +37,12 @@ pub(super) const BUCKET_INSERT: &str = include_str!("sql/bucket_insert.sql");
 pub(super) const BUCKET_COUNT: &str = include_str!("sql/bucket_count.sql");
 pub(super) const BUCKET_DELETE: &str = include_str!("sql/bucket_delete.sql");
 
-pub(super) const KEPT: &str = include_str!("sql/kept.sql");
-pub(super) const KEPT_INSERT: &str = include_str!("sql/kept_insert.sql");
-pub(super) const KEPT_FIND: &str = include_str!("sql/kept_find.sql");
-pub(super) const KEPT_DELETE: &str = include_str!("sql/kept_delete.sql");
-pub(super) const KEPT_TAIL: &str = include_str!("sql/kept_tail.sql");
-pub(super) const KEPT_RESTORE_REQUEST: &str = include_str!("sql/kept_restore_request.sql");
+pub(super) const FINISHED: &str = include_str!("sql/finished.sql");
+pub(super) const FINISHED_INSERT: &str = include_str!("sql/finished_insert.sql");
+pub(super) const FINISHED_FIND: &str = include_str!("sql/finished_find.sql");
+pub(super) const FINISHED_DELETE: &str = include_str!("sql/finished_delete.sql");
+pub(super) const FINISHED_TAIL: &str = include_str!("sql/finished_tail.sql");
+pub(super) const FINISHED_RESTORE_REQUEST: &str = include_str!("sql/finished_restore_request.sql");
 
 pub(super) const INDEX_INSERT: &str = include_str!("sql/index_insert.sql");
 pub(super) const INDEX_FIND: &str = include_str!("sql/index_find.sql");

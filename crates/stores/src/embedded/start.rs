@@ -16,11 +16,11 @@ use rusqlite::Connection;
 
 use super::bucket::{Buckets, Ends, Family, Kept, Reply, Tally};
 use super::checkpoint::Checkpointer;
-use super::fault::{Fault, Step};
+use super::error::{Fault, Step};
 use super::filter::Filter;
-use super::ledger::Ledger;
-use super::mirror::{Live, Mirror};
-use super::shelf::Shelf;
+use super::open_operations::{Live, Mirror};
+use super::steps::Shelf;
+use super::transaction::Ledger;
 use super::{Shared, file, index, sql};
 use crate::OpenError;
 
@@ -94,7 +94,7 @@ fn read_buckets(db: &Connection, family: Family) -> Step<Vec<(Ends, Tally)>> {
 
 fn load_mirror(db: &Connection) -> Step<Mirror> {
     let mut mirror = Mirror::default();
-    let mut statement = db.prepare(sql::LIVE_READ)?;
+    let mut statement = db.prepare(sql::OPEN_READ)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let id: i64 = row.get(0)?;

@@ -19,9 +19,9 @@ use onceward_core::store::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::Shared;
-use super::fault::{Fault, Step};
-use super::kept::Wanted;
-use super::shelf::{Shelf, Swept};
+use super::error::{Fault, Step};
+use super::finished::Wanted;
+use super::steps::{Shelf, Swept};
 
 /// The most commands in one transaction.
 const BATCH_MAX: usize = 512;

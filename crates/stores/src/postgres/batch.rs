@@ -16,9 +16,9 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use super::connect::Pooler;
+use super::address::Pooler;
 use super::driver::{Cells, Driver as _, Statement, Value};
-use super::fault::Fault;
+use super::error::Fault;
 use super::session::Session;
 use super::statements::Steps;
 

@@ -1,332 +1,178 @@
-//! From a URL to connections: what tokio-postgres does not know of a URL, and
-//! TLS as libpq's users expect it.
+//! Why a server could not be reached, in sentences that say what to do. No URL
+//! is repeated in them: it may hold a password.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, Timeouts};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio::task::JoinHandle;
-use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
-use tokio_postgres::{Client, Config};
-use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio::time::timeout;
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 
-use super::fault::words;
+use super::address::Address;
+use super::error::words;
 
-/// How long a connection may take to come about.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// After how long a connection on which nothing is confirmed any more is given
-/// up by the system. The server works less long on a statement: what was sent
-/// on such a connection is over by then.
-const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// How often an idle connection is tried by the system.
-const KEEPALIVE: Duration = Duration::from_secs(10);
+/// How long it may take until a server lets us in. Something that is no
+/// PostgreSQL may listen without a word.
+const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where a database is and how to speak to it.
-#[derive(Clone)]
-pub struct Address {
-    config: Config,
-    tls: MakeRustlsConnect,
-    pooler: Pooler,
-}
-
-/// Who sits between us and the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pooler {
-    /// Nobody: a session is ours as long as we like.
-    None,
-    /// A pooler in transaction mode: whatever outlives a transaction is lost.
-    Transactions,
-}
-
-/// Why a URL is no address. The URL is not repeated: it may hold a password.
+/// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum AddressError {
-    /// tokio-postgres cannot read it.
+pub enum ConnectError {
+    /// Nobody listens, or not yet.
     #[error(
-        "the URL cannot be read ({}); write postgres://user:password@host:5432/database, for example",
-        words(.0)
+        "no PostgreSQL answers at {server} ({words}); check host and port in the URL, and that it runs"
     )]
-    Url(#[source] tokio_postgres::Error),
-    /// A parameter with a value that it does not have.
-    #[error("{name} in the URL is {value:?}; it is one of {choices}")]
-    Parameter {
+    Away {
+        /// Where.
+        server: String,
+        /// What was heard.
+        words: String,
+    },
+    /// Somebody listens and speaks another protocol.
+    #[error(
+        "what answers at {server} does not speak as PostgreSQL does ({words}); check host and port in the URL"
+    )]
+    Foreign {
+        /// Where.
+        server: String,
+        /// What was heard.
+        words: String,
+    },
+    /// The server takes no more, or not yet.
+    #[error("PostgreSQL at {server} takes no connection now ({words}); try again later")]
+    Busy {
+        /// Where.
+        server: String,
+        /// What it said.
+        words: String,
+    },
+    /// A pooler does not take what we say at the beginning.
+    #[error(
+        "what answers at {server} refuses the settings of a session ({words}); if it is PgBouncer, add pgbouncer=true to the URL"
+    )]
+    Pooler {
+        /// Where.
+        server: String,
+        /// What it said.
+        words: String,
+    },
+    /// TLS did not come about.
+    #[error(
+        "no TLS with PostgreSQL at {server} ({words}); check sslmode and sslrootcert in the URL"
+    )]
+    Tls {
+        /// Where.
+        server: String,
+        /// What went wrong.
+        words: String,
+    },
+    /// The password is wrong or missing.
+    #[error(
+        "PostgreSQL at {server} does not take the password of user {user} ({words}); check it in the URL"
+    )]
+    Password {
+        /// Where.
+        server: String,
+        /// Whose.
+        user: String,
+        /// What it said.
+        words: String,
+    },
+    /// The server knows no such user, or lets it in from elsewhere only.
+    #[error(
+        "PostgreSQL at {server} does not let user {user} in ({words}); check the user in the URL, and the server's pg_hba.conf"
+    )]
+    User {
+        /// Where.
+        server: String,
+        /// Who.
+        user: String,
+        /// What it said.
+        words: String,
+    },
+    /// There is no such database.
+    #[error(
+        "there is no database {database} on PostgreSQL at {server}; create it first, or name another in the URL"
+    )]
+    Database {
+        /// Where.
+        server: String,
         /// Which.
-        name: &'static str,
-        /// What it is.
-        value: String,
-        /// What it could be.
-        choices: &'static str,
+        database: String,
     },
-    /// The certificates to trust cannot be read.
-    #[error("sslrootcert in the URL names {path}, which cannot be read: {source}")]
-    Root {
-        /// Which file.
-        path: String,
-        /// What is wrong with it.
-        source: Box<dyn std::error::Error + Send + Sync>,
+    /// The user may not use the database.
+    #[error(
+        "user {user} may not connect to database {database} on PostgreSQL at {server} ({words}); grant it CONNECT, or use another user"
+    )]
+    Denied {
+        /// Where.
+        server: String,
+        /// Which.
+        database: String,
+        /// Who.
+        user: String,
+        /// What it said.
+        words: String,
     },
-    /// TLS cannot be set up.
-    #[error("TLS cannot be set up: {0}")]
-    Tls(#[source] rustls::Error),
 }
 
-/// Whether and how far TLS is asked for; the words are libpq's.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Trust {
-    Disable,
-    Prefer,
-    Require,
-    VerifyFull,
-}
-
-impl Address {
-    /// Reads `postgres://…`. Besides what tokio-postgres knows, the query may
-    /// say `sslmode` (`disable`, `prefer`, `require`, `verify-full`),
-    /// `sslrootcert=FILE` and `pgbouncer=true`.
-    pub fn parse(url: &str) -> Result<Self, AddressError> {
-        let (base, query) = url.split_once('?').unwrap_or((url, ""));
-        let mut trust = Trust::Prefer;
-        let mut root = None;
-        let mut pooler = Pooler::None;
-        let mut rest = Vec::new();
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            match pair.split_once('=').unwrap_or((pair, "")) {
-                ("sslmode", value) => trust = trust_of(value)?,
-                ("sslrootcert", value) => root = Some(value),
-                ("pgbouncer", value) => pooler = pooler_of(value)?,
-                _ => rest.push(pair),
-            }
-        }
-        let url = format!("{base}?{}", rest.join("&"));
-        let mut config: Config = url.parse().map_err(AddressError::Url)?;
-        config.ssl_mode(match trust {
-            Trust::Disable => SslMode::Disable,
-            Trust::Prefer => SslMode::Prefer,
-            Trust::Require | Trust::VerifyFull => SslMode::Require,
-        });
-        // Of several servers only one takes writes, and after a failover another.
-        if config.get_hosts().len() > 1
-            && config.get_target_session_attrs() == TargetSessionAttrs::Any
-        {
-            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
-        }
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(CONNECT_TIMEOUT);
-        }
-        if config.get_tcp_user_timeout().is_none() {
-            config.tcp_user_timeout(SILENCE_MAX);
-        }
-        let said = |name: &str| rest.iter().any(|pair| pair.starts_with(name));
-        if !said("keepalives_idle=") {
-            config.keepalives_idle(KEEPALIVE);
-        }
-        if !said("keepalives_interval=") {
-            config.keepalives_interval(KEEPALIVE);
-        }
-        if config.get_application_name().is_none() {
-            config.application_name("onceward");
-        }
-        Ok(Self {
-            config,
-            tls: tls(trust, root)?,
-            pooler,
-        })
-    }
-
-    pub(crate) fn pooler(&self) -> Pooler {
-        self.pooler
-    }
-
-    /// The database's name, for messages.
-    pub(crate) fn database(&self) -> &str {
-        let user = self.config.get_user();
-        self.config.get_dbname().or(user).unwrap_or("postgres")
-    }
-
-    /// The user's name, for messages.
-    pub(crate) fn user(&self) -> &str {
-        self.config.get_user().unwrap_or("of this process")
-    }
-
-    /// Host and port of every server that may answer, for messages.
-    pub(crate) fn server(&self) -> String {
-        let ports = self.config.get_ports();
-        let port = |place: usize| ports.get(place).or(ports.first()).unwrap_or(&5432);
-        let hosts = self.config.get_hosts().iter().enumerate();
-        let servers = hosts.map(|(place, host)| match host {
-            Host::Tcp(name) => format!("{name}:{}", port(place)),
-            Host::Unix(path) => format!("{}:{}", path.display(), port(place)),
-        });
-        servers.collect::<Vec<_>>().join(" or ")
-    }
-
-    /// Sets what holds for every statement of ours, whatever the server's
-    /// defaults are: how long it may take, and that it sees what is committed.
-    /// A pooler would not pass it on.
-    pub(crate) fn within(mut self, deadline: Duration) -> Self {
-        if self.pooler == Pooler::None {
-            let ms = deadline.as_millis().max(1);
-            let given = self.config.get_options().unwrap_or_default();
-            let options = format!(
-                "{given} -c statement_timeout={ms} -c idle_in_transaction_session_timeout={} \
-                 -c default_transaction_isolation=read\\ committed",
-                ms * 5
-            );
-            self.config.options(options.trim());
-        }
-        self
-    }
-
-    /// One connection, driven by a task of its own.
-    pub(crate) async fn connect(&self) -> Result<(Client, JoinHandle<()>), tokio_postgres::Error> {
-        let (client, connection) = self.config.connect(self.tls.clone()).await?;
-        let driven = tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection to PostgreSQL ended");
-            }
-        });
-        Ok((client, driven))
-    }
-
-    /// The same, with its messages: for who listens.
-    pub(crate) async fn connect_raw(&self) -> Result<(Client, Raw), tokio_postgres::Error> {
-        self.config.connect(self.tls.clone()).await
-    }
-
-    /// A pool of such connections.
-    pub(crate) fn pool(&self, connections: usize, deadline: Duration) -> Pool {
-        let recycling = ManagerConfig {
-            recycling_method: RecyclingMethod::Fast,
+impl ConnectError {
+    /// What an error of tokio-postgres at the beginning of a connection means.
+    pub(crate) fn of(error: &tokio_postgres::Error, address: &Address) -> Self {
+        let server = address.server();
+        let words = words(error);
+        let user = || address.user().to_owned();
+        let database = || address.database().to_owned();
+        let Some(code) = error.code() else {
+            // tokio-postgres keeps the kind of an error to itself but for its text.
+            return match error.to_string().as_str() {
+                "error connecting to server" => Self::Away { server, words },
+                "error performing TLS handshake" => Self::Tls { server, words },
+                // A password is asked for, and the URL has none.
+                "invalid configuration" => Self::Password {
+                    server,
+                    user: user(),
+                    words,
+                },
+                _ => Self::Foreign { server, words },
+            };
         };
-        let manager = Manager::from_config(self.config.clone(), self.tls.clone(), recycling);
-        Pool::builder(manager)
-            .max_size(connections)
-            .runtime(Runtime::Tokio1)
-            .timeouts(Timeouts {
-                wait: Some(deadline),
-                create: Some(deadline.max(CONNECT_TIMEOUT)),
-                recycle: Some(deadline),
-            })
-            .build()
-            .expect("a pool with timeouts has a runtime")
+        match *code {
+            SqlState::INVALID_PASSWORD => Self::Password {
+                server,
+                user: user(),
+                words,
+            },
+            SqlState::INVALID_AUTHORIZATION_SPECIFICATION => Self::User {
+                server,
+                user: user(),
+                words,
+            },
+            SqlState::INVALID_CATALOG_NAME => Self::Database {
+                server,
+                database: database(),
+            },
+            SqlState::INSUFFICIENT_PRIVILEGE => Self::Denied {
+                server,
+                database: database(),
+                user: user(),
+                words,
+            },
+            SqlState::PROTOCOL_VIOLATION => Self::Pooler { server, words },
+            _ => Self::Busy { server, words },
+        }
     }
 }
 
-/// A connection that somebody drives by hand.
-pub(crate) type Raw = tokio_postgres::Connection<
-    tokio_postgres::Socket,
-    <MakeRustlsConnect as tokio_postgres::tls::MakeTlsConnect<tokio_postgres::Socket>>::Stream,
->;
-
-fn trust_of(value: &str) -> Result<Trust, AddressError> {
-    match value {
-        "disable" => Ok(Trust::Disable),
-        "prefer" | "allow" => Ok(Trust::Prefer),
-        "require" => Ok(Trust::Require),
-        "verify-full" | "verify-ca" => Ok(Trust::VerifyFull),
-        _ => Err(AddressError::Parameter {
-            name: "sslmode",
-            value: value.to_owned(),
-            choices: "disable, prefer, require and verify-full",
+/// Connects, driven by a task of its own.
+pub(crate) async fn connect(address: &Address) -> Result<(Client, JoinHandle<()>), ConnectError> {
+    match timeout(PATIENCE, address.connect()).await {
+        Ok(Ok(connected)) => Ok(connected),
+        Ok(Err(error)) => Err(ConnectError::of(&error, address)),
+        Err(_) => Err(ConnectError::Foreign {
+            server: address.server(),
+            words: format!("no word in {} seconds", PATIENCE.as_secs()),
         }),
-    }
-}
-
-fn pooler_of(value: &str) -> Result<Pooler, AddressError> {
-    match value {
-        "true" => Ok(Pooler::Transactions),
-        "false" => Ok(Pooler::None),
-        _ => Err(AddressError::Parameter {
-            name: "pgbouncer",
-            value: value.to_owned(),
-            choices: "true and false",
-        }),
-    }
-}
-
-fn tls(trust: Trust, root: Option<&str>) -> Result<MakeRustlsConnect, AddressError> {
-    let provider = Arc::new(ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider.clone());
-    let builder = builder
-        .with_safe_default_protocol_versions()
-        .map_err(AddressError::Tls)?;
-    // As with libpq: a certificate to trust makes `require` verify.
-    let config = if trust == Trust::VerifyFull || root.is_some() {
-        builder
-            .with_root_certificates(roots(root)?)
-            .with_no_client_auth()
-    } else {
-        builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anyone(provider)))
-            .with_no_client_auth()
-    };
-    Ok(MakeRustlsConnect::new(config))
-}
-
-fn roots(path: Option<&str>) -> Result<RootCertStore, AddressError> {
-    let mut roots = RootCertStore::empty();
-    let Some(path) = path else {
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        return Ok(roots);
-    };
-    let unreadable = |source: Box<dyn std::error::Error + Send + Sync>| AddressError::Root {
-        path: path.to_owned(),
-        source,
-    };
-    let certificates = CertificateDer::pem_file_iter(path).map_err(|e| unreadable(Box::new(e)))?;
-    for certificate in certificates {
-        let certificate = certificate.map_err(|e| unreadable(Box::new(e)))?;
-        roots
-            .add(certificate)
-            .map_err(|e| unreadable(Box::new(e)))?;
-    }
-    Ok(roots)
-}
-
-/// Encrypts without asking who it is, as libpq does for `prefer` and `require`.
-#[derive(Debug)]
-struct Anyone(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Anyone {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signed, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{FromSql, IsNull, Kind, ToSql, Type, to_sql_checked};
 
-use super::fault::Fault;
+use super::error::Fault;
 
 /// What a parameter or a column holds.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use onceward_core::identity::Digest;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::AsyncMessage;
 
-use super::connect::Address;
-use super::fault::Fault;
+use super::address::Address;
+use super::error::Fault;
 
 /// The rest before a lost connection is made again, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(100);

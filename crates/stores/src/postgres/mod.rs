@@ -2,11 +2,12 @@
 //! application's own transaction. One table, one statement per step; leases and
 //! expiry are judged by the server's clock.
 
+mod address;
 mod batch;
 mod bound;
 mod connect;
 mod driver;
-mod fault;
+mod error;
 mod listen;
 pub mod migrate;
 mod row;
@@ -16,8 +17,9 @@ mod statements;
 mod store;
 mod table;
 
+pub use address::{Address, AddressError};
 pub use bound::{Connection, JoinedRecords, JoinedStore, Records, Tied, Tx};
-pub use connect::{Address, AddressError};
+pub use connect::ConnectError;
 pub use start::StartError;
 pub use store::PostgresStore;
 

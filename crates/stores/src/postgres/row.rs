@@ -16,7 +16,7 @@ use onceward_core::store::Ask;
 use onceward_core::wire;
 
 use super::driver::{Cells, Value};
-use super::fault::Fault;
+use super::error::Fault;
 
 /// How long what was purged or released stays as a mark, at least: a claim
 /// that was under way meanwhile finds it and gets a higher fence.

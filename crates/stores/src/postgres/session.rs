@@ -4,9 +4,9 @@ use async_trait::async_trait;
 use deadpool_postgres::{Object, Pool};
 use tokio_postgres::types::{ToSql, Type};
 
-use super::connect::Pooler;
+use super::address::Pooler;
 use super::driver::{Cells, Driver, Statement, Value, cells};
-use super::fault::Fault;
+use super::error::Fault;
 
 /// How long a step may wait for a row that somebody works on, together with
 /// others; alone it may wait longer.

@@ -3,9 +3,10 @@
 
 use tokio_postgres::Client;
 
-use super::connect::{Address, AddressError};
-use super::fault::words;
-use super::migrate::{ReachError, Version, reach, version};
+use super::address::{Address, AddressError};
+use super::connect::{ConnectError, connect};
+use super::error::words;
+use super::migrate::{Version, version};
 use super::table::{Table, TableError};
 
 /// The oldest server that knows all we say, as it numbers itself.
@@ -23,7 +24,7 @@ pub enum StartError {
     Table(#[from] TableError),
     /// Nobody answers, or does not let us in.
     #[error(transparent)]
-    Reach(#[from] ReachError),
+    Connect(#[from] ConnectError),
     /// The server is too old.
     #[error("this server is PostgreSQL {0}; 13 or newer is needed")]
     TooOld(String),
@@ -81,7 +82,7 @@ pub enum StartError {
 
 /// Checks the server, the table and our rights to it.
 pub(crate) async fn check(address: &Address, table: &Table) -> Result<(), StartError> {
-    let (client, driven) = reach(address).await?;
+    let (client, driven) = connect(address).await?;
     let checked = check_all(&client, address, table).await;
     drop(client);
     driven.abort();

@@ -6,7 +6,7 @@ use onceward_core::wire;
 use redis::Cmd;
 
 use super::layout::{self, How, NO_TOKEN};
-use crate::sealed::seal;
+use crate::checksum::seal;
 
 /// A change to a record.
 pub(super) struct Change<'a> {

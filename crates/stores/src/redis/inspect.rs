@@ -12,15 +12,15 @@ use onceward_core::store::{
 };
 use redis::{Cmd, cmd};
 
-use super::answer::{self, Written};
 use super::change::{After, Change, Place};
-use super::fault::{Fault, Step};
+use super::error::{Fault, Step};
 use super::layout::{self, Beside, How, Kept};
 use super::listing::{Listing, Spot};
+use super::response::{self, Written};
 use super::script::{REQUEST, STATS, SWEEP};
 use super::shard::{Name, SHARDS, Shard};
 use super::{RedisStore, TRIES_MAX};
-use crate::sealed::unseal;
+use crate::checksum::unseal;
 
 /// How many operations one look at a shard reclaims at most, so that no claim
 /// waits long behind it.
@@ -71,7 +71,7 @@ impl RedisStore {
     async fn now(&self) -> Step<Timestamp> {
         match self.teller.given() {
             Some(now) => Ok(now),
-            None => answer::time(self.lines.ask(cmd("TIME")).await?),
+            None => response::time(self.lines.ask(cmd("TIME")).await?),
         }
     }
 
@@ -123,7 +123,7 @@ impl RedisStore {
     /// Makes sure that there is something to deliver.
     async fn check_request(&self, record: &Record) -> Step<()> {
         let name = Name::Digest(record.digest);
-        let request = answer::bytes(self.take(name, self.call(&REQUEST, name)).await?)?;
+        let request = response::bytes(self.take(name, self.call(&REQUEST, name)).await?)?;
         unseal(request.ok_or(Fault::NoRequest)?)?;
         Ok(())
     }
@@ -164,17 +164,17 @@ impl RedisStore {
         };
         let mut ended = Vec::new();
         for (shard, answer) in shards.iter().zip(answers) {
-            let mut parts = answer::array(answer)?.into_iter();
+            let mut parts = response::array(answer)?.into_iter();
             let mut next = || parts.next().unwrap_or_default();
-            let now = Timestamp::from_unix_ms(answer::number(next())?);
-            let over = usize::try_from(answer::number(next())?).unwrap_or_default();
-            let endings = answer::array(next())?;
+            let now = Timestamp::from_unix_ms(response::number(next())?);
+            let over = usize::try_from(response::number(next())?).unwrap_or_default();
+            let endings = response::array(next())?;
             if over == slice || endings.len() == slice {
                 swept.rest = Rest::Some;
             }
             swept.operations += over;
             for ending in endings {
-                let ending = answer::bytes(ending)?.ok_or(Fault::Answer("an ending"))?;
+                let ending = response::bytes(ending)?.ok_or(Fault::Answer("an ending"))?;
                 ended.push(Ended { shard, ending, now });
             }
         }
@@ -193,7 +193,7 @@ impl RedisStore {
         let answers = self.lines.ask_all(questions.collect()).await?;
         let (mut steps, mut forgets) = (Vec::new(), Vec::new());
         for (ended, answer) in ended.iter().zip(answers) {
-            let Some(bytes) = answer::bytes(answer)? else {
+            let Some(bytes) = response::bytes(answer)? else {
                 continue;
             };
             let step = match layout::decode(&bytes, Beside::Left) {
@@ -222,7 +222,7 @@ impl RedisStore {
         for place in forgets {
             // Who changed a record meanwhile has put it in its place.
             let forgotten = answers.get(place).cloned().unwrap_or_default();
-            reclaimed += usize::from(answer::written(forgotten)? != Written::Changed);
+            reclaimed += usize::from(response::written(forgotten)? != Written::Changed);
         }
         Ok(reclaimed)
     }
@@ -262,8 +262,8 @@ impl RedisStore {
         });
         let mut stats = Stats::default();
         for answer in self.lines.ask_all(questions.collect()).await? {
-            let mut counts = answer::array(answer)?.into_iter();
-            let mut next = || answer::number(counts.next().unwrap_or_default());
+            let mut counts = response::array(answer)?.into_iter();
+            let mut next = || response::number(counts.next().unwrap_or_default());
             stats.operations += next()?;
             stats.running += next()?;
             stats.queued += next()?;

@@ -22,7 +22,7 @@ use onceward_core::clock::Timestamp;
 use onceward_core::record::{Answer, Fence, Record, Reply, Settled, Settlement, State};
 use onceward_core::wire::{self, WireError};
 
-use super::fault::{Fault, Step};
+use super::error::{Fault, Step};
 
 /// The version of this layout that is written.
 const VERSION: u8 = 1;

@@ -11,10 +11,10 @@ use onceward_core::record::Record;
 use onceward_core::store::Cursor;
 use redis::cmd;
 
-use super::answer;
-use super::fault::Step;
+use super::connection::Lines;
+use super::error::Step;
 use super::layout::{self, Beside};
-use super::line::Lines;
+use super::response;
 use super::shard::{SHARDS, Shards};
 
 /// How many places of a shard are read at once, at first and at most.
@@ -154,7 +154,7 @@ impl Listing {
         self.batch = batch * 2;
         let answers = lines.ask_all(questions).await?;
         for (feed, answer) in dry.into_iter().zip(answers) {
-            let members = answer::scored(answer)?.into_iter();
+            let members = response::scored(answer)?.into_iter();
             feed.ahead = members.map(|(field, stamp)| (stamp, field)).collect();
             let last = feed.ahead.back().map(|(stamp, _)| *stamp);
             feed.after = last
@@ -182,8 +182,8 @@ async fn read(lines: &Lines, shards: &Shards, rows: Vec<Row>) -> Step<Vec<(Spot,
     let answers = lines.ask_all(questions.collect()).await?;
     let mut records = Vec::new();
     for (rows, answer) in by_shard.into_values().zip(answers) {
-        for (row, value) in rows.into_iter().zip(answer::array(answer)?) {
-            let Some(bytes) = answer::bytes(value)? else {
+        for (row, value) in rows.into_iter().zip(response::array(answer)?) {
+            let Some(bytes) = response::bytes(value)? else {
                 continue;
             };
             match layout::decode(&bytes, Beside::Left) {

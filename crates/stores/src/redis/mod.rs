@@ -14,22 +14,22 @@
 //!
 //! What this store guarantees, and where that ends, is in `docs/redis.md`.
 
-mod answer;
 mod change;
-mod fault;
+mod clock;
+mod connection;
+mod error;
+mod eviction;
 mod inspect;
 mod layout;
-mod line;
 mod listen;
 mod listing;
-mod policy;
-mod post;
+mod pipeline;
 mod queue;
 mod registry;
+mod response;
 mod script;
 mod shard;
 mod start;
-mod time;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -45,17 +45,17 @@ use onceward_core::store::{Ask, Claim, Grant, Store, StoreError};
 use onceward_core::wire;
 use redis::{Cmd, Value};
 
-use self::answer::{Found, Recorded, Written};
 use self::change::{After, Change, Place};
-use self::fault::{Fault, Step};
+use self::clock::Teller;
+use self::connection::Lines;
+use self::error::{Fault, Step};
+use self::eviction::Policies;
 use self::layout::{How, Kept, NO_TOKEN, Said};
-use self::line::Lines;
 use self::listen::Listener;
-use self::policy::Policies;
+use self::response::{Found, Recorded, Written};
 use self::script::{AWAIT, CLAIM, FORGET, READ, RENEW, SETTLE, Script, WRITE};
 use self::shard::{Name, Shards};
 pub use self::start::StartError;
-use self::time::Teller;
 use crate::Settings;
 pub use crate::time::Time;
 
@@ -122,7 +122,7 @@ impl RedisStore {
     /// on record is told in any case, to be judged.
     async fn record(&self, name: Name, step: Cmd) -> Step<Recorded> {
         match self.keeps(name).await {
-            Ok(()) => answer::recorded(self.take(name, step).await?),
+            Ok(()) => response::recorded(self.take(name, step).await?),
             Err(fault @ Fault::Evicts { .. }) => match self.read(name).await? {
                 Found { kept: None, .. } => Err(fault),
                 found => Ok(Recorded::Known(found)),
@@ -132,14 +132,14 @@ impl RedisStore {
     }
 
     async fn read(&self, name: Name) -> Step<Found> {
-        answer::found(self.take(name, self.call(&READ, name)).await?)
+        response::found(self.take(name, self.call(&READ, name)).await?)
     }
 
     /// Writes a record, if it is still as it was found.
     async fn write(&self, before: &Kept, change: &Change<'_>) -> Step<Written> {
         let name = Name::Digest(before.record.digest);
         let step = self.write_step(before, change);
-        let written = answer::written(self.take(name, step).await?)?;
+        let written = response::written(self.take(name, step).await?)?;
         if change.place == Place::Moves {
             self.bells.ring(&before.record.digest);
         }
@@ -158,7 +158,7 @@ impl RedisStore {
         let name = Name::Digest(before.record.digest);
         let forgotten = self.take(name, self.forget_step(before)).await?;
         self.bells.ring(&before.record.digest);
-        answer::written(forgotten)
+        response::written(forgotten)
     }
 
     fn forget_step(&self, before: &Kept) -> Cmd {
@@ -252,7 +252,7 @@ impl RedisStore {
     /// the rules.
     async fn held_step(&self, digest: Digest, step: Cmd) -> Step<Option<Settled>> {
         let answer = self.take(Name::Digest(digest), step).await?;
-        match answer::number(answer)? {
+        match response::number(answer)? {
             0 => Ok(Some(Settled::Stale)),
             1 => Ok(Some(Settled::Done)),
             _ => Ok(None),
@@ -308,7 +308,7 @@ impl RedisStore {
         let found = match marked {
             // The mark is a hint, and reading needs no room.
             Err(Fault::Full(_)) => self.read(name).await?,
-            marked => answer::found(marked?)?,
+            marked => response::found(marked?)?,
         };
         Ok(found.kept.and_then(|kept| kept.record.state_at(found.now)))
     }

@@ -16,14 +16,14 @@ use onceward_core::record::{Fence, Record};
 use onceward_core::store::{Ask, Claim, Due, Enqueued, PAGE_MAX, Queue, StoreError};
 use redis::{Value, cmd};
 
-use super::answer::{self, Recorded, Written};
 use super::change::{After, Change, Place};
-use super::fault::{Fault, Step};
+use super::error::{Fault, Step};
 use super::layout::{self, Beside, How, Kept, NO_TOKEN};
+use super::response::{self, Recorded, Written};
 use super::script::{DUE, ENQUEUE};
 use super::shard::Name;
 use super::{RedisStore, TRIES_MAX, new_record};
-use crate::sealed::{seal, unseal};
+use crate::checksum::{seal, unseal};
 
 /// The fields of operations that are due, by shard.
 type Waiting = BTreeMap<usize, Vec<Vec<u8>>>;
@@ -82,10 +82,10 @@ impl RedisStore {
         let mut now = Timestamp::default();
         let mut due = Vec::new();
         for (shard, answer) in answers.into_iter().enumerate() {
-            let mut parts = answer::array(answer)?.into_iter();
-            let told = answer::number(parts.next().unwrap_or_default())?;
+            let mut parts = response::array(answer)?.into_iter();
+            let told = response::number(parts.next().unwrap_or_default())?;
             now = now.max(Timestamp::from_unix_ms(told));
-            let fields = answer::scored(parts.next().unwrap_or_default())?;
+            let fields = response::scored(parts.next().unwrap_or_default())?;
             due.extend(fields.into_iter().map(|(field, at)| (at, shard, field)));
         }
         due.sort_unstable();
@@ -109,7 +109,7 @@ impl RedisStore {
         let answers = self.lines.ask_all(questions.collect()).await?;
         let mut ready = Vec::new();
         for ((shard, fields), answer) in waiting.iter().zip(answers) {
-            let mut values = answer::array(answer)?.into_iter();
+            let mut values = response::array(answer)?.into_iter();
             for field in fields {
                 let (record, request) = (values.next(), values.next());
                 match read(record, request) {
@@ -171,7 +171,7 @@ impl RedisStore {
             Err(_) => self.take(name, step).await?,
             Ok(answer) => answer,
         };
-        let Written::Done(stamp) = answer::written(answer)? else {
+        let Written::Done(stamp) = response::written(answer)? else {
             return Ok(None);
         };
         record.grant(Fence(stamp), record.attempt, now);
@@ -191,7 +191,7 @@ impl RedisStore {
         let answers = self.lines.ask_all(questions.collect()).await?;
         let mut next = None;
         for answer in answers {
-            let first = answer::scored(answer)?.into_iter().next();
+            let first = response::scored(answer)?.into_iter().next();
             let due = first.map(|(_, due)| Timestamp::from_unix_ms(due));
             next = next.into_iter().chain(due).min();
         }
@@ -201,11 +201,11 @@ impl RedisStore {
 
 /// A queued operation, if it is still there.
 fn read(record: Option<Value>, request: Option<Value>) -> Step<Option<Ready>> {
-    let Some(record) = answer::bytes(record.unwrap_or_default())? else {
+    let Some(record) = response::bytes(record.unwrap_or_default())? else {
         return Ok(None);
     };
     let kept = layout::decode(&record, Beside::Left)?;
-    let request = answer::bytes(request.unwrap_or_default())?;
+    let request = response::bytes(request.unwrap_or_default())?;
     let request = unseal(request.ok_or(Fault::NoRequest)?)?;
     Ok(Some(Ready { kept, request }))
 }

@@ -7,10 +7,10 @@ use onceward_core::store::{Added, Order, PAGE_MAX, Registry, Sheet, StoreError};
 use redis::{Cmd, Value, cmd};
 
 use super::RedisStore;
-use super::answer;
-use super::fault::{Fault, Step};
+use super::error::{Fault, Step};
+use super::response;
 use super::script::{DOCUMENTS, PUT, REMOVE};
-use crate::sealed::{seal, unseal};
+use crate::checksum::{seal, unseal};
 
 impl RedisStore {
     async fn take_on_documents(&self, step: Cmd) -> Step<Value> {
@@ -21,7 +21,7 @@ impl RedisStore {
     async fn put_step(&self, sheet: Sheet, name: &str, document: &[u8], how: &str) -> Step<Added> {
         let mut step = PUT.on(&self.shards.sheet(sheet));
         step.arg(name).arg(seal(document)).arg(how);
-        match answer::number(self.take_on_documents(step).await?)? {
+        match response::number(self.take_on_documents(step).await?)? {
             0 => Ok(Added::Known),
             _ => Ok(Added::Done),
         }
@@ -31,7 +31,7 @@ impl RedisStore {
         let [documents, _] = self.shards.sheet(sheet);
         let mut question = cmd("HGET");
         question.arg(documents).arg(name);
-        let sealed = answer::bytes(self.lines.ask(question).await?)?;
+        let sealed = response::bytes(self.lines.ask(question).await?)?;
         Ok(sealed.map(unseal).transpose()?)
     }
 
@@ -55,11 +55,11 @@ impl RedisStore {
         let from = after.map_or(start.to_owned(), |after| format!("({after}"));
         let mut question = DOCUMENTS.on(&self.shards.sheet(sheet));
         question.arg(way).arg(from).arg(limit.min(PAGE_MAX));
-        let mut values = answer::array(self.lines.ask(question).await?)?.into_iter();
+        let mut values = response::array(self.lines.ask(question).await?)?.into_iter();
         let mut documents = Vec::new();
         while let (Some(name), Some(document)) = (values.next(), values.next()) {
-            let name = answer::bytes(name)?.and_then(|name| String::from_utf8(name).ok());
-            let document = answer::bytes(document)?.ok_or(Fault::NoDocument)?;
+            let name = response::bytes(name)?.and_then(|name| String::from_utf8(name).ok());
+            let document = response::bytes(document)?.ok_or(Fault::NoDocument)?;
             documents.push((name.ok_or(Fault::DocumentName)?, unseal(document)?));
         }
         Ok(documents)

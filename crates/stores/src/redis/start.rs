@@ -15,8 +15,8 @@ use redis::{
     IntoConnectionInfo, ProtocolVersion, RedisError, ServerErrorKind, cmd,
 };
 
-use super::line::{Line, ServerLine};
-use super::policy::NO_EVICTION;
+use super::connection::{Line, ServerLine};
+use super::eviction::NO_EVICTION;
 use crate::{Durability, Settings};
 
 /// The oldest version that knows all we say.

@@ -14,7 +14,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row, Transaction};
 
 use super::super::driver::{Cells, Driver, Statement, Value, cells};
-use super::super::fault::Fault;
+use super::super::error::Fault;
 
 /// A borrowed connection, in a transaction or not.
 pub struct Connection<'c> {

@@ -3,7 +3,7 @@
 use onceward_core::application::Error;
 use onceward_core::store::StoreError;
 
-use super::super::fault::Fault;
+use super::super::error::Fault;
 use super::Speech;
 
 /// Where the server checks rows against policies.

@@ -16,7 +16,7 @@ use super::super::row::fence_value;
 use super::super::table::Table;
 use super::Speech;
 use super::connection::{Connection, Naming, Tx};
-use super::tied::outcome;
+use super::store::outcome;
 
 /// The records of a gateway, as the application behind it sees them. It holds
 /// no connection and is cheap to clone.

@@ -40,7 +40,7 @@ mod error;
 mod joined;
 #[cfg(feature = "sqlx")]
 mod sqlx;
-mod tied;
+mod store;
 
 use std::fmt;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ use tokio_postgres::types::Type;
 use self::connection::Naming;
 pub use self::connection::{Connection, Tx};
 pub use self::joined::{JoinedRecords, JoinedStore};
-pub use self::tied::Tied;
+pub use self::store::Tied;
 use super::driver::{Driver as _, Statement};
 use super::statements::Statements;
 use super::table::Table;

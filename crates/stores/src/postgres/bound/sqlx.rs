@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Column as _, PgConnection, Row as _, TypeInfo as _};
 use tokio_postgres::types::Type;
 
 use super::super::driver::{Cells, Statement, Value};
-use super::super::fault::Fault;
+use super::super::error::Fault;
 use super::connection::Naming;
 
 type Bound<'q> = Query<'q, Postgres, <Postgres as sqlx::Database>::Arguments>;

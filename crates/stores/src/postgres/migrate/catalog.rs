@@ -4,7 +4,7 @@ use tokio_postgres::Transaction;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::super::table::Table;
-use super::fault::MigrateError;
+use super::error::MigrateError;
 use super::options::Resource;
 
 const FIND_SCHEMA: &str = include_str!("../sql/find_schema.sql");

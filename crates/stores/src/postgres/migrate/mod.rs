@@ -4,21 +4,19 @@
 //! text, safe to run twice and by two at once.
 
 mod catalog;
-mod fault;
+mod error;
 mod options;
-mod reach;
 mod script;
 mod version;
 
 use tokio_postgres::Transaction;
 
 use self::catalog::Catalog;
-pub use self::fault::MigrateError;
+pub use self::error::MigrateError;
 pub use self::options::{OptionError, Options, Resource, RowSecurity};
-pub use self::reach::ReachError;
-pub(crate) use self::reach::reach;
 pub use self::version::{Version, version};
-use super::connect::Address;
+use super::address::Address;
+use super::connect::connect;
 use super::table::Table;
 
 /// The version that this program makes and uses.
@@ -48,7 +46,7 @@ pub async fn apply(url: &str, options: &Options) -> Result<Applied, MigrateError
     options.check()?;
     check_scheme(url)?;
     let address = Address::parse(url)?;
-    let (mut client, driven) = reach(&address).await?;
+    let (mut client, driven) = connect(&address).await?;
     let applied = match client.transaction().await {
         Ok(transaction) => migrate(transaction, options, address.database()).await,
         Err(error) => Err(error.into()),

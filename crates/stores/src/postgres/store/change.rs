@@ -8,7 +8,7 @@ use onceward_core::identity::Digest;
 use onceward_core::record::{Fence, Record, Settled, Settlement, State};
 
 use super::super::driver::Value;
-use super::super::fault::Fault;
+use super::super::error::Fault;
 use super::super::row::{Reader, answered, moment_ms, state_word, times};
 use super::super::session::Session;
 use super::{PostgresStore, Which, known};

@@ -11,7 +11,7 @@ use onceward_core::store::{
 };
 
 use super::super::driver::Value;
-use super::super::fault::Fault;
+use super::super::error::Fault;
 use super::super::row::{Reader, moment_ms};
 use super::change::{ANEW, Change};
 use super::{PostgresStore, Which, count};

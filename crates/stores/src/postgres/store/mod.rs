@@ -23,10 +23,10 @@ use onceward_core::store::{Ask, Claim, Grant, Store, StoreError};
 use tokio::task::JoinHandle;
 
 use self::change::Change;
+use super::address::{Address, Pooler};
 use super::batch::{Batches, Kind, Said, Step, Voice};
-use super::connect::{Address, Pooler};
 use super::driver::{Cells, Driver as _, Statement, Value};
-use super::fault::Fault;
+use super::error::Fault;
 use super::listen::listen;
 use super::row::{Found, Reader, answered, asked, fence_value, moment_ms, span_ms, state_word};
 use super::start::{StartError, check};

@@ -9,7 +9,7 @@ use onceward_core::clock::Timestamp;
 use onceward_core::store::{Ask, Due, Enqueued, PAGE_MAX, Queue, StoreError};
 
 use super::super::driver::Cells;
-use super::super::fault::Fault;
+use super::super::error::Fault;
 use super::super::row::Reader;
 use super::{Entered, PostgresStore, count};
 

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use onceward_core::store::{Added, Order, PAGE_MAX, Registry, Sheet, StoreError};
 
 use super::super::driver::Value;
-use super::super::fault::Fault;
+use super::super::error::Fault;
 use super::super::row::Reader;
 use super::{PostgresStore, count};
 

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, yield_now};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::line::{Connected, Live};
+use super::connection::{Connected, Live};
 
 /// How many questions go out together at most.
 const TOGETHER_MAX: usize = 64;

@@ -17,10 +17,10 @@ use onceward_core::wire;
 
 use super::Shared;
 use super::bucket::Age;
-use super::fault::Step;
-use super::kept::{self, Found, Wanted};
-use super::ledger::Ledger;
-use super::mirror::{Live, Mirror};
+use super::error::Step;
+use super::finished::{self, Found, Wanted};
+use super::open_operations::{Live, Mirror};
+use super::transaction::Ledger;
 
 /// The store, as the writer has it.
 pub(super) struct Shelf {
@@ -466,7 +466,7 @@ impl Shelf {
     }
 
     fn find_kept(&self, wanted: Wanted) -> Step<Option<Found>> {
-        kept::find(self.ledger.db(), &self.shared.buckets, wanted, self.now())
+        finished::find(self.ledger.db(), &self.shared.buckets, wanted, self.now())
     }
 
     /// The present step looks at all open operations.

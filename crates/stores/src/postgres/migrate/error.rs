@@ -2,10 +2,10 @@
 
 use tokio_postgres::error::SqlState;
 
-use super::super::connect::AddressError;
-use super::super::fault::words;
+use super::super::address::AddressError;
+use super::super::connect::ConnectError;
+use super::super::error::words;
 use super::options::OptionError;
-use super::reach::ReachError;
 
 /// The state by which our own SQL refuses; its message is a whole sentence.
 const REFUSED: &str = "OW001";
@@ -36,7 +36,7 @@ pub enum MigrateError {
     Address(#[from] AddressError),
     /// There is no connection.
     #[error(transparent)]
-    Reach(#[from] ReachError),
+    Connect(#[from] ConnectError),
     /// The schema that the name says is not there.
     #[error(
         "there is no schema {schema} in database {database}; create it first, or name another (--table)"

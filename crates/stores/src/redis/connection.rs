@@ -23,9 +23,9 @@ use redis::{
     ServerErrorKind, Value, cmd,
 };
 
-use super::answer;
-use super::fault::{Fault, Step};
-use super::post::Post;
+use super::error::{Fault, Step};
+use super::pipeline::Post;
+use super::response;
 use super::script::{CONFIRM, spelled_out};
 use super::shard::Shard;
 use crate::Durability;
@@ -112,7 +112,7 @@ impl Lines {
             Err(Fault::Full(_)) => self.confirm_on_full(line, confirmed, wanted).await?,
             Err(fault) => return Err(fault),
         };
-        let reached = answer::number(reached.extract_error()?)?;
+        let reached = response::number(reached.extract_error()?)?;
         if reached < u64::from(wanted) {
             return Err(Fault::Unconfirmed { reached, wanted });
         }

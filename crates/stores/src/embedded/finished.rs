@@ -13,7 +13,7 @@ use onceward_core::wire;
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::bucket::{Buckets, Ends, Kept};
-use super::fault::{Fault, Step};
+use super::error::{Fault, Step};
 use super::index;
 
 /// What is looked for.

@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::RedisStore;
-use super::answer;
-use super::fault::{Fault, Step};
+use super::error::{Fault, Step};
+use super::response;
 use super::script::POLICY;
 use super::shard::{Name, SHARDS};
 
@@ -53,7 +53,7 @@ impl RedisStore {
         }
         let at = Instant::now();
         let told = self.lines.ask_about(shard, POLICY.on(&shard.keys)).await?;
-        match answer::bytes(told)? {
+        match response::bytes(told)? {
             Some(policy) if policy != NO_EVICTION.as_bytes() => {
                 // Others on the same server are not to find out one by one.
                 *self.policies.lock() = [None; SHARDS];

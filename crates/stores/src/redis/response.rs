@@ -6,7 +6,7 @@ use onceward_core::clock::Timestamp;
 use onceward_core::record::{Answer, State};
 use redis::Value;
 
-use super::fault::{Fault, Step};
+use super::error::{Fault, Step};
 use super::layout::{self, Beside, Kept};
 
 /// What a look at one operation finds.

@@ -11,7 +11,7 @@ use onceward_core::clock::Timestamp;
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Record, State};
 
-use super::fault::{Fault, Step};
+use super::error::{Fault, Step};
 
 /// An open operation.
 #[derive(Clone)]

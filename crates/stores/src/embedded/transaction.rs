@@ -13,12 +13,12 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::bucket::{Buckets, Ends, Family, Kept, Reply, Tally};
 use super::checkpoint::{self, Checkpointer};
-use super::fault::{Fault, Step};
+use super::error::{Fault, Step};
 use super::filter::Filter;
-use super::kept::Found;
-use super::mirror::Live;
+use super::finished::Found;
+use super::open_operations::Live;
 use super::sql;
-use crate::sealed::unseal;
+use crate::checksum::unseal;
 
 /// How many numbers are reserved at a time, so that the mark on disk moves rarely.
 const NUMBERS_RESERVED: u64 = 1 << 16;
@@ -109,7 +109,7 @@ impl Ledger {
     pub(super) fn insert_live(&mut self, live: &Live) -> Step<()> {
         let record = &live.record;
         self.write(
-            sql::LIVE_INSERT,
+            sql::OPEN_INSERT,
             params![
                 live.row.cast_signed(),
                 record.digest.prefix().cast_signed(),
@@ -131,7 +131,7 @@ impl Ledger {
         let row = live.row.cast_signed();
         let bytes = wire::encode_record(&live.record);
         self.write(
-            sql::LIVE_UPDATE,
+            sql::OPEN_UPDATE,
             params![row, live.record.state.as_str(), bytes],
         )?;
         Ok(())
@@ -139,7 +139,7 @@ impl Ledger {
 
     /// Deletes an open operation's row; its request stays.
     pub(super) fn delete_live(&mut self, live: &Live) -> Step<()> {
-        self.write(sql::LIVE_DELETE, [live.row.cast_signed()])?;
+        self.write(sql::OPEN_DELETE, [live.row.cast_signed()])?;
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use onceward_core::record::{Answer, Attempt, Fence, Record, Settled, Settlement,
 use onceward_core::store::{Ask, Claim, Grant};
 
 use super::super::driver::{Cells, Driver as _, Statement, Value};
-use super::super::fault::Fault;
+use super::super::error::Fault;
 use super::super::row::{Found, Reader, answered, asked, fence_value, state_word};
 use super::connection::Connection;
 use super::{Shelf, Speech};
