@@ -1,19 +1,10 @@
-//! The stores, put to the promises of `core` and to what only the embedded
-//! store promises: what survives, what is refused, what goes on.
+//! Every store against the contract of `core`, and against what it promises
+//! beyond that: what survives a crash, what is refused, how damage is reported.
 
-mod conformance;
-#[cfg(feature = "failpoints")]
-mod crashing;
-mod damage;
-mod finding;
-mod full;
-mod house;
-mod killed;
-mod opening;
+mod embedded;
+mod fixture;
+mod open;
 #[cfg(feature = "postgres")]
 mod postgres;
-mod reclaiming;
 #[cfg(feature = "redis")]
 mod redis;
-mod surviving;
-mod versions;

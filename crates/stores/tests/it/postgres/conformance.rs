@@ -9,7 +9,7 @@ use onceward_core::conformance::{Restart, differential, run_all};
 use onceward_servers::{PgBouncer, Postgres};
 use onceward_stores::postgres::migrate::{Options, RowSecurity, apply};
 
-use super::house::{clock, server, server_with, settings, trial};
+use crate::fixture::postgres::{clock, server, server_with, settings, trial};
 
 /// A role that sees only the rows of the user that its connections name.
 const ROLE: &str = "app";

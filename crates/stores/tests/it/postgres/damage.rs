@@ -9,8 +9,8 @@ use onceward_core::store::{
 };
 use onceward_stores::postgres::PostgresStore;
 
-use super::house::{server, settings, store};
-use crate::house::{ask, completed, get, grant, settle};
+use crate::fixture::postgres::{server, settings, store};
+use crate::fixture::{ask, completed, get, grant, settle};
 
 async fn enqueue(store: &PostgresStore, number: u64) {
     let request = Bytes::from_static(b"work");

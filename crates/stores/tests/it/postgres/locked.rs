@@ -8,8 +8,8 @@ use onceward_core::record::{Settled, Settlement, State};
 use onceward_core::store::{Claim, Store, StoreError};
 use tokio_postgres::Client;
 
-use super::house::{connect, server, settings, store};
-use crate::house::{ask, ask_with, completed, grant, retry, terms};
+use crate::fixture::postgres::{connect, server, settings, store};
+use crate::fixture::{ask, ask_with, completed, grant, retry, terms};
 
 /// Far less than a lock is held in these tests.
 const SOON: Duration = Duration::from_secs(5);

@@ -4,7 +4,6 @@
 mod bound;
 mod conformance;
 mod damage;
-mod house;
 mod locked;
 mod migrating;
 mod planning;

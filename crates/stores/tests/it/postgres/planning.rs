@@ -9,8 +9,8 @@ use onceward_servers::Postgres;
 use onceward_stores::postgres::PostgresStore;
 use onceward_stores::postgres::migrate::{Options, apply};
 
-use super::house::{copy_one, settings, store};
-use crate::house::{ask, completed, grant, retry};
+use crate::fixture::postgres::{copy_one, settings, store};
+use crate::fixture::{ask, completed, grant, retry};
 
 /// How many operations there are besides those of the test.
 const MANY: u64 = 20_000;

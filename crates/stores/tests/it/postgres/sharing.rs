@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use onceward_core::record::{Settled, Settlement, State};
 use onceward_core::store::{Claim, Store};
 
-use super::house::{server, settings, store};
-use crate::house::{ask, completed, grant, retry};
+use crate::fixture::postgres::{server, settings, store};
+use crate::fixture::{ask, completed, grant, retry, until};
 
 /// What a waiter elsewhere may take to hear of a completion.
 const SOON: Duration = Duration::from_millis(100);
@@ -148,9 +148,8 @@ async fn until_awaited(
         "SELECT awaited FROM idempotency_record WHERE digest = '\\x{}'",
         data_encoding::HEXLOWER.encode(digest.as_bytes())
     );
-    let begun = Instant::now();
-    while postgres.sql("postgres", &asked).trim() != "t" {
-        assert!(begun.elapsed() < LONG, "nobody waits");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("the row is marked as awaited", async || {
+        (postgres.sql("postgres", &asked).trim() == "t").then_some(())
+    })
+    .await;
 }

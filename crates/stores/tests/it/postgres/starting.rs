@@ -5,7 +5,7 @@ use onceward_servers::Postgres;
 use onceward_stores::postgres::migrate::{Options, apply};
 use onceward_stores::{Settings, open};
 
-use super::house::server;
+use crate::fixture::postgres::server;
 
 async fn refusal(settings: impl Into<Settings>) -> String {
     match open(settings, std::sync::Arc::new(SystemClock::new())).await {

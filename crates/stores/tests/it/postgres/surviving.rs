@@ -3,19 +3,18 @@
 
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use onceward_core::record::{Settled, State};
 use onceward_core::store::{Claim, Store};
 
-use super::house::{settings, store};
-use crate::house::{ask, completed, grant};
+use crate::fixture::postgres::{settings, store};
+use crate::fixture::{ask, completed, grant, until};
 use onceward_servers::Postgres;
 use onceward_stores::postgres::migrate::{Options, apply};
 
 const CALLERS: u64 = 16;
 const ROUNDS: usize = 3;
-const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 struct Seen {
@@ -80,20 +79,20 @@ async fn work(store: Arc<impl Store>, seen: Arc<Mutex<Seen>>, caller: u64) {
 
 async fn until_more_are_completed(seen: &Mutex<Seen>, more: usize) {
     let count = || seen.lock().expect("nobody panicked").completed.len();
-    until(count() + more, count).await;
+    let enough = count() + more;
+    until("enough are completed", async || {
+        (count() >= enough).then_some(())
+    })
+    .await;
 }
 
 async fn until_more_are_refused(seen: &Mutex<Seen>) {
     let count = || seen.lock().expect("nobody panicked").refused;
-    until(count() + 1, count).await;
-}
-
-async fn until(enough: usize, count: impl Fn() -> usize) {
-    let begun = Instant::now();
-    while count() < enough {
-        assert!(begun.elapsed() < PATIENCE, "{} of {enough}", count());
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let enough = count() + 1;
+    until("one more is refused", async || {
+        (count() >= enough).then_some(())
+    })
+    .await;
 }
 
 /// The setting is checked at the start; whoever changes it later must not make
@@ -112,7 +111,10 @@ async fn commits_made_hasty_while_it_runs_lose_nothing_acknowledged() {
         postgres.sql("postgres", change);
     }
     let shown = || postgres.sql("postgres", "SHOW synchronous_commit");
-    until(1, || usize::from(shown() == "off")).await;
+    until("the setting is off", async || {
+        (shown() == "off").then_some(())
+    })
+    .await;
     let claimed = grant(&store, &ask(1)).await;
     let finished = grant(&store, &ask(2)).await;
     let settled = store.settle(&finished.digest, finished.fence, completed(2));

@@ -9,8 +9,8 @@ use onceward_core::store::{Changed, Inspect as _, Queue as _, Store as _};
 use onceward_stores::postgres::{PostgresStore, Time};
 use tokio::time::timeout;
 
-use super::house::{clock, connect, copy_one, server, settings, store};
-use crate::house::{ask, ask_with, completed, grant, settle};
+use crate::fixture::postgres::{clock, connect, copy_one, server, settings, store};
+use crate::fixture::{ask, ask_with, completed, grant, settle};
 
 /// More than one batch takes.
 const OVER: u64 = 4_500;

@@ -5,8 +5,8 @@ use onceward_core::store::{Changed, Claim, Filter, Force, Inspect, PageAsk, Stor
 use onceward_servers::Redis;
 use tokio::task::JoinSet;
 
-use super::house::*;
-use crate::house::{ask, complete, completed, get, grant, is_replayed, retry, settle};
+use crate::fixture::redis::*;
+use crate::fixture::{ask, complete, completed, get, grant, is_replayed, retry, settle};
 
 const KEYS: u64 = 8;
 const CLAIMS: usize = 64;

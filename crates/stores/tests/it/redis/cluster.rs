@@ -9,8 +9,8 @@ use onceward_core::store::Store;
 use onceward_servers::{Redis, RedisCluster};
 use onceward_stores::redis::RedisStore;
 
-use super::house::*;
-use crate::house::{ask, complete, completed, grant, is_replayed, settle};
+use crate::fixture::redis::*;
+use crate::fixture::{ask, complete, completed, grant, is_replayed, settle};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operations_lie_on_all_nodes_and_waiters_wake_across_them() {

@@ -7,7 +7,7 @@ use onceward_core::conformance::{Restart, Trial, differential, run_all};
 use onceward_servers::{Redis, RedisCluster};
 use onceward_stores::Settings;
 
-use super::house::*;
+use crate::fixture::redis::*;
 
 async fn trial(settings: &Settings, clock: Arc<ManualClock>) -> Trial {
     Trial::new(judged_by(settings, clock.clone()).await, clock)

@@ -8,8 +8,8 @@ use onceward_core::store::{Changed, Enqueued, Filter, Inspect, PageAsk, Queue, S
 use onceward_servers::Redis;
 use onceward_stores::Settings;
 
-use super::house::*;
-use crate::house::{ask, complete, completed, get, grant, is_replayed, retry, settle};
+use crate::fixture::redis::*;
+use crate::fixture::{ask, complete, completed, get, grant, is_replayed, retry, settle};
 
 /// How far apart the bytes are of which one bit is flipped. That no other goes
 /// unseen is shown in `layout.rs`, without a server.
@@ -66,7 +66,7 @@ async fn a_record_that_was_damaged_anywhere_is_an_error() {
     complete(&*store, 2).await;
     let lost = grant(&*store, &ask(3)).await;
     settle(&*store, &lost, Settlement::Lost).await;
-    let word = onceward_core::store::Resolution::Ran(crate::house::reply(3));
+    let word = onceward_core::store::Resolution::Ran(crate::fixture::reply(3));
     let resolved = store.resolve(lost.id, None, word).await;
     resolved.expect("the store answers");
 

@@ -7,8 +7,8 @@ use std::path::Path;
 use onceward_servers::Redis;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
-use super::house::*;
-use crate::house::{child, complete, directory, directory_as_child, is_replayed, wait_until};
+use crate::fixture::redis::*;
+use crate::fixture::{child, complete, directory, directory_as_child, is_replayed, until};
 
 /// A certificate for localhost, and who vouches for it.
 fn write_certificates(directory: &Path) {
@@ -57,22 +57,23 @@ async fn child_opens() {
 }
 
 /// What a child says that trusts this file.
-fn word_of_child(home: &Path, url: &str, trusted: &str) -> String {
+async fn word_of_child(home: &Path, url: &str, trusted: &str) -> String {
     fs::write(home.join("url"), url).expect("written");
     let trust = format!(
         "export SSL_CERT_FILE={}; unset SSL_CERT_DIR;",
         home.join(trusted).display()
     );
     let _child = child("redis::encrypted::child_opens", home, &trust);
-    let word = wait_until("the child has spoken", || {
+    let word = until("the child has spoken", async || {
         fs::read_to_string(home.join("word")).ok()
-    });
+    })
+    .await;
     fs::remove_file(home.join("word")).expect("removed");
     word
 }
 
-#[test]
-fn redis_is_reached_by_tls_if_its_certificate_is_trusted() {
+#[tokio::test]
+async fn redis_is_reached_by_tls_if_its_certificate_is_trusted() {
     let home = directory();
     write_certificates(home.path());
     let file = |name: &str| home.path().join(name).display().to_string();
@@ -88,15 +89,15 @@ fn redis_is_reached_by_tls_if_its_certificate_is_trusted() {
         "no",
     ]);
     let url = format!("rediss://localhost:{port}");
-    assert_eq!(word_of_child(home.path(), &url, "root.pem"), "opened");
+    assert_eq!(word_of_child(home.path(), &url, "root.pem").await, "opened");
 
     let other = directory();
     write_certificates(other.path());
     let stranger = other.path().join("root.pem");
     fs::copy(stranger, home.path().join("stranger.pem")).expect("copied");
-    let word = word_of_child(home.path(), &url, "stranger.pem");
+    let word = word_of_child(home.path(), &url, "stranger.pem").await;
     assert!(word.contains("invalid peer certificate"), "{word}");
     let plain = format!("redis://localhost:{port}");
-    let word = word_of_child(home.path(), &plain, "root.pem");
+    let word = word_of_child(home.path(), &plain, "root.pem").await;
     assert!(word.contains("does not speak like Redis"), "{word}");
 }

@@ -8,8 +8,8 @@ use onceward_core::record::{Settled, Settlement};
 use onceward_core::store::{Claim, Enqueued, Queue, Store, StoreError};
 use onceward_servers::{Redis, RedisCluster};
 
-use super::house::*;
-use crate::house::{ask, complete, completed, grant, is_replayed, retry, settle};
+use crate::fixture::redis::*;
+use crate::fixture::{ask, complete, completed, grant, is_replayed, retry, settle};
 
 const WORDS: &str = "Redis has maxmemory-policy allkeys-lru, which throws operations away to make \
                      room, so nothing new is recorded until it is noeviction again";

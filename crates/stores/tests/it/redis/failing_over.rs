@@ -8,8 +8,8 @@ use onceward_core::store::{Claim, Store};
 use onceward_servers::Redis;
 use onceward_stores::redis::RedisStore;
 
-use super::house::*;
-use crate::house::{ask, complete, completed, get, grant, is_replayed, retry};
+use crate::fixture::redis::*;
+use crate::fixture::{ask, complete, completed, get, grant, is_replayed, retry};
 
 /// How long `WAIT` is waited for; twice this is the deadline.
 const BRIEF: Duration = Duration::from_millis(1_500);

@@ -14,8 +14,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::house::*;
-use crate::house::{ask, get, grant, reply, settle};
+use crate::fixture::redis::*;
+use crate::fixture::{ask, get, grant, reply, settle};
 
 /// A stretch of wire to a server.
 struct Wire {

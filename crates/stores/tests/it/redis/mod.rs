@@ -8,7 +8,6 @@ mod damage;
 mod encrypted;
 mod evicting;
 mod failing_over;
-mod house;
 mod lost;
 mod opening;
 mod surviving;

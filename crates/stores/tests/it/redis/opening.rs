@@ -15,8 +15,8 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata};
 
-use super::house::*;
-use crate::house::{ask, grant};
+use crate::fixture::redis::*;
+use crate::fixture::{ask, grant};
 
 async fn refusal(url: &str) -> String {
     let mut settings = settings(url);
@@ -219,7 +219,7 @@ async fn use_all(store: &RedisStore) {
     use bytes::Bytes;
     use onceward_core::store::{Filter, Force, Inspect, Order, PageAsk, Queue, Registry, Sheet};
 
-    crate::house::complete(store, 1).await;
+    crate::fixture::complete(store, 1).await;
     let held = grant(store, &ask(2)).await;
     let renewed = store.renew(&held.digest, held.fence).await;
     renewed.expect("the store renews");

@@ -12,8 +12,8 @@ use onceward_servers::Redis;
 use onceward_stores::redis::{RedisStore, Time};
 use tokio::task::JoinSet;
 
-use super::house::*;
-use crate::house::{ask, complete, completed, get, grant, is_replayed, retry};
+use crate::fixture::redis::*;
+use crate::fixture::{ask, complete, completed, get, grant, is_replayed, retry};
 
 /// Claims and completes until the store is gone, and tells what was acknowledged.
 async fn work_until_gone(store: Arc<RedisStore>, drawn: Arc<AtomicU64>) -> Acknowledged {

@@ -9,8 +9,8 @@ use onceward_core::record::{Answer, Settlement, State};
 use onceward_core::store::{Changed, Claim, Inspect, Queue, Store};
 use onceward_servers::Redis;
 
-use super::house::*;
-use crate::house::{ask, ask_with, completed, get, grant, is_replayed, retry, settle};
+use crate::fixture::redis::*;
+use crate::fixture::{ask, ask_with, completed, get, grant, is_replayed, retry, settle};
 
 const MANY: u64 = 600;
 
@@ -30,12 +30,12 @@ async fn what_is_over_leaves_nothing_behind() {
     let clock = clock();
     let store = judged_by(&settings(&server.url()), clock.clone()).await;
     for number in 0..MANY {
-        crate::house::complete(&*store, number).await;
+        crate::fixture::complete(&*store, number).await;
     }
     assert_eq!(store.sweep(usize::MAX).await.ok(), Some(0));
     assert_eq!(fields(&server), 2 * MANY as usize, "records and replies");
     clock.advance(ask(1).terms.remember - Duration::from_millis(1));
-    crate::house::complete(&*store, MANY).await;
+    crate::fixture::complete(&*store, MANY).await;
     assert_eq!(store.sweep(usize::MAX).await.ok(), Some(0));
     clock.advance(Duration::from_millis(1));
     let some = store.sweep(100).await.expect("the store sweeps");
@@ -136,7 +136,7 @@ async fn what_was_swept_is_no_other_than_before() {
     for (grant, word) in said {
         settle(&*store, &grant, word).await;
     }
-    let early = judged_by(&settings, super::house::clock()).await;
+    let early = judged_by(&settings, crate::fixture::redis::clock()).await;
     for store in [&store, &early] {
         let claim = store.claim(&retry(&ask_with(0, terms.clone()))).await;
         assert!(matches!(claim, Ok(Claim::Expired(_))), "{claim:?}");
@@ -152,7 +152,7 @@ async fn two_sweep_at_once() {
     let one = judged_by(&settings, clock.clone()).await;
     let other = judged_by(&settings, clock.clone()).await;
     for number in 0..MANY {
-        crate::house::complete(&*one, number).await;
+        crate::fixture::complete(&*one, number).await;
     }
     clock.advance(ask(1).terms.remember);
     let (first, second) = tokio::join!(one.sweep(usize::MAX), other.sweep(usize::MAX));

@@ -7,8 +7,8 @@ use onceward_core::store::{Ask, Changed, Claim, Force, Inspect, Store};
 use onceward_servers::Redis;
 use onceward_stores::redis::RedisStore;
 
-use super::house::*;
-use crate::house::{completed, grant, reply, retry, settle};
+use crate::fixture::redis::*;
+use crate::fixture::{completed, grant, reply, retry, settle};
 
 /// One of several operations whose digests have the same first eight bytes.
 fn twin(number: u8) -> Ask {
@@ -19,7 +19,7 @@ fn twin(number: u8) -> Ask {
         digest,
         attempt: Attempt(u128::from(number) << 8),
         id: OperationId::new(&digest, u64::from(number)),
-        ..crate::house::ask(u64::from(number))
+        ..crate::fixture::ask(u64::from(number))
     }
 }
 

@@ -9,8 +9,8 @@ use onceward_servers::Redis;
 use onceward_stores::redis::RedisStore;
 use tokio::task::JoinHandle;
 
-use super::house::*;
-use crate::house::{ask, completed, grant, settle};
+use crate::fixture::redis::*;
+use crate::fixture::{ask, completed, grant, settle};
 
 const LONG: Duration = Duration::from_secs(30);
 const ROUNDS: u64 = 9;
@@ -104,7 +104,7 @@ async fn nothing_is_published_where_nobody_waits() {
         line.map(str::to_owned)
     };
     for number in 0..10 {
-        crate::house::complete(&*store, number).await;
+        crate::fixture::complete(&*store, number).await;
     }
     assert_eq!(published(), None);
     let grant = grant(&*store, &ask(11)).await;

@@ -6,11 +6,11 @@ use onceward_core::application::{Error, Keeping};
 use onceward_core::class::{AfterLoss, Expiry};
 use serde_json::json;
 
-use super::desk::*;
+use crate::fixture::bound::*;
 
 const SHORT: Duration = Duration::from_millis(1);
 
-impl House {
+impl Fixture {
     async fn kept(self, keeping: &Keeping) -> Self {
         let records = self.keeping(keeping);
         Self { records, ..self }
@@ -20,11 +20,14 @@ impl House {
     async fn done(&self, name: &str, result: u32) {
         let key = key(name);
         self.transact(
-            Way::TokioWithTx,
+            BindingKind::TokioWithTx,
             End::Commit,
-            async |desk: &mut dyn Desk| {
-                let fresh = fresh(desk.begin(&key, &json!(1)).await);
-                desk.commit(fresh, &json!(result)).await.expect("ours");
+            async |application: &mut dyn Application| {
+                let fresh = fresh(application.begin(&key, &json!(1)).await);
+                application
+                    .commit(fresh, &json!(result))
+                    .await
+                    .expect("ours");
             },
         )
         .await;
@@ -37,7 +40,7 @@ impl House {
     /// Until a key is found so.
     async fn becomes(&self, name: &str, want: &str) {
         let seen = async || (self.found(name).await == want).then_some(());
-        wait_until(&format!("{name} being {want}"), seen).await;
+        until(&format!("{name} being {want}"), seen).await;
     }
 
     /// Moves a record into the past.
@@ -54,9 +57,9 @@ impl House {
         );
     }
 
-    async fn purge(&self, way: Way) -> u64 {
-        let purge = async |desk: &mut dyn Desk| desk.purge_expired().await;
-        let purged = self.transact(way, End::Commit, purge).await;
+    async fn purge(&self, binding: BindingKind) -> u64 {
+        let purge = async |application: &mut dyn Application| application.purge_expired().await;
+        let purged = self.transact(binding, End::Commit, purge).await;
         purged.expect("the owner may")
     }
 }
@@ -72,8 +75,8 @@ async fn replays_end_by_time_or_by_who_purges() {
         (Expiry::Strict, Some(3 * day), ["result 7", gone, gone]),
         (Expiry::Lazy, Some(3 * day), ["result 7", "result 7", gone]),
     ];
-    let house = House::new().await;
-    let mut house = Some(house);
+    let fixture = Fixture::new().await;
+    let mut fixture = Some(fixture);
     for (expiry, remember, want) in cases {
         let keeping = Keeping {
             replay_window: day,
@@ -81,65 +84,67 @@ async fn replays_end_by_time_or_by_who_purges() {
             expiry,
             ..Keeping::default()
         };
-        let kept = house.take().expect("one house").kept(&keeping).await;
+        let kept = fixture.take().expect("one fixture").kept(&keeping).await;
         kept.postgres
             .sql("postgres", "DELETE FROM idempotency_record");
         kept.done("k", 7).await;
         let mut seen = vec![kept.found("k").await];
         kept.age(day);
         seen.push(kept.found("k").await);
-        kept.purge(Way::SqlxWithTx).await;
+        kept.purge(BindingKind::SqlxWithTx).await;
         seen.push(kept.found("k").await);
         for (seen, want) in seen.iter().zip(want) {
             assert!(seen.contains(want), "{expiry:?} {remember:?}: {seen}");
         }
-        house = Some(kept);
+        fixture = Some(kept);
     }
 }
 
 #[tokio::test]
 async fn purging_counts_every_way_and_only_its_own() {
-    let house = House::new().await;
+    let fixture = Fixture::new().await;
     let other = onceward_core::namespace::Namespace::new("other").expect("a good name");
     let stranger = onceward_stores::postgres::Records::new(other.clone(), entropy());
     let minted = onceward_core::application::Minter::new(other).mint(&["a"]);
     let strange_key = minted.expect("minted");
-    for way in Way::ALL {
+    for binding in BindingKind::ALL {
         for number in 0..3 {
-            house.done(&format!("{way:?}-{number}"), number).await;
+            fixture.done(&format!("{binding:?}-{number}"), number).await;
         }
         let open = End::Commit;
         transact(
             &stranger,
-            &house.url,
-            way,
+            &fixture.url,
+            binding,
             open,
-            async |desk: &mut dyn Desk| {
-                let fresh = fresh(desk.begin(&strange_key, &json!(1)).await);
-                desk.fail_transient(fresh).await.expect("ours");
+            async |application: &mut dyn Application| {
+                let fresh = fresh(application.begin(&strange_key, &json!(1)).await);
+                application.fail_transient(fresh).await.expect("ours");
             },
         )
         .await;
-        assert_eq!(house.purge(way).await, 0, "{way:?}");
-        house.age(Duration::from_secs(25 * 60 * 60));
-        assert_eq!(house.purge(way).await, 3, "{way:?}");
-        assert_eq!(house.purge(way).await, 0, "{way:?}");
-        let left = house
+        assert_eq!(fixture.purge(binding).await, 0, "{binding:?}");
+        fixture.age(Duration::from_secs(25 * 60 * 60));
+        assert_eq!(fixture.purge(binding).await, 3, "{binding:?}");
+        assert_eq!(fixture.purge(binding).await, 0, "{binding:?}");
+        let left = fixture
             .postgres
             .sql("postgres", "SELECT namespace FROM idempotency_record");
-        assert_eq!(left, "other", "{way:?}");
+        assert_eq!(left, "other", "{binding:?}");
     }
 }
 
 #[tokio::test]
 async fn rolled_back_purge_purged_nothing() {
-    let house = House::new().await;
-    house.done("k", 1).await;
-    house.age(Duration::from_secs(25 * 60 * 60));
-    let purge = async |desk: &mut dyn Desk| desk.purge_expired().await;
-    let purged = house.transact(Way::TokioWithTx, End::Rollback, purge).await;
+    let fixture = Fixture::new().await;
+    fixture.done("k", 1).await;
+    fixture.age(Duration::from_secs(25 * 60 * 60));
+    let purge = async |application: &mut dyn Application| application.purge_expired().await;
+    let purged = fixture
+        .transact(BindingKind::TokioWithTx, End::Rollback, purge)
+        .await;
     assert_eq!(purged.expect("the owner may"), 1);
-    assert_eq!(house.purge(Way::TokioWithTx).await, 1);
+    assert_eq!(fixture.purge(BindingKind::TokioWithTx).await, 1);
 }
 
 #[tokio::test]
@@ -148,29 +153,35 @@ async fn abandoned_claim_is_unknown_and_named() {
         lease: SHORT,
         ..Keeping::default()
     };
-    let house = House::new().await.kept(&keeping).await;
-    for way in [Way::TokioOnConnection, Way::SqlxOnConnection] {
-        let name = format!("{way:?}");
+    let fixture = Fixture::new().await.kept(&keeping).await;
+    for binding in [
+        BindingKind::TokioOnConnection,
+        BindingKind::SqlxOnConnection,
+    ] {
+        let name = format!("{binding:?}");
         let key = key(&name);
-        let abandoned = house
-            .alone(way, async |desk: &mut dyn Desk| {
-                fresh(desk.begin(&key, &json!(1)).await)
+        let abandoned = fixture
+            .alone(binding, async |application: &mut dyn Application| {
+                fresh(application.begin(&key, &json!(1)).await)
             })
             .await;
-        let error = wait_until("the end of the lease", async || {
-            house.find(&key, &json!(1)).await.err()
+        let error = until("the end of the lease", async || {
+            fixture.find(&key, &json!(1)).await.err()
         })
         .await;
         let named =
             matches!(error, Error::UnknownOutcome { operation } if operation == abandoned.id());
         assert!(named, "{error:?}");
         // Who held it comes late, and nobody was granted since.
-        house
-            .alone(way, async |desk: &mut dyn Desk| {
-                desk.commit(abandoned, &json!(7)).await.expect("still ours");
+        fixture
+            .alone(binding, async |application: &mut dyn Application| {
+                application
+                    .commit(abandoned, &json!(7))
+                    .await
+                    .expect("still ours");
             })
             .await;
-        assert_eq!(house.found(&name).await, "result 7");
+        assert_eq!(fixture.found(&name).await, "result 7");
     }
 }
 
@@ -180,22 +191,25 @@ async fn who_declares_running_twice_safe_takes_an_abandoned_claim_over() {
         lease: SHORT,
         ..Keeping::default()
     };
-    let house = House::new().await.kept(&held).await;
+    let fixture = Fixture::new().await.kept(&held).await;
     // Left behind by a program that held it to be unknown.
-    house
-        .alone(Way::TokioOnConnection, async |desk: &mut dyn Desk| {
-            drop(fresh(desk.begin(&key("k"), &json!(1)).await));
-        })
+    fixture
+        .alone(
+            BindingKind::TokioOnConnection,
+            async |application: &mut dyn Application| {
+                drop(fresh(application.begin(&key("k"), &json!(1)).await));
+            },
+        )
         .await;
-    let unknown = async || house.found("k").await.contains("unknown").then_some(());
-    wait_until("the end of the lease", unknown).await;
-    let house = house
+    let unknown = async || fixture.found("k").await.contains("unknown").then_some(());
+    until("the end of the lease", unknown).await;
+    let fixture = fixture
         .kept(&Keeping {
             after_loss: AfterLoss::Free,
             ..held
         })
         .await;
-    house.becomes("k", "fresh").await;
+    fixture.becomes("k", "fresh").await;
 }
 
 #[tokio::test]
@@ -205,48 +219,63 @@ async fn stale_holder_is_refused_and_told_to_roll_back() {
         after_loss: AfterLoss::Free,
         ..Keeping::default()
     };
-    let house = House::new().await.kept(&keeping).await;
-    for way in [Way::TokioOnConnection, Way::SqlxOnConnection] {
-        let name = format!("{way:?}");
+    let fixture = Fixture::new().await.kept(&keeping).await;
+    for binding in [
+        BindingKind::TokioOnConnection,
+        BindingKind::SqlxOnConnection,
+    ] {
+        let name = format!("{binding:?}");
         let key = key(&name);
-        let begin = async |desk: &mut dyn Desk| fresh(desk.begin(&key, &json!(1)).await);
+        let begin = async |application: &mut dyn Application| {
+            fresh(application.begin(&key, &json!(1)).await)
+        };
         let [one, two, three] = [
-            house.alone(way, begin).await,
+            fixture.alone(binding, begin).await,
             {
-                house.becomes(&name, "fresh").await;
-                house.alone(way, begin).await
+                fixture.becomes(&name, "fresh").await;
+                fixture.alone(binding, begin).await
             },
             {
-                house.becomes(&name, "fresh").await;
-                house.alone(way, begin).await
+                fixture.becomes(&name, "fresh").await;
+                fixture.alone(binding, begin).await
             },
         ];
         assert!(one.fence() < two.fence() && two.fence() < three.fence());
         let (id, fence) = (one.id(), one.fence());
-        house
-            .transact(way, End::Rollback, async |desk: &mut dyn Desk| {
-                assert!(desk.sql(&pay(&key)).await);
-                let renewed = desk.renew(&one).await.expect_err("somebody was granted");
-                assert!(matches!(renewed, Error::Stale { .. }));
-                let error = desk.commit(one, &json!(1)).await.expect_err("stale");
-                assert_eq!(
-                    error.to_string(),
-                    format!(
-                        "the claim on {id} under fence {} is stale: nothing was recorded, \
+        fixture
+            .transact(
+                binding,
+                End::Rollback,
+                async |application: &mut dyn Application| {
+                    assert!(application.sql(&pay(&key)).await);
+                    let renewed = application
+                        .renew(&one)
+                        .await
+                        .expect_err("somebody was granted");
+                    assert!(matches!(renewed, Error::Stale { .. }));
+                    let error = application.commit(one, &json!(1)).await.expect_err("stale");
+                    assert_eq!(
+                        error.to_string(),
+                        format!(
+                            "the claim on {id} under fence {} is stale: nothing was recorded, \
                          so roll back what was done under it",
-                        fence.0
-                    )
-                );
-                let error = desk.fail_transient(two).await.expect_err("stale too");
-                assert!(matches!(error, Error::Stale { .. }));
+                            fence.0
+                        )
+                    );
+                    let error = application
+                        .fail_transient(two)
+                        .await
+                        .expect_err("stale too");
+                    assert!(matches!(error, Error::Stale { .. }));
+                },
+            )
+            .await;
+        fixture
+            .alone(binding, async |application: &mut dyn Application| {
+                application.commit(three, &json!(3)).await.expect("ours");
             })
             .await;
-        house
-            .alone(way, async |desk: &mut dyn Desk| {
-                desk.commit(three, &json!(3)).await.expect("ours");
-            })
-            .await;
-        assert_eq!(house.found(&name).await, "result 3");
-        assert_eq!(house.counts(&key), (0, 1));
+        assert_eq!(fixture.found(&name).await, "result 3");
+        assert_eq!(fixture.counts(&key), (0, 1));
     }
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::task::LocalSet;
 use tokio::time::timeout;
 
-use super::desk::*;
+use crate::fixture::bound::*;
 
 /// Far below what any transaction here is open for. The server itself ends a
 /// statement that waits for a lock, so a wait is an error, not a slow answer.
@@ -18,36 +18,49 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const NO_WAITING: &str = "SET LOCAL lock_timeout = '100ms'";
 
 /// How a key is found by a second transaction while the first is open.
-async fn found_meanwhile(house: &House, way: Way, key: &str, request: u32) -> String {
-    let (key, request) = (super::desk::key(key), json!(request));
-    let second = house.transact(way, End::Rollback, async |desk: &mut dyn Desk| {
-        assert!(desk.sql(NO_WAITING).await);
-        word(&desk.begin(&key, &request).await)
-    });
+async fn found_meanwhile(
+    fixture: &Fixture,
+    binding: BindingKind,
+    key: &str,
+    request: u32,
+) -> String {
+    let (key, request) = (crate::fixture::bound::key(key), json!(request));
+    let second = fixture.transact(
+        binding,
+        End::Rollback,
+        async |application: &mut dyn Application| {
+            assert!(application.sql(NO_WAITING).await);
+            word(&application.begin(&key, &request).await)
+        },
+    );
     timeout(DEADLINE, second).await.expect("nobody waits")
 }
 
 #[tokio::test]
 async fn second_transaction_is_told_in_flight_at_once() {
-    let house = House::new().await;
-    for first in Way::ALL {
-        for second in Way::BOTH {
+    let fixture = Fixture::new().await;
+    for first in BindingKind::ALL {
+        for second in BindingKind::BOTH {
             let name = format!("{first:?}-{second:?}");
             let key = key(&name);
-            house
-                .transact(first, End::Commit, async |desk: &mut dyn Desk| {
-                    let fresh = fresh(desk.begin(&key, &json!(1)).await);
-                    let found = found_meanwhile(&house, second, &name, 1).await;
-                    assert_eq!(found, "in flight", "{name}");
-                    // What is asked there cannot be seen yet.
-                    let found = found_meanwhile(&house, second, &name, 2).await;
-                    assert_eq!(found, "in flight", "{name}");
-                    desk.commit(fresh, &json!(7)).await.expect("ours");
-                    let found = found_meanwhile(&house, second, &name, 1).await;
-                    assert_eq!(found, "in flight", "{name}");
-                })
+            fixture
+                .transact(
+                    first,
+                    End::Commit,
+                    async |application: &mut dyn Application| {
+                        let fresh = fresh(application.begin(&key, &json!(1)).await);
+                        let found = found_meanwhile(&fixture, second, &name, 1).await;
+                        assert_eq!(found, "in flight", "{name}");
+                        // What is asked there cannot be seen yet.
+                        let found = found_meanwhile(&fixture, second, &name, 2).await;
+                        assert_eq!(found, "in flight", "{name}");
+                        application.commit(fresh, &json!(7)).await.expect("ours");
+                        let found = found_meanwhile(&fixture, second, &name, 1).await;
+                        assert_eq!(found, "in flight", "{name}");
+                    },
+                )
                 .await;
-            let found = found_meanwhile(&house, second, &name, 1).await;
+            let found = found_meanwhile(&fixture, second, &name, 1).await;
             assert_eq!(found, "result 7", "{name}");
         }
     }
@@ -55,55 +68,57 @@ async fn second_transaction_is_told_in_flight_at_once() {
 
 #[tokio::test]
 async fn row_that_is_taken_over_is_in_flight_too() {
-    let house = House::new().await;
+    let fixture = Fixture::new().await;
     let key = key("released");
-    house
+    fixture
         .transact(
-            Way::TokioWithTx,
+            BindingKind::TokioWithTx,
             End::Commit,
-            async |desk: &mut dyn Desk| {
-                let fresh = fresh(desk.begin(&key, &json!(1)).await);
-                desk.fail_transient(fresh).await.expect("ours");
+            async |application: &mut dyn Application| {
+                let fresh = fresh(application.begin(&key, &json!(1)).await);
+                application.fail_transient(fresh).await.expect("ours");
             },
         )
         .await;
-    house
+    fixture
         .transact(
-            Way::SqlxWithTx,
+            BindingKind::SqlxWithTx,
             End::Rollback,
-            async |desk: &mut dyn Desk| {
-                fresh(desk.begin(&key, &json!(1)).await);
-                let found = found_meanwhile(&house, Way::TokioWithTx, "released", 1).await;
+            async |application: &mut dyn Application| {
+                fresh(application.begin(&key, &json!(1)).await);
+                let found =
+                    found_meanwhile(&fixture, BindingKind::TokioWithTx, "released", 1).await;
                 assert_eq!(found, "in flight");
             },
         )
         .await;
-    let found = found_meanwhile(&house, Way::TokioWithTx, "released", 1).await;
+    let found = found_meanwhile(&fixture, BindingKind::TokioWithTx, "released", 1).await;
     assert_eq!(found, "fresh");
 }
 
 #[tokio::test]
 async fn replays_do_not_stand_in_each_others_way() {
-    let house = House::new().await;
+    let fixture = Fixture::new().await;
     let key = key("hot");
-    house
+    fixture
         .transact(
-            Way::TokioWithTx,
+            BindingKind::TokioWithTx,
             End::Commit,
-            async |desk: &mut dyn Desk| {
-                let fresh = fresh(desk.begin(&key, &json!(1)).await);
-                desk.commit(fresh, &json!(7)).await.expect("ours");
+            async |application: &mut dyn Application| {
+                let fresh = fresh(application.begin(&key, &json!(1)).await);
+                application.commit(fresh, &json!(7)).await.expect("ours");
             },
         )
         .await;
-    house
+    fixture
         .transact(
-            Way::TokioWithTx,
+            BindingKind::TokioWithTx,
             End::Rollback,
-            async |desk: &mut dyn Desk| {
-                assert_eq!(word(&desk.begin(&key, &json!(1)).await), "result 7");
+            async |application: &mut dyn Application| {
+                assert_eq!(word(&application.begin(&key, &json!(1)).await), "result 7");
                 for (request, want) in [(1, "result 7"), (2, "mismatch")] {
-                    let found = found_meanwhile(&house, Way::SqlxWithTx, "hot", request).await;
+                    let found =
+                        found_meanwhile(&fixture, BindingKind::SqlxWithTx, "hot", request).await;
                     assert_eq!(found, want);
                 }
             },
@@ -115,34 +130,42 @@ async fn replays_do_not_stand_in_each_others_way() {
 /// transaction that is not committed: somebody works on it.
 #[tokio::test]
 async fn late_holder_that_is_not_done_yet_is_in_flight() {
-    let house = House::new().await;
-    let records = house.keeping(&Keeping {
+    let fixture = Fixture::new().await;
+    let records = fixture.keeping(&Keeping {
         lease: Duration::from_millis(1),
         after_loss: AfterLoss::Free,
         ..Keeping::default()
     });
     let key = key("late");
-    let way = Way::TokioOnConnection;
-    let late = alone(&records, &house.url, way, async |desk: &mut dyn Desk| {
-        fresh(desk.begin(&key, &json!(1)).await)
-    })
+    let binding = BindingKind::TokioOnConnection;
+    let late = alone(
+        &records,
+        &fixture.url,
+        binding,
+        async |application: &mut dyn Application| fresh(application.begin(&key, &json!(1)).await),
+    )
     .await;
-    let house = House { records, ..house };
-    wait_until("the end of the lease", async || {
-        let found = house.find(&key, &json!(1)).await;
+    let fixture = Fixture { records, ..fixture };
+    until("the end of the lease", async || {
+        let found = fixture.find(&key, &json!(1)).await;
         (word(&found) == "fresh").then_some(())
     })
     .await;
-    house
-        .transact(way, End::Commit, async |desk: &mut dyn Desk| {
-            desk.commit(late, &json!("late"))
-                .await
-                .expect("nobody was granted");
-            let found = found_meanwhile(&house, Way::SqlxWithTx, "late", 1).await;
-            assert_eq!(found, "in flight");
-        })
+    fixture
+        .transact(
+            binding,
+            End::Commit,
+            async |application: &mut dyn Application| {
+                application
+                    .commit(late, &json!("late"))
+                    .await
+                    .expect("nobody was granted");
+                let found = found_meanwhile(&fixture, BindingKind::SqlxWithTx, "late", 1).await;
+                assert_eq!(found, "in flight");
+            },
+        )
         .await;
-    let found = found_meanwhile(&house, Way::SqlxWithTx, "late", 1).await;
+    let found = found_meanwhile(&fixture, BindingKind::SqlxWithTx, "late", 1).await;
     assert_eq!(found, "result \"late\"");
 }
 
@@ -152,17 +175,17 @@ async fn late_holder_that_is_not_done_yet_is_in_flight() {
 async fn crowd_pays_each_key_once() {
     const KEYS: usize = 12;
     const CALLERS: usize = 8;
-    let house = Rc::new(House::new().await);
+    let fixture = Rc::new(Fixture::new().await);
     let crowd = LocalSet::new();
     for round in 0..KEYS {
         let callers = (0..CALLERS).map(|caller| {
-            let house = house.clone();
-            let way = Way::ALL[(round + caller) % Way::ALL.len()];
+            let fixture = fixture.clone();
+            let binding = BindingKind::ALL[(round + caller) % BindingKind::ALL.len()];
             crowd.spawn_local(async move {
                 let key = key(&format!("crowd-{round}"));
                 let ends = [End::Commit, End::Rollback].into_iter().cycle();
                 for end in ends.skip(caller) {
-                    if attempt(&house, way, &key, end).await {
+                    if attempt(&fixture, binding, &key, end).await {
                         break;
                     }
                 }
@@ -173,25 +196,28 @@ async fn crowd_pays_each_key_once() {
             ended.expect("no caller panicked");
         }
         let key = key(&format!("crowd-{round}"));
-        assert_eq!(house.counts(&key), (1, 1), "round {round}");
+        assert_eq!(fixture.counts(&key), (1, 1), "round {round}");
     }
 }
 
 /// One try; whether the key is done for good.
-async fn attempt(house: &House, way: Way, key: &ScopedKey, end: End) -> bool {
-    house
-        .transact(way, end, async |desk: &mut dyn Desk| {
-            match desk.begin(key, &json!(1)).await {
+async fn attempt(fixture: &Fixture, binding: BindingKind, key: &ScopedKey, end: End) -> bool {
+    fixture
+        .transact(
+            binding,
+            end,
+            async |application: &mut dyn Application| match application.begin(key, &json!(1)).await
+            {
                 Ok(Begun::Fresh(fresh)) => {
-                    assert!(desk.sql(&pay(key)).await);
-                    desk.commit(fresh, &json!(1)).await.expect("ours");
+                    assert!(application.sql(&pay(key)).await);
+                    application.commit(fresh, &json!(1)).await.expect("ours");
                     end == End::Commit
                 }
                 Ok(Begun::InFlight) => false,
                 Ok(Begun::PriorResult(_)) => true,
-                other => panic!("{way:?}: {other:?}"),
-            }
-        })
+                other => panic!("{binding:?}: {other:?}"),
+            },
+        )
         .await
 }
 
@@ -199,34 +225,39 @@ async fn attempt(house: &House, way: Way, key: &ScopedKey, end: End) -> bool {
 /// transaction is told to run again, and then finds the result.
 #[tokio::test]
 async fn frozen_snapshots_are_told_to_run_again() {
-    let house = House::new().await;
-    for (way, level) in [
-        (Way::TokioWithTx, "REPEATABLE READ"),
-        (Way::SqlxWithTx, "SERIALIZABLE"),
+    let fixture = Fixture::new().await;
+    for (binding, level) in [
+        (BindingKind::TokioWithTx, "REPEATABLE READ"),
+        (BindingKind::SqlxWithTx, "SERIALIZABLE"),
     ] {
-        let name = format!("{way:?}");
+        let name = format!("{binding:?}");
         let key = key(&name);
-        house
-            .transact(way, End::Rollback, async |desk: &mut dyn Desk| {
-                assert!(
-                    desk.sql(&format!("SET TRANSACTION ISOLATION LEVEL {level}"))
+        fixture
+            .transact(
+                binding,
+                End::Rollback,
+                async |application: &mut dyn Application| {
+                    assert!(
+                        application
+                            .sql(&format!("SET TRANSACTION ISOLATION LEVEL {level}"))
+                            .await
+                    );
+                    assert!(application.sql("SELECT count(*) FROM payment").await);
+                    fixture
+                        .transact(binding, End::Commit, async |other: &mut dyn Application| {
+                            let fresh = fresh(other.begin(&key, &json!(1)).await);
+                            other.commit(fresh, &json!(7)).await.expect("ours");
+                        })
+                        .await;
+                    let error = application
+                        .begin(&key, &json!(1))
                         .await
-                );
-                assert!(desk.sql("SELECT count(*) FROM payment").await);
-                house
-                    .transact(way, End::Commit, async |other: &mut dyn Desk| {
-                        let fresh = fresh(other.begin(&key, &json!(1)).await);
-                        other.commit(fresh, &json!(7)).await.expect("ours");
-                    })
-                    .await;
-                let error = desk
-                    .begin(&key, &json!(1))
-                    .await
-                    .expect_err("an old snapshot");
-                assert!(matches!(error, Error::Conflict(_)), "{error:?}");
-            })
+                        .expect_err("an old snapshot");
+                    assert!(matches!(error, Error::Conflict(_)), "{error:?}");
+                },
+            )
             .await;
-        let found = found_meanwhile(&house, way, &name, 1).await;
+        let found = found_meanwhile(&fixture, binding, &name, 1).await;
         assert_eq!(found, "result 7");
     }
 }

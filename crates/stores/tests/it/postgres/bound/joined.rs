@@ -14,8 +14,8 @@ use onceward_core::store::{Ask, Claim, Grant, Store as _};
 use onceward_stores::postgres::{JoinedRecords, PostgresStore, Table};
 use sqlx::Connection as _;
 
-use super::desk::{House, client, pay, wait_until};
-use crate::house::{ask_with, retry, terms};
+use crate::fixture::bound::{Fixture, client, pay, until};
+use crate::fixture::{ask_with, retry, terms};
 
 /// A gateway's claim on a joined route: what is not committed is not done.
 fn ask(number: u64, lease: Duration) -> Ask {
@@ -26,10 +26,10 @@ fn ask(number: u64, lease: Duration) -> Ask {
 
 const LONG: Duration = Duration::from_secs(60);
 
-async fn gateway(house: &House) -> PostgresStore {
-    let mut settings = super::super::house::settings(&house.url);
+async fn gateway(fixture: &Fixture) -> PostgresStore {
+    let mut settings = crate::fixture::postgres::settings(&fixture.url);
     settings.namespace = Namespace::edge();
-    super::super::house::store(&settings).await
+    crate::fixture::postgres::store(&settings).await
 }
 
 async fn granted(gateway: &PostgresStore, ask: &Ask) -> Grant {
@@ -50,14 +50,14 @@ fn reply(status: u16) -> Reply {
 
 #[tokio::test]
 async fn reply_and_rows_are_committed_together() {
-    let house = House::new().await;
-    let gateway = gateway(&house).await;
+    let fixture = Fixture::new().await;
+    let gateway = gateway(&fixture).await;
     let records = JoinedRecords::default();
-    let payment = super::desk::key("joined");
+    let payment = crate::fixture::bound::key("joined");
     for (number, status, state) in [(1, 201, State::Completed), (2, 422, State::Failed)] {
         let ask = ask(number, LONG);
         let grant = granted(&gateway, &ask).await;
-        let mut client = client(&house.url).await;
+        let mut client = client(&fixture.url).await;
         let tx = client.transaction().await.expect("a transaction");
         let mut store = records.with_tx(&tx);
         let current = store.is_current(grant.id, grant.fence).await;
@@ -81,7 +81,7 @@ async fn reply_and_rows_are_committed_together() {
         assert_eq!(record.state, state);
         assert_eq!(record.answer, Some(Answer::Kept(Arc::new(reply(status)))));
     }
-    let paid = house
+    let paid = fixture
         .postgres
         .sql("postgres", "SELECT count(*) FROM payment");
     assert_eq!(paid, "2");
@@ -89,12 +89,12 @@ async fn reply_and_rows_are_committed_together() {
 
 #[tokio::test]
 async fn rolled_back_reply_is_none() {
-    let house = House::new().await;
-    let gateway = gateway(&house).await;
+    let fixture = Fixture::new().await;
+    let gateway = gateway(&fixture).await;
     let records = JoinedRecords::default();
     let ask = ask(1, LONG);
     let grant = granted(&gateway, &ask).await;
-    let mut connection = sqlx::PgConnection::connect(&house.url)
+    let mut connection = sqlx::PgConnection::connect(&fixture.url)
         .await
         .expect("a connection");
     let mut tx = connection.begin().await.expect("a transaction");
@@ -115,12 +115,12 @@ async fn rolled_back_reply_is_none() {
 
 #[tokio::test]
 async fn stale_fence_must_roll_back() {
-    let house = House::new().await;
-    let gateway = gateway(&house).await;
+    let fixture = Fixture::new().await;
+    let gateway = gateway(&fixture).await;
     let records = JoinedRecords::default();
     let late = ask(1, Duration::from_millis(1));
     let first = granted(&gateway, &late).await;
-    let second = wait_until("the end of the lease", async || {
+    let second = until("the end of the lease", async || {
         match gateway.claim(&retry(&late)).await.expect("answers") {
             Claim::Granted(grant) => Some(grant),
             _ => None,
@@ -128,7 +128,7 @@ async fn stale_fence_must_roll_back() {
     })
     .await;
     assert_eq!(second.id, first.id, "the same operation");
-    let mut client = client(&house.url).await;
+    let mut client = client(&fixture.url).await;
     let tx = client.transaction().await.expect("a transaction");
     let mut store = records.with_tx(&tx);
     let never = OperationId::new(&late.digest, 0);
@@ -159,12 +159,12 @@ async fn stale_fence_must_roll_back() {
 /// operation to anybody else, though the lease is over.
 #[tokio::test]
 async fn reply_that_is_not_committed_yet_holds_the_operation() {
-    let house = House::new().await;
-    let gateway = gateway(&house).await;
+    let fixture = Fixture::new().await;
+    let gateway = gateway(&fixture).await;
     let records = JoinedRecords::default();
     let ask = ask(1, Duration::from_millis(1));
     let grant = granted(&gateway, &ask).await;
-    let mut client = client(&house.url).await;
+    let mut client = client(&fixture.url).await;
     let tx = client.transaction().await.expect("a transaction");
     let done = records
         .with_tx(&tx)
@@ -180,11 +180,11 @@ async fn reply_that_is_not_committed_yet_holds_the_operation() {
 
 #[tokio::test]
 async fn another_namespace_or_table_is_another_gateway() {
-    let house = House::new().await;
-    let gateway = gateway(&house).await;
+    let fixture = Fixture::new().await;
+    let gateway = gateway(&fixture).await;
     let ask = ask(1, LONG);
     let grant = granted(&gateway, &ask).await;
-    let mut client = client(&house.url).await;
+    let mut client = client(&fixture.url).await;
     let tx = client.transaction().await.expect("a transaction");
     let strange = Namespace::new("strange").expect("a good name");
     let elsewhere = JoinedRecords::new(strange, Table::default());

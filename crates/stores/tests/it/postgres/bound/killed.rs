@@ -10,10 +10,10 @@ use onceward_core::application::{Begun, StoredError};
 use onceward_stores::postgres::Records;
 use serde_json::json;
 
-use super::desk::*;
-use crate::house::{child, directory, directory_as_child, wait_until as wait_blocking};
+use crate::fixture::bound::*;
+use crate::fixture::{child, directory, directory_as_child};
 
-/// What the child is to do: where, which way, under which key, until when.
+/// What the child is to do: where, which binding, under which key, until when.
 const ORDER: &str = "order";
 /// Where the child is.
 const PLACE: &str = "place";
@@ -96,8 +96,10 @@ async fn child_pays() {
     let order = fs::read_to_string(home.join(ORDER)).expect("there is an order");
     let mut order = order.lines();
     let mut next = || order.next().expect("a line for each");
-    let (url, way, name, until) = (next(), next(), next(), next());
-    let way = Way::ALL.into_iter().find(|one| format!("{one:?}") == way);
+    let (url, binding, name, until) = (next(), next(), next(), next());
+    let binding = BindingKind::ALL
+        .into_iter()
+        .find(|one| format!("{one:?}") == binding);
     let until = Step::ALL
         .into_iter()
         .find(|one| format!("{one:?}") == until);
@@ -106,31 +108,34 @@ async fn child_pays() {
         until: until.expect("a step"),
     };
     let records = Records::new(namespace(), entropy());
-    let work = async |desk: &mut dyn Desk| pays(desk, name, &walk).await;
-    transact(&records, url, way.expect("a way"), End::Commit, work).await;
+    let work = async |application: &mut dyn Application| pays(application, name, &walk).await;
+    transact(&records, url, binding.expect("a binding"), End::Commit, work).await;
     walk.reach(Step::Ended).await;
     walk.reach(Step::FailureEnded).await;
 }
 
-async fn pays(desk: &mut dyn Desk, name: &str, walk: &Walk<'_>) {
+async fn pays(application: &mut dyn Application, name: &str, walk: &Walk<'_>) {
     let key = key(name);
     walk.reach(Step::InTransaction).await;
-    let fresh = fresh(desk.begin(&key, &json!(1)).await);
+    let fresh = fresh(application.begin(&key, &json!(1)).await);
     walk.reach(Step::Begun).await;
     if walk.until.fails() {
-        assert!(desk.sql("SAVEPOINT work").await);
-        assert!(desk.sql(&pay(&key)).await);
+        assert!(application.sql("SAVEPOINT work").await);
+        assert!(application.sql(&pay(&key)).await);
         walk.reach(Step::SavepointSet).await;
-        assert!(desk.sql("ROLLBACK TO SAVEPOINT work").await);
+        assert!(application.sql("ROLLBACK TO SAVEPOINT work").await);
         walk.reach(Step::RolledBackToSavepoint).await;
         let error = StoredError::new("refused", "the bank refused it");
-        desk.fail_permanent(fresh, &error).await.expect("ours");
+        application
+            .fail_permanent(fresh, &error)
+            .await
+            .expect("ours");
         walk.reach(Step::Failed).await;
         return;
     }
-    assert!(desk.sql(&pay(&key)).await);
+    assert!(application.sql(&pay(&key)).await);
     walk.reach(Step::Paid).await;
-    desk.commit(fresh, &json!(7)).await.expect("ours");
+    application.commit(fresh, &json!(7)).await.expect("ours");
     walk.reach(Step::Committed).await;
     walk.reach(Step::Ending).await;
 }
@@ -138,35 +143,36 @@ async fn pays(desk: &mut dyn Desk, name: &str, walk: &Walk<'_>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_application_has_paid_and_recorded_or_neither() {
     const ROUNDS: u64 = 10;
-    let house = House::new().await;
+    let fixture = Fixture::new().await;
     let home = directory();
     for round in 0..ROUNDS {
         for (number, step) in Step::ALL.into_iter().enumerate() {
-            let way = Way::ALL[(round as usize + number) % Way::ALL.len()];
+            let binding = BindingKind::ALL[(round as usize + number) % BindingKind::ALL.len()];
             let name = format!("{step:?}-{round}");
-            let order = format!("{}\n{way:?}\n{name}\n{step:?}\n", house.url);
+            let order = format!("{}\n{binding:?}\n{name}\n{step:?}\n", fixture.url);
             fs::write(home.path().join(ORDER), order).expect("an order can be written");
             let mut child = child("postgres::bound::killed::child_pays", home.path(), "");
-            wait_blocking("the child is there", || {
+            until("the child is there", async || {
                 home.path().join(PLACE).exists().then_some(())
-            });
+            })
+            .await;
             if step == Step::Ending {
                 // Each round a little later than the one before.
                 std::thread::sleep(Duration::from_micros(round * 150));
             }
             child.kill();
             fs::remove_file(home.path().join(PLACE)).expect("it was there");
-            check(&house, step, &name).await;
+            check(&fixture, step, &name).await;
         }
     }
 }
 
 /// Rows and record agree, and the key is done or free: in the end it is done.
-async fn check(house: &House, step: Step, name: &str) {
+async fn check(fixture: &Fixture, step: Step, name: &str) {
     let key = key(name);
     // The server finds out by itself that its client is gone.
-    let found = wait_until("the end of the transaction", async || {
-        let found = word(&house.find(&key, &json!(1)).await);
+    let found = until("the end of the transaction", async || {
+        let found = word(&fixture.find(&key, &json!(1)).await);
         (found != "in flight").then_some(found)
     })
     .await;
@@ -179,22 +185,22 @@ async fn check(house: &House, step: Step, name: &str) {
         "result 7" => (1, 1),
         _ => (0, 1),
     };
-    assert_eq!(house.counts(&key), want, "{name}");
+    assert_eq!(fixture.counts(&key), want, "{name}");
     if found != "fresh" {
         return;
     }
-    house
+    fixture
         .transact(
-            Way::TokioWithTx,
+            BindingKind::TokioWithTx,
             End::Commit,
-            async |desk: &mut dyn Desk| {
-                let Ok(Begun::Fresh(fresh)) = desk.begin(&key, &json!(1)).await else {
+            async |application: &mut dyn Application| {
+                let Ok(Begun::Fresh(fresh)) = application.begin(&key, &json!(1)).await else {
                     panic!("{name} is not free any more");
                 };
-                assert!(desk.sql(&pay(&key)).await);
-                desk.commit(fresh, &json!(8)).await.expect("ours");
+                assert!(application.sql(&pay(&key)).await);
+                application.commit(fresh, &json!(8)).await.expect("ours");
             },
         )
         .await;
-    assert_eq!(house.counts(&key), (1, 1), "{name}");
+    assert_eq!(fixture.counts(&key), (1, 1), "{name}");
 }

@@ -7,11 +7,11 @@ use onceward_servers::Postgres;
 use onceward_stores::postgres::migrate::{Options, RowSecurity, apply};
 use serde_json::json;
 
-use super::desk::*;
+use crate::fixture::bound::*;
 
 const ROLE: &str = "app";
 
-async fn house() -> House {
+async fn fixture() -> Fixture {
     let postgres = Postgres::start();
     postgres.sql("postgres", &format!("CREATE ROLE {ROLE} LOGIN"));
     let rls = RowSecurity::new(ROLE, "current_setting('app.user_id', true)");
@@ -21,12 +21,12 @@ async fn house() -> House {
     };
     let made = apply(&postgres.url(), &options).await;
     made.expect("the tables are made");
-    let house = House::at(Arc::new(postgres));
+    let fixture = Fixture::at(Arc::new(postgres));
     let grant = format!("GRANT INSERT, SELECT ON payment TO {ROLE}");
-    house.postgres.sql("postgres", &grant);
-    House {
-        url: house.postgres.url_of(ROLE, "postgres"),
-        ..house
+    fixture.postgres.sql("postgres", &grant);
+    Fixture {
+        url: fixture.postgres.url_of(ROLE, "postgres"),
+        ..fixture
     }
 }
 
@@ -36,28 +36,39 @@ fn user(name: &str) -> String {
 
 #[tokio::test]
 async fn users_do_not_meet() {
-    let house = house().await;
-    for way in Way::ALL {
-        let key = key(&format!("{way:?}"));
+    let fixture = fixture().await;
+    for binding in BindingKind::ALL {
+        let key = key(&format!("{binding:?}"));
         for (name, result) in [("alice", 1), ("bob", 2)] {
-            house
-                .transact(way, End::Commit, async |desk: &mut dyn Desk| {
-                    assert!(desk.sql(&user(name)).await);
-                    let fresh = fresh(desk.begin(&key, &json!({"by": name})).await);
-                    assert!(desk.sql(&pay(&key)).await);
-                    desk.commit(fresh, &json!(result)).await.expect("ours");
-                })
+            fixture
+                .transact(
+                    binding,
+                    End::Commit,
+                    async |application: &mut dyn Application| {
+                        assert!(application.sql(&user(name)).await);
+                        let fresh = fresh(application.begin(&key, &json!({"by": name})).await);
+                        assert!(application.sql(&pay(&key)).await);
+                        application
+                            .commit(fresh, &json!(result))
+                            .await
+                            .expect("ours");
+                    },
+                )
                 .await;
         }
         for (name, want) in [("alice", "result 1"), ("bob", "result 2")] {
-            house
-                .transact(way, End::Rollback, async |desk: &mut dyn Desk| {
-                    assert!(desk.sql(&user(name)).await);
-                    let found = desk.begin(&key, &json!({"by": name})).await;
-                    assert_eq!(word(&found), want, "{way:?}");
-                    let other = desk.begin(&key, &json!({"by": "eve"})).await;
-                    assert_eq!(word(&other), "mismatch", "{way:?}");
-                })
+            fixture
+                .transact(
+                    binding,
+                    End::Rollback,
+                    async |application: &mut dyn Application| {
+                        assert!(application.sql(&user(name)).await);
+                        let found = application.begin(&key, &json!({"by": name})).await;
+                        assert_eq!(word(&found), want, "{binding:?}");
+                        let other = application.begin(&key, &json!({"by": "eve"})).await;
+                        assert_eq!(word(&other), "mismatch", "{binding:?}");
+                    },
+                )
                 .await;
         }
     }
@@ -65,12 +76,16 @@ async fn users_do_not_meet() {
 
 #[tokio::test]
 async fn nobody_in_particular_is_told_so() {
-    let house = house().await;
-    for way in Way::ALL {
-        let begin = async |desk: &mut dyn Desk| desk.begin(&key("k"), &json!(1)).await;
-        let error = house.transact(way, End::Rollback, begin).await;
+    let fixture = fixture().await;
+    for binding in BindingKind::ALL {
+        let begin =
+            async |application: &mut dyn Application| application.begin(&key("k"), &json!(1)).await;
+        let error = fixture.transact(binding, End::Rollback, begin).await;
         let error = error.expect_err("whose would it be");
-        assert!(matches!(error, Error::Nobody { .. }), "{way:?}: {error:?}");
+        assert!(
+            matches!(error, Error::Nobody { .. }),
+            "{binding:?}: {error:?}"
+        );
         assert_eq!(
             error.to_string(),
             "row-level security is on for the table `idempotency_record` and this connection \
@@ -81,30 +96,32 @@ async fn nobody_in_particular_is_told_so() {
 
 #[tokio::test]
 async fn purge_by_the_role_really_deletes() {
-    let house = house().await;
+    let fixture = fixture().await;
     let key = key("k");
-    house
+    fixture
         .transact(
-            Way::TokioWithTx,
+            BindingKind::TokioWithTx,
             End::Commit,
-            async |desk: &mut dyn Desk| {
-                assert!(desk.sql(&user("alice")).await);
-                let fresh = fresh(desk.begin(&key, &json!(1)).await);
-                desk.commit(fresh, &json!(1)).await.expect("ours");
+            async |application: &mut dyn Application| {
+                assert!(application.sql(&user("alice")).await);
+                let fresh = fresh(application.begin(&key, &json!(1)).await);
+                application.commit(fresh, &json!(1)).await.expect("ours");
             },
         )
         .await;
-    house.postgres.sql(
+    fixture.postgres.sql(
         "postgres",
         "UPDATE idempotency_record SET sweep_ms = 1, expires_ms = 1, remember_ms = 0, retention_ms = 0",
     );
-    let purge = async |desk: &mut dyn Desk| {
-        assert!(desk.sql(&user("bob")).await);
-        desk.purge_expired().await
+    let purge = async |application: &mut dyn Application| {
+        assert!(application.sql(&user("bob")).await);
+        application.purge_expired().await
     };
-    let purged = house.transact(Way::SqlxWithTx, End::Commit, purge).await;
+    let purged = fixture
+        .transact(BindingKind::SqlxWithTx, End::Commit, purge)
+        .await;
     assert_eq!(purged.expect("the role may"), 1);
-    let left = house
+    let left = fixture
         .postgres
         .sql("postgres", "SELECT count(*) FROM idempotency_record");
     assert_eq!(left, "0");

@@ -12,7 +12,7 @@ use onceward_stores::postgres::migrate::Options;
 use onceward_stores::postgres::{PostgresStore, Time};
 
 use super::{USER, applied, catalog, connect, error_of, refused, row_security, table};
-use crate::house::{ask, reply, retry};
+use crate::fixture::{ask, reply, retry};
 
 const ROLE: &str = "app";
 

@@ -6,7 +6,7 @@ use onceward_core::record::Answer;
 use onceward_core::store::{Claim, Store};
 use onceward_stores::embedded::{EmbeddedStore, Limits};
 
-use crate::house::*;
+use crate::fixture::*;
 
 /// More than stay in the tail of an index, so that some are sealed.
 const MANY: u64 = 17_000;

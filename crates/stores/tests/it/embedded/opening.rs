@@ -2,14 +2,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 
-use onceward_core::clock::SystemClock;
 use onceward_stores::embedded::EmbeddedStore;
-use onceward_stores::{OpenError, open as open_url};
 use rusqlite::Connection;
 
-use crate::house::*;
+use crate::fixture::*;
 
 fn refusal(path: &Path) -> String {
     match EmbeddedStore::open(path, clock()) {
@@ -32,15 +29,16 @@ fn child_holds() {
         .expect("the parent lives");
 }
 
-#[test]
-fn second_process_is_told_who_has_the_directory() {
+#[tokio::test]
+async fn second_process_is_told_who_has_the_directory() {
     let home = directory();
-    let mut child = child("opening::child_holds", home.path(), "");
-    let owner = wait_until("the child has the store", || {
+    let mut child = child("embedded::opening::child_holds", home.path(), "");
+    let owner = until("the child has the store", async || {
         fs::read_to_string(home.path().join("ready"))
             .ok()
             .filter(|id| !id.is_empty())
-    });
+    })
+    .await;
     let refused = refusal(&home.path().join("store"));
     assert!(
         refused.contains(&format!("held by process {owner}:")),
@@ -139,33 +137,4 @@ fn file_of_another_program_is_refused_and_left_alone() {
         .query_row("SELECT x FROM theirs", [], |row| row.get(0))
         .expect("theirs");
     assert_eq!(rows, 1);
-}
-
-#[tokio::test]
-async fn urls_name_a_store_or_are_refused_without_their_secrets() {
-    let home = directory();
-    let clock = Arc::new(SystemClock::new());
-    assert!(open_url("memory:", clock.clone()).await.is_ok());
-    let embedded = format!("embedded:{}", home.path().join("a/b").display());
-    assert!(open_url(embedded.as_str(), clock.clone()).await.is_ok());
-    let cases = [
-        ("mysql://user:secret@host/db", "no store `mysql:`"),
-        ("embedded", "lacks its directory"),
-        ("embedded:", "lacks its directory"),
-        ("memory:extra", "no store `memory:"),
-        ("", "no store"),
-    ];
-    for (url, want) in cases {
-        let Err(error) = open_url(url, clock.clone()).await else {
-            panic!("{url} opened");
-        };
-        let words = error.to_string();
-        assert!(words.contains(want), "{url}: {words}");
-        assert!(!words.contains("secret"), "{words}");
-        assert!(words.contains("embedded:"), "{words}");
-        assert!(matches!(
-            error,
-            OpenError::Url { .. } | OpenError::NoDirectory
-        ));
-    }
 }

@@ -8,7 +8,7 @@ use onceward_core::store::{
 };
 use std::time::Duration;
 
-use crate::house::*;
+use crate::fixture::*;
 
 #[tokio::test]
 async fn every_state_but_running_survives_as_it_was() {

@@ -8,7 +8,7 @@ use onceward_core::record::{Answer, Settlement, State};
 use onceward_core::store::{Changed, Claim, Filter, Inspect, PageAsk, Queue, Store};
 use rusqlite::Connection;
 
-use crate::house::*;
+use crate::fixture::*;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -107,7 +107,7 @@ async fn reply_goes_before_its_key_and_a_late_retry_is_refused() {
     );
 
     // Also for a wall clock that was set back: what is gone is gone.
-    for clock in [clock, crate::house::clock()] {
+    for clock in [clock, crate::fixture::clock()] {
         let store = open(home.path(), &clock);
         match store.claim(&retry(&ask)).await.expect("the store answers") {
             Claim::Expired(record) => assert_eq!(record.state, State::Expired),

@@ -1,7 +1,6 @@
 //! The library in the application's own transaction: by every binding, by both
 //! drivers, on a real server.
 
-mod desk;
 mod ending;
 mod errors;
 mod flights;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use onceward_core::record::State;
 
-use crate::house::*;
+use crate::fixture::*;
 
 const OPERATIONS: u64 = 3;
 /// A claim and a completion each.
@@ -55,7 +55,7 @@ async fn recorded(home: &Path) -> u64 {
 async fn crash_at(point: &str, before_it: u64) -> (u64, u64) {
     let home = directory();
     let points = format!("export FAILPOINTS='{point}={before_it}*off->return';");
-    let mut child = child("crashing::child_steps", home.path(), &points);
+    let mut child = child("embedded::crashing::child_steps", home.path(), &points);
     let ended = child.0.wait().expect("the child ends");
     assert!(!ended.success(), "it was aborted");
     (acknowledged(home.path()), recorded(home.path()).await)

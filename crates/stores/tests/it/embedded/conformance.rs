@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use onceward_core::clock::{ManualClock, Timestamp};
+use onceward_core::clock::ManualClock;
 use onceward_core::conformance::{Restart, Trial, differential, run_all};
 use onceward_stores::embedded::EmbeddedStore;
 use tempfile::TempDir;
+
+use crate::fixture::{self, clock};
 
 fn trial(directory: Arc<TempDir>, clock: Arc<ManualClock>) -> Trial {
     let store = EmbeddedStore::open(directory.path(), clock.clone()).expect("the store opens");
@@ -13,11 +15,7 @@ fn trial(directory: Arc<TempDir>, clock: Arc<ManualClock>) -> Trial {
 }
 
 fn directory() -> Arc<TempDir> {
-    Arc::new(TempDir::new().expect("a temporary directory"))
-}
-
-fn clock() -> Arc<ManualClock> {
-    Arc::new(ManualClock::new(Timestamp::from_unix_ms(1_700_000_000_000)))
+    Arc::new(fixture::directory())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

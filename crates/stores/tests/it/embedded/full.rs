@@ -9,7 +9,7 @@ use bytes::Bytes;
 use onceward_core::store::{Claim, Inspect, Queue, Store, StoreError};
 use onceward_stores::embedded::{EmbeddedStore, Limits};
 
-use crate::house::*;
+use crate::fixture::*;
 
 /// Runs operations until the store refuses one; how many were completed.
 async fn fill(store: &EmbeddedStore, from: u64) -> (u64, StoreError) {
@@ -113,25 +113,25 @@ async fn child_fills() {
 
 /// The system refuses to let the log grow, in the middle of a commit, and
 /// later lets it: a limit on the size of files, which binds root too.
-#[test]
-fn refused_writes_are_rolled_back_and_service_goes_on_when_there_is_room() {
+#[tokio::test]
+async fn refused_writes_are_rolled_back_and_service_goes_on_when_there_is_room() {
     let home = directory();
     // Blocks of 512 bytes. The signal would end the process before the error does.
     let limit = "trap '' XFSZ; ulimit -S -f 600;";
-    let mut child = child("full::child_fills", home.path(), limit);
+    let mut child = child("embedded::full::child_fills", home.path(), limit);
     let told = |word: &str| {
         let names = fs::read_dir(home.path()).expect("listed").flatten();
         let mut names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
         names.find(|name| name.starts_with(word))
     };
-    let refused = wait_until("the child was refused", || told("refused"));
+    let refused = until("the child was refused", async || told("refused")).await;
     assert!(refused.contains("the store is unavailable"), "{refused}");
     let lifted = Command::new("prlimit")
         .arg(format!("--pid={}", child.0.id()))
         .arg("--fsize=unlimited")
         .status();
     assert!(lifted.expect("prlimit is part of util-linux").success());
-    wait_until("the child went on", || told("went on"));
+    until("the child went on", async || told("went on")).await;
     let ended = child.0.wait().expect("the child ends");
     assert!(ended.success());
     assert_intact(&home.path().join("store"));

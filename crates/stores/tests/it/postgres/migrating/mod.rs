@@ -12,7 +12,7 @@ use onceward_stores::postgres::migrate::{
 };
 use tokio_postgres::Client;
 
-use super::house::connect;
+use crate::fixture::postgres::connect;
 
 /// How an application tells its user.
 const USER: &str = "current_setting('app.user_id', true)";
@@ -61,7 +61,7 @@ async fn refused(url: &str, options: &Options) -> MigrateError {
 
 /// All that there is in a schema of a database.
 fn catalog(postgres: &Postgres, database: &str, schema: &str) -> String {
-    let sql = include_str!("migrating/catalog.sql").replace("{schema}", schema);
+    let sql = include_str!("catalog.sql").replace("{schema}", schema);
     postgres.sql(database, &sql)
 }
 

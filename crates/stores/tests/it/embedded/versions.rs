@@ -14,7 +14,7 @@ use onceward_core::store::{Changed, Filter, Force, Inspect, PageAsk, Registry, S
 use onceward_core::wire::{self, WireError};
 use rusqlite::Connection;
 
-use crate::house::*;
+use crate::fixture::*;
 
 /// A record of version 1: the operation 1, completed.
 const RECORD_1: &str = include_str!("record-1.hex");

@@ -11,7 +11,7 @@ use onceward_stores::OpenError;
 use onceward_stores::embedded::EmbeddedStore;
 use rusqlite::Connection;
 
-use crate::house::*;
+use crate::fixture::*;
 
 const DATABASE: &str = "onceward.db";
 const LOG: &str = "onceward.db-wal";

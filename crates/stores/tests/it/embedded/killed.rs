@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use onceward_core::record::State;
 
-use crate::house::*;
+use crate::fixture::*;
 
 const ACKNOWLEDGED: &str = "acknowledged";
 const CALLERS: u64 = 16;
@@ -66,10 +66,11 @@ async fn killed_process_loses_nothing_that_it_acknowledged() {
         let begun_with = acknowledged(home.path()).len();
         let _ = fs::remove_dir_all(home.path().join("store"));
         let _ = fs::remove_file(home.path().join(ACKNOWLEDGED));
-        let mut child = child("killed::child_works", home.path(), "");
-        wait_until("enough is acknowledged", || {
+        let mut child = child("embedded::killed::child_works", home.path(), "");
+        until("enough is acknowledged", async || {
             (acknowledged(home.path()).len() >= ENOUGH * round).then_some(())
-        });
+        })
+        .await;
         child.kill();
         check(home.path()).await;
         assert!(round == 1 || begun_with > 0);

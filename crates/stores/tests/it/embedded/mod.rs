@@ -1,0 +1,14 @@
+//! The embedded store: the contract, crashes, damage, a full disk and older
+//! layouts of the file.
+
+mod conformance;
+#[cfg(feature = "failpoints")]
+mod crashing;
+mod damage;
+mod finding;
+mod full;
+mod killed;
+mod opening;
+mod reclaiming;
+mod surviving;
+mod versions;
