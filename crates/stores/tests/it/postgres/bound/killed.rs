@@ -109,7 +109,14 @@ async fn child_pays() {
     };
     let records = Records::new(namespace(), entropy());
     let work = async |application: &mut dyn Application| pays(application, name, &walk).await;
-    transact(&records, url, binding.expect("a binding"), End::Commit, work).await;
+    transact(
+        &records,
+        url,
+        binding.expect("a binding"),
+        End::Commit,
+        work,
+    )
+    .await;
     walk.reach(Step::Ended).await;
     walk.reach(Step::FailureEnded).await;
 }
