@@ -1,7 +1,7 @@
 //! The edge: a reverse proxy that makes retries safe.
 //!
 //! [`Gateway::start`] puts the pieces together: a store, the engine on it, the
-//! pipeline that each request goes through, and two listeners, one for traffic
+//! runtime that each request goes through, and two listeners, one for traffic
 //! and one for those who operate it.
 
 mod admin;
@@ -23,7 +23,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use onceward_core::clock::{Clock, SystemClock};
 use onceward_core::engine::Engine;
 use onceward_core::entropy::Entropy;
@@ -32,7 +31,6 @@ use onceward_core::store::{Inspect, StoreError};
 use onceward_http::run::Protection;
 use onceward_stores::{OpenError, open};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -41,17 +39,16 @@ use crate::callers::{Callers, CallersError, WallClock};
 use crate::config::{Config, StoreKind};
 use crate::listen::Door;
 use crate::listen::tls::{ServerTls, TlsError};
-use crate::observe::access_log::Access;
+use crate::observe::access_log::AccessLog;
 use crate::observe::metrics::Metrics;
 use crate::observe::traces::Tracer;
-use crate::request::Pipeline;
-use crate::request::limits::Gate;
 use crate::runtime::classes::{Base, Classes};
 use crate::runtime::plan::Plan;
 pub use crate::runtime::plan::PlanError;
 use crate::runtime::reconcile::Reconciler;
 pub use crate::runtime::reload::ConfigFile;
 use crate::runtime::reload::Reloader;
+use crate::runtime::{Runtime, RuntimeParts};
 use crate::secrets::SecretReader;
 pub use crate::secrets::gateway_key::SecretError;
 use crate::secrets::gateway_key::{Agreement, Secret};
@@ -142,7 +139,7 @@ pub struct Gateway {
     listen: SocketAddr,
     admin: SocketAddr,
     engine: Arc<Engine>,
-    pipeline: Arc<Pipeline>,
+    runtime: Arc<Runtime>,
     reloader: Arc<Reloader>,
     draining: Arc<AtomicBool>,
     stop_serving: CancellationToken,
@@ -196,7 +193,7 @@ impl Gateway {
         let engine = Engine::new(
             store,
             entropy()?,
-            runtime::reload::engine_limits(&plan.config.limits),
+            runtime::engine_limits(&plan.config.limits),
         );
         let telemetry = &plan.config.telemetry;
         let tracer = match &telemetry.otlp {
@@ -219,30 +216,27 @@ impl Gateway {
         metrics.watch(door.census.clone());
         let listen = local_address(&door.listener, &server.listen)?;
         let reply_limit = server.reply_limit;
-        let bell = Arc::<Notify>::default();
-        let pipeline = Arc::new(Pipeline {
-            protection: Arc::new(Protection {
+        let runtime = Runtime::new(RuntimeParts {
+            protection: Protection {
                 engine: engine.clone(),
                 fingerprinter: Fingerprinter::keyed(secret.bytes()),
                 reconciler: Some(Arc::new(
                     Reconciler::new(opened.inspect.clone()).with_reply_limit(reply_limit),
                 )),
-            }),
-            gate: Gate::new(limits),
-            access: Access::new(secret, telemetry.keys),
+            },
+            access_log: AccessLog::new(secret, telemetry.keys),
             classes: classes.clone(),
             metrics: metrics.clone(),
             tracer,
             webhooks: webhooks.clone(),
             queue: opened.queue,
-            bell: bell.clone(),
             clock: wall,
-            plan: ArcSwap::from_pointee(plan),
+            plan,
         });
         let operators = Arc::new(Operators::new(operators));
         let reloader = Arc::new(Reloader {
             file,
-            pipeline: pipeline.clone(),
+            runtime: runtime.clone(),
             operators: operators.clone(),
             audit: audit.clone(),
             tls: tls.clone(),
@@ -252,7 +246,7 @@ impl Gateway {
             listen,
             admin: admin_address,
             engine: engine.clone(),
-            pipeline: pipeline.clone(),
+            runtime: runtime.clone(),
             reloader: reloader.clone(),
             draining: Arc::default(),
             stop_serving: CancellationToken::new(),
@@ -260,14 +254,14 @@ impl Gateway {
             servers: TaskTracker::new(),
             keepers: TaskTracker::new(),
         };
-        let serving = listen::serve(door, pipeline.clone(), gateway.stop_serving.clone());
+        let serving = listen::serve(door, runtime.clone(), gateway.stop_serving.clone());
         gateway.servers.spawn(serving);
-        let courier = Courier::new(pipeline.clone(), clock.clone());
+        let courier = Courier::new(runtime.clone(), clock.clone());
         gateway
             .servers
             .spawn(courier.keep_carrying(gateway.stop_serving.clone()));
         gateway.keep(sweep(opened.inspect.clone()));
-        gateway.keep(fold(pipeline));
+        gateway.keep(fold(runtime));
         if shared {
             gateway.keep(runtime::refresh::keep_fresh(
                 api_keys.clone(),
@@ -279,18 +273,18 @@ impl Gateway {
             gateway.keep(tls.keep_fresh());
         }
         gateway.keep(reloader.clone().watch());
-        let in_force = gateway.pipeline.clone();
+        let in_force = gateway.runtime.clone();
         let admin = admin::router(Admin {
             engine,
             inspect: opened.inspect,
-            bell,
+            courier_wakeup: gateway.runtime.courier_wakeup().clone(),
             metrics,
             draining: gateway.draining.clone(),
             pulse,
             classes,
             api_keys: Some(api_keys),
             webhooks,
-            config: Arc::new(move || in_force.plan.load().config.clone()),
+            config: Arc::new(move || in_force.plan().config.clone()),
             listen,
             operators,
             audit,
@@ -320,7 +314,7 @@ impl Gateway {
 
     /// How long the configuration of now lets running work take to end.
     pub fn drain_limit(&self) -> Duration {
-        self.pipeline.plan.load().config.server.drain
+        self.runtime.drain_limit()
     }
 
     /// Stops: not ready, no new connections, then waits for what runs to end
@@ -335,7 +329,7 @@ impl Gateway {
             self.servers.wait().await;
             self.engine.tasks().wait().await;
             // Within the limit too: what was cut still holds its connection.
-            self.pipeline.close().await;
+            self.runtime.close_upstreams().await;
         };
         let drained = match tokio::time::timeout(limit, ending).await {
             Ok(()) => Drained::Whole,
@@ -348,7 +342,7 @@ impl Gateway {
                 Drained::Cut { running }
             }
         };
-        self.pipeline.tracer.close().await;
+        self.runtime.tracer().close().await;
         self.stop_all.cancel();
         self.keepers.close();
         self.keepers.wait().await;
@@ -426,13 +420,9 @@ async fn sweep(inspect: Arc<dyn Inspect>) {
     }
 }
 
-async fn fold(pipeline: Arc<Pipeline>) {
+async fn fold(runtime: Arc<Runtime>) {
     loop {
         tokio::time::sleep(FOLD_INTERVAL).await;
-        pipeline.metrics.fold();
-        for (issuer, times) in pipeline.plan.load().callers.failures() {
-            pipeline.metrics.jwks_failed(issuer, times);
-        }
-        pipeline.gate.tidy();
+        runtime.tidy();
     }
 }

@@ -83,7 +83,7 @@ pub(crate) struct Admin {
     /// The operator's hand in the store.
     pub(crate) inspect: Arc<dyn Inspect>,
     /// Tells the courier that something may be due.
-    pub(crate) bell: Arc<Notify>,
+    pub(crate) courier_wakeup: Arc<Notify>,
     /// What is counted.
     pub(crate) metrics: Arc<Metrics>,
     /// Whether the gateway is stopping.

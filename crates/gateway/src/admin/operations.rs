@@ -799,7 +799,7 @@ async fn push(
         Push::Redeliver => Action::Redeliver,
     };
     let deed = Deed::of(who, action, &why(reason)?).on(id.to_string());
-    let (inspect, bell) = (desk.inspect.clone(), desk.bell.clone());
+    let (inspect, courier_wakeup) = (desk.inspect.clone(), desk.courier_wakeup.clone());
     let work = async move {
         let pushed = match push {
             Push::Resume => inspect.resume(id),
@@ -808,7 +808,7 @@ async fn push(
         let changed = pushed.await_within(STORE_DEADLINE).await;
         match changed.map_err(|error| Problem::unwritten(&error))? {
             Changed::Done => {
-                bell.notify_one();
+                courier_wakeup.notify_one();
                 Ok(standing(id, state(inspect.as_ref(), id).await?))
             }
             Changed::Absent => Err(no_operation()),

@@ -25,7 +25,7 @@ use crate::secrets::gateway_key::Secret;
 const FIELD_BYTES_MAX: usize = 1024;
 
 /// Writes the lines.
-pub(crate) struct Access {
+pub(crate) struct AccessLog {
     secret: Secret,
     keys: LoggedKeys,
 }
@@ -159,7 +159,7 @@ impl Drop for Line {
     }
 }
 
-impl Access {
+impl AccessLog {
     pub(crate) fn new(secret: Secret, keys: LoggedKeys) -> Self {
         Self { secret, keys }
     }
@@ -318,8 +318,8 @@ mod tests {
         Caller::trusted(name, name, subject).expect("a good caller")
     }
 
-    fn access(keys: LoggedKeys) -> Access {
-        Access::new(Secret::new().expect("random bytes"), keys)
+    fn access(keys: LoggedKeys) -> AccessLog {
+        AccessLog::new(Secret::new().expect("random bytes"), keys)
     }
 
     fn write(keys: LoggedKeys, name: &str, endpoint: &str) -> Vec<String> {

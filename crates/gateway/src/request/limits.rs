@@ -30,7 +30,7 @@ const REFUSAL_PAUSE_MAX: Duration = Duration::from_millis(250);
 const REFUSAL_PAUSES: usize = 16;
 
 /// Counts what is asked for.
-pub(crate) struct Gate {
+pub(crate) struct Limiter {
     terms: ArcSwap<Terms>,
     refusals: AtomicUsize,
     running: AtomicUsize,
@@ -40,15 +40,15 @@ pub(crate) struct Gate {
 
 struct Terms {
     limits: Limits,
-    rate: Option<Arc<Limiter>>,
+    rate: Option<Arc<TenantRates>>,
 }
 
-type Limiter = DefaultKeyedRateLimiter<Arc<str>>;
+type TenantRates = DefaultKeyedRateLimiter<Arc<str>>;
 
 impl Terms {
     fn new(limits: &Limits) -> Self {
         Self {
-            rate: limits.requests_per_tenant.and_then(limiter),
+            rate: limits.requests_per_tenant.and_then(tenant_rates),
             limits: limits.clone(),
         }
     }
@@ -64,14 +64,14 @@ impl Terms {
     }
 }
 
-fn limiter(rate: Rate) -> Option<Arc<Limiter>> {
+fn tenant_rates(rate: Rate) -> Option<Arc<TenantRates>> {
     let per_second = NonZeroU32::new(rate.per_second)?;
     let burst = NonZeroU32::new(rate.burst)?;
     let quota = Quota::per_second(per_second).allow_burst(burst);
-    Some(Arc::new(Limiter::keyed(quota)))
+    Some(Arc::new(TenantRates::keyed(quota)))
 }
 
-impl Gate {
+impl Limiter {
     pub(crate) fn new(limits: &Limits) -> Arc<Self> {
         Arc::new(Self {
             terms: ArcSwap::from_pointee(Terms::new(limits)),
@@ -129,7 +129,7 @@ impl Gate {
         tenants.insert(tenant.clone(), count + 1);
         drop(tenants);
         Ok(Running {
-            gate: self.clone(),
+            limiter: self.clone(),
             tenant,
         })
     }
@@ -137,7 +137,7 @@ impl Gate {
     /// Room for a body of which nothing has come so far.
     pub(crate) fn buffer(self: &Arc<Self>) -> Buffered {
         Buffered {
-            gate: self.clone(),
+            limiter: self.clone(),
             bytes: 0,
             refused: false,
         }
@@ -170,14 +170,14 @@ fn take(count: &AtomicUsize, more: usize, most: usize) -> Option<usize> {
 
 /// A place among the operations that run; it is free again when this goes.
 pub(crate) struct Running {
-    gate: Arc<Gate>,
+    limiter: Arc<Limiter>,
     tenant: Arc<str>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.gate.running.fetch_sub(1, Ordering::AcqRel);
-        let mut tenants = self.gate.shard(&self.tenant);
+        self.limiter.running.fetch_sub(1, Ordering::AcqRel);
+        let mut tenants = self.limiter.shard(&self.tenant);
         match tenants.get_mut(&self.tenant) {
             Some(count) if *count > 1 => *count -= 1,
             _ => drop(tenants.remove(&self.tenant)),
@@ -187,7 +187,7 @@ impl Drop for Running {
 
 /// Room for a body; it is free again when this goes.
 pub(crate) struct Buffered {
-    gate: Arc<Gate>,
+    limiter: Arc<Limiter>,
     bytes: usize,
     refused: bool,
 }
@@ -211,8 +211,8 @@ impl Buffered {
     }
 
     fn take(&mut self, bytes: usize) -> Result<(), NoRoom> {
-        let most = self.gate.terms.load().limits.buffered_bytes;
-        let taken = take(&self.gate.buffered, bytes, most);
+        let most = self.limiter.terms.load().limits.buffered_bytes;
+        let taken = take(&self.limiter.buffered, bytes, most);
         self.refused = taken.is_none();
         taken.ok_or(NoRoom)?;
         self.bytes += bytes;
@@ -222,7 +222,9 @@ impl Buffered {
 
 impl Drop for Buffered {
     fn drop(&mut self) {
-        self.gate.buffered.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.limiter
+            .buffered
+            .fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 
@@ -278,43 +280,43 @@ mod tests {
 
     use super::*;
 
-    fn gate(change: impl FnOnce(&mut Limits)) -> Arc<Gate> {
+    fn limiter(change: impl FnOnce(&mut Limits)) -> Arc<Limiter> {
         let mut limits = Limits::default();
         change(&mut limits);
-        Gate::new(&limits)
+        Limiter::new(&limits)
     }
 
     #[test]
     fn a_tenant_has_so_many_places_and_another_has_its_own() {
-        let gate = gate(|limits| limits.in_flight_per_tenant = 2);
-        let places: Vec<_> = (0..2).filter_map(|_| gate.begin("a").ok()).collect();
+        let limiter = limiter(|limits| limits.in_flight_per_tenant = 2);
+        let places: Vec<_> = (0..2).filter_map(|_| limiter.begin("a").ok()).collect();
         assert_eq!(places.len(), 2);
-        assert_eq!(gate.begin("a").err(), Some(Limit::InFlight));
-        assert!(gate.begin("b").is_ok());
+        assert_eq!(limiter.begin("a").err(), Some(Limit::InFlight));
+        assert!(limiter.begin("b").is_ok());
         drop(places);
-        assert!(gate.begin("a").is_ok());
-        assert_eq!(gate.running.load(Ordering::Relaxed), 0);
+        assert!(limiter.begin("a").is_ok());
+        assert_eq!(limiter.running.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn all_have_so_many_places_together() {
-        let gate = gate(|limits| limits.in_flight = 1);
-        let place = gate.begin("a");
-        assert_eq!(gate.begin("b").err(), Some(Limit::InFlight));
+        let limiter = limiter(|limits| limits.in_flight = 1);
+        let place = limiter.begin("a");
+        assert_eq!(limiter.begin("b").err(), Some(Limit::InFlight));
         drop(place);
-        assert!(gate.begin("b").is_ok());
+        assert!(limiter.begin("b").is_ok());
     }
 
     #[test]
     fn room_for_bodies_is_given_back() {
-        let gate = gate(|limits| limits.buffered_bytes = 10);
-        let [mut room, mut other] = [gate.buffer(), gate.buffer()];
+        let limiter = limiter(|limits| limits.buffered_bytes = 10);
+        let [mut room, mut other] = [limiter.buffer(), limiter.buffer()];
         assert!(room.take(3).is_ok() && room.take(4).is_ok());
         assert!(other.take(4).is_err() && other.is_refused());
         drop(room);
         assert!(other.take(10).is_ok() && !other.is_refused());
         drop(other);
-        assert_eq!(gate.buffered.load(Ordering::Relaxed), 0);
+        assert_eq!(limiter.buffered.load(Ordering::Relaxed), 0);
     }
 
     #[test]
@@ -325,18 +327,18 @@ mod tests {
                 burst,
             })
         };
-        let gate = gate(|limits| limits.requests_per_tenant = rate(1));
-        assert_eq!(gate.over_rate("a"), None);
+        let limiter = limiter(|limits| limits.requests_per_tenant = rate(1));
+        assert_eq!(limiter.over_rate("a"), None);
         let mut limits = Limits {
             waiters: 7,
             requests_per_tenant: rate(1),
             ..Limits::default()
         };
-        gate.set_limits(&limits);
-        assert!(gate.over_rate("a").is_some());
+        limiter.set_limits(&limits);
+        assert!(limiter.over_rate("a").is_some());
         limits.requests_per_tenant = rate(2);
-        gate.set_limits(&limits);
-        assert_eq!(gate.over_rate("a"), None);
+        limiter.set_limits(&limits);
+        assert_eq!(limiter.over_rate("a"), None);
     }
 
     #[test]
@@ -345,10 +347,10 @@ mod tests {
             per_second: 1,
             burst: 3,
         };
-        let gate = gate(|limits| limits.requests_per_tenant = Some(rate));
-        let admitted = (0..10).filter(|_| gate.over_rate("a").is_none()).count();
+        let limiter = limiter(|limits| limits.requests_per_tenant = Some(rate));
+        let admitted = (0..10).filter(|_| limiter.over_rate("a").is_none()).count();
         assert_eq!(admitted, 3);
-        assert_eq!(gate.over_rate("b"), None);
+        assert_eq!(limiter.over_rate("b"), None);
     }
 
     #[test]
@@ -357,9 +359,9 @@ mod tests {
             per_second: 1,
             burst: 1,
         };
-        let gate = gate(|limits| limits.requests_per_tenant = Some(rate));
-        assert_eq!(gate.over_rate("a"), None);
-        let pauses: BTreeSet<_> = (0..64).filter_map(|_| gate.over_rate("a")).collect();
+        let limiter = limiter(|limits| limits.requests_per_tenant = Some(rate));
+        assert_eq!(limiter.over_rate("a"), None);
+        let pauses: BTreeSet<_> = (0..64).filter_map(|_| limiter.over_rate("a")).collect();
         assert_eq!(pauses.len(), REFUSAL_PAUSES);
         assert_eq!(pauses.first(), Some(&REFUSAL_PAUSE_MIN));
         assert!(pauses.last() < Some(&REFUSAL_PAUSE_MAX));

@@ -13,7 +13,6 @@ mod screen;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
@@ -22,62 +21,43 @@ use onceward_core::caller::Caller;
 use onceward_core::class::Class;
 use onceward_core::identity::{Endpoint, OperationId};
 use onceward_core::record::Record;
-use onceward_core::store::Queue;
 use onceward_http::body::Body;
 use onceward_http::fields::{self, IDEMPOTENCY_KEY};
 use onceward_http::problem::{Code, Problem};
 use onceward_http::read::read;
 use onceward_http::recovery::{Asker, Recovery, Want, nothing, recover, recover_found};
 use onceward_http::rules::KeySource;
-use onceward_http::run::{Call, Ended, Protection, run, unavailable};
-use tokio::sync::Notify;
+use onceward_http::run::{Call, Ended, run, unavailable};
 
-use crate::callers::{self, AuthError, Known, Presented, WallClock};
+use crate::callers::{self, AuthError, Known, Presented};
 use crate::config::{self, KnownBy, Naming, Policy};
 use crate::listen::peer::Peer;
-use crate::observe::access_log::{Access, Refusal, Source, Subject};
-use crate::observe::metrics::{Limit, Metrics, RouteMetrics, endpoint_label};
-use crate::observe::traces::{Trace, TraceId, Tracer};
+use crate::observe::access_log::{Refusal, Source, Subject};
+use crate::observe::metrics::{Limit, RouteMetrics, endpoint_label};
+use crate::observe::traces::{Trace, TraceId};
 use crate::pages::{self, Page, Published};
 use crate::request::idempotency_key::{KeyRefusal, Keyed};
-use crate::request::limits::{Buffered, Gate};
+use crate::request::limits::Buffered;
 use crate::request::routes::{Found, has_dot_segment, has_doubtful_slash};
 use crate::request::screen::screen;
-use crate::runtime::classes::Classes;
-use crate::runtime::plan::{Plan, Planned};
-use crate::upstream::forward::{Passage, asks_for_upgrade};
+use crate::runtime::Runtime;
+use crate::runtime::plan::{Plan, PlannedRoute};
+use crate::upstream::forward::{ForwardContext, asks_for_upgrade};
 use crate::webhooks::ingest::Addressed;
-use crate::webhooks::registry::Webhooks;
 
 /// Where operations are found by their id.
 const OPERATIONS: &str = "/api/v1/operations/";
 
-/// Everything that a request meets on its way.
-pub(crate) struct Pipeline {
-    pub(crate) plan: ArcSwap<Plan>,
-    pub(crate) tracer: Tracer,
-    pub(crate) classes: Arc<Classes>,
-    pub(crate) protection: Arc<Protection>,
-    pub(crate) gate: Arc<Gate>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) access: Access,
-    pub(crate) webhooks: Arc<Webhooks>,
-    /// What is to be delivered, and who is told that there is something.
-    pub(crate) queue: Arc<dyn Queue>,
-    pub(crate) bell: Arc<Notify>,
-    pub(crate) clock: WallClock,
-}
-
 /// Where a request goes.
 enum Turn<'a> {
     /// On, by this route.
-    Serve(&'a Arc<Planned>),
+    Serve(&'a Arc<PlannedRoute>),
     /// To a page of our own.
     Page(Page),
     /// Back to a browser that asks what it may do.
     Preflight(&'a config::Cors, Method),
     /// To the reply of an earlier one, by its key.
-    Recover(Recovery<'a>, Vec<(&'a Arc<Planned>, Endpoint)>),
+    Recover(Recovery<'a>, Vec<(&'a Arc<PlannedRoute>, Endpoint)>),
     /// To the reply of an earlier one, by its id.
     Operation(&'a str, Want),
     /// To a webhook.
@@ -88,16 +68,16 @@ enum Turn<'a> {
 struct Arrival {
     caller: Caller,
     by: Option<KnownBy>,
-    request: Arrived,
+    request: ClientRequest,
 }
 
 /// A request, its body read or not.
-pub(crate) enum Arrived {
+pub(crate) enum ClientRequest {
     Streaming(Request<Incoming>),
     Whole(Request<Bytes>, Buffered),
 }
 
-impl Arrived {
+impl ClientRequest {
     fn method(&self) -> &Method {
         match self {
             Self::Streaming(request) => request.method(),
@@ -120,7 +100,7 @@ impl Arrived {
     }
 }
 
-impl Pipeline {
+impl Runtime {
     /// Answers a request.
     pub(crate) async fn serve(
         self: Arc<Self>,
@@ -129,23 +109,23 @@ impl Pipeline {
     ) -> Response<Body> {
         let start = Instant::now();
         // The plan of this moment serves to the end.
-        let plan = self.plan.load_full();
+        let plan = self.plan();
         let peer = peer.of_request(request.headers(), &plan.trusted);
         let place = Place::of(&request, &peer);
         let origin = request.headers().get(header::ORIGIN).cloned();
         let upgrade = asks_for_upgrade(&request);
         join_cookies(request.headers_mut());
         let mut seen = Seen {
-            trace: self.tracer.begin(&request),
+            trace: self.tracer().begin(&request),
             trace_id: TraceId::of(request.headers()),
             ..Seen::default()
         };
         let answer = self.answer(&plan, request, peer, &mut seen).await;
         let public_url = plan.config.server.public_url.as_deref();
         let mut response = answer.unwrap_or_else(|problem| {
-            self.metrics.refused(problem.code());
+            self.metrics().refused(problem.code());
             if seen.outcome.is_none() {
-                self.access.refused(seen.refusal(problem.code()));
+                self.access_log().refused(seen.refusal(problem.code()));
             }
             seen.outcome = seen.outcome.or(Some(problem.code().as_str()));
             place.write(&problem, public_url)
@@ -162,7 +142,7 @@ impl Pipeline {
         });
         let endpoint = endpoint.or(seen.label.as_deref());
         let (took, status) = (start.elapsed(), response.status());
-        self.metrics.request_took(endpoint, status, took);
+        self.metrics().request_took(endpoint, status, took);
         if let Some(trace) = seen.trace {
             trace.end(status, seen.outcome.unwrap_or("passed"), seen.id);
         }
@@ -187,7 +167,7 @@ impl Pipeline {
             Turn::Serve(route) => route.clone(),
             Turn::Page(page) => {
                 // Made anew for each: classes change at run time.
-                let published = Published::new(&plan.config, &self.classes.all());
+                let published = Published::new(&plan.config, &self.classes().all());
                 return Ok(pages::answer(page, request.headers(), &published));
             }
             Turn::Preflight(cors, method) => {
@@ -212,11 +192,11 @@ impl Pipeline {
         let policy = route.route.policy_for(request.method());
         (seen.endpoint, seen.policy) = (Some(endpoint.clone()), policy);
         // Taken before anything is waited for: a change of classes is for later.
-        let class = self.class(plan, &route)?;
+        let class = self.class(plan, &route.route.class)?;
         let arrival = self.authenticate(plan, &route, &endpoint, request).await?;
         self.admit(&arrival.caller).await?;
         let label = endpoint_label(&route.route.endpoint);
-        let metrics = self.metrics.of(&arrival.caller, label, &class.name);
+        let metrics = self.metrics().of(&arrival.caller, label, &class.name);
         let Arrival {
             caller,
             by,
@@ -226,7 +206,7 @@ impl Pipeline {
         if let Some(trace) = &mut seen.trace {
             trace.about(label, policy, Some(&caller));
         }
-        let passage = Passage {
+        let context = ForwardContext {
             peer,
             route: route.clone(),
             caller: caller.clone(),
@@ -237,14 +217,14 @@ impl Pipeline {
         };
         let keyed = idempotency_key::judge(&route.route, request.method(), request.headers(), by);
         let (key, source, request) = match keyed {
-            Ok(Keyed::Pass) => return pass(request, &passage).await,
+            Ok(Keyed::Pass) => return pass(request, &context).await,
             Ok(Keyed::Without) => {
                 metrics.key_missing();
-                return pass(request, &passage).await;
+                return pass(request, &context).await;
             }
             Ok(Keyed::Handler) => {
                 request.headers_mut().remove(IDEMPOTENCY_KEY);
-                let answer = pass(request, &passage).await;
+                let answer = pass(request, &context).await;
                 if let Ok(response) = &answer {
                     metrics.handler_answered(response.headers());
                 }
@@ -264,7 +244,7 @@ impl Pipeline {
                         idempotency_key::without(policy.unwrap_or(Policy::Accepted))
                             .map_err(|refusal| refusal.to_problem())?;
                         let (request, held) = read;
-                        return pass(Arrived::Whole(request, held), &passage).await;
+                        return pass(ClientRequest::Whole(request, held), &context).await;
                     }
                 }
             }
@@ -279,9 +259,9 @@ impl Pipeline {
         let policy = policy.unwrap_or(Policy::Accepted);
         metrics.key_present(policy.case());
         let (request, buffered) = request;
-        let running = self.gate.begin(caller.tenant());
+        let running = self.limiter().begin(caller.tenant());
         let running = running.map_err(|limit| self.limited(&caller, limit))?;
-        let line = self.access.begin(Subject {
+        let line = self.access_log().begin(Subject {
             caller: &caller,
             endpoint: &endpoint,
             key: &key,
@@ -303,20 +283,20 @@ impl Pipeline {
         // about with each request.
         let mut attempt = 0;
         let sent = call.key.clone();
-        let ended = Box::pin(run(&self.protection, call, move |request, granted| {
+        let ended = Box::pin(run(self.protection(), call, move |request, granted| {
             attempt += 1;
-            let passage = Passage {
+            let context = ForwardContext {
                 attempt,
                 key: Some(sent.clone()),
-                ..passage.clone()
+                ..context.clone()
             };
             async move {
-                let forwarder = &passage.route.forwarder;
-                forwarder.protected(request, granted, &passage).await
+                let forwarder = &context.route.forwarder;
+                forwarder.protected(request, granted, &context).await
             }
         }))
         .await;
-        self.access.end(line, ended.outcome, ended.id);
+        self.access_log().end(line, ended.outcome, ended.id);
         (seen.outcome, seen.id) = (Some(ended.outcome.as_str()), ended.id);
         respond(ended, &metrics)
     }
@@ -326,7 +306,7 @@ impl Pipeline {
     async fn authenticate(
         &self,
         plan: &Plan,
-        route: &Arc<Planned>,
+        route: &Arc<PlannedRoute>,
         endpoint: &Endpoint,
         request: Request<Incoming>,
     ) -> Result<Arrival, Problem> {
@@ -336,20 +316,20 @@ impl Pipeline {
                 return Ok(Arrival {
                     caller: Caller::local(),
                     by: None,
-                    request: Arrived::Streaming(request),
+                    request: ClientRequest::Streaming(request),
                 });
             }
-            Some(Presented::Known(known)) => (known, Arrived::Streaming(request)),
+            Some(Presented::Known(known)) => (known, ClientRequest::Streaming(request)),
             // What was signed with the body is proven with the body.
             Some(Presented::Signed(signed)) => {
-                let arrived = Arrived::Streaming(request);
+                let arrived = ClientRequest::Streaming(request);
                 let limit = route.body_limit;
                 let (request, held) = self.read(plan, limit, &Caller::local(), arrived).await?;
                 let key = idempotency_key::signed_text(request.headers());
                 let known = signed.verify(endpoint.as_str(), key, request.body());
                 let scheduler = Some(KnownBy::Scheduler);
                 let known = known.map_err(|error| self.unknown(&error, scheduler))?;
-                (known, Arrived::Whole(request, held))
+                (known, ClientRequest::Whole(request, held))
             }
         };
         let caller = self.authorise(&known, route)?;
@@ -364,7 +344,7 @@ impl Pipeline {
     async fn present(
         &self,
         plan: &Plan,
-        route: &Planned,
+        route: &PlannedRoute,
         headers: &HeaderMap,
     ) -> Result<Option<Presented>, Problem> {
         if !plan.config.auth.knows_callers() || route.route.access == config::Access::Anyone {
@@ -378,7 +358,7 @@ impl Pipeline {
             .map_err(|error| self.unknown(&error, callers::shown(headers)))
     }
 
-    fn authorise(&self, known: &Known, route: &Planned) -> Result<Caller, Problem> {
+    fn authorise(&self, known: &Known, route: &PlannedRoute) -> Result<Caller, Problem> {
         known
             .may(&route.route.access)
             .and_then(|()| known.caller(route.route.scope))
@@ -387,32 +367,18 @@ impl Pipeline {
 
     fn unknown(&self, error: &AuthError, by: Option<KnownBy>) -> Problem {
         let problem = error.problem();
-        self.metrics.auth_refused(by, problem.code().as_str());
+        self.metrics().auth_refused(by, problem.code().as_str());
         problem
     }
 
     pub(crate) async fn admit(&self, caller: &Caller) -> Result<(), Problem> {
-        let admitted = self.gate.admit(caller.tenant()).await;
+        let admitted = self.limiter().admit(caller.tenant()).await;
         admitted.map_err(|limit| self.limited(caller, limit))
     }
 
     pub(crate) fn limited(&self, caller: &Caller, limit: Limit) -> Problem {
-        self.metrics.limited(caller, limit);
+        self.metrics().limited(caller, limit);
         limits::refuse(limit)
-    }
-
-    /// The class of a route as it is now; as it was, where a reload has taken it
-    /// away since this request came.
-    fn class(&self, plan: &Plan, route: &Planned) -> Result<Arc<Class>, Problem> {
-        self.class_named(plan, &route.route.class)
-    }
-
-    pub(crate) fn class_named(&self, plan: &Plan, name: &Arc<str>) -> Result<Arc<Class>, Problem> {
-        let as_was = || plan.config.classes.get(name).cloned().map(Arc::new);
-        self.classes.get(name).or_else(as_was).ok_or_else(|| {
-            // Classes of routes cannot be removed; the plan was checked.
-            Problem::new(Code::NoRoute, "The route's class is not there.")
-        })
     }
 
     /// The whole body, before any claim: what breaks off here leaves no trace.
@@ -421,14 +387,14 @@ impl Pipeline {
         plan: &Plan,
         limit: usize,
         caller: &Caller,
-        request: Arrived,
+        request: ClientRequest,
     ) -> Result<(Request<Bytes>, Buffered), Problem> {
         let request = match request {
-            Arrived::Whole(request, held) => return Ok((request, held)),
-            Arrived::Streaming(request) => request,
+            ClientRequest::Whole(request, held) => return Ok((request, held)),
+            ClientRequest::Streaming(request) => request,
         };
         let (parts, body) = request.into_parts();
-        let mut held = self.gate.buffer();
+        let mut held = self.limiter().buffer();
         let reading = read(held.counting(body), limit);
         let deadline = plan.config.server.body_deadline;
         match tokio::time::timeout(deadline, reading).await {
@@ -446,7 +412,7 @@ impl Pipeline {
         &self,
         plan: &Plan,
         recovery: Recovery<'_>,
-        candidates: &[(&Arc<Planned>, Endpoint)],
+        candidates: &[(&Arc<PlannedRoute>, Endpoint)],
         headers: &HeaderMap,
         seen: &mut Seen,
     ) -> Result<Response<Body>, Problem> {
@@ -463,7 +429,7 @@ impl Pipeline {
             };
             self.admit(&caller).await?;
             let key = idempotency_key::from_path(&text, by).map_err(Problem::invalid_key)?;
-            let class = self.class(plan, route)?;
+            let class = self.class(plan, &route.route.class)?;
             let asker = Asker {
                 caller: &caller,
                 class: &class,
@@ -471,8 +437,8 @@ impl Pipeline {
                 headers,
             };
             let place = (std::slice::from_ref(endpoint), recovery.path);
-            let ended = recover(&self.protection, asker, place, &key, recovery.want).await;
-            let line = self.access.begin(Subject {
+            let ended = recover(self.protection(), asker, place, &key, recovery.want).await;
+            let line = self.access_log().begin(Subject {
                 caller: &caller,
                 endpoint,
                 key: &key,
@@ -480,14 +446,14 @@ impl Pipeline {
                 policy: route.route.policy,
                 trace: seen.trace_id(),
             });
-            self.access.end(line, ended.outcome, ended.id);
+            self.access_log().end(line, ended.outcome, ended.id);
             (seen.outcome, seen.id) = (Some(ended.outcome.as_str()), ended.id);
             if is_nothing(&ended) {
                 refused = Some(nothing_to_find());
                 continue;
             }
             let label = endpoint_label(&route.route.endpoint);
-            let metrics = self.metrics.of(&caller, label, &class.name);
+            let metrics = self.metrics().of(&caller, label, &class.name);
             seen.route = Some((*route).clone());
             return respond(ended, &metrics);
         }
@@ -498,7 +464,7 @@ impl Pipeline {
     async fn asker(
         &self,
         plan: &Plan,
-        route: &Planned,
+        route: &PlannedRoute,
         endpoint: &Endpoint,
         key: &str,
         headers: &HeaderMap,
@@ -549,7 +515,7 @@ impl Pipeline {
         let Some(id) = OperationId::parse(id) else {
             return nothing().answer;
         };
-        let found = self.protection.engine.find(id).await;
+        let found = self.engine().find(id).await;
         let found = found.map_err(|error| unavailable(&error))?;
         let own = found.and_then(|record| {
             let own = self.own(plan, known.as_ref(), &record)?;
@@ -564,7 +530,7 @@ impl Pipeline {
             rules: &route.rules,
             headers,
         };
-        let ended = recover_found(&self.protection, asker, record, want).await;
+        let ended = recover_found(self.protection(), asker, record, want).await;
         if !is_nothing(&ended) {
             seen.route = Some(route.clone());
         }
@@ -578,7 +544,7 @@ impl Pipeline {
         plan: &Plan,
         known: Option<&Known>,
         record: &Record,
-    ) -> Option<(Caller, Arc<Planned>, Arc<Class>)> {
+    ) -> Option<(Caller, Arc<PlannedRoute>, Arc<Class>)> {
         let there = &record.identity;
         let route = match plan.routes.named(there.endpoint.as_str()) {
             Some(route) => route,
@@ -593,22 +559,15 @@ impl Pipeline {
             None if plan.config.auth.knows_callers() => return None,
             None => Caller::local(),
         };
-        let class = self.class(plan, route).ok()?;
+        let class = self.class(plan, &route.route.class).ok()?;
         (there.caller == caller).then(|| (caller, route.clone(), class))
-    }
-
-    /// Closes what leads to upstreams, when all is done.
-    pub(crate) async fn close(&self) {
-        for forwarder in self.plan.load_full().forwarders.values() {
-            forwarder.close().await;
-        }
     }
 }
 
 /// What is known of a request when its answer is written.
 #[derive(Default)]
 pub(crate) struct Seen {
-    route: Option<Arc<Planned>>,
+    route: Option<Arc<PlannedRoute>>,
     /// What metrics call the endpoint, where there is no route.
     pub(crate) label: Option<String>,
     pub(crate) endpoint: Option<Endpoint>,
@@ -657,7 +616,7 @@ fn count(refusal: &KeyRefusal, metrics: &RouteMetrics) {
 fn route<'a>(plan: &'a Plan, request: &'a Request<Incoming>) -> Result<Turn<'a>, Problem> {
     let (method, path) = (request.method(), request.uri().path());
     // Such a path could pass by the route that it means, or beyond the only one.
-    let unconfigured = |route: &Arc<Planned>| route.route.endpoint == Naming::ByPath;
+    let unconfigured = |route: &Arc<PlannedRoute>| route.route.endpoint == Naming::ByPath;
     if !plan.routes.all().iter().all(unconfigured) && has_dot_segment(path) {
         return Err(Problem::new(
             Code::BadRequest,
@@ -708,7 +667,7 @@ fn route<'a>(plan: &'a Plan, request: &'a Request<Incoming>) -> Result<Turn<'a>,
 
 /// The route that a browser asks leave for; an earlier reply belongs to the
 /// route that made it.
-fn asked_for<'a>(plan: &'a Plan, method: &Method, path: &'a str) -> Option<&'a Arc<Planned>> {
+fn asked_for<'a>(plan: &'a Plan, method: &Method, path: &'a str) -> Option<&'a Arc<PlannedRoute>> {
     let reads = matches!(*method, Method::GET | Method::HEAD);
     match own_path(plan, path) {
         Some(Turn::Recover(_, candidates)) if reads => candidates.first().map(|(route, _)| *route),
@@ -716,7 +675,7 @@ fn asked_for<'a>(plan: &'a Plan, method: &Method, path: &'a str) -> Option<&'a A
     }
 }
 
-fn takes_what_remains(route: &Planned) -> bool {
+fn takes_what_remains(route: &PlannedRoute) -> bool {
     route.route.path.contains("{*")
 }
 
@@ -736,8 +695,8 @@ fn own_path<'a>(plan: &'a Plan, path: &'a str) -> Option<Turn<'a>> {
 
 /// The routes at a path whose operations can be asked for, and what they are
 /// called there.
-fn recoverable<'a>(plan: &'a Plan, path: &str) -> Vec<(&'a Arc<Planned>, Endpoint)> {
-    let mut candidates: Vec<(&Arc<Planned>, Endpoint)> = Vec::new();
+fn recoverable<'a>(plan: &'a Plan, path: &str) -> Vec<(&'a Arc<PlannedRoute>, Endpoint)> {
+    let mut candidates: Vec<(&Arc<PlannedRoute>, Endpoint)> = Vec::new();
     let methods = [
         Method::POST,
         Method::PATCH,
@@ -767,11 +726,16 @@ fn has_open_route(plan: &Plan) -> bool {
 }
 
 /// Passes a request on unprotected.
-pub(crate) async fn pass(request: Arrived, passage: &Passage) -> Result<Response<Body>, Problem> {
-    let forwarder = &passage.route.forwarder;
+pub(crate) async fn pass(
+    request: ClientRequest,
+    context: &ForwardContext,
+) -> Result<Response<Body>, Problem> {
+    let forwarder = &context.route.forwarder;
     match request {
-        Arrived::Streaming(request) => Box::pin(forwarder.pass(request, passage)).await,
-        Arrived::Whole(request, _held) => Box::pin(forwarder.pass_whole(request, passage)).await,
+        ClientRequest::Streaming(request) => Box::pin(forwarder.pass(request, context)).await,
+        ClientRequest::Whole(request, _held) => {
+            Box::pin(forwarder.pass_whole(request, context)).await
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use http::Method;
 use matchit::{InsertError, Router};
 
 use crate::config;
-use crate::runtime::plan::Planned;
+use crate::runtime::plan::PlannedRoute;
 
 /// The methods that have a table of their own; all others share one, in which
 /// only routes for every method are.
@@ -35,13 +35,13 @@ const PLAIN: &[u8] = b"-._~!$&'()*+,;=:@";
 pub(crate) struct Routes {
     by_method: HashMap<Method, Router<usize>>,
     others: Router<usize>,
-    routes: Vec<Arc<Planned>>,
+    routes: Vec<Arc<PlannedRoute>>,
 }
 
 /// What is found.
 pub(crate) enum Found<'a> {
     /// A route.
-    Route(&'a Arc<Planned>),
+    Route(&'a Arc<PlannedRoute>),
     /// The path is served, but not this method.
     OtherMethods(Vec<Method>),
     /// Nothing.
@@ -50,7 +50,7 @@ pub(crate) enum Found<'a> {
 
 impl Routes {
     /// The routes, or which of them cannot stand beside the ones before it.
-    pub(crate) fn new(routes: Vec<Arc<Planned>>) -> Result<Self, (usize, InsertError)> {
+    pub(crate) fn new(routes: Vec<Arc<PlannedRoute>>) -> Result<Self, (usize, InsertError)> {
         let mut by_method = HashMap::new();
         let mut others = Router::new();
         for (index, planned) in routes.iter().enumerate() {
@@ -95,21 +95,21 @@ impl Routes {
     }
 
     /// The route for exactly this method.
-    pub(crate) fn at(&self, method: &Method, path: &str) -> Option<&Arc<Planned>> {
+    pub(crate) fn at(&self, method: &Method, path: &str) -> Option<&Arc<PlannedRoute>> {
         let table = self.by_method.get(method);
         let table = table.or_else(|| (!METHODS.contains(method)).then_some(&self.others))?;
         self.routes.get(*table.at(&plain(path)).ok()?.value)
     }
 
     /// The route whose operations have this name.
-    pub(crate) fn named(&self, endpoint: &str) -> Option<&Arc<Planned>> {
+    pub(crate) fn named(&self, endpoint: &str) -> Option<&Arc<PlannedRoute>> {
         self.routes.iter().find(|planned| {
             matches!(&planned.route.endpoint, config::Naming::Fixed(name) if name.as_str() == endpoint)
         })
     }
 
     /// Every route.
-    pub(crate) fn all(&self) -> &[Arc<Planned>] {
+    pub(crate) fn all(&self) -> &[Arc<PlannedRoute>] {
         &self.routes
     }
 }

@@ -7,3 +7,193 @@ pub(crate) mod plan;
 pub(crate) mod reconcile;
 pub(crate) mod refresh;
 pub(crate) mod reload;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use onceward_core::class::Class;
+use onceward_core::clock::Timestamp;
+use onceward_core::engine::{self, Engine};
+use onceward_core::store::{Due, Queue, StoreError};
+use onceward_http::delivery::Delivered;
+use onceward_http::problem::{Code, Problem};
+use onceward_http::run::Protection;
+use tokio::sync::Notify;
+
+use crate::callers::WallClock;
+use crate::config;
+use crate::observe::access_log::AccessLog;
+use crate::observe::metrics::Metrics;
+use crate::observe::traces::Tracer;
+use crate::request::limits::Limiter;
+use crate::runtime::classes::{Base, Classes};
+use crate::runtime::plan::Plan;
+use crate::webhooks::registry::Webhooks;
+
+/// The state of a running gateway, shared by all requests, the courier, the
+/// admin API and reloads.
+pub(crate) struct Runtime {
+    plan: ArcSwap<Plan>,
+    classes: Arc<Classes>,
+    protection: Arc<Protection>,
+    limiter: Arc<Limiter>,
+    metrics: Arc<Metrics>,
+    access_log: AccessLog,
+    tracer: Tracer,
+    webhooks: Arc<Webhooks>,
+    queue: Arc<dyn Queue>,
+    courier_wakeup: Arc<Notify>,
+    clock: WallClock,
+}
+
+/// The parts of a [`Runtime`].
+pub(crate) struct RuntimeParts {
+    pub(crate) plan: Plan,
+    pub(crate) classes: Arc<Classes>,
+    pub(crate) protection: Protection,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) access_log: AccessLog,
+    pub(crate) tracer: Tracer,
+    pub(crate) webhooks: Arc<Webhooks>,
+    /// The events that the courier delivers.
+    pub(crate) queue: Arc<dyn Queue>,
+    pub(crate) clock: WallClock,
+}
+
+impl Runtime {
+    pub(crate) fn new(parts: RuntimeParts) -> Arc<Self> {
+        Arc::new(Self {
+            limiter: Limiter::new(&parts.plan.config.limits),
+            plan: ArcSwap::from_pointee(parts.plan),
+            classes: parts.classes,
+            protection: Arc::new(parts.protection),
+            metrics: parts.metrics,
+            access_log: parts.access_log,
+            tracer: parts.tracer,
+            webhooks: parts.webhooks,
+            queue: parts.queue,
+            courier_wakeup: Arc::default(),
+            clock: parts.clock,
+        })
+    }
+
+    /// The plan in force. A request takes it once and keeps it to its end.
+    pub(crate) fn plan(&self) -> Arc<Plan> {
+        self.plan.load_full()
+    }
+
+    pub(crate) fn classes(&self) -> &Arc<Classes> {
+        &self.classes
+    }
+
+    /// The class of this name as it is now; as it was in `plan`, where a reload
+    /// has removed it since the request began.
+    pub(crate) fn class(&self, plan: &Plan, name: &Arc<str>) -> Result<Arc<Class>, Problem> {
+        let in_plan = || plan.config.classes.get(name).cloned().map(Arc::new);
+        self.classes.get(name).or_else(in_plan).ok_or_else(|| {
+            // The plan was checked: each of its routes has a class.
+            Problem::new(Code::NoRoute, "The class of this route does not exist.")
+        })
+    }
+
+    pub(crate) fn protection(&self) -> &Arc<Protection> {
+        &self.protection
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.protection.engine
+    }
+
+    pub(crate) fn limiter(&self) -> &Arc<Limiter> {
+        &self.limiter
+    }
+
+    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    pub(crate) fn access_log(&self) -> &AccessLog {
+        &self.access_log
+    }
+
+    pub(crate) fn tracer(&self) -> &Tracer {
+        &self.tracer
+    }
+
+    pub(crate) fn webhooks(&self) -> &Arc<Webhooks> {
+        &self.webhooks
+    }
+
+    pub(crate) fn clock(&self) -> &WallClock {
+        &self.clock
+    }
+
+    /// The queue into which events are recorded.
+    pub(crate) fn queue(&self) -> &Arc<dyn Queue> {
+        &self.queue
+    }
+
+    /// Takes up to `max` events from the queue whose time has come.
+    pub(crate) async fn take_due(&self, max: usize) -> Result<Vec<Due>, StoreError> {
+        self.queue.due(max).await
+    }
+
+    /// When the next event in the queue is due.
+    pub(crate) async fn next_due(&self) -> Result<Option<Timestamp>, StoreError> {
+        self.queue.next_due().await
+    }
+
+    /// Tells the courier to look at the queue, now or when it next waits.
+    pub(crate) fn courier_wakeup(&self) -> &Arc<Notify> {
+        &self.courier_wakeup
+    }
+
+    /// Counts an attempt to deliver an event.
+    pub(crate) fn count_delivery(&self, upstream: &str, delivered: Delivered) {
+        self.metrics.delivered(upstream, delivered);
+    }
+
+    /// Puts a new plan in force, with the classes and limits that it brings.
+    /// Requests under way keep the plan they began with.
+    pub(crate) async fn replace_plan(&self, plan: Plan, classes: Base) {
+        let limits = plan.config.limits.clone();
+        self.classes.replace_base(classes).await;
+        self.plan.store(Arc::new(plan));
+        self.limiter.set_limits(&limits);
+        self.engine().set_limits(engine_limits(&limits));
+        self.metrics.set_label_values(limits.label_values);
+    }
+
+    /// Folds histograms and forgets the rates of idle tenants.
+    pub(crate) fn tidy(&self) {
+        self.metrics.fold();
+        for (issuer, times) in self.plan.load().callers.failures() {
+            self.metrics.jwks_failed(issuer, times);
+        }
+        self.limiter.tidy();
+    }
+
+    /// How long running work may take to end when the gateway stops.
+    pub(crate) fn drain_limit(&self) -> Duration {
+        self.plan.load().config.server.drain
+    }
+
+    /// Closes the connections to upstreams, once their requests have ended.
+    pub(crate) async fn close_upstreams(&self) {
+        for forwarder in self.plan().forwarders.values() {
+            forwarder.close().await;
+        }
+    }
+}
+
+/// The engine's part of the limits.
+pub(crate) fn engine_limits(limits: &config::Limits) -> engine::Limits {
+    engine::Limits {
+        store_deadline: limits.store_deadline,
+        waiters_per_key: limits.waiters_per_key,
+        waiters_per_tenant: limits.waiters_per_tenant,
+        waiters: limits.waiters,
+        ..engine::Limits::default()
+    }
+}

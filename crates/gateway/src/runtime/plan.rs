@@ -28,11 +28,11 @@ pub(crate) struct Plan {
     pub(crate) trusted: Trusted,
     pub(crate) forwarders: BTreeMap<Arc<str>, Arc<Forwarder>>,
     /// How events of webhooks are met at each upstream.
-    pub(crate) event_routes: BTreeMap<Arc<str>, Arc<Planned>>,
+    pub(crate) event_routes: BTreeMap<Arc<str>, Arc<PlannedRoute>>,
 }
 
 /// A route and what its requests meet.
-pub(crate) struct Planned {
+pub(crate) struct PlannedRoute {
     pub(crate) route: config::Route,
     pub(crate) rules: Arc<Rules>,
     pub(crate) forwarder: Arc<Forwarder>,
@@ -160,7 +160,11 @@ impl Plan {
 
 /// A route that nobody can ask for: by it events go to an upstream. Their way
 /// is the gateway's own, so there is no other to choose what it would.
-fn event_route(name: &Arc<str>, config: &Config, forwarder: &Arc<Forwarder>) -> Option<Planned> {
+fn event_route(
+    name: &Arc<str>,
+    config: &Config,
+    forwarder: &Arc<Forwarder>,
+) -> Option<PlannedRoute> {
     let settings = config.upstreams.get(name)?;
     let class = config.classes.get(&config.webhooks.class)?;
     let naming = config::Naming::Fixed(Endpoint::new("webhooks"));
@@ -172,7 +176,7 @@ fn event_route(name: &Arc<str>, config: &Config, forwarder: &Arc<Forwarder>) -> 
     };
     let timeout = settings.timeout;
     let server = &config.server;
-    Some(Planned {
+    Some(PlannedRoute {
         rules: Arc::new(Rules {
             upstream_timeout: timeout,
             reply_limit: server.reply_limit,
@@ -216,7 +220,7 @@ fn planned(
     route: &config::Route,
     config: &Config,
     forwarders: &BTreeMap<Arc<str>, Arc<Forwarder>>,
-) -> Result<Planned, PlanError> {
+) -> Result<PlannedRoute, PlanError> {
     let no_upstream = || PlanError::NoUpstream {
         path: route.path.clone(),
         name: route.upstream.clone(),
@@ -241,7 +245,7 @@ fn planned(
         Access::Callers { .. } if config.auth.knows_callers() => Credentials::Trusted,
         _ => Credentials::Compared,
     };
-    Ok(Planned {
+    Ok(PlannedRoute {
         rules: Arc::new(Rules {
             credentials,
             space: route.key_space,

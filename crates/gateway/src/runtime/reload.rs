@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use notify::{RecursiveMode, Watcher};
-use onceward_core::engine;
 use secrecy::ExposeSecret;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
@@ -19,7 +18,7 @@ use tokio::sync::mpsc;
 use crate::admin::{Action, Audit, Deed, Operator, Operators, Outcome, Reload};
 use crate::config::{self, Config, Loaded};
 use crate::listen::tls::ServerTls;
-use crate::request::Pipeline;
+use crate::runtime::Runtime;
 use crate::runtime::classes::Base;
 use crate::runtime::plan::Plan;
 use crate::secrets::{SecretError, SecretReader};
@@ -58,7 +57,7 @@ impl ConfigFile {
 /// Puts changes in force.
 pub(crate) struct Reloader {
     pub(crate) file: Option<ConfigFile>,
-    pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) runtime: Arc<Runtime>,
     pub(crate) operators: Arc<Operators>,
     pub(crate) audit: Arc<Audit>,
     pub(crate) tls: Option<Arc<ServerTls>>,
@@ -83,7 +82,7 @@ impl Reloader {
 
     async fn try_reload(&self) -> Result<String, String> {
         let _turn = self.turn.lock().await;
-        let metrics = &self.pipeline.metrics;
+        let metrics = self.runtime.metrics();
         match self.put_in_force().await {
             Ok(detail) => {
                 metrics.reload_done();
@@ -103,7 +102,7 @@ impl Reloader {
             return Err("This gateway runs without a configuration file.".to_owned());
         };
         let Loaded { config, doubts } = load(file.clone()).await?;
-        let before = self.pipeline.plan.load_full();
+        let before = self.runtime.plan();
         let fixed = unchangeable(&before.config, &config);
         if !fixed.is_empty() {
             return Err(format!(
@@ -116,18 +115,18 @@ impl Reloader {
         let operators = operators.map_err(|error| error.to_string())?;
         let callers = before.callers.reopen(&config.auth, secrets.clone());
         let callers = callers.map_err(|error| error.to_string())?;
-        let webhooks = &self.pipeline.webhooks;
+        let webhooks = self.runtime.webhooks();
         let reopened = webhooks.reopen(&config, secrets);
         let reopened = reopened.map_err(|error| error.to_string())?;
         let misfits = webhooks.misfits(&before.config, &config);
         if !misfits.is_empty() {
             return Err(misfits.join("\n"));
         }
-        let metrics = &self.pipeline.metrics;
+        let metrics = self.runtime.metrics();
         let plan = Plan::new(config, callers, metrics, Some(&before));
         let plan = plan.map_err(|error| error.to_string())?;
         let base = Base::of(&plan);
-        let misfits = self.pipeline.classes.misfits(&base);
+        let misfits = self.runtime.classes().misfits(&base);
         if !misfits.is_empty() {
             return Err(misfits.join("\n"));
         }
@@ -135,15 +134,9 @@ impl Reloader {
             tls.reload().map_err(|error| error.to_string())?;
         }
         // From here on nothing can fail.
-        let limits = plan.config.limits.clone();
         let routes = plan.config.routes.len();
-        self.pipeline.classes.replace_base(base).await;
         webhooks.replace(reopened);
-        self.pipeline.plan.store(Arc::new(plan));
-        self.pipeline.gate.set_limits(&limits);
-        let engine = &self.pipeline.protection.engine;
-        engine.set_limits(engine_limits(&limits));
-        metrics.set_label_values(limits.label_values);
+        self.runtime.replace_plan(plan, base).await;
         self.operators.replace(operators);
         Ok(format!(
             "{routes} routes are served; {} doubtful choices.",
@@ -254,17 +247,6 @@ pub(crate) async fn operators(
         });
     }
     Ok(operators)
-}
-
-/// The engine's part of the limits.
-pub(crate) fn engine_limits(limits: &config::Limits) -> engine::Limits {
-    engine::Limits {
-        store_deadline: limits.store_deadline,
-        waiters_per_key: limits.waiters_per_key,
-        waiters_per_tenant: limits.waiters_per_tenant,
-        waiters: limits.waiters,
-        ..engine::Limits::default()
-    }
 }
 
 /// What differs and cannot change while the gateway runs.

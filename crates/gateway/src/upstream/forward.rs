@@ -28,7 +28,7 @@ use crate::config::{Access, ForwardKey, KnownBy};
 use crate::listen::peer::Peer;
 use crate::observe::metrics::{Sent, UpstreamMetrics};
 use crate::observe::traces::Link;
-use crate::runtime::plan::Planned;
+use crate::runtime::plan::PlannedRoute;
 use crate::upstream::request_body::Passing;
 use crate::upstream::{RequestBody, SendError, Upstream};
 
@@ -63,9 +63,9 @@ pub(crate) struct Forwarder {
 
 /// A request's way through: from whom, by which route.
 #[derive(Clone)]
-pub(crate) struct Passage {
+pub(crate) struct ForwardContext {
     pub(crate) peer: Peer,
-    pub(crate) route: Arc<Planned>,
+    pub(crate) route: Arc<PlannedRoute>,
     pub(crate) caller: Caller,
     /// How the caller is known, if at all.
     pub(crate) by: Option<KnownBy>,
@@ -108,10 +108,10 @@ impl Forwarder {
         &self,
         request: Request<Bytes>,
         granted: Option<Granted>,
-        passage: &Passage,
+        context: &ForwardContext,
     ) -> Result<Response<Body>, Unanswered> {
         let (mut parts, body) = request.into_parts();
-        self.prepare(&mut parts, passage);
+        self.prepare(&mut parts, context);
         let headers = &mut parts.headers;
         headers.insert(
             header::ACCEPT_ENCODING,
@@ -122,11 +122,11 @@ impl Forwarder {
         fields::strip_preferred_wait(headers);
         headers.remove(fields::IDEMPOTENCY_KEY);
         match granted {
-            Some(granted) => introduce(headers, &granted, passage.route.route.forward_key),
-            None => introduce_bypassed(headers, passage),
+            Some(granted) => introduce(headers, &granted, context.route.route.forward_key),
+            None => introduce_bypassed(headers, context),
         }
         fail::fail_point!("before-connect", |_| std::process::abort());
-        let sent = self.send(Request::from_parts(parts, body), passage).await;
+        let sent = self.send(Request::from_parts(parts, body), context).await;
         fail::fail_point!("after-sent", |_| std::process::abort());
         match sent {
             Ok(response) if is_switch(&response) => Err(Unanswered::Lost(Box::new(Switched))),
@@ -140,13 +140,13 @@ impl Forwarder {
     pub(crate) async fn pass(
         &self,
         request: Request<Incoming>,
-        passage: &Passage,
+        context: &ForwardContext,
     ) -> Result<Response<Body>, Problem> {
         if asks_for_tunnel(&request) {
-            return self.upgrade(request, passage).await;
+            return self.upgrade(request, context).await;
         }
         let (mut parts, body) = request.into_parts();
-        self.prepare(&mut parts, passage);
+        self.prepare(&mut parts, context);
         strip_forged_name(&mut parts.headers);
         if !body.is_end_stream() && !parts.headers.contains_key(header::CONTENT_LENGTH) {
             // Unless told so, hyper sends a GET of unknown length without its body.
@@ -156,9 +156,9 @@ impl Forwarder {
         let body = Passing::new(body, self.pause_max);
         let progress = body.progress();
         let request = Request::from_parts(parts, body::boxed(body));
-        let timeout = passage.route.timeout;
+        let timeout = context.route.timeout;
         match progress
-            .answered(timeout, self.send(request, passage))
+            .answered(timeout, self.send(request, context))
             .await
         {
             Ok(Ok(response)) if is_switch(&response) => {
@@ -183,16 +183,16 @@ impl Forwarder {
     pub(crate) async fn pass_whole(
         &self,
         request: Request<Bytes>,
-        passage: &Passage,
+        context: &ForwardContext,
     ) -> Result<Response<Body>, Problem> {
         let (mut parts, body) = request.into_parts();
-        self.prepare(&mut parts, passage);
+        self.prepare(&mut parts, context);
         strip_forged_name(&mut parts.headers);
         parts
             .headers
             .insert(header::CONTENT_LENGTH, body.len().into());
-        let sending = self.send(Request::from_parts(parts, body), passage);
-        match tokio::time::timeout(passage.route.timeout, sending).await {
+        let sending = self.send(Request::from_parts(parts, body), context);
+        match tokio::time::timeout(context.route.timeout, sending).await {
             Ok(Ok(response)) if is_switch(&response) => Err(no_answer()),
             Ok(Ok(mut response)) => {
                 fields::strip_hop_by_hop(response.headers_mut());
@@ -207,13 +207,13 @@ impl Forwarder {
     async fn send<B: Into<RequestBody>>(
         &self,
         mut request: Request<B>,
-        passage: &Passage,
+        context: &ForwardContext,
     ) -> Result<Response<Body>, SendError> {
-        let span = passage.link.as_ref().map(|link| {
+        let span = context.link.as_ref().map(|link| {
             let span = link.attempt(
-                &passage.route.route.upstream,
+                &context.route.route.upstream,
                 request.method(),
-                passage.attempt,
+                context.attempt,
             );
             span.headers_for_upstream(request.headers_mut());
             span
@@ -238,15 +238,15 @@ impl Forwarder {
     async fn upgrade(
         &self,
         mut request: Request<Incoming>,
-        passage: &Passage,
+        context: &ForwardContext,
     ) -> Result<Response<Body>, Problem> {
         let protocol = request.headers().get(header::UPGRADE).cloned();
         let client = hyper::upgrade::on(&mut request);
         let (mut parts, _) = request.into_parts();
-        self.prepare(&mut parts, passage);
+        self.prepare(&mut parts, context);
         switch_to(&mut parts.headers, protocol);
         let request = Request::from_parts(parts, RequestBody::Empty);
-        let sent = tokio::time::timeout(passage.route.timeout, self.upstream.send(request)).await;
+        let sent = tokio::time::timeout(context.route.timeout, self.upstream.send(request)).await;
         let mut response = match sent {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(unanswered(&error)),
@@ -269,12 +269,12 @@ impl Forwarder {
     /// Makes a request ours: what belongs to the client's connection, what only
     /// we may say and what could be mistaken for it goes; who sends and where it
     /// came from is said.
-    fn prepare(&self, parts: &mut Parts, passage: &Passage) {
+    fn prepare(&self, parts: &mut Parts, context: &ForwardContext) {
         let takes_trailers = parts
             .headers
             .get(header::TE)
             .is_some_and(|te| te.as_bytes() == b"trailers");
-        let peer = &passage.peer;
+        let peer = &context.peer;
         let host = peer.host().cloned().or_else(|| host(parts));
         let headers = &mut parts.headers;
         fields::strip_hop_by_hop(headers);
@@ -288,15 +288,15 @@ impl Forwarder {
         if takes_trailers {
             headers.insert(header::TE, HeaderValue::from_static("trailers"));
         }
-        match passage.by {
+        match context.by {
             Some(by) => strip_credentials(headers, by),
-            None if passage.route.route.access == Access::Anyone => strip_own_keys(headers),
+            None if context.route.route.access == Access::Anyone => strip_own_keys(headers),
             None => {}
         }
-        if !passage.caller.is_local() {
-            introduce_caller(headers, &passage.caller);
+        if !context.caller.is_local() {
+            introduce_caller(headers, &context.caller);
         }
-        let rules = &passage.route.route.request_headers;
+        let rules = &context.route.route.request_headers;
         for name in &rules.remove {
             headers.remove(name);
         }
@@ -456,23 +456,23 @@ fn introduce(headers: &mut HeaderMap, granted: &Granted, forward_key: ForwardKey
 
 /// The same where the store is away: there is no grant, and what the upstream
 /// itself knows of the key is all the protection that is left.
-fn introduce_bypassed(headers: &mut HeaderMap, passage: &Passage) {
-    let Some(key) = &passage.key else {
+fn introduce_bypassed(headers: &mut HeaderMap, context: &ForwardContext) {
+    let Some(key) = &context.key else {
         return;
     };
     let identity = Identity {
-        caller: passage.caller.clone(),
+        caller: context.caller.clone(),
         endpoint: Endpoint::new(""),
         key: key.clone(),
         // Names do not depend on it, nor on the endpoint.
         space: KeySpace::Endpoint,
     };
-    if let Some(key) = forwarded_key(passage.route.route.forward_key, key, || {
+    if let Some(key) = forwarded_key(context.route.route.forward_key, key, || {
         identity.name().unwrap_or_default()
     }) {
         say(headers, fields::IDEMPOTENCY_KEY, key);
     }
-    introduce_caller(headers, &passage.caller);
+    introduce_caller(headers, &context.caller);
 }
 
 fn forwarded_key(

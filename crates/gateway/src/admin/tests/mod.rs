@@ -111,7 +111,7 @@ async fn bench_with(operators: Vec<Operator>, reload: Option<Reload>) -> Bench {
     let admin = Admin {
         engine: engine.clone(),
         inspect: store.clone(),
-        bell: Arc::default(),
+        courier_wakeup: Arc::default(),
         metrics: Arc::new(Metrics::new().expect("metrics")),
         draining: Arc::new(AtomicBool::new(false)),
         pulse: pulse.clone(),

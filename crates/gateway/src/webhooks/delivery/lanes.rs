@@ -77,7 +77,7 @@ impl Bounds {
 /// A place among what is under way; free again when dropped.
 pub(super) struct Place {
     /// Rung when it is free.
-    bell: Arc<Notify>,
+    courier_wakeup: Arc<Notify>,
     lanes: Arc<Mutex<Lanes>>,
     upstream: String,
     turn: Turn,
@@ -90,12 +90,12 @@ impl Place {
         lanes: &Arc<Mutex<Lanes>>,
         upstream: &str,
         bounds: Bounds,
-        bell: &Arc<Notify>,
+        courier_wakeup: &Arc<Notify>,
     ) -> Self {
         let since = Instant::now();
         Self {
             turn: lock(lanes).enter(upstream, bounds, since),
-            bell: bell.clone(),
+            courier_wakeup: courier_wakeup.clone(),
             lanes: lanes.clone(),
             upstream: upstream.to_owned(),
             since,
@@ -142,7 +142,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let now = Instant::now();
         lock(&self.lanes).leave(&self.upstream, self.turn, self.since, now);
-        self.bell.notify_one();
+        self.courier_wakeup.notify_one();
     }
 }
 
@@ -335,7 +335,7 @@ mod tests {
             let turn = lock(&lanes).enter("one", one, now);
             assert_eq!((first, turn), (Turn::Now, Turn::Soon));
             let mut place = Place {
-                bell: Arc::default(),
+                courier_wakeup: Arc::default(),
                 lanes: lanes.clone(),
                 upstream: "one".to_owned(),
                 turn,

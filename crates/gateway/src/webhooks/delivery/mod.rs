@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::lanes::{Bounds, Lanes, Place, WAIT_MAX, lock};
-use crate::request::Pipeline;
+use crate::runtime::Runtime;
 use crate::runtime::plan::Plan;
 use crate::webhooks::delivery::sending::rules;
 use crate::webhooks::event::Parcel;
@@ -37,15 +37,15 @@ const REST_AWAY: Duration = Duration::from_secs(1);
 
 /// Carries events.
 pub(crate) struct Courier {
-    pipeline: Arc<Pipeline>,
+    runtime: Arc<Runtime>,
     clock: Arc<dyn Clock>,
     lanes: Arc<Mutex<Lanes>>,
 }
 
 impl Courier {
-    pub(crate) fn new(pipeline: Arc<Pipeline>, clock: Arc<dyn Clock>) -> Arc<Self> {
+    pub(crate) fn new(runtime: Arc<Runtime>, clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self {
-            pipeline,
+            runtime,
             clock,
             lanes: Arc::default(),
         })
@@ -66,7 +66,7 @@ impl Courier {
             let rest = self.take(&stop).await;
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = self.pipeline.bell.notified() => {}
+                () = self.runtime.courier_wakeup().notified() => {}
                 () = tokio::time::sleep(rest) => {}
             }
         }
@@ -75,13 +75,13 @@ impl Courier {
     /// Takes what is due and tells how long there is nothing to do.
     async fn take(self: &Arc<Self>, stop: &CancellationToken) -> Duration {
         while !stop.is_cancelled() {
-            let plan = self.pipeline.plan.load_full();
+            let plan = self.runtime.plan();
             let room = lock(&self.lanes).room(Bounds::of(&plan));
             if room == 0 {
                 return REST_MAX;
             }
             let taken = Instant::now();
-            let due = match self.pipeline.queue.due(room.min(TAKEN_MAX)).await {
+            let due = match self.runtime.take_due(room.min(TAKEN_MAX)).await {
                 Ok(due) => due,
                 Err(error) => {
                     tracing::warn!(%error, "what is due cannot be taken");
@@ -99,7 +99,7 @@ impl Courier {
     }
 
     async fn until_next(&self) -> Duration {
-        match self.pipeline.queue.next_due().await {
+        match self.runtime.next_due().await {
             // Our clock may be ahead of the store's.
             Ok(Some(next)) => next.since(self.clock.now()).clamp(REST_MIN, REST_MAX),
             Ok(None) => REST_MAX,
@@ -111,7 +111,7 @@ impl Courier {
     }
 
     fn dispatch(self: &Arc<Self>, plan: &Arc<Plan>, due: Due, taken: Instant) {
-        let engine = self.pipeline.protection.engine.clone();
+        let engine = self.runtime.engine().clone();
         let parcel = match Parcel::from_bytes(due.request.clone()) {
             Ok(parcel) => parcel,
             Err(error) => {
@@ -122,8 +122,8 @@ impl Courier {
                 return;
             }
         };
-        let (bounds, bell) = (Bounds::of(plan), &self.pipeline.bell);
-        let mut place = Place::enter(&self.lanes, &parcel.upstream, bounds, bell);
+        let (bounds, courier_wakeup) = (Bounds::of(plan), self.runtime.courier_wakeup());
+        let mut place = Place::enter(&self.lanes, &parcel.upstream, bounds, courier_wakeup);
         let (courier, plan) = (self.clone(), plan.clone());
         engine.clone().spawn(async move {
             // Well within the lease, which nobody renews before it is carried.
@@ -137,13 +137,13 @@ impl Courier {
     }
 
     async fn deliver(&self, plan: &Arc<Plan>, (due, taken): (Due, Instant), parcel: Parcel) {
-        let pipeline = &self.pipeline;
-        let class = pipeline.classes.get(&due.record.terms.class);
+        let runtime = &self.runtime;
+        let class = runtime.classes().get(&due.record.terms.class);
         let class = class.unwrap_or_else(|| Arc::new(Class::webhook()));
         let upstream = parcel.upstream.clone();
         let route = plan.event_routes.get(&*upstream);
         let caller = &due.record.identity.caller;
-        let carriage = route.map(|route| pipeline.carriage(plan, route, &parcel, caller));
+        let carriage = route.map(|route| runtime.carriage(plan, route, &parcel, caller));
         let rules = match route {
             Some(route) => rules(route, &class),
             None => Arc::new(Rules::new(Credentials::Trusted)),
@@ -160,14 +160,14 @@ impl Courier {
         };
         let request = parcel.into_request();
         let delivered = deliver(
-            &pipeline.protection,
+            runtime.protection(),
             (due, taken),
             (class, rules),
             request,
             forward,
         );
         let delivered = delivered.await;
-        pipeline.metrics.delivered(&upstream, delivered);
+        runtime.count_delivery(&upstream, delivered);
     }
 }
 

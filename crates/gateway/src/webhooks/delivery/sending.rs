@@ -13,9 +13,9 @@ use onceward_http::run::{Granted, Unanswered};
 use onceward_webhooks::sign;
 
 use crate::callers::WallClock;
-use crate::request::Pipeline;
-use crate::runtime::plan::{Plan, Planned};
-use crate::upstream::forward::Passage;
+use crate::runtime::Runtime;
+use crate::runtime::plan::{Plan, PlannedRoute};
+use crate::upstream::forward::ForwardContext;
 use crate::webhooks::event::Parcel;
 use crate::webhooks::registry::{Webhooks, WebhooksError};
 
@@ -25,7 +25,7 @@ const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature
 
 /// What an upstream's answer to an event means. No attempt is given more time
 /// than its lease, as the class of now has it.
-pub(crate) fn rules(route: &Planned, class: &Class) -> Arc<Rules> {
+pub(crate) fn rules(route: &PlannedRoute, class: &Class) -> Arc<Rules> {
     if route.timeout <= class.lease {
         return route.rules.clone();
     }
@@ -41,22 +41,22 @@ pub(crate) struct Carriage {
     webhooks: Arc<Webhooks>,
     clock: WallClock,
     plan: Arc<Plan>,
-    passage: Passage,
+    context: ForwardContext,
 }
 
-impl Pipeline {
+impl Runtime {
     pub(crate) fn carriage(
         &self,
         plan: &Arc<Plan>,
-        route: &Arc<Planned>,
+        route: &Arc<PlannedRoute>,
         parcel: &Parcel,
         caller: &Caller,
     ) -> Carriage {
         Carriage {
-            webhooks: self.webhooks.clone(),
-            clock: self.clock.clone(),
+            webhooks: self.webhooks().clone(),
+            clock: self.clock().clone(),
             plan: plan.clone(),
-            passage: Passage {
+            context: ForwardContext {
                 peer: parcel.peer.clone(),
                 route: route.clone(),
                 caller: caller.clone(),
@@ -71,12 +71,12 @@ impl Pipeline {
 
 impl Carriage {
     pub(crate) fn on_attempt(mut self, attempt: u32) -> Self {
-        self.passage.attempt = attempt;
+        self.context.attempt = attempt;
         self
     }
 
-    pub(crate) fn passage(&self) -> &Passage {
-        &self.passage
+    pub(crate) fn context(&self) -> &ForwardContext {
+        &self.context
     }
 
     /// Sends an event once, in the name of its grant.
@@ -89,8 +89,8 @@ impl Carriage {
             let signed = self.sign(request, &granted.id.to_string()).await;
             request = signed.map_err(|error| Unanswered::NotSent(Box::new(error)))?;
         }
-        let forwarder = &self.passage.route.forwarder;
-        forwarder.protected(request, granted, &self.passage).await
+        let forwarder = &self.context.route.forwarder;
+        forwarder.protected(request, granted, &self.context).await
     }
 
     /// Signs a request in our name: what the provider signed with a time has
@@ -100,7 +100,7 @@ impl Carriage {
         mut request: Request<Bytes>,
         id: &str,
     ) -> Result<Request<Bytes>, WebhooksError> {
-        let upstream = &self.passage.route.route.upstream;
+        let upstream = &self.context.route.route.upstream;
         let key = self.webhooks.signing_key(&self.plan.config, upstream);
         let key = key.await?;
         let now = (self.clock.now().unix_ms() / 1000).cast_signed();

@@ -17,10 +17,11 @@ use onceward_webhooks::Event;
 use super::receipt::{Receipt, acknowledged, told_at_once};
 use super::same_bytes::Met;
 use super::{Arriving, key_of};
-use crate::request::{Pipeline, Seen};
+use crate::request::Seen;
+use crate::runtime::Runtime;
 use crate::webhooks::delivery::sending::rules;
 
-impl Pipeline {
+impl Runtime {
     /// Forwards events within the request, one after the other; the answer is
     /// the upstream's to the last, or to the first that it did not take.
     pub(super) async fn forward(
@@ -57,7 +58,7 @@ impl Pipeline {
         key: Key,
     ) -> Result<Ended, Problem> {
         // Before its bytes are met: who has no place remembers nothing.
-        let running = self.gate.begin(arriving.caller.tenant());
+        let running = self.limiter().begin(arriving.caller.tenant());
         let running = running.map_err(|limit| self.limited(&arriving.caller, limit))?;
         let met = match self.meet(arriving, event).await? {
             Met::Before => {
@@ -92,7 +93,7 @@ impl Pipeline {
             let carriage = carriage.clone();
             async move { carriage.send(request, granted).await }
         };
-        let protection = self.protection.clone();
+        let protection = self.protection().clone();
         self.outliving(async move {
             let ended = Box::pin(run(&protection, call, forward)).await;
             met.remember(is_on_record(ended.outcome)).await;

@@ -38,8 +38,9 @@ use crate::listen::peer::Peer;
 use crate::observe::access_log::{Source, Subject as Logged};
 use crate::observe::metrics::RouteMetrics;
 use crate::request::limits::Buffered;
-use crate::request::{Arrived, Pipeline, Seen, pass};
-use crate::runtime::plan::{Plan, Planned};
+use crate::request::{ClientRequest, Seen, pass};
+use crate::runtime::Runtime;
+use crate::runtime::plan::{Plan, PlannedRoute};
 use crate::webhooks::event::Parcel;
 use crate::webhooks::registry::{ID_PREFIX, NoSecret, Webhook, WebhooksError};
 
@@ -71,7 +72,7 @@ impl Addressed {
 struct Arriving<'a> {
     plan: &'a Arc<Plan>,
     webhook: &'a Webhook,
-    route: &'a Arc<Planned>,
+    route: &'a Arc<PlannedRoute>,
     class: Arc<Class>,
     caller: Caller,
     endpoint: Endpoint,
@@ -79,7 +80,7 @@ struct Arriving<'a> {
     metrics: Arc<RouteMetrics>,
 }
 
-impl Pipeline {
+impl Runtime {
     /// Answers a provider.
     pub(crate) async fn ingest(
         &self,
@@ -94,7 +95,7 @@ impl Pipeline {
         let name = by_path.name();
         seen.label = Some(format!("webhooks.{name}"));
         let limit = plan.config.server.body_limit;
-        let arrived = Arrived::Streaming(request);
+        let arrived = ClientRequest::Streaming(request);
         let nobody = Caller::local();
         let (request, held) = self.read(plan, limit, &nobody, arrived).await?;
         let (parts, body) = request.into_parts();
@@ -117,7 +118,7 @@ impl Pipeline {
         let provider = webhook
             .as_ref()
             .map_or(&by_path, |webhook| &webhook.provider);
-        let now = (self.clock.now().unix_ms() / 1000).cast_signed();
+        let now = (self.clock().now().unix_ms() / 1000).cast_signed();
         let tolerance = plan.config.webhooks.tolerance;
         let verified = verify(provider, &sent, &keys, now, tolerance);
         let verified = verified.map_err(|refusal| self.unverified(name, &refusal, seen))?;
@@ -164,11 +165,14 @@ impl Pipeline {
         provider: &Provider,
         id: &str,
     ) -> Result<(Option<Arc<Webhook>>, Arc<[SigningKey]>), Problem> {
-        let found = self.webhooks.find(&plan.config, provider.name(), id).await;
+        let found = self
+            .webhooks()
+            .find(&plan.config, provider.name(), id)
+            .await;
         let Some(webhook) = found.map_err(|error| away(&error))? else {
             return Ok((None, decoy(provider)));
         };
-        match self.webhooks.keys(&webhook).await {
+        match self.webhooks().keys(&webhook).await {
             Ok(keys) => Ok((Some(webhook), keys)),
             // It has none yet, or none any more.
             Err(WebhooksError::NoSecret {
@@ -190,10 +194,10 @@ impl Pipeline {
         let parcel = arriving.parcel_of(sent, &Met::First(None));
         let carriage = self.carriage(arriving.plan, arriving.route, &parcel, &arriving.caller);
         // Never the same: whoever remembers ids takes each for new.
-        let id = format!("trial_{:016x}", self.protection.engine.chance());
+        let id = format!("trial_{:016x}", self.engine().chance());
         let request = carriage.sign(parcel.into_request(), &id).await;
         let request = request.map_err(|error| away(&error))?;
-        pass(Arrived::Whole(request, held), carriage.passage()).await
+        pass(ClientRequest::Whole(request, held), carriage.context()).await
     }
 
     fn arriving<'a>(
@@ -211,14 +215,14 @@ impl Pipeline {
                 "The webhook's upstream is not configured.",
             )
         })?;
-        let class = self.class_named(plan, &plan.config.webhooks.class)?;
+        let class = self.class(plan, &plan.config.webhooks.class)?;
         let caller = webhook.caller.clone();
         let label = format!("webhooks.{name}");
         Ok(Arriving {
             plan,
             webhook,
             route,
-            metrics: self.metrics.of(&caller, &label, &class.name),
+            metrics: self.metrics().of(&caller, &label, &class.name),
             // Each webhook for itself: who may send to one cannot use up the
             // names of events that come to another.
             endpoint: Endpoint::new(&format!("{label}.{}", webhook.id)),
@@ -238,14 +242,14 @@ impl Pipeline {
         told: impl Fn(&T) -> (Outcome, Option<OperationId>),
     ) -> Result<T, Problem> {
         arriving.metrics.key_present(Policy::RequiredB.case());
-        let line = self.access.begin(arriving.logged(key, seen));
+        let line = self.access_log().begin(arriving.logged(key, seen));
         let done = work.await;
         let (outcome, id) = match &done {
             Ok(done) => told(done),
             Err(problem) => (Outcome::Refused(problem.code()), None),
         };
         arriving.metrics.ended(outcome);
-        self.access.end(line, outcome, id);
+        self.access_log().end(line, outcome, id);
         done
     }
 
@@ -256,7 +260,7 @@ impl Pipeline {
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, Problem> {
         let (tell, told) = oneshot::channel();
-        self.protection.engine.spawn(async move {
+        self.engine().spawn(async move {
             // A provider that has gone needs no answer.
             let _ = tell.send(work.await);
         });
@@ -271,7 +275,7 @@ impl Pipeline {
     }
 
     fn unverified(&self, provider: &str, refusal: &Refusal, seen: &mut Seen) -> Problem {
-        self.metrics.webhook_refused(provider, refusal.reason());
+        self.metrics().webhook_refused(provider, refusal.reason());
         seen.reason = Some(refusal.reason());
         match refusal.is_shape() {
             true => Problem::new(

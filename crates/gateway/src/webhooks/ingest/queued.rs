@@ -19,12 +19,13 @@ use onceward_webhooks::Event;
 use super::receipt::{Receipt, acknowledged};
 use super::same_bytes::Met;
 use super::{Arriving, key_of};
-use crate::request::{Pipeline, Seen};
+use crate::request::Seen;
+use crate::runtime::Runtime;
 
 /// How many events of one request are recorded at once.
 const AT_ONCE_MAX: usize = 16;
 
-impl Pipeline {
+impl Runtime {
     /// Records events to be delivered later, all of them before any is
     /// acknowledged.
     pub(super) async fn enqueue(
@@ -41,7 +42,7 @@ impl Pipeline {
                 .map(|event| self.receive(arriving, sent, event, seen));
             receipts.extend(join_all(receiving).await);
         }
-        self.bell.notify_one();
+        self.courier_wakeup().notify_one();
         // What could not be recorded is sent again; what could be is known then.
         let receipts = receipts.into_iter().collect::<Result<Vec<_>, _>>();
         let receipts = receipts.inspect_err(|problem| {
@@ -82,8 +83,8 @@ impl Pipeline {
         let identity = arriving.identity(key);
         identity.check_name().map_err(Problem::invalid_key)?;
         let recording = Recording {
-            protection: self.protection.clone(),
-            queue: self.queue.clone(),
+            protection: self.protection().clone(),
+            queue: self.queue().clone(),
             class: arriving.class.clone(),
             identity,
             request: arriving.parcel(sent, event, &met).to_bytes(),

@@ -20,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::Arriving;
 use crate::config::SameBytes;
-use crate::request::Pipeline;
+use crate::runtime::Runtime;
 
 /// How an event is met.
 pub(super) enum Met {
@@ -50,7 +50,7 @@ impl Met {
     }
 }
 
-impl Pipeline {
+impl Runtime {
     /// Whether the bytes of this event came before under another id.
     pub(super) async fn meet(
         &self,
@@ -74,7 +74,7 @@ impl Pipeline {
             after_loss: AfterLoss::Free,
             ..arriving.class.terms()
         };
-        let (engine, digest) = (&self.protection.engine, identity.digest());
+        let (engine, digest) = (self.engine(), identity.digest());
         let entered = engine.enter(identity, asked, terms).await;
         match entered.map_err(|error| unavailable(&error))? {
             // Who goes before it is said has remembered nothing either.
@@ -89,7 +89,7 @@ impl Pipeline {
                     }
                 }
                 let provider = arriving.webhook.provider.name();
-                self.metrics.same_bytes(provider, rule);
+                self.metrics().same_bytes(provider, rule);
                 Ok(match rule {
                     SameBytes::Deliver => Met::InOtherName,
                     SameBytes::Refuse => Met::Before,
