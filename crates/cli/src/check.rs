@@ -1,12 +1,12 @@
-//! `onceward check`: every mistake in a configuration, or every doubtful choice,
+//! `onceward check`: every mistake in a configuration, or every warning,
 //! one a line, with file, line and column in front, so that editors can jump
-//! there. With mistakes it fails; doubts alone do not keep a gateway from starting.
+//! there. With mistakes it fails; warnings alone do not keep a gateway from starting.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use onceward_gateway::config::{Doubt, Loaded, Mistake, Place, load};
+use onceward_gateway::config::{Loaded, Location, Mistake, Warning, load};
 use serde_json::{Value, json};
 
 use crate::schema::print;
@@ -16,7 +16,7 @@ pub(crate) struct Args {
     /// The configuration.
     #[arg(value_name = "FILE", default_value = "onceward.toml")]
     file: PathBuf,
-    /// For programs: one JSON object with `mistakes` and `doubts`.
+    /// For programs: one JSON object with `mistakes` and `warnings`.
     #[arg(long)]
     json: bool,
 }
@@ -51,14 +51,14 @@ fn for_people(judged: &Result<Loaded, Vec<Mistake>>) -> String {
                 count(mistakes.len(), "mistake")
             ),
         ),
-        Ok(loaded) if loaded.doubts.is_empty() => {
-            (Vec::new(), "No mistakes, no doubts.".to_owned())
+        Ok(loaded) if loaded.warnings.is_empty() => {
+            (Vec::new(), "No mistakes, no warnings.".to_owned())
         }
         Ok(loaded) => (
-            loaded.doubts.iter().map(ToString::to_string).collect(),
+            loaded.warnings.iter().map(ToString::to_string).collect(),
             format!(
                 "No mistakes, {}. The gateway would start.",
-                count(loaded.doubts.len(), "doubt")
+                count(loaded.warnings.len(), "warning")
             ),
         ),
     };
@@ -67,31 +67,31 @@ fn for_people(judged: &Result<Loaded, Vec<Mistake>>) -> String {
 }
 
 fn for_programs(judged: &Result<Loaded, Vec<Mistake>>) -> Value {
-    let (mistakes, doubts): (&[Mistake], &[Doubt]) = match judged {
-        Ok(loaded) => (&[], &loaded.doubts),
+    let (mistakes, warnings): (&[Mistake], &[Warning]) = match judged {
+        Ok(loaded) => (&[], &loaded.warnings),
         Err(mistakes) => (mistakes, &[]),
     };
     let mistakes = mistakes.iter().map(|one| {
         let about = [("problem", &one.problem), ("right", &one.right)];
-        finding(&one.place, &one.key, about)
+        finding(&one.location, &one.key, about)
     });
-    let doubts = doubts.iter().map(|one| {
-        let about = [("doubt", &one.doubt), ("better", &one.better)];
-        finding(&one.place, &one.key, about)
+    let warnings = warnings.iter().map(|one| {
+        let about = [("problem", &one.problem), ("better", &one.better)];
+        finding(&one.location, &one.key, about)
     });
     json!({
         "mistakes": mistakes.collect::<Value>(),
-        "doubts": doubts.collect::<Value>(),
+        "warnings": warnings.collect::<Value>(),
     })
 }
 
-fn finding(place: &Place, key: &str, about: [(&str, &String); 2]) -> Value {
-    let (line, column) = place.line_and_column().unzip();
+fn finding(location: &Location, key: &str, about: [(&str, &String); 2]) -> Value {
+    let (line, column) = location.line_and_column().unzip();
     let mut finding = json!({
-        "file": place.file(),
+        "file": location.file(),
         "line": line,
         "column": column,
-        "variable": place.variable(),
+        "variable": location.variable(),
         "key": key,
     });
     for (name, text) in about {
@@ -139,15 +139,15 @@ mod tests {
     }
 
     #[test]
-    fn doubts_do_not_keep_a_gateway_from_starting() {
+    fn warnings_do_not_keep_a_gateway_from_starting() {
         let text = "[store]\nurl = \"memory:\"\n[auth.api_keys]\n[upstreams.a]\nurl = \"http://127.0.0.1:1\"\n\
                     [[routes]]\nendpoint = \"a.b\"\npath = \"/\"\nmethod = \"GET\"\nupstream = \"a\"\n";
         let judged = judged(text);
         assert_eq!(
             for_people(&judged),
             "onceward.toml:2:7: store.url: a restart forgets every key, and what ran before it runs again; embedded:./onceward-data survives a restart\n\
-             No mistakes, 1 doubt. The gateway would start.\n"
+             No mistakes, 1 warning. The gateway would start.\n"
         );
-        assert_eq!(for_programs(&judged)["doubts"][0]["line"], 2);
+        assert_eq!(for_programs(&judged)["warnings"][0]["line"], 2);
     }
 }

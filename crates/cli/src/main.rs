@@ -39,7 +39,7 @@ enum Cli {
     Demo(demo::Args),
     /// The gateway: before one HTTP service with no configuration, or as a file says.
     Serve(serve::Args),
-    /// Every mistake and every doubtful choice in a configuration, with line numbers.
+    /// Every mistake and every warning in a configuration, with line numbers.
     Check(check::Args),
     /// The configuration's JSON Schema.
     Schema,

@@ -159,12 +159,12 @@ fn shared_key() -> anyhow::Result<SecretString> {
     Ok(key.into())
 }
 
-/// Reads a file, with every mistake in it; doubts go to the log.
+/// Reads a file, with every mistake in it; warnings go to the log.
 fn read(file: &ConfigFile) -> anyhow::Result<Config> {
     match config::load(&file.path, &file.environment) {
         Ok(loaded) => {
-            for doubt in &loaded.doubts {
-                tracing::warn!(doubt = doubt.to_string(), "a doubtful choice");
+            for warning in &loaded.warnings {
+                tracing::warn!(warning = warning.to_string(), "configuration warning");
             }
             Ok(loaded.config)
         }

@@ -13,6 +13,7 @@ pub mod classify;
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod deadline;
 pub mod engine;
 pub mod entropy;
 pub mod fingerprint;

@@ -34,7 +34,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{Admin, Audit, Operators, Pulse};
+use crate::admin::{Admin, Audit, Operators, StoreHealth};
 use crate::callers::{Callers, CallersError, WallClock};
 use crate::config::{Config, StoreKind};
 use crate::listen::Door;
@@ -188,8 +188,8 @@ impl Gateway {
         let classes = Classes::open(opened.registry.clone(), Base::of(&plan)).await?;
         let classes = Arc::new(classes);
         let audit = Arc::new(Audit::new(opened.registry, clock.clone(), entropy()?));
-        let pulse = Arc::new(Pulse::new(clock.clone()));
-        let store = metrics.timed(opened.store, pulse.clone());
+        let store_health = Arc::new(StoreHealth::new(clock.clone()));
+        let store = metrics.timed(opened.store, store_health.clone());
         let engine = Engine::new(
             store,
             entropy()?,
@@ -280,7 +280,7 @@ impl Gateway {
             courier_wakeup: gateway.runtime.courier_wakeup().clone(),
             metrics,
             draining: gateway.draining.clone(),
-            pulse,
+            store_health,
             classes,
             api_keys: Some(api_keys),
             webhooks,

@@ -8,11 +8,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::operators::Who;
+use super::extract::{JsonBody, PathParam, RequestBody, parse_why};
+use super::operators::Operator;
 use super::problem::Problem;
-use super::read::{Ask, Asked, Named, why};
-use super::{Action, Deed, Desk, Made};
-use crate::config::RawClass;
+use super::{Action, AdminState, Applied, Change};
+use crate::config::ClassSettings;
 use crate::runtime::classes::{ClassError, Listed, Source};
 
 /// Every class.
@@ -28,7 +28,7 @@ pub(super) struct Class {
     /// Its name.
     name: String,
     /// All of its settings, in the words of the configuration.
-    settings: RawClass,
+    settings: ClassSettings,
     /// Where each setting comes from: `built-in`, `file` or `changed`.
     sources: BTreeMap<String, &'static str>,
     /// Why a change that was made at run time is not in force any more.
@@ -46,7 +46,7 @@ impl From<Listed> for Class {
         let sources = listed.sources.into_iter();
         Self {
             name: listed.class.name.as_ref().to_owned(),
-            settings: RawClass::of(&listed.class),
+            settings: ClassSettings::of(&listed.class),
             sources: sources.map(|(key, source)| (key, word(source))).collect(),
             not_in_force: listed.unfit,
         }
@@ -60,7 +60,7 @@ pub(super) struct SetNamed {
     /// Which class.
     name: String,
     /// The settings to change; the others stay.
-    settings: RawClass,
+    settings: ClassSettings,
     /// Why; the audit keeps it.
     why: String,
 }
@@ -70,7 +70,7 @@ pub(super) struct SetNamed {
 #[serde(deny_unknown_fields)]
 pub(super) struct Set {
     /// The settings to change; the others stay.
-    settings: RawClass,
+    settings: ClassSettings,
     /// Why; the audit keeps it.
     why: String,
 }
@@ -83,9 +83,9 @@ pub(super) struct Unset {
     why: String,
 }
 
-impl Ask for SetNamed {}
-impl Ask for Set {}
-impl Ask for Unset {}
+impl RequestBody for SetNamed {}
+impl RequestBody for Set {}
+impl RequestBody for Unset {}
 
 /// A class is as the configuration says.
 #[derive(Serialize, JsonSchema)]
@@ -96,92 +96,92 @@ pub(super) struct IsUnset {
     class: Option<Class>,
 }
 
-pub(super) async fn list(State(desk): State<Desk>) -> Json<Classes> {
-    let classes = desk.classes.list().into_iter().map(Class::from);
+pub(super) async fn list(State(admin): State<AdminState>) -> Json<Classes> {
+    let classes = admin.classes.list().into_iter().map(Class::from);
     Json(Classes {
         classes: classes.collect(),
     })
 }
 
 pub(super) async fn show(
-    State(desk): State<Desk>,
-    Named(name): Named,
+    State(admin): State<AdminState>,
+    PathParam(name): PathParam,
 ) -> Result<Json<Class>, Problem> {
-    let listed = desk.classes.show(&name);
-    let listed = listed.ok_or_else(|| Problem::absent("There is no class of this name."))?;
+    let listed = admin.classes.show(&name);
+    let listed = listed.ok_or_else(|| Problem::not_found("There is no class of this name."))?;
     Ok(Json(listed.into()))
 }
 
 pub(super) async fn set_named(
-    State(desk): State<Desk>,
-    Extension(who): Extension<Who>,
-    Asked(ask): Asked<SetNamed>,
+    State(admin): State<AdminState>,
+    Extension(operator): Extension<Operator>,
+    JsonBody(ask): JsonBody<SetNamed>,
 ) -> Result<Json<Class>, Problem> {
-    change(&desk, &who, ask.name, ask.settings, &ask.why).await
+    change(&admin, &operator, ask.name, ask.settings, &ask.why).await
 }
 
 pub(super) async fn set(
-    State(desk): State<Desk>,
-    Extension(who): Extension<Who>,
-    Named(name): Named,
-    Asked(ask): Asked<Set>,
+    State(admin): State<AdminState>,
+    Extension(operator): Extension<Operator>,
+    PathParam(name): PathParam,
+    JsonBody(ask): JsonBody<Set>,
 ) -> Result<Json<Class>, Problem> {
-    change(&desk, &who, name, ask.settings, &ask.why).await
+    change(&admin, &operator, name, ask.settings, &ask.why).await
 }
 
 async fn change(
-    desk: &Desk,
-    who: &Who,
+    admin: &AdminState,
+    operator: &Operator,
     name: String,
-    settings: RawClass,
+    settings: ClassSettings,
     reason: &str,
 ) -> Result<Json<Class>, Problem> {
-    if settings == RawClass::default() {
-        return Err(Problem::bad(
+    if settings == ClassSettings::default() {
+        return Err(Problem::bad_request(
             "`settings` is empty: there is nothing to change.",
         ));
     }
-    let deed = Deed::of(who, Action::SetClass, &why(reason)?)
+    let change = Change::by(operator, Action::SetClass, &parse_why(reason)?)
         .on(name.clone())
-        .asking(json!(settings));
-    let classes = desk.classes.clone();
+        .with_request(json!(settings));
+    let classes = admin.classes.clone();
     let work = async move {
         let set = classes.set(&name, &settings).await;
         set.map_err(refusal)?;
         let listed = classes.show(&name);
         let listed = listed.ok_or_else(|| Problem::conflict("The class was taken back again."))?;
         let class = Class::from(listed);
-        Ok(Made {
+        Ok(Applied {
             result: json!(class.settings),
             answer: class,
         })
     };
-    desk.change(deed, work).await.map(Json)
+    admin.change(change, work).await.map(Json)
 }
 
 pub(super) async fn unset(
-    State(desk): State<Desk>,
-    Extension(who): Extension<Who>,
-    Named(name): Named,
-    Asked(ask): Asked<Unset>,
+    State(admin): State<AdminState>,
+    Extension(operator): Extension<Operator>,
+    PathParam(name): PathParam,
+    JsonBody(ask): JsonBody<Unset>,
 ) -> Result<Json<IsUnset>, Problem> {
-    let deed = Deed::of(&who, Action::UnsetClass, &why(&ask.why)?).on(name.clone());
-    let classes = desk.classes.clone();
+    let change = Change::by(&operator, Action::UnsetClass, &parse_why(&ask.why)?).on(name.clone());
+    let classes = admin.classes.clone();
     let work = async move {
         classes.unset(&name).await.map_err(refusal)?;
         let class = classes.show(&name).map(Class::from);
-        Ok(Made {
+        Ok(Applied {
             result: json!(class.as_ref().map(|class| &class.settings)),
             answer: IsUnset { name, class },
         })
     };
-    desk.change(deed, work).await.map(Json)
+    admin.change(change, work).await.map(Json)
 }
 
 fn refusal(error: ClassError) -> Problem {
     match error {
-        ClassError::Mistaken(why) => Problem::bad(format!("Nothing was changed: {why}.")),
+        ClassError::Mistaken(why) => Problem::bad_request(format!("Nothing was changed: {why}.")),
         ClassError::Unchanged(_) => Problem::conflict(format!("Nothing was changed: {error}.")),
-        ClassError::Store(error) => Problem::unwritten(&error),
+        ClassError::Store(error) => Problem::store_write(&error),
     }
 }

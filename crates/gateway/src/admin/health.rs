@@ -12,7 +12,7 @@ use onceward_core::clock::Clock;
 use onceward_core::identity::Digest;
 use onceward_core::store::StoreError;
 
-use super::Desk;
+use super::AdminState;
 
 /// How long a refused write keeps the gateway out of service when no other
 /// follows. Then it is tried again: without traffic nobody would find out that
@@ -20,13 +20,13 @@ use super::Desk;
 const REFUSED_FOR: Duration = Duration::from_secs(10);
 
 /// Whether the store took its last write.
-pub(crate) struct Pulse {
+pub(crate) struct StoreHealth {
     clock: Arc<dyn Clock>,
     /// When a write was refused, in milliseconds; 0 since one was taken.
     refused_at: AtomicU64,
 }
 
-impl Pulse {
+impl StoreHealth {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
@@ -35,7 +35,7 @@ impl Pulse {
     }
 
     /// Notes how a write ended. A damaged record is no sign of a sick store.
-    pub(crate) fn wrote<T>(&self, answer: &Result<T, StoreError>) {
+    pub(crate) fn record_write<T>(&self, answer: &Result<T, StoreError>) {
         match answer {
             Ok(_) if self.refused_at.load(Ordering::Relaxed) == 0 => {}
             Ok(_) => self.refused_at.store(0, Ordering::Relaxed),
@@ -48,7 +48,7 @@ impl Pulse {
     }
 
     /// Whether the last write was refused, a short while ago.
-    pub(crate) fn is_refused(&self) -> bool {
+    pub(crate) fn refuses_writes(&self) -> bool {
         let refused_at = self.refused_at.load(Ordering::Relaxed);
         let now = self.clock.now().unix_ms();
         refused_at != 0 && now.saturating_sub(refused_at) < REFUSED_FOR.as_millis() as u64
@@ -61,23 +61,23 @@ pub(super) async fn alive() -> &'static str {
 
 /// Ready means that the store answers and takes what is written; the upstream is
 /// not asked.
-pub(super) async fn ready(State(desk): State<Desk>) -> impl IntoResponse {
+pub(super) async fn ready(State(admin): State<AdminState>) -> impl IntoResponse {
     let unready = |why: String| (StatusCode::SERVICE_UNAVAILABLE, why);
-    if desk.draining.load(Ordering::Relaxed) {
+    if admin.draining.load(Ordering::Relaxed) {
         return unready("draining\n".to_owned());
     }
-    if desk.pulse.is_refused() {
+    if admin.store_health.refuses_writes() {
         return unready("the store refused the last write\n".to_owned());
     }
     // A look for what never was: it goes all the way and costs nothing.
-    match desk.engine.look(&Digest::from_bytes([0; 32])).await {
+    match admin.engine.look(&Digest::from_bytes([0; 32])).await {
         Ok(_) => (StatusCode::OK, "ready\n".to_owned()),
         Err(error) => unready(format!("{error}\n")),
     }
 }
 
-pub(super) async fn metrics(State(desk): State<Desk>) -> impl IntoResponse {
-    let page = desk.metrics.render(&desk.engine, desk.inspect.as_ref());
+pub(super) async fn metrics(State(admin): State<AdminState>) -> impl IntoResponse {
+    let page = admin.metrics.render(&admin.engine, admin.inspect.as_ref());
     let content_type = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (content_type, page.await)
 }
@@ -91,17 +91,17 @@ mod tests {
     #[test]
     fn a_refused_write_is_remembered_until_one_is_taken_or_a_while() {
         let clock = Arc::new(ManualClock::new(Timestamp::from_unix_ms(5)));
-        let pulse = Pulse::new(clock.clone());
+        let store_health = StoreHealth::new(clock.clone());
         let full = || Err::<(), _>(StoreError::Unavailable("full".into()));
-        assert!(!pulse.is_refused());
-        pulse.wrote(&full());
-        assert!(pulse.is_refused());
-        pulse.wrote(&Ok(()));
-        assert!(!pulse.is_refused());
-        pulse.wrote(&full());
+        assert!(!store_health.refuses_writes());
+        store_health.record_write(&full());
+        assert!(store_health.refuses_writes());
+        store_health.record_write(&Ok(()));
+        assert!(!store_health.refuses_writes());
+        store_health.record_write(&full());
         clock.advance(REFUSED_FOR);
-        assert!(!pulse.is_refused());
-        pulse.wrote(&Err::<(), _>(StoreError::Damaged("one record".into())));
-        assert!(!pulse.is_refused());
+        assert!(!store_health.refuses_writes());
+        store_health.record_write(&Err::<(), _>(StoreError::Damaged("one record".into())));
+        assert!(!store_health.refuses_writes());
     }
 }

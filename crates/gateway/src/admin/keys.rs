@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::operators::Who;
-use super::page::page;
-use super::problem::{Kind, Problem};
-use super::read::{Ask, Asked, Named, Queried, moment, why};
-use super::{Action, Deed, Desk, Made};
+use super::extract::{JsonBody, PathParam, QueryParams, RequestBody, parse_time, parse_why};
+use super::operators::Operator;
+use super::page::paginate;
+use super::problem::Problem;
+use super::{Action, AdminState, Applied, Change};
 use crate::callers::api_keys::{ApiKeys, KeyRecord, KeysError, NewKey, Revoked};
 
 /// How long making or revoking a key may take.
@@ -56,7 +56,7 @@ pub(super) struct Key {
     tenant: String,
     /// Which project's; null where it is good only on routes of a wider scope.
     project: Option<String>,
-    /// Who acts with it: `{type}:{id}`.
+    /// Operator acts with it: `{type}:{id}`.
     subject: String,
     /// What it may do.
     scopes: Vec<String>,
@@ -80,7 +80,7 @@ pub(super) struct CreateKey {
     tenant: String,
     /// Which project's; without one it is good only on routes of a wider scope.
     project: Option<String>,
-    /// Who acts with it: `user:…`, `service:…`, `tenant_member:…` or `client:…`.
+    /// Operator acts with it: `user:…`, `service:…`, `tenant_member:…` or `client:…`.
     subject: String,
     /// What it may do.
     #[serde(default)]
@@ -102,8 +102,8 @@ pub(super) struct RevokeKey {
     why: String,
 }
 
-impl Ask for CreateKey {}
-impl Ask for RevokeKey {}
+impl RequestBody for CreateKey {}
+impl RequestBody for RevokeKey {}
 
 /// A key that was made.
 #[derive(Serialize, JsonSchema)]
@@ -124,10 +124,10 @@ pub(super) struct RevokedKey {
 }
 
 pub(super) async fn list(
-    State(desk): State<Desk>,
-    Queried(query): Queried<KeysQuery>,
+    State(admin): State<AdminState>,
+    QueryParams(query): QueryParams<KeysQuery>,
 ) -> Result<Json<KeysPage>, Problem> {
-    let records = managed(&desk)?.list();
+    let records = managed(&admin)?.list();
     let is = |want: &Option<String>, got: Option<&str>| match want {
         None => true,
         Some(want) => got == Some(want),
@@ -136,9 +136,9 @@ pub(super) async fn list(
         is(&query.tenant, Some(&record.tenant)) && is(&query.project, record.project.as_deref())
     };
     let (limit, after) = (query.limit, query.after.as_deref());
-    let page = page(&records, |record| &record.id, wanted, limit, after)?;
-    let now = desk.clock.now();
-    let keys = page.found.into_iter().map(|record| Key::of(record, now));
+    let page = paginate(&records, |record| &record.id, wanted, limit, after)?;
+    let now = admin.clock.now();
+    let keys = page.items.into_iter().map(|record| Key::of(record, now));
     Ok(Json(KeysPage {
         keys: keys.collect(),
         next: page.next,
@@ -146,19 +146,19 @@ pub(super) async fn list(
 }
 
 pub(super) async fn create(
-    State(desk): State<Desk>,
-    Extension(who): Extension<Who>,
-    Asked(ask): Asked<CreateKey>,
+    State(admin): State<AdminState>,
+    Extension(operator): Extension<Operator>,
+    JsonBody(ask): JsonBody<CreateKey>,
 ) -> Result<(StatusCode, Json<CreatedKey>), Problem> {
-    let keys = managed(&desk)?.clone();
-    let reason = why(&ask.why)?;
+    let keys = managed(&admin)?.clone();
+    let reason = parse_why(&ask.why)?;
     let subject = Subject::parse(&ask.subject)
-        .map_err(|error| Problem::bad(format!("`subject`: {error}.")))?;
+        .map_err(|error| Problem::bad_request(format!("`subject`: {error}.")))?;
     let expires_at = ask.expires_at.as_deref();
     let expires_at = expires_at
-        .map(|text| moment("expires_at", text))
+        .map(|text| parse_time("expires_at", text))
         .transpose()?;
-    let deed = Deed::of(&who, Action::CreateKey, &reason).asking(json!({
+    let change = Change::by(&operator, Action::CreateKey, &reason).with_request(json!({
         "tenant": ask.tenant,
         "project": ask.project,
         "subject": ask.subject,
@@ -174,10 +174,10 @@ pub(super) async fn create(
         name: ask.name,
         expires_at,
     };
-    let clock = desk.clock.clone();
+    let clock = admin.clock.clone();
     let work = async move {
         let created = within_deadline(keys.create(new)).await?;
-        Ok(Made {
+        Ok(Applied {
             result: json!({ "id": created.id }),
             answer: CreatedKey {
                 secret: created.secret.expose_secret().to_owned(),
@@ -185,34 +185,35 @@ pub(super) async fn create(
             },
         })
     };
-    let created = desk.change(deed, work).await?;
+    let created = admin.change(change, work).await?;
     Ok((StatusCode::CREATED, Json(created)))
 }
 
 pub(super) async fn revoke(
-    State(desk): State<Desk>,
-    Extension(who): Extension<Who>,
-    Named(id): Named,
-    Asked(ask): Asked<RevokeKey>,
+    State(admin): State<AdminState>,
+    Extension(operator): Extension<Operator>,
+    PathParam(id): PathParam,
+    JsonBody(ask): JsonBody<RevokeKey>,
 ) -> Result<Json<RevokedKey>, Problem> {
-    let keys = managed(&desk)?.clone();
-    let deed = Deed::of(&who, Action::RevokeKey, &why(&ask.why)?).on(id.clone());
+    let keys = managed(&admin)?.clone();
+    let change = Change::by(&operator, Action::RevokeKey, &parse_why(&ask.why)?).on(id.clone());
     let work = async move {
         let already = match within_deadline(keys.revoke(&id)).await? {
             Revoked::Done => false,
             Revoked::Already => true,
-            Revoked::Absent => return Err(Problem::absent("There is no key with this id.")),
+            Revoked::Absent => return Err(Problem::not_found("There is no key with this id.")),
         };
-        Ok(Made {
+        Ok(Applied {
             result: json!({ "already": already }),
             answer: RevokedKey { id, already },
         })
     };
-    desk.change(deed, work).await.map(Json)
+    admin.change(change, work).await.map(Json)
 }
 
-fn managed(desk: &Desk) -> Result<&std::sync::Arc<ApiKeys>, Problem> {
-    desk.api_keys
+fn managed(admin: &AdminState) -> Result<&std::sync::Arc<ApiKeys>, Problem> {
+    admin
+        .api_keys
         .as_ref()
         .ok_or_else(|| Problem::conflict("This gateway gives out no API keys."))
 }
@@ -222,25 +223,24 @@ async fn within_deadline<T>(
 ) -> Result<T, Problem> {
     match timeout(DEADLINE, work).await {
         Ok(answer) => answer.map_err(refusal),
-        Err(late) => Err(Problem::unwritten(&StoreError::Unavailable(Box::new(late)))),
+        Err(late) => Err(Problem::store_write(&StoreError::Unavailable(Box::new(
+            late,
+        )))),
     }
 }
 
 fn refusal(error: KeysError) -> Problem {
     match error {
         KeysError::Caller(_) | KeysError::Name | KeysError::Scopes | KeysError::Expired => {
-            Problem::bad(format!("Nothing was changed: {error}."))
+            Problem::bad_request(format!("Nothing was changed: {error}."))
         }
         KeysError::TooMany | KeysError::Overfull | KeysError::Damaged { .. } => {
             Problem::conflict(format!("Nothing was changed: {error}."))
         }
-        KeysError::Store(error) => Problem::unwritten(&error),
+        KeysError::Store(error) => Problem::store_write(&error),
         KeysError::Wire(_) | KeysError::Random(_) | KeysError::Drawn => {
             tracing::error!(%error, "no key could be made");
-            Problem::new(
-                Kind::StoreUnavailable,
-                format!("Nothing was changed: {error}."),
-            )
+            Problem::store_unavailable(format!("Nothing was changed: {error}."))
         }
     }
 }

@@ -1,23 +1,22 @@
-//! The admin listener: health for orchestrators, numbers for Prometheus, and
-//! the API by which operators look and change.
+//! The admin listener: health checks, Prometheus metrics and the operators' API.
 //!
-//! [`doors`] is the one list of what the API serves: path, role, words and
-//! handler. The router and the OpenAPI document are both made of it, so neither
-//! can know what the other does not. A change goes through [`Desk::change`]: its
-//! audit entry first, then the change, whatever becomes of the client that asked.
+//! [`endpoints`] lists everything that the API serves: path, role, description
+//! and handler. The router and the OpenAPI document are both built from it, so
+//! they cannot disagree. Every change goes through [`AdminState::change`]: the
+//! audit entry is durable before the change begins, and the change finishes even
+//! if its client disconnects.
 
 mod audit;
 mod classes;
-mod doors;
+mod endpoints;
+mod extract;
 mod health;
-mod journal;
 mod keys;
 mod openapi;
 mod operations;
 mod operators;
 mod page;
 mod problem;
-mod read;
 mod reload;
 mod serve;
 #[cfg(test)]
@@ -40,25 +39,24 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use onceward_core::clock::Clock;
 use onceward_core::engine::Engine;
-use onceward_core::store::Inspect;
+use onceward_core::store::{Inspect, StoreError};
 use serde_json::Value;
 use tokio::sync::Notify;
 
-pub(crate) use self::audit::{Action, Audit, Deed, Outcome};
-pub(crate) use self::health::Pulse;
-pub(crate) use self::operators::{Operator, Operators};
+pub(crate) use self::audit::{Action, Audit, Change, ChangeOutcome};
+pub(crate) use self::health::StoreHealth;
+pub(crate) use self::operators::{OperatorToken, Operators};
 pub(crate) use self::serve::serve;
 
-use self::operators::Approach;
-use self::problem::{Kind, Problem};
+use self::problem::{Problem, ProblemKind};
 use crate::callers::api_keys::ApiKeys;
 use crate::config::{Config, Role};
 use crate::observe::metrics::Metrics;
 use crate::runtime::classes::Classes;
 use crate::webhooks::registry::Webhooks;
 
-/// What is sent along with every answer, unless it says otherwise: nothing of
-/// it is to be kept, guessed at, or shown as a page.
+/// Headers of every response that does not set them itself: it must not be
+/// cached, sniffed for another type, or rendered as a page.
 const HEADERS: [(HeaderName, HeaderValue); 3] = [
     (CACHE_CONTROL, HeaderValue::from_static("no-store")),
     (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
@@ -68,55 +66,55 @@ const HEADERS: [(HeaderName, HeaderValue); 3] = [
     ),
 ];
 
-/// Reads the configuration again and puts it in force; a sentence in either case.
+/// Reloads the configuration; returns a sentence about the result in either case.
 pub(crate) type Reload = Arc<dyn Fn() -> Reloading + Send + Sync>;
-/// A reload under way.
+/// A reload in progress.
 pub(crate) type Reloading = Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;
 
-/// Gives the configuration of the moment.
+/// Returns the configuration in force.
 pub(crate) type InForce = Arc<dyn Fn() -> Config + Send + Sync>;
 
-/// What operators look at and change.
+/// The parts of the gateway that operators read and change.
 pub(crate) struct Admin {
     /// Runs operations, and owns work that must outlive its client.
     pub(crate) engine: Arc<Engine>,
-    /// The operator's hand in the store.
+    /// The operators' access to the store.
     pub(crate) inspect: Arc<dyn Inspect>,
-    /// Tells the courier that something may be due.
+    /// Wakes the courier: a delivery may be due.
     pub(crate) courier_wakeup: Arc<Notify>,
-    /// What is counted.
+    /// The gateway's metrics.
     pub(crate) metrics: Arc<Metrics>,
     /// Whether the gateway is stopping.
     pub(crate) draining: Arc<AtomicBool>,
-    /// Whether the store takes what is written.
-    pub(crate) pulse: Arc<Pulse>,
+    /// Whether the store accepts writes.
+    pub(crate) store_health: Arc<StoreHealth>,
     /// The classes in force.
     pub(crate) classes: Arc<Classes>,
-    /// The keys that this gateway gives out; none where it gives out none.
+    /// The gateway's own API keys, where it issues any.
     pub(crate) api_keys: Option<Arc<ApiKeys>>,
     /// The webhooks.
     pub(crate) webhooks: Arc<Webhooks>,
     /// The configuration in force.
     pub(crate) config: InForce,
-    /// Where requests come in.
+    /// The address of the listener for requests.
     pub(crate) listen: SocketAddr,
-    /// Who may do what.
+    /// The operators' tokens and roles.
     pub(crate) operators: Arc<Operators>,
-    /// The book of changes.
+    /// The audit log.
     pub(crate) audit: Arc<Audit>,
-    /// Reads the configuration again; none where there is no file.
+    /// Reloads the configuration, where there is a file.
     pub(crate) reload: Option<Reload>,
-    /// What time it is.
+    /// The clock.
     pub(crate) clock: Arc<dyn Clock>,
     /// The largest reply that an operator may give an operation, in bytes.
     pub(crate) reply_limit: usize,
 }
 
-/// The same, shared by all requests.
+/// [`Admin`], shared by all requests.
 #[derive(Clone)]
-pub(crate) struct Desk(Arc<Admin>);
+pub(crate) struct AdminState(Arc<Admin>);
 
-impl Deref for Desk {
+impl Deref for AdminState {
     type Target = Admin;
 
     fn deref(&self) -> &Admin {
@@ -124,43 +122,36 @@ impl Deref for Desk {
     }
 }
 
-/// All of it.
+/// The router of the admin listener.
 pub(crate) fn router(admin: Admin) -> Router {
-    let desk = Desk(Arc::new(admin));
+    let admin = AdminState(Arc::new(admin));
     let mut router = Router::new()
         .route("/livez", get(health::alive))
         .route("/readyz", get(health::ready))
         .route("/metrics", get(health::metrics));
-    for door in doors::all() {
-        let guard = middleware::from_fn_with_state((desk.clone(), door.role), admit);
-        router = router.route(door.path, door.handler.route_layer(guard));
+    for endpoint in endpoints::all() {
+        let guard = middleware::from_fn_with_state((admin.clone(), endpoint.role), admit);
+        router = router.route(endpoint.path, endpoint.handler.route_layer(guard));
     }
     router
-        .fallback(async || Problem::absent("Nothing is served here; see /admin/v1/openapi.json."))
-        .method_not_allowed_fallback(async || {
-            Problem::new(
-                Kind::MethodNotAllowed,
-                "Looks are by GET, changes by POST; see /admin/v1/openapi.json.",
-            )
+        .fallback(async || {
+            Problem::not_found("Nothing is served at this path; see /admin/v1/openapi.json.")
         })
+        .method_not_allowed_fallback(async || Problem::method_not_allowed())
         .layer(middleware::map_response(with_headers))
-        .with_state(desk)
+        .with_state(admin)
 }
 
-/// Lets a request in as somebody, or not at all.
+/// Authenticates a request and checks its role before its handler runs.
 async fn admit(
-    State((desk, needed)): State<(Desk, Role)>,
+    State((admin, needed)): State<(AdminState, Role)>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let approach = Approach {
-        headers: request.headers(),
-        peer,
-    };
-    match desk.operators.admit(&approach, needed) {
-        Ok(who) => {
-            request.extensions_mut().insert(who);
+    match admin.operators.admit(request.headers(), peer, needed) {
+        Ok(operator) => {
+            request.extensions_mut().insert(operator);
             next.run(request).await
         }
         Err(problem) => problem.into_response(),
@@ -175,63 +166,61 @@ async fn with_headers(mut response: Response) -> Response {
     response
 }
 
-/// What a change came to, and what the audit is told of it.
-pub(crate) struct Made<T> {
+/// A change that was made: the answer for the client, and the result for the audit.
+pub(crate) struct Applied<T> {
     pub(crate) answer: T,
     pub(crate) result: Value,
 }
 
-impl Desk {
-    /// Makes a change: its audit entry, then the work, then the outcome in the
-    /// entry. It goes on to its end also when the client has gone.
+impl AdminState {
+    /// Makes a change: writes its audit entry, does the work, then writes the
+    /// outcome into the entry. It runs to its end even if the client disconnects.
     pub(crate) async fn change<T: Send + 'static>(
         &self,
-        deed: Deed,
-        work: impl Future<Output = Result<Made<T>, Problem>> + Send + 'static,
+        change: Change,
+        work: impl Future<Output = Result<Applied<T>, Problem>> + Send + 'static,
     ) -> Result<T, Problem> {
         let audit = self.audit.clone();
-        let (tell, told) = tokio::sync::oneshot::channel();
+        let (reply_to, reply) = tokio::sync::oneshot::channel();
         self.engine.tasks().spawn(async move {
-            let mut entry = match audit.begin(deed).await {
+            let mut entry = match audit.begin(change).await {
                 Ok(entry) => entry,
                 Err(error) => {
-                    // Who asked may have gone; then nobody is to be told.
-                    let _ = tell.send(Err(unaudited(&error)));
+                    // The receiver is gone if the client disconnected.
+                    let _ = reply_to.send(Err(audit_unavailable(&error)));
                     return;
                 }
             };
             let (answer, outcome) = match work.await {
-                Ok(made) => (Ok(made.answer), Outcome::Done(made.result)),
+                Ok(applied) => (Ok(applied.answer), ChangeOutcome::Done(applied.result)),
                 Err(problem) => {
                     let detail = problem.detail().to_owned();
                     let outcome = match problem.kind() {
-                        Kind::StoreUnavailable => Outcome::Failed(detail),
-                        _ => Outcome::Refused(detail),
+                        ProblemKind::StoreUnavailable => ChangeOutcome::Failed(detail),
+                        _ => ChangeOutcome::Refused(detail),
                     };
                     (Err(problem), outcome)
                 }
             };
             let ended = audit.end(&mut entry, outcome).await;
-            let _ = tell.send(answer);
+            let _ = reply_to.send(answer);
             if let Err(error) = ended {
-                tracing::error!(%error, entry = entry.id(), "an outcome is missing in the audit; trying again");
+                tracing::error!(%error, entry = entry.id(), "outcome not written to the audit log; retrying");
                 audit.end_later(&entry).await;
             }
         });
-        // It ends without a word only if it panicked.
-        told.await.unwrap_or_else(|_| {
-            Err(Problem::new(
-                Kind::StoreUnavailable,
-                "The change broke off. Look how far it came.",
+        // The task drops its sender without an answer only if it panicked.
+        reply.await.unwrap_or_else(|_| {
+            Err(Problem::store_unavailable(
+                "The change ended early. Check how much of it was made.",
             ))
         })
     }
 }
 
-fn unaudited(error: &onceward_core::store::StoreError) -> Problem {
-    tracing::error!(%error, "a change was refused because the audit cannot be written");
-    Problem::new(
-        Kind::StoreUnavailable,
-        "Nothing was changed: the audit cannot be written. Try again later.",
+fn audit_unavailable(error: &StoreError) -> Problem {
+    tracing::error!(%error, "audit log cannot be written; change refused");
+    Problem::store_unavailable(
+        "Nothing was changed: the audit log cannot be written. Try again later.",
     )
 }

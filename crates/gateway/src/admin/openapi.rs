@@ -6,23 +6,22 @@ use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use super::doors::{self, Door, PROBLEM};
-use super::operators::role_word;
+use super::endpoints::{self, AdminEndpoint, PROBLEM};
 
 pub(super) async fn document() -> Json<Value> {
-    Json(describe(&doors::all()))
+    Json(describe(&endpoints::all()))
 }
 
-/// The document for these doors.
-fn describe(doors: &[Door]) -> Value {
+/// The document for these endpoints.
+fn describe(endpoints: &[AdminEndpoint]) -> Value {
     let mut settings = SchemaSettings::draft2020_12();
     settings.definitions_path = "/components/schemas".into();
     settings.meta_schema = None;
     let mut generator = settings.into_generator();
     let mut paths = Map::new();
-    for door in doors {
-        let entry = paths.entry(door.path).or_insert_with(|| json!({}));
-        entry[door.method.as_str().to_ascii_lowercase()] = operation(door, &mut generator);
+    for endpoint in endpoints {
+        let entry = paths.entry(endpoint.path).or_insert_with(|| json!({}));
+        entry[endpoint.method.as_str().to_ascii_lowercase()] = operation(endpoint, &mut generator);
     }
     let problem = PROBLEM(&mut generator);
     json!({
@@ -53,16 +52,16 @@ fn describe(doors: &[Door]) -> Value {
     })
 }
 
-fn operation(door: &Door, generator: &mut SchemaGenerator) -> Value {
-    let (status, answer) = door.answer;
-    let mut parameters = path_parameters(door.path);
-    if let Some(query) = door.query {
+fn operation(endpoint: &AdminEndpoint, generator: &mut SchemaGenerator) -> Value {
+    let (status, answer) = endpoint.answer;
+    let mut parameters = path_parameters(endpoint.path);
+    if let Some(query) = endpoint.query {
         parameters.extend(query_parameters(&query(generator), generator));
     }
     let mut operation = json!({
-        "operationId": door.name,
-        "summary": door.summary,
-        "description": format!("Needs the role `{}`.", role_word(door.role)),
+        "operationId": endpoint.name,
+        "summary": endpoint.summary,
+        "description": format!("Needs the role `{}`.", endpoint.role.as_str()),
         "parameters": parameters,
         "responses": {
             status.to_string(): {
@@ -72,7 +71,7 @@ fn operation(door: &Door, generator: &mut SchemaGenerator) -> Value {
             "default": { "$ref": "#/components/responses/Problem" },
         },
     });
-    if let Some(body) = door.body {
+    if let Some(body) = endpoint.body {
         operation["requestBody"] = json!({
             "required": true,
             "content": { "application/json": { "schema": body(generator) } },

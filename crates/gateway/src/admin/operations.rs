@@ -22,11 +22,13 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::operators::Who;
-use super::page::{self, limited};
-use super::problem::{Kind, Problem};
-use super::read::{Ask, Asked, Named, Queried, moment, operation_id, why};
-use super::{Action, Deed, Desk, Made};
+use super::extract::{
+    JsonBody, PathParam, QueryParams, RequestBody, parse_operation_id, parse_time, parse_why,
+};
+use super::operators::Operator;
+use super::page::{self, parse_limit};
+use super::problem::Problem;
+use super::{Action, AdminState, Applied, Change};
 use crate::config::units::Time;
 use crate::runtime::reconcile::WireReply;
 
@@ -55,7 +57,7 @@ pub(super) struct ListQuery {
     key: Option<String>,
     /// First seen at this moment or later, RFC 3339.
     since: Option<String>,
-    /// First seen before this moment, RFC 3339.
+    /// First seen before this parse_time, RFC 3339.
     before: Option<String>,
     /// How many at most, from 1 to 1000. Default: 100.
     limit: Option<usize>,
@@ -85,7 +87,7 @@ pub(super) struct WireFilter {
     /// First seen at this moment or later, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<String>,
-    /// First seen before this moment, RFC 3339.
+    /// First seen before this parse_time, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     before: Option<String>,
 }
@@ -97,11 +99,13 @@ impl WireFilter {
             let mut known = known.filter(|state| state.as_str() == word);
             known.next().ok_or_else(|| {
                 let words = OperationState::ALL.map(OperationState::as_str);
-                Problem::bad(format!("`state` is one of {}.", words.join(", ")))
+                Problem::bad_request(format!("`state` is one of {}.", words.join(", ")))
             })
         });
         let at = |name, text: &Option<String>| {
-            text.as_deref().map(|text| moment(name, text)).transpose()
+            text.as_deref()
+                .map(|text| parse_time(name, text))
+                .transpose()
         };
         Ok(Filter {
             state: state.transpose()?,
@@ -135,7 +139,7 @@ pub(super) struct Summary {
     tenant: String,
     /// Which project's.
     project: String,
-    /// Who sent it: `{type}:{id}`.
+    /// Operator sent it: `{type}:{id}`.
     subject: String,
     /// Where to.
     endpoint: String,
@@ -234,10 +238,10 @@ pub(super) struct ShowQuery {
 }
 
 pub(super) async fn list(
-    State(desk): State<Desk>,
-    Queried(query): Queried<ListQuery>,
+    State(admin): State<AdminState>,
+    QueryParams(query): QueryParams<ListQuery>,
 ) -> Result<Json<OperationsPage>, Problem> {
-    let limit = limited(query.limit, page::DEFAULT, page::MAX)?;
+    let limit = parse_limit(query.limit, page::DEFAULT, page::MAX)?;
     let after = cursor(query.after.as_deref())?;
     let filter = WireFilter {
         tenant: query.tenant,
@@ -249,11 +253,11 @@ pub(super) async fn list(
         before: query.before,
     };
     let filter = filter.parse()?;
-    let listing = desk.inspect.list(&filter, PageAsk { limit, after });
+    let listing = admin.inspect.list(&filter, PageAsk { limit, after });
     let page = listing
         .await_within(LIST_DEADLINE)
         .await
-        .map_err(|error| Problem::unread(&error))?;
+        .map_err(|error| Problem::store_read(&error))?;
     let operations = page.records.iter().map(|record| Summary::of(record));
     Ok(Json(OperationsPage {
         operations: operations.collect(),
@@ -262,22 +266,22 @@ pub(super) async fn list(
 }
 
 pub(super) async fn show(
-    State(desk): State<Desk>,
-    Extension(who): Extension<Who>,
-    Named(id): Named,
-    Queried(query): Queried<ShowQuery>,
+    State(admin): State<AdminState>,
+    Extension(operator): Extension<Operator>,
+    PathParam(id): PathParam,
+    QueryParams(query): QueryParams<ShowQuery>,
 ) -> Result<Json<Operation>, Problem> {
-    let id = operation_id(&id)?;
+    let id = parse_operation_id(&id)?;
     let body = match query.body {
         None | Some(0) => Body::LeftOut,
         Some(1) => Body::Shown,
-        Some(_) => return Err(Problem::bad("`body` is 0 or 1.")),
+        Some(_) => return Err(Problem::bad_request("`body` is 0 or 1.")),
     };
-    let showing = desk.inspect.show(id).await_within(STORE_DEADLINE);
-    let record = showing.await.map_err(|error| Problem::unread(&error))?;
+    let showing = admin.inspect.show(id).await_within(STORE_DEADLINE);
+    let record = showing.await.map_err(|error| Problem::store_read(&error))?;
     let record = record.ok_or_else(no_operation)?;
     if body == Body::Shown {
-        tracing::info!(target: "onceward::audit", who = &*who.name, from = %who.from, operation_id = %id, "an operator looked at a reply's body");
+        tracing::info!(target: "onceward::audit", who = &*operator.name, from = %operator.from, operation_id = %id, "an operator looked at a reply's body");
     }
     Ok(Json(Operation::of(&record, body)))
 }
@@ -315,8 +319,8 @@ pub(super) struct PurgeOne {
     why: String,
 }
 
-impl Ask for PurgeAsk {}
-impl Ask for PurgeOne {}
+impl RequestBody for PurgeAsk {}
+impl RequestBody for PurgeOne {}
 
 /// What was purged.
 #[derive(Serialize, JsonSchema)]
@@ -339,7 +343,11 @@ enum Doomed {
 
 impl PurgeAsk {
     fn doomed(&self) -> Result<Doomed, Problem> {
-        let one = self.operation_id.as_deref().map(operation_id).transpose()?;
+        let one = self
+            .operation_id
+            .as_deref()
+            .map(parse_operation_id)
+            .transpose()?;
         let filtered = self.filter.as_ref().filter(|filter| filter.narrows());
         let paged = self.limit.is_some() || self.after.is_some();
         let filter = match (one, filtered, self.all) {
@@ -347,22 +355,24 @@ impl PurgeAsk {
                 return Ok(Doomed::One(id));
             }
             (Some(_), ..) => {
-                return Err(Problem::bad(
+                return Err(Problem::bad_request(
                     "`operation_id` stands alone: without `filter`, `all`, `limit` and `after`.",
                 ));
             }
             (None, Some(filter), false) => filter.clone(),
             (None, None, true) => WireFilter::default(),
             (None, Some(_), true) => {
-                return Err(Problem::bad("`filter` and `all` do not go together."));
+                return Err(Problem::bad_request(
+                    "`filter` and `all` do not go together.",
+                ));
             }
             (None, None, false) => {
-                return Err(Problem::bad(
+                return Err(Problem::bad_request(
                     "Say what to purge: `operation_id`, a `filter` that has something in it, or `all`.",
                 ));
             }
         };
-        let limit = limited(self.limit, PURGE_MAX, PURGE_MAX)?;
+        let limit = parse_limit(self.limit, PURGE_MAX, PURGE_MAX)?;
         let after = cursor(self.after.as_deref())?;
         Ok(Doomed::Many(filter, PageAsk { limit, after }))
     }
@@ -385,64 +395,64 @@ impl WireFilter {
 }
 
 pub(super) async fn purge(
-    State(desk): State<Desk>,
-    Extension(who): Extension<Who>,
-    Asked(ask): Asked<PurgeAsk>,
+    State(admin): State<AdminState>,
+    Extension(operator): Extension<Operator>,
+    JsonBody(ask): JsonBody<PurgeAsk>,
 ) -> Result<Json<Purged>, Problem> {
     let force = force(ask.force);
-    let deed = Deed::of(&who, Action::Purge, &why(&ask.why)?);
+    let change = Change::by(&operator, Action::Purge, &parse_why(&ask.why)?);
     match ask.doomed()? {
-        Doomed::One(id) => purge_id(&desk, deed, id, force).await,
+        Doomed::One(id) => purge_id(&admin, change, id, force).await,
         Doomed::Many(wire, page) => {
             let filter = wire.clone().parse()?;
-            let deed = deed.asking(json!({
+            let change = change.with_request(json!({
                 "filter": wire,
                 "force": ask.force,
                 "limit": page.limit,
                 "after": ask.after,
             }));
-            let inspect = desk.inspect.clone();
+            let inspect = admin.inspect.clone();
             let work = purge_page(inspect, filter, page, force);
-            desk.change(deed, work).await.map(Json)
+            admin.change(change, work).await.map(Json)
         }
     }
 }
 
 pub(super) async fn purge_one(
-    State(desk): State<Desk>,
-    Extension(who): Extension<Who>,
-    Named(id): Named,
-    Asked(ask): Asked<PurgeOne>,
+    State(admin): State<AdminState>,
+    Extension(operator): Extension<Operator>,
+    PathParam(id): PathParam,
+    JsonBody(ask): JsonBody<PurgeOne>,
 ) -> Result<Json<Purged>, Problem> {
-    let deed = Deed::of(&who, Action::Purge, &why(&ask.why)?);
-    purge_id(&desk, deed, operation_id(&id)?, force(ask.force)).await
+    let change = Change::by(&operator, Action::Purge, &parse_why(&ask.why)?);
+    purge_id(&admin, change, parse_operation_id(&id)?, force(ask.force)).await
 }
 
 async fn purge_id(
-    desk: &Desk,
-    deed: Deed,
+    admin: &AdminState,
+    change: Change,
     id: OperationId,
     force: Force,
 ) -> Result<Json<Purged>, Problem> {
-    let deed = deed
+    let change = change
         .on(id.to_string())
-        .asking(json!({ "force": force == Force::Yes }));
-    let inspect = desk.inspect.clone();
+        .with_request(json!({ "force": force == Force::Yes }));
+    let inspect = admin.inspect.clone();
     let work = async move {
         let before = inspect.show(id).await_within(STORE_DEADLINE).await;
-        let before = before.map_err(|error| Problem::unread(&error))?;
+        let before = before.map_err(|error| Problem::store_read(&error))?;
         let changed = inspect.purge(id, force).await_within(STORE_DEADLINE).await;
-        match changed.map_err(|error| Problem::unwritten(&error))? {
+        match changed.map_err(|error| Problem::store_write(&error))? {
             Changed::Done => {}
             Changed::Absent => return Err(no_operation()),
             Changed::Refused(state) => {
-                return Err(Problem::in_state(
+                return Err(Problem::wrong_state(
                     state,
                     "The operation runs. Purged now, it could run a second time; with `force` it is purged all the same.",
                 ));
             }
         }
-        Ok(Made {
+        Ok(Applied {
             // What is purged can be looked up nowhere but here.
             result: json!({ "was": before.map(|record| named(&record)) }),
             answer: Purged {
@@ -453,7 +463,7 @@ async fn purge_id(
             },
         })
     };
-    desk.change(deed, work).await.map(Json)
+    admin.change(change, work).await.map(Json)
 }
 
 /// Purges one page of what matches. What comes in meanwhile is on pages before
@@ -463,9 +473,9 @@ async fn purge_page(
     filter: Filter,
     page: PageAsk,
     force: Force,
-) -> Result<Made<Purged>, Problem> {
+) -> Result<Applied<Purged>, Problem> {
     let listing = inspect.list(&filter, page).await_within(LIST_DEADLINE);
-    let page = listing.await.map_err(|error| Problem::unread(&error))?;
+    let page = listing.await.map_err(|error| Problem::store_read(&error))?;
     let filter = Arc::new(filter);
     let (mut purged, mut refused) = (Vec::new(), 0);
     for records in page.records.chunks(PURGE_AT_ONCE) {
@@ -491,7 +501,7 @@ async fn purge_page(
             return Err(broke_off(&error, &purged));
         }
     }
-    Ok(Made {
+    Ok(Applied {
         answer: Purged {
             purged: purged.len(),
             refused,
@@ -509,14 +519,11 @@ fn broke_off(error: &StoreError, purged: &[Value]) -> Problem {
         .iter()
         .filter_map(|was| was["operation_id"].as_str())
         .collect();
-    Problem::new(
-        Kind::StoreUnavailable,
-        format!(
-            "The store did not confirm all of it; {} operations are certain to be purged: {}. Look what is left, then try again.",
-            ids.len(),
-            ids.join(" ")
-        ),
-    )
+    Problem::store_unavailable(format!(
+        "The store did not confirm all of it; {} operations are certain to be purged: {}. Look what is left, then try again.",
+        ids.len(),
+        ids.join(" ")
+    ))
 }
 
 /// What became of one of many.
@@ -600,20 +607,20 @@ enum Word {
     Unsure,
 }
 
-impl Ask for ResolveAsk {
-    fn bytes_max(desk: &Desk) -> usize {
-        resolve_bytes_max(desk)
+impl RequestBody for ResolveAsk {
+    fn bytes_max(admin: &AdminState) -> usize {
+        resolve_bytes_max(admin)
     }
 }
 
-impl Ask for ResolveOne {
-    fn bytes_max(desk: &Desk) -> usize {
-        resolve_bytes_max(desk)
+impl RequestBody for ResolveOne {
+    fn bytes_max(admin: &AdminState) -> usize {
+        resolve_bytes_max(admin)
     }
 }
 
-fn resolve_bytes_max(desk: &Desk) -> usize {
-    WireReply::bytes_max(desk.reply_limit)
+fn resolve_bytes_max(admin: &AdminState) -> usize {
+    WireReply::bytes_max(admin.reply_limit)
 }
 
 /// An operation after a change.
@@ -626,36 +633,36 @@ pub(super) struct Standing {
 }
 
 pub(super) async fn resolve(
-    State(desk): State<Desk>,
-    Extension(who): Extension<Who>,
-    Asked(ask): Asked<ResolveAsk>,
+    State(admin): State<AdminState>,
+    Extension(operator): Extension<Operator>,
+    JsonBody(ask): JsonBody<ResolveAsk>,
 ) -> Result<Json<Standing>, Problem> {
-    let id = operation_id(&ask.operation_id)?;
+    let id = parse_operation_id(&ask.operation_id)?;
     let word = (ask.outcome, ask.fence);
-    resolve_id(&desk, &who, id, word, ask.reply, &ask.why).await
+    resolve_id(&admin, &operator, id, word, ask.reply, &ask.why).await
 }
 
 pub(super) async fn resolve_one(
-    State(desk): State<Desk>,
-    Extension(who): Extension<Who>,
-    Named(id): Named,
-    Asked(ask): Asked<ResolveOne>,
+    State(admin): State<AdminState>,
+    Extension(operator): Extension<Operator>,
+    PathParam(id): PathParam,
+    JsonBody(ask): JsonBody<ResolveOne>,
 ) -> Result<Json<Standing>, Problem> {
-    let id = operation_id(&id)?;
+    let id = parse_operation_id(&id)?;
     let word = (ask.outcome, ask.fence);
-    resolve_id(&desk, &who, id, word, ask.reply, &ask.why).await
+    resolve_id(&admin, &operator, id, word, ask.reply, &ask.why).await
 }
 
 async fn resolve_id(
-    desk: &Desk,
-    who: &Who,
+    admin: &AdminState,
+    operator: &Operator,
     id: OperationId,
     (word, fence): (Word, Option<u64>),
     reply: Option<WireReply>,
     reason: &str,
 ) -> Result<Json<Standing>, Problem> {
     let reply = reply
-        .map(|reply| checked(&reply, desk.reply_limit))
+        .map(|reply| checked(&reply, admin.reply_limit))
         .transpose()?;
     let asked = json!({
         "outcome": word,
@@ -663,23 +670,23 @@ async fn resolve_id(
         "status": reply.as_ref().map(|reply| reply.status),
         "body_bytes": reply.as_ref().map(|reply| reply.body.len()),
     });
-    let deed = Deed::of(who, Action::Resolve, &why(reason)?)
+    let change = Change::by(operator, Action::Resolve, &parse_why(reason)?)
         .on(id.to_string())
-        .asking(asked);
+        .with_request(asked);
     let resolution = match (word, reply) {
         (Word::Ran, Some(reply)) => Some(Resolution::Ran(Arc::new(reply))),
         (Word::Ran, None) => {
-            return Err(Problem::bad(
+            return Err(Problem::bad_request(
                 "With `ran` goes the `reply`: retries will be given it.",
             ));
         }
         (Word::NotRun | Word::Unsure, Some(_)) => {
-            return Err(Problem::bad("A `reply` goes with `ran` only."));
+            return Err(Problem::bad_request("A `reply` goes with `ran` only."));
         }
         (Word::NotRun, None) => Some(Resolution::NotRun),
         (Word::Unsure, None) => None,
     };
-    let inspect = desk.inspect.clone();
+    let inspect = admin.inspect.clone();
     let work = async move {
         let Some(resolution) = resolution else {
             let state = state(inspect.as_ref(), id)
@@ -693,13 +700,16 @@ async fn resolve_id(
         let changed = inspect
             .resolve(id, fence.map(Fence), resolution)
             .await_within(STORE_DEADLINE);
-        match changed.await.map_err(|error| Problem::unwritten(&error))? {
+        match changed
+            .await
+            .map_err(|error| Problem::store_write(&error))?
+        {
             Changed::Done => Ok(standing(id, state(inspect.as_ref(), id).await?)),
             Changed::Absent => Err(no_operation()),
             Changed::Refused(state) => Err(not_unknown(state)),
         }
     };
-    desk.change(deed, work).await.map(Json)
+    admin.change(change, work).await.map(Json)
 }
 
 fn not_unknown(state: OperationState) -> Problem {
@@ -713,12 +723,12 @@ fn not_unknown(state: OperationState) -> Problem {
             state.as_str()
         ),
     };
-    Problem::in_state(state, detail)
+    Problem::wrong_state(state, detail)
 }
 
 fn checked(reply: &WireReply, limit: usize) -> Result<Reply, Problem> {
     let reply = reply.to_reply(limit);
-    reply.map_err(|error| Problem::bad(format!("`reply`: {error}.")))
+    reply.map_err(|error| Problem::bad_request(format!("`reply`: {error}.")))
 }
 
 /// An operation, and why something is done to it.
@@ -739,8 +749,8 @@ pub(super) struct OperationOne {
     why: String,
 }
 
-impl Ask for OperationAsk {}
-impl Ask for OperationOne {}
+impl RequestBody for OperationAsk {}
+impl RequestBody for OperationOne {}
 
 /// What sets an operation going again.
 #[derive(Clone, Copy)]
@@ -752,44 +762,58 @@ enum Push {
 }
 
 pub(super) async fn resume(
-    State(desk): State<Desk>,
-    Extension(who): Extension<Who>,
-    Asked(ask): Asked<OperationAsk>,
+    State(admin): State<AdminState>,
+    Extension(operator): Extension<Operator>,
+    JsonBody(ask): JsonBody<OperationAsk>,
 ) -> Result<Json<Standing>, Problem> {
-    let id = operation_id(&ask.operation_id)?;
-    push(&desk, &who, Push::Resume, id, &ask.why).await
+    let id = parse_operation_id(&ask.operation_id)?;
+    push(&admin, &operator, Push::Resume, id, &ask.why).await
 }
 
 pub(super) async fn resume_one(
-    State(desk): State<Desk>,
-    Extension(who): Extension<Who>,
-    Named(id): Named,
-    Asked(ask): Asked<OperationOne>,
+    State(admin): State<AdminState>,
+    Extension(operator): Extension<Operator>,
+    PathParam(id): PathParam,
+    JsonBody(ask): JsonBody<OperationOne>,
 ) -> Result<Json<Standing>, Problem> {
-    push(&desk, &who, Push::Resume, operation_id(&id)?, &ask.why).await
+    push(
+        &admin,
+        &operator,
+        Push::Resume,
+        parse_operation_id(&id)?,
+        &ask.why,
+    )
+    .await
 }
 
 pub(super) async fn redeliver(
-    State(desk): State<Desk>,
-    Extension(who): Extension<Who>,
-    Asked(ask): Asked<OperationAsk>,
+    State(admin): State<AdminState>,
+    Extension(operator): Extension<Operator>,
+    JsonBody(ask): JsonBody<OperationAsk>,
 ) -> Result<Json<Standing>, Problem> {
-    let id = operation_id(&ask.operation_id)?;
-    push(&desk, &who, Push::Redeliver, id, &ask.why).await
+    let id = parse_operation_id(&ask.operation_id)?;
+    push(&admin, &operator, Push::Redeliver, id, &ask.why).await
 }
 
 pub(super) async fn redeliver_one(
-    State(desk): State<Desk>,
-    Extension(who): Extension<Who>,
-    Named(id): Named,
-    Asked(ask): Asked<OperationOne>,
+    State(admin): State<AdminState>,
+    Extension(operator): Extension<Operator>,
+    PathParam(id): PathParam,
+    JsonBody(ask): JsonBody<OperationOne>,
 ) -> Result<Json<Standing>, Problem> {
-    push(&desk, &who, Push::Redeliver, operation_id(&id)?, &ask.why).await
+    push(
+        &admin,
+        &operator,
+        Push::Redeliver,
+        parse_operation_id(&id)?,
+        &ask.why,
+    )
+    .await
 }
 
 async fn push(
-    desk: &Desk,
-    who: &Who,
+    admin: &AdminState,
+    operator: &Operator,
     push: Push,
     id: OperationId,
     reason: &str,
@@ -798,15 +822,15 @@ async fn push(
         Push::Resume => Action::Resume,
         Push::Redeliver => Action::Redeliver,
     };
-    let deed = Deed::of(who, action, &why(reason)?).on(id.to_string());
-    let (inspect, courier_wakeup) = (desk.inspect.clone(), desk.courier_wakeup.clone());
+    let change = Change::by(operator, action, &parse_why(reason)?).on(id.to_string());
+    let (inspect, courier_wakeup) = (admin.inspect.clone(), admin.courier_wakeup.clone());
     let work = async move {
         let pushed = match push {
             Push::Resume => inspect.resume(id),
             Push::Redeliver => inspect.redeliver(id),
         };
         let changed = pushed.await_within(STORE_DEADLINE).await;
-        match changed.map_err(|error| Problem::unwritten(&error))? {
+        match changed.map_err(|error| Problem::store_write(&error))? {
             Changed::Done => {
                 courier_wakeup.notify_one();
                 Ok(standing(id, state(inspect.as_ref(), id).await?))
@@ -815,7 +839,7 @@ async fn push(
             Changed::Refused(state) => Err(push.refused(state)),
         }
     };
-    desk.change(deed, work).await.map(Json)
+    admin.change(change, work).await.map(Json)
 }
 
 impl Push {
@@ -833,20 +857,20 @@ impl Push {
                 "Only an event that the gateway delivers by itself is delivered again; this operation is {is}, and its request is not kept. Purge it to let the sender send it again."
             ),
         };
-        Problem::in_state(state, detail)
+        Problem::wrong_state(state, detail)
     }
 }
 
 async fn state(inspect: &dyn Inspect, id: OperationId) -> Result<Option<OperationState>, Problem> {
     let record = inspect.show(id).await_within(STORE_DEADLINE).await;
-    let record = record.map_err(|error| Problem::unread(&error))?;
+    let record = record.map_err(|error| Problem::store_read(&error))?;
     Ok(record.map(|record| record.state))
 }
 
 /// An operation that is gone again by now was free.
-fn standing(id: OperationId, state: Option<OperationState>) -> Made<Standing> {
+fn standing(id: OperationId, state: Option<OperationState>) -> Applied<Standing> {
     let state = state.unwrap_or(OperationState::Released).as_str();
-    Made {
+    Applied {
         result: json!({ "state": state }),
         answer: Standing {
             operation_id: id.to_string(),
@@ -863,13 +887,13 @@ fn force(wanted: bool) -> Force {
 }
 
 fn no_operation() -> Problem {
-    Problem::absent("There is no operation with this id.")
+    Problem::not_found("There is no operation with this id.")
 }
 
 fn cursor(text: Option<&str>) -> Result<Option<Cursor>, Problem> {
     let parse = |text: &str| text.parse().map(Cursor);
     let cursor = text.map(parse).transpose();
-    cursor.map_err(|_| Problem::bad("`after` is what the page before gave."))
+    cursor.map_err(|_| Problem::bad_request("`after` is what the page before gave."))
 }
 
 /// A step of the store with a deadline.

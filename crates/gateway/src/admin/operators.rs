@@ -1,11 +1,11 @@
-//! Who may use the admin API, and for what.
+//! Operators: who may use the admin API, and with which role.
 //!
-//! A token has a name and a role. Of a token only its digest is kept, and a
-//! token that comes in is compared with all of them in constant time. Where no
-//! token is configured the listener is on loopback, and everybody on this
-//! machine is `local`, but a browser is not: a page of another site could make
-//! one send requests here, by its own script or by a name that it lets point to
-//! this machine.
+//! A token has a name and a role. Only its digest is kept, and a presented token
+//! is compared with every digest in constant time. Where no token is configured,
+//! the listener is on loopback and every program on this machine is the operator
+//! `local`. Browsers are excluded: a page of another site could make one send
+//! requests here, from its own script or through a DNS name that points to this
+//! machine.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -18,99 +18,85 @@ use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-use super::problem::{Kind, Problem};
+use super::problem::Problem;
 use crate::config::Role;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Who everybody on this machine is when there are no tokens.
+/// The operator's name where no tokens are configured.
 const LOCAL: &str = "local";
 
-/// The word for a role.
-pub(crate) fn role_word(role: Role) -> &'static str {
-    match role {
-        Role::Read => "read",
-        Role::Operate => "operate",
-        Role::Admin => "admin",
-    }
-}
-
-/// A token of the configuration, with its secret at hand.
+/// A token of the configuration, with its secret.
 #[derive(Clone, Debug)]
-pub(crate) struct Operator {
-    /// Who it is, for the audit.
+pub(crate) struct OperatorToken {
+    /// The operator's name in the audit log.
     pub(crate) name: String,
-    /// What it may do.
+    /// What the operator may do.
     pub(crate) role: Role,
     /// The token.
     pub(crate) token: SecretString,
 }
 
-/// All who may use the API. A reload of the configuration puts others in their place.
-pub(crate) struct Operators(ArcSwap<Vec<Known>>);
+/// Every operator. A reload of the configuration replaces them.
+pub(crate) struct Operators(ArcSwap<Vec<TokenDigest>>);
 
 /// What is kept of a token.
-struct Known {
+struct TokenDigest {
     name: Arc<str>,
     role: Role,
     digest: [u8; 32],
 }
 
-/// Who asks, and from where.
+/// The authenticated operator of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Who {
+pub(crate) struct Operator {
     pub(crate) name: Arc<str>,
     pub(crate) role: Role,
     pub(crate) from: IpAddr,
 }
 
-/// What is known of a request before anything is done for it.
-pub(crate) struct Approach<'a> {
-    pub(crate) headers: &'a HeaderMap,
-    pub(crate) peer: SocketAddr,
-}
-
 impl Operators {
-    /// These, and nobody else. Without any, everybody on loopback.
-    pub(crate) fn new(operators: Vec<Operator>) -> Self {
-        Self(ArcSwap::from_pointee(known(operators)))
+    /// Without tokens, every program on this machine is an operator.
+    pub(crate) fn new(tokens: Vec<OperatorToken>) -> Self {
+        Self(ArcSwap::from_pointee(digests(tokens)))
     }
 
-    /// Puts others in their place. Requests under way keep who they are.
-    pub(crate) fn replace(&self, operators: Vec<Operator>) {
-        self.0.store(Arc::new(known(operators)));
+    /// Replaces all tokens. Requests in progress keep their operator.
+    pub(crate) fn replace(&self, tokens: Vec<OperatorToken>) {
+        self.0.store(Arc::new(digests(tokens)));
     }
 
-    /// Whether this request may do what needs this role, and who sends it.
-    pub(crate) fn admit(&self, approach: &Approach<'_>, needed: Role) -> Result<Who, Problem> {
-        let from = approach.peer.ip().to_canonical();
-        let operators = self.0.load();
-        if operators.is_empty() {
-            admit_local(approach, from)?;
-            return Ok(Who {
+    /// Authenticates a request and checks that its operator has the role.
+    pub(crate) fn admit(
+        &self,
+        headers: &HeaderMap,
+        peer: SocketAddr,
+        needed: Role,
+    ) -> Result<Operator, Problem> {
+        let from = peer.ip().to_canonical();
+        let tokens = self.0.load();
+        if tokens.is_empty() {
+            admit_local(headers, from)?;
+            return Ok(Operator {
                 name: LOCAL.into(),
                 role: Role::Admin,
                 from,
             });
         }
-        let found = bearer(approach.headers).and_then(|token| find(&operators, token));
+        let found = bearer(headers).and_then(|token| find(&tokens, token));
         let Some(operator) = found else {
-            tracing::warn!(target: "onceward::audit", %from, "a request without a known token");
-            return Err(Problem::new(
-                Kind::Unauthenticated,
-                "Send a token as `Authorization: Bearer …`.",
-            ));
+            tracing::warn!(target: "onceward::audit", %from, "admin request without a known token");
+            return Err(Problem::unauthenticated());
         };
         if operator.role < needed {
             let who = &*operator.name;
-            let needed = role_word(needed);
-            tracing::warn!(target: "onceward::audit", %from, who, needed, "a token of too small a role");
-            return Err(Problem::new(
-                Kind::Forbidden,
+            let needed = needed.as_str();
+            tracing::warn!(target: "onceward::audit", %from, who, needed, "admin request with an insufficient role");
+            return Err(Problem::forbidden(
                 "The role of this token does not allow this.",
             ));
         }
-        Ok(Who {
+        Ok(Operator {
             name: operator.name.clone(),
             role: operator.role,
             from,
@@ -118,20 +104,20 @@ impl Operators {
     }
 }
 
-fn known(operators: Vec<Operator>) -> Vec<Known> {
-    let known = operators.into_iter().map(|operator| Known {
-        digest: digest(operator.token.expose_secret().as_bytes()),
-        name: operator.name.into(),
-        role: operator.role,
+fn digests(tokens: Vec<OperatorToken>) -> Vec<TokenDigest> {
+    let digests = tokens.into_iter().map(|token| TokenDigest {
+        digest: digest(token.token.expose_secret().as_bytes()),
+        name: token.name.into(),
+        role: token.role,
     });
-    known.collect()
+    digests.collect()
 }
 
 fn digest(token: &[u8]) -> [u8; 32] {
     Sha256::digest(token).into()
 }
 
-/// The one token that a request brings; two are none.
+/// The bearer token of a request; two `Authorization` lines count as none.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let mut lines = headers.get_all(AUTHORIZATION).iter();
     let line = lines.next()?.as_bytes();
@@ -143,10 +129,10 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     (scheme.eq_ignore_ascii_case(b"Bearer ") && !token.is_empty()).then_some(token)
 }
 
-/// Compares with all of them, whichever it is: time tells nothing.
-fn find<'a>(operators: &'a [Known], token: &[u8]) -> Option<&'a Known> {
+/// Compares with every token, so that the time taken reveals nothing.
+fn find<'a>(operators: &'a [TokenDigest], token: &[u8]) -> Option<&'a TokenDigest> {
     let got = digest(token);
-    // One more than the index, so that zero is nobody.
+    // One more than the index: zero means that no token matched.
     let mut found = 0_u64;
     for (index, operator) in operators.iter().enumerate() {
         let same: Choice = operator.digest.ct_eq(&got);
@@ -156,25 +142,25 @@ fn find<'a>(operators: &'a [Known], token: &[u8]) -> Option<&'a Known> {
     operators.get(index)
 }
 
-/// Without tokens: programs on this machine, and no browser for another site.
-fn admit_local(approach: &Approach<'_>, from: IpAddr) -> Result<(), Problem> {
-    let headers = approach.headers;
+/// Without tokens, programs on this machine are admitted, but no browser that
+/// acts for another site.
+fn admit_local(headers: &HeaderMap, from: IpAddr) -> Result<(), Problem> {
     let site = headers.get(SEC_FETCH_SITE).map(|site| site.as_bytes());
     let other_site = matches!(site, Some(b"cross-site" | b"same-site"));
     let detail = if !from.is_loopback() {
-        "Without tokens this API is for this machine only."
+        "Without tokens the admin API serves this machine only; configure server.admin_tokens."
     } else if !names_loopback(headers) {
-        "Without tokens this API is asked by a loopback address or as localhost; configure server.admin_tokens to use another name."
+        "Without tokens the admin API answers only to a loopback address or localhost as its host name; configure server.admin_tokens to use another name."
     } else if headers.contains_key(ORIGIN) || other_site {
-        "Without tokens this API is not for web pages; configure server.admin_tokens."
+        "Without tokens the admin API does not answer web pages; configure server.admin_tokens."
     } else {
         return Ok(());
     };
-    Err(Problem::new(Kind::Forbidden, detail))
+    Err(Problem::forbidden(detail))
 }
 
-/// Whether the one Host is a loopback address or `localhost`. A name that an
-/// attacker lets point here is neither.
+/// Whether the one Host is a loopback address or `localhost`. A DNS name of an
+/// attacker that points to this machine is neither.
 fn names_loopback(headers: &HeaderMap) -> bool {
     let mut lines = headers.get_all(HOST).iter();
     let (Some(line), None) = (lines.next(), lines.next()) else {
@@ -210,7 +196,7 @@ mod tests {
     }
 
     fn operators(tokens: &[(&str, Role, &str)]) -> Operators {
-        let operators = tokens.iter().map(|(name, role, token)| Operator {
+        let operators = tokens.iter().map(|(name, role, token)| OperatorToken {
             name: (*name).to_owned(),
             role: *role,
             token: SecretString::from(*token),
@@ -224,12 +210,9 @@ mod tests {
         peer: &str,
         needed: Role,
     ) -> Result<String, &'static str> {
-        let approach = Approach {
-            headers: &headers(lines),
-            peer: peer.parse().expect("an address"),
-        };
-        match operators.admit(&approach, needed) {
-            Ok(who) => Ok(format!("{} {}", who.name, role_word(who.role))),
+        let peer = peer.parse().expect("an address");
+        match operators.admit(&headers(lines), peer, needed) {
+            Ok(operator) => Ok(format!("{} {}", operator.name, operator.role.as_str())),
             Err(problem) => Err(problem.kind().as_str()),
         }
     }
@@ -301,7 +284,7 @@ mod tests {
         let operators = operators(&[("ops", Role::Operate, "two")]);
         let token = &[("authorization", "Bearer two")];
         assert!(admit(&operators, token, HERE, Role::Read).is_ok());
-        operators.replace(vec![Operator {
+        operators.replace(vec![OperatorToken {
             name: "ops".to_owned(),
             role: Role::Operate,
             token: SecretString::from("new"),

@@ -1,8 +1,10 @@
-//! What the admin API refuses, as problem details (RFC 9457).
+//! Problem details (RFC 9457) of the admin API.
 //!
-//! The problems of protected traffic live in `onceward_http::problem`: they tell
-//! a client whether it may retry. These tell an operator what to do instead, and
-//! need no pages of their own: `type` is `about:blank`, the sentence is `detail`.
+//! The problems of protected traffic are in `onceward_http::problem`: they tell a
+//! client whether a retry is safe. These tell an operator what to do instead and
+//! have no pages of their own: `type` is `about:blank`, `code` is for programs,
+//! `detail` is for people. Each problem has a named constructor; only this file
+//! chooses a status.
 
 use axum::http::header::{CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, StatusCode};
@@ -12,73 +14,60 @@ use onceward_core::store::StoreError;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// What kind of problem it is.
+/// The kind of a problem: its status, code and title.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The request says nothing that could be done.
+pub(crate) enum ProblemKind {
     BadRequest,
-    /// Nobody knows the token.
     Unauthenticated,
-    /// The token may not do this.
     Forbidden,
-    /// There is no such thing.
     NotFound,
-    /// Not by this method.
     MethodNotAllowed,
-    /// As things stand it cannot be done.
     Conflict,
-    /// The body is too large.
-    TooLarge,
-    /// The body is not JSON.
-    MediaType,
-    /// The body took too long.
-    TooSlow,
-    /// The store does not answer, or refuses.
+    BodyTooLarge,
+    UnsupportedMediaType,
+    BodyTimeout,
     StoreUnavailable,
 }
 
-impl Kind {
-    /// The word for programs.
+impl ProblemKind {
+    /// The code for programs.
     #[cfg(test)]
     pub(crate) fn as_str(self) -> &'static str {
-        self.entry().1
+        self.describe().1
     }
 
-    fn entry(self) -> (StatusCode, &'static str, &'static str) {
+    /// Status, code and title.
+    fn describe(self) -> (StatusCode, &'static str, &'static str) {
         match self {
-            Self::BadRequest => (
-                StatusCode::BAD_REQUEST,
-                "bad-request",
-                "The request is not valid",
-            ),
+            Self::BadRequest => (StatusCode::BAD_REQUEST, "bad-request", "Invalid request"),
             Self::Unauthenticated => (
                 StatusCode::UNAUTHORIZED,
                 "unauthenticated",
                 "A token is required",
             ),
-            Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "This is not allowed"),
-            Self::NotFound => (StatusCode::NOT_FOUND, "not-found", "There is no such thing"),
+            Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "Not allowed"),
+            Self::NotFound => (StatusCode::NOT_FOUND, "not-found", "Not found"),
             Self::MethodNotAllowed => (
                 StatusCode::METHOD_NOT_ALLOWED,
                 "method-not-allowed",
-                "Not by this method",
+                "Method not allowed",
             ),
             Self::Conflict => (
                 StatusCode::CONFLICT,
                 "conflict",
-                "As things stand it cannot be done",
+                "Not possible in the current state",
             ),
-            Self::TooLarge => (
+            Self::BodyTooLarge => (
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "body-too-large",
                 "The body is too large",
             ),
-            Self::MediaType => (
+            Self::UnsupportedMediaType => (
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "unsupported-media-type",
                 "The body must be JSON",
             ),
-            Self::TooSlow => (
+            Self::BodyTimeout => (
                 StatusCode::REQUEST_TIMEOUT,
                 "too-slow",
                 "The body took too long",
@@ -92,17 +81,16 @@ impl Kind {
     }
 }
 
-/// A refusal.
+/// A refused or failed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    kind: Kind,
+    kind: ProblemKind,
     detail: String,
     state: Option<State>,
 }
 
 impl Problem {
-    /// A problem of this kind, in a sentence.
-    pub(crate) fn new(kind: Kind, detail: impl Into<String>) -> Self {
+    fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
         Self {
             kind,
             detail: detail.into(),
@@ -110,81 +98,116 @@ impl Problem {
         }
     }
 
-    /// The request says nothing that could be done.
-    pub(crate) fn bad(detail: impl Into<String>) -> Self {
-        Self::new(Kind::BadRequest, detail)
+    pub(crate) fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(ProblemKind::BadRequest, detail)
     }
 
-    /// There is no such thing.
-    pub(crate) fn absent(detail: impl Into<String>) -> Self {
-        Self::new(Kind::NotFound, detail)
+    /// No token, or one that is not configured. The two are not told apart.
+    pub(crate) fn unauthenticated() -> Self {
+        Self::new(
+            ProblemKind::Unauthenticated,
+            "Send a token as `Authorization: Bearer …`.",
+        )
     }
 
-    /// As things stand it cannot be done.
+    pub(crate) fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(ProblemKind::Forbidden, detail)
+    }
+
+    pub(crate) fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(ProblemKind::NotFound, detail)
+    }
+
+    pub(crate) fn method_not_allowed() -> Self {
+        Self::new(
+            ProblemKind::MethodNotAllowed,
+            "Reads are GET requests, changes are POST requests; see /admin/v1/openapi.json.",
+        )
+    }
+
     pub(crate) fn conflict(detail: impl Into<String>) -> Self {
-        Self::new(Kind::Conflict, detail)
+        Self::new(ProblemKind::Conflict, detail)
     }
 
-    /// The operation's state does not allow it.
-    pub(crate) fn in_state(state: State, detail: impl Into<String>) -> Self {
+    /// The operation's state does not allow the change.
+    pub(crate) fn wrong_state(state: State, detail: impl Into<String>) -> Self {
         Self {
             state: Some(state),
             ..Self::conflict(detail)
         }
     }
 
-    /// A look at the store failed. What it says goes to the log only.
-    pub(crate) fn unread(error: &StoreError) -> Self {
-        tracing::warn!(%error, "the store did not answer an operator");
+    pub(crate) fn body_too_large(bytes_max: usize) -> Self {
         Self::new(
-            Kind::StoreUnavailable,
-            "The store does not answer. Try again later.",
+            ProblemKind::BodyTooLarge,
+            format!("The body is larger than {bytes_max} bytes."),
         )
     }
 
-    /// A change failed in the store, and nobody knows how far it came.
-    pub(crate) fn unwritten(error: &StoreError) -> Self {
-        tracing::error!(%error, "the store did not take an operator's change");
+    pub(crate) fn unsupported_media_type() -> Self {
         Self::new(
-            Kind::StoreUnavailable,
-            "The store did not confirm the change. Look whether it was made, then try again.",
+            ProblemKind::UnsupportedMediaType,
+            "Send the body with `Content-Type: application/json`.",
         )
     }
 
-    /// What kind it is.
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn body_timeout(limit: std::time::Duration) -> Self {
+        Self::new(
+            ProblemKind::BodyTimeout,
+            format!("The body did not arrive within {limit:?}."),
+        )
+    }
+
+    /// A read of the store failed. The cause goes to the log only.
+    pub(crate) fn store_read(error: &StoreError) -> Self {
+        tracing::warn!(%error, "store did not answer an operator's read");
+        Self::store_unavailable("The store does not answer. Try again later.")
+    }
+
+    /// A write to the store failed: the change may have been made or not.
+    pub(crate) fn store_write(error: &StoreError) -> Self {
+        tracing::error!(%error, "store did not confirm an operator's change");
+        Self::store_unavailable(
+            "The store did not confirm the change. Check whether it was made before you try again.",
+        )
+    }
+
+    pub(crate) fn store_unavailable(detail: impl Into<String>) -> Self {
+        Self::new(ProblemKind::StoreUnavailable, detail)
+    }
+
+    pub(crate) fn kind(&self) -> ProblemKind {
         self.kind
     }
 
-    /// The sentence.
     pub(crate) fn detail(&self) -> &str {
         &self.detail
     }
 }
 
-/// A problem as it goes over the wire.
+/// A problem as it is sent.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Problem")]
-pub(crate) struct Document {
-    /// Always `about:blank`: `code` tells them apart.
+pub(crate) struct ProblemBody {
+    /// Always `about:blank`; `code` tells problems apart.
     r#type: &'static str,
-    /// What happened, in short.
+    /// The kind of problem.
     title: &'static str,
     /// The HTTP status.
     status: u16,
-    /// What happened, and what would be right.
+    /// What is wrong with this request, and what would be right.
     detail: String,
-    /// A word for programs.
+    /// The kind of problem, for programs.
     code: &'static str,
-    /// The operation's state, where that is in the way.
+    /// The operation's state, where it does not allow the change.
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<&'static str>,
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let (status, code, title) = self.kind.entry();
-        let document = Document {
+        let (status, code, title) = self.kind.describe();
+        let body = ProblemBody {
             r#type: "about:blank",
             title,
             status: status.as_u16(),
@@ -192,14 +215,14 @@ impl IntoResponse for Problem {
             code,
             state: self.state.map(State::as_str),
         };
-        let body = serde_json::to_vec(&document).unwrap_or_default();
+        let body = serde_json::to_vec(&body).unwrap_or_default();
         let mut response = (status, body).into_response();
         let mut set = |name: HeaderName, value| {
             let value = HeaderValue::from_static(value);
             response.headers_mut().insert(name, value);
         };
         set(CONTENT_TYPE, "application/problem+json");
-        if self.kind == Kind::Unauthenticated {
+        if self.kind == ProblemKind::Unauthenticated {
             set(WWW_AUTHENTICATE, "Bearer");
         }
         response

@@ -6,10 +6,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::operators::Who;
+use super::extract::{JsonBody, RequestBody, parse_why};
+use super::operators::Operator;
 use super::problem::Problem;
-use super::read::{Ask, Asked, why};
-use super::{Action, Deed, Desk, Made};
+use super::{Action, AdminState, Applied, Change};
 
 /// A wish to read the configuration again.
 #[derive(Deserialize, JsonSchema)]
@@ -19,7 +19,7 @@ pub(super) struct ReloadAsk {
     why: String,
 }
 
-impl Ask for ReloadAsk {}
+impl RequestBody for ReloadAsk {}
 
 /// The new configuration is in force.
 #[derive(Serialize, JsonSchema)]
@@ -29,12 +29,12 @@ pub(super) struct Reloaded {
 }
 
 pub(super) async fn reload(
-    State(desk): State<Desk>,
-    Extension(who): Extension<Who>,
-    Asked(ask): Asked<ReloadAsk>,
+    State(admin): State<AdminState>,
+    Extension(operator): Extension<Operator>,
+    JsonBody(ask): JsonBody<ReloadAsk>,
 ) -> Result<Json<Reloaded>, Problem> {
-    let deed = Deed::of(&who, Action::Reload, &why(&ask.why)?);
-    let reload = desk.reload.clone();
+    let change = Change::by(&operator, Action::Reload, &parse_why(&ask.why)?);
+    let reload = admin.reload.clone();
     let work = async move {
         let reload = reload.ok_or_else(|| {
             Problem::conflict(
@@ -44,10 +44,10 @@ pub(super) async fn reload(
         let detail = reload()
             .await
             .map_err(|why| Problem::conflict(format!("Nothing was changed: {why}")))?;
-        Ok(Made {
+        Ok(Applied {
             result: json!({ "detail": detail }),
             answer: Reloaded { detail },
         })
     };
-    desk.change(deed, work).await.map(Json)
+    admin.change(change, work).await.map(Json)
 }

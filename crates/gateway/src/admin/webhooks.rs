@@ -13,11 +13,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::operators::Who;
-use super::page::page;
-use super::problem::{Kind, Problem};
-use super::read::{Ask, Asked, Named, Queried, why};
-use super::{Action, Deed, Desk, Made};
+use super::extract::{JsonBody, PathParam, QueryParams, RequestBody, parse_why};
+use super::operators::Operator;
+use super::page::paginate;
+use super::problem::Problem;
+use super::{Action, AdminState, Applied, Change};
 use crate::config::units::Time;
 use crate::config::{self, Config};
 use crate::webhooks::registry::{
@@ -63,7 +63,7 @@ pub(super) struct Webhook {
     tenant: String,
     /// Which project's.
     project: String,
-    /// Who sends them.
+    /// Operator sends them.
     provider: String,
     /// How they are signed, where it was said.
     scheme: Option<String>,
@@ -112,7 +112,7 @@ pub(super) struct CreateWebhook {
     tenant: String,
     /// Which project's.
     project: String,
-    /// Who sends them: a built-in provider, or one of the configuration.
+    /// Operator sends them: a built-in provider, or one of the configuration.
     provider: String,
     /// What the provider signs with: one, or several while they rotate, 5 at most. Without them they are those in OpenBao, where that is configured; else no event is accepted until one is given by rotating.
     #[serde(default, deserialize_with = "secret_texts")]
@@ -136,7 +136,7 @@ pub(super) struct CreateWebhook {
     why: String,
 }
 
-/// Who makes a webhook need not say why.
+/// Operator makes a webhook need not say why.
 fn created() -> String {
     "created through the admin API".to_owned()
 }
@@ -186,9 +186,9 @@ pub(super) struct DeleteWebhook {
     why: String,
 }
 
-impl Ask for CreateWebhook {}
-impl Ask for RotateWebhook {}
-impl Ask for DeleteWebhook {}
+impl RequestBody for CreateWebhook {}
+impl RequestBody for RotateWebhook {}
+impl RequestBody for DeleteWebhook {}
 
 /// A webhook that was made, or given another secret.
 #[derive(Serialize, JsonSchema)]
@@ -214,10 +214,10 @@ pub(super) struct DeletedWebhook {
 }
 
 pub(super) async fn list(
-    State(desk): State<Desk>,
-    Queried(query): Queried<WebhooksQuery>,
+    State(admin): State<AdminState>,
+    QueryParams(query): QueryParams<WebhooksQuery>,
 ) -> Result<Json<WebhooksPage>, Problem> {
-    let all = desk.webhooks.list();
+    let all = admin.webhooks.list();
     let is = |want: &Option<String>, got: &str| want.as_ref().is_none_or(|want| want == got);
     let wanted = |shown: &Shown| {
         let record = &shown.record;
@@ -226,12 +226,12 @@ pub(super) async fn list(
             && is(&query.provider, &record.provider)
     };
     let (limit, after) = (query.limit, query.after.as_deref());
-    let page = page(&all, |shown| &shown.record.id, wanted, limit, after)?;
-    let config = (desk.config)();
+    let page = paginate(&all, |shown| &shown.record.id, wanted, limit, after)?;
+    let config = (admin.config)();
     let webhooks = page
-        .found
+        .items
         .into_iter()
-        .map(|shown| Webhook::of(shown, &desk, &config));
+        .map(|shown| Webhook::of(shown, &admin, &config));
     Ok(Json(WebhooksPage {
         webhooks: webhooks.collect(),
         next: page.next,
@@ -239,22 +239,22 @@ pub(super) async fn list(
 }
 
 pub(super) async fn show(
-    State(desk): State<Desk>,
-    Named(id): Named,
+    State(admin): State<AdminState>,
+    PathParam(id): PathParam,
 ) -> Result<Json<Webhook>, Problem> {
-    let shown = desk.webhooks.show(&id).ok_or_else(no_webhook)?;
-    Ok(Json(Webhook::of(&shown, &desk, &(desk.config)())))
+    let shown = admin.webhooks.show(&id).ok_or_else(no_webhook)?;
+    Ok(Json(Webhook::of(&shown, &admin, &(admin.config)())))
 }
 
 pub(super) async fn create(
-    State(desk): State<Desk>,
-    Extension(who): Extension<Who>,
-    Asked(ask): Asked<CreateWebhook>,
+    State(admin): State<AdminState>,
+    Extension(operator): Extension<Operator>,
+    JsonBody(ask): JsonBody<CreateWebhook>,
 ) -> Result<(StatusCode, Json<MadeWebhook>), Problem> {
-    let reason = why(&ask.why)?;
+    let reason = parse_why(&ask.why)?;
     let (secrets, told) = match (ask.secrets, ask.generate) {
         (Some(_), true) => {
-            return Err(Problem::bad(
+            return Err(Problem::bad_request(
                 "Give `secrets` or let one `generate`, not both.",
             ));
         }
@@ -273,7 +273,7 @@ pub(super) async fn create(
         SameBytes::Deliver => config::SameBytes::Deliver,
         SameBytes::Refuse => config::SameBytes::Refuse,
     });
-    let deed = Deed::of(&who, Action::CreateWebhook, &reason).asking(json!({
+    let change = Change::by(&operator, Action::CreateWebhook, &reason).with_request(json!({
         "tenant": ask.tenant,
         "project": ask.project,
         "provider": ask.provider,
@@ -295,46 +295,47 @@ pub(super) async fn create(
         same_bytes,
         secrets,
     };
-    let (webhooks, config) = (desk.webhooks.clone(), (desk.config)());
-    let at = desk.clone();
+    let (webhooks, config) = (admin.webhooks.clone(), (admin.config)());
+    let at = admin.clone();
     let work = async move {
         let created = within_deadline(webhooks.create(&config, new)).await?;
         let answer = made(&at, &config, &created.shown, created.secret);
-        Ok(Made {
+        Ok(Applied {
             result: json!({ "webhook_id": answer.webhook_id }),
             answer,
         })
     };
-    let created = desk.change(deed, work).await?;
+    let created = admin.change(change, work).await?;
     Ok((StatusCode::CREATED, Json(created)))
 }
 
 pub(super) async fn rotate(
-    State(desk): State<Desk>,
-    Extension(who): Extension<Who>,
-    Named(id): Named,
-    Asked(ask): Asked<RotateWebhook>,
+    State(admin): State<AdminState>,
+    Extension(operator): Extension<Operator>,
+    PathParam(id): PathParam,
+    JsonBody(ask): JsonBody<RotateWebhook>,
 ) -> Result<Json<MadeWebhook>, Problem> {
-    let reason = why(&ask.why)?;
+    let reason = parse_why(&ask.why)?;
     let told = match (&ask.secret, ask.generate) {
         (Some(_), false) => "given",
         (None, true) => "generated",
         (Some(_), true) | (None, false) => {
             let detail =
                 "Give the new `secret`, or let one `generate` where the provider takes it.";
-            return Err(Problem::bad(detail));
+            return Err(Problem::bad_request(detail));
         }
     };
     let overlap = ask.overlap.as_ref().map(|time| {
-        let wrong = |error| Problem::bad(format!("`overlap` {error}; write 24h, for example."));
+        let wrong =
+            |error| Problem::bad_request(format!("`overlap` {error}; write 24h, for example."));
         time.parse().map_err(wrong)
     });
     let overlap = overlap.transpose()?;
-    let deed = Deed::of(&who, Action::RotateWebhook, &reason)
+    let change = Change::by(&operator, Action::RotateWebhook, &reason)
         .on(id.clone())
-        .asking(json!({ "secret": told, "overlap": ask.overlap.map(|time| time.0) }));
-    let (webhooks, config) = (desk.webhooks.clone(), (desk.config)());
-    let at = desk.clone();
+        .with_request(json!({ "secret": told, "overlap": ask.overlap.map(|time| time.0) }));
+    let (webhooks, config) = (admin.webhooks.clone(), (admin.config)());
+    let at = admin.clone();
     let work = async move {
         let rotated = within_deadline(webhooks.rotate(&config, &id, ask.secret, overlap)).await?;
         let Rotated::Done(rotated) = rotated else {
@@ -342,38 +343,43 @@ pub(super) async fn rotate(
         };
         let answer = made(&at, &config, &rotated.shown, rotated.secret);
         let valid = answer.webhook.secrets.valid.as_ref().map(Vec::len);
-        Ok(Made {
+        Ok(Applied {
             result: json!({ "valid_secrets": valid }),
             answer,
         })
     };
-    desk.change(deed, work).await.map(Json)
+    admin.change(change, work).await.map(Json)
 }
 
 pub(super) async fn delete(
-    State(desk): State<Desk>,
-    Extension(who): Extension<Who>,
-    Named(id): Named,
-    Asked(ask): Asked<DeleteWebhook>,
+    State(admin): State<AdminState>,
+    Extension(operator): Extension<Operator>,
+    PathParam(id): PathParam,
+    JsonBody(ask): JsonBody<DeleteWebhook>,
 ) -> Result<Json<DeletedWebhook>, Problem> {
-    let deed = Deed::of(&who, Action::DeleteWebhook, &why(&ask.why)?).on(id.clone());
-    let webhooks = desk.webhooks.clone();
+    let change = Change::by(&operator, Action::DeleteWebhook, &parse_why(&ask.why)?).on(id.clone());
+    let webhooks = admin.webhooks.clone();
     let work = async move {
         match within_deadline(webhooks.delete(&id)).await? {
             Deleted::Absent => Err(no_webhook()),
-            Deleted::Done => Ok(Made {
+            Deleted::Done => Ok(Applied {
                 result: Value::Null,
                 answer: DeletedWebhook { webhook_id: id },
             }),
         }
     };
-    desk.change(deed, work).await.map(Json)
+    admin.change(change, work).await.map(Json)
 }
 
-fn made(desk: &Desk, config: &Config, shown: &Shown, secret: Option<SecretString>) -> MadeWebhook {
-    let webhook = Webhook::of(shown, desk, config);
+fn made(
+    admin: &AdminState,
+    config: &Config,
+    shown: &Shown,
+    secret: Option<SecretString>,
+) -> MadeWebhook {
+    let webhook = Webhook::of(shown, admin, config);
     let upstream = webhook.upstream.as_deref();
-    let signing = upstream.and_then(|name| desk.webhooks.made_signing_secret(config, name));
+    let signing = upstream.and_then(|name| admin.webhooks.made_signing_secret(config, name));
     let shown_once = |secret: SecretString| secret.expose_secret().to_owned();
     MadeWebhook {
         webhook_id: webhook.webhook_id.clone(),
@@ -385,7 +391,7 @@ fn made(desk: &Desk, config: &Config, shown: &Shown, secret: Option<SecretString
 }
 
 fn no_webhook() -> Problem {
-    Problem::absent("There is no webhook with this id in the gateway's own registry.")
+    Problem::not_found("There is no webhook with this id in the gateway's own registry.")
 }
 
 async fn within_deadline<T>(
@@ -393,14 +399,16 @@ async fn within_deadline<T>(
 ) -> Result<T, Problem> {
     match timeout(DEADLINE, work).await {
         Ok(answer) => answer.map_err(|error| refusal(&error)),
-        Err(late) => Err(Problem::unwritten(&StoreError::Unavailable(Box::new(late)))),
+        Err(late) => Err(Problem::store_write(&StoreError::Unavailable(Box::new(
+            late,
+        )))),
     }
 }
 
 fn refusal(error: &WebhooksError) -> Problem {
     let detail = format!("Nothing was changed: {error}.").replace("?.", "?");
     match error {
-        WebhooksError::Mistaken(_) => Problem::bad(detail),
+        WebhooksError::Mistaken(_) => Problem::bad_request(detail),
         WebhooksError::TooMany
         | WebhooksError::Overfull
         | WebhooksError::TooManySecrets
@@ -409,7 +417,7 @@ fn refusal(error: &WebhooksError) -> Problem {
         | WebhooksError::NoSecret { .. }
         | WebhooksError::Signing { .. }
         | WebhooksError::Damaged { .. } => Problem::conflict(detail),
-        WebhooksError::Store(error) => Problem::unwritten(error),
+        WebhooksError::Store(error) => Problem::store_write(error),
         WebhooksError::Secret(_)
         | WebhooksError::Unkey
         | WebhooksError::UnkeySetup(_)
@@ -417,13 +425,13 @@ fn refusal(error: &WebhooksError) -> Problem {
         | WebhooksError::Random(_)
         | WebhooksError::Drawn => {
             tracing::error!(%error, "a webhook could not be changed");
-            Problem::new(Kind::StoreUnavailable, detail)
+            Problem::store_unavailable(detail)
         }
     }
 }
 
 impl Webhook {
-    fn of(shown: &Shown, desk: &Desk, config: &Config) -> Self {
+    fn of(shown: &Shown, admin: &AdminState, config: &Config) -> Self {
         let record = &shown.record;
         let Looked {
             upstream,
@@ -445,7 +453,7 @@ impl Webhook {
         let same_bytes = record.same_bytes.unwrap_or(config.webhooks.same_bytes);
         Self {
             webhook_id: record.id.to_string(),
-            url: url(desk, config, &record.provider, &record.id),
+            url: url(admin, config, &record.provider, &record.id),
             tenant: record.caller.tenant().to_owned(),
             project: record.caller.project().to_owned(),
             provider: record.provider.to_string(),
@@ -466,13 +474,13 @@ impl Webhook {
 }
 
 /// Where a provider sends to.
-fn url(desk: &Desk, config: &Config, provider: &str, id: &str) -> String {
+fn url(admin: &AdminState, config: &Config, provider: &str, id: &str) -> String {
     let base = config.server.public_url.clone().unwrap_or_else(|| {
         let scheme = match config.server.tls {
             Some(_) => "https",
             None => "http",
         };
-        format!("{scheme}://{}", desk.listen)
+        format!("{scheme}://{}", admin.listen)
     });
     format!("{base}/api/v1/webhooks/{provider}/{id}")
 }

@@ -23,7 +23,7 @@ const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
 /// What a route chooses about time, duplicates and doubt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct RawClass {
+pub struct ClassSettings {
     /// How long a reply is kept. Default: 24h.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention: Option<Time>,
@@ -54,7 +54,7 @@ pub struct RawClass {
     pub max_attempts: Option<u32>,
     /// How long the gateway rests between its own attempts: the first rest, or the first and the longest. Default: 500ms, doubling up to 60s.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub backoff: Option<RawBackoff>,
+    pub backoff: Option<BackoffSettings>,
     /// What becomes of an operation when its attempts are used up. Default: pause.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_exhausted: Option<OnExhausted>,
@@ -155,17 +155,17 @@ pub enum Expiry {
 /// How long the gateway rests between its own attempts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
-pub enum RawBackoff {
+pub enum BackoffSettings {
     /// The first rest; the longest stays as it is.
     First(Time),
     /// Both.
-    Both(RawRests),
+    Both(BackoffRange),
 }
 
 /// The first rest and the longest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct RawRests {
+pub struct BackoffRange {
     /// Before the second attempt. Default: 500ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<Time>,
@@ -200,7 +200,7 @@ same_words! {
     Expiry = core::Expiry { Strict, Lazy }
 }
 
-impl RawClass {
+impl ClassSettings {
     /// A class in the words of the file, with everything said.
     pub fn of(class: &Class) -> Self {
         Self {
@@ -213,7 +213,7 @@ impl RawClass {
             on_unknown: Some(class.on_unknown.into()),
             reconcile_url: class.reconcile_url.as_deref().map(ToOwned::to_owned),
             max_attempts: Some(class.max_attempts),
-            backoff: Some(RawBackoff::Both(RawRests {
+            backoff: Some(BackoffSettings::Both(BackoffRange {
                 first: Some(Time::of(class.backoff.first)),
                 max: Some(Time::of(class.backoff.max)),
             })),
@@ -228,7 +228,7 @@ impl RawClass {
 
 /// The class that `raw` makes of `base`, under this name. The keys of mistakes
 /// are the class's own: `retention`.
-pub fn class(name: &str, raw: &RawClass, base: &Class) -> Result<Class, Vec<Mistake>> {
+pub fn class(name: &str, raw: &ClassSettings, base: &Class) -> Result<Class, Vec<Mistake>> {
     let mut mistakes = Vec::new();
     let mut time = |key, raw: &Option<Time>, base| match raw {
         None => base,
@@ -250,14 +250,14 @@ pub fn class(name: &str, raw: &RawClass, base: &Class) -> Result<Class, Vec<Mist
     let keep_expired = time("keep_expired", &raw.keep_expired, base.keep_expired);
     let backoff = match &raw.backoff {
         None => base.backoff,
-        Some(RawBackoff::First(first)) => {
+        Some(BackoffSettings::First(first)) => {
             let first = time("backoff", &Some(first.clone()), base.backoff.first);
             Backoff {
                 first,
                 max: base.backoff.max.max(first),
             }
         }
-        Some(RawBackoff::Both(rests)) => {
+        Some(BackoffSettings::Both(rests)) => {
             let first = time("backoff.first", &rests.first, base.backoff.first);
             Backoff {
                 first,
@@ -431,7 +431,7 @@ mod tests {
     use super::*;
 
     fn changed(toml: &str, base: &Class) -> Result<Class, Vec<String>> {
-        let raw: RawClass = toml::from_str(toml).expect("the words are known");
+        let raw: ClassSettings = toml::from_str(toml).expect("the words are known");
         class("mine", &raw, base)
             .map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect())
     }
@@ -441,7 +441,7 @@ mod tests {
     #[case(Class::webhook())]
     #[case(Class::financial())]
     fn a_class_survives_its_words(#[case] built_in: Class) {
-        let raw = RawClass::of(&built_in);
+        let raw = ClassSettings::of(&built_in);
         let all_chosen = Class {
             remember_chosen: true,
             ..built_in

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 /// Something that keeps the gateway from starting, or a new configuration from
 /// taking effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}{}{problem}; {right}", of(.key))]
+#[error("{location}{}{problem}; {right}", of(.key))]
 pub struct Mistake {
     /// Where it is.
-    pub place: Place,
+    pub location: Location,
     /// Which key: `routes[2].class`. Empty where it is about the whole file.
     pub key: String,
     /// What is wrong.
@@ -25,7 +25,7 @@ impl Mistake {
     /// A mistake in a value that came from no file.
     pub fn given(key: &str, problem: String, right: String) -> Self {
         Self {
-            place: Place::Given,
+            location: Location::Given,
             key: key.to_owned(),
             problem,
             right,
@@ -35,32 +35,32 @@ impl Mistake {
 
 /// Something that works and is probably not meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Doubt {
+pub struct Warning {
     /// Where it is.
-    pub place: Place,
+    pub location: Location,
     /// Which key.
     pub key: String,
     /// What is doubtful.
-    pub doubt: String,
+    pub problem: String,
     /// What would be better.
     pub better: String,
 }
 
-impl fmt::Display for Doubt {
+impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            place,
+            location,
             key,
-            doubt,
+            problem,
             better,
         } = self;
-        write!(f, "{place}{}{doubt}; {better}", of(key))
+        write!(f, "{location}{}{problem}; {better}", of(key))
     }
 }
 
 /// Where a value was said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// In a file; lines and columns begin with 1, columns count characters.
     Line {
         /// Which file.
@@ -78,7 +78,7 @@ pub enum Place {
     Given,
 }
 
-impl Place {
+impl Location {
     /// The file, if it is in one.
     pub fn file(&self) -> Option<&Path> {
         match self {
@@ -104,8 +104,8 @@ impl Place {
     }
 }
 
-/// What stands before the key: nothing, or the place and a colon.
-impl fmt::Display for Place {
+/// What stands before the key: nothing, or the location and a colon.
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Line { file, line, column } => {

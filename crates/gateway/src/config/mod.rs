@@ -5,22 +5,21 @@
 //! so nobody behind this door asks again.
 //!
 //! On the way from text to types: `source` reads the text and the environment
-//! into a tree that knows where each value stands, `shape` compares the tree
-//! with the schema of `raw`, `check` judges the values one by one, `relations`
-//! judges what must go together, and `doubts` names what works but is probably
+//! into a tree that knows where each value stands, `schema` compares the tree
+//! with the schema of `raw`, `check` judges the values one by one, `check::consistency`
+//! judges what must go together, and `warnings` names what works but is probably
 //! not meant.
 
 mod check;
 pub mod class;
-mod doubts;
 pub mod mistake;
 mod raw;
-mod relations;
-mod shape;
+mod schema;
 mod source;
 mod store;
 pub mod units;
 mod url;
+mod warnings;
 mod webhooks;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,10 +39,11 @@ use secrecy::{ExposeSecret as _, SecretString};
 
 pub use crate::listen::tls::{ClientAuth, TlsFiles as ServerTls};
 
-pub use self::check::{Loaded, load, parse, schema};
-pub use self::class::{RawClass, class, fits};
-pub use self::mistake::{Doubt, Mistake, Place};
-pub(crate) use self::shape::nearest;
+pub use self::check::{Loaded, load, parse};
+pub use self::class::{ClassSettings, class, fits};
+pub use self::mistake::{Location, Mistake, Warning};
+pub(crate) use self::schema::nearest;
+pub use self::schema::schema;
 pub use self::store::StoreKind;
 pub(crate) use self::webhooks::path_problem;
 pub use self::webhooks::{Deliver, SameBytes, Webhooks};
@@ -90,7 +90,7 @@ impl Config {
             auth: Auth::default(),
             classes: classes.map(|class| (class.name.clone(), class)).into(),
             upstreams: [("default".into(), Upstream::new(upstream))].into(),
-            routes: vec![Route::new(Naming::ByPath, "/{*rest}", "default")],
+            routes: vec![Route::new(EndpointName::ByPath, "/{*rest}", "default")],
             webhooks: Webhooks {
                 upstream: Some("default".into()),
                 ..Webhooks::default()
@@ -173,6 +173,17 @@ pub enum Role {
     Operate,
     /// Change classes, keys and webhooks, reload the configuration.
     Admin,
+}
+
+impl Role {
+    /// The word in the file, in the audit log and in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Operate => "operate",
+            Self::Admin => "admin",
+        }
+    }
 }
 
 /// A secret, or where it is.
@@ -387,7 +398,7 @@ impl Upstream {
 #[derive(Clone, Debug)]
 pub struct Route {
     /// What its operations are called.
-    pub endpoint: Naming,
+    pub endpoint: EndpointName,
     /// Which methods; all where there is none.
     pub methods: Vec<Method>,
     /// Its path: `{name}` is one segment, `{*rest}` the remainder.
@@ -436,7 +447,7 @@ pub struct Route {
 
 impl Route {
     /// A route as it is when nothing more is said of it.
-    pub fn new(endpoint: Naming, path: &str, upstream: &str) -> Self {
+    pub fn new(endpoint: EndpointName, path: &str, upstream: &str) -> Self {
         Self {
             endpoint,
             methods: Vec::new(),
@@ -480,7 +491,7 @@ impl Route {
 
 /// What the operations of a route are called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Naming {
+pub enum EndpointName {
     /// By this name.
     Fixed(Endpoint),
     /// By method and path, where nothing is configured.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::class::RawClass;
+use super::class::ClassSettings;
 use super::units::{Size, Time, Tolerance};
 
 /// The configuration of a gateway.
@@ -26,7 +26,7 @@ pub(super) struct Raw {
     /// Who may call. Without any of it everybody may, as one caller.
     pub(super) auth: Auth,
     /// Retention classes by name; interactive, webhook and financial are built in and can be changed.
-    pub(super) classes: BTreeMap<String, RawClass>,
+    pub(super) classes: BTreeMap<String, ClassSettings>,
     /// Where requests go, by name.
     pub(super) upstreams: BTreeMap<String, Upstream>,
     /// What is served.

@@ -13,7 +13,7 @@ use serde_json::Value as Json;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::mistake::{Mistake, Place};
+use super::mistake::{Location, Mistake};
 
 /// What the name of a variable begins with that stands for a key.
 const OVERRIDE: &str = "ONCEWARD__";
@@ -24,7 +24,7 @@ const DEPTH_MAX: usize = 8;
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) value: Value,
-    pub(super) place: Place,
+    pub(super) location: Location,
     /// The text of the variable, where the value came from one: whether `123`
     /// is a number or a text is known only to the key.
     pub(super) variable: Option<String>,
@@ -47,7 +47,7 @@ pub(super) enum Value {
 /// A value under its key.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    pub(super) key: Place,
+    pub(super) key: Location,
     pub(super) node: Node,
 }
 
@@ -84,10 +84,10 @@ impl Node {
         }
     }
 
-    fn table(place: Place) -> Self {
+    fn table(location: Location) -> Self {
         Self {
             value: Value::Table(BTreeMap::new()),
-            place,
+            location,
             variable: None,
         }
     }
@@ -96,7 +96,7 @@ impl Node {
 /// What was read, and how well.
 pub(super) struct Source {
     pub(super) root: Node,
-    pub(super) places: Places,
+    pub(super) locations: Locations,
     pub(super) mistakes: Vec<Mistake>,
     /// Whether the text is TOML at all. If not, the tree is what could be saved.
     pub(super) whole: bool,
@@ -104,29 +104,29 @@ pub(super) struct Source {
 
 /// Where each key was said.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct Locations {
     file: PathBuf,
-    said: BTreeMap<String, Said>,
+    said: BTreeMap<String, KeySource>,
 }
 
 #[derive(Debug)]
-struct Said {
-    place: Place,
+struct KeySource {
+    location: Location,
     /// The text before variables were put in.
     written: Option<String>,
 }
 
-impl Places {
+impl Locations {
     /// Where a key was said, or the table in which it would be.
-    pub(super) fn of(&self, key: &str) -> Place {
+    pub(super) fn of(&self, key: &str) -> Location {
         let mut key = key;
         loop {
             if let Some(said) = self.said.get(key) {
-                return said.place.clone();
+                return said.location.clone();
             }
             match key.rfind(['.', '[']) {
                 Some(end) => key = &key[..end],
-                None => return Place::File(self.file.clone()),
+                None => return Location::File(self.file.clone()),
             }
         }
     }
@@ -153,7 +153,7 @@ pub(super) fn read(text: &str, file: &Path, environment: &BTreeMap<String, Strin
         mistakes: errors
             .iter()
             .map(|error| Mistake {
-                place: lines.place(&error.span().unwrap_or_default()),
+                location: lines.location(&error.span().unwrap_or_default()),
                 key: String::new(),
                 problem: format!("this is not TOML: {}", error.message()),
                 right: "see https://toml.io".to_owned(),
@@ -164,16 +164,16 @@ pub(super) fn read(text: &str, file: &Path, environment: &BTreeMap<String, Strin
     let whole = errors.is_empty();
     let mut root = Node {
         value: Value::Broken,
-        place: Place::File(file.to_owned()),
+        location: Location::File(file.to_owned()),
         variable: None,
     };
     root.value = reader.table(table.get_ref(), &lines, "");
     reader.override_all(&mut root);
     let mut said = BTreeMap::new();
-    note(&root, &root.place, "", &reader.written, &mut said);
+    note(&root, &root.location, "", &reader.written, &mut said);
     Source {
         root,
-        places: Places {
+        locations: Locations {
             file: file.to_owned(),
             said,
         },
@@ -204,7 +204,7 @@ impl Reader<'_> {
     fn table(&mut self, table: &DeTable<'_>, lines: &Lines<'_>, path: &str) -> Value {
         let entries = table.iter().map(|(key, value)| {
             let entry = Entry {
-                key: lines.place(&key.span()),
+                key: lines.location(&key.span()),
                 node: self.node(value, lines, &join(path, key.get_ref())),
             };
             (key.get_ref().to_string(), entry)
@@ -213,9 +213,9 @@ impl Reader<'_> {
     }
 
     fn node(&mut self, value: &Spanned<DeValue<'_>>, lines: &Lines<'_>, path: &str) -> Node {
-        let place = lines.place(&value.span());
+        let location = lines.location(&value.span());
         let value = match value.get_ref() {
-            DeValue::String(text) => self.expand(text, path, &place),
+            DeValue::String(text) => self.expand(text, path, &location),
             DeValue::Table(table) => self.table(table, lines, path),
             DeValue::Array(array) => {
                 let nodes = array.iter().enumerate();
@@ -229,13 +229,13 @@ impl Reader<'_> {
         };
         Node {
             value,
-            place,
+            location,
             variable: None,
         }
     }
 
     /// Puts variables in for `${NAME}`.
-    fn expand(&mut self, text: &str, path: &str, place: &Place) -> Value {
+    fn expand(&mut self, text: &str, path: &str, location: &Location) -> Value {
         if !text.contains("${") {
             return Value::Text(text.to_owned());
         }
@@ -253,7 +253,7 @@ impl Reader<'_> {
             let name = after.split_once('}').filter(|(name, _)| is_variable(name));
             let Some((name, after)) = name else {
                 self.mistakes.push(Mistake {
-                    place: place.clone(),
+                    location: location.clone(),
                     key: path.to_owned(),
                     problem: "${ begins a variable here, and no name and } follow".to_owned(),
                     right: "write ${NAME}, or $${ for the two characters".to_owned(),
@@ -265,7 +265,7 @@ impl Reader<'_> {
                 None => {
                     whole = false;
                     self.mistakes.push(Mistake {
-                        place: place.clone(),
+                        location: location.clone(),
                         key: path.to_owned(),
                         problem: format!("the variable {name} is not set"),
                         right: format!("set {name}, or write $${{{name}}} for the text itself"),
@@ -294,14 +294,14 @@ impl Reader<'_> {
             keys.collect::<Vec<_>>()
         });
         for (keys, name, text) in overrides {
-            let place = Place::Variable(name.clone());
+            let location = Location::Variable(name.clone());
             let refused = match keys.iter().any(|key| key.is_empty()) || keys.len() > DEPTH_MAX {
                 true => Err("it names no key".to_owned()),
-                false => set(root, &keys, given(text, &place)),
+                false => set(root, &keys, given(text, &location)),
             };
             if let Err(problem) = refused {
                 self.mistakes.push(Mistake {
-                    place,
+                    location,
                     key: String::new(),
                     problem,
                     right: "write ONCEWARD__SERVER__LISTEN for server.listen, and ONCEWARD__ROUTES__0__CLASS for the class of the first route".to_owned(),
@@ -312,22 +312,22 @@ impl Reader<'_> {
 }
 
 /// The value of a variable: TOML if it is, else a text.
-fn given(text: &str, place: &Place) -> Node {
+fn given(text: &str, location: &Location) -> Node {
     let value = match DeValue::parse(text) {
-        Ok(value) => owned(value.get_ref(), place),
+        Ok(value) => owned(value.get_ref(), location),
         Err(_) => Value::Text(text.to_owned()),
     };
     Node {
         value,
-        place: place.clone(),
+        location: location.clone(),
         variable: Some(text.to_owned()),
     }
 }
 
-fn owned(value: &DeValue<'_>, place: &Place) -> Value {
+fn owned(value: &DeValue<'_>, location: &Location) -> Value {
     let node = |value: &Spanned<DeValue<'_>>| Node {
-        value: owned(value.get_ref(), place),
-        place: place.clone(),
+        value: owned(value.get_ref(), location),
+        location: location.clone(),
         variable: None,
     };
     match value {
@@ -336,7 +336,7 @@ fn owned(value: &DeValue<'_>, place: &Place) -> Value {
         DeValue::Table(table) => {
             let entries = table.iter().map(|(key, value)| {
                 let entry = Entry {
-                    key: place.clone(),
+                    key: location.clone(),
                     node: node(value),
                 };
                 (key.get_ref().to_string(), entry)
@@ -373,7 +373,7 @@ fn set(root: &mut Node, keys: &[&str], value: Node) -> Result<(), String> {
             .parse()
             .map_err(|_| format!("{key} is not the number of an entry"))?;
         if at == nodes.len() {
-            nodes.push(Node::table(value.place.clone()));
+            nodes.push(Node::table(value.location.clone()));
         }
         let count = nodes.len();
         let node = nodes
@@ -382,7 +382,7 @@ fn set(root: &mut Node, keys: &[&str], value: Node) -> Result<(), String> {
         return set(node, rest, value);
     }
     if !matches!(root.value, Value::Table(_)) {
-        *root = Node::table(value.place.clone());
+        *root = Node::table(value.location.clone());
     }
     let Value::Table(entries) = &mut root.value else {
         return Ok(());
@@ -391,19 +391,22 @@ fn set(root: &mut Node, keys: &[&str], value: Node) -> Result<(), String> {
     let same = |name: &&String| name.replace('-', "_").eq_ignore_ascii_case(key);
     let name = entries.keys().find(same).cloned();
     let name = name.unwrap_or_else(|| key.to_ascii_lowercase());
-    let place = value.place.clone();
+    let location = value.location.clone();
     let entry = entries.entry(name).or_insert_with(|| {
-        let mut node = Node::table(place.clone());
+        let mut node = Node::table(location.clone());
         if rest
             .first()
             .is_some_and(|next| next.parse::<usize>().is_ok())
         {
             node.value = Value::List(Vec::new());
         }
-        Entry { key: place, node }
+        Entry {
+            key: location,
+            node,
+        }
     });
     if rest.is_empty() {
-        entry.key = value.place.clone();
+        entry.key = value.location.clone();
     }
     set(&mut entry.node, rest, value)
 }
@@ -416,19 +419,19 @@ fn is_variable(name: &str) -> bool {
 /// Writes down where each key was said. A table stands where its name does.
 fn note(
     node: &Node,
-    place: &Place,
+    location: &Location,
     path: &str,
     written: &BTreeMap<String, String>,
-    said: &mut BTreeMap<String, Said>,
+    said: &mut BTreeMap<String, KeySource>,
 ) {
     if !path.is_empty() {
-        let from_file = node.place.variable().is_none();
+        let from_file = node.location.variable().is_none();
         let text = written.get(path).filter(|_| from_file).cloned();
         let hidden = node.variable.as_ref().map(|_| "…".to_owned());
         said.insert(
             path.to_owned(),
-            Said {
-                place: place.clone(),
+            KeySource {
+                location: location.clone(),
                 written: text.or(hidden),
             },
         );
@@ -438,7 +441,7 @@ fn note(
             for (key, entry) in entries {
                 note(
                     &entry.node,
-                    &entry.node.place,
+                    &entry.node.location,
                     &join(path, key),
                     written,
                     said,
@@ -447,7 +450,13 @@ fn note(
         }
         Value::List(nodes) => {
             for (at, node) in nodes.iter().enumerate() {
-                note(node, &node.place, &format!("{path}[{at}]"), written, said);
+                note(
+                    node,
+                    &node.location,
+                    &format!("{path}[{at}]"),
+                    written,
+                    said,
+                );
             }
         }
         _ => {}
@@ -472,13 +481,13 @@ impl<'a> Lines<'a> {
         }
     }
 
-    fn place(&self, span: &Range<usize>) -> Place {
+    fn location(&self, span: &Range<usize>) -> Location {
         let start = span.start.min(self.text.len());
         let line = self.begins.partition_point(|begin| *begin <= start);
         let begin = self.begins[line - 1];
         // A span may begin within a character where the text is not TOML.
         let before = String::from_utf8_lossy(&self.text.as_bytes()[begin..start]);
-        Place::Line {
+        Location::Line {
             file: self.file.to_owned(),
             line,
             column: before.chars().count() + 1,

@@ -15,7 +15,7 @@ use onceward_http::rules::DuplicateCreate;
 use serde::{Serialize, Serializer};
 
 use super::article::{self, Article};
-use crate::config::{Config, DerivedKey, KeyFormat, KeyPart, Naming, Policy, Route};
+use crate::config::{Config, DerivedKey, EndpointName, KeyFormat, KeyPart, Policy, Route};
 use crate::webhooks::ingest::WEBHOOKS;
 
 /// Which keys there are at all. What begins with `t-` is a name of ours.
@@ -123,7 +123,7 @@ impl Document {
 
 /// Where providers write to. Their own names for events are the keys.
 fn webhooks(config: &Config, classes: &BTreeMap<Arc<str>, Arc<Class>>, site: &str) -> Entry {
-    let naming = Naming::Fixed(Endpoint::new("webhooks.{provider}"));
+    let naming = EndpointName::Fixed(Endpoint::new("webhooks.{provider}"));
     let path = format!("{WEBHOOKS}{{provider}}/{{webhook_id}}");
     let route = Route::new(naming, &path, "");
     let class = classes.get(&config.webhooks.class);
@@ -158,8 +158,8 @@ fn entries(route: &Route, class: Option<&Arc<Class>>, site: &str) -> Vec<Entry> 
     groups.sort_by_key(|(policy, _)| policy.is_none());
     let entry = |(policy, methods): (Option<Policy>, Vec<&Method>)| Entry {
         endpoint: match &route.endpoint {
-            Naming::Fixed(endpoint) => endpoint.to_string(),
-            Naming::ByPath => "{METHOD} {path}".to_owned(),
+            EndpointName::Fixed(endpoint) => endpoint.to_string(),
+            EndpointName::ByPath => "{METHOD} {path}".to_owned(),
         },
         methods: methods.into_iter().map(Method::to_string).collect(),
         path: route.path.clone(),

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::article::Article;
 use super::*;
-use crate::config::{DerivedKey, KeyFormat, KeyPart, Naming, Policy, Route, Scope, Upstream};
+use crate::config::{DerivedKey, EndpointName, KeyFormat, KeyPart, Policy, Route, Scope, Upstream};
 
 const SITE: &str = "https://api.example.com";
 
@@ -104,7 +104,7 @@ fn every_page_has_the_same_shape() {
 }
 
 fn config() -> Config {
-    let fixed = |name| Naming::Fixed(Endpoint::new(name));
+    let fixed = |name| EndpointName::Fixed(Endpoint::new(name));
     let mut payments = Route::new(fixed("payments.create"), "/payments", "ledger");
     payments.methods = vec![Method::POST];
     payments.policy = Some(Policy::RequiredA);

@@ -30,7 +30,7 @@ use onceward_http::rules::KeySource;
 use onceward_http::run::{Call, Ended, run, unavailable};
 
 use crate::callers::{self, AuthError, Known, Presented};
-use crate::config::{self, KnownBy, Naming, Policy};
+use crate::config::{self, EndpointName, KnownBy, Policy};
 use crate::listen::peer::Peer;
 use crate::observe::access_log::{Refusal, Source, Subject};
 use crate::observe::metrics::{Limit, RouteMetrics, endpoint_label};
@@ -616,7 +616,7 @@ fn count(refusal: &KeyRefusal, metrics: &RouteMetrics) {
 fn route<'a>(plan: &'a Plan, request: &'a Request<Incoming>) -> Result<Turn<'a>, Problem> {
     let (method, path) = (request.method(), request.uri().path());
     // Such a path could pass by the route that it means, or beyond the only one.
-    let unconfigured = |route: &Arc<PlannedRoute>| route.route.endpoint == Naming::ByPath;
+    let unconfigured = |route: &Arc<PlannedRoute>| route.route.endpoint == EndpointName::ByPath;
     if !plan.routes.all().iter().all(unconfigured) && has_dot_segment(path) {
         return Err(Problem::new(
             Code::BadRequest,
@@ -787,8 +787,8 @@ fn join_cookies(headers: &mut HeaderMap) {
 /// where nothing is configured.
 fn endpoint(route: &config::Route, method: &Method, path: &str) -> Endpoint {
     match &route.endpoint {
-        Naming::Fixed(endpoint) => endpoint.clone(),
-        Naming::ByPath => Endpoint::new(&format!("{method} {path}")),
+        EndpointName::Fixed(endpoint) => endpoint.clone(),
+        EndpointName::ByPath => Endpoint::new(&format!("{method} {path}")),
     }
 }
 

@@ -104,7 +104,7 @@ impl Routes {
     /// The route whose operations have this name.
     pub(crate) fn named(&self, endpoint: &str) -> Option<&Arc<PlannedRoute>> {
         self.routes.iter().find(|planned| {
-            matches!(&planned.route.endpoint, config::Naming::Fixed(name) if name.as_str() == endpoint)
+            matches!(&planned.route.endpoint, config::EndpointName::Fixed(name) if name.as_str() == endpoint)
         })
     }
 

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use crate::config::units::Time;
-use crate::config::{Mistake, RawClass, class};
+use crate::config::{ClassSettings, Mistake, class};
 use crate::runtime::plan::Plan;
 
 /// How many classes may be changed or made at run time.
@@ -57,7 +57,7 @@ impl Base {
 struct View {
     base: Arc<Base>,
     /// What operators said, by class.
-    changed: BTreeMap<Arc<str>, RawClass>,
+    changed: BTreeMap<Arc<str>, ClassSettings>,
     /// What came of it.
     laid: BTreeMap<Arc<str>, Arc<Class>>,
     /// Changes that do not fit the configuration, and why. They are not in force.
@@ -93,7 +93,7 @@ pub(crate) enum Source {
 #[derive(Clone, Debug)]
 pub(crate) struct Listed {
     pub(crate) class: Arc<Class>,
-    /// By the names of [`RawClass`].
+    /// By the names of [`ClassSettings`].
     pub(crate) sources: BTreeMap<String, Source>,
     /// Why an operator's change is not in force.
     pub(crate) unfit: Option<String>,
@@ -159,7 +159,11 @@ impl Classes {
 
     /// Changes the settings that are given; those changed before stay changed.
     /// A name that is new makes a new class.
-    pub(crate) async fn set(&self, name: &str, raw: &RawClass) -> Result<Arc<Class>, ClassError> {
+    pub(crate) async fn set(
+        &self,
+        name: &str,
+        raw: &ClassSettings,
+    ) -> Result<Arc<Class>, ClassError> {
         check_name(name)?;
         let _turn = self.changing.lock().await;
         let before = self.read_again().await?;
@@ -225,7 +229,7 @@ impl Classes {
 }
 
 impl View {
-    fn new(base: Arc<Base>, changed: BTreeMap<Arc<str>, RawClass>) -> Self {
+    fn new(base: Arc<Base>, changed: BTreeMap<Arc<str>, ClassSettings>) -> Self {
         let mut laid: BTreeMap<_, _> = base
             .classes
             .iter()
@@ -259,7 +263,7 @@ impl View {
         let built_in = built_in(&class.name);
         let below = self.base.classes.get(&class.name).unwrap_or(&built_in);
         let [now, below, built_in] =
-            [class.as_ref(), below, &built_in].map(|class| settings(&RawClass::of(class)));
+            [class.as_ref(), below, &built_in].map(|class| settings(&ClassSettings::of(class)));
         let source = |key: &String, value: &Value| {
             // What nobody said may follow what was, as `remember` follows `retention`.
             if said.contains_key(key) || below.get(key) != Some(value) {
@@ -283,7 +287,7 @@ impl View {
 
 /// The class that an operator's words make of the configuration's, if it is
 /// right in itself and fits the routes that use it.
-fn lay(name: &str, raw: &RawClass, base: &Base) -> Result<Class, String> {
+fn lay(name: &str, raw: &ClassSettings, base: &Base) -> Result<Class, String> {
     let below = match base.classes.get(name) {
         Some(class) => class.clone(),
         None => built_in(name),
@@ -331,7 +335,7 @@ fn check_name(name: &str) -> Result<(), ClassError> {
 }
 
 /// What is said now over what was said before.
-fn merged(before: Option<&RawClass>, now: &RawClass) -> RawClass {
+fn merged(before: Option<&ClassSettings>, now: &ClassSettings) -> ClassSettings {
     let mut all = before.map(settings).unwrap_or_default();
     all.extend(settings(now));
     // Both parts came from such a class, so together they make one.
@@ -339,14 +343,14 @@ fn merged(before: Option<&RawClass>, now: &RawClass) -> RawClass {
 }
 
 /// The settings that are given, by name.
-fn settings(raw: &RawClass) -> Map<String, Value> {
+fn settings(raw: &ClassSettings) -> Map<String, Value> {
     match serde_json::to_value(raw) {
         Ok(Value::Object(settings)) => settings,
         _ => Map::new(),
     }
 }
 
-async fn read(registry: &dyn Registry) -> Result<BTreeMap<Arc<str>, RawClass>, StoreError> {
+async fn read(registry: &dyn Registry) -> Result<BTreeMap<Arc<str>, ClassSettings>, StoreError> {
     let documents = registry.documents(Sheet::Classes, Order::Rising, None, PAGE_MAX);
     let mut changed = BTreeMap::new();
     for (name, document) in within_deadline(documents).await? {
@@ -398,7 +402,7 @@ mod tests {
         opened.expect("the store answers")
     }
 
-    fn raw(json: &str) -> RawClass {
+    fn raw(json: &str) -> ClassSettings {
         serde_json::from_str(json).expect("a class")
     }
 

@@ -167,7 +167,7 @@ fn event_route(
 ) -> Option<PlannedRoute> {
     let settings = config.upstreams.get(name)?;
     let class = config.classes.get(&config.webhooks.class)?;
-    let naming = config::Naming::Fixed(Endpoint::new("webhooks"));
+    let naming = config::EndpointName::Fixed(Endpoint::new("webhooks"));
     let route = config::Route {
         access: Access::Anyone,
         policy: Some(config::Policy::RequiredB),
@@ -249,7 +249,7 @@ fn planned(
         rules: Arc::new(Rules {
             credentials,
             space: route.key_space,
-            many_paths: route.endpoint != config::Naming::ByPath && route.path.contains('{'),
+            many_paths: route.endpoint != config::EndpointName::ByPath && route.path.contains('{'),
             selection: route.fingerprint.clone(),
             upstream_timeout: timeout,
             reply_limit: route.reply_limit.unwrap_or(config.server.reply_limit),

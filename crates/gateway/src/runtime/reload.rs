@@ -15,7 +15,7 @@ use secrecy::ExposeSecret;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 
-use crate::admin::{Action, Audit, Deed, Operator, Operators, Outcome, Reload};
+use crate::admin::{Action, Audit, Change, ChangeOutcome, OperatorToken, Operators, Reload};
 use crate::config::{self, Config, Loaded};
 use crate::listen::tls::ServerTls;
 use crate::runtime::Runtime;
@@ -70,11 +70,11 @@ impl Reloader {
     pub(crate) async fn reload(&self, by: &str) -> Result<String, String> {
         let answer = self.try_reload().await;
         let outcome = match &answer {
-            Ok(_) => Outcome::Done(serde_json::Value::Null),
-            Err(why) => Outcome::Refused(why.clone()),
+            Ok(_) => ChangeOutcome::Done(serde_json::Value::Null),
+            Err(why) => ChangeOutcome::Refused(why.clone()),
         };
-        let deed = Deed::of_gateway(by, Action::Reload);
-        if let Err(error) = self.audit.note(deed, outcome).await {
+        let change = Change::by_gateway(by, Action::Reload);
+        if let Err(error) = self.audit.note(change, outcome).await {
             tracing::warn!(%error, "a reload could not be noted in the audit");
         }
         answer
@@ -101,7 +101,7 @@ impl Reloader {
         let Some(file) = &self.file else {
             return Err("This gateway runs without a configuration file.".to_owned());
         };
-        let Loaded { config, doubts } = load(file.clone()).await?;
+        let Loaded { config, warnings } = load(file.clone()).await?;
         let before = self.runtime.plan();
         let fixed = unchangeable(&before.config, &config);
         if !fixed.is_empty() {
@@ -139,8 +139,8 @@ impl Reloader {
         self.runtime.replace_plan(plan, base).await;
         self.operators.replace(operators);
         Ok(format!(
-            "{routes} routes are served; {} doubtful choices.",
-            doubts.len()
+            "{routes} routes are served; {} configuration warnings.",
+            warnings.len()
         ))
     }
 
@@ -237,10 +237,10 @@ async fn within_patience<T: Send + 'static>(
 pub(crate) async fn operators(
     config: &Config,
     secrets: &SecretReader,
-) -> Result<Vec<Operator>, SecretError> {
+) -> Result<Vec<OperatorToken>, SecretError> {
     let mut operators = Vec::with_capacity(config.server.admin_tokens.len());
     for token in &config.server.admin_tokens {
-        operators.push(Operator {
+        operators.push(OperatorToken {
             name: token.name.clone(),
             role: token.role,
             token: secrets.read(&token.token).await?,

@@ -1,11 +1,11 @@
-//! The configuration: every mistake at once, every doubt, every source, and a
+//! The configuration: every mistake at once, every warning, every source, and a
 //! manual that cannot go out of date.
 
-mod doubts;
 mod manual;
 mod mistakes;
 mod random;
 mod sources;
+mod warnings;
 mod webhooks;
 
 use std::collections::BTreeMap;
@@ -27,13 +27,13 @@ fn mistakes(text: &str) -> Vec<String> {
     }
 }
 
-/// What is doubtful about a text, without the file's name.
-fn doubts(text: &str) -> Vec<String> {
+/// The warnings about a text, without the file's name.
+fn warnings(text: &str) -> Vec<String> {
     match config::parse(text, Path::new("onceward.toml"), &BTreeMap::new()) {
         Ok(loaded) => loaded
-            .doubts
+            .warnings
             .iter()
-            .map(|doubt| nameless(&doubt.to_string()))
+            .map(|warning| nameless(&warning.to_string()))
             .collect(),
         Err(mistakes) => panic!("{}", lines(&mistakes)),
     }

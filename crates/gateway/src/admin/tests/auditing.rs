@@ -5,7 +5,7 @@ use std::sync::Mutex as StdMutex;
 use serde_json::json;
 
 use super::*;
-use crate::admin::audit::{Action, Deed, Outcome};
+use crate::admin::audit::{Action, Change, ChangeOutcome};
 
 #[tokio::test]
 async fn every_change_has_its_entry_refused_ones_too() {
@@ -185,7 +185,7 @@ async fn without_its_entry_nothing_is_changed() {
     );
     assert_eq!(
         said.detail(),
-        "Nothing was changed: the audit cannot be written. Try again later."
+        "Nothing was changed: the audit log cannot be written. Try again later."
     );
     bench.registry.mend();
     assert_eq!(bench.state(grant.id).await, "completed");
@@ -242,9 +242,9 @@ async fn what_the_gateway_does_by_itself_is_noted() {
         bench.clock.clone(),
         Entropy::seeded(9),
     );
-    let deed = Deed::of_gateway("file watch", Action::Reload).on("onceward.toml");
+    let change = Change::by_gateway("file watch", Action::Reload).on("onceward.toml");
     let noted = audit
-        .note(deed, Outcome::Refused("line 3: no".to_owned()))
+        .note(change, ChangeOutcome::Refused("line 3: no".to_owned()))
         .await;
     noted.expect("the store answers");
     let entry = &bench.audit().await[0];

@@ -1,10 +1,10 @@
-//! The OpenAPI document tells the truth: it has every door, and real answers
+//! The OpenAPI document tells the truth: it has every endpoint, and real answers
 //! and questions are what it says they are.
 
 use serde_json::{Map, json};
 
 use super::*;
-use crate::admin::doors;
+use crate::admin::endpoints;
 
 async fn document(bench: &Bench) -> Value {
     bench.get("viewer", "/admin/v1/openapi.json").await.json()
@@ -47,9 +47,9 @@ async fn every_door_is_described_and_nothing_else() {
             assert!(operation["summary"].is_string() && operation["operationId"].is_string());
         }
     }
-    let mut served: Vec<_> = doors::all()
+    let mut served: Vec<_> = endpoints::all()
         .iter()
-        .map(|door| format!("{} {}", door.method, door.path))
+        .map(|endpoint| format!("{} {}", endpoint.method, endpoint.path))
         .collect();
     described.sort();
     served.sort();
@@ -251,7 +251,7 @@ async fn real_answers_are_as_described() {
             "{method} {path}"
         );
     }
-    assert_eq!(seen.len(), doors::all().len(), "{seen:?}");
+    assert_eq!(seen.len(), endpoints::all().len(), "{seen:?}");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What the doors do to operations, classes and keys.
+//! What the endpoints do to operations, classes and keys.
 
 use rstest::rstest;
 use serde_json::json;
@@ -256,17 +256,17 @@ async fn what_is_paused_goes_on() {
 }
 
 #[rstest]
-#[case::no_reason("purge", json!({ "operation_id": "op_00000000000000000000000000000000" }), 400, "The body is not as it should be: missing field `why` at line 1 column 54.")]
-#[case::blank_reason("purge", json!({ "all": true, "why": " " }), 400, "Say why, in 1 to 1000 bytes on one line: the audit keeps it.")]
+#[case::no_reason("purge", json!({ "operation_id": "op_00000000000000000000000000000000" }), 400, "The body is not valid: missing field `why` at line 1 column 54.")]
+#[case::blank_reason("purge", json!({ "all": true, "why": " " }), 400, "`why` must be a reason of 1 to 1000 bytes on one line; the audit log keeps it.")]
 #[case::nothing_to_purge("purge", json!({ "why": "x" }), 400, "Say what to purge: `operation_id`, a `filter` that has something in it, or `all`.")]
 #[case::empty_filter("purge", json!({ "filter": {}, "why": "x" }), 400, "Say what to purge: `operation_id`, a `filter` that has something in it, or `all`.")]
 #[case::two_ways("purge", json!({ "filter": { "key": "k" }, "all": true, "why": "x" }), 400, "`filter` and `all` do not go together.")]
 #[case::id_and_filter("purge", json!({ "operation_id": "op_00000000000000000000000000000000", "filter": {}, "why": "x" }), 400, "`operation_id` stands alone: without `filter`, `all`, `limit` and `after`.")]
 #[case::unknown_field("purge", json!({ "all": true, "reason": "x", "why": "x" }), 400, "unknown field `reason`")]
 #[case::no_id("purge", json!({ "operation_id": "k", "why": "x" }), 400, "An operation's id is `op_` and 32 hexadecimal digits.")]
-#[case::many("purge", json!({ "all": true, "limit": 501, "why": "x" }), 400, "`limit` is from 1 to 500.")]
+#[case::many("purge", json!({ "all": true, "limit": 501, "why": "x" }), 400, "`limit` must be from 1 to 500.")]
 #[case::state("purge", json!({ "filter": { "state": "lost" }, "why": "x" }), 400, "`state` is one of queued, running, completed, failed, released, unknown, paused, expired.")]
-#[case::moment("purge", json!({ "filter": { "since": "yesterday" }, "why": "x" }), 400, "`since` is a moment such as 2026-11-16T08:00:00Z.")]
+#[case::moment("purge", json!({ "filter": { "since": "yesterday" }, "why": "x" }), 400, "`since` must be an RFC 3339 time such as 2026-11-16T08:00:00Z.")]
 #[case::no_reply("resolve", json!({ "operation_id": "op_00000000000000000000000000000000", "outcome": "ran", "why": "x" }), 400, "With `ran` goes the `reply`: retries will be given it.")]
 #[case::reply_of_nothing("resolve", json!({ "operation_id": "op_00000000000000000000000000000000", "outcome": "not_run", "reply": { "status": 200 }, "why": "x" }), 400, "A `reply` goes with `ran` only.")]
 #[case::status("resolve", json!({ "operation_id": "op_00000000000000000000000000000000", "outcome": "ran", "reply": { "status": 101 }, "why": "x" }), 400, "`reply`: `status` is 101")]
@@ -275,14 +275,14 @@ async fn what_is_paused_goes_on() {
 #[case::large_body("purge", json!({ "why": "x".repeat(70_000) }), 413, "The body is larger than 65536 bytes.")]
 #[tokio::test]
 async fn what_makes_no_sense_is_refused_in_words(
-    #[case] door: &str,
+    #[case] endpoint: &str,
     #[case] ask: Value,
     #[case] status: u16,
     #[case] words: &str,
 ) {
     let bench = bench().await;
     let said = bench
-        .post("ops", &format!("{OPERATIONS}/{door}"), &ask)
+        .post("ops", &format!("{OPERATIONS}/{endpoint}"), &ask)
         .await;
     assert_eq!(said.status, status, "{}", said.text());
     assert!(said.detail().contains(words), "{}", said.detail());
@@ -295,7 +295,7 @@ async fn queries_are_checked_too() {
     let bench = bench().await;
     for (query, words) in [
         ("tenent=acme", "unknown field `tenent`"),
-        ("limit=0", "`limit` is from 1 to 1000."),
+        ("limit=0", "`limit` must be from 1 to 1000."),
         ("limit=x", "invalid digit"),
         ("after=x", "`after` is what the page before gave."),
         ("key=a&key=b", "duplicate field `key`"),
@@ -437,7 +437,7 @@ async fn a_reload_tells_what_it_came_to(
     #[case] status: u16,
     #[case] detail: &str,
 ) {
-    let root = Operator {
+    let root = OperatorToken {
         name: "root".to_owned(),
         role: Role::Admin,
         token: SecretString::from(token("root")),

@@ -37,7 +37,7 @@ use secrecy::SecretString;
 use serde_json::Value;
 use tower::ServiceExt;
 
-use super::{Admin, Audit, Operator, Operators, Pulse, Reload, router};
+use super::{Admin, Audit, OperatorToken, Operators, Reload, StoreHealth, router};
 use crate::callers::WallClock;
 use crate::callers::api_keys::ApiKeys;
 use crate::config::{Config, Role};
@@ -51,7 +51,7 @@ use crate::webhooks::registry::Webhooks;
 const CANARY: &str = "canary7e41";
 const START: Timestamp = Timestamp::from_unix_ms(1_790_000_000_000);
 
-/// A desk, and the store behind it.
+/// A admin, and the store behind it.
 struct Bench {
     router: Router,
     store: Arc<MemoryStore>,
@@ -60,13 +60,13 @@ struct Bench {
     webhooks: Arc<Webhooks>,
     engine: Arc<Engine>,
     clock: Arc<ManualClock>,
-    pulse: Arc<Pulse>,
+    store_health: Arc<StoreHealth>,
     drawn: AtomicU64,
 }
 
-/// A desk with a token of each role.
+/// A admin with a token of each role.
 async fn bench() -> Bench {
-    let role = |name: &str, role| Operator {
+    let role = |name: &str, role| OperatorToken {
         name: name.to_owned(),
         role,
         token: token(name).into(),
@@ -83,7 +83,7 @@ fn token(name: &str) -> String {
     format!("{CANARY}-{name}")
 }
 
-async fn bench_with(operators: Vec<Operator>, reload: Option<Reload>) -> Bench {
+async fn bench_with(operators: Vec<OperatorToken>, reload: Option<Reload>) -> Bench {
     let clock = Arc::new(ManualClock::new(START));
     let store = Arc::new(MemoryStore::new(clock.clone()));
     let registry = Arc::new(Shaky {
@@ -107,14 +107,14 @@ async fn bench_with(operators: Vec<Operator>, reload: Option<Reload>) -> Bench {
     let secrets = SecretReader::new(&config.secrets).expect("nothing to set up");
     let webhooks = Webhooks::open(registry.clone(), &secret, &config, secrets, wall);
     let webhooks = Arc::new(webhooks.await.expect("the store answers"));
-    let pulse = Arc::new(Pulse::new(clock.clone()));
+    let store_health = Arc::new(StoreHealth::new(clock.clone()));
     let admin = Admin {
         engine: engine.clone(),
         inspect: store.clone(),
         courier_wakeup: Arc::default(),
         metrics: Arc::new(Metrics::new().expect("metrics")),
         draining: Arc::new(AtomicBool::new(false)),
-        pulse: pulse.clone(),
+        store_health: store_health.clone(),
         classes: classes.clone(),
         api_keys: Some(Arc::new(keys)),
         webhooks: webhooks.clone(),
@@ -138,7 +138,7 @@ async fn bench_with(operators: Vec<Operator>, reload: Option<Reload>) -> Bench {
         webhooks,
         engine,
         clock,
-        pulse,
+        store_health,
         drawn: AtomicU64::new(0),
     }
 }

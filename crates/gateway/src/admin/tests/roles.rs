@@ -1,9 +1,9 @@
-//! Who may do what, on every door; and what is said to who may not.
+//! Operator may do what, on every endpoint; and what is said to who may not.
 
 use serde_json::{Value, json};
 
 use super::*;
-use crate::admin::doors;
+use crate::admin::endpoints;
 
 /// What a body must say to get past being read; what it asks for is not there.
 fn body(name: &str) -> Value {
@@ -44,32 +44,38 @@ async fn every_door_opens_to_its_role_and_to_no_smaller_one() {
         ("ops", Some(Role::Operate)),
         ("root", Some(Role::Admin)),
     ];
-    for door in doors::all() {
+    for endpoint in endpoints::all() {
         for (who, role) in ladder {
-            let path = concrete(door.path);
-            let said = match door.body {
+            let path = concrete(endpoint.path);
+            let said = match endpoint.body {
                 None => bench.get(who, &path).await,
-                Some(_) => bench.post(who, &path, &body(door.name)).await,
+                Some(_) => bench.post(who, &path, &body(endpoint.name)).await,
             };
             let passed = !matches!(said.status, 401 | 403);
-            let allowed = role.is_some_and(|role| role >= door.role);
-            assert_eq!(passed, allowed, "{} as {who}: {}", door.name, said.text());
-            // A door that is open leads somewhere.
+            let allowed = role.is_some_and(|role| role >= endpoint.role);
+            assert_eq!(
+                passed,
+                allowed,
+                "{} as {who}: {}",
+                endpoint.name,
+                said.text()
+            );
+            // A endpoint that is open leads somewhere.
             assert!(
                 !passed || ![405, 415, 400].contains(&said.status),
                 "{} as {who}: {}",
-                door.name,
+                endpoint.name,
                 said.text()
             );
             if !passed {
                 let want = if role.is_some() { 403 } else { 401 };
-                assert_eq!(said.status, want, "{} as {who}", door.name);
+                assert_eq!(said.status, want, "{} as {who}", endpoint.name);
             }
             for (name, value) in [
                 ("cache-control", "no-store"),
                 ("x-content-type-options", "nosniff"),
             ] {
-                assert_eq!(said.headers[name], value, "{} as {who}", door.name);
+                assert_eq!(said.headers[name], value, "{} as {who}", endpoint.name);
             }
         }
     }
@@ -78,8 +84,10 @@ async fn every_door_opens_to_its_role_and_to_no_smaller_one() {
 #[tokio::test]
 async fn the_roles_are_those_of_the_contract() {
     let needed = |role: Role| -> Vec<&str> {
-        let doors = doors::all().into_iter().filter(|door| door.role == role);
-        doors.map(|door| door.name).collect()
+        let endpoints = endpoints::all()
+            .into_iter()
+            .filter(|endpoint| endpoint.role == role);
+        endpoints.map(|endpoint| endpoint.name).collect()
     };
     assert_eq!(
         needed(Role::Operate),
@@ -108,10 +116,10 @@ async fn the_roles_are_those_of_the_contract() {
             "reload"
         ]
     );
-    let reads = doors::all()
+    let reads = endpoints::all()
         .into_iter()
-        .filter(|door| door.role == Role::Read);
-    assert!(reads.into_iter().all(|door| door.body.is_none()));
+        .filter(|endpoint| endpoint.role == Role::Read);
+    assert!(reads.into_iter().all(|endpoint| endpoint.body.is_none()));
 }
 
 #[tokio::test]
@@ -151,13 +159,13 @@ async fn health_needs_no_token() {
         assert_eq!(bench.get("nobody", path).await.status, 200, "{path}");
     }
     let refused: Result<(), _> = Err(StoreError::Unavailable("full".into()));
-    bench.pulse.wrote(&refused);
+    bench.store_health.record_write(&refused);
     let said = bench.get("nobody", "/readyz").await;
     assert_eq!(
         (said.status, said.text().as_str()),
         (503, "the store refused the last write\n")
     );
-    bench.pulse.wrote(&Ok(()));
+    bench.store_health.record_write(&Ok(()));
     assert_eq!(bench.get("nobody", "/readyz").await.status, 200);
 }
 

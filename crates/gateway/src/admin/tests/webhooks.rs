@@ -1,4 +1,4 @@
-//! What the doors do to webhooks, and what they tell of them.
+//! What the endpoints do to webhooks, and what they tell of them.
 
 use rstest::rstest;
 use serde_json::json;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use jsonwebtoken::Algorithm;
 use onceward_core::caller::{Caller, CallerError, Subject, SubjectKind};
 
+use super::checker::{Checker, SOME_TIME};
 use super::server::{SECRET_LENGTH_MIN, repeated};
-use super::tools::{Checker, SOME_TIME};
 use crate::config::{ApiKeys, Auth, Claim, JwksSource, Jwt, Scheduler, Unkey, raw, url};
 
 /// How far an issuer's clock may be off, at most.
@@ -61,7 +61,7 @@ fn jwt(key: &str, raw: &raw::Jwt, checker: &mut Checker<'_>) -> Option<Jwt> {
         Caller::claimed("tenant", name, Subject::new(SubjectKind::User, "id")?)
     });
     let subject = match &raw.subject {
-        None if !checker.places.says(&at("subject")) => Some(Claim::Pointer("/sub".to_owned())),
+        None if !checker.locations.says(&at("subject")) => Some(Claim::Pointer("/sub".to_owned())),
         raw => claim(&at("subject"), raw.as_ref(), checker, |name| {
             Caller::claimed("tenant", "project", Subject::new(kind, name)?)
         }),
@@ -94,8 +94,8 @@ fn jwks(key: &str, raw: &raw::Jwt, checker: &mut Checker<'_>) -> Option<JwksSour
     let (url_key, file_key) = (format!("{key}.jwks_url"), format!("{key}.jwks_file"));
     let right = "write jwks_url = \"https://…\" or jwks_file = \"…\"";
     match (
-        checker.places.says(&url_key),
-        checker.places.says(&file_key),
+        checker.locations.says(&url_key),
+        checker.locations.says(&file_key),
     ) {
         (true, true) => {
             checker.wrong(&file_key, "the keys are behind a URL already", right);
@@ -156,7 +156,7 @@ fn claim(
                 let problem = format!("{shown} is not a JSON Pointer");
                 let right = format!(
                     "write \"/{}\" for a claim, or {{ value = {shown} }} for the same name for all",
-                    checker.places.written(key, text)
+                    checker.locations.written(key, text)
                 );
                 checker.wrong(key, problem, right);
                 None
@@ -207,10 +207,10 @@ fn unkey(raw: &raw::Unkey, checker: &mut Checker<'_>) -> Option<Unkey> {
 fn scheduler(raw: &raw::Scheduler, checker: &mut Checker<'_>) -> Scheduler {
     let (one, many) = ("auth.scheduler.secret", "auth.scheduler.secrets");
     let right = "write secret = \"${SCHEDULER_SECRET}\", or secrets while they rotate";
-    match (checker.places.says(one), checker.places.says(many)) {
+    match (checker.locations.says(one), checker.locations.says(many)) {
         (true, true) => checker.wrong(many, "there is a secret already", right),
         (false, false) => checker.wrong("auth.scheduler", "has no secret", right),
-        (false, true) if !checker.places.says(&format!("{many}[0]")) => {
+        (false, true) if !checker.locations.says(&format!("{many}[0]")) => {
             checker.wrong(many, "is empty", right);
         }
         _ => {}

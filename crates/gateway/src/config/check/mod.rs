@@ -5,9 +5,10 @@
 //! mistake is enough to refuse it.
 
 mod auth;
+mod checker;
+pub(super) mod consistency;
 mod routes;
 mod server;
-mod tools;
 mod webhooks;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,13 +17,12 @@ use std::io::Read as _;
 use std::path::Path;
 
 use onceward_core::class::Class;
-use serde_json::Value as Json;
 
-pub(super) use self::tools::Checker;
-use super::class::{RawClass, class};
-use super::mistake::{Doubt, Mistake, Place};
+pub(super) use self::checker::Checker;
+use super::class::{ClassSettings, class};
+use super::mistake::{Location, Mistake, Warning};
 use super::raw::Raw;
-use super::{Config, doubts, relations, shape, source, store};
+use super::{Config, schema, source, store, warnings};
 
 /// The largest file that is read.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -33,7 +33,7 @@ pub struct Loaded {
     /// What to do.
     pub config: Config,
     /// What works and is probably not meant.
-    pub doubts: Vec<Doubt>,
+    pub warnings: Vec<Warning>,
 }
 
 /// Reads the file and the variables. Nothing else is looked at but the files
@@ -41,7 +41,7 @@ pub struct Loaded {
 pub fn load(path: &Path, environment: &BTreeMap<String, String>) -> Result<Loaded, Vec<Mistake>> {
     let unreadable = |problem: String, right: &str| {
         vec![Mistake {
-            place: Place::File(path.to_owned()),
+            location: Location::File(path.to_owned()),
             key: String::new(),
             problem,
             right: right.to_owned(),
@@ -73,13 +73,13 @@ pub fn parse(
     environment: &BTreeMap<String, String>,
 ) -> Result<Loaded, Vec<Mistake>> {
     let mut source = source::read(text, file, environment);
-    shape::fit(&mut source, &schema());
+    schema::validate(&mut source, &schema::schema());
     let raw: Raw = match serde_json::from_value(source.root.to_json()) {
         Ok(raw) => raw,
         Err(error) => {
             // The schema lets something through that the types do not take.
             source.mistakes.push(Mistake {
-                place: Place::File(file.to_owned()),
+                location: Location::File(file.to_owned()),
                 key: String::new(),
                 problem: format!("the file cannot be understood: {error}"),
                 right: "this is a fault of Onceward: please tell its makers".to_owned(),
@@ -88,28 +88,21 @@ pub fn parse(
         }
     };
     let directory = file.parent().unwrap_or(Path::new(""));
-    let mut checker = Checker::new(&source.places, directory);
+    let mut checker = Checker::new(&source.locations, directory);
     let mut config = config(&raw, &mut checker);
     // The server gives up with us.
     config.store.deadline = config.limits.store_deadline;
     // What belongs together cannot be judged when a part of the file was lost.
     if source.whole {
-        relations::judge(&config, &mut checker);
+        consistency::judge(&config, &mut checker);
     }
     let mut mistakes = source.mistakes;
     mistakes.append(&mut checker.mistakes);
     if mistakes.is_empty() {
-        let doubts = doubts::find(&config, &source.places);
-        return Ok(Loaded { config, doubts });
+        let warnings = warnings::find(&config, &source.locations);
+        return Ok(Loaded { config, warnings });
     }
     Err(in_order(mistakes))
-}
-
-/// The JSON Schema of the file. TOML has no null, so the schema has none either.
-pub fn schema() -> Json {
-    let mut schema = schemars::schema_for!(Raw).to_value();
-    without_null(&mut schema);
-    schema
 }
 
 fn config(raw: &Raw, checker: &mut Checker<'_>) -> Config {
@@ -128,7 +121,7 @@ fn config(raw: &Raw, checker: &mut Checker<'_>) -> Config {
 }
 
 fn classes(
-    raw: &BTreeMap<String, RawClass>,
+    raw: &BTreeMap<String, ClassSettings>,
     checker: &mut Checker<'_>,
 ) -> BTreeMap<std::sync::Arc<str>, Class> {
     let built_in = [Class::interactive(), Class::webhook(), Class::financial()];
@@ -158,7 +151,7 @@ fn classes(
 /// By line, then what came from variables; what is not TOML hides the rest of
 /// its line.
 fn in_order(mut mistakes: Vec<Mistake>) -> Vec<Mistake> {
-    let lines = |mistake: &Mistake| mistake.place.line_and_column().map(|(line, _)| line);
+    let lines = |mistake: &Mistake| mistake.location.line_and_column().map(|(line, _)| line);
     let not_toml: BTreeSet<_> = mistakes
         .iter()
         .filter(|mistake| mistake.key.is_empty())
@@ -168,52 +161,10 @@ fn in_order(mut mistakes: Vec<Mistake>) -> Vec<Mistake> {
         mistake.key.is_empty() || lines(mistake).is_none_or(|line| !not_toml.contains(&line))
     });
     mistakes.sort_by_key(|mistake| {
-        let place = mistake.place.line_and_column();
-        let variable = mistake.place.variable().map(ToOwned::to_owned);
-        (variable, place, mistake.key.clone())
+        let location = mistake.location.line_and_column();
+        let variable = mistake.location.variable().map(ToOwned::to_owned);
+        (variable, location, mistake.key.clone())
     });
     mistakes.dedup();
     mistakes
-}
-
-/// Takes null out of types, choices and defaults.
-fn without_null(schema: &mut Json) {
-    match schema {
-        Json::Object(object) => {
-            if object.get("default").is_some_and(says_nothing) {
-                object.remove("default");
-            }
-            if let Some(Json::Array(types)) = object.get_mut("type") {
-                types.retain(|one| one != "null");
-                if let [one] = types.as_slice() {
-                    let one = one.clone();
-                    object.insert("type".to_owned(), one);
-                }
-            }
-            if let Some(Json::Array(choice)) = object.get_mut("anyOf") {
-                choice.retain(|one| one["type"] != "null");
-                if let [one] = choice.as_slice() {
-                    let one = one.clone();
-                    object.remove("anyOf");
-                    if let Json::Object(one) = one {
-                        for (key, value) in one {
-                            object.entry(key).or_insert(value);
-                        }
-                    }
-                }
-            }
-            object.values_mut().for_each(without_null);
-        }
-        Json::Array(array) => array.iter_mut().for_each(without_null),
-        _ => {}
-    }
-}
-
-fn says_nothing(default: &Json) -> bool {
-    match default {
-        Json::Null => true,
-        Json::Array(array) => array.is_empty(),
-        Json::Object(object) => object.values().all(says_nothing),
-        _ => false,
-    }
 }

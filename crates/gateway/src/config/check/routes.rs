@@ -12,12 +12,12 @@ use onceward_core::identity::{Endpoint, KeySpace};
 use onceward_http::fields;
 use onceward_http::rules::DuplicateCreate;
 
+use super::checker::{Checker, SOME_TIME};
 use super::server::repeated;
-use super::tools::{Checker, SOME_TIME};
 use crate::config::source::join;
 use crate::config::url;
 use crate::config::{
-    Access, Cors, DerivedKey, ForwardKey, HeaderRules, KeyFormat, KeyPart, KnownBy, Naming,
+    Access, Cors, DerivedKey, EndpointName, ForwardKey, HeaderRules, KeyFormat, KeyPart, KnownBy,
     Origins, Policy, Route, Scope, SubjectPattern, raw,
 };
 
@@ -132,9 +132,9 @@ fn route(key: &str, raw: &raw::Route, all: Option<&Arc<Cors>>, checker: &mut Che
     }
 }
 
-fn endpoint(key: &str, raw: Option<&String>, checker: &mut Checker<'_>) -> Naming {
+fn endpoint(key: &str, raw: Option<&String>, checker: &mut Checker<'_>) -> EndpointName {
     let Some(name) = raw else {
-        return Naming::ByPath;
+        return EndpointName::ByPath;
     };
     let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     let good = |part: &str| !part.is_empty() && part.chars().all(letter);
@@ -144,9 +144,9 @@ fn endpoint(key: &str, raw: Option<&String>, checker: &mut Checker<'_>) -> Namin
         let problem = format!("{} is not service.handler", checker.shown(key, name));
         let right = "write \"payments.create\", for example, of the characters A-Z a-z 0-9 _ -";
         checker.wrong(key, problem, right);
-        return Naming::ByPath;
+        return EndpointName::ByPath;
     }
-    Naming::Fixed(Endpoint::new(name))
+    EndpointName::Fixed(Endpoint::new(name))
 }
 
 fn methods(key: &str, raw: Option<&raw::OneOrMany>, checker: &mut Checker<'_>) -> Vec<Method> {

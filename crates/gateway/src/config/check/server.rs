@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use onceward_webhooks::Provider;
 use secrecy::ExposeSecret as _;
 
-use super::tools::{Checker, SOME_TIME};
+use super::checker::{Checker, SOME_TIME};
 use crate::config::source::join;
 use crate::config::url;
 use crate::config::{
@@ -49,8 +49,8 @@ pub(super) fn server(raw: &raw::Server, checker: &mut Checker<'_>) -> Server {
     );
     let drain = time("drain", raw.drain.as_ref(), usual.drain);
     let admin_tokens = admin_tokens(raw, checker);
-    let said =
-        checker.places.says("server.admin_token") || checker.places.says("server.admin_tokens[0]");
+    let said = checker.locations.says("server.admin_token")
+        || checker.locations.says("server.admin_tokens[0]");
     if !url::is_loopback(host_of(&admin)) && admin_tokens.is_empty() && !said {
         checker.wrong(
             "server.admin",
@@ -60,7 +60,7 @@ pub(super) fn server(raw: &raw::Server, checker: &mut Checker<'_>) -> Server {
     }
     let proxies = trusted_proxies(&raw.trusted_proxies, checker);
     let proxy_protocol = raw.proxy_protocol.unwrap_or(usual.proxy_protocol);
-    if proxy_protocol && !checker.places.says("server.trusted_proxies[0]") {
+    if proxy_protocol && !checker.locations.says("server.trusted_proxies[0]") {
         checker.wrong(
             "server.proxy_protocol",
             "nobody is trusted to speak it",
@@ -183,7 +183,7 @@ fn server_tls(raw: &raw::ServerTls, checker: &mut Checker<'_>) -> Option<ServerT
     let cert = checker.file("server.tls.cert", raw.cert.as_ref());
     let key = checker.file("server.tls.key", raw.key.as_ref());
     let client_ca = checker.file("server.tls.client_ca", raw.client_ca.as_ref());
-    if raw.client_auth.is_some() && !checker.places.says("server.tls.client_ca") {
+    if raw.client_auth.is_some() && !checker.locations.says("server.tls.client_ca") {
         checker.wrong(
             "server.tls.client_auth",
             "nobody is named who signs the certificates of clients",
@@ -289,7 +289,7 @@ fn sets_apart(template: &str) -> bool {
 }
 
 fn login(raw: &raw::OpenBao, checker: &mut Checker<'_>) -> Option<BaoLogin> {
-    let says = |key: &str| checker.places.says(&format!("secrets.openbao.{key}"));
+    let says = |key: &str| checker.locations.says(&format!("secrets.openbao.{key}"));
     let right = "write token = \"${BAO_TOKEN}\", or role_id and secret_id";
     match (says("token"), says("role_id"), says("secret_id")) {
         (true, false, false) => {
@@ -405,7 +405,7 @@ fn upstream_tls(key: &str, raw: &raw::Upstream, checker: &mut Checker<'_>) -> Tl
         let right = "write an https:// URL, or leave tls out";
         checker.wrong(&key, "the upstream is not spoken to by TLS", right);
     }
-    let says = |name: &str| checker.places.says(&format!("{key}.{name}"));
+    let says = |name: &str| checker.locations.says(&format!("{key}.{name}"));
     if says("cert") != says("key") {
         let right = "write cert and key, or neither";
         checker.wrong(&key, "a certificate and its key belong together", right);
@@ -496,7 +496,7 @@ pub(super) fn count(raw: Option<u32>, usual: usize) -> usize {
     raw.map_or(usual, |raw| usize::try_from(raw).unwrap_or(usize::MAX))
 }
 
-/// What stands in a list more than once, by its second place.
+/// What stands in a list more than once, by its second position.
 pub(super) fn repeated<T: Ord>(items: impl IntoIterator<Item = T>) -> Vec<usize> {
     let mut seen = BTreeSet::new();
     let items = items.into_iter().enumerate();

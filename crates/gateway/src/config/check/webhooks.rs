@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use onceward_webhooks::{Generic, GenericSettings, GenericTimestamp, Provider};
 
+use super::checker::Checker;
 use super::server::count;
-use super::tools::Checker;
 use crate::config::source::join;
 use crate::config::units::{TIME_MAX, Time};
 use crate::config::webhooks::path_problem;
@@ -46,7 +46,7 @@ pub(super) fn webhooks(raw: &raw::Webhooks, checker: &mut Checker<'_>) -> Webhoo
 
 fn path(raw: Option<&String>, usual: String, checker: &mut Checker<'_>) -> String {
     let Some(path) = raw else { return usual };
-    // The only place in it is a whole name of letters that stand plainly.
+    // The only location in it is a whole name of letters that stand plainly.
     let Some(problem) = path_problem(&path.replace("{provider}", "provider")) else {
         return path.clone();
     };

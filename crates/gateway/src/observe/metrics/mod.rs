@@ -28,8 +28,8 @@ use onceward_http::problem::Code;
 use self::family::{Family, Handle};
 use self::route::Callers;
 pub(crate) use self::route::RouteMetrics;
-use crate::admin::Pulse;
-use crate::config::{KnownBy, Limits, Naming, SameBytes};
+use crate::admin::StoreHealth;
+use crate::config::{EndpointName, KnownBy, Limits, SameBytes};
 use crate::listen::Census;
 
 /// Upper bounds of the latency histograms, in seconds.
@@ -50,10 +50,10 @@ const OTHER: &str = "other";
 const METADATA: Metadata<'static> = Metadata::new("onceward", Level::INFO, None);
 
 /// The label of a route's endpoint.
-pub(crate) fn endpoint_label(naming: &Naming) -> &str {
+pub(crate) fn endpoint_label(naming: &EndpointName) -> &str {
     match naming {
-        Naming::Fixed(endpoint) => endpoint.as_str(),
-        Naming::ByPath => UNCONFIGURED,
+        EndpointName::Fixed(endpoint) => endpoint.as_str(),
+        EndpointName::ByPath => UNCONFIGURED,
     }
 }
 
@@ -310,9 +310,13 @@ impl Metrics {
         self.spans.clone()
     }
 
-    /// A store whose steps are timed, and whose pulse is taken as it writes.
-    pub(crate) fn timed(&self, store: Arc<dyn Store>, pulse: Arc<Pulse>) -> Arc<dyn Store> {
-        store::timed(&self.book, store, pulse)
+    /// A store whose steps are timed, and whose store_health is taken as it writes.
+    pub(crate) fn timed(
+        &self,
+        store: Arc<dyn Store>,
+        store_health: Arc<StoreHealth>,
+    ) -> Arc<dyn Store> {
+        store::timed(&self.book, store, store_health)
     }
 
     /// The page for Prometheus, with the gauges as they are now. A store that

@@ -15,12 +15,16 @@ use onceward_core::store::{Ask, Claim, Store, StoreError};
 
 use super::Book;
 use super::family::Family;
-use crate::admin::Pulse;
+use crate::admin::StoreHealth;
 
 const NAME: &str = "onceward_store_duration_seconds";
 
 /// The same store, timed.
-pub(super) fn timed(book: &Book, inner: Arc<dyn Store>, pulse: Arc<Pulse>) -> Arc<dyn Store> {
+pub(super) fn timed(
+    book: &Book,
+    inner: Arc<dyn Store>,
+    store_health: Arc<StoreHealth>,
+) -> Arc<dyn Store> {
     let step = |name| {
         let labels = vec![Label::new("step", name)];
         let outcomes = Family::histograms(book, NAME, labels, "outcome");
@@ -32,7 +36,7 @@ pub(super) fn timed(book: &Book, inner: Arc<dyn Store>, pulse: Arc<Pulse>) -> Ar
     };
     Arc::new(TimedStore {
         inner,
-        pulse,
+        store_health,
         claim: step("claim"),
         settle: step("settle"),
         renew: step("renew"),
@@ -43,7 +47,7 @@ pub(super) fn timed(book: &Book, inner: Arc<dyn Store>, pulse: Arc<Pulse>) -> Ar
 struct TimedStore {
     inner: Arc<dyn Store>,
     /// Is told how writes end.
-    pulse: Arc<Pulse>,
+    store_health: Arc<StoreHealth>,
     claim: Step,
     settle: Step,
     renew: Step,
@@ -97,7 +101,7 @@ impl Drop for Timing<'_> {
 impl Store for TimedStore {
     async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
         let answer = self.claim.time(self.inner.claim(ask)).await;
-        self.pulse.wrote(&answer);
+        self.store_health.record_write(&answer);
         answer
     }
 
@@ -117,7 +121,7 @@ impl Store for TimedStore {
     ) -> Result<Settled, StoreError> {
         let work = self.inner.settle(digest, fence, settlement);
         let answer = self.settle.time(work).await;
-        self.pulse.wrote(&answer);
+        self.store_health.record_write(&answer);
         answer
     }
 

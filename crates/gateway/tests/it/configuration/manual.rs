@@ -14,11 +14,11 @@ use super::lines;
 const MANUAL: &str = include_str!("../../../../../onceward.toml");
 
 #[test]
-fn the_default_file_has_no_mistakes_and_no_doubts() {
+fn the_default_file_has_no_mistakes_and_no_warnings() {
     let file = std::path::Path::new("onceward.toml");
     let loaded = config::parse(MANUAL, file, &BTreeMap::new());
     let loaded = loaded.unwrap_or_else(|mistakes| panic!("{}", lines(&mistakes)));
-    assert_eq!(loaded.doubts, []);
+    assert_eq!(loaded.warnings, []);
     let [route] = loaded.config.routes.as_slice() else {
         panic!("the default file has one route");
     };
@@ -110,7 +110,7 @@ fn what_the_manual_calls_a_default_is_one() {
         (usual.deliveries, usual.deliveries_per_upstream)
     );
     let route = &config.routes[0];
-    let usual = Route::new(config::Naming::ByPath, "/", "payments");
+    let usual = Route::new(config::EndpointName::ByPath, "/", "payments");
     assert_eq!(route.scope, usual.scope);
     assert_eq!(route.key_format, usual.key_format);
     assert_eq!(route.key_space, usual.key_space);

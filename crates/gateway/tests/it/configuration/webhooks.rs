@@ -1,4 +1,4 @@
-//! What can be wrong and what is doubtful about webhooks, and what is made of
+//! Mistakes and warnings about webhooks, and what is made of
 //! what is right.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use onceward_gateway::config::{self, SameBytes};
 use onceward_webhooks::Tolerance;
 use rstest::rstest;
 
-use super::{ROUTE, doubts, mistakes};
+use super::{ROUTE, mistakes, warnings};
 
 /// An upstream alone; what follows begins in line 3.
 const UPSTREAM: &str = "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n";
@@ -155,9 +155,9 @@ fn one_mistake_about_openbao(#[case] text: &str, #[case] want: &str) {
     "[webhooks]\n[secrets.openbao]\naddress = 'https://bao'\ntoken = 't'\npath = '{tenant}/{provider}'",
     "7:8: secrets.openbao.path: {project} is not in it, so webhooks that differ in it share their secrets; write webhooks/{tenant}/{project}/{provider}, for example"
 )]
-fn one_doubt(#[case] text: &str, #[case] want: &str) {
+fn one_warning(#[case] text: &str, #[case] want: &str) {
     assert_eq!(
-        doubts(&format!("{UPSTREAM}{text}\n[auth.api_keys]")),
+        warnings(&format!("{UPSTREAM}{text}\n[auth.api_keys]")),
         [want]
     );
 }
@@ -168,9 +168,9 @@ fn one_doubt(#[case] text: &str, #[case] want: &str) {
 #[case::room_for_others(
     "[upstreams.b]\nurl = 'http://127.0.0.1:2'\n[webhooks]\ndeliveries = 9\ndeliveries_per_upstream = 4"
 )]
-fn beyond_doubt(#[case] text: &str) {
+fn not_warned(#[case] text: &str) {
     let text = format!("{UPSTREAM}{text}\n[auth.api_keys]");
-    assert_eq!(doubts(&text), [""; 0]);
+    assert_eq!(warnings(&text), [""; 0]);
 }
 
 #[test]

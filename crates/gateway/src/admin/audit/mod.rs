@@ -1,10 +1,12 @@
-//! The audit: who changed what, on what, why, when, from where, and what came
-//! of it.
+//! The audit log: which operator made which change to what, why, when, from
+//! where, and with what outcome.
 //!
-//! An entry is durable before the change begins, as `begun`, and is written
-//! again with its outcome. So no change is without an entry; one that still says
-//! `begun` belongs to a change that nobody saw the end of. Entries are named by
-//! time, so that the latest are found first.
+//! An entry is durable as `begun` before the change begins, and is written again
+//! with the outcome. So every change has an entry; one that stays `begun` belongs
+//! to a change whose end was not recorded. Entries are named by time, so that the
+//! latest are listed first.
+
+mod list;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,30 +15,33 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use onceward_core::clock::Clock;
+use onceward_core::deadline::within;
 use onceward_core::entropy::Entropy;
 use onceward_core::store::{Order, Registry, Sheet, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-use super::operators::{Who, role_word};
+pub(super) use self::list::{AuditPage, AuditQuery, list};
+use super::operators::Operator;
 
-/// The version of the documents.
+/// The version of the stored documents.
 const VERSION: u8 = 1;
-/// How long one step of the store may take.
+/// The time limit for one step of the store.
 const STORE_DEADLINE: Duration = Duration::from_secs(2);
 /// How often an outcome that the store refused is written again.
-const AGAIN_MAX: u32 = 60;
-/// How long to rest in between.
-const AGAIN_PAUSE: Duration = Duration::from_secs(5);
+const RETRIES_MAX: u32 = 60;
+/// The pause between these retries.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// What kind of change.
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Purge,
     Resolve,
     Resume,
+    Redeliver,
     SetClass,
     UnsetClass,
     CreateKey,
@@ -44,17 +49,17 @@ pub(crate) enum Action {
     CreateWebhook,
     RotateWebhook,
     DeleteWebhook,
-    Redeliver,
     Reload,
 }
 
 impl Action {
-    /// The word in entries and logs.
+    /// The word in entries and log lines.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Purge => "operations.purge",
             Self::Resolve => "operations.resolve",
             Self::Resume => "operations.resume",
+            Self::Redeliver => "operations.redeliver",
             Self::SetClass => "classes.set",
             Self::UnsetClass => "classes.unset",
             Self::CreateKey => "keys.create",
@@ -62,47 +67,45 @@ impl Action {
             Self::CreateWebhook => "webhooks.create",
             Self::RotateWebhook => "webhooks.rotate",
             Self::DeleteWebhook => "webhooks.delete",
-            Self::Redeliver => "operations.redeliver",
             Self::Reload => "configuration.reload",
         }
     }
 }
 
-/// A change that somebody is about to make. Nothing in it is secret.
+/// A change that is about to be made. It contains no secret.
 #[derive(Clone, Debug)]
-pub(crate) struct Deed {
-    /// Who: the name of a token, or what in the gateway does it by itself.
-    pub(crate) who: Arc<str>,
-    /// By which role.
-    pub(crate) role: Option<&'static str>,
-    /// From where.
-    pub(crate) from: Option<IpAddr>,
-    /// What.
-    pub(crate) action: Action,
-    /// On what.
-    pub(crate) target: Option<String>,
-    /// Why.
-    pub(crate) why: Option<String>,
-    /// How it was asked for.
-    pub(crate) asked: Value,
+pub(crate) struct Change {
+    /// The name of the operator's token, or the part of the gateway that acts by itself.
+    who: Arc<str>,
+    /// The operator's role.
+    role: Option<&'static str>,
+    /// The operator's address.
+    from: Option<IpAddr>,
+    action: Action,
+    /// The operation, class, key, webhook or file that is changed.
+    target: Option<String>,
+    /// The reason.
+    why: Option<String>,
+    /// The parameters of the request.
+    request: Value,
 }
 
-impl Deed {
-    /// An operator's.
-    pub(crate) fn of(who: &Who, action: Action, why: &Why) -> Self {
+impl Change {
+    /// A change by an operator.
+    pub(crate) fn by(operator: &Operator, action: Action, why: &Why) -> Self {
         Self {
-            who: who.name.clone(),
-            role: Some(role_word(who.role)),
-            from: Some(who.from),
+            who: operator.name.clone(),
+            role: Some(operator.role.as_str()),
+            from: Some(operator.from),
             action,
             target: None,
             why: Some(why.0.clone()),
-            asked: Value::Null,
+            request: Value::Null,
         }
     }
 
-    /// The gateway's own, such as a reload because the file changed.
-    pub(crate) fn of_gateway(who: &str, action: Action) -> Self {
+    /// A change by the gateway itself, such as a reload because the file changed.
+    pub(crate) fn by_gateway(who: &str, action: Action) -> Self {
         Self {
             who: who.into(),
             role: None,
@@ -110,7 +113,7 @@ impl Deed {
             action,
             target: None,
             why: None,
-            asked: Value::Null,
+            request: Value::Null,
         }
     }
 
@@ -119,13 +122,13 @@ impl Deed {
         self
     }
 
-    pub(crate) fn asking(mut self, asked: Value) -> Self {
-        self.asked = asked;
+    pub(crate) fn with_request(mut self, request: Value) -> Self {
+        self.request = request;
         self
     }
 }
 
-/// A reason, checked: something, not too long, on one line.
+/// A reason: not empty, not too long, on one line.
 #[derive(Clone, Debug)]
 pub(crate) struct Why(String);
 
@@ -141,61 +144,60 @@ impl Why {
     }
 }
 
-/// What came of a change.
+/// The outcome of a change.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Outcome {
-    /// It is made.
+pub(crate) enum ChangeOutcome {
+    /// The change was made.
     Done(Value),
-    /// It was not made, and this is why.
+    /// The change was not made; the text gives the reason.
     Refused(String),
-    /// Something failed, and it may have been made in part.
+    /// A step failed, and the change may have been made in part.
     Failed(String),
 }
 
-/// An entry as it is kept and shown.
+/// An entry as it is stored and shown.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "AuditEntry")]
-pub(crate) struct Entry {
+pub(crate) struct AuditEntry {
     /// The version of this document.
     version: u8,
-    /// Its name; rises with time.
+    /// The entry's id; later entries have higher ids.
     id: String,
-    /// When it began.
+    /// When the change began.
     at: String,
-    /// Who: the name of a token, `local` where there are no tokens, or the
-    /// gateway itself.
+    /// The name of the operator's token, `local` where there are no tokens, or
+    /// the part of the gateway that acted by itself.
     who: String,
-    /// By which role.
+    /// The operator's role.
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<String>,
-    /// From which address.
+    /// The operator's address.
     #[serde(skip_serializing_if = "Option::is_none")]
     from: Option<String>,
-    /// What.
+    /// The kind of change, such as `operations.purge`.
     action: String,
-    /// On what: an operation, a class, a key.
+    /// The operation, class, key, webhook or file that was changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
-    /// Why.
+    /// The reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
-    /// How it was asked for.
+    /// The parameters of the request.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     asked: Value,
     /// `begun`, `done`, `refused` or `failed`.
     outcome: String,
-    /// When it ended.
+    /// When the change ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_at: Option<String>,
-    /// What was done.
+    /// What the change did.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     result: Value,
-    /// Why it was refused or failed.
+    /// Why the change was refused or failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<String>,
 }
 
-/// The book of changes.
+/// The audit log.
 pub(crate) struct Audit {
     registry: Arc<dyn Registry>,
     clock: Arc<dyn Clock>,
@@ -217,23 +219,24 @@ impl Audit {
         }
     }
 
-    /// Writes that a change begins. Without this entry it must not.
-    pub(crate) async fn begin(&self, deed: Deed) -> Result<Entry, StoreError> {
+    /// Writes that a change begins. The change must not begin without this entry.
+    pub(crate) async fn begin(&self, change: Change) -> Result<AuditEntry, StoreError> {
         let now = self.clock.now();
-        // Within a millisecond and a process by count, and never twice the same.
+        // The count orders entries of one millisecond; chance keeps the ids of
+        // several gateways apart.
         let count = self.drawn.fetch_add(1, Ordering::Relaxed);
         let chance = self.entropy.next_u64() as u32;
-        let entry = Entry {
+        let entry = AuditEntry {
             version: VERSION,
             id: format!("{:015}-{count:08x}{chance:08x}", now.unix_ms()),
             at: now.to_string(),
-            who: deed.who.as_ref().to_owned(),
-            role: deed.role.map(ToOwned::to_owned),
-            from: deed.from.map(|from| from.to_string()),
-            action: deed.action.as_str().to_owned(),
-            target: deed.target,
-            why: deed.why,
-            asked: deed.asked,
+            who: change.who.as_ref().to_owned(),
+            role: change.role.map(ToOwned::to_owned),
+            from: change.from.map(|from| from.to_string()),
+            action: change.action.as_str().to_owned(),
+            target: change.target,
+            why: change.why,
+            asked: change.request,
             outcome: "begun".to_owned(),
             ended_at: None,
             result: Value::Null,
@@ -243,14 +246,18 @@ impl Audit {
         Ok(entry)
     }
 
-    /// Writes what came of it. Where the store refuses, the entry says `begun`
-    /// until it is written [again](Self::end_later).
-    pub(crate) async fn end(&self, entry: &mut Entry, outcome: Outcome) -> Result<(), StoreError> {
+    /// Writes the outcome. If the store refuses it, the entry says `begun` until
+    /// [`Self::end_later`] has written it.
+    pub(crate) async fn end(
+        &self,
+        entry: &mut AuditEntry,
+        outcome: ChangeOutcome,
+    ) -> Result<(), StoreError> {
         entry.ended_at = Some(self.clock.now().to_string());
         let (word, result, detail) = match outcome {
-            Outcome::Done(result) => ("done", result, None),
-            Outcome::Refused(why) => ("refused", Value::Null, Some(why)),
-            Outcome::Failed(why) => ("failed", Value::Null, Some(why)),
+            ChangeOutcome::Done(result) => ("done", result, None),
+            ChangeOutcome::Refused(why) => ("refused", Value::Null, Some(why)),
+            ChangeOutcome::Failed(why) => ("failed", Value::Null, Some(why)),
         };
         entry.outcome = word.to_owned();
         entry.result = result;
@@ -259,55 +266,57 @@ impl Audit {
         self.write(entry).await
     }
 
-    /// Writes an outcome that the store refused, for as long as it refuses and
-    /// there is hope.
-    pub(crate) async fn end_later(&self, entry: &Entry) {
-        for _ in 0..AGAIN_MAX {
-            sleep(AGAIN_PAUSE).await;
+    /// Retries to write an outcome that the store refused, a bounded number of times.
+    pub(crate) async fn end_later(&self, entry: &AuditEntry) {
+        for _ in 0..RETRIES_MAX {
+            sleep(RETRY_PAUSE).await;
             if self.write(entry).await.is_ok() {
                 return;
             }
         }
         tracing::error!(
             entry = entry.id,
-            "gave up writing an outcome into the audit"
+            "outcome not written to the audit log; giving up"
         );
     }
 
-    /// Writes a change that the gateway has made, or refused, by itself.
-    pub(crate) async fn note(&self, deed: Deed, outcome: Outcome) -> Result<(), StoreError> {
-        let mut entry = self.begin(deed).await?;
+    /// Records a change that the gateway has made, or refused, by itself.
+    pub(crate) async fn note(
+        &self,
+        change: Change,
+        outcome: ChangeOutcome,
+    ) -> Result<(), StoreError> {
+        let mut entry = self.begin(change).await?;
         self.end(&mut entry, outcome).await
     }
 
-    /// Entries, the latest first, beginning after the one of this name.
+    /// Returns entries, the latest first, beginning after the one with this id.
     pub(crate) async fn entries(
         &self,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<Entry>, StoreError> {
+    ) -> Result<Vec<AuditEntry>, StoreError> {
         let documents = self
             .registry
             .documents(Sheet::Audit, Order::Falling, after, limit);
-        let documents = within_deadline(documents).await?;
+        let documents = within(STORE_DEADLINE, documents).await?;
         let entries = documents.into_iter().map(|(_, document)| {
             serde_json::from_slice(&document).map_err(|error| StoreError::Damaged(Box::new(error)))
         });
         entries.collect()
     }
 
-    async fn write(&self, entry: &Entry) -> Result<(), StoreError> {
+    async fn write(&self, entry: &AuditEntry) -> Result<(), StoreError> {
         let document =
             serde_json::to_vec(entry).map_err(|error| StoreError::Unavailable(Box::new(error)))?;
         let put = self
             .registry
             .put(Sheet::Audit, &entry.id, Bytes::from(document));
-        within_deadline(put).await
+        within(STORE_DEADLINE, put).await
     }
 }
 
-impl Entry {
-    /// The entry's name.
+impl AuditEntry {
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
@@ -324,17 +333,8 @@ impl Entry {
             why = self.why,
             outcome = self.outcome,
             detail = self.detail,
-            "an operator's change"
+            "operator change"
         );
-    }
-}
-
-async fn within_deadline<T>(
-    step: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    match timeout(STORE_DEADLINE, step).await {
-        Ok(answer) => answer,
-        Err(late) => Err(StoreError::Unavailable(Box::new(late))),
     }
 }
 
@@ -343,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_is_something_on_one_line() {
+    fn a_reason_is_not_empty_and_on_one_line() {
         for (text, good) in [
             ("the customer asked", true),
             (" x ", true),

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use http::Method;
 use matchit::{InsertError, Router};
 
-use super::check::Checker;
-use super::class::{User, fits, slowest};
-use super::doubts::takes_keys;
-use super::shape::nearest;
-use super::source::{Places, join};
-use super::units::Time;
-use super::{Config, ForwardKey, Naming, Route, SecretValue, StoreKind};
+use super::Checker;
+use crate::config::class::{User, fits, slowest};
+use crate::config::schema::nearest;
+use crate::config::source::{Locations, join};
+use crate::config::units::Time;
+use crate::config::warnings::takes_keys;
+use crate::config::{Config, EndpointName, ForwardKey, Route, SecretValue, StoreKind};
 
 pub(super) fn judge(config: &Config, checker: &mut Checker<'_>) {
     names(config, checker);
@@ -52,13 +52,13 @@ fn names(config: &Config, checker: &mut Checker<'_>) {
             _ => config.upstreams.keys().map(AsRef::as_ref).collect(),
         };
         // One that is there and wrong is there.
-        let there = checker.places.says(&join(table, name)) || known.contains(&name.as_ref());
+        let there = checker.locations.says(&join(table, name)) || known.contains(&name.as_ref());
         if there || name.is_empty() {
             continue;
         }
         let problem = format!(
             "there is no [{table}.{}]",
-            checker.places.written(&key, name)
+            checker.locations.written(&key, name)
         );
         let right = match nearest(name, &known) {
             (Some(close), _) => format!("did you mean {close:?}?"),
@@ -74,7 +74,7 @@ fn names(config: &Config, checker: &mut Checker<'_>) {
 fn endpoints(config: &Config, checker: &mut Checker<'_>) {
     let mut first: BTreeMap<&str, usize> = BTreeMap::new();
     for (at, route) in config.routes.iter().enumerate() {
-        let Naming::Fixed(endpoint) = &route.endpoint else {
+        let EndpointName::Fixed(endpoint) = &route.endpoint else {
             continue;
         };
         match first.get(endpoint.as_str()) {
@@ -124,13 +124,13 @@ fn paths(config: &Config, checker: &mut Checker<'_>) {
 }
 
 /// The methods of a route; a table for all methods has those of every table.
-pub(super) fn methods(route: &Route) -> impl Iterator<Item = &str> {
+pub(in crate::config) fn methods(route: &Route) -> impl Iterator<Item = &str> {
     const ALL: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     let all = ALL.into_iter().filter(|_| route.methods.is_empty());
     route.methods.iter().map(Method::as_str).chain(all)
 }
 
-/// A claim outlasts the upstream's answer. Said where the one of the two
+/// A claim outlasts the upstream's answer. KeySource where the one of the two
 /// stands that the file says.
 fn leases(config: &Config, checker: &mut Checker<'_>) {
     for class in config.classes.values() {
@@ -142,7 +142,7 @@ fn leases(config: &Config, checker: &mut Checker<'_>) {
         }
         let (lease, timeout) = (Time::of(class.lease).0, Time::of(timeout).0);
         let lease_key = format!("{}.lease", join("classes", &class.name));
-        if checker.places.says(&lease_key) {
+        if checker.locations.says(&lease_key) {
             for mistake in fits(class, config) {
                 checker.wrong(&lease_key, mistake.problem, mistake.right);
             }
@@ -154,7 +154,7 @@ fn leases(config: &Config, checker: &mut Checker<'_>) {
         };
         let upstream = upstream.map_or("", AsRef::as_ref);
         let own = format!("{user}.timeout");
-        let key = match checker.places.says(&own) {
+        let key = match checker.locations.says(&own) {
             true => own,
             false => format!("{}.timeout", join("upstreams", upstream)),
         };
@@ -172,12 +172,12 @@ fn leases(config: &Config, checker: &mut Checker<'_>) {
 
 /// Where a secret is in OpenBao, OpenBao is known.
 fn secrets(config: &Config, checker: &mut Checker<'_>) {
-    if config.secrets.openbao.is_some() || checker.places.says("secrets.openbao") {
+    if config.secrets.openbao.is_some() || checker.locations.says("secrets.openbao") {
         return;
     }
     let auth = &config.auth;
     let tokens = config.server.admin_tokens.iter().enumerate();
-    let tokens = tokens.map(|(at, token)| (token_key(checker.places, at), &token.token));
+    let tokens = tokens.map(|(at, token)| (token_key(checker.locations, at), &token.token));
     let unkey = auth.unkey.iter().flat_map(|unkey| {
         let root = ("auth.unkey.root_key".to_owned(), &unkey.root_key);
         let webhooks = unkey.webhook_root_key.iter();
@@ -223,7 +223,7 @@ fn unkey(config: &Config, checker: &mut Checker<'_>) {
             "make a root key that may verify the ids of webhooks alone",
         );
     }
-    if config.secrets.openbao.is_none() && !checker.places.says("secrets.openbao") {
+    if config.secrets.openbao.is_none() && !checker.locations.says("secrets.openbao") {
         checker.wrong(
             key,
             "the secrets of such webhooks are in OpenBao, and nobody says where that is",
@@ -236,7 +236,7 @@ fn unkey(config: &Config, checker: &mut Checker<'_>) {
 /// the other's retries for different requests, and refuse its API keys.
 fn shared_key(config: &Config, checker: &mut Checker<'_>) {
     let shared = config.store_kind().is_some_and(StoreKind::is_shared);
-    if shared && config.secrets.key.is_none() && !checker.places.says("secrets.key") {
+    if shared && config.secrets.key.is_none() && !checker.locations.says("secrets.key") {
         checker.wrong(
             "store.url",
             "gateways that share a store need the same secrets.key, and there is none",
@@ -275,8 +275,8 @@ fn joined(config: &Config, checker: &mut Checker<'_>) {
 
 /// Where the operators' token of this number was said: `admin_token` comes
 /// first, and is not in the list.
-pub(super) fn token_key(places: &Places, at: usize) -> String {
-    let alone = places.says("server.admin_token");
+pub(in crate::config) fn token_key(locations: &Locations, at: usize) -> String {
+    let alone = locations.says("server.admin_token");
     match at.checked_sub(usize::from(alone)) {
         None => "server.admin_token".to_owned(),
         Some(at) => format!("server.admin_tokens[{at}].token"),
@@ -292,7 +292,7 @@ fn bodies(config: &Config, checker: &mut Checker<'_>) {
         .filter_map(|(at, route)| Some((format!("routes[{at}].body_limit"), route.body_limit?)));
     for (key, limit) in std::iter::once(server).chain(routes) {
         if limit > room {
-            let said = checker.places.says(&key);
+            let said = checker.locations.says(&key);
             let key = if said { &key } else { "limits.buffered_bytes" };
             let problem = "a body within body_limit is larger than limits.buffered_bytes";
             checker.wrong(key, problem, "lower the one, or raise the other");

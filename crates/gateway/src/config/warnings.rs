@@ -1,7 +1,7 @@
 //! What works and is probably not meant.
 //!
 //! Rules of thumb, each with what would be better. They are about safety and
-//! about things that have no effect, never about taste: a doubt that is wrong
+//! about things that have no effect, never about taste: a warning that is wrong
 //! half of the time teaches people to look away.
 
 use std::collections::BTreeSet;
@@ -12,13 +12,13 @@ use onceward_core::class::{Class, Expiry, InFlight, OnMismatch, OnStoreFailure, 
 use onceward_webhooks::Tolerance;
 use secrecy::ExposeSecret as _;
 
-use super::mistake::{Doubt, Place};
-use super::relations::{methods, token_key};
-use super::source::{Places, join};
+use super::check::consistency::{methods, token_key};
+use super::mistake::{Location, Warning};
+use super::source::{Locations, join};
 use super::units::Time;
 use super::{
-    Access, Claim, Config, KeyPart, KnownBy, Naming, Policy, Route, Scope, SecretValue, StoreKind,
-    url,
+    Access, Claim, Config, EndpointName, KeyPart, KnownBy, Policy, Route, Scope, SecretValue,
+    StoreKind, url,
 };
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -37,40 +37,44 @@ const MONEY: [&str; 7] = [
     "payment", "charge", "transfer", "refund", "payout", "withdraw", "deposit",
 ];
 
-/// Every doubt about a configuration, by line.
-pub(super) fn find(config: &Config, places: &Places) -> Vec<Doubt> {
-    let mut doubts = Doubts {
+/// Every warning about a configuration, by line.
+pub(super) fn find(config: &Config, locations: &Locations) -> Vec<Warning> {
+    let mut warnings = Warnings {
         config,
-        places,
+        locations,
         found: Vec::new(),
     };
-    doubts.server();
-    doubts.callers();
-    doubts.classes();
-    doubts.upstreams();
-    doubts.routes();
-    doubts.webhooks();
-    let mut found = doubts.found;
-    found.sort_by_key(|doubt| {
-        let variable = doubt.place.variable().map(ToOwned::to_owned);
-        (variable, doubt.place.line_and_column(), doubt.key.clone())
+    warnings.server();
+    warnings.callers();
+    warnings.classes();
+    warnings.upstreams();
+    warnings.routes();
+    warnings.webhooks();
+    let mut found = warnings.found;
+    found.sort_by_key(|warning| {
+        let variable = warning.location.variable().map(ToOwned::to_owned);
+        (
+            variable,
+            warning.location.line_and_column(),
+            warning.key.clone(),
+        )
     });
     found
 }
 
-struct Doubts<'a> {
+struct Warnings<'a> {
     config: &'a Config,
-    places: &'a Places,
-    found: Vec<Doubt>,
+    locations: &'a Locations,
+    found: Vec<Warning>,
 }
 
-impl Doubts<'_> {
-    fn doubt(&mut self, key: &str, doubt: impl Into<String>, better: impl Into<String>) {
-        let place: Place = self.places.of(key);
-        self.found.push(Doubt {
-            place,
+impl Warnings<'_> {
+    fn warn(&mut self, key: &str, problem: impl Into<String>, better: impl Into<String>) {
+        let location: Location = self.locations.of(key);
+        self.found.push(Warning {
+            location,
             key: key.to_owned(),
-            doubt: doubt.into(),
+            problem: problem.into(),
             better: better.into(),
         });
     }
@@ -83,17 +87,17 @@ impl Doubts<'_> {
             };
             let length = secret.expose_secret().chars().count();
             if length < TOKEN_LENGTH_MIN {
-                let key = token_key(self.places, at);
-                let doubt = format!("a token of {length} characters can be guessed");
-                self.doubt(
+                let key = token_key(self.locations, at);
+                let problem = format!("a token of {length} characters can be guessed");
+                self.warn(
                     &key,
-                    doubt,
+                    problem,
                     "take 16 or more at random: openssl rand -hex 32",
                 );
             }
         }
         if config.store_kind() == Some(StoreKind::Memory) {
-            self.doubt(
+            self.warn(
                 "store.url",
                 "a restart forgets every key, and what ran before it runs again",
                 "embedded:./onceward-data survives a restart",
@@ -104,7 +108,7 @@ impl Doubts<'_> {
     fn callers(&mut self) {
         let auth = &self.config.auth;
         if is_open(self.config) {
-            self.doubt(
+            self.warn(
                 "auth",
                 "callers are not known: all of them share one name, and only the credentials they send tell them apart",
                 "add [auth.api_keys], or [[auth.jwt]] for the tokens of your issuer",
@@ -121,7 +125,7 @@ impl Doubts<'_> {
                 None => None,
             };
             if !seen.insert((tenant, project, jwt.subject_type.as_str())) {
-                self.doubt(
+                self.warn(
                     &format!("auth.jwt[{at}].tenant"),
                     "another issuer gives the same tenant and project, so the same subject id from both is one caller",
                     "give each issuer a tenant or a project of its own",
@@ -138,8 +142,8 @@ impl Doubts<'_> {
             let used = config.routes.iter().any(|route| route.class == class.name);
             // Webhooks use theirs without a route.
             let of_webhooks = class.name == config.webhooks.class;
-            if !used && self.places.says(&key) && !of_webhooks {
-                self.doubt(
+            if !used && self.locations.says(&key) && !of_webhooks {
+                self.warn(
                     &key,
                     "no route uses this class",
                     "name it in a route, or leave it out",
@@ -158,39 +162,39 @@ impl Doubts<'_> {
                 ),
             };
             if class.retention < window && (protects || of_webhooks) {
-                let doubt = format!(
+                let problem = format!(
                     "{who}, and a reply is kept for {}",
                     Time::of(class.retention).0
                 );
                 let better = format!("write {} or longer", Time::of(window).0);
-                self.doubt(&at("retention"), doubt, better);
+                self.warn(&at("retention"), problem, better);
             }
             if !protects {
                 continue;
             }
             if class.mismatch == OnMismatch::Replay {
-                self.doubt(
+                self.warn(
                     &at("mismatch"),
                     "a different request under the same key gets a reply that is not its own",
                     "mismatch = \"422\" tells the client of its mistake",
                 );
             }
             if class.in_flight == InFlight::Wait && class.wait > CLIENT_PATIENCE {
-                let doubt = format!(
+                let problem = format!(
                     "most clients give up after 60s, and a duplicate waits {}",
                     Time::of(class.wait).0
                 );
-                self.doubt(&at("wait"), doubt, "write 30s, or in_flight = \"accept\"");
+                self.warn(&at("wait"), problem, "write 30s, or in_flight = \"accept\"");
             }
             if class.expiry == Expiry::Lazy && !class.keep_expired.is_zero() {
-                self.doubt(
+                self.warn(
                     &at("expiry"),
                     "a trace begins when the key is forgotten, so with keep_expired it is strict",
                     "leave one of the two out",
                 );
             }
             if class.reconcile_url.is_some() && class.on_unknown != OnUnknown::Reconcile {
-                self.doubt(
+                self.warn(
                     &at("reconcile_url"),
                     "nobody is ever asked there",
                     "write on_unknown = \"reconcile\", or leave the URL out",
@@ -206,15 +210,15 @@ impl Doubts<'_> {
         for (name, upstream) in &config.upstreams {
             let key = join("upstreams", name);
             // Webhooks say where they go when they are made.
-            let by_webhooks = self.places.says("webhooks");
+            let by_webhooks = self.locations.says("webhooks");
             let used = config.routes.iter().any(|route| route.upstream == *name);
             if !used && !by_webhooks {
                 let better = "name it in a route, or leave it out";
-                self.doubt(&key, "no route uses this upstream", better);
+                self.warn(&key, "no route uses this upstream", better);
             }
             if tokens_pass && is_plain(&upstream.url) {
                 let better = "write https://, so that nobody on the way reads callers' tokens";
-                self.doubt(&format!("{key}.url"), UNENCRYPTED, better);
+                self.warn(&format!("{key}.url"), UNENCRYPTED, better);
             }
         }
     }
@@ -222,7 +226,7 @@ impl Doubts<'_> {
     fn webhooks(&mut self) {
         let config = self.config;
         if config.webhooks.tolerance == Tolerance::Off {
-            self.doubt(
+            self.warn(
                 "webhooks.tolerance",
                 "an event that somebody captured counts again as soon as its id is forgotten",
                 "write how far a provider's clock may be off, such as 5m",
@@ -230,7 +234,7 @@ impl Doubts<'_> {
         }
         for (name, provider) in &config.webhooks.providers {
             if provider.binds_url() && config.server.public_url.is_none() {
-                self.doubt(
+                self.warn(
                     &format!("{}.signed", join("webhooks.providers", name)),
                     "the URL is signed, and nobody says what it is: no webhook of this provider can be made",
                     "write server.public_url, where the provider finds this gateway",
@@ -243,7 +247,7 @@ impl Doubts<'_> {
         );
         if config.upstreams.len() > 1 && share.saturating_mul(2) >= all {
             let more = format!("deliveries = {} or more", share.saturating_mul(2) + 1);
-            self.doubt(
+            self.warn(
                 "webhooks.deliveries_per_upstream",
                 format!("as many again wait, so one slow upstream can hold all {all} deliveries"),
                 match all.saturating_sub(1) / 2 {
@@ -255,12 +259,12 @@ impl Doubts<'_> {
         let Some(openbao) = &config.secrets.openbao else {
             return;
         };
-        for place in ["{tenant}", "{project}", "{provider}"] {
-            if !openbao.path.contains(place) {
-                self.doubt(
+        for placeholder in ["{tenant}", "{project}", "{provider}"] {
+            if !openbao.path.contains(placeholder) {
+                self.warn(
                     "secrets.openbao.path",
                     format!(
-                        "{place} is not in it, so webhooks that differ in it share their secrets"
+                        "{placeholder} is not in it, so webhooks that differ in it share their secrets"
                     ),
                     "write webhooks/{tenant}/{project}/{provider}, for example",
                 );
@@ -270,9 +274,9 @@ impl Doubts<'_> {
 
     fn routes(&mut self) {
         let config = self.config;
-        if config.routes.is_empty() && !self.places.says("webhooks") {
+        if config.routes.is_empty() && !self.locations.says("webhooks") {
             let better = "add [[routes]] with endpoint, method, path and upstream";
-            self.doubt(
+            self.warn(
                 "routes",
                 "nothing is served: every request is a 404",
                 better,
@@ -286,7 +290,7 @@ impl Doubts<'_> {
             }
             self.naturally_idempotent(route, &key);
             if route.access == Access::Anyone {
-                self.doubt(
+                self.warn(
                     &format!("{key}.auth"),
                     "everybody is the same caller here, and only the credentials they send tell their keys apart",
                     "leave auth out, so that keys belong to known callers",
@@ -311,13 +315,13 @@ impl Doubts<'_> {
             .filter(|one| harmless.contains(one))
             .collect();
         if !found.is_empty() {
-            let doubt = format!(
+            let problem = format!(
                 "a key is required for {}, which can be sent again without one",
                 found.join(", ")
             );
             let better =
                 "name the methods that create or add, such as POST; or write policy = \"ACCEPTED\"";
-            self.doubt(&format!("{key}.policy"), doubt, better);
+            self.warn(&format!("{key}.policy"), problem, better);
         }
     }
 
@@ -326,21 +330,21 @@ impl Doubts<'_> {
             return;
         };
         if derived.parts.contains(&KeyPart::Body) {
-            self.doubt(
+            self.warn(
                 &format!("{key}.derived_key.from"),
                 "two equal orders look like one, and a retry with a new time in it like two",
                 "name the fields that tell two intents apart, such as \"/order/id\"",
             );
         }
         if derived.window > class.retention {
-            let doubt = format!(
+            let problem = format!(
                 "within {} the same parts are one operation, but class {} keeps its reply for {}",
                 Time::of(derived.window).0,
                 class.name,
                 Time::of(class.retention).0
             );
             let better = "write a shorter window, or a class with a longer retention";
-            self.doubt(&format!("{key}.derived_key.window"), doubt, better);
+            self.warn(&format!("{key}.derived_key.window"), problem, better);
         }
     }
 
@@ -351,20 +355,20 @@ impl Doubts<'_> {
         }
         let key = format!("{key}.joined");
         if class.on_unknown == OnUnknown::Reconcile {
-            let doubt = format!(
+            let problem = format!(
                 "class {} asks what became of an unknown operation, and here none ever is: what is not committed is not done",
                 class.name
             );
             let better = "name a class with on_unknown = \"hold\"";
-            self.doubt(&key, doubt, better);
+            self.warn(&key, problem, better);
         }
         if class.on_store_failure == OnStoreFailure::Bypass {
-            let doubt = format!(
+            let problem = format!(
                 "class {} lets requests pass while the store is away, and these never do: there would be no record to commit to",
                 class.name
             );
             let better = "name a class with on_store_failure = \"reject\"";
-            self.doubt(&key, doubt, better);
+            self.warn(&key, problem, better);
         }
     }
 
@@ -375,7 +379,7 @@ impl Doubts<'_> {
         }
         let key = format!("{key}.class");
         if class.remember < SETTLEMENT_WINDOW {
-            let doubt = format!(
+            let problem = format!(
                 "this looks like money, and class {} remembers a key for {}",
                 class.name,
                 Time::of(class.remember).0
@@ -388,23 +392,23 @@ impl Doubts<'_> {
                     "write class = \"financial\", which remembers for 30d: settlement takes as long"
                 }
             };
-            self.doubt(&key, doubt, better);
+            self.warn(&key, problem, better);
         }
         if class.on_store_failure == OnStoreFailure::Bypass && !route.joined {
-            let doubt = format!(
+            let problem = format!(
                 "this looks like money, and class {} lets it run unprotected while the store is away",
                 class.name
             );
             let better = "write on_store_failure = \"reject\" in its class: a retry is safer than a second charge";
-            self.doubt(&key, doubt, better);
+            self.warn(&key, problem, better);
         }
         if class.on_unknown == OnUnknown::Retry && !route.joined {
-            let doubt = format!(
+            let problem = format!(
                 "this looks like money, and class {} runs again what may have run",
                 class.name
             );
             let better = "write on_unknown = \"hold\" or \"reconcile\" in its class";
-            self.doubt(&key, doubt, better);
+            self.warn(&key, problem, better);
         }
     }
 
@@ -429,8 +433,8 @@ impl Doubts<'_> {
             // Without any [auth] everybody is let in, unless a way is asked for.
             if !by.is_empty() {
                 let better = "add one of these ways to [auth], or leave auth out";
-                let doubt = "nobody can be known in any of these ways, so nobody can call";
-                self.doubt(&format!("{key}.auth"), doubt, better);
+                let problem = "nobody can be known in any of these ways, so nobody can call";
+                self.warn(&format!("{key}.auth"), problem, better);
             }
             return;
         }
@@ -438,7 +442,7 @@ impl Doubts<'_> {
         let scheduler_alone = possible == [KnownBy::Scheduler];
         let no_scopes = tokens_alone && auth.jwt.iter().all(|jwt| jwt.scopes.is_none());
         if !scopes.is_empty() && (no_scopes || scheduler_alone) {
-            self.doubt(
+            self.warn(
                 &format!("{key}.scopes"),
                 "no caller can have a scope, so nobody can call",
                 "write scopes = \"/scope\" in [[auth.jwt]], or leave the scopes of the route out",
@@ -446,7 +450,7 @@ impl Doubts<'_> {
         }
         let no_projects = tokens_alone && auth.jwt.iter().all(|jwt| jwt.project.is_none());
         if route.scope == Scope::Project && no_projects {
-            self.doubt(
+            self.warn(
                 &format!("{key}.scope"),
                 "no token has a project, and this route is within one, so nobody can call",
                 "write project = \"/project_id\" in [[auth.jwt]], or scope = \"tenant\" here",
@@ -467,11 +471,11 @@ impl Doubts<'_> {
             methods(route).all(|method| theirs.contains(method))
         });
         if let Some((other, earlier)) = hidden {
-            let doubt = format!(
+            let problem = format!(
                 "routes[{other}] with {} comes first, so no request comes here",
                 earlier.path
             );
-            self.doubt(&format!("{key}.path"), doubt, "move this route before it");
+            self.warn(&format!("{key}.path"), problem, "move this route before it");
         }
     }
 }
@@ -508,8 +512,8 @@ pub(super) fn takes_keys(route: &Route) -> bool {
 
 fn moves_money(route: &Route) -> bool {
     let name = match &route.endpoint {
-        Naming::Fixed(endpoint) => endpoint.as_str(),
-        Naming::ByPath => "",
+        EndpointName::Fixed(endpoint) => endpoint.as_str(),
+        EndpointName::ByPath => "",
     };
     let words = name.split(['.', '-', '_']);
     let words = words.chain(route.path.split(['/', '-', '_', '.']));

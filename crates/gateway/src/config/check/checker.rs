@@ -13,7 +13,7 @@ use secrecy::SecretString;
 use crate::config::SecretValue;
 use crate::config::mistake::Mistake;
 use crate::config::raw;
-use crate::config::source::Places;
+use crate::config::source::Locations;
 use crate::config::units::{Size, TIME_MAX, Time, UnitError};
 use crate::config::url::UrlError;
 
@@ -28,15 +28,15 @@ const NAME_LENGTH_MAX: usize = 64;
 
 /// Judges values and notes what is wrong with them.
 pub(in crate::config) struct Checker<'a> {
-    pub(in crate::config) places: &'a Places,
+    pub(in crate::config) locations: &'a Locations,
     directory: &'a Path,
     pub(in crate::config) mistakes: Vec<Mistake>,
 }
 
 impl<'a> Checker<'a> {
-    pub(super) fn new(places: &'a Places, directory: &'a Path) -> Self {
+    pub(super) fn new(locations: &'a Locations, directory: &'a Path) -> Self {
         Self {
-            places,
+            locations,
             directory,
             mistakes: Vec::new(),
         }
@@ -50,7 +50,7 @@ impl<'a> Checker<'a> {
         right: impl Into<String>,
     ) {
         self.mistakes.push(Mistake {
-            place: self.places.of(key),
+            location: self.locations.of(key),
             key: key.to_owned(),
             problem: problem.into(),
             right: right.into(),
@@ -59,7 +59,7 @@ impl<'a> Checker<'a> {
 
     /// A text as it may be shown.
     pub(in crate::config) fn shown(&self, key: &str, text: &str) -> String {
-        format!("{:?}", self.places.written(key, text))
+        format!("{:?}", self.locations.written(key, text))
     }
 
     /// A time within a range, or the default.
@@ -153,9 +153,9 @@ impl<'a> Checker<'a> {
                 let path = self.text(&key, file.file.as_ref())?;
                 self.contents(&key, &path)?
             }
-            raw::Secret::OpenBao(place) => {
-                let path = self.text(&format!("{key}.openbao"), place.openbao.as_ref());
-                let field = self.text(&format!("{key}.field"), place.field.as_ref());
+            raw::Secret::OpenBao(location) => {
+                let path = self.text(&format!("{key}.openbao"), location.openbao.as_ref());
+                let field = self.text(&format!("{key}.field"), location.field.as_ref());
                 return Some(SecretValue::OpenBao {
                     path: path?,
                     field: field?,

@@ -5,14 +5,14 @@ use axum::http::Method;
 use axum::routing::{MethodRouter, get, post};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use super::{Desk, classes, journal, keys, openapi, operations, problem, reload, webhooks};
+use super::{AdminState, audit, classes, keys, openapi, operations, problem, reload, webhooks};
 use crate::config::Role;
 
 /// How a type is described.
 pub(super) type Describe = fn(&mut SchemaGenerator) -> Schema;
 
 /// One thing that is served.
-pub(super) struct Door {
+pub(super) struct AdminEndpoint {
     pub(super) method: Method,
     pub(super) path: &'static str,
     /// The smallest role that may use it.
@@ -27,11 +27,11 @@ pub(super) struct Door {
     pub(super) body: Option<Describe>,
     /// What it answers, under which status.
     pub(super) answer: (u16, Describe),
-    pub(super) handler: MethodRouter<Desk>,
+    pub(super) handler: MethodRouter<AdminState>,
 }
 
 /// What a problem looks like.
-pub(super) const PROBLEM: Describe = describe::<problem::Document>;
+pub(super) const PROBLEM: Describe = describe::<problem::ProblemBody>;
 
 fn describe<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
@@ -41,9 +41,9 @@ fn look<A: JsonSchema>(
     path: &'static str,
     name: &'static str,
     summary: &'static str,
-    handler: MethodRouter<Desk>,
-) -> Door {
-    Door {
+    handler: MethodRouter<AdminState>,
+) -> AdminEndpoint {
+    AdminEndpoint {
         method: Method::GET,
         path,
         role: Role::Read,
@@ -61,9 +61,9 @@ fn change<B: JsonSchema, A: JsonSchema>(
     path: &'static str,
     name: &'static str,
     summary: &'static str,
-    handler: MethodRouter<Desk>,
-) -> Door {
-    Door {
+    handler: MethodRouter<AdminState>,
+) -> AdminEndpoint {
+    AdminEndpoint {
         method: Method::POST,
         role,
         body: Some(describe::<B>),
@@ -71,7 +71,7 @@ fn change<B: JsonSchema, A: JsonSchema>(
     }
 }
 
-impl Door {
+impl AdminEndpoint {
     fn asking<Q: JsonSchema>(self) -> Self {
         Self {
             query: Some(describe::<Q>),
@@ -86,7 +86,7 @@ impl Door {
 }
 
 /// All of them.
-pub(super) fn all() -> Vec<Door> {
+pub(super) fn all() -> Vec<AdminEndpoint> {
     use Role::{Admin, Operate};
     vec![
         look::<operations::OperationsPage>(
@@ -249,13 +249,13 @@ pub(super) fn all() -> Vec<Door> {
             "Takes a webhook away: nothing comes in by it any more.",
             post(webhooks::delete),
         ),
-        look::<journal::Page>(
+        look::<audit::AuditPage>(
             "/admin/v1/audit",
             "listAudit",
-            "Who changed what, when and why; the latest first.",
-            get(journal::list),
+            "Operator changed what, when and why; the latest first.",
+            get(audit::list),
         )
-        .asking::<journal::PageQuery>(),
+        .asking::<audit::AuditQuery>(),
         change::<reload::ReloadAsk, reload::Reloaded>(
             Admin,
             "/admin/v1/reload",

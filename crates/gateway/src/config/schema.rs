@@ -8,30 +8,38 @@
 
 use serde_json::Value as Json;
 
-use super::mistake::{Mistake, Place};
-use super::source::{Node, Places, Source, Value, join};
+use super::mistake::{Location, Mistake};
+use super::raw::Raw;
+use super::source::{Locations, Node, Source, Value, join};
 
-/// Compares, and breaks off what does not fit.
-pub(super) fn fit(source: &mut Source, schema: &Json) {
-    let mut shape = Shape {
+/// The JSON Schema of the file. TOML has no null, so the schema has none either.
+pub fn schema() -> Json {
+    let mut schema = schemars::schema_for!(Raw).to_value();
+    without_null(&mut schema);
+    schema
+}
+
+/// Compares the tree with the schema, notes every mistake and removes each value that does not fit.
+pub(super) fn validate(source: &mut Source, schema: &Json) {
+    let mut validator = Validator {
         schema,
-        places: &source.places,
+        locations: &source.locations,
         missing_counts: source.whole,
         mistakes: Vec::new(),
     };
-    shape.fit(&mut source.root, schema, "");
-    source.mistakes.append(&mut shape.mistakes);
+    validator.fit(&mut source.root, schema, "");
+    source.mistakes.append(&mut validator.mistakes);
 }
 
-struct Shape<'a> {
+struct Validator<'a> {
     schema: &'a Json,
-    places: &'a Places,
+    locations: &'a Locations,
     /// In a text that is not TOML, what seems to be missing may be there.
     missing_counts: bool,
     mistakes: Vec<Mistake>,
 }
 
-impl<'a> Shape<'a> {
+impl<'a> Validator<'a> {
     fn fit(&mut self, node: &mut Node, whole: &'a Json, path: &str) {
         let Some(schema) = self.choose(node, whole) else {
             let (is, right) = (node.noun(), self.wanted(whole));
@@ -42,7 +50,7 @@ impl<'a> Shape<'a> {
             Value::Text(text) => {
                 let words = words(schema);
                 if !words.is_empty() && !words.contains(&text.as_str()) {
-                    let shown = self.places.written(path, text);
+                    let shown = self.locations.written(path, text);
                     let problem = format!("{shown:?} is not known here");
                     let right = format!("write {}", self.wanted(whole));
                     self.broken(node, path, problem, right);
@@ -140,7 +148,7 @@ impl<'a> Shape<'a> {
     }
 
     fn properties(&mut self, node: &mut Node, schema: &'a Json, path: &str) {
-        let place = node.place.clone();
+        let location = node.location.clone();
         let Value::Table(entries) = &mut node.value else {
             return;
         };
@@ -156,7 +164,7 @@ impl<'a> Shape<'a> {
                     let known = known.into_iter().flatten().map(|(name, _)| name.as_str());
                     let right = other_keys(key, &known.collect::<Vec<_>>());
                     self.mistakes.push(Mistake {
-                        place: entry.key.clone(),
+                        location: entry.key.clone(),
                         key: path,
                         problem: "there is no such key".to_owned(),
                         right,
@@ -172,7 +180,7 @@ impl<'a> Shape<'a> {
             if self.missing_counts && !entries.contains_key(key) {
                 let about = schema["properties"][key]["description"].as_str();
                 self.mistakes.push(Mistake {
-                    place: place.clone(),
+                    location: location.clone(),
                     key: join(path, key),
                     problem: "is missing".to_owned(),
                     right: format!("add it: {}", sentence(about.unwrap_or_default())),
@@ -184,9 +192,9 @@ impl<'a> Shape<'a> {
     fn broken(&mut self, node: &mut Node, path: &str, problem: String, right: String) {
         // What is broken already has been said.
         if !matches!(node.value, Value::Broken) {
-            let place: Place = node.place.clone();
+            let location: Location = node.location.clone();
             self.mistakes.push(Mistake {
-                place,
+                location,
                 key: path.to_owned(),
                 problem,
                 right,
@@ -320,5 +328,47 @@ fn sentence(description: &str) -> String {
     match letters.next() {
         Some(first) => first.to_lowercase().chain(letters).collect(),
         None => String::new(),
+    }
+}
+
+/// Takes null out of types, choices and defaults.
+fn without_null(schema: &mut Json) {
+    match schema {
+        Json::Object(object) => {
+            if object.get("default").is_some_and(says_nothing) {
+                object.remove("default");
+            }
+            if let Some(Json::Array(types)) = object.get_mut("type") {
+                types.retain(|one| one != "null");
+                if let [one] = types.as_slice() {
+                    let one = one.clone();
+                    object.insert("type".to_owned(), one);
+                }
+            }
+            if let Some(Json::Array(choice)) = object.get_mut("anyOf") {
+                choice.retain(|one| one["type"] != "null");
+                if let [one] = choice.as_slice() {
+                    let one = one.clone();
+                    object.remove("anyOf");
+                    if let Json::Object(one) = one {
+                        for (key, value) in one {
+                            object.entry(key).or_insert(value);
+                        }
+                    }
+                }
+            }
+            object.values_mut().for_each(without_null);
+        }
+        Json::Array(array) => array.iter_mut().for_each(without_null),
+        _ => {}
+    }
+}
+
+fn says_nothing(default: &Json) -> bool {
+    match default {
+        Json::Null => true,
+        Json::Array(array) => array.is_empty(),
+        Json::Object(object) => object.values().all(says_nothing),
+        _ => false,
     }
 }

@@ -1,8 +1,8 @@
-//! What works and is probably not meant, and what is not doubted.
+//! What works and is probably not meant, and what gets no warning.
 
 use rstest::rstest;
 
-use super::doubts;
+use super::warnings;
 
 #[rstest]
 #[case::nothing_served(
@@ -129,8 +129,8 @@ use super::doubts;
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[store]\nurl = 'postgres://db/x'\n[secrets]\nkey = '0123456789abcdef'\n[[routes]]\nendpoint = 'payments.create'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\njoined = true\n[classes.financial]\non_store_failure = 'bypass'",
     "14:10: routes[0].joined: class financial lets requests pass while the store is away, and these never do: there would be no record to commit to; name a class with on_store_failure = \"reject\""
 )]
-fn doubtful(#[case] text: &str, #[case] want: &str) {
-    assert_eq!(doubts(text), [want]);
+fn warned(#[case] text: &str, #[case] want: &str) {
+    assert_eq!(warnings(text), [want]);
 }
 
 #[rstest]
@@ -158,6 +158,6 @@ fn doubtful(#[case] text: &str, #[case] want: &str) {
 #[case::joined_and_retried(
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[store]\nurl = 'postgres://db/x'\n[secrets]\nkey = '0123456789abcdef'\n[[routes]]\nendpoint = 'payments.create'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\njoined = true\n[classes.financial]\non_unknown = 'retry'"
 )]
-fn beyond_doubt(#[case] text: &str) {
-    assert_eq!(doubts(text), [""; 0]);
+fn not_warned(#[case] text: &str) {
+    assert_eq!(warnings(text), [""; 0]);
 }
