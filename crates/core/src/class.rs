@@ -36,6 +36,21 @@ pub enum OnUnknown {
     Reconcile,
 }
 
+/// What an answered 500, or another 5xx, means for the key. 501 and 503 always
+/// release it, 502 and 504 are always unknown: see
+/// [`classify`](crate::classify::classify).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnError {
+    /// The service failed before it did anything: the key is free, and a retry
+    /// runs again.
+    Release,
+    /// The service may have done its work before it failed: the operation is
+    /// unknown, and [`Class::on_unknown`] decides.
+    Unknown,
+    /// The error is final: it is kept and replayed.
+    Keep,
+}
+
 /// What becomes of an operation when the gateway's own attempts are used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnExhausted {
@@ -131,6 +146,8 @@ pub struct Class {
     pub backoff: Backoff,
     /// What happens after the last attempt, where there are several.
     pub on_exhausted: OnExhausted,
+    /// What an answered 500, or another 5xx, means for the key.
+    pub on_error: OnError,
     /// What happens while the store is away.
     pub on_store_failure: OnStoreFailure,
     /// From when retention is counted.
@@ -164,6 +181,7 @@ impl Class {
                 max: Duration::from_secs(60),
             },
             on_exhausted: OnExhausted::Pause,
+            on_error: OnError::Release,
             on_store_failure: OnStoreFailure::Reject,
             ttl_basis: TtlBasis::Completion,
             expiry: Expiry::Strict,
@@ -171,7 +189,9 @@ impl Class {
         }
     }
 
-    /// The class for money: replies for a week, keys for a month.
+    /// The class for money: replies are kept for a week, keys are remembered for
+    /// a month, and a service that charges and then answers 500 does not charge
+    /// again: the outcome is unknown.
     pub fn financial() -> Self {
         let day = Duration::from_secs(24 * 60 * 60);
         Self {
@@ -180,6 +200,7 @@ impl Class {
             remember: 30 * day,
             remember_chosen: true,
             lease: Duration::from_secs(120),
+            on_error: OnError::Unknown,
             ..Self::interactive()
         }
     }

@@ -1,5 +1,7 @@
 //! What an upstream's answer means for the key, as a pure function.
 
+use crate::class::OnError;
+
 /// What becomes of the key after a complete answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
@@ -7,11 +9,12 @@ pub enum Meaning {
     Keep,
     /// Nothing was done: the answer passes through and the key is free.
     Release,
-    /// Something between us and the upstream answered: it may have run.
+    /// It may have run: an intermediary answered, or the service failed where
+    /// its class says [`OnError::Unknown`].
     Unknown,
 }
 
-/// The upstream's own word, from the response header `Idempotency-Outcome`.
+/// The upstream's own decision, from the response header `Idempotency-Outcome`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
     /// Keep it, whatever the status.
@@ -34,16 +37,24 @@ impl Hint {
     }
 }
 
-/// Classifies a complete answer. The upstream's hint beats the status.
-pub fn classify(status: u16, hint: Option<Hint>) -> Meaning {
+/// Classifies a complete answer. The upstream's hint beats the status; the class
+/// decides only about server errors that say nothing of the work itself.
+pub fn classify(status: u16, hint: Option<Hint>, on_error: OnError) -> Meaning {
     match (hint, status) {
         (Some(Hint::Permanent), _) => Meaning::Keep,
         (Some(Hint::Transient), _) => Meaning::Release,
         (None, 401 | 403 | 407 | 408 | 409 | 423 | 425 | 429) => Meaning::Release,
-        (None, 502 | 504) => Meaning::Unknown,
         (None, 200..=499) => Meaning::Keep,
-        (None, 500..=599) => Meaning::Release,
-        // Not HTTP: nobody can say what it means.
+        // The service says that it did nothing: not implemented, not available.
+        (None, 501 | 503) => Meaning::Release,
+        // A gateway or proxy answered in place of the service.
+        (None, 502 | 504) => Meaning::Unknown,
+        (None, 500..=599) => match on_error {
+            OnError::Release => Meaning::Release,
+            OnError::Unknown => Meaning::Unknown,
+            OnError::Keep => Meaning::Keep,
+        },
+        // Not an HTTP status: its meaning is not defined.
         (None, _) => Meaning::Unknown,
     }
 }
@@ -60,28 +71,43 @@ mod tests {
 
     use super::*;
 
+    const CHOICES: [OnError; 3] = [OnError::Release, OnError::Unknown, OnError::Keep];
+
     #[rstest]
     #[case::success(&[200, 201, 202, 204, 206, 299], Meaning::Keep)]
     #[case::redirection(&[300, 301, 303, 304, 307], Meaning::Keep)]
     #[case::refusal(&[400, 402, 404, 405, 410, 412, 413, 415, 418, 422, 424, 426, 428, 431, 451, 499], Meaning::Keep)]
     #[case::try_again(&[401, 403, 407, 408, 409, 423, 425, 429], Meaning::Release)]
-    #[case::server_error(&[500, 501, 503, 505, 507, 511, 599], Meaning::Release)]
+    #[case::nothing_done(&[501, 503], Meaning::Release)]
     #[case::between(&[502, 504], Meaning::Unknown)]
     #[case::beyond(&[600, 999], Meaning::Unknown)]
-    fn by_status(#[case] statuses: &[u16], #[case] want: Meaning) {
+    fn by_status_in_every_class(#[case] statuses: &[u16], #[case] want: Meaning) {
         for status in statuses {
-            assert_eq!(classify(*status, None), want, "{status}");
+            for on_error in CHOICES {
+                let meaning = classify(*status, None, on_error);
+                assert_eq!(meaning, want, "{status} {on_error:?}");
+            }
+        }
+    }
+
+    #[rstest]
+    #[case::release(OnError::Release, Meaning::Release)]
+    #[case::unknown(OnError::Unknown, Meaning::Unknown)]
+    #[case::keep(OnError::Keep, Meaning::Keep)]
+    fn a_server_error_goes_by_the_class(#[case] on_error: OnError, #[case] want: Meaning) {
+        for status in [500, 505, 506, 507, 508, 511, 520, 599] {
+            assert_eq!(classify(status, None, on_error), want, "{status}");
         }
     }
 
     #[test]
-    fn the_upstream_overrides() {
-        for status in [200, 404, 409, 500, 502, 504] {
-            assert_eq!(classify(status, Hint::parse(b"permanent")), Meaning::Keep);
-            assert_eq!(
-                classify(status, Hint::parse(b" Transient ")),
-                Meaning::Release
-            );
+    fn the_upstream_overrides_status_and_class() {
+        for status in [200, 404, 409, 500, 501, 502, 504, 599] {
+            for on_error in CHOICES {
+                let meaning = |hint: &[u8]| classify(status, Hint::parse(hint), on_error);
+                assert_eq!(meaning(b"permanent"), Meaning::Keep);
+                assert_eq!(meaning(b" Transient "), Meaning::Release);
+            }
         }
         assert_eq!(Hint::parse(b"perhaps"), None);
     }

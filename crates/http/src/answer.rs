@@ -153,7 +153,7 @@ pub(crate) fn paused(id: OperationId) -> Problem {
 pub(crate) fn unknown(id: OperationId) -> Problem {
     Problem::new(
         Code::OutcomeUnknown,
-        "The request was sent and no answer came: it may have run. It will not be repeated until its outcome is resolved.",
+        "The request was sent to the upstream, and it is not known whether it ran. It is not repeated until its outcome is resolved.",
     )
     .about(id)
     .standing(Word::Unknown)

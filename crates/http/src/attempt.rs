@@ -252,7 +252,7 @@ impl Work {
         let (mut parts, body) = response.into_parts();
         let hint = parts.headers.get(fields::IDEMPOTENCY_OUTCOME);
         let hint = hint.and_then(|value| Hint::parse(value.as_bytes()));
-        let meaning = self.rules.classify(parts.status.as_u16(), hint);
+        let meaning = (self.rules).classify(parts.status.as_u16(), hint, self.class.on_error);
         answer::clean(&mut parts);
         let limit = self.rules.upstream_timeout;
         let reading = timeout(limit, capture(&parts.headers, body, self.rules.reply_limit));
@@ -385,7 +385,11 @@ async fn record_whole(engine: &Engine, lead: Lead, answered: Answered) -> Ended 
             lead.finish(settlement(state, answer), Some(reply)).await
         }
         Meaning::Release => lead.release(Some(reply)).await,
-        Meaning::Unknown => lead.lose().await,
+        Meaning::Unknown => {
+            let status = reply.status;
+            tracing::warn!(operation_id = %id, status, "upstream answered with an error; outcome unknown");
+            lead.lose().await
+        }
     };
     fail::fail_point!("after-record", |_| std::process::abort());
     let (outcome, word) = match (recorded, meaning) {

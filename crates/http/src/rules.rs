@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use onceward_core::class::OnError;
 use onceward_core::classify::{Hint, Meaning, classify};
 use onceward_core::fingerprint::Selection;
 use onceward_core::identity::KeySpace;
@@ -73,13 +74,19 @@ impl Rules {
         }
     }
 
-    /// What an answer means: by the upstream's own word, else by the route's,
-    /// else by its status.
-    pub(crate) fn classify(&self, status: u16, hint: Option<Hint>) -> Meaning {
+    /// What an answer means: by the upstream's hint, else by the route's
+    /// statuses, else by its status and the class's `on_error`.
+    pub(crate) fn classify(&self, status: u16, hint: Option<Hint>, on_error: OnError) -> Meaning {
+        let on_error = match self.joined {
+            // The record tells whether the application did its work: an error
+            // without a commit means that nothing was done.
+            true => OnError::Release,
+            false => on_error,
+        };
         match hint {
             None if self.keep.contains(&status) => Meaning::Keep,
             None if self.release.contains(&status) => Meaning::Release,
-            hint => classify(status, hint),
+            hint => classify(status, hint, on_error),
         }
     }
 }

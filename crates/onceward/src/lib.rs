@@ -37,7 +37,7 @@ pub use onceward_core::application::{
 };
 pub use onceward_core::caller::{Caller, CallerError, Subject, SubjectKind};
 pub use onceward_core::class::{
-    AfterLoss, Class, Expiry, InFlight, OnMismatch, OnStoreFailure, OnUnknown,
+    AfterLoss, Class, Expiry, InFlight, OnError, OnMismatch, OnStoreFailure, OnUnknown,
 };
 pub use onceward_core::clock::{Clock, ManualClock, SystemClock, Timestamp};
 pub use onceward_core::engine::{Engine, Limits};

@@ -58,6 +58,9 @@ pub struct ClassSettings {
     /// What becomes of an operation when its attempts are used up. Default: pause.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_exhausted: Option<OnExhausted>,
+    /// What an answered 500, or another 5xx but 501 to 504, means for the key. Default: release.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_error: Option<OnError>,
     /// What becomes of requests while the store is away. Default: reject.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_store_failure: Option<OnStoreFailure>,
@@ -118,6 +121,18 @@ pub enum OnExhausted {
     Pause,
     /// The key is free, and the last answer is the answer.
     Kill,
+}
+
+/// What an answered 500, or another 5xx but 501 to 504, means for the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnError {
+    /// The key is free: a retry runs again.
+    Release,
+    /// It may have run: later requests get 409 outcome-unknown.
+    Unknown,
+    /// The error is kept and replayed.
+    Keep,
 }
 
 /// What becomes of requests while the store is away.
@@ -195,6 +210,7 @@ same_words! {
     Mismatch = core::OnMismatch { Unprocessable, Conflict, Replay }
     OnUnknown = core::OnUnknown { Hold, Retry, Reconcile }
     OnExhausted = core::OnExhausted { Pause, Kill }
+    OnError = core::OnError { Release, Unknown, Keep }
     OnStoreFailure = core::OnStoreFailure { Reject, Bypass }
     TtlBasis = core::TtlBasis { Completion, Creation, Access }
     Expiry = core::Expiry { Strict, Lazy }
@@ -218,6 +234,7 @@ impl ClassSettings {
                 max: Some(Time::of(class.backoff.max)),
             })),
             on_exhausted: Some(class.on_exhausted.into()),
+            on_error: Some(class.on_error.into()),
             on_store_failure: Some(class.on_store_failure.into()),
             ttl_basis: Some(class.ttl_basis.into()),
             expiry: Some(class.expiry.into()),
@@ -282,6 +299,7 @@ pub fn class(name: &str, raw: &ClassSettings, base: &Class) -> Result<Class, Vec
         max_attempts: raw.max_attempts.unwrap_or(base.max_attempts),
         backoff,
         on_exhausted: raw.on_exhausted.map_or(base.on_exhausted, Into::into),
+        on_error: raw.on_error.map_or(base.on_error, Into::into),
         on_store_failure: raw
             .on_store_failure
             .map_or(base.on_store_failure, Into::into),

@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use http::Method;
-use onceward_core::class::{Class, Expiry, InFlight, OnMismatch, OnStoreFailure, OnUnknown};
+use onceward_core::class::{
+    Class, Expiry, InFlight, OnError, OnMismatch, OnStoreFailure, OnUnknown,
+};
 use onceward_webhooks::Tolerance;
 use secrecy::ExposeSecret as _;
 
@@ -33,9 +35,24 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
 /// What is shorter can be guessed.
 const TOKEN_LENGTH_MIN: usize = 16;
 /// What the names of routes for money begin with.
-const MONEY: [&str; 7] = [
-    "payment", "charge", "transfer", "refund", "payout", "withdraw", "deposit",
+const MONEY: [&str; 13] = [
+    "payment",
+    "charge",
+    "transfer",
+    "refund",
+    "payout",
+    "withdraw",
+    "deposit",
+    "invoice",
+    "checkout",
+    "purchase",
+    "subscription",
+    "billing",
+    "order",
 ];
+/// Whole words that name routes for money; as beginnings they name other things
+/// too, such as `payload`.
+const MONEY_WORDS: [&str; 3] = ["pay", "pays", "buy"];
 
 /// Every warning about a configuration, by line.
 pub(super) fn find(config: &Config, locations: &Locations) -> Vec<Warning> {
@@ -394,6 +411,19 @@ impl Warnings<'_> {
             };
             self.warn(&key, problem, better);
         }
+        // Where the application commits the outcome, an error means that it did not.
+        let runs_again = class.on_error == OnError::Release && !route.joined;
+        if runs_again && !route.keep_statuses.contains(&500) {
+            let problem = format!(
+                "this looks like money, and class {} runs it again after a 500, though it may have been charged before the error",
+                class.name
+            );
+            let better = match &*class.name {
+                "financial" => "write on_error = \"unknown\" in [classes.financial]",
+                _ => "write class = \"financial\", or on_error = \"unknown\" in its class",
+            };
+            self.warn(&key, problem, better);
+        }
         if class.on_store_failure == OnStoreFailure::Bypass && !route.joined {
             let problem = format!(
                 "this looks like money, and class {} lets it run unprotected while the store is away",
@@ -519,7 +549,7 @@ fn moves_money(route: &Route) -> bool {
     let words = words.chain(route.path.split(['/', '-', '_', '.']));
     let like_money = |word: &str| {
         let word = word.to_ascii_lowercase();
-        MONEY.iter().any(|money| word.starts_with(money))
+        MONEY_WORDS.contains(&word.as_str()) || MONEY.iter().any(|money| word.starts_with(money))
     };
     &*route.class == "financial" || words.into_iter().any(like_money)
 }

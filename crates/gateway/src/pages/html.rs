@@ -7,7 +7,7 @@ use askama::Template;
 use bytes::Bytes;
 use data_encoding::BASE64;
 use http::HeaderValue;
-use onceward_core::class::InFlight;
+use onceward_core::class::{InFlight, OnError};
 use onceward_http::problem::WELL_KNOWN;
 use pulldown_cmark::{CowStr, Event, Options, Parser, Tag, TagEnd, html::push_html};
 use sha2::{Digest as _, Sha256};
@@ -161,6 +161,15 @@ fn meanwhile(terms: &Terms) -> String {
         InFlight::Wait => format!("a duplicate waits, for up to {}", time(terms.wait_seconds)),
         InFlight::Reject => "a duplicate is refused with 409".to_owned(),
         InFlight::Accept => "a duplicate gets 202 and where to ask".to_owned(),
+    }
+}
+
+/// What a retry gets after a server error.
+fn after_error(terms: &Terms) -> &'static str {
+    match terms.on_error {
+        OnError::Release => "a retry runs again",
+        OnError::Unknown => "a retry gets 409: it is not known whether it ran",
+        OnError::Keep => "a retry gets the same error",
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
-use onceward_core::class::{Class, InFlight};
+use onceward_core::class::{Class, InFlight, OnError};
 use onceward_core::identity::Endpoint;
 use onceward_http::rules::DuplicateCreate;
 use serde::{Serialize, Serializer};
@@ -69,6 +69,9 @@ pub(super) struct Terms {
     pub(super) key_format: &'static str,
     pub(super) key_space: &'static str,
     pub(super) derived_key: Option<Derived>,
+    /// What a retry gets after an answered 500 or another 5xx.
+    #[serde(serialize_with = "on_error_word")]
+    pub(super) on_error: OnError,
     pub(super) keep_statuses: BTreeSet<u16>,
     pub(super) release_statuses: BTreeSet<u16>,
     pub(super) duplicate_create: u16,
@@ -190,6 +193,11 @@ impl Terms {
             },
             key_space: route.key_space.as_str(),
             derived_key: route.derived_key.as_ref().map(Derived::new),
+            on_error: match route.joined {
+                // Nothing was committed, so nothing was done.
+                true => OnError::Release,
+                false => class.on_error,
+            },
             keep_statuses: route.keep_statuses.clone(),
             release_statuses: route.release_statuses.clone(),
             duplicate_create: match route.duplicate_create {
@@ -229,6 +237,14 @@ fn in_flight_word<S: Serializer>(in_flight: &InFlight, to: S) -> Result<S::Ok, S
         InFlight::Wait => "wait",
         InFlight::Reject => "reject",
         InFlight::Accept => "accept",
+    })
+}
+
+fn on_error_word<S: Serializer>(on_error: &OnError, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(match on_error {
+        OnError::Release => "release",
+        OnError::Unknown => "unknown",
+        OnError::Keep => "keep",
     })
 }
 

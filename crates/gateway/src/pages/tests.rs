@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http::Method;
 use http_body_util::BodyExt;
+use onceward_core::class::OnError;
 use onceward_core::identity::{Endpoint, KeySpace};
 use onceward_http::problem::{Code, Problem};
 use onceward_http::rules::DuplicateCreate;
@@ -170,6 +171,7 @@ async fn a_route_says_all_that_its_clients_need() {
             "key_format": "uuid",
             "key_space": "project",
             "derived_key": null,
+            "on_error": "unknown",
             "keep_statuses": [409],
             "release_statuses": [404, 422],
             "duplicate_create": 200,
@@ -225,9 +227,11 @@ fn a_class_changed_at_run_time_is_published_as_it_is_now() {
     let config = config();
     let mut class = Class::financial();
     class.retention = Duration::from_secs(5);
+    class.on_error = OnError::Keep;
     let classes = [("financial".into(), Arc::new(class))].into();
     let document = json!(Published::new(&config, &classes).policy);
     assert_eq!(document["routes"][0]["retention_seconds"], 5);
+    assert_eq!(document["routes"][0]["on_error"], "keep");
 }
 
 #[tokio::test]

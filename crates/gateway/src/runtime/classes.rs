@@ -376,6 +376,7 @@ async fn within_deadline<T>(
 
 #[cfg(test)]
 mod tests {
+    use onceward_core::class::OnError;
     use onceward_core::clock::SystemClock;
     use onceward_core::memory::MemoryStore;
     use rstest::rstest;
@@ -428,6 +429,23 @@ mod tests {
         let listed = interactive.show("interactive").expect("it is there");
         assert_eq!(listed.class.remember, DAY / 12);
         assert_eq!(listed.sources["remember"], Source::Changed, "it follows");
+    }
+
+    /// A document that was written before there was an `on_error`.
+    #[rstest]
+    #[case::money("financial", OnError::Unknown)]
+    #[case::other("interactive", OnError::Release)]
+    #[tokio::test]
+    async fn what_a_stored_change_does_not_say_is_as_in_the_class(
+        #[case] name: &str,
+        #[case] want: OnError,
+    ) {
+        let registry = registry();
+        let document = r#"{"retention":"10d","on_unknown":"hold","on_exhausted":"pause"}"#;
+        let put = registry.put(Sheet::Classes, name, document.into()).await;
+        put.expect("the store answers");
+        let class = classes(&registry).await.get(name).expect("it is there");
+        assert_eq!((class.retention, class.on_error), (10 * DAY, want));
     }
 
     #[tokio::test]

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use http_body_util::Full;
-use onceward_core::class::{Class, InFlight, OnMismatch, OnUnknown};
+use onceward_core::class::{Backoff, Class, InFlight, OnError, OnMismatch, OnUnknown};
+use rstest::rstest;
 
 use crate::harness::{Origin, memory, post, protect, until};
 
@@ -212,4 +213,66 @@ async fn a_mismatch_is_never_a_replay_for_another_client() {
     assert!(from("Bearer one", "b").await.is_replay(), "its own client");
     let thief = from("Bearer two", "a").await;
     assert_eq!((thief.status, thief.code().as_str()), (422, "key-reused"));
+}
+
+/// The origin's runs are what was charged.
+#[rstest]
+#[case::money(Class::financial(), &["500 unknown", "409 unknown", "409 unknown"], 1)]
+#[case::default(Class::interactive(), &["500 released", "500 released", "500 released"], 3)]
+#[tokio::test]
+async fn charge_then_throw_three_times(
+    #[case] class: Class,
+    #[case] want: &[&str],
+    #[case] charges: usize,
+) {
+    let origin = Origin::status(500);
+    let service = protect(&origin, class, memory());
+    let mut got = Vec::new();
+    for _ in want {
+        let answer = service.post("k", "a").await;
+        let status = answer.header("idempotency-status");
+        got.push(format!("{} {status}", answer.status));
+    }
+    assert_eq!(got, want);
+    assert_eq!(origin.runs(), charges);
+    let last = service.post("k", "a").await;
+    if charges == 1 {
+        assert_eq!(last.code(), "outcome-unknown");
+    }
+}
+
+#[tokio::test]
+async fn a_kept_error_is_replayed() {
+    let origin = Origin::status(500);
+    let service = protect(&origin, class(|c| c.on_error = OnError::Keep), memory());
+    let (first, again) = (service.post("k", "a").await, service.post("k", "a").await);
+    assert_eq!((first.status, first.is_replay()), (500, false));
+    assert_eq!((again.status, again.is_replay()), (500, true));
+    assert_eq!(first.header("idempotency-status"), "failed");
+    assert_eq!(origin.runs(), 1);
+}
+
+#[tokio::test]
+async fn an_unknown_error_that_streams_is_unknown_too_and_not_repeated() {
+    let large = "x".repeat(2000);
+    let origin = Origin::answering(move |_| {
+        let mut response = http::Response::new(Full::from(large.clone()));
+        *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+        response
+    });
+    let several = class(|class| {
+        class.on_error = OnError::Unknown;
+        class.max_attempts = 3;
+        class.backoff = Backoff {
+            first: Duration::from_millis(1),
+            max: Duration::from_millis(1),
+        };
+    });
+    let service = protect(&origin, several, memory());
+    let first = service.post("k", "a").await;
+    assert_eq!((first.status, first.body.len()), (500, 2000));
+    assert_eq!(first.header("idempotency-status"), "unknown");
+    until(|| service.engine.tasks().is_empty()).await;
+    assert_eq!(service.post("k", "a").await.code(), "outcome-unknown");
+    assert_eq!(origin.runs(), 1);
 }

@@ -41,14 +41,6 @@ use super::warnings;
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'webhook'\n[classes.webhook]\nretention = '2d'",
     "11:13: classes.webhook.retention: providers of webhooks try again for up to 3 days, and a reply is kept for 2d; write 3d or longer"
 )]
-#[case::payment_under_30_days(
-    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'payments.create'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n",
-    "4:1: routes[0].class: this looks like money, and class interactive remembers a key for 24h; write class = \"financial\", which remembers for 30d: settlement takes as long"
-)]
-#[case::refund_by_its_path(
-    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/orders/{id}/refunds'\nupstream = 'a'\n",
-    "4:1: routes[0].class: this looks like money, and class interactive remembers a key for 24h; write class = \"financial\", which remembers for 30d: settlement takes as long"
-)]
 #[case::financial_made_short(
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\n[classes.financial]\nremember = '7d'",
     "9:9: routes[0].class: this looks like money, and class financial remembers a key for 7d; write remember = \"30d\" in [classes.financial]: settlement takes as long"
@@ -60,6 +52,10 @@ use super::warnings;
 #[case::retry_on_money(
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\n[classes.financial]\non_unknown = 'retry'",
     "9:9: routes[0].class: this looks like money, and class financial runs again what may have run; write on_unknown = \"hold\" or \"reconcile\" in its class"
+)]
+#[case::error_on_money(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\n[classes.financial]\non_error = 'release'",
+    "9:9: routes[0].class: this looks like money, and class financial runs it again after a 500, though it may have been charged before the error; write on_error = \"unknown\" in [classes.financial]"
 )]
 #[case::anyone_with_a_key(
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nauth = 'none'",
@@ -133,6 +129,28 @@ fn warned(#[case] text: &str, #[case] want: &str) {
     assert_eq!(warnings(text), [want]);
 }
 
+/// A route of class `interactive` that looks like money has two warnings.
+#[rstest]
+#[case::payment("payments.create", "/a")]
+#[case::refund_by_its_path("a.b", "/orders/{id}/refunds")]
+#[case::pay("a.b", "/carts/{id}/pay")]
+#[case::order("orders.create", "/a")]
+#[case::invoice("a.b", "/invoices")]
+#[case::checkout("a.b", "/v1/checkout-sessions")]
+#[case::subscription("billing.subscriptions", "/a")]
+fn money_without_its_class(#[case] endpoint: &str, #[case] path: &str) {
+    let text = format!(
+        "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = '{endpoint}'\nmethod = 'POST'\npath = '{path}'\nupstream = 'a'\n"
+    );
+    assert_eq!(
+        warnings(&text),
+        [
+            "4:1: routes[0].class: this looks like money, and class interactive remembers a key for 24h; write class = \"financial\", which remembers for 30d: settlement takes as long",
+            "4:1: routes[0].class: this looks like money, and class interactive runs it again after a 500, though it may have been charged before the error; write class = \"financial\", or on_error = \"unknown\" in its class"
+        ]
+    );
+}
+
 #[rstest]
 #[case::plain(
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n"
@@ -157,6 +175,12 @@ fn warned(#[case] text: &str, #[case] want: &str) {
 )]
 #[case::joined_and_retried(
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[store]\nurl = 'postgres://db/x'\n[secrets]\nkey = '0123456789abcdef'\n[[routes]]\nendpoint = 'payments.create'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\njoined = true\n[classes.financial]\non_unknown = 'retry'"
+)]
+#[case::kept_errors(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'payments.create'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\n[classes.financial]\non_error = 'keep'"
+)]
+#[case::payloads(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/payloads'\nupstream = 'a'\n"
 )]
 fn not_warned(#[case] text: &str) {
     assert_eq!(warnings(text), [""; 0]);

@@ -99,6 +99,21 @@ async fn only_what_may_end_better_is_repeated(
     assert_eq!(answer.header("idempotency-outcome"), "");
 }
 
+#[rstest]
+#[case::unknown("unknown", "409 outcome-unknown")]
+#[case::kept("keep", "500")]
+#[tokio::test]
+async fn an_error_that_may_have_run_is_never_repeated(#[case] on_error: &str, #[case] later: &str) {
+    let origin = answering(&[500, 201]).run().await;
+    let class = format!("{THREE}\non_error = \"{on_error}\"");
+    let gateway = classy(&origin, &class).await;
+    let answer = gateway.post("/payments", "k").send().await;
+    assert_eq!((answer.status, answer.text()), (500, "run 1"));
+    let again = gateway.post("/payments", "k").send().await;
+    assert_eq!(word(&again), later);
+    assert_eq!(origin.runs(), 1);
+}
+
 #[tokio::test]
 async fn what_was_sent_and_not_answered_is_never_repeated() {
     let origin = origin().hanging_up().run().await;

@@ -421,3 +421,126 @@ async fn a_change_does_not_reach_what_runs() {
     let done = status(&gateway, "k").await;
     assert_eq!(between(&done, "completed_at", "expires_at"), 3_600_000);
 }
+
+/// Charges, then throws: the origin's ledger is what was charged.
+#[rstest]
+#[case::money("financial", &["500 unknown", "409 outcome-unknown", "409 outcome-unknown"], 1)]
+#[case::default("interactive", &["500 released", "500 released", "500 released"], 3)]
+#[case::events("webhook", &["500 released", "500 released", "500 released"], 3)]
+#[tokio::test]
+async fn charge_then_throw_three_times(
+    #[case] class: &str,
+    #[case] want: &[&str],
+    #[case] charges: usize,
+) {
+    let origin = answering(&[500]).run().await;
+    // One attempt per claim: `webhook` would try again by itself.
+    let text = format!(
+        "[classes.{class}]\nmax_attempts = 1\n{}",
+        payments(&format!("class = \"{class}\""))
+    );
+    let gateway = configured(&origin, &text).run().await;
+    let mut got = Vec::new();
+    for _ in want {
+        let answer = gateway.post("/payments", "k").body("10").send().await;
+        got.push(match word(&answer).as_str() {
+            "500" => format!("500 {}", answer.header("idempotency-status")),
+            problem => problem.to_owned(),
+        });
+    }
+    assert_eq!(got, want);
+    assert_eq!(origin.runs(), charges);
+}
+
+/// What becomes of the key by `on_error`, status, route and hint.
+#[rstest]
+#[case::release("release", 500, "", "", "released")]
+#[case::unknown("unknown", 500, "", "", "unknown")]
+#[case::keep("keep", 500, "", "", "failed")]
+#[case::other_errors("unknown", 507, "", "", "unknown")]
+#[case::not_implemented("unknown", 501, "", "", "released")]
+#[case::unavailable("keep", 503, "", "", "released")]
+#[case::between("keep", 502, "", "", "unknown")]
+#[case::between("release", 504, "", "", "unknown")]
+#[case::refusals_are_no_errors("unknown", 422, "", "", "failed")]
+#[case::route_keeps("unknown", 500, "keep_statuses = [500]", "", "failed")]
+#[case::route_releases("keep", 500, "release_statuses = [500]", "", "released")]
+#[case::upstream_keeps("unknown", 500, "release_statuses = [500]", "permanent", "failed")]
+#[case::upstream_releases("unknown", 500, "keep_statuses = [500]", "transient", "released")]
+#[tokio::test]
+async fn on_error(
+    #[case] setting: &str,
+    #[case] status: u16,
+    #[case] route: &str,
+    #[case] hint: &'static str,
+    #[case] want: &str,
+) {
+    let origin = origin().replying(move |_, run| {
+        let reply = Reply::new(status, format!("run {run}"));
+        match hint {
+            "" => reply,
+            hint => reply.header("idempotency-outcome", hint),
+        }
+    });
+    let origin = origin.run().await;
+    let text = format!(
+        "[classes.own]\non_error = \"{setting}\"\n{}",
+        payments(&format!("class = \"own\"\n{route}"))
+    );
+    let gateway = configured(&origin, &text).run().await;
+    let first = gateway.post("/payments", "k").send().await;
+    assert_eq!((first.status, first.text()), (status, "run 1"));
+    assert_eq!(first.header("idempotency-status"), want);
+    let again = gateway.post("/payments", "k").send().await;
+    let got = match (again.is_replay(), origin.runs()) {
+        (true, 1) => "failed",
+        (false, 2) => "released",
+        (false, 1) if word(&again) == "409 outcome-unknown" => "unknown",
+        other => panic!("{other:?}: {again:?}"),
+    };
+    assert_eq!(got, want);
+}
+
+#[tokio::test]
+async fn waiters_on_an_unknown_error_are_told_at_once_and_an_operator_resolves_it() {
+    let origin = answering(&[500, 201]).gated().run().await;
+    let gateway = classy(&origin, "on_error = \"unknown\"").await;
+    let first = gateway.post("/payments", "k").spawn();
+    origin.called(1).await;
+    let second = gateway.post("/payments", "k").spawn();
+    gateway.waiting(1).await;
+    origin.open();
+    let (first, second) = (first.await.unwrap(), second.await.unwrap());
+    assert_eq!((first.status, first.text()), (500, "run 1"));
+    assert_eq!(word(&second), "409 outcome-unknown");
+    let recovered = gateway.get("/payments/by-idempotency-key/k").send().await;
+    assert_eq!(word(&recovered), "409 outcome-unknown");
+    let id = first.header("x-operation-id");
+    let path = format!("/admin/v1/operations/{id}/resolve");
+    operate(
+        &gateway,
+        &path,
+        json!({ "outcome": "not_run", "why": "rolled back" }),
+    )
+    .await;
+    origin.open();
+    let again = gateway.post("/payments", "k").send().await;
+    assert_eq!((again.status, again.text()), (201, "run 2"));
+}
+
+#[tokio::test]
+async fn on_error_changes_at_run_time() {
+    let origin = answering(&[500]).run().await;
+    let gateway = configured(&origin, &payments("class = \"financial\""));
+    let gateway = gateway.run().await;
+    let status = async |key: &str| {
+        let answer = gateway.post("/payments", key).send().await;
+        answer.header("idempotency-status").to_owned()
+    };
+    assert_eq!(status("before").await, "unknown");
+    let change = json!({ "settings": { "on_error": "release" }, "why": "it rolls back" });
+    let told = operate(&gateway, "/admin/v1/classes/financial", change).await;
+    assert_eq!(told["settings"]["on_error"], "release");
+    assert_eq!(told["sources"]["on_error"], "changed");
+    assert_eq!(status("after").await, "released");
+}
