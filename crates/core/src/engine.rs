@@ -20,7 +20,7 @@ use crate::entropy::Entropy;
 use crate::fingerprint::Fingerprint;
 use crate::flights::{Flights, Landed, Lookout, Next, Seat};
 use crate::identity::{Digest, Identity, OperationId};
-use crate::record::{Attempt, Fence, Record, Reply, Settled, Settlement, State};
+use crate::record::{Attempt, Completion, Fence, Record, Reply, Settled, Settlement, State};
 use crate::store::{Ask, Claim, Due, Enqueued, Grant, Queue, Store, StoreError};
 
 /// The bounds of an engine.
@@ -431,9 +431,11 @@ enum LastWord {
 /// What became of recording an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorded {
-    /// The store has it.
+    /// The store has the outcome, and these are its times.
+    Finished(Completion),
+    /// The store has every other settlement.
     Durably,
-    /// The store has another word from somebody who came after us.
+    /// The operation was granted again, resolved or purged since.
     Stale,
     /// The store did not take it; it is being tried again.
     NotYet,
@@ -523,7 +525,7 @@ impl Lead {
         let Grant { digest, fence, .. } = self.grant;
         let step = self.engine.store.renew(&digest, fence);
         match self.engine.within_deadline(step).await {
-            Ok(Settled::Done) => Renewed::Confirmed,
+            Ok(Settled::Done | Settled::Finished(_)) => Renewed::Confirmed,
             Ok(Settled::Stale) => {
                 tracing::warn!(operation_id = %self.grant.id, "lost the lease");
                 Renewed::Lost
@@ -594,7 +596,7 @@ impl Lead {
     async fn settle(mut self, settlement: Settlement, then: Landed, otherwise: Landed) -> Recorded {
         let recorded = self.write(settlement.clone()).await;
         match recorded {
-            Recorded::Durably => self.leave(then),
+            Recorded::Finished(_) | Recorded::Durably => self.leave(then),
             Recorded::Stale => self.leave(Landed::Recorded),
             Recorded::NotYet => {
                 self.leave(match self.last_word {
@@ -621,6 +623,7 @@ impl Lead {
         let Grant { digest, fence, .. } = self.grant;
         let step = self.engine.store.settle(&digest, fence, settlement);
         match self.engine.within_deadline(step).await {
+            Ok(Settled::Finished(completion)) => Recorded::Finished(completion),
             Ok(Settled::Done) => Recorded::Durably,
             Ok(Settled::Stale) => {
                 tracing::warn!(operation_id = %self.grant.id, "an outcome came too late to count");
@@ -842,7 +845,8 @@ mod tests {
                 panic!("it was to be led");
             };
             let word = Settlement::Completed(Answer::NotKept { status: 200 });
-            assert_eq!(lead.finish(word, None).await, Recorded::Durably);
+            let recorded = lead.finish(word, None).await;
+            assert!(matches!(recorded, Recorded::Finished(_)));
         }
 
         async fn expires_in(&self) -> Duration {
@@ -1068,7 +1072,7 @@ mod tests {
                 let second = match done {
                     true => {
                         let recorded = second.finish(completed(), None).await;
-                        assert_eq!(recorded, Recorded::Durably);
+                        assert!(matches!(recorded, Recorded::Finished(_)));
                         None
                     }
                     false => Some(second),
@@ -1321,7 +1325,8 @@ mod tests {
         assert_eq!(lead.fingerprint(), office.asked.fingerprint);
         let known = office.enqueue(&*office.store).await;
         assert!(matches!(known, Ok(Enqueued::Known(Claim::Busy(_)))));
-        assert_eq!(lead.finish(completed(), None).await, Recorded::Durably);
+        let recorded = lead.finish(completed(), None).await;
+        assert!(matches!(recorded, Recorded::Finished(_)));
         assert_eq!(office.engine.running(), 0);
         for waiter in [early, late] {
             let waited = waiter.await.expect("nobody panics");
@@ -1397,7 +1402,7 @@ mod tests {
                 let due = office.store.due(1).await.expect("the store answers");
                 let Grant { digest, fence, .. } = due[0].grant;
                 let settled = office.store.settle(&digest, fence, completed()).await;
-                assert_eq!(settled.expect("the store answers"), Settled::Done);
+                assert!(settled.expect("the store answers").is_recorded());
             } else {
                 office.take().await.finish(completed(), None).await;
             }

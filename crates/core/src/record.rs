@@ -237,8 +237,12 @@ impl Record {
 
     /// From when retention is counted, once there is an outcome.
     fn basis(&self) -> Option<Timestamp> {
-        let completed = self.completed_at?;
-        Some(match self.terms.ttl_basis {
+        self.completed_at.map(|completed| self.basis_of(completed))
+    }
+
+    /// From when the retention of an outcome of this moment is counted.
+    fn basis_of(&self, completed: Timestamp) -> Timestamp {
+        match self.terms.ttl_basis {
             TtlBasis::Completion => completed,
             // It may have been unknown for long. What has just been completed
             // must not be forgotten at once: the next retry would run it again.
@@ -247,6 +251,14 @@ impl Record {
             }
             TtlBasis::Creation => self.created_at,
             TtlBasis::Access => self.touched_at.map_or(completed, |at| at.max(completed)),
+        }
+    }
+
+    /// The times of the outcome, once there is one.
+    pub fn completion(&self) -> Option<Completion> {
+        Some(Completion {
+            completed_at: self.completed_at?,
+            expires_at: self.expires_at()?,
         })
     }
 
@@ -305,8 +317,8 @@ impl Record {
         self.fence == fence && matches!(self.state, State::Running | State::Unknown)
     }
 
-    /// Applies what the holder of `fence` has to say. Saying the same again is
-    /// [`Settled::Done`]; a stale fence changes nothing.
+    /// Applies a settlement by the holder of `fence`. The same settlement again
+    /// gives the same answer; a stale fence changes nothing.
     pub fn settle(&mut self, fence: Fence, settlement: &Settlement, now: Timestamp) -> Settled {
         if self.state != State::Running && self.state_at(now).is_none() {
             // Swept or not, what time has made absent is not there.
@@ -316,8 +328,12 @@ impl Record {
             return self.settle_again(fence, settlement, now);
         }
         match settlement {
-            Settlement::Completed(answer) => self.finish(State::Completed, answer.clone(), now),
-            Settlement::Failed(answer) => self.finish(State::Failed, answer.clone(), now),
+            Settlement::Completed(answer) => {
+                return Settled::Finished(self.finish(State::Completed, answer.clone(), now));
+            }
+            Settlement::Failed(answer) => {
+                return Settled::Finished(self.finish(State::Failed, answer.clone(), now));
+            }
             Settlement::Requeued { after } if self.delivered => self.enqueue(now.plus(*after)),
             Settlement::Deferred { after } if self.delivered => {
                 self.attempts = self.attempts.saturating_sub(1);
@@ -339,9 +355,10 @@ impl Record {
             return Settled::Stale;
         }
         match (self.state, settlement) {
-            (State::Completed, Settlement::Completed(_))
-            | (State::Failed, Settlement::Failed(_))
-            | (State::Released, Settlement::Released)
+            (State::Completed, Settlement::Completed(_)) | (State::Failed, Settlement::Failed(_)) => {
+                self.completion().map_or(Settled::Stale, Settled::Finished)
+            }
+            (State::Released, Settlement::Released)
             // Which word put it back the record does not tell.
             | (State::Queued, Settlement::Requeued { .. } | Settlement::Deferred { .. })
             | (State::Paused, Settlement::Paused) => Settled::Done,
@@ -500,11 +517,15 @@ impl Record {
         }
     }
 
-    /// Records an outcome, whoever tells it.
-    pub fn finish(&mut self, state: State, answer: Answer, now: Timestamp) {
+    /// Records an outcome, and returns its times.
+    pub fn finish(&mut self, state: State, answer: Answer, now: Timestamp) -> Completion {
         self.state = state;
         self.completed_at = Some(now);
         self.answer = Some(answer);
+        Completion {
+            completed_at: now,
+            expires_at: self.basis_of(now).plus(self.terms.retention),
+        }
     }
 }
 
@@ -536,13 +557,33 @@ pub enum Settlement {
     Paused,
 }
 
-/// Whether a holder's word counted.
+/// The answer to a settlement or a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// It is recorded.
+    /// The outcome is recorded: the answer to [`Settlement::Completed`] and
+    /// [`Settlement::Failed`].
+    Finished(Completion),
+    /// Every other settlement, and a renewal, is recorded.
     Done,
-    /// Somebody else was granted since, or resolved or purged it. Nothing changed.
+    /// The operation was granted again, resolved or purged since. Nothing changed.
     Stale,
+}
+
+impl Settled {
+    /// Whether the store has recorded it.
+    pub fn is_recorded(self) -> bool {
+        self != Self::Stale
+    }
+}
+
+/// The times of an outcome, by the store's clock. They equal those of the record
+/// that [`Store::get`](crate::store::Store::get) returns afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// When the outcome was recorded.
+    pub completed_at: Timestamp,
+    /// When the reply expires.
+    pub expires_at: Timestamp,
 }
 
 #[cfg(test)]
@@ -637,6 +678,11 @@ pub(crate) mod tests {
         let outcome = |word: &Settlement| {
             let mut after = record.clone();
             match after.settle(fence, word, now) {
+                Settled::Finished(completion) => {
+                    assert!(matches!(after.state, State::Completed | State::Failed));
+                    assert_eq!(after.completion(), Some(completion), "{word:?}");
+                    format!("{:?}", after.state)
+                }
                 Settled::Done => format!("{:?}", after.state),
                 Settled::Stale => {
                     assert_eq!(after, *record, "a stale word changed something: {word:?}");
@@ -718,7 +764,7 @@ pub(crate) mod tests {
         let mut record = record(State::Running, AfterLoss::Free);
         record.delivered = true;
         let now = START.plus(MOMENT);
-        assert_eq!(record.settle(HELD, &word, now), Settled::Done);
+        assert!(record.settle(HELD, &word, now).is_recorded());
         let put_back = record.clone();
         assert_eq!(record.due_at(), Some(now.plus(after)));
         assert_eq!((record.attempts, record.fence), (attempts, HELD));
@@ -737,7 +783,7 @@ pub(crate) mod tests {
         let mut record = record(State::Running, AfterLoss::Hold);
         (record.delivered, record.attempts) = (true, 0);
         let word = Settlement::Deferred { after: LEASE };
-        assert_eq!(record.settle(HELD, &word, START), Settled::Done);
+        assert!(record.settle(HELD, &word, START).is_recorded());
         assert_eq!(record.attempts, 0);
     }
 
@@ -771,7 +817,7 @@ pub(crate) mod tests {
             let mut record = record(state, after_loss);
             record.delivered = delivered;
             record.answer = Some(Answer::NotKept { status: 200 });
-            assert_eq!(record.settle(HELD, &Settlement::Lost, START), Settled::Done);
+            assert!(record.settle(HELD, &Settlement::Lost, START).is_recorded());
             assert_eq!(
                 (record.state, record.answer, record.completed_at),
                 (want, None, None)

@@ -143,10 +143,10 @@ pub trait Store: Send + Sync + 'static {
     /// Extends the holder's lease by the length in the record's terms.
     async fn renew(&self, digest: &Digest, fence: Fence) -> Result<Settled, StoreError>;
 
-    /// Records what became of a claim. Durable when answered. A holder that
-    /// comes late while nobody was granted since is still heard, out of
-    /// `unknown` too; the same word again is [`Settled::Done`]; a stale fence
-    /// changes nothing.
+    /// Records the outcome of a claim. Durable when answered. A late settlement
+    /// counts as long as no other claim was granted since, out of `unknown` too;
+    /// a stale fence changes nothing. An outcome is answered with its times
+    /// ([`Settled::Finished`]), and the same settlement again with the same times.
     async fn settle(
         &self,
         digest: &Digest,

@@ -17,7 +17,6 @@ use http_body_util::BodyExt;
 use http_body_util::channel::{Channel, Sender};
 use onceward_core::class::{Class, InFlight, OnExhausted, OnStoreFailure};
 use onceward_core::classify::{Hint, Meaning, is_worth_repeating};
-use onceward_core::clock::Timestamp;
 use onceward_core::engine::{Engine, Lead, Recorded, Renewed};
 use onceward_core::fingerprint::Fingerprint;
 use onceward_core::identity::{Digest, OperationId};
@@ -288,7 +287,7 @@ impl Work {
             Tried::Answered(answered) if joined => {
                 joined::record_whole(engine, lead, answered).await
             }
-            Tried::Answered(answered) => record_whole(engine, lead, answered).await,
+            Tried::Answered(answered) => record_whole(lead, answered).await,
             Tried::Streaming(answered, rest) if joined => {
                 return joined::stream(engine, lead, answered, rest, idle, tell).await;
             }
@@ -368,7 +367,7 @@ pub(crate) fn lost(id: OperationId) -> Ended {
     Ended::problem(Outcome::Lost, Some(id), problem)
 }
 
-async fn record_whole(engine: &Engine, lead: Lead, answered: Answered) -> Ended {
+async fn record_whole(lead: Lead, answered: Answered) -> Ended {
     let Answered {
         meaning,
         parts,
@@ -376,7 +375,7 @@ async fn record_whole(engine: &Engine, lead: Lead, answered: Answered) -> Ended 
         trailers,
         ..
     } = answered;
-    let (id, digest) = (lead.id(), lead.digest());
+    let id = lead.id();
     let reply = Arc::new(answer::reply_of(&parts, &body, &trailers));
     let state = State::of_status(reply.status);
     let recorded = match meaning {
@@ -392,30 +391,20 @@ async fn record_whole(engine: &Engine, lead: Lead, answered: Answered) -> Ended 
         }
     };
     fail::fail_point!("after-record", |_| std::process::abort());
-    let (outcome, word) = match (recorded, meaning) {
-        (Recorded::NotYet, _) => (Outcome::NotRecorded, Word::Unknown),
-        // Somebody has decided since; this caller still gets what really happened.
-        (Recorded::Stale, _) => (Outcome::NotRecorded, Word::Unknown),
-        (Recorded::Durably, Meaning::Keep) => (Outcome::Ran(state), word_of(state)),
-        (Recorded::Durably, Meaning::Release) => (Outcome::Released, Word::Released),
-        (Recorded::Durably, Meaning::Unknown) => (Outcome::Lost, Word::Unknown),
-    };
-    let expires = match outcome {
-        Outcome::Ran(_) => expiry(engine, &digest).await,
-        _ => None,
+    let (outcome, word, expires) = match (recorded, meaning) {
+        (Recorded::Finished(completion), _) => {
+            let expires = completion.expires_at;
+            (Outcome::Ran(state), word_of(state), Some(expires))
+        }
+        (Recorded::Durably, Meaning::Release) => (Outcome::Released, Word::Released, None),
+        (Recorded::Durably, Meaning::Unknown | Meaning::Keep) => {
+            (Outcome::Lost, Word::Unknown, None)
+        }
+        // The caller gets the real answer, whatever the record says.
+        (Recorded::Stale | Recorded::NotYet, _) => (Outcome::NotRecorded, Word::Unknown, None),
     };
     let body = body::with_trailers(body, trailers);
     Ended::answered(outcome, id, answer::first(parts, body, word, id, expires))
-}
-
-/// When a reply that was just kept expires, by the store's own clock, so that
-/// the first caller is told the same as all later ones.
-async fn expiry(engine: &Engine, digest: &Digest) -> Option<Timestamp> {
-    match engine.look(digest).await {
-        Ok(record) => record?.expires_at(),
-        // The reply is recorded; only the header is left out.
-        Err(_) => None,
-    }
 }
 
 pub(crate) fn settlement(state: State, answer: Answer) -> Settlement {
@@ -455,8 +444,10 @@ async fn stream(
         Meaning::Keep => {
             let mark = settlement(state, Answer::NotKept { status });
             match lead.mark_not_kept(mark).await {
-                Recorded::Durably => (Outcome::RanNotKept, word_of(state)),
-                Recorded::Stale | Recorded::NotYet => (Outcome::NotRecorded, Word::Unknown),
+                Recorded::Finished(_) => (Outcome::RanNotKept, word_of(state)),
+                Recorded::Durably | Recorded::Stale | Recorded::NotYet => {
+                    (Outcome::NotRecorded, Word::Unknown)
+                }
             }
         }
         Meaning::Release => (Outcome::Released, Word::Released),

@@ -194,7 +194,7 @@ async fn settle(lead: Lead, tried: Tried, verdict: Verdict) -> Delivered {
 
 fn told(recorded: Recorded, delivered: Delivered) -> Delivered {
     match recorded {
-        Recorded::Durably => delivered,
+        Recorded::Finished(_) | Recorded::Durably => delivered,
         Recorded::Stale | Recorded::NotYet => Delivered::NotRecorded,
     }
 }

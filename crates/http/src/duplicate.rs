@@ -57,7 +57,7 @@ pub(crate) fn awaited(awaited: Result<Awaited, StoreError>, id: OperationId) -> 
         Ok(Awaited::Answered(reply, recorded)) => {
             let word = match recorded {
                 Recorded::NotYet => Word::Unknown,
-                Recorded::Durably | Recorded::Stale => Word::Released,
+                Recorded::Finished(_) | Recorded::Durably | Recorded::Stale => Word::Released,
             };
             let response = answer::again(&reply, word, id, None);
             Ended::answered(Outcome::Shared, id, response)

@@ -153,7 +153,7 @@ impl<B: Binding> RawStore<B> {
         self.check(fresh.key())?;
         let (operation, fence) = (fresh.id(), fresh.fence());
         match self.binding.settle(fresh, settlement).await? {
-            Settled::Done => Ok(()),
+            Settled::Finished(_) | Settled::Done => Ok(()),
             Settled::Stale => Err(Error::Stale { operation, fence }),
         }
     }
@@ -161,7 +161,7 @@ impl<B: Binding> RawStore<B> {
 
 fn held(fresh: &Fresh, settled: Settled) -> Result<(), Error> {
     match settled {
-        Settled::Done => Ok(()),
+        Settled::Finished(_) | Settled::Done => Ok(()),
         Settled::Stale => Err(Error::Stale {
             operation: fresh.id(),
             fence: fresh.fence(),

@@ -122,6 +122,7 @@ impl Binding for Records {
             Settlement::Paused => lead.pause().await,
         };
         match recorded {
+            Recorded::Finished(completion) => Ok(Settled::Finished(completion)),
             Recorded::Durably => Ok(Settled::Done),
             Recorded::Stale => Ok(Settled::Stale),
             Recorded::NotYet => Err(StoreError::Unavailable(Box::new(NotYet)).into()),

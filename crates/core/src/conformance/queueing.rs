@@ -132,7 +132,7 @@ pub async fn queued_work_is_given_once_to_many_who_ask(trial: &Trial) {
 pub async fn requeued_work_is_due_again_later(trial: &Trial) {
     let (ask, first) = delivery(trial, AfterLoss::Hold).await;
     let word = Settlement::Requeued { after: LATER };
-    assert_eq!(trial.settle(&first.grant, word).await, Settled::Done);
+    assert!(trial.settle(&first.grant, word).await.is_recorded());
     assert_eq!(trial.state(&ask).await, Some(State::Queued));
     assert!(
         trial.due(10).await.is_empty(),
@@ -150,9 +150,11 @@ pub async fn requeued_work_is_due_again_later(trial: &Trial) {
         trial.settle(&first.grant, completed(200)).await,
         Settled::Stale
     );
-    assert_eq!(
-        trial.settle(&second.grant, completed(200)).await,
-        Settled::Done
+    assert!(
+        trial
+            .settle(&second.grant, completed(200))
+            .await
+            .is_recorded()
     );
     assert_eq!(trial.state(&ask).await, Some(State::Completed));
 }
@@ -164,7 +166,7 @@ pub async fn deferred_work_does_not_count_as_tried(trial: &Trial) {
         assert_eq!(turn.record.attempts, 1);
         let word = Settlement::Deferred { after: LATER };
         for _ in 0..2 {
-            assert_eq!(trial.settle(&turn.grant, word.clone()).await, Settled::Done);
+            assert!(trial.settle(&turn.grant, word.clone()).await.is_recorded());
             let seen = trial.get(&ask).await.expect("queued work is on record");
             assert_eq!((seen.state, seen.attempts), (State::Queued, 0));
         }
@@ -179,7 +181,7 @@ pub async fn deferred_work_does_not_count_as_tried(trial: &Trial) {
         turn = next;
     }
     let word = Settlement::Requeued { after: NOW };
-    assert_eq!(trial.settle(&turn.grant, word).await, Settled::Done);
+    assert!(trial.settle(&turn.grant, word).await.is_recorded());
     assert_eq!(only(trial.due(10).await).record.attempts, 2);
 }
 
@@ -206,7 +208,7 @@ pub async fn delivery_is_due_again_by_its_holders_word_too(trial: &Trial) {
     let streams = Settlement::Completed(Answer::NotKept { status: 200 });
     for first in [None, Some(streams)] {
         if let Some(first) = first {
-            assert_eq!(trial.settle(&turn.grant, first).await, Settled::Done);
+            assert!(trial.settle(&turn.grant, first).await.is_recorded());
         }
         for _ in 0..2 {
             let lost = trial.settle(&turn.grant, Settlement::Lost).await;
@@ -239,9 +241,11 @@ pub async fn lost_delivery_is_unknown_otherwise(trial: &Trial) {
 /// A paused delivery rests until an operator resumes it, then it is due.
 pub async fn paused_delivery_is_due_when_resumed(trial: &Trial) {
     let (ask, first) = delivery(trial, AfterLoss::Hold).await;
-    assert_eq!(
-        trial.settle(&first.grant, Settlement::Paused).await,
-        Settled::Done
+    assert!(
+        trial
+            .settle(&first.grant, Settlement::Paused)
+            .await
+            .is_recorded()
     );
     trial.advance(LEASE * 2);
     assert!(trial.due(10).await.is_empty(), "given although paused");
@@ -257,9 +261,11 @@ pub async fn paused_delivery_is_due_when_resumed(trial: &Trial) {
 /// An unknown delivery that did not run, by somebody's word, is due at once.
 pub async fn delivery_that_did_not_run_is_due_again(trial: &Trial) {
     let (ask, first) = delivery(trial, AfterLoss::Hold).await;
-    assert_eq!(
-        trial.settle(&first.grant, Settlement::Lost).await,
-        Settled::Done
+    assert!(
+        trial
+            .settle(&first.grant, Settlement::Lost)
+            .await
+            .is_recorded()
     );
     done(
         trial
@@ -288,7 +294,7 @@ pub async fn redelivered_work_is_due_at_once(trial: &Trial) {
     for word in words {
         let (ask, first) = delivery(trial, AfterLoss::Hold).await;
         match word.clone() {
-            Some(word) => assert_eq!(trial.settle(&first.grant, word).await, Settled::Done),
+            Some(word) => assert!(trial.settle(&first.grant, word).await.is_recorded()),
             None => trial.advance(LEASE),
         }
         done(trial.inspect.redeliver(first.grant.id).await);
@@ -318,9 +324,11 @@ pub async fn redelivered_work_is_due_at_once(trial: &Trial) {
 pub async fn redelivered_work_begins_anew(trial: &Trial) {
     let (ask, mut turn) = delivery(trial, AfterLoss::Free).await;
     for status in [422, 423, 424] {
-        assert_eq!(
-            trial.settle(&turn.grant, failed(status)).await,
-            Settled::Done
+        assert!(
+            trial
+                .settle(&turn.grant, failed(status))
+                .await
+                .is_recorded()
         );
         let seen = expect(&trial.claim(&trial.retry(&ask)).await, "finished");
         assert_eq!(seen.answer.as_ref().map(Answer::status), Some(status));
@@ -328,9 +336,11 @@ pub async fn redelivered_work_begins_anew(trial: &Trial) {
         done(trial.inspect.redeliver(turn.grant.id).await);
         turn = only(trial.due(10).await);
     }
-    assert_eq!(
-        trial.settle(&turn.grant, completed(201)).await,
-        Settled::Done
+    assert!(
+        trial
+            .settle(&turn.grant, completed(201))
+            .await
+            .is_recorded()
     );
     trial.advance(RETENTION - LATER);
     let seen = expect(&trial.claim(&trial.retry(&ask)).await, "finished");
@@ -356,9 +366,11 @@ pub async fn redelivery_is_refused_otherwise(trial: &Trial) {
     assert_eq!(redeliver(id).await, Changed::Refused(State::Running));
     trial.advance(LEASE);
     assert_eq!(redeliver(id).await, Changed::Refused(State::Queued));
-    assert_eq!(
-        trial.settle(&turn.grant, completed(200)).await,
-        Settled::Done
+    assert!(
+        trial
+            .settle(&turn.grant, completed(200))
+            .await
+            .is_recorded()
     );
     trial.advance(RETENTION);
     assert_eq!(redeliver(id).await, Changed::Refused(State::Expired));
@@ -395,7 +407,7 @@ pub async fn request_is_kept_as_long_as_the_reply(trial: &Trial) {
     for terms in [plain, remembered_no_longer, touched, lazy] {
         for word in [completed(200), not_kept.clone()] {
             let (ask, first) = delivery_with(trial, terms.clone()).await;
-            assert_eq!(trial.settle(&first.grant, word).await, Settled::Done);
+            assert!(trial.settle(&first.grant, word).await.is_recorded());
             trial.advance(RETENTION - LATER);
             trial.touch(&ask).await;
             if terms.ttl_basis == TtlBasis::Access {

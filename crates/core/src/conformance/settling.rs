@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::trial::{LEASE, Trial, completed, done, expect, failed, granted, reply, terms};
-use crate::class::AfterLoss;
-use crate::record::{Answer, Settled, Settlement, State};
+use super::trial::{
+    LEASE, RETENTION, Trial, accepted, completed, done, expect, failed, granted, reply, terms,
+};
+use crate::class::{AfterLoss, Terms, TtlBasis};
+use crate::clock::Clock as _;
+use crate::record::{Answer, Completion, Settled, Settlement, State};
 use crate::store::{Force, Grant};
 
 /// Everything that a holder can say.
@@ -27,9 +30,11 @@ pub async fn stale_fence_changes_nothing(trial: &Trial) {
     for word in words() {
         let ask = trial.ask();
         let stale = trial.grant(&ask).await;
-        assert_eq!(
-            trial.settle(&stale, Settlement::Released).await,
-            Settled::Done
+        assert!(
+            trial
+                .settle(&stale, Settlement::Released)
+                .await
+                .is_recorded()
         );
         trial.grant(&trial.retry(&ask)).await;
         let before = trial.get(&ask).await;
@@ -74,7 +79,7 @@ pub async fn late_holder_is_still_heard(trial: &Trial) {
         let ask = trial.ask_with(terms(after_loss));
         let grant = trial.grant(&ask).await;
         trial.advance(LEASE * 2);
-        assert_eq!(trial.settle(&grant, completed(201)).await, Settled::Done);
+        assert!(trial.settle(&grant, completed(201)).await.is_recorded());
         assert_eq!(
             trial.state(&ask).await,
             Some(State::Completed),
@@ -83,8 +88,8 @@ pub async fn late_holder_is_still_heard(trial: &Trial) {
     }
     let ask = trial.ask();
     let grant = trial.grant(&ask).await;
-    assert_eq!(trial.settle(&grant, Settlement::Lost).await, Settled::Done);
-    assert_eq!(trial.settle(&grant, completed(201)).await, Settled::Done);
+    assert!(trial.settle(&grant, Settlement::Lost).await.is_recorded());
+    assert!(trial.settle(&grant, completed(201)).await.is_recorded());
     assert_eq!(trial.state(&ask).await, Some(State::Completed));
 }
 
@@ -93,15 +98,97 @@ pub async fn same_word_again_is_done(trial: &Trial) {
     for word in words() {
         let ask = trial.ask();
         let grant = trial.grant(&ask).await;
-        assert_eq!(trial.settle(&grant, word.clone()).await, Settled::Done);
+        assert!(trial.settle(&grant, word.clone()).await.is_recorded());
         let before = trial.get(&ask).await;
         trial.advance(Duration::from_secs(1));
-        assert_eq!(
-            trial.settle(&grant, word.clone()).await,
-            Settled::Done,
+        assert!(
+            trial.settle(&grant, word.clone()).await.is_recorded(),
             "{word:?}"
         );
         assert_eq!(trial.get(&ask).await, before, "{word:?}");
+    }
+}
+
+/// The outcomes that a record can have.
+fn outcomes() -> [Settlement; 4] {
+    [
+        completed(201),
+        failed(422),
+        Settlement::Completed(Answer::NotKept { status: 200 }),
+        Settlement::Failed(Answer::NotKept { status: 404 }),
+    ]
+}
+
+/// Records an outcome, and checks its times: they are those of the record, also
+/// when the same outcome is recorded again later.
+async fn check_times(trial: &Trial, grant: &Grant, outcome: &Settlement) -> Completion {
+    let now = trial.clock.now();
+    let completion = trial.finish(grant, outcome.clone()).await;
+    assert_eq!(completion.completed_at, now, "{outcome:?}");
+    for _ in 0..2 {
+        let record = trial.store.get(&grant.digest).await;
+        let record = record.expect("the store answers").expect("on record");
+        assert_eq!(record.completion(), Some(completion), "{outcome:?}");
+        trial.advance(Duration::from_secs(1));
+        let again = trial.finish(grant, outcome.clone()).await;
+        assert_eq!(again, completion, "{outcome:?} again");
+    }
+    completion
+}
+
+/// A holder need not read the record to know when its reply expires, whatever
+/// retention counts from.
+pub async fn outcome_is_answered_with_its_times(trial: &Trial) {
+    let soon = Duration::from_secs(2);
+    for outcome in outcomes() {
+        for (ttl_basis, after, want) in [
+            (TtlBasis::Completion, soon, soon + RETENTION),
+            (TtlBasis::Access, soon, soon + RETENTION),
+            (TtlBasis::Creation, soon, RETENTION),
+            (TtlBasis::Creation, RETENTION, RETENTION * 2),
+        ] {
+            let ask = trial.ask_with(Terms {
+                ttl_basis,
+                ..terms(AfterLoss::Hold)
+            });
+            let created = trial.clock.now();
+            let grant = trial.grant(&ask).await;
+            trial.advance(after);
+            let completion = check_times(trial, &grant, &outcome).await;
+            assert_eq!(completion.expires_at, created.plus(want), "{ttl_basis:?}");
+        }
+    }
+}
+
+/// The same for a holder that comes late, out of `unknown` too.
+pub async fn late_outcome_is_answered_with_its_times(trial: &Trial) {
+    for outcome in outcomes() {
+        for is_lost in [false, true] {
+            let ask = trial.ask();
+            let grant = trial.grant(&ask).await;
+            if is_lost {
+                assert_eq!(trial.settle(&grant, Settlement::Lost).await, Settled::Done);
+            }
+            trial.advance(LEASE * 2);
+            let completion = check_times(trial, &grant, &outcome).await;
+            let want = completion.completed_at.plus(RETENTION);
+            assert_eq!(completion.expires_at, want, "{outcome:?}");
+        }
+    }
+}
+
+/// The same for work that the gateway delivers.
+pub async fn outcome_of_a_delivery_is_answered_with_its_times(trial: &Trial) {
+    trial.clear_queue().await;
+    for outcome in outcomes() {
+        let ask = trial.ask();
+        accepted(&trial.enqueue(&ask, b"request", Duration::ZERO).await);
+        trial.advance(LEASE);
+        let due = trial.due(1).await;
+        assert_eq!(due[0].grant.digest, ask.digest);
+        let completion = check_times(trial, &due[0].grant, &outcome).await;
+        let want = completion.completed_at.plus(RETENTION);
+        assert_eq!(completion.expires_at, want, "{outcome:?}");
     }
 }
 
@@ -110,7 +197,7 @@ pub async fn other_word_after_the_end_is_stale(trial: &Trial) {
     for end in [completed(201), failed(422)] {
         let ask = trial.ask();
         let grant = trial.grant(&ask).await;
-        assert_eq!(trial.settle(&grant, end.clone()).await, Settled::Done);
+        assert!(trial.settle(&grant, end.clone()).await.is_recorded());
         let before = trial.get(&ask).await;
         let others = words().into_iter().filter(|word| *word != end);
         for word in others {
@@ -180,7 +267,7 @@ pub async fn reply_not_kept_tells_its_status(trial: &Trial) {
 async fn replays(trial: &Trial, word: Settlement, answer: &Answer, state: State) {
     let ask = trial.ask();
     let grant = trial.grant(&ask).await;
-    assert_eq!(trial.settle(&grant, word).await, Settled::Done);
+    assert!(trial.settle(&grant, word).await.is_recorded());
     let told = expect(&trial.claim(&trial.retry(&ask)).await, "finished");
     assert_eq!(told.state, state);
     assert!(
@@ -204,8 +291,8 @@ pub async fn reply_not_kept_and_then_lost_is_unknown(trial: &Trial) {
     let ask = trial.ask();
     let grant = trial.grant(&ask).await;
     let mark = Settlement::Completed(Answer::NotKept { status: 200 });
-    assert_eq!(trial.settle(&grant, mark).await, Settled::Done);
-    assert_eq!(trial.settle(&grant, Settlement::Lost).await, Settled::Done);
+    assert!(trial.settle(&grant, mark).await.is_recorded());
+    assert!(trial.settle(&grant, Settlement::Lost).await.is_recorded());
     let seen = expect(&trial.claim(&trial.retry(&ask)).await, "unknown");
     assert_eq!((&seen.answer, seen.completed_at), (&None, None));
 }
@@ -228,7 +315,7 @@ pub async fn lost_is_unknown_and_held(trial: &Trial) {
 pub async fn lost_is_granted_again_where_that_is_safe(trial: &Trial) {
     let ask = trial.ask_with(terms(AfterLoss::Free));
     let lost = trial.grant(&ask).await;
-    assert_eq!(trial.settle(&lost, Settlement::Lost).await, Settled::Done);
+    assert!(trial.settle(&lost, Settlement::Lost).await.is_recorded());
     let again: Grant = granted(trial.claim(&trial.retry(&ask)).await);
     assert_eq!(again.id, lost.id);
     assert!(again.fence > lost.fence);

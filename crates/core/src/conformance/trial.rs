@@ -13,7 +13,7 @@ use crate::clock::ManualClock;
 use crate::fingerprint::{Algorithm, Fingerprint};
 use crate::identity::{Endpoint, Identity, KeySpace, OperationId};
 use crate::key::Key;
-use crate::record::{Answer, Attempt, Record, Reply, Settled, Settlement, State};
+use crate::record::{Answer, Attempt, Completion, Record, Reply, Settled, Settlement, State};
 use crate::store::{
     Ask, Changed, Claim, Due, Enqueued, Filter, Force, Grant, Inspect, PAGE_MAX, PageAsk, Queue,
     Registry, Stats, Store,
@@ -133,8 +133,22 @@ impl Trial {
     }
 
     pub(super) async fn settle(&self, grant: &Grant, word: Settlement) -> Settled {
+        let has_outcome = matches!(word, Settlement::Completed(_) | Settlement::Failed(_));
         let settled = self.store.settle(&grant.digest, grant.fence, word).await;
-        settled.expect("the store answers a settlement")
+        let settled = settled.expect("the store answers a settlement");
+        assert!(
+            settled == Settled::Stale || has_outcome == matches!(settled, Settled::Finished(_)),
+            "an outcome, and nothing else, is answered with its times: {settled:?}"
+        );
+        settled
+    }
+
+    /// Records an outcome, and returns its times.
+    pub(super) async fn finish(&self, grant: &Grant, word: Settlement) -> Completion {
+        match self.settle(grant, word).await {
+            Settled::Finished(completion) => completion,
+            settled => panic!("the outcome was to be recorded, not {settled:?}"),
+        }
     }
 
     pub(super) async fn renew(&self, grant: &Grant) -> Settled {
@@ -249,7 +263,7 @@ impl Trial {
             State::Paused => Some(Settlement::Paused),
         };
         if let Some(word) = word {
-            assert_eq!(self.settle(&grant, word).await, Settled::Done);
+            assert!(self.settle(&grant, word).await.is_recorded());
         }
         if state == State::Expired {
             self.advance(RETENTION);

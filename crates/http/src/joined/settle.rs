@@ -180,13 +180,13 @@ pub(crate) async fn record_whole(engine: &Engine, lead: Lead, answered: Answered
             (Outcome::Released, Word::Released)
         }
         // The application may have been faster, or somebody came after us.
-        (Recorded::Durably | Recorded::Stale, _) => {
+        (Recorded::Finished(_) | Recorded::Durably | Recorded::Stale, _) => {
             let asked = Asked::now(engine, held).await;
             if let Some(ended) = asked.answer(Some(&answered)) {
                 return ended;
             }
             match recorded {
-                Recorded::Durably => (Outcome::Ran(state), word_of(state)),
+                Recorded::Finished(_) => (Outcome::Ran(state), word_of(state)),
                 // The record is gone, and nobody can say what became of it.
                 _ => (Outcome::NotRecorded, Word::Unknown),
             }
@@ -202,7 +202,7 @@ pub(crate) async fn lose(engine: &Engine, lead: Lead, error: &BoxError) -> Ended
     let (id, held) = (lead.id(), Held::by(&lead));
     tracing::warn!(operation_id = %id, error = causes(error), "no answer from the application; its record decides");
     match lead.release(None).await {
-        Recorded::Durably => {
+        Recorded::Finished(_) | Recorded::Durably => {
             let problem = Problem::new(
                 Code::UpstreamUnreachable,
                 "The request was sent and no answer came. Nothing was committed before its claim was taken back, and nothing can be any more; the key is free.",
@@ -229,7 +229,7 @@ pub(crate) async fn not_sent(
     let (id, held) = (lead.id(), Held::by(&lead));
     tracing::warn!(operation_id = %id, error = causes(error), "the upstream could not be reached");
     match lead.release(None).await {
-        Recorded::Durably => unreachable(id),
+        Recorded::Finished(_) | Recorded::Durably => unreachable(id),
         // Nothing was sent at all, so nothing can be committed.
         Recorded::NotYet if attempts_max <= 1 => unreachable(id),
         Recorded::NotYet => lost(id),
@@ -245,7 +245,7 @@ pub(crate) async fn pause(engine: &Engine, lead: Lead, status: Option<u16>) -> E
     let held = Held::by(&lead);
     let (paused, recorded) = attempt::pause(lead, status).await;
     match recorded {
-        Recorded::Durably | Recorded::NotYet => paused,
+        Recorded::Finished(_) | Recorded::Durably | Recorded::NotYet => paused,
         Recorded::Stale => {
             let asked = Asked::now(engine, held).await;
             asked.answer(None).unwrap_or(paused)

@@ -20,6 +20,8 @@ pub(crate) struct Faulty {
     lose_claims: AtomicBool,
     /// How many claims were made.
     claims: AtomicUsize,
+    /// How often a record was read.
+    reads: AtomicUsize,
     /// Outcomes are refused.
     pub(crate) refuse_outcomes: AtomicBool,
     /// Nothing works.
@@ -39,6 +41,7 @@ impl Faulty {
             inner,
             lose_claims: AtomicBool::new(false),
             claims: AtomicUsize::new(0),
+            reads: AtomicUsize::new(0),
             refuse_outcomes: AtomicBool::new(false),
             away: AtomicBool::new(false),
             damaged: AtomicBool::new(false),
@@ -92,6 +95,7 @@ impl Store for Faulty {
 
     async fn get(&self, digest: &Digest) -> Result<Option<Arc<Record>>, StoreError> {
         self.fault(&NEVER)?;
+        self.reads.fetch_add(1, Ordering::SeqCst);
         self.inner.get(digest).await
     }
 
@@ -109,6 +113,19 @@ impl Store for Faulty {
         self.fault(&NEVER)?;
         self.inner.wait(digest, limit).await
     }
+}
+
+#[tokio::test]
+async fn a_kept_first_run_knows_its_expiry_without_reading_its_record() {
+    let (origin, store) = (Origin::status(200), Faulty::new());
+    let service = protect(&origin, Class::interactive(), store.clone());
+    let first = service.post("k", "a").await;
+    assert_eq!(store.reads.load(Ordering::SeqCst), 0);
+    let again = service.post("k", "a").await;
+    assert!(again.is_replay());
+    let expires = first.header("idempotency-expires");
+    assert!(!expires.is_empty());
+    assert_eq!(again.header("idempotency-expires"), expires);
 }
 
 #[tokio::test]

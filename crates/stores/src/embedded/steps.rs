@@ -194,7 +194,7 @@ impl Shelf {
         let mut record = Record::clone(known.record());
         let settled = record.settle(fence, settlement, now);
         // The same word again changes nothing, so nothing is written.
-        if settled == Settled::Done && record.state != known.record().state {
+        if settled.is_recorded() && record.state != known.record().state {
             self.news.push(News::Moved(record.digest));
             self.put(known, record, reply)?;
         }

@@ -11,7 +11,7 @@ use onceward_core::clock::Timestamp;
 use onceward_core::fingerprint::{Algorithm, Fingerprint};
 use onceward_core::identity::{Digest, Endpoint, Identity, KeySpace, OperationId};
 use onceward_core::key::Key;
-use onceward_core::record::{Answer, Attempt, Fence, Record, State};
+use onceward_core::record::{Answer, Attempt, Completion, Fence, Record, State};
 use onceward_core::store::Ask;
 use onceward_core::wire;
 
@@ -190,6 +190,14 @@ impl Reader {
         let fence = self.int("fence")?;
         let fence = u64::try_from(fence).map_err(|_| Fault::Column("fence"))?;
         Ok(Fence(fence))
+    }
+
+    /// The times of an outcome, as `settle.sql` and `finish.sql` return them.
+    pub(crate) fn completion(&mut self) -> Result<Completion, Fault> {
+        Ok(Completion {
+            completed_at: self.moment("completed_ms")?,
+            expires_at: self.moment("expires_ms")?,
+        })
     }
 
     /// A record, from [`COLUMNS`].

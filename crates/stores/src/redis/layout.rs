@@ -458,7 +458,7 @@ impl Since {
 /// Scripts write only what the rules allow.
 fn held(settled: Settled) -> Step<()> {
     match settled {
-        Settled::Done => Ok(()),
+        Settled::Finished(_) | Settled::Done => Ok(()),
         Settled::Stale => Err(Fault::Head),
     }
 }

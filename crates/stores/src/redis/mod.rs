@@ -252,6 +252,12 @@ impl RedisStore {
     /// the rules.
     async fn held_step(&self, digest: Digest, step: Cmd) -> Step<Option<Settled>> {
         let answer = self.take(Name::Digest(digest), step).await?;
+        if let Value::Array(_) = answer {
+            let finished = response::found(answer)?.kept;
+            let completion = finished.and_then(|kept| kept.record.completion());
+            let completion = completion.ok_or(Fault::Answer("a finished record"))?;
+            return Ok(Some(Settled::Finished(completion)));
+        }
         match response::number(answer)? {
             0 => Ok(Some(Settled::Stale)),
             1 => Ok(Some(Settled::Done)),

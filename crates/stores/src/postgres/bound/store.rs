@@ -196,8 +196,15 @@ impl Binding for Tied<'_> {
         let rows = match &settlement {
             Settlement::Completed(answer) | Settlement::Failed(answer) => {
                 values.extend(outcome(&settlement, answer));
-                self.rows(|speech| &speech.statements.finish, &values)
-                    .await?
+                let rows = self
+                    .rows(|speech| &speech.statements.finish, &values)
+                    .await?;
+                let Some(row) = rows.into_iter().next() else {
+                    return self.said_before(&digest, fence, &settlement).await;
+                };
+                let completion = Reader::new(row).completion();
+                let completion = completion.map_err(|fault| self.speech().error(fault))?;
+                return Ok(Settled::Finished(completion));
             }
             // Nothing is enqueued here, so there is nothing to deliver later.
             Settlement::Released | Settlement::Requeued { .. } | Settlement::Deferred { .. } => {

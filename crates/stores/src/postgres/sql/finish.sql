@@ -1,5 +1,5 @@
--- What the holder of a fence says became of its claim, in one statement. No row
--- comes back where its word does not count at once; the record tells why.
+-- The outcome that the holder of a fence reports, in one statement. Returns the
+-- times of the outcome; no row where it does not count at once: the record says why.
 --
 -- $1 namespace  $2, $3 the digest, or its bounds  $4 operation_id, or NULL
 -- $5 the moment, or NULL for the server's  $6 fence
@@ -18,9 +18,9 @@ told AS (
     WHERE r.namespace = $1 AND r.digest BETWEEN $2 AND $3 AND r.owner = {table}_owner()
       AND ($4::bytea IS NULL OR r.operation_id = $4)
       AND r.fence = $6 AND r.state IN ('running', 'unknown')
-    RETURNING r.digest, r.awaited
+    RETURNING r.completed_ms, r.expires_ms, r.digest, r.awaited
 )
-SELECT CASE WHEN awaited
+SELECT completed_ms, expires_ms, CASE WHEN awaited
     THEN pg_notify('{channel}', $1 || ':' || encode(digest, 'hex')) IS NULL
     ELSE true
 END,

@@ -1,5 +1,5 @@
--- What the holders of fences say became of their claims. No row comes back for
--- a word that does not count at once; the record tells why.
+-- The outcomes that the holders of fences report. Returns the times of each
+-- outcome; no row for one that does not count at once: the record says why.
 --
 -- $1 namespace  $2 the moment, or NULL for the server's
 -- of each step: $3 digest  $4 fence  $5 state  $6 answer  $7 status  $8 reply
@@ -23,9 +23,9 @@ told AS (
         held AS a,
         (SELECT coalesce($2::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms) AS moment
     WHERE r.namespace = $1 AND r.digest {among} AND r.digest = a.digest AND r.owner = a.owner
-    RETURNING a.place, r.digest, r.awaited
+    RETURNING a.place, r.completed_ms, r.expires_ms, r.digest, r.awaited
 )
-SELECT place, CASE WHEN awaited
+SELECT place, completed_ms, expires_ms, CASE WHEN awaited
     THEN pg_notify('{channel}', $1 || ':' || encode(digest, 'hex')) IS NULL
     ELSE true
 END, {durable} FROM told

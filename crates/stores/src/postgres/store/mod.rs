@@ -92,13 +92,6 @@ impl Which<'_> {
     }
 }
 
-/// Whether a holder's word was written by one statement.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Counted {
-    AtOnce,
-    NotAtOnce,
-}
-
 /// What entering came to.
 enum Entered {
     Granted(Grant),
@@ -279,13 +272,14 @@ impl PostgresStore {
         Ok(see(record, now))
     }
 
+    /// Records an outcome by one statement; `None` where that did not count.
     async fn finish(
         &self,
         digest: &Digest,
         fence: Fence,
         state: State,
         answer: &Answer,
-    ) -> Result<Counted, Fault> {
+    ) -> Result<Option<Settled>, Fault> {
         let mut values = vec![
             Value::bytes(digest.as_bytes()),
             fence_value(fence),
@@ -297,19 +291,27 @@ impl PostgresStore {
             mark: None,
             otherwise: None,
         };
-        let told = self.settlements.row(step).await?;
-        Ok(told.map_or(Counted::NotAtOnce, |_| Counted::AtOnce))
+        let Some(row) = self.settlements.row(step).await? else {
+            return Ok(None);
+        };
+        let mut row = Reader::new(row);
+        row.skip(1); // the step's place in its batch
+        Ok(Some(Settled::Finished(row.completion()?)))
     }
 
-    async fn free(&self, digest: &Digest, fence: Fence, state: State) -> Result<Counted, Fault> {
+    /// Ends a claim without an outcome, by one statement; `None` where that did
+    /// not count.
+    async fn free(
+        &self,
+        digest: &Digest,
+        fence: Fence,
+        state: State,
+    ) -> Result<Option<Settled>, Fault> {
         let mut values = self.about(Which::Digest(digest));
         values.push(fence_value(fence));
         values.push(state_word(state).into());
         let told = self.voice.say_soon(&self.statements.free, &values).await?;
-        Ok(match told {
-            Some(told) if !told.is_empty() => Counted::AtOnce,
-            _ => Counted::NotAtOnce,
-        })
+        Ok(told.filter(|rows| !rows.is_empty()).map(|_| Settled::Done))
     }
 }
 
@@ -367,22 +369,20 @@ impl Store for PostgresStore {
         fence: Fence,
         settlement: Settlement,
     ) -> Result<Settled, StoreError> {
-        let counted = match &settlement {
+        let settled = match &settlement {
             Settlement::Completed(answer) => {
                 self.finish(digest, fence, State::Completed, answer).await?
             }
             Settlement::Failed(answer) => self.finish(digest, fence, State::Failed, answer).await?,
             Settlement::Released => self.free(digest, fence, State::Released).await?,
             Settlement::Lost => self.free(digest, fence, State::Unknown).await?,
-            Settlement::Requeued { .. } | Settlement::Deferred { .. } | Settlement::Paused => {
-                Counted::NotAtOnce
-            }
+            Settlement::Requeued { .. } | Settlement::Deferred { .. } | Settlement::Paused => None,
         };
-        if counted == Counted::NotAtOnce {
+        let Some(settled) = settled else {
             return Ok(self.settle_by_rule(digest, fence, &settlement).await?);
-        }
+        };
         self.bells.ring(digest);
-        Ok(Settled::Done)
+        Ok(settled)
     }
 
     async fn get(&self, digest: &Digest) -> Result<Option<Arc<Record>>, StoreError> {

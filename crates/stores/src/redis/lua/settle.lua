@@ -1,4 +1,5 @@
--- Writes down what the holder says became of its grant, and wakes those who wait.
+-- Writes down the outcome that the holder of a grant reports, and wakes those who wait. What is finished is
+-- returned as it was written, without its reply: the times of the outcome follow by the rules.
 --
 -- ARGV 4  word, one byte  5  answer and status, three bytes  6  their check, but for the moment
 --      7  when it ends: after its 'span', after its 'lease', or by itself in this band  8  the reply, if any
@@ -12,10 +13,11 @@ else
   redis.call('HSET', KEYS[1], field, settled)
 end
 
-local ends = ARGV[7]
+local ends, answer = ARGV[7], 1
 if ends == 'span' then
   local span, _, band = struct.unpack('>I8BB', record, 56)
   ends = band * 17592186044416 + span
+  answer = {now, settled}
 elseif ends == 'lease' then
   ends = struct.unpack('>I8', record, 48)
 else
@@ -25,4 +27,4 @@ redis.call('ZADD', KEYS[2], string.format('%d', stamp), field, string.format('%d
 if string.byte(record, 1) == 49 then
   redis.pcall('PUBLISH', KEYS[1], name)
 end
-return 1
+return answer

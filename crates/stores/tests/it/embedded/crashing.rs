@@ -1,5 +1,6 @@
 //! The process aborted at each side of the commit: what was acknowledged is
-//! there, and what was not is there wholly or not at all.
+//! there, with the times that were acknowledged, and what was not is there wholly
+//! or not at all.
 
 use std::fs;
 use std::path::Path;
@@ -21,12 +22,14 @@ async fn child_steps() {
     };
     let _points = fail::FailScenario::setup();
     let store = open(&home.join("store"), &clock());
-    let acknowledge = |step: u64| fs::write(home.join(step.to_string()), "").expect("written");
+    let acknowledge = |step: u64, times: String| {
+        fs::write(home.join(step.to_string()), times).expect("written");
+    };
     for number in 1..=OPERATIONS {
         let grant = grant(&store, &ask(number)).await;
-        acknowledge(2 * number - 1);
-        settle(&store, &grant, completed(number)).await;
-        acknowledge(2 * number);
+        acknowledge(2 * number - 1, String::new());
+        let completion = finish(&store, &grant, number).await;
+        acknowledge(2 * number, format!("{completion:?}"));
     }
 }
 
@@ -42,6 +45,10 @@ async fn recorded(home: &Path) -> u64 {
     let store = open(&home.join("store"), &clock());
     let mut steps = 0;
     for number in 1..=OPERATIONS {
+        if let Ok(times) = fs::read_to_string(home.join((2 * number).to_string())) {
+            let completion = completion(&store, number).await;
+            assert_eq!(format!("{:?}", completion.expect("it is finished")), times);
+        }
         steps += match get(&store, &ask(number)).await.map(|record| record.state) {
             Some(State::Unknown) => 1,
             Some(State::Completed) if is_replayed(&store, number).await => 2,

@@ -1,5 +1,5 @@
 //! A process that is killed in the middle of its work loses nothing that it
-//! acknowledged.
+//! acknowledged, and the times of an outcome stay as they were acknowledged.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -30,17 +30,17 @@ async fn child_works() {
     let work = (0..CALLERS).map(|caller| {
         let (store, list) = (store.clone(), list.clone());
         tokio::spawn(async move {
-            let write = |word: &str, number: u64| {
+            let write = |word: &str, number: u64, times: &str| {
                 let mut list = list.lock().expect("nobody panicked");
-                let line = format!("{word} {number}\n");
+                let line = format!("{word} {number} {times}\n");
                 list.write_all(line.as_bytes())
                     .expect("the list can be written");
             };
             for number in (caller..).step_by(CALLERS as usize) {
                 let grant = grant(&*store, &ask(number)).await;
-                write("claimed", number);
-                settle(&*store, &grant, completed(number)).await;
-                write("completed", number);
+                write("claimed", number, "");
+                let completion = finish(&*store, &grant, number).await;
+                write("completed", number, &format!("{completion:?}"));
             }
         })
     });
@@ -49,12 +49,16 @@ async fn child_works() {
     }
 }
 
-fn acknowledged(home: &Path) -> Vec<(String, u64)> {
+/// Each step that was acknowledged: its word, its number, and the times it told.
+fn acknowledged(home: &Path) -> Vec<(String, u64, String)> {
     let list = fs::read_to_string(home.join(ACKNOWLEDGED)).unwrap_or_default();
     let whole = list.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let entry = |line: &str| {
-        let (word, number) = line.split_once(' ').expect("a word and a number");
-        (word.to_owned(), number.parse().expect("a number"))
+        let mut parts = line.splitn(3, ' ');
+        let mut next = || parts.next().expect("a word, a number and times");
+        let (word, number, times) = (next(), next(), next());
+        let number = number.parse().expect("a number");
+        (word.to_owned(), number, times.to_owned())
     };
     whole.lines().map(entry).collect()
 }
@@ -79,11 +83,15 @@ async fn killed_process_loses_nothing_that_it_acknowledged() {
 
 async fn check(home: &Path) {
     let store = open(&home.join("store"), &clock());
-    for (word, number) in acknowledged(home) {
+    for (word, number, times) in acknowledged(home) {
         let record = get(&store, &ask(number)).await;
         let state = record.map(|record| record.state);
         match word.as_str() {
-            "completed" => assert!(is_replayed(&store, number).await, "{number}: {state:?}"),
+            "completed" => {
+                assert!(is_replayed(&store, number).await, "{number}: {state:?}");
+                let completion = completion(&store, number).await;
+                assert_eq!(format!("{:?}", completion.expect("it is finished")), times);
+            }
             _ => assert!(
                 matches!(state, Some(State::Unknown | State::Completed)),
                 "{number} was claimed and is {state:?}"

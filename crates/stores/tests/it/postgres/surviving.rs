@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use onceward_core::record::{Settled, State};
+use onceward_core::record::{Completion, Settled, State};
 use onceward_core::store::{Claim, Store};
 
 use crate::fixture::postgres::{settings, store};
@@ -19,7 +19,7 @@ const ROUNDS: usize = 3;
 #[derive(Default)]
 struct Seen {
     claimed: Vec<u64>,
-    completed: Vec<u64>,
+    completed: Vec<(u64, Completion)>,
     refused: usize,
 }
 
@@ -50,10 +50,11 @@ async fn killed_server_loses_nothing_acknowledged_and_is_found_again() {
         let record = store.get(&ask(number).digest).await.expect("it is found");
         record.unwrap_or_else(|| panic!("the claim of {number} was acknowledged"));
     }
-    for number in seen.completed {
+    for (number, times) in seen.completed {
         let record = store.get(&ask(number).digest).await.expect("it is found");
-        let state = record.map(|record| record.state);
-        assert_eq!(state, Some(State::Completed), "{number} was acknowledged");
+        let known = record.map(|record| (record.state, record.completion()));
+        let want = Some((State::Completed, Some(times)));
+        assert_eq!(known, want, "{number} was acknowledged");
     }
 }
 
@@ -71,7 +72,8 @@ async fn work(store: Arc<impl Store>, seen: Arc<Mutex<Seen>>, caller: u64) {
         note(&|seen| seen.claimed.push(number));
         let settled = store.settle(&grant.digest, grant.fence, completed(number));
         match settled.await {
-            Ok(_) => note(&|seen| seen.completed.push(number)),
+            Ok(Settled::Finished(times)) => note(&|seen| seen.completed.push((number, times))),
+            Ok(settled) => panic!("the outcome was to be recorded, not {settled:?}"),
             Err(_) => note(&|seen| seen.refused += 1),
         }
     }
@@ -118,7 +120,7 @@ async fn commits_made_hasty_while_it_runs_lose_nothing_acknowledged() {
     let claimed = grant(&store, &ask(1)).await;
     let finished = grant(&store, &ask(2)).await;
     let settled = store.settle(&finished.digest, finished.fence, completed(2));
-    assert_eq!(settled.await.expect("it settles"), Settled::Done);
+    assert!(settled.await.expect("it settles").is_recorded());
     postgres.kill();
     postgres.restart();
     for (digest, want) in [

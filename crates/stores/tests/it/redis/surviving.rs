@@ -1,19 +1,19 @@
 //! A server that dies, stands still, is full or hangs up: what was acknowledged
 //! is there afterwards, and the store goes on by itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use onceward_core::record::State;
+use onceward_core::record::{Completion, Settled, State};
 use onceward_core::store::{Changed, Claim, Force, Inspect as _, Store};
 use onceward_servers::Redis;
 use onceward_stores::redis::{RedisStore, Time};
 use tokio::task::JoinSet;
 
 use crate::fixture::redis::*;
-use crate::fixture::{ask, complete, completed, get, grant, is_replayed, retry};
+use crate::fixture::{ask, complete, completed, completion, get, grant, is_replayed, retry};
 
 /// Claims and completes until the store is gone, and tells what was acknowledged.
 async fn work_until_gone(store: Arc<RedisStore>, drawn: Arc<AtomicU64>) -> Acknowledged {
@@ -25,17 +25,17 @@ async fn work_until_gone(store: Arc<RedisStore>, drawn: Arc<AtomicU64>) -> Ackno
         };
         acknowledged.claimed.insert(number);
         let settled = store.settle(&grant.digest, grant.fence, completed(number));
-        if settled.await.is_err() {
+        let Ok(Settled::Finished(completion)) = settled.await else {
             return acknowledged;
-        }
-        acknowledged.completed.insert(number);
+        };
+        acknowledged.completed.insert(number, completion);
     }
 }
 
 #[derive(Default)]
 struct Acknowledged {
     claimed: BTreeSet<u64>,
-    completed: BTreeSet<u64>,
+    completed: BTreeMap<u64, Completion>,
 }
 
 /// With `appendfsync always` nothing that was acknowledged is lost, also when
@@ -58,8 +58,10 @@ async fn acknowledged_operations_survive_a_kill() {
     server.restart();
     let mut completed = 0;
     for acknowledged in all {
-        for number in acknowledged.completed.iter() {
+        for (number, times) in &acknowledged.completed {
             assert!(is_replayed(&*store, *number).await, "number {number}");
+            let on_record = completion(&*store, *number).await;
+            assert_eq!(on_record, Some(*times), "number {number}");
             completed += 1;
         }
         for number in acknowledged.claimed.iter() {
