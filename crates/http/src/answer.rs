@@ -14,8 +14,8 @@ use onceward_core::record::{Answer, Record, Reply, State};
 
 use crate::body::{self, Body};
 use crate::fields;
-use crate::problem::{Code, Problem};
-use crate::status::{StatusDocument, Word, id_header};
+use crate::problem::Problem;
+use crate::status::{IdempotencyStatus, StatusDocument, id_header};
 
 /// What a caller is answered, before problems are written for their reader.
 pub(crate) type Answered = Result<Response<Body>, Problem>;
@@ -49,7 +49,7 @@ pub(crate) fn reply_of(parts: &Parts, body: &[u8], trailers: &HeaderMap) -> Repl
 pub(crate) fn first(
     mut parts: Parts,
     body: Body,
-    word: Word,
+    word: IdempotencyStatus,
     id: OperationId,
     expires: Option<Timestamp>,
 ) -> Response<Body> {
@@ -57,7 +57,12 @@ pub(crate) fn first(
     Response::from_parts(parts, body)
 }
 
-fn mark(headers: &mut HeaderMap, word: Word, id: OperationId, expires: Option<Timestamp>) {
+fn mark(
+    headers: &mut HeaderMap,
+    word: IdempotencyStatus,
+    id: OperationId,
+    expires: Option<Timestamp>,
+) {
     headers.insert(fields::IDEMPOTENCY_STATUS, word.to_header());
     headers.insert(fields::OPERATION_ID, id_header(id));
     if let Some(at) = expires {
@@ -72,7 +77,7 @@ fn mark(headers: &mut HeaderMap, word: Word, id: OperationId, expires: Option<Ti
 pub(crate) fn of_reply(
     reply: &Arc<Reply>,
     exchange: Option<&HeaderMap>,
-    word: Word,
+    word: IdempotencyStatus,
     id: OperationId,
     expires: Option<Timestamp>,
 ) -> Response<Body> {
@@ -97,7 +102,7 @@ fn from_reply(reply: &Arc<Reply>) -> Response<Body> {
 /// A reply given again.
 pub(crate) fn again(
     reply: &Arc<Reply>,
-    word: Word,
+    word: IdempotencyStatus,
     id: OperationId,
     expires: Option<Timestamp>,
 ) -> Response<Body> {
@@ -114,60 +119,23 @@ pub(crate) fn again(
 
 /// What a later caller gets from a record that no longer runs.
 pub(crate) fn of_record(record: &Record) -> Answered {
-    let word = Word::of(record);
+    let word = IdempotencyStatus::of_record(record);
     match (&record.state, &record.answer) {
         (State::Completed | State::Failed, Some(Answer::Kept(reply))) => {
             Ok(again(reply, word, record.id, record.expires_at()))
         }
-        (_, Some(Answer::NotKept { status })) => Err(Problem::new(
-            Code::ReplyNotKept,
-            "The operation ran. Its reply was too large to keep, or a stream, and went to the first caller only.",
-        )
-        .originally(*status)
-        .about(record.id)
-        .standing(word)),
-        (_, Some(answer)) => Err(Problem::new(
-            Code::ReplyExpired,
-            "The operation ran. Its reply has expired; the key is still remembered, so it does not run again.",
-        )
-        .originally(answer.status())
-        .about(record.id)
-        .standing(word)),
-        (State::Paused, None) => Err(paused(record.id)),
-        (State::Unknown, None) => Err(unknown(record.id)),
-        (_, None) => Err(in_progress(record.id, word)),
+        (_, Some(Answer::NotKept { status })) => {
+            let problem = Problem::reply_not_kept(record.id, *status);
+            Err(problem.with_idempotency_status(word))
+        }
+        (_, Some(answer)) => {
+            let problem = Problem::reply_expired(record.id, answer.status());
+            Err(problem.with_idempotency_status(word))
+        }
+        (State::Paused, None) => Err(Problem::paused(record.id)),
+        (State::Unknown, None) => Err(Problem::outcome_unknown(record.id)),
+        (_, None) => Err(Problem::in_progress(record.id, word)),
     }
-}
-
-/// The attempts are used up.
-pub(crate) fn paused(id: OperationId) -> Problem {
-    Problem::new(
-        Code::Paused,
-        "The attempts are used up. An operator can resume or purge the operation.",
-    )
-    .about(id)
-    .standing(Word::Paused)
-}
-
-/// The operation may have run: what later callers are told.
-pub(crate) fn unknown(id: OperationId) -> Problem {
-    Problem::new(
-        Code::OutcomeUnknown,
-        "The request was sent to the upstream, and it is not known whether it ran. It is not repeated until its outcome is resolved.",
-    )
-    .about(id)
-    .standing(Word::Unknown)
-}
-
-/// The operation still runs, or was released a moment ago.
-pub(crate) fn in_progress(id: OperationId, word: Word) -> Problem {
-    Problem::new(
-        Code::InProgress,
-        "A request with this key is being worked on. Send the same request again in a moment.",
-    )
-    .retry_after(1)
-    .about(id)
-    .standing(word)
 }
 
 /// 202: it runs, and this is where to ask.
@@ -190,6 +158,11 @@ pub(crate) fn document(record: &Record, status: StatusCode) -> Response<Body> {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    mark(headers, Word::of(record), record.id, record.expires_at());
+    mark(
+        headers,
+        IdempotencyStatus::of_record(record),
+        record.id,
+        record.expires_at(),
+    );
     response
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::response::Parts;
-use http::{Request, Response, StatusCode, header};
+use http::{Request, Response, header};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use http_body_util::channel::{Channel, Sender};
@@ -31,10 +31,12 @@ use crate::capture::{Captured, capture};
 use crate::duplicate::{preferred_wait, responds_async, status_path};
 use crate::fields;
 use crate::joined;
-use crate::problem::{Code, Problem};
+use crate::problem::Problem;
 use crate::rules::Rules;
-use crate::run::{Call, Ended, Granted, Outcome, Protection, Unanswered, unavailable};
-use crate::status::Word;
+use crate::run::{
+    Call, Granted, Outcome, ProtectedResponse, Protection, Unanswered, store_unavailable,
+};
+use crate::status::IdempotencyStatus;
 
 /// How many frames of an answer that streams may wait for a slow client.
 const STREAM_FRAMES_MAX: usize = 16;
@@ -47,7 +49,7 @@ pub(crate) async fn lead_on<F, Fut>(
     call: Call,
     granted: Granted,
     forward: F,
-) -> Ended
+) -> ProtectedResponse
 where
     F: FnMut(Request<Bytes>, Option<Granted>) -> Fut + Send + 'static,
     Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
@@ -92,15 +94,15 @@ async fn accepted(
     (digest, fingerprint): (&Digest, &Fingerprint),
     id: OperationId,
     path: &str,
-) -> Ended {
+) -> ProtectedResponse {
     match engine.look(digest).await {
         Ok(Some(record)) if record.fingerprint == *fingerprint => {
-            Ended::answered(Outcome::Accepted, id, answer::accepted(&record, path))
+            ProtectedResponse::answered(Outcome::Accepted, id, answer::accepted(&record, path))
         }
         // Released in the meantime, and perhaps another's by now: there is
         // nothing to ask for later.
-        Ok(_) => Ended::refused(answer::in_progress(id, Word::Released)),
-        Err(error) => Ended::refused(unavailable(&error)),
+        Ok(_) => ProtectedResponse::refused(Problem::in_progress(id, IdempotencyStatus::Released)),
+        Err(error) => ProtectedResponse::refused(store_unavailable(&error)),
     }
 }
 
@@ -175,7 +177,7 @@ impl Work {
         lead: Lead,
         request: Request<Bytes>,
         mut forward: F,
-        tell: oneshot::Sender<Ended>,
+        tell: oneshot::Sender<ProtectedResponse>,
     ) where
         F: FnMut(Request<Bytes>, Option<Granted>) -> Fut,
         Fut: Future<Output = Result<Response<Body>, Unanswered>>,
@@ -279,7 +281,7 @@ impl Work {
     }
 
     /// Records what an attempt came to and tells the caller.
-    async fn settle(&self, lead: Lead, tried: Tried, tell: oneshot::Sender<Ended>) {
+    async fn settle(&self, lead: Lead, tried: Tried, tell: oneshot::Sender<ProtectedResponse>) {
         fail::fail_point!("before-record", |_| std::process::abort());
         let (engine, joined) = (&self.engine, self.rules.joined);
         let idle = self.rules.upstream_timeout;
@@ -313,19 +315,22 @@ impl Work {
 struct TooSlow(Duration);
 
 /// The attempts are used up: nobody runs it again before an operator says so.
-pub(crate) async fn pause(lead: Lead, status: Option<u16>) -> (Ended, Recorded) {
+pub(crate) async fn pause(lead: Lead, status: Option<u16>) -> (ProtectedResponse, Recorded) {
     let id = lead.id();
     tracing::warn!(operation_id = %id, status, "the attempts are used up; paused");
     let recorded = lead.pause().await;
-    let problem = answer::paused(id);
+    let problem = Problem::paused(id);
     let problem = match status {
-        Some(status) => problem.originally(status),
+        Some(status) => problem.with_original_status(status),
         None => problem,
     };
-    (Ended::problem(Outcome::Paused, Some(id), problem), recorded)
+    (
+        ProtectedResponse::problem(Outcome::Paused, Some(id), problem),
+        recorded,
+    )
 }
 
-async fn not_sent(lead: Lead, error: &BoxError) -> Ended {
+async fn not_sent(lead: Lead, error: &BoxError) -> ProtectedResponse {
     let id = lead.id();
     tracing::warn!(operation_id = %id, error = causes(error), "the upstream could not be reached");
     lead.release(None).await;
@@ -333,16 +338,11 @@ async fn not_sent(lead: Lead, error: &BoxError) -> Ended {
 }
 
 /// What a caller is told whose request was not sent.
-pub(crate) fn unreachable(id: OperationId) -> Ended {
-    let problem = Problem::new(
-        Code::UpstreamUnreachable,
-        "The upstream could not be reached. Nothing was sent, so nothing was done; the key is free.",
-    );
-    let problem = problem.about(id).standing(Word::Released).retry_after(1);
-    Ended::problem(Outcome::NotSent, Some(id), problem)
+pub(crate) fn unreachable(id: OperationId) -> ProtectedResponse {
+    ProtectedResponse::problem(Outcome::NotSent, Some(id), Problem::not_sent(id))
 }
 
-async fn lose(lead: Lead, error: &BoxError) -> Ended {
+async fn lose(lead: Lead, error: &BoxError) -> ProtectedResponse {
     let id = lead.id();
     tracing::warn!(operation_id = %id, error = causes(error), "the outcome is unknown");
     lead.lose().await;
@@ -362,12 +362,11 @@ pub(crate) fn causes(error: &BoxError) -> String {
 }
 
 /// What the first caller is told of an operation that may have run.
-pub(crate) fn lost(id: OperationId) -> Ended {
-    let problem = answer::unknown(id).with_status(StatusCode::GATEWAY_TIMEOUT);
-    Ended::problem(Outcome::Lost, Some(id), problem)
+pub(crate) fn lost(id: OperationId) -> ProtectedResponse {
+    ProtectedResponse::problem(Outcome::Lost, Some(id), Problem::no_answer(id))
 }
 
-async fn record_whole(lead: Lead, answered: Answered) -> Ended {
+async fn record_whole(lead: Lead, answered: Answered) -> ProtectedResponse {
     let Answered {
         meaning,
         parts,
@@ -396,15 +395,15 @@ async fn record_whole(lead: Lead, answered: Answered) -> Ended {
             let expires = completion.expires_at;
             (Outcome::Ran(state), word_of(state), Some(expires))
         }
-        (Recorded::Durably, Meaning::Release) => (Outcome::Released, Word::Released, None),
+        (Recorded::Durably, Meaning::Release) => (Outcome::Released, IdempotencyStatus::Released, None),
         (Recorded::Durably, Meaning::Unknown | Meaning::Keep) => {
-            (Outcome::Lost, Word::Unknown, None)
+            (Outcome::Lost, IdempotencyStatus::Unknown, None)
         }
         // The caller gets the real answer, whatever the record says.
-        (Recorded::Stale | Recorded::NotYet, _) => (Outcome::NotRecorded, Word::Unknown, None),
+        (Recorded::Stale | Recorded::NotYet, _) => (Outcome::NotRecorded, IdempotencyStatus::Unknown, None),
     };
     let body = body::with_trailers(body, trailers);
-    Ended::answered(outcome, id, answer::first(parts, body, word, id, expires))
+    ProtectedResponse::answered(outcome, id, answer::first(parts, body, word, id, expires))
 }
 
 pub(crate) fn settlement(state: State, answer: Answer) -> Settlement {
@@ -414,10 +413,10 @@ pub(crate) fn settlement(state: State, answer: Answer) -> Settlement {
     }
 }
 
-pub(crate) fn word_of(state: State) -> Word {
+pub(crate) fn word_of(state: State) -> IdempotencyStatus {
     match state {
-        State::Failed => Word::Failed,
-        _ => Word::Completed,
+        State::Failed => IdempotencyStatus::Failed,
+        _ => IdempotencyStatus::Completed,
     }
 }
 
@@ -429,7 +428,7 @@ async fn stream(
     answered: Answered,
     rest: Body,
     idle: Duration,
-    tell: oneshot::Sender<Ended>,
+    tell: oneshot::Sender<ProtectedResponse>,
 ) {
     let Answered {
         meaning,
@@ -446,15 +445,15 @@ async fn stream(
             match lead.mark_not_kept(mark).await {
                 Recorded::Finished(_) => (Outcome::RanNotKept, word_of(state)),
                 Recorded::Durably | Recorded::Stale | Recorded::NotYet => {
-                    (Outcome::NotRecorded, Word::Unknown)
+                    (Outcome::NotRecorded, IdempotencyStatus::Unknown)
                 }
             }
         }
-        Meaning::Release => (Outcome::Released, Word::Released),
-        Meaning::Unknown => (Outcome::Lost, Word::Unknown),
+        Meaning::Release => (Outcome::Released, IdempotencyStatus::Released),
+        Meaning::Unknown => (Outcome::Lost, IdempotencyStatus::Unknown),
     };
     let (response, mut client) = streaming(parts, word, id, idle);
-    let _ = tell.send(Ended::answered(outcome, id, response));
+    let _ = tell.send(ProtectedResponse::answered(outcome, id, response));
     let pumping = pump(&mut client, read, rest, idle);
     let pumped = match outcome {
         // Its outcome is on record: there is no lease to renew.
@@ -484,7 +483,7 @@ async fn stream(
 /// The first caller's answer with a body that is still to come, and who reads it.
 pub(crate) fn streaming(
     parts: Parts,
-    word: Word,
+    word: IdempotencyStatus,
     id: OperationId,
     patience: Duration,
 ) -> (Response<Body>, Client) {
@@ -551,7 +550,7 @@ pub(crate) async fn without_store<Fut>(
     call: (&Class, &Rules),
     error: &StoreError,
     forward: impl FnOnce() -> Fut,
-) -> Ended
+) -> ProtectedResponse
 where
     Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
 {
@@ -562,7 +561,7 @@ where
     // without one is not protected by its own commit either.
     let rejects = class.on_store_failure == OnStoreFailure::Reject || rules.joined;
     if rejects || !away {
-        return Ended::refused(unavailable(error));
+        return ProtectedResponse::refused(store_unavailable(error));
     }
     tracing::warn!(%error, "the store is away; a request goes unprotected");
     let limit = rules.upstream_timeout;
@@ -581,23 +580,17 @@ where
         Ok(response) => {
             let (mut parts, body) = response.into_parts();
             answer::clean(&mut parts);
-            let word = Word::Bypassed.to_header();
+            let word = IdempotencyStatus::Bypassed.to_header();
             parts.headers.insert(fields::IDEMPOTENCY_STATUS, word);
             Ok(Response::from_parts(parts, body))
         }
-        Err(Unanswered::NotSent(_)) => Err(Problem::new(
-            Code::UpstreamUnreachable,
-            "The upstream could not be reached.",
-        )),
-        Err(Unanswered::Lost(_)) => Err(Problem::new(
-            Code::OutcomeUnknown,
-            "The request was sent unprotected and no answer came: it may have run.",
-        )
-        .with_status(StatusCode::GATEWAY_TIMEOUT)),
+        Err(Unanswered::NotSent(_)) => Err(Problem::not_sent_unprotected()),
+        Err(Unanswered::Lost(_)) => Err(Problem::no_answer_unprotected()),
     };
-    Ended {
+    ProtectedResponse {
         outcome: Outcome::Bypassed,
         id: None,
-        answer: answer.map_err(|problem| problem.standing(Word::Bypassed)),
+        response: answer
+            .map_err(|problem| problem.with_idempotency_status(IdempotencyStatus::Bypassed)),
     }
 }

@@ -1,34 +1,44 @@
-//! The axum door: what a handler behind the layer may know of its operation.
+//! Extractors for axum.
 //!
-//! [`IdempotencyLayer`](crate::layer::IdempotencyLayer) goes on a router as any
-//! layer does; a handler that takes an [`Operation`] learns under which
-//! operation and fence it runs. A handler behind a gateway takes a [`Joined`].
+//! [`IdempotencyLayer`](crate::layer::IdempotencyLayer) goes on a router like any
+//! other layer. A handler that takes an [`Operation`] learns the operation and
+//! fence under which it runs; a handler behind a gateway takes a [`Joined`].
 
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
 
 use crate::joined::Joined;
+use crate::layer::Ungranted;
+use crate::problem::{Code, Problem, ProblemLinks};
 use crate::run::Granted;
 
-/// The operation in whose name a handler runs. As an `Option` it is `None` for
-/// requests without a key.
+/// The operation under which a handler runs. Without a key there is none, and
+/// the request is refused with 400 `key-missing`; as an `Option` it is `None`.
 #[derive(Clone, Debug)]
 pub struct Operation(pub Granted);
 
 impl<S: Send + Sync> FromRequestParts<S> for Operation {
-    type Rejection = (StatusCode, &'static str);
+    type Rejection = Response;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        match parts.extensions.get::<Granted>() {
-            Some(granted) => Ok(Self(granted.clone())),
-            None => Err((
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "this handler needs IdempotencyLayer around it, and a request with a key",
-            )),
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
+        if let Some(granted) = parts.extensions.get::<Granted>() {
+            return Ok(Self(granted.clone()));
+        }
+        match parts.extensions.get::<Ungranted>() {
+            Some(ungranted) => Err(ungranted.to_response(parts).map(axum::body::Body::new)),
+            // A mistake of the application, which no client can mend.
+            None => {
+                tracing::error!(path = parts.uri.path(), "{NOT_PROTECTED}");
+                Err((StatusCode::INTERNAL_SERVER_ERROR, NOT_PROTECTED).into_response())
+            }
         }
     }
 }
+
+const NOT_PROTECTED: &str =
+    "this handler takes an Operation, but no IdempotencyLayer protects its route and method";
 
 impl<S: Send + Sync> OptionalFromRequestParts<S> for Operation {
     type Rejection = std::convert::Infallible;
@@ -38,32 +48,40 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for Operation {
     }
 }
 
-/// For handlers of joined routes. As an `Option` it is `None` for requests
-/// without a key; either way headers that no gateway sends are refused.
+/// For handlers of joined routes. A request without a key is refused; as an
+/// `Option` it is `None`. Headers that no gateway sends are refused either way.
 impl<S: Send + Sync> FromRequestParts<S> for Joined {
-    type Rejection = (StatusCode, String);
+    type Rejection = Response;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
         joined(parts)?.ok_or_else(|| {
-            refusal("this needs an Idempotency-Key, and to come by a joined route of the gateway")
+            let detail = "This route needs an Idempotency-Key and a gateway in front of it.";
+            refusal(&Problem::new(Code::KeyMissing, detail), parts)
         })
     }
 }
 
 impl<S: Send + Sync> OptionalFromRequestParts<S> for Joined {
-    type Rejection = (StatusCode, String);
+    type Rejection = Response;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Self::Rejection> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Response> {
         joined(parts)
     }
 }
 
-fn joined(parts: &Parts) -> Result<Option<Joined>, (StatusCode, String)> {
-    Joined::from_headers(&parts.headers).map_err(|error| refusal(&error.to_string()))
+fn joined(parts: &Parts) -> Result<Option<Joined>, Response> {
+    Joined::from_headers(&parts.headers).map_err(|error| {
+        let problem = Problem::new(
+            Code::BadRequest,
+            format!("The request is malformed: {error}."),
+        );
+        refusal(&problem, parts)
+    })
 }
 
-fn refusal(why: &str) -> (StatusCode, String) {
-    (StatusCode::BAD_REQUEST, why.to_owned())
+fn refusal(problem: &Problem, parts: &Parts) -> Response {
+    let response = problem.to_response(&ProblemLinks::none(), parts.uri.path());
+    response.map(axum::body::Body::new)
 }
 
 #[cfg(test)]
@@ -91,13 +109,13 @@ mod tests {
     #[case::forwarded(&[ID, "7", "k"], (200, "op_0f8b4c1d2e3a59687f60718293a4b5c6 7"), (200, "k"))]
     #[case::without_a_key(
         &["", "", ""],
-        (400, "this needs an Idempotency-Key, and to come by a joined route of the gateway"),
+        (400, "key-missing: This route needs an Idempotency-Key and a gateway in front of it."),
         (200, "none")
     )]
     #[case::forged(
         &[ID, "-1", "k"],
-        (400, "idempotency-fence is not what a gateway sends"),
-        (400, "idempotency-fence is not what a gateway sends")
+        (400, "bad-request: The request is malformed: idempotency-fence is not what a gateway sends."),
+        (400, "bad-request: The request is malformed: idempotency-fence is not what a gateway sends.")
     )]
     #[tokio::test]
     async fn handlers_of_joined_routes(
@@ -121,6 +139,14 @@ mod tests {
             let status = http::StatusCode::as_u16(&response.status());
             let body = axum::body::to_bytes(response.into_body(), 1024).await;
             let body = String::from_utf8(body.expect("a body").into()).expect("text");
+            let body = match serde_json::from_str::<serde_json::Value>(&body) {
+                Ok(problem) if status == 400 => format!(
+                    "{}: {}",
+                    problem["code"].as_str().expect("a code"),
+                    problem["detail"].as_str().expect("a detail"),
+                ),
+                _ => body,
+            };
             assert_eq!((status, body.as_str()), want, "{path}");
         }
     }

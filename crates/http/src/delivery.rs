@@ -238,7 +238,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::run::by_key_alone;
+    use crate::run::key_only_fingerprint;
 
     fn record(attempts: u32, after_loss: AfterLoss) -> Record {
         let identity = Identity {
@@ -254,7 +254,7 @@ mod tests {
             id: OperationId::new(&digest, 1),
             digest,
             identity,
-            fingerprint: by_key_alone(),
+            fingerprint: key_only_fingerprint(),
             terms,
             state: State::Running,
             fence: Fence(1),

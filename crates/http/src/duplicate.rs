@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode};
+use http::HeaderMap;
 use onceward_core::class::{InFlight, OnMismatch};
 use onceward_core::engine::{Awaited, Follow, Recorded};
 use onceward_core::identity::{Digest, OperationId};
@@ -12,23 +12,26 @@ use onceward_core::store::StoreError;
 
 use crate::answer;
 use crate::fields;
-use crate::problem::{Code, Problem};
+use crate::problem::Problem;
 use crate::rules::KeySource;
-use crate::run::{Call, Ended, Outcome, Protection, unavailable};
-use crate::status::Word;
+use crate::run::{Call, Outcome, ProtectedResponse, Protection, store_unavailable};
+use crate::status::IdempotencyStatus;
 
 /// What a duplicate gets while the first still runs.
-pub(crate) async fn wait_for(call: &Call, follow: &Follow) -> Ended {
+pub(crate) async fn wait_for(call: &Call, follow: &Follow) -> ProtectedResponse {
     let id = follow.record().id;
     let wait = call.class.wait;
     let limit = match call.class.in_flight {
         InFlight::Wait => wait.min(preferred_wait(call.request.headers()).unwrap_or(wait)),
         InFlight::Reject => {
-            return Ended::refused(answer::in_progress(id, Word::Processing));
+            return ProtectedResponse::refused(Problem::in_progress(
+                id,
+                IdempotencyStatus::Processing,
+            ));
         }
         InFlight::Accept => {
             let response = answer::accepted(follow.record(), &status_path(call, id));
-            return Ended::answered(Outcome::Accepted, id, response);
+            return ProtectedResponse::answered(Outcome::Accepted, id, response);
         }
     };
     awaited(follow.settled(limit).await, id)
@@ -51,23 +54,25 @@ pub(crate) fn status_path(call: &Call, id: OperationId) -> String {
 }
 
 /// What waiting came to, as an answer.
-pub(crate) fn awaited(awaited: Result<Awaited, StoreError>, id: OperationId) -> Ended {
+pub(crate) fn awaited(awaited: Result<Awaited, StoreError>, id: OperationId) -> ProtectedResponse {
     match awaited {
-        Ok(Awaited::Settled(record)) => Ended::from_record(&record),
+        Ok(Awaited::Settled(record)) => ProtectedResponse::from_record(&record),
         Ok(Awaited::Answered(reply, recorded)) => {
             let word = match recorded {
-                Recorded::NotYet => Word::Unknown,
-                Recorded::Finished(_) | Recorded::Durably | Recorded::Stale => Word::Released,
+                Recorded::NotYet => IdempotencyStatus::Unknown,
+                Recorded::Finished(_) | Recorded::Durably | Recorded::Stale => IdempotencyStatus::Released,
             };
             let response = answer::again(&reply, word, id, None);
-            Ended::answered(Outcome::Shared, id, response)
+            ProtectedResponse::answered(Outcome::Shared, id, response)
         }
-        Ok(Awaited::Lost) => Ended::refused(answer::unknown(id)),
-        Ok(Awaited::Freed) => Ended::refused(answer::in_progress(id, Word::Released)),
+        Ok(Awaited::Lost) => ProtectedResponse::refused(Problem::outcome_unknown(id)),
+        Ok(Awaited::Freed) => {
+            ProtectedResponse::refused(Problem::in_progress(id, IdempotencyStatus::Released))
+        }
         Ok(Awaited::StillRunning | Awaited::TooMany) => {
-            Ended::refused(answer::in_progress(id, Word::Processing))
+            ProtectedResponse::refused(Problem::in_progress(id, IdempotencyStatus::Processing))
         }
-        Err(error) => Ended::refused(unavailable(&error)),
+        Err(error) => ProtectedResponse::refused(store_unavailable(&error)),
     }
 }
 
@@ -96,21 +101,21 @@ fn preferences(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-pub(crate) async fn mismatched(protection: &Protection, call: &Call, digest: &Digest) -> Ended {
-    let problem = Problem::new(
-        Code::KeyReused,
-        "This key was used for a different request. Use a new key for a new intent, and the same request for a retry.",
-    );
+pub(crate) async fn mismatched(
+    protection: &Protection,
+    call: &Call,
+    digest: &Digest,
+) -> ProtectedResponse {
     match call.class.mismatch {
-        OnMismatch::Unprocessable => Ended::refused(problem),
-        OnMismatch::Conflict => Ended::refused(problem.with_status(StatusCode::CONFLICT)),
+        OnMismatch::Unprocessable => ProtectedResponse::refused(Problem::key_reused()),
+        OnMismatch::Conflict => ProtectedResponse::refused(Problem::key_reused_conflict()),
         OnMismatch::Replay => match protection.engine.look(digest).await {
             Ok(Some(record)) if may_read(protection, call, &record) => {
                 protection.engine.note_replay(&record);
-                Ended::from_record(&record)
+                ProtectedResponse::from_record(&record)
             }
-            Ok(_) => Ended::refused(problem),
-            Err(error) => Ended::refused(unavailable(&error)),
+            Ok(_) => ProtectedResponse::refused(Problem::key_reused()),
+            Err(error) => ProtectedResponse::refused(store_unavailable(&error)),
         },
     }
 }

@@ -1,9 +1,10 @@
 //! The tower layer: idempotency for any HTTP service in this process.
 //!
-//! POST and PATCH with an `Idempotency-Key` run at most once per granted claim;
-//! everything else passes untouched, and the recovery routes are answered. It
-//! calls the same [`run`] as the gateway.
+//! POST and PATCH with an `Idempotency-Key` run at most once per granted claim,
+//! and the recovery routes are answered. All other requests pass untouched. The
+//! layer calls the same [`run`] as the gateway.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Method, Request, Response};
+use http::{HeaderMap, Method, Request, Response, Uri};
 use onceward_core::caller::Caller;
 use onceward_core::class::Class;
 use onceward_core::engine::Engine;
@@ -23,9 +24,9 @@ use tower::{Layer, Service, ServiceExt};
 
 use crate::body::{self, Body, BoxError};
 use crate::fields::IDEMPOTENCY_KEY;
-use crate::problem::{Code, Problem};
+use crate::problem::{Problem, ProblemLinks, pages};
 use crate::read::read;
-use crate::recovery::{Asker, Recovery, recover};
+use crate::recovery::{RecoveryContext, RecoveryPath, recover};
 use crate::rules::{Credentials, KeySource, Rules};
 use crate::run::{Call, Granted, Protection, Unanswered, run};
 
@@ -39,9 +40,10 @@ enum Demand {
 type NameCaller = dyn Fn(&Parts) -> Caller + Send + Sync;
 
 /// Makes the service inside it safe to retry.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct IdempotencyLayer(Arc<Guard>);
 
+/// What a layer and its services share.
 struct Guard {
     protection: Arc<Protection>,
     class: Arc<Class>,
@@ -49,9 +51,23 @@ struct Guard {
     caller: Box<NameCaller>,
     demand: Demand,
     body_limit: usize,
+    pages: Option<Arc<ProblemPages>>,
 }
 
-/// Chooses how a layer protects.
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("class", &self.class)
+            .field("rules", &self.rules)
+            .field("demand", &self.demand)
+            .field("body_limit", &self.body_limit)
+            .field("pages", &self.pages)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The options of a layer.
+#[must_use]
 pub struct IdempotencyBuilder {
     engine: Arc<Engine>,
     fingerprinter: Fingerprinter,
@@ -61,10 +77,26 @@ pub struct IdempotencyBuilder {
     body_limit: usize,
     reply_limit: usize,
     timeout: Duration,
+    pages: Option<String>,
+}
+
+/// The secret of the fingerprints is left out.
+impl fmt::Debug for IdempotencyBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyBuilder")
+            .field("class", &self.class)
+            .field("demand", &self.demand)
+            .field("body_limit", &self.body_limit)
+            .field("reply_limit", &self.reply_limit)
+            .field("timeout", &self.timeout)
+            .field("pages", &self.pages)
+            .finish_non_exhaustive()
+    }
 }
 
 impl IdempotencyLayer {
-    /// A layer on this engine, as in a gateway without configuration.
+    /// The options of a layer on this engine. The defaults are those of a gateway
+    /// without configuration.
     pub fn builder(engine: Arc<Engine>) -> IdempotencyBuilder {
         IdempotencyBuilder {
             engine,
@@ -75,20 +107,19 @@ impl IdempotencyLayer {
             body_limit: 1 << 20,
             reply_limit: 1 << 20,
             timeout: Duration::from_secs(30),
+            pages: None,
         }
     }
 }
 
 impl IdempotencyBuilder {
-    /// The class of all its operations.
-    #[must_use]
+    /// The class of all operations of this layer.
     pub fn class(self, class: Class) -> Self {
         Self { class, ..self }
     }
 
-    /// A secret for the fingerprints, so that what was asked cannot be guessed
-    /// from the store. All processes on one store need the same.
-    #[must_use]
+    /// A secret for the fingerprints, so that requests cannot be guessed from the
+    /// store. All processes on one store need the same secret.
     pub fn secret(self, secret: [u8; 32]) -> Self {
         Self {
             fingerprinter: Fingerprinter::keyed(secret),
@@ -96,10 +127,10 @@ impl IdempotencyBuilder {
         }
     }
 
-    /// Who sends a request, as an earlier layer has found out. Callers never
-    /// see each other's replies; within one caller, credentials are no longer
-    /// compared, so whoever is not authenticated must not get this far.
-    #[must_use]
+    /// Names the caller of a request, which an earlier layer has authenticated.
+    /// Callers never see each other's replies. Within one caller credentials are
+    /// no longer compared, so unauthenticated requests must be refused before
+    /// this layer.
     pub fn caller(self, name: impl Fn(&Parts) -> Caller + Send + Sync + 'static) -> Self {
         Self {
             caller: Some(Box::new(name)),
@@ -107,8 +138,7 @@ impl IdempotencyBuilder {
         }
     }
 
-    /// POST and PATCH without a key are refused.
-    #[must_use]
+    /// Refuses POST and PATCH without a key.
     pub fn required(self) -> Self {
         Self {
             demand: Demand::Required,
@@ -117,13 +147,11 @@ impl IdempotencyBuilder {
     }
 
     /// The largest body of a protected request, in bytes.
-    #[must_use]
     pub fn body_limit(self, body_limit: usize) -> Self {
         Self { body_limit, ..self }
     }
 
     /// The largest reply that is kept, in bytes.
-    #[must_use]
     pub fn reply_limit(self, reply_limit: usize) -> Self {
         Self {
             reply_limit,
@@ -132,16 +160,28 @@ impl IdempotencyBuilder {
     }
 
     /// How long the service may take before the outcome counts as unknown.
-    #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
 
-    /// The layer.
+    /// Serves the problem pages below this path, such as `/problems`, or below
+    /// the path of this URL, such as `https://api.example.com/problems`; the
+    /// `type` of a problem leads there. With a path alone, `type` begins with the
+    /// request's own scheme and host: give the URL where a proxy changes them.
+    ///
+    /// Without pages, `type` is `urn:onceward:problem:{code}`.
+    pub fn problem_pages(self, at: impl Into<String>) -> Self {
+        Self {
+            pages: Some(at.into()),
+            ..self
+        }
+    }
+
+    /// Makes the layer.
     ///
     /// # Errors
     ///
-    /// A class that cannot keep its word is refused.
+    /// Options that contradict each other.
     pub fn build(self) -> Result<IdempotencyLayer, BuildError> {
         if self.class.lease < self.timeout {
             return Err(BuildError::ShortLease {
@@ -155,6 +195,10 @@ impl IdempotencyBuilder {
                 retention: self.class.retention,
             });
         }
+        let pages = match self.pages {
+            Some(at) => Some(Arc::new(ProblemPages::parse(at)?)),
+            None => None,
+        };
         let credentials = match self.caller {
             Some(_) => Credentials::Trusted,
             None => Credentials::Compared,
@@ -174,15 +218,16 @@ impl IdempotencyBuilder {
             caller: self.caller.unwrap_or_else(|| Box::new(|_| Caller::local())),
             demand: self.demand,
             body_limit: self.body_limit,
+            pages,
         })))
     }
 }
 
-/// Why a layer was not made.
+/// Why a layer cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The lease would end before the service may answer.
+    /// The lease is shorter than the time that the service may take.
     #[error("the lease ({lease:?}) is shorter than the timeout ({timeout:?}); make it longer")]
     ShortLease {
         /// The class's lease.
@@ -200,6 +245,94 @@ pub enum BuildError {
         /// How long replies are kept.
         retention: Duration,
     },
+    /// The problem pages have no usable place.
+    #[error(
+        "{at:?} is no place for problem pages; use a path such as \"/problems\" or a URL with a path"
+    )]
+    ProblemPages {
+        /// What was given.
+        at: String,
+    },
+}
+
+/// Where the layer serves the problem pages.
+#[derive(Debug)]
+pub(crate) struct ProblemPages {
+    /// Scheme and host, such as `https://api.example.com`, where they were given.
+    site: Option<String>,
+    /// The path, without a slash at its end.
+    path: String,
+}
+
+impl ProblemPages {
+    fn parse(at: String) -> Result<Self, BuildError> {
+        let Ok(uri) = at.parse::<Uri>() else {
+            return Err(BuildError::ProblemPages { at });
+        };
+        let path = uri.path().trim_end_matches('/').to_owned();
+        let site = match (uri.scheme_str(), uri.authority()) {
+            (Some(scheme), Some(authority)) => Some(format!("{scheme}://{authority}")),
+            _ => None,
+        };
+        let is_place = site.is_some() || at.starts_with('/');
+        if path.is_empty() || !is_place || uri.query().is_some() {
+            return Err(BuildError::ProblemPages { at });
+        }
+        Ok(Self { site, path })
+    }
+
+    /// The links of a problem in answer to a request with this head.
+    fn links(&self, uri: &Uri, headers: &HeaderMap) -> ProblemLinks {
+        let path = &self.path;
+        if let Some(site) = &self.site {
+            return ProblemLinks::below(&format!("{site}{path}"));
+        }
+        let host = headers.get(http::header::HOST);
+        let host = host.and_then(|host| host.to_str().ok());
+        let host = host.or_else(|| uri.authority().map(http::uri::Authority::as_str));
+        let scheme = uri.scheme_str().unwrap_or("http");
+        match host {
+            Some(host) => ProblemLinks::below(&format!("{scheme}://{host}{path}")),
+            None => ProblemLinks::below(path),
+        }
+    }
+
+    /// The page at a path, if there is one.
+    fn page(&self, path: &str, headers: &HeaderMap) -> Option<Response<Body>> {
+        let rest = path.strip_prefix(&self.path)?;
+        pages::respond(rest, &self.path, headers)
+    }
+}
+
+fn links(pages: Option<&ProblemPages>, uri: &Uri, headers: &HeaderMap) -> ProblemLinks {
+    pages.map_or_else(ProblemLinks::none, |pages| pages.links(uri, headers))
+}
+
+/// Why a request within the layer has no grant, for extractors that need one.
+#[cfg_attr(not(feature = "axum"), allow(dead_code))]
+#[derive(Clone, Debug)]
+pub(crate) struct Ungranted {
+    reason: UngrantedReason,
+    pages: Option<Arc<ProblemPages>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum UngrantedReason {
+    KeyMissing,
+    StoreUnavailable,
+}
+
+impl Ungranted {
+    /// The refusal of a request that cannot be served without a grant.
+    #[cfg(feature = "axum")]
+    pub(crate) fn to_response(&self, parts: &Parts) -> Response<Body> {
+        let problem = match self.reason {
+            UngrantedReason::KeyMissing => Problem::key_missing(),
+            UngrantedReason::StoreUnavailable => Problem::store_unavailable_to_handler(),
+        };
+        let links = links(self.pages.as_deref(), &parts.uri, &parts.headers);
+        problem.to_response(&links, parts.uri.path())
+    }
 }
 
 impl<S> Layer<S> for IdempotencyLayer {
@@ -214,7 +347,7 @@ impl<S> Layer<S> for IdempotencyLayer {
 }
 
 /// A service that is safe to retry.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Idempotent<S> {
     guard: Arc<Guard>,
     inner: S,
@@ -247,9 +380,11 @@ where
     }
 }
 
-/// What is to be done with a request.
-enum Turn {
+/// What the layer does with a request.
+enum Action {
     Pass,
+    PassWithoutKey,
+    ShowPage(Response<Body>),
     Recover,
     Protect(Key),
     Refuse(Problem),
@@ -258,8 +393,8 @@ enum Turn {
 impl Guard {
     async fn serve<S, B, R>(
         self: Arc<Self>,
-        mut inner: S,
-        request: Request<B>,
+        inner: S,
+        mut request: Request<B>,
     ) -> Result<Response<Body>, S::Error>
     where
         S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
@@ -270,58 +405,73 @@ impl Guard {
         R: http_body::Body<Data = Bytes> + Send + 'static,
         R::Error: Into<BoxError>,
     {
-        let site = site(&request);
+        let links = links(self.pages.as_deref(), request.uri(), request.headers());
         let path = request.uri().path().to_owned();
-        let answer = match self.judge(&request) {
-            Turn::Pass => return inner.call(request).await.map(|r| r.map(body::boxed)),
-            Turn::Refuse(problem) => Err(problem),
-            Turn::Recover => self.recover(request.into_parts().0).await,
-            Turn::Protect(key) => self.protect(inner, request, key).await,
+        let answer = match self.decide(&request) {
+            Action::Pass => return pass(inner, request).await,
+            Action::PassWithoutKey => {
+                let ungranted = self.ungranted(UngrantedReason::KeyMissing);
+                request.extensions_mut().insert(ungranted);
+                return pass(inner, request).await;
+            }
+            Action::ShowPage(page) => Ok(page),
+            Action::Refuse(problem) => Err(problem),
+            Action::Recover => self.recover(&request.into_parts().0).await,
+            Action::Protect(key) => self.protect(inner, request, key).await,
         };
-        Ok(answer.unwrap_or_else(|problem| problem.to_response(&site, &path)))
+        Ok(answer.unwrap_or_else(|problem| problem.to_response(&links, &path)))
     }
 
-    fn judge<B>(&self, request: &Request<B>) -> Turn {
-        let recovers = matches!(*request.method(), Method::GET | Method::HEAD);
-        if recovers && Recovery::parse(request.uri().path()).is_some() {
-            return Turn::Recover;
+    /// Decides by the head of the request alone.
+    fn decide<B>(&self, request: &Request<B>) -> Action {
+        let path = request.uri().path();
+        if matches!(*request.method(), Method::GET | Method::HEAD) {
+            let pages = self.pages.as_deref();
+            if let Some(page) = pages.and_then(|pages| pages.page(path, request.headers())) {
+                return Action::ShowPage(page);
+            }
+            return match RecoveryPath::parse(path) {
+                Some(_) => Action::Recover,
+                None => Action::Pass,
+            };
         }
         if !matches!(*request.method(), Method::POST | Method::PATCH) {
-            return Turn::Pass;
+            return Action::Pass;
         }
         let lines = request.headers().get_all(IDEMPOTENCY_KEY);
         match Key::from_header(lines.iter().map(http::HeaderValue::as_bytes)) {
-            Ok(Some(key)) => Turn::Protect(key),
-            Ok(None) if self.demand == Demand::Required => Turn::Refuse(Problem::new(
-                Code::KeyMissing,
-                "Send an Idempotency-Key: a value of your own for this intent, the same over its retries.",
-            )),
-            Ok(None) => Turn::Pass,
-            Err(error) => Turn::Refuse(Problem::invalid_key(error)),
+            Ok(Some(key)) => Action::Protect(key),
+            Ok(None) if self.demand == Demand::Required => Action::Refuse(Problem::key_missing()),
+            Ok(None) => Action::PassWithoutKey,
+            Err(error) => Action::Refuse(Problem::invalid_key(error)),
         }
     }
 
-    async fn recover(&self, parts: Parts) -> Result<Response<Body>, Problem> {
-        let caller = (self.caller)(&parts);
-        let Some(recovery) = Recovery::parse(parts.uri.path()) else {
-            return Err(Problem::new(
-                Code::NoOperation,
-                "There is no such operation.",
-            ));
+    fn ungranted(&self, reason: UngrantedReason) -> Ungranted {
+        Ungranted {
+            reason,
+            pages: self.pages.clone(),
+        }
+    }
+
+    async fn recover(&self, parts: &Parts) -> Result<Response<Body>, Problem> {
+        let caller = (self.caller)(parts);
+        let Some(recovery) = RecoveryPath::parse(parts.uri.path()) else {
+            return Err(Problem::no_operation());
         };
         let key = recovery.key.and_then(|key| Key::parse(&key));
         let key = key.map_err(Problem::invalid_key)?;
         let endpoints = [Method::POST, Method::PATCH].map(|m| endpoint(&m, recovery.path));
-        let asker = Asker {
+        let context = RecoveryContext {
             caller: &caller,
             class: &self.class,
             rules: &self.rules,
             headers: &parts.headers,
         };
         let place = (&endpoints[..], recovery.path);
-        recover(&self.protection, asker, place, &key, recovery.want)
+        recover(&self.protection, context, place, &key, recovery.target)
             .await
-            .answer
+            .response
     }
 
     async fn protect<S, B, R>(
@@ -351,21 +501,34 @@ impl Guard {
             held: None,
             request: Request::from_parts(parts, body),
         };
-        // Each attempt has a clone of its own, which is made ready for it.
+        let bypassed = self.ungranted(UngrantedReason::StoreUnavailable);
+        // Each attempt gets its own clone of the service and makes it ready.
         run(&self.protection, call, move |request, granted| {
-            serve_inner(inner.clone(), request, granted)
+            let grant = granted.ok_or_else(|| bypassed.clone());
+            serve_inner(inner.clone(), request, grant)
         })
         .await
-        .answer
+        .response
     }
 }
 
-/// Calls the service in the name of a grant. An error of a service in this
-/// process does not say what it did before.
+async fn pass<S, B, R>(mut inner: S, request: Request<B>) -> Result<Response<Body>, S::Error>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    let response = inner.call(request).await?;
+    Ok(response.map(body::boxed))
+}
+
+/// Calls the service under a grant, or without one while the store is away. An
+/// error of the service does not tell what it did before, so the outcome is
+/// unknown.
 async fn serve_inner<S, B, R>(
     inner: S,
     request: Request<Bytes>,
-    granted: Option<Granted>,
+    grant: Result<Granted, Ungranted>,
 ) -> Result<Response<Body>, Unanswered>
 where
     S: Service<Request<B>, Response = Response<R>>,
@@ -375,8 +538,9 @@ where
     R::Error: Into<BoxError>,
 {
     let mut request = request.map(B::from);
-    if let Some(granted) = granted {
-        request.extensions_mut().insert(granted);
+    match grant {
+        Ok(granted) => drop(request.extensions_mut().insert(granted)),
+        Err(ungranted) => drop(request.extensions_mut().insert(ungranted)),
     }
     match inner.oneshot(request).await {
         Ok(response) => Ok(response.map(body::boxed)),
@@ -386,13 +550,4 @@ where
 
 fn endpoint(method: &Method, path: &str) -> Endpoint {
     Endpoint::new(&format!("{method} {path}"))
-}
-
-/// Where this service seems to be, for links to problem pages.
-fn site<B>(request: &Request<B>) -> String {
-    let host = request.headers().get(http::header::HOST);
-    match host.and_then(|host| host.to_str().ok()) {
-        Some(host) => format!("http://{host}"),
-        None => String::new(),
-    }
 }

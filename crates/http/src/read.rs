@@ -15,21 +15,14 @@ where
 {
     let declared = body.size_hint().lower();
     if declared > limit as u64 {
-        return Err(too_large(limit));
+        return Err(Problem::body_too_large(limit));
     }
     match Limited::new(body, limit).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(too_large(limit)),
+        Err(error) if error.is::<LengthLimitError>() => Err(Problem::body_too_large(limit)),
         Err(error) => Err(Problem::new(
             Code::BadRequest,
-            format!("The request's body could not be read: {error}."),
+            format!("The request body could not be read: {error}."),
         )),
     }
-}
-
-fn too_large(limit: usize) -> Problem {
-    Problem::new(
-        Code::BodyTooLarge,
-        format!("A protected request's body may hold {limit} bytes."),
-    )
 }

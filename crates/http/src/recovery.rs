@@ -1,4 +1,4 @@
-//! Recovery: asking for the reply of an operation by its key, after the answer
+//! RecoveryPath: asking for the reply of an operation by its key, after the answer
 //! was lost and the request is gone.
 
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use percent_encoding::percent_decode_str;
 
 use crate::answer;
 use crate::duplicate::{awaited, preferred_wait};
-use crate::problem::{Code, Problem};
+use crate::problem::Problem;
 use crate::rules::Rules;
-use crate::run::{Ended, Outcome, Protection, Reconciled, dress, unavailable};
+use crate::run::{Outcome, ProtectedResponse, Protection, Reconciled, dress, store_unavailable};
 
 /// What stands between an endpoint's path and the key.
 const MARK: &str = "/by-idempotency-key/";
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
+pub enum RecoveryTarget {
     /// The reply, waiting for it.
     Reply,
     /// The reply, if it is there.
@@ -31,7 +31,7 @@ pub enum Want {
     Status,
 }
 
-impl Want {
+impl RecoveryTarget {
     /// Splits what is asked about from what is asked for: `{name}[/output|/status]`.
     pub fn split(rest: &str) -> Option<(&str, Self)> {
         match rest.split_once('/') {
@@ -45,34 +45,34 @@ impl Want {
 
 /// A recovery path, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recovery<'a> {
+pub struct RecoveryPath<'a> {
     /// The endpoint's own path.
     pub path: &'a str,
     /// What stands where the key does, decoded, if it is text at all.
     pub key: Result<String, KeyError>,
     /// What is asked for.
-    pub want: Want,
+    pub target: RecoveryTarget,
 }
 
-impl<'a> Recovery<'a> {
+impl<'a> RecoveryPath<'a> {
     /// Takes `{path}/by-idempotency-key/{key}[/output|/status]` apart; `None`
     /// for any other path. The key is percent-decoded once.
     pub fn parse(path: &'a str) -> Option<Self> {
         let (path, rest) = path.rsplit_once(MARK)?;
-        let (key, want) = Want::split(rest)?;
+        let (key, target) = RecoveryTarget::split(rest)?;
         let key = match percent_decode_str(key).decode_utf8() {
             Ok(key) => Ok(key.into_owned()),
             Err(_) => Err(KeyError::Charset),
         };
         // Beneath the root there is no second slash.
         let path = if path.is_empty() { "/" } else { path };
-        Some(Self { path, key, want })
+        Some(Self { path, key, target })
     }
 }
 
 /// Who asks, and what the route chose.
 #[derive(Clone, Copy)]
-pub struct Asker<'a> {
+pub struct RecoveryContext<'a> {
     /// The present caller.
     pub caller: &'a Caller,
     /// The route's class.
@@ -88,80 +88,82 @@ pub struct Asker<'a> {
 /// been.
 pub async fn recover(
     protection: &Protection,
-    asker: Asker<'_>,
+    context: RecoveryContext<'_>,
     (endpoints, path): (&[Endpoint], &str),
     key: &Key,
-    want: Want,
-) -> Ended {
+    target: RecoveryTarget,
+) -> ProtectedResponse {
     for endpoint in endpoints {
         let identity = Identity {
-            caller: asker.caller.clone(),
+            caller: context.caller.clone(),
             endpoint: endpoint.clone(),
             key: key.clone(),
-            space: asker.rules.space,
+            space: context.rules.space,
         };
         match protection.engine.look(&identity.digest()).await {
             Ok(Some(record))
-                if is_theirs(protection, &record, &identity, asker)
-                    && protection.is_at(&record, asker.rules, path) =>
+                if is_theirs(protection, &record, &identity, context)
+                    && protection.is_at(&record, context.rules, path) =>
             {
-                let ended = give(protection, asker, record, want).await;
-                return dress(ended, asker.rules);
+                let ended = give(protection, context, record, target).await;
+                return dress(ended, context.rules);
             }
             Ok(_) => {}
-            Err(error) => return Ended::refused(unavailable(&error)),
+            Err(error) => return ProtectedResponse::refused(store_unavailable(&error)),
         }
     }
-    nothing()
+    ProtectedResponse::refused(Problem::no_operation())
 }
 
 /// Answers a request for an operation that was found by its id and is the
-/// asker's own.
-pub async fn recover_found(
+/// context's own.
+pub async fn recover_record(
     protection: &Protection,
-    asker: Asker<'_>,
+    context: RecoveryContext<'_>,
     record: Arc<Record>,
-    want: Want,
-) -> Ended {
-    if !protection.is_sender(&record, asker.rules, asker.headers) {
-        return nothing();
+    target: RecoveryTarget,
+) -> ProtectedResponse {
+    if !protection.is_sender(&record, context.rules, context.headers) {
+        return ProtectedResponse::refused(Problem::no_operation());
     }
-    let ended = give(protection, asker, record, want).await;
-    dress(ended, asker.rules)
-}
-
-/// What every asker is told who has no such operation, whoever else has.
-pub fn nothing() -> Ended {
-    Ended::refused(Problem::new(
-        Code::NoOperation,
-        "There is no such operation.",
-    ))
+    let ended = give(protection, context, record, target).await;
+    dress(ended, context.rules)
 }
 
 /// A key space wider than the endpoint finds what another endpoint did; that is
 /// told there, not here.
-fn is_theirs(protection: &Protection, record: &Record, asked: &Identity, asker: Asker<'_>) -> bool {
+fn is_theirs(
+    protection: &Protection,
+    record: &Record,
+    asked: &Identity,
+    context: RecoveryContext<'_>,
+) -> bool {
     let there = &record.identity;
     there.endpoint == asked.endpoint
         && there.caller == asked.caller
-        && protection.is_sender(record, asker.rules, asker.headers)
+        && protection.is_sender(record, context.rules, context.headers)
 }
 
-async fn give(protection: &Protection, asker: Asker<'_>, record: Arc<Record>, want: Want) -> Ended {
-    let record = reconciled(protection, asker.class, record).await;
+async fn give(
+    protection: &Protection,
+    context: RecoveryContext<'_>,
+    record: Arc<Record>,
+    target: RecoveryTarget,
+) -> ProtectedResponse {
+    let record = reconciled(protection, context.class, record).await;
     let runs = matches!(record.state, State::Queued | State::Running);
-    match want {
-        Want::Status => told(&record, StatusCode::OK),
-        Want::Output if runs => told(&record, StatusCode::ACCEPTED),
-        Want::Reply if runs => {
-            let wait = asker.class.wait;
-            let limit = preferred_wait(asker.headers).map_or(wait, |own| own.min(wait));
+    match target {
+        RecoveryTarget::Status => told(&record, StatusCode::OK),
+        RecoveryTarget::Output if runs => told(&record, StatusCode::ACCEPTED),
+        RecoveryTarget::Reply if runs => {
+            let wait = context.class.wait;
+            let limit = preferred_wait(context.headers).map_or(wait, |own| own.min(wait));
             let follow = protection.engine.follow(record.clone());
             awaited(follow.settled(limit).await, record.id)
         }
-        Want::Reply | Want::Output => {
+        RecoveryTarget::Reply | RecoveryTarget::Output => {
             protection.engine.note_replay(&record);
-            Ended::from_record(&record)
+            ProtectedResponse::from_record(&record)
         }
     }
 }
@@ -180,11 +182,11 @@ async fn reconciled(protection: &Protection, class: &Class, record: Arc<Record>)
     }
 }
 
-fn told(record: &Record, status: StatusCode) -> Ended {
-    Ended {
+fn told(record: &Record, status: StatusCode) -> ProtectedResponse {
+    ProtectedResponse {
         outcome: Outcome::Told,
         id: Some(record.id),
-        answer: Ok(answer::document(record, status)),
+        response: Ok(answer::document(record, status)),
     }
 }
 
@@ -196,25 +198,25 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case("/pay/by-idempotency-key/k1", Some(("/pay", Ok("k1"), Want::Reply)))]
-    #[case("/by-idempotency-key/k1", Some(("/", Ok("k1"), Want::Reply)))]
-    #[case("/pay/by-idempotency-key/k1/output", Some(("/pay", Ok("k1"), Want::Output)))]
-    #[case("/pay/by-idempotency-key/k1/status", Some(("/pay", Ok("k1"), Want::Status)))]
-    #[case("/pay/by-idempotency-key/k%2D1", Some(("/pay", Ok("k-1"), Want::Reply)))]
-    #[case("/pay/by-idempotency-key/k%252Fx", Some(("/pay", Ok("k%2Fx"), Want::Reply)))]
-    #[case("/pay/by-idempotency-key/%FF", Some(("/pay", Err("charset"), Want::Reply)))]
-    #[case("/pay/by-idempotency-key/", Some(("/pay", Ok(""), Want::Reply)))]
+    #[case("/pay/by-idempotency-key/k1", Some(("/pay", Ok("k1"), RecoveryTarget::Reply)))]
+    #[case("/by-idempotency-key/k1", Some(("/", Ok("k1"), RecoveryTarget::Reply)))]
+    #[case("/pay/by-idempotency-key/k1/output", Some(("/pay", Ok("k1"), RecoveryTarget::Output)))]
+    #[case("/pay/by-idempotency-key/k1/status", Some(("/pay", Ok("k1"), RecoveryTarget::Status)))]
+    #[case("/pay/by-idempotency-key/k%2D1", Some(("/pay", Ok("k-1"), RecoveryTarget::Reply)))]
+    #[case("/pay/by-idempotency-key/k%252Fx", Some(("/pay", Ok("k%2Fx"), RecoveryTarget::Reply)))]
+    #[case("/pay/by-idempotency-key/%FF", Some(("/pay", Err("charset"), RecoveryTarget::Reply)))]
+    #[case("/pay/by-idempotency-key/", Some(("/pay", Ok(""), RecoveryTarget::Reply)))]
     #[case("/pay/by-idempotency-key/k1/else", None)]
     #[case("/pay/by-idempotency-key/k1/output/more", None)]
     #[case("/pay", None)]
-    fn paths(#[case] path: &str, #[case] want: Option<(&str, Result<&str, &str>, Want)>) {
-        let got = Recovery::parse(path);
+    fn paths(#[case] path: &str, #[case] want: Option<(&str, Result<&str, &str>, RecoveryTarget)>) {
+        let got = RecoveryPath::parse(path);
         let got = got.as_ref().map(|recovery| {
             let key = recovery.key.as_ref().map(String::as_str);
             (
                 recovery.path,
                 key.map_err(|error| error.reason()),
-                recovery.want,
+                recovery.target,
             )
         });
         assert_eq!(got, want);
@@ -223,7 +225,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_path_is_taken_apart_or_left_alone(path in "(/|%|by-idempotency-key|output|\\PC){0,40}") {
-            if let Some(recovery) = Recovery::parse(&path) {
+            if let Some(recovery) = RecoveryPath::parse(&path) {
                 prop_assert!(recovery.path.starts_with('/') || path.starts_with(recovery.path));
             }
         }

@@ -192,21 +192,21 @@ impl Outcome {
 }
 
 /// What a protected request came to.
-pub struct Ended {
+pub struct ProtectedResponse {
     /// In a word.
     pub outcome: Outcome,
     /// The operation, where there is one to be told.
     pub id: Option<OperationId>,
     /// The answer.
-    pub answer: Result<Response<Body>, Problem>,
+    pub response: Result<Response<Body>, Problem>,
 }
 
-impl Ended {
+impl ProtectedResponse {
     pub(crate) fn answered(outcome: Outcome, id: OperationId, response: Response<Body>) -> Self {
         Self {
             outcome,
             id: Some(id),
-            answer: Ok(response),
+            response: Ok(response),
         }
     }
 
@@ -214,7 +214,7 @@ impl Ended {
         Self {
             outcome,
             id,
-            answer: Err(problem),
+            response: Err(problem),
         }
     }
 
@@ -225,14 +225,14 @@ impl Ended {
 
     /// From a record that no longer runs.
     pub(crate) fn from_record(record: &Record) -> Self {
-        let answer = answer::of_record(record);
+        let response = answer::of_record(record);
         Self {
-            outcome: match &answer {
+            outcome: match &response {
                 Ok(_) => Outcome::Replayed(record.state),
                 Err(problem) => Outcome::Refused(problem.code()),
             },
             id: Some(record.id),
-            answer,
+            response,
         }
     }
 }
@@ -241,7 +241,7 @@ impl Ended {
 /// grant: once, or as often as the class lets the gateway itself try within one
 /// claim; without a grant only where the store is away and the class says
 /// `bypass`.
-pub async fn run<F, Fut>(protection: &Arc<Protection>, call: Call, forward: F) -> Ended
+pub async fn run<F, Fut>(protection: &Arc<Protection>, call: Call, forward: F) -> ProtectedResponse
 where
     F: FnMut(Request<Bytes>, Option<Granted>) -> Fut + Send + 'static,
     Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
@@ -255,14 +255,14 @@ async fn enter_and_run<F, Fut>(
     protection: &Arc<Protection>,
     mut call: Call,
     mut forward: F,
-) -> Ended
+) -> ProtectedResponse
 where
     F: FnMut(Request<Bytes>, Option<Granted>) -> Fut + Send + 'static,
     Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
 {
     let (identity, fingerprint) = match identify(protection, &call) {
         Ok(identified) => identified,
-        Err(problem) => return Ended::refused(problem),
+        Err(problem) => return ProtectedResponse::refused(problem),
     };
     fail::fail_point!("before-claim", |_| std::process::abort());
     let entry = enter(protection, &call, &identity, fingerprint).await;
@@ -285,8 +285,12 @@ where
             lead_on(protection, lead, call, granted, forward).await
         }
         Ok(Entry::Follow(follow)) => wait_for(&call, &follow).await,
-        Ok(Entry::Finished(record) | Entry::Expired(record)) => Ended::from_record(&record),
-        Ok(Entry::Paused(record) | Entry::Unknown(record)) => Ended::from_record(&record),
+        Ok(Entry::Finished(record) | Entry::Expired(record)) => {
+            ProtectedResponse::from_record(&record)
+        }
+        Ok(Entry::Paused(record) | Entry::Unknown(record)) => {
+            ProtectedResponse::from_record(&record)
+        }
         Ok(Entry::Mismatch) => mismatched(protection, &call, &identity.digest()).await,
         Err(error) => {
             let chosen = (&*call.class, &*call.rules);
@@ -324,7 +328,7 @@ fn identify(protection: &Protection, call: &Call) -> Result<(Identity, Fingerpri
     let identity = call.identity();
     identity.check_name().map_err(Problem::invalid_key)?;
     if call.source == KeySource::Provider {
-        return Ok((identity, by_key_alone()));
+        return Ok((identity, key_only_fingerprint()));
     }
     let request = &call.request;
     let credentials = match call.rules.credentials {
@@ -357,7 +361,7 @@ fn identify(protection: &Protection, call: &Call) -> Result<(Identity, Fingerpri
 }
 
 /// The fingerprint of what is the same whenever its key is.
-pub fn by_key_alone() -> Fingerprint {
+pub fn key_only_fingerprint() -> Fingerprint {
     Fingerprint {
         algorithm: Algorithm::Raw1,
         digest: [0; 32],
@@ -366,8 +370,8 @@ pub fn by_key_alone() -> Fingerprint {
 }
 
 /// What the route wants to be seen in the answer, whoever made it.
-pub(crate) fn dress(mut ended: Ended, rules: &Rules) -> Ended {
-    if let Ok(response) = &mut ended.answer {
+pub(crate) fn dress(mut ended: ProtectedResponse, rules: &Rules) -> ProtectedResponse {
+    if let Ok(response) = &mut ended.response {
         let replayed = response.headers().contains_key(fields::IDEMPOTENT_REPLAYED);
         let created = response.status() == StatusCode::CREATED;
         if replayed && created && rules.duplicate_create == DuplicateCreate::Ok {
@@ -447,18 +451,7 @@ impl Protection {
 }
 
 /// What a caller is told while the store is away.
-pub fn unavailable(error: &StoreError) -> Problem {
+pub fn store_unavailable(error: &StoreError) -> Problem {
     tracing::error!(%error, "the store is unavailable");
-    match error {
-        StoreError::Damaged(_) => Problem::new(
-            Code::StoreUnavailable,
-            "What the store holds under this key is damaged. Nothing was forwarded; an operator has to look.",
-        )
-        .retry_after(60),
-        _ => Problem::new(
-            Code::StoreUnavailable,
-            "The store cannot be reached. Nothing was forwarded; send the same request again.",
-        )
-        .retry_after(1),
-    }
+    Problem::store_unavailable(error)
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// A value of `Idempotency-Status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum IdempotencyStatus {
     /// Queued or running.
     Processing,
     /// Finished well.
@@ -25,7 +25,7 @@ pub enum Word {
     Bypassed,
 }
 
-impl Word {
+impl IdempotencyStatus {
     /// The word itself.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ impl Word {
     }
 
     /// How a record stands.
-    pub fn of(record: &Record) -> Self {
+    pub fn of_record(record: &Record) -> Self {
         match record.state {
             State::Queued | State::Running => Self::Processing,
             State::Completed => Self::Completed,
@@ -87,7 +87,7 @@ impl<'a> StatusDocument<'a> {
             operation_id: record.id.to_string(),
             endpoint: record.identity.endpoint.as_str(),
             state: record.state.as_str(),
-            status: Word::of(record).as_str(),
+            status: IdempotencyStatus::of_record(record).as_str(),
             attempts: record.attempts,
             created_at: record.created_at.to_string(),
             completed_at: record.completed_at.map(|at| at.to_string()),

@@ -162,12 +162,12 @@ impl AuthError {
                 Code::TooManyRequests,
                 "The key's rate limit is used up. Send the same request again later.",
             )
-            .retry_after(RETRY_AFTER_S),
+            .with_retry_after(RETRY_AFTER_S),
             Self::Unavailable => Problem::new(
                 Code::AuthUnavailable,
                 "The credential cannot be verified now. Nothing was forwarded; send the same request again.",
             )
-            .retry_after(RETRY_AFTER_S),
+            .with_retry_after(RETRY_AFTER_S),
         }
     }
 }

@@ -13,7 +13,6 @@ use super::PROBLEMS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Article {
     code: Code,
-    text: &'static str,
 }
 
 /// What stands at the head of a page.
@@ -57,18 +56,13 @@ pub(super) struct Document {
 impl Article {
     /// The page about the code with this name.
     pub(super) fn find(word: &str) -> Option<Self> {
-        let code = Code::ALL.into_iter().find(|code| code.as_str() == word)?;
-        Some(Self {
-            code,
-            text: text(word)?,
-        })
+        let code = Code::parse(word)?;
+        Some(Self { code })
     }
 
     /// Every page there is.
     pub(super) fn all() -> impl Iterator<Item = Self> {
-        Code::ALL
-            .into_iter()
-            .filter_map(|code| Self::find(code.as_str()))
+        Code::ALL.into_iter().map(|code| Self { code })
     }
 
     pub(super) fn code(self) -> Code {
@@ -76,11 +70,11 @@ impl Article {
     }
 
     pub(super) fn text(self) -> &'static str {
-        self.text
+        self.code.page()
     }
 
     pub(super) fn head(self) -> Head<'static> {
-        Head::read(self.text).expect("a test reads the head of every page")
+        Head::read(self.text()).expect("a test reads the head of every page")
     }
 
     pub(super) fn entry(self, site: &str) -> Entry {
@@ -99,7 +93,7 @@ impl Article {
     pub(super) fn document(self, site: &str) -> Document {
         Document {
             entry: self.entry(site),
-            text: self.text,
+            text: self.text(),
         }
     }
 }
@@ -156,39 +150,4 @@ pub(super) fn index_text() -> String {
         line.expect("a string takes all that is written to it");
     }
     text
-}
-
-/// The file about a problem.
-fn text(word: &str) -> Option<&'static str> {
-    macro_rules! files {
-        ($($name:literal)*) => {
-            match word {
-                $($name => Some(include_str!(concat!("../../../../docs/problems/", $name, ".md"))),)*
-                _ => None,
-            }
-        };
-    }
-    files! {
-        "auth-unavailable"
-        "bad-request"
-        "body-too-large"
-        "forbidden"
-        "in-progress"
-        "key-invalid"
-        "key-missing"
-        "key-prohibited"
-        "key-reused"
-        "method-not-allowed"
-        "no-operation"
-        "no-route"
-        "outcome-unknown"
-        "paused"
-        "reply-expired"
-        "reply-not-kept"
-        "store-unavailable"
-        "too-many-requests"
-        "translation-failed"
-        "unauthenticated"
-        "upstream-unreachable"
-    }
 }

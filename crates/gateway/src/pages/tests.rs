@@ -8,7 +8,7 @@ use http::Method;
 use http_body_util::BodyExt;
 use onceward_core::class::OnError;
 use onceward_core::identity::{Endpoint, KeySpace};
-use onceward_http::problem::{Code, Problem};
+use onceward_http::problem::{Code, Problem, ProblemLinks};
 use onceward_http::rules::DuplicateCreate;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -42,7 +42,7 @@ fn paths(#[case] path: &str, #[case] want: &str) {
 
 /// What a problem says of itself when it is an answer.
 async fn said(code: Code) -> Value {
-    let response = Problem::new(code, "…").to_response(SITE, "/");
+    let response = Problem::new(code, "…").to_response(&ProblemLinks::of_gateway(SITE), "/");
     let body = response.into_body().collect().await.unwrap().to_bytes();
     serde_json::from_slice(&body).unwrap()
 }

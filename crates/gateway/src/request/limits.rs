@@ -271,7 +271,7 @@ pub(crate) fn refuse(limit: Limit) -> Problem {
         Limit::BufferedBytes => "Too much is being received at the moment.",
     };
     let detail = format!("{detail} Nothing was forwarded and nothing is stored under the key.");
-    Problem::new(Code::TooManyRequests, detail).retry_after(1)
+    Problem::new(Code::TooManyRequests, detail).with_retry_after(1)
 }
 
 #[cfg(test)]

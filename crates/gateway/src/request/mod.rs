@@ -23,11 +23,13 @@ use onceward_core::identity::{Endpoint, OperationId};
 use onceward_core::record::Record;
 use onceward_http::body::Body;
 use onceward_http::fields::{self, IDEMPOTENCY_KEY};
-use onceward_http::problem::{Code, Problem};
+use onceward_http::problem::{Code, Problem, ProblemLinks};
 use onceward_http::read::read;
-use onceward_http::recovery::{Asker, Recovery, Want, nothing, recover, recover_found};
+use onceward_http::recovery::{
+    RecoveryContext, RecoveryPath, RecoveryTarget, recover, recover_record,
+};
 use onceward_http::rules::KeySource;
-use onceward_http::run::{Call, Ended, run, unavailable};
+use onceward_http::run::{Call, ProtectedResponse, run, store_unavailable};
 
 use crate::callers::{self, AuthError, Known, Presented};
 use crate::config::{self, EndpointName, KnownBy, Policy};
@@ -57,9 +59,9 @@ enum Turn<'a> {
     /// Back to a browser that asks what it may do.
     Preflight(&'a config::Cors, Method),
     /// To the reply of an earlier one, by its key.
-    Recover(Recovery<'a>, Vec<(&'a Arc<PlannedRoute>, Endpoint)>),
+    Recover(RecoveryPath<'a>, Vec<(&'a Arc<PlannedRoute>, Endpoint)>),
     /// To the reply of an earlier one, by its id.
-    Operation(&'a str, Want),
+    Operation(&'a str, RecoveryTarget),
     /// To a webhook.
     Webhook(Addressed),
 }
@@ -179,9 +181,9 @@ impl Runtime {
                 // Boxed, here and below: what is large is not carried by all.
                 return Box::pin(self.recover(plan, recovery, &candidates, headers, seen)).await;
             }
-            Turn::Operation(id, want) => {
+            Turn::Operation(id, target) => {
                 let headers = request.headers();
-                return Box::pin(self.operation(plan, id, want, headers, seen)).await;
+                return Box::pin(self.operation(plan, id, target, headers, seen)).await;
             }
             Turn::Webhook(to) => {
                 return Box::pin(self.ingest(plan, to, request, peer, seen)).await;
@@ -411,7 +413,7 @@ impl Runtime {
     async fn recover(
         &self,
         plan: &Plan,
-        recovery: Recovery<'_>,
+        recovery: RecoveryPath<'_>,
         candidates: &[(&Arc<PlannedRoute>, Endpoint)],
         headers: &HeaderMap,
         seen: &mut Seen,
@@ -430,14 +432,14 @@ impl Runtime {
             self.admit(&caller).await?;
             let key = idempotency_key::from_path(&text, by).map_err(Problem::invalid_key)?;
             let class = self.class(plan, &route.route.class)?;
-            let asker = Asker {
+            let context = RecoveryContext {
                 caller: &caller,
                 class: &class,
                 rules: &route.rules,
                 headers,
             };
             let place = (std::slice::from_ref(endpoint), recovery.path);
-            let ended = recover(self.protection(), asker, place, &key, recovery.want).await;
+            let ended = recover(self.protection(), context, place, &key, recovery.target).await;
             let line = self.access_log().begin(Subject {
                 caller: &caller,
                 endpoint,
@@ -448,8 +450,8 @@ impl Runtime {
             });
             self.access_log().end(line, ended.outcome, ended.id);
             (seen.outcome, seen.id) = (Some(ended.outcome.as_str()), ended.id);
-            if is_nothing(&ended) {
-                refused = Some(nothing_to_find());
+            if is_not_found(&ended) {
+                refused = Some(Problem::no_operation());
                 continue;
             }
             let label = endpoint_label(&route.route.endpoint);
@@ -457,7 +459,7 @@ impl Runtime {
             seen.route = Some((*route).clone());
             return respond(ended, &metrics);
         }
-        Err(refused.unwrap_or_else(nothing_to_find))
+        Err(refused.unwrap_or_else(Problem::no_operation))
     }
 
     /// Who asks for an earlier reply. A scheduler signs an empty body.
@@ -485,7 +487,7 @@ impl Runtime {
         &self,
         plan: &Plan,
         id: &str,
-        want: Want,
+        target: RecoveryTarget,
         headers: &HeaderMap,
         seen: &mut Seen,
     ) -> Result<Response<Body>, Problem> {
@@ -513,28 +515,28 @@ impl Runtime {
         let asker = asker.map_err(|error| self.unknown(&error, None))?;
         self.admit(&asker).await?;
         let Some(id) = OperationId::parse(id) else {
-            return nothing().answer;
+            return Err(Problem::no_operation());
         };
         let found = self.engine().find(id).await;
-        let found = found.map_err(|error| unavailable(&error))?;
+        let found = found.map_err(|error| store_unavailable(&error))?;
         let own = found.and_then(|record| {
             let own = self.own(plan, known.as_ref(), &record)?;
             Some((record, own))
         });
         let Some((record, (caller, route, class))) = own else {
-            return nothing().answer;
+            return Err(Problem::no_operation());
         };
-        let asker = Asker {
+        let context = RecoveryContext {
             caller: &caller,
             class: &class,
             rules: &route.rules,
             headers,
         };
-        let ended = recover_found(self.protection(), asker, record, want).await;
-        if !is_nothing(&ended) {
+        let ended = recover_record(self.protection(), context, record, target).await;
+        if !is_not_found(&ended) {
             seen.route = Some(route.clone());
         }
-        ended.answer
+        ended.response
     }
 
     /// The route of an operation, if it is the asker's own and may be used by
@@ -657,7 +659,7 @@ fn route<'a>(plan: &'a Plan, request: &'a Request<Incoming>) -> Result<Turn<'a>,
             Code::MethodNotAllowed,
             format!("{method} is not served here."),
         )
-        .allowing(&methods)),
+        .with_allowed_methods(&methods)),
         Found::Nothing => Err(Problem::new(
             Code::NoRoute,
             "Nothing is served at this path.",
@@ -685,10 +687,10 @@ fn own_path<'a>(plan: &'a Plan, path: &'a str) -> Option<Turn<'a>> {
         return Some(Turn::Page(page));
     }
     if let Some(rest) = path.strip_prefix(OPERATIONS) {
-        let (id, want) = Want::split(rest)?;
-        return id.starts_with("op_").then_some(Turn::Operation(id, want));
+        let (id, target) = RecoveryTarget::split(rest)?;
+        return id.starts_with("op_").then_some(Turn::Operation(id, target));
     }
-    let recovery = Recovery::parse(path)?;
+    let recovery = RecoveryPath::parse(path)?;
     let candidates = recoverable(plan, recovery.path);
     (!candidates.is_empty()).then_some(Turn::Recover(recovery, candidates))
 }
@@ -739,20 +741,13 @@ pub(crate) async fn pass(
     }
 }
 
-fn respond(ended: Ended, metrics: &RouteMetrics) -> Result<Response<Body>, Problem> {
+fn respond(ended: ProtectedResponse, metrics: &RouteMetrics) -> Result<Response<Body>, Problem> {
     metrics.ended(ended.outcome);
-    ended.answer
+    ended.response
 }
 
-fn is_nothing(ended: &Ended) -> bool {
-    matches!(&ended.answer, Err(problem) if problem.code() == Code::NoOperation)
-}
-
-fn nothing_to_find() -> Problem {
-    match nothing().answer {
-        Err(problem) => problem,
-        Ok(_) => Problem::new(Code::NoOperation, "There is no such operation."),
-    }
+fn is_not_found(ended: &ProtectedResponse) -> bool {
+    matches!(&ended.response, Err(problem) if problem.code() == Code::NoOperation)
 }
 
 /// What a route says in all its answers.
@@ -817,6 +812,6 @@ impl Place {
             (None, Some(host)) => format!("{}://{host}", self.scheme),
             (None, None) => String::new(),
         };
-        problem.to_response(&site, self.uri.path())
+        problem.to_response(&ProblemLinks::of_gateway(&site), self.uri.path())
     }
 }

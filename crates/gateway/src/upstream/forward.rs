@@ -163,7 +163,7 @@ impl Forwarder {
         {
             Ok(Ok(response)) if is_switch(&response) => {
                 tracing::warn!(error = %Switched, "an unprotected request has no answer");
-                Err(no_answer())
+                Err(Problem::no_answer_unprotected())
             }
             Ok(Ok(mut response)) => {
                 fields::strip_hop_by_hop(response.headers_mut());
@@ -175,7 +175,7 @@ impl Forwarder {
                 "The request's body broke off or is malformed.",
             )),
             Ok(Err(error)) => Err(unanswered(&error)),
-            Err(_) => Err(no_answer()),
+            Err(_) => Err(Problem::no_answer_unprotected()),
         }
     }
 
@@ -193,14 +193,14 @@ impl Forwarder {
             .insert(header::CONTENT_LENGTH, body.len().into());
         let sending = self.send(Request::from_parts(parts, body), context);
         match tokio::time::timeout(context.route.timeout, sending).await {
-            Ok(Ok(response)) if is_switch(&response) => Err(no_answer()),
+            Ok(Ok(response)) if is_switch(&response) => Err(Problem::no_answer_unprotected()),
             Ok(Ok(mut response)) => {
                 fields::strip_hop_by_hop(response.headers_mut());
                 fields::strip_internal(response.headers_mut());
                 Ok(response)
             }
             Ok(Err(error)) => Err(unanswered(&error)),
-            Err(_) => Err(no_answer()),
+            Err(_) => Err(Problem::no_answer_unprotected()),
         }
     }
 
@@ -250,7 +250,7 @@ impl Forwarder {
         let mut response = match sent {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(unanswered(&error)),
-            Err(_) => return Err(no_answer()),
+            Err(_) => return Err(Problem::no_answer_unprotected()),
         };
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             fields::strip_hop_by_hop(response.headers_mut());
@@ -502,19 +502,7 @@ fn say(headers: &mut HeaderMap, name: HeaderName, value: String) {
 fn unanswered(error: &SendError) -> Problem {
     tracing::warn!(%error, "an unprotected request has no answer");
     match error {
-        SendError::NotSent(_) => Problem::new(
-            Code::UpstreamUnreachable,
-            "The upstream could not be reached. Nothing was sent.",
-        )
-        .retry_after(1),
-        SendError::Lost(_) => no_answer(),
+        SendError::NotSent(_) => Problem::not_sent_unprotected(),
+        SendError::Lost(_) => Problem::no_answer_unprotected(),
     }
-}
-
-fn no_answer() -> Problem {
-    Problem::new(
-        Code::OutcomeUnknown,
-        "The request was sent without protection and no answer came: it may have run.",
-    )
-    .with_status(StatusCode::GATEWAY_TIMEOUT)
 }

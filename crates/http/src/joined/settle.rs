@@ -22,9 +22,9 @@ use crate::attempt::{
     self, Answered, causes, lost, pump, settlement, streaming, unreachable, word_of,
 };
 use crate::body::{self, Body, BoxError};
-use crate::problem::{Code, Problem};
-use crate::run::{Ended, Outcome};
-use crate::status::Word;
+use crate::problem::Problem;
+use crate::run::{Outcome, ProtectedResponse};
+use crate::status::IdempotencyStatus;
 
 /// How a record stands to a grant of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,11 +102,11 @@ impl Asked {
 
     /// The answer, if the record has one for us: its own, or that of a
     /// duplicate. `live` is what the application answered, if it did.
-    fn answer(&self, live: Option<&Answered>) -> Option<Ended> {
+    fn answer(&self, live: Option<&Answered>) -> Option<ProtectedResponse> {
         let record = self.record.as_deref()?;
         match judge(Some(record), &self.held) {
             Standing::Open => None,
-            Standing::Overtaken => Some(Ended::from_record(record)),
+            Standing::Overtaken => Some(ProtectedResponse::from_record(record)),
             Standing::Replaced => Some(replaced(self.held.id)),
             Standing::Committed => Some(committed(record, live)),
         }
@@ -122,21 +122,21 @@ impl Asked {
 }
 
 /// As for any waiter whose operation was freed: it may be sent again.
-fn replaced(id: OperationId) -> Ended {
-    Ended::refused(answer::in_progress(id, Word::Released))
+fn replaced(id: OperationId) -> ProtectedResponse {
+    ProtectedResponse::refused(Problem::in_progress(id, IdempotencyStatus::Released))
 }
 
 /// The answer to who waits for this very run: the reply that was committed.
-fn committed(record: &Record, live: Option<&Answered>) -> Ended {
+fn committed(record: &Record, live: Option<&Answered>) -> ProtectedResponse {
     let outcome = Outcome::Ran(record.state);
-    let (word, expires) = (Word::of(record), record.expires_at());
+    let (word, expires) = (IdempotencyStatus::of_record(record), record.expires_at());
     match (&record.answer, live) {
         (Some(Answer::Kept(reply)), live) => {
             let exchange = live
                 .filter(|live| live.parts.status.as_u16() == reply.status)
                 .map(|live| &live.parts.headers);
             let response = answer::of_reply(reply, exchange, word, record.id, expires);
-            Ended::answered(outcome, record.id, response)
+            ProtectedResponse::answered(outcome, record.id, response)
         }
         (Some(Answer::NotKept { .. }), Some(live)) => {
             let response = answer::first(
@@ -146,14 +146,18 @@ fn committed(record: &Record, live: Option<&Answered>) -> Ended {
                 record.id,
                 expires,
             );
-            Ended::answered(Outcome::RanNotKept, record.id, response)
+            ProtectedResponse::answered(Outcome::RanNotKept, record.id, response)
         }
-        _ => Ended::from_record(record),
+        _ => ProtectedResponse::from_record(record),
     }
 }
 
 /// The application answered, whole.
-pub(crate) async fn record_whole(engine: &Engine, lead: Lead, answered: Answered) -> Ended {
+pub(crate) async fn record_whole(
+    engine: &Engine,
+    lead: Lead,
+    answered: Answered,
+) -> ProtectedResponse {
     let held = Held::by(&lead);
     let asked = Asked::now(engine, held).await;
     if let Some(ended) = asked.answer(Some(&answered)) {
@@ -175,9 +179,9 @@ pub(crate) async fn record_whole(engine: &Engine, lead: Lead, answered: Answered
     };
     fail::fail_point!("after-record", |_| std::process::abort());
     let (outcome, word) = match (recorded, answered.meaning) {
-        (Recorded::NotYet, _) => (Outcome::NotRecorded, Word::Unknown),
+        (Recorded::NotYet, _) => (Outcome::NotRecorded, IdempotencyStatus::Unknown),
         (Recorded::Durably, Meaning::Release | Meaning::Unknown) => {
-            (Outcome::Released, Word::Released)
+            (Outcome::Released, IdempotencyStatus::Released)
         }
         // The application may have been faster, or somebody came after us.
         (Recorded::Finished(_) | Recorded::Durably | Recorded::Stale, _) => {
@@ -188,27 +192,22 @@ pub(crate) async fn record_whole(engine: &Engine, lead: Lead, answered: Answered
             match recorded {
                 Recorded::Finished(_) => (Outcome::Ran(state), word_of(state)),
                 // The record is gone, and nobody can say what became of it.
-                _ => (Outcome::NotRecorded, Word::Unknown),
+                _ => (Outcome::NotRecorded, IdempotencyStatus::Unknown),
             }
         }
     };
     let body = body::with_trailers(answered.body, answered.trailers);
     let response = answer::first(answered.parts, body, word, id, None);
-    Ended::answered(outcome, id, response)
+    ProtectedResponse::answered(outcome, id, response)
 }
 
 /// The request was sent, and no whole answer came.
-pub(crate) async fn lose(engine: &Engine, lead: Lead, error: &BoxError) -> Ended {
+pub(crate) async fn lose(engine: &Engine, lead: Lead, error: &BoxError) -> ProtectedResponse {
     let (id, held) = (lead.id(), Held::by(&lead));
     tracing::warn!(operation_id = %id, error = causes(error), "no answer from the application; its record decides");
     match lead.release(None).await {
         Recorded::Finished(_) | Recorded::Durably => {
-            let problem = Problem::new(
-                Code::UpstreamUnreachable,
-                "The request was sent and no answer came. Nothing was committed before its claim was taken back, and nothing can be any more; the key is free.",
-            );
-            let problem = problem.about(id).standing(Word::Released).retry_after(1);
-            Ended::problem(Outcome::Released, Some(id), problem)
+            ProtectedResponse::problem(Outcome::Released, Some(id), Problem::not_committed(id))
         }
         Recorded::Stale => {
             let asked = Asked::now(engine, held).await;
@@ -225,7 +224,7 @@ pub(crate) async fn not_sent(
     lead: Lead,
     attempts_max: u32,
     error: &BoxError,
-) -> Ended {
+) -> ProtectedResponse {
     let (id, held) = (lead.id(), Held::by(&lead));
     tracing::warn!(operation_id = %id, error = causes(error), "the upstream could not be reached");
     match lead.release(None).await {
@@ -241,7 +240,7 @@ pub(crate) async fn not_sent(
 }
 
 /// The attempts are used up.
-pub(crate) async fn pause(engine: &Engine, lead: Lead, status: Option<u16>) -> Ended {
+pub(crate) async fn pause(engine: &Engine, lead: Lead, status: Option<u16>) -> ProtectedResponse {
     let held = Held::by(&lead);
     let (paused, recorded) = attempt::pause(lead, status).await;
     match recorded {
@@ -265,24 +264,30 @@ pub(crate) async fn stream(
     answered: Answered,
     rest: Body,
     idle: Duration,
-    tell: oneshot::Sender<Ended>,
+    tell: oneshot::Sender<ProtectedResponse>,
 ) {
     let id = lead.id();
     let asked = Asked::now(engine, Held::by(&lead)).await;
     let (lead, outcome, word) = match (asked.bare(), asked.answer(Some(&answered))) {
         (Some(record), _) => {
             lead.landed();
-            (None, Outcome::RanNotKept, Word::of(record))
+            (
+                None,
+                Outcome::RanNotKept,
+                IdempotencyStatus::of_record(record),
+            )
         }
         (None, Some(ended)) => {
             lead.landed();
             let _ = tell.send(ended);
             return;
         }
-        (None, None) if answered.meaning == Meaning::Keep => {
-            (Some(lead), Outcome::RanNotKept, Word::Processing)
-        }
-        (None, None) => (Some(lead), Outcome::Released, Word::Released),
+        (None, None) if answered.meaning == Meaning::Keep => (
+            Some(lead),
+            Outcome::RanNotKept,
+            IdempotencyStatus::Processing,
+        ),
+        (None, None) => (Some(lead), Outcome::Released, IdempotencyStatus::Released),
     };
     let Answered {
         meaning,
@@ -292,7 +297,7 @@ pub(crate) async fn stream(
     } = answered;
     let status = parts.status.as_u16();
     let (response, mut client) = streaming(parts, word, id, idle);
-    let _ = tell.send(Ended::answered(outcome, id, response));
+    let _ = tell.send(ProtectedResponse::answered(outcome, id, response));
     let pumping = pump(&mut client, read, rest, idle);
     let pumped = match &lead {
         // Its outcome is on record: there is no lease to renew.
@@ -328,6 +333,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::problem::Code;
 
     const OURS: Fence = Fence(7);
 
@@ -418,7 +424,7 @@ mod tests {
         assert_eq!(answer(0).outcome, Outcome::Replayed(State::Completed));
         let replaced = answer(1);
         assert_eq!(replaced.outcome, Outcome::Refused(Code::InProgress));
-        assert!(replaced.answer.is_err());
+        assert!(replaced.response.is_err());
     }
 
     #[test]

@@ -23,6 +23,7 @@ use onceward_core::key::Key;
 use onceward_core::record::{Answer, Fence, Reply, Settled, Settlement, State};
 use onceward_core::store::{Force, Inspect, Resolution, Store};
 use onceward_http::body::{self, Body, BoxError};
+use onceward_http::problem::ProblemLinks;
 use onceward_http::rules::{Credentials, KeySource, Rules};
 use onceward_http::run::{Call, Granted, Protection, Unanswered, run};
 use rstest::rstest;
@@ -189,8 +190,8 @@ impl Pair {
         let forward = move |_, granted: Option<Granted>| application.clone().run(granted, does);
         let ended = run(&self.protection, call, forward).await;
         let response = ended
-            .answer
-            .unwrap_or_else(|problem| problem.to_response("", "/pay"));
+            .response
+            .unwrap_or_else(|problem| problem.to_response(&ProblemLinks::none(), "/pay"));
         let (parts, body) = response.into_parts();
         let body = body.collect().await.map_err(|error| error.to_string());
         Got {

@@ -2,6 +2,7 @@
 
 use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use onceward_core::caller::{Subject, SubjectKind};
+use onceward_http::problem::ProblemLinks;
 use rstest::rstest;
 
 use super::{callers, present};
@@ -73,7 +74,7 @@ fn each_error_has_its_problem(
 ) {
     let problem = error.problem();
     assert_eq!(problem.code().as_str(), code);
-    let response = problem.to_response("http://here", "/payments");
+    let response = problem.to_response(&ProblemLinks::none(), "/payments");
     assert_eq!(response.status().as_u16(), status);
     let header = |name| {
         response

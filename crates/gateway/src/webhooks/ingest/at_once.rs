@@ -11,7 +11,7 @@ use onceward_core::key::Key;
 use onceward_http::body::Body;
 use onceward_http::problem::Problem;
 use onceward_http::rules::KeySource;
-use onceward_http::run::{Call, Ended, Outcome, run};
+use onceward_http::run::{Call, Outcome, ProtectedResponse, run};
 use onceward_webhooks::Event;
 
 use super::receipt::{Receipt, acknowledged, told_at_once};
@@ -36,7 +36,7 @@ impl Runtime {
         for event in events {
             let key = key_of(event)?;
             let work = self.meet_and_run(arriving, sent, event, key.clone());
-            let told = |ended: &Ended| (ended.outcome, ended.id);
+            let told = |ended: &ProtectedResponse| (ended.outcome, ended.id);
             let ended = self.follow(arriving, &key, seen, work, told).await;
             let ended = ended.inspect_err(|problem| {
                 seen.outcome = Some(problem.code().as_str());
@@ -56,7 +56,7 @@ impl Runtime {
         sent: (&Parts, &Bytes),
         event: &Event,
         key: Key,
-    ) -> Result<Ended, Problem> {
+    ) -> Result<ProtectedResponse, Problem> {
         // Before its bytes are met: who has no place remembers nothing.
         let running = self.limiter().begin(arriving.caller.tenant());
         let running = running.map_err(|limit| self.limited(&arriving.caller, limit))?;
@@ -64,10 +64,10 @@ impl Runtime {
             Met::Before => {
                 let ack = arriving.webhook.provider.acknowledgement();
                 let receipt = Receipt::same_bytes();
-                return Ok(Ended {
+                return Ok(ProtectedResponse {
                     outcome: receipt.outcome,
                     id: None,
-                    answer: Ok(acknowledged(&ack, &[receipt])),
+                    response: Ok(acknowledged(&ack, &[receipt])),
                 });
             }
             met => met,

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use onceward_core::caller::Caller;
 use onceward_core::class::Class;
@@ -266,11 +266,9 @@ impl Runtime {
         });
         told.await.map_err(|_| {
             // Without a word it was given up, as the gateway stops.
-            Problem::new(
-                Code::OutcomeUnknown,
-                "The gateway stopped before an answer came: the event may have arrived.",
+            Problem::no_answer_to(
+                "The gateway stopped before an answer came; the event may have been recorded.",
             )
-            .with_status(StatusCode::GATEWAY_TIMEOUT)
         })
     }
 
@@ -377,5 +375,5 @@ fn away(error: &WebhooksError) -> Problem {
         Code::AuthUnavailable,
         "The webhook cannot be looked up at the moment. Send the event again.",
     )
-    .retry_after(5)
+    .with_retry_after(5)
 }

@@ -13,7 +13,7 @@ use onceward_core::key::Key;
 use onceward_core::store::{Claim, Enqueued, Queue};
 use onceward_http::body::Body;
 use onceward_http::problem::Problem;
-use onceward_http::run::{Protection, Reconciled, by_key_alone, unavailable};
+use onceward_http::run::{Protection, Reconciled, key_only_fingerprint, store_unavailable};
 use onceward_webhooks::Event;
 
 use super::receipt::{Receipt, acknowledged};
@@ -130,7 +130,13 @@ impl Recording {
     async fn enqueue(&self) -> Result<Enqueued, Problem> {
         let (identity, request) = (self.identity.clone(), self.request.clone());
         let (engine, terms) = (&self.protection.engine, self.class.terms());
-        let enqueued = engine.enqueue(&*self.queue, identity, by_key_alone(), terms, request);
-        enqueued.await.map_err(|error| unavailable(&error))
+        let enqueued = engine.enqueue(
+            &*self.queue,
+            identity,
+            key_only_fingerprint(),
+            terms,
+            request,
+        );
+        enqueued.await.map_err(|error| store_unavailable(&error))
     }
 }

@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use http::Response;
-use http::StatusCode;
 use http::header::{self, HeaderName, HeaderValue};
 use onceward_core::clock::Timestamp;
 use onceward_core::identity::OperationId;
@@ -11,8 +10,8 @@ use onceward_core::store::{Claim, Enqueued};
 use onceward_http::body::{self, Body};
 use onceward_http::fields;
 use onceward_http::problem::{Code, Problem};
-use onceward_http::run::{Ended, Outcome};
-use onceward_http::status::{Word, id_header};
+use onceward_http::run::{Outcome, ProtectedResponse};
+use onceward_http::status::{IdempotencyStatus, id_header};
 use onceward_webhooks::Acknowledgement;
 
 /// Tells that the same bytes came before under another id.
@@ -21,7 +20,7 @@ pub(super) const SAME_BYTES: HeaderName = HeaderName::from_static("idempotency-s
 /// What became of one event.
 pub(super) struct Receipt {
     pub(super) outcome: Outcome,
-    word: Word,
+    word: IdempotencyStatus,
     pub(super) id: Option<OperationId>,
     /// Until when it is known what became of it.
     expires: Option<Timestamp>,
@@ -33,14 +32,14 @@ impl Receipt {
     pub(super) fn of(enqueued: &Enqueued) -> Self {
         let known = |outcome, record: &Record| Self {
             outcome,
-            word: Word::of(record),
+            word: IdempotencyStatus::of_record(record),
             id: Some(record.id),
             expires: record.expires_at(),
             same_bytes: false,
         };
         let open = |outcome, id| Self {
             outcome,
-            word: Word::Processing,
+            word: IdempotencyStatus::Processing,
             id,
             expires: None,
             same_bytes: false,
@@ -65,7 +64,7 @@ impl Receipt {
     pub(super) fn same_bytes() -> Self {
         Self {
             outcome: Outcome::Replayed(State::Completed),
-            word: Word::Completed,
+            word: IdempotencyStatus::Completed,
             id: None,
             expires: None,
             same_bytes: true,
@@ -81,7 +80,7 @@ impl Receipt {
 pub(super) fn acknowledged(ack: &Acknowledgement, receipts: &[Receipt]) -> Response<Body> {
     let mut response = answered(ack.content_type, ack.body);
     let headers = response.headers_mut();
-    let is_over = |receipt: &&Receipt| receipt.word != Word::Processing;
+    let is_over = |receipt: &&Receipt| receipt.word != IdempotencyStatus::Processing;
     if let Some(first) = receipts.first() {
         // Of several, one that is not over yet speaks for all.
         let open = receipts.iter().find(|receipt| !is_over(receipt));
@@ -124,7 +123,10 @@ pub(super) fn answered(
 /// What a provider is told that waits for the upstream: what the upstream says.
 /// But a duplicate of what was settled is not to come again, whatever the
 /// upstream thought of it then.
-pub(super) fn told_at_once(ended: Ended, ack: &Acknowledgement) -> Result<Response<Body>, Problem> {
+pub(super) fn told_at_once(
+    ended: ProtectedResponse,
+    ack: &Acknowledgement,
+) -> Result<Response<Body>, Problem> {
     let settled = |word| {
         let receipt = Receipt {
             outcome: Outcome::Replayed(State::Completed),
@@ -135,17 +137,17 @@ pub(super) fn told_at_once(ended: Ended, ack: &Acknowledgement) -> Result<Respon
         };
         Ok(acknowledged(ack, &[receipt]))
     };
-    match (ended.outcome, ended.answer) {
-        (Outcome::Replayed(State::Failed), Ok(_)) => settled(Word::Failed),
+    match (ended.outcome, ended.response) {
+        (Outcome::Replayed(State::Failed), Ok(_)) => settled(IdempotencyStatus::Failed),
         (Outcome::Replayed(_), Ok(response)) if !response.status().is_success() => {
-            settled(Word::Completed)
+            settled(IdempotencyStatus::Completed)
         }
-        (Outcome::Refused(Code::ReplyNotKept | Code::ReplyExpired), Err(problem)) => {
-            settled(problem.word().unwrap_or(Word::Completed))
-        }
-        (Outcome::Refused(Code::InProgress), Err(problem)) => {
-            Err(problem.with_status(StatusCode::SERVICE_UNAVAILABLE))
-        }
+        (Outcome::Refused(Code::ReplyNotKept | Code::ReplyExpired), Err(problem)) => settled(
+            problem
+                .idempotency_status()
+                .unwrap_or(IdempotencyStatus::Completed),
+        ),
+        (Outcome::Refused(Code::InProgress), Err(problem)) => Err(problem.for_provider()),
         (_, answer) => answer,
     }
 }

@@ -14,7 +14,7 @@ use onceward_core::identity::{Endpoint, Identity};
 use onceward_core::key::Key;
 use onceward_core::record::{Answer, Settlement};
 use onceward_http::problem::{Code, Problem};
-use onceward_http::run::{by_key_alone, unavailable};
+use onceward_http::run::{key_only_fingerprint, store_unavailable};
 use onceward_webhooks::{Binding, Event};
 use sha2::{Digest as _, Sha256};
 
@@ -67,7 +67,7 @@ impl Runtime {
         };
         let asked = Fingerprint {
             digest: Sha256::digest(&event.key).into(),
-            ..by_key_alone()
+            ..key_only_fingerprint()
         };
         let terms = Terms {
             // Whoever dies over it has remembered nothing.
@@ -76,14 +76,14 @@ impl Runtime {
         };
         let (engine, digest) = (self.engine(), identity.digest());
         let entered = engine.enter(identity, asked, terms).await;
-        match entered.map_err(|error| unavailable(&error))? {
+        match entered.map_err(|error| store_unavailable(&error))? {
             // Who goes before it is said has remembered nothing either.
             Entry::Lead(lead) => Ok(Met::First(Some(lead.joined()))),
             Entry::Mismatch => {
                 let rule = arriving.webhook.same_bytes;
                 if rule == SameBytes::Refuse {
                     let mark = engine.look(&digest).await;
-                    let mark = mark.map_err(|error| unavailable(&error))?;
+                    let mark = mark.map_err(|error| store_unavailable(&error))?;
                     if mark.is_none_or(|mark| mark.completed_at.is_none()) {
                         return Err(not_yet());
                     }
@@ -108,6 +108,6 @@ fn not_yet() -> Problem {
         Code::InProgress,
         "The same bytes are being recorded under another id. Send the event again.",
     )
-    .with_status(StatusCode::SERVICE_UNAVAILABLE)
-    .retry_after(1)
+    .for_provider()
+    .with_retry_after(1)
 }
