@@ -395,12 +395,16 @@ async fn record_whole(lead: Lead, answered: Answered) -> ProtectedResponse {
             let expires = completion.expires_at;
             (Outcome::Ran(state), word_of(state), Some(expires))
         }
-        (Recorded::Durably, Meaning::Release) => (Outcome::Released, IdempotencyStatus::Released, None),
+        (Recorded::Durably, Meaning::Release) => {
+            (Outcome::Released, IdempotencyStatus::Released, None)
+        }
         (Recorded::Durably, Meaning::Unknown | Meaning::Keep) => {
             (Outcome::Lost, IdempotencyStatus::Unknown, None)
         }
         // The caller gets the real answer, whatever the record says.
-        (Recorded::Stale | Recorded::NotYet, _) => (Outcome::NotRecorded, IdempotencyStatus::Unknown, None),
+        (Recorded::Stale | Recorded::NotYet, _) => {
+            (Outcome::NotRecorded, IdempotencyStatus::Unknown, None)
+        }
     };
     let body = body::with_trailers(body, trailers);
     ProtectedResponse::answered(outcome, id, answer::first(parts, body, word, id, expires))

@@ -60,7 +60,9 @@ pub(crate) fn awaited(awaited: Result<Awaited, StoreError>, id: OperationId) -> 
         Ok(Awaited::Answered(reply, recorded)) => {
             let word = match recorded {
                 Recorded::NotYet => IdempotencyStatus::Unknown,
-                Recorded::Finished(_) | Recorded::Durably | Recorded::Stale => IdempotencyStatus::Released,
+                Recorded::Finished(_) | Recorded::Durably | Recorded::Stale => {
+                    IdempotencyStatus::Released
+                }
             };
             let response = answer::again(&reply, word, id, None);
             ProtectedResponse::answered(Outcome::Shared, id, response)
