@@ -1,22 +1,51 @@
-//! The one place that puts a time limit on a step of a store.
+//! The one place that bounds how long something may take.
 
 use std::time::Duration;
 
 use crate::store::StoreError;
 
-/// The store did not answer in time.
-#[derive(Debug, thiserror::Error)]
-#[error("the store did not answer within {0:?}")]
-struct TimedOut(Duration);
+/// The work did not end in time, and was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no answer within {0:?}")]
+pub struct DeadlineExceeded(pub Duration);
 
-/// Runs a step of a store with a time limit. A step that takes longer is
+/// Waits for work to end, at most this long. Work that does not end in time is
+/// dropped where it stands.
+pub async fn within<F: Future>(limit: Duration, work: F) -> Result<F::Output, DeadlineExceeded> {
+    let ended = tokio::time::timeout(limit, work).await;
+    ended.map_err(|_| DeadlineExceeded(limit))
+}
+
+/// The same for a step of a store. A step that takes longer is
 /// [`StoreError::Unavailable`]: whether it took effect is not known.
-pub async fn within<T, E: From<StoreError>>(
+pub async fn store_within<T, E: From<StoreError>>(
     limit: Duration,
     step: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    match tokio::time::timeout(limit, step).await {
-        Ok(answer) => answer,
-        Err(_) => Err(StoreError::Unavailable(Box::new(TimedOut(limit))).into()),
+    let unavailable = |error| StoreError::Unavailable(Box::new(error)).into();
+    within(limit, step).await.map_err(unavailable)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(2);
+
+    #[tokio::test(start_paused = true)]
+    async fn work_is_given_up_at_its_limit() {
+        let begun = tokio::time::Instant::now();
+        let never = within(LIMIT, std::future::pending::<()>()).await;
+        assert_eq!(never, Err(DeadlineExceeded(LIMIT)));
+        assert_eq!(begun.elapsed(), LIMIT);
+        assert_eq!(within(LIMIT, async { 7 }).await, Ok(7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_store_is_unavailable() {
+        let step = std::future::pending::<Result<(), StoreError>>();
+        let error = store_within(LIMIT, step).await.expect_err("it is too slow");
+        let text = "the store is unavailable: no answer within 2s";
+        assert_eq!(error.to_string(), text);
     }
 }

@@ -7,7 +7,7 @@ use crate::record::{Attempt, Record, State};
 
 /// How a claim finds an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Judgement {
     /// Nobody has it: grant it under a new fence.
     Free,
     /// This very attempt has it: grant it again under the same fence.
@@ -35,33 +35,33 @@ pub fn judge(
     attempt: Attempt,
     terms: &Terms,
     now: Timestamp,
-) -> Standing {
+) -> Judgement {
     let Some(record) = record else {
-        return Standing::Free;
+        return Judgement::Free;
     };
     let Some(state) = record.state_at(now) else {
-        return Standing::Free;
+        return Judgement::Free;
     };
     if state == State::Released {
-        return Standing::Free;
+        return Judgement::Free;
     }
     // A delivery is the gateway's own run, though the record names the attempt
     // of whoever enqueued it.
     let ours = record.attempt == attempt && !record.delivered;
     if record.state == State::Running && ours {
-        return Standing::Ours;
+        return Judgement::Ours;
     }
     if record.fingerprint != *fingerprint {
-        return Standing::Mismatch;
+        return Judgement::Mismatch;
     }
     match state {
-        State::Queued | State::Running => Standing::Busy,
-        State::Completed | State::Failed => Standing::Finished,
-        State::Expired => Standing::Expired,
-        State::Unknown if terms.after_loss == AfterLoss::Free => Standing::Free,
-        State::Unknown => Standing::Unknown,
-        State::Paused => Standing::Paused,
-        State::Released => Standing::Free,
+        State::Queued | State::Running => Judgement::Busy,
+        State::Completed | State::Failed => Judgement::Finished,
+        State::Expired => Judgement::Expired,
+        State::Unknown if terms.after_loss == AfterLoss::Free => Judgement::Free,
+        State::Unknown => Judgement::Unknown,
+        State::Paused => Judgement::Paused,
+        State::Released => Judgement::Free,
     }
 }
 
@@ -217,6 +217,6 @@ mod tests {
     fn what_is_not_on_record_is_free() {
         let terms = record(State::Running, Hold).terms;
         let standing = judge(None, &fingerprint(1), Attempt(1), &terms, START);
-        assert_eq!(standing, Standing::Free);
+        assert_eq!(standing, Judgement::Free);
     }
 }

@@ -6,7 +6,7 @@
 //! No I/O happens here. Clock and randomness are handed in.
 
 pub mod application;
-pub mod bell;
+
 pub mod caller;
 pub mod class;
 pub mod classify;
@@ -17,12 +17,12 @@ pub mod deadline;
 pub mod engine;
 pub mod entropy;
 pub mod fingerprint;
-mod flights;
 pub mod identity;
 pub mod judge;
 pub mod key;
 pub mod memory;
 pub mod namespace;
+pub mod notifier;
 pub mod record;
 pub mod store;
 pub mod wire;

@@ -9,33 +9,33 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::bell::Bells;
 use crate::clock::{Clock, Timestamp};
 use crate::identity::{Digest, OperationId};
+use crate::notifier::Notifier;
 use crate::record::{Answer, Attempt, Fence, Record, Settled, Settlement, State};
 use crate::store::{
-    Added, Ask, Changed, Claim, Cursor, Due, Enqueued, Filter, Force, Inspect, Order, PAGE_MAX,
-    Page, PageAsk, Queue, Registry, Resolution, Sheet, Stats, Store, StoreError,
+    Added, Changed, Claim, ClaimRequest, Collection, Cursor, Due, Enqueued, Filter, Force, Inspect,
+    PAGE_MAX, Page, PageRequest, Queue, Registry, Resolution, SortOrder, Stats, Store, StoreError,
 };
 
 /// A store in memory.
 pub struct MemoryStore {
     clock: Arc<dyn Clock>,
-    shelf: Mutex<Shelf>,
-    documents: Mutex<HashMap<Sheet, Documents>>,
-    bells: Bells,
+    operations: Mutex<Operations>,
+    documents: Mutex<HashMap<Collection, Documents>>,
+    notifier: Notifier,
 }
 
 type Documents = BTreeMap<String, Bytes>;
 
 #[derive(Default)]
-struct Shelf {
-    entries: HashMap<Digest, Entry>,
+struct Operations {
+    by_digest: HashMap<Digest, StoredOperation>,
     /// The last number given: a fence, or the place of a change in listings.
     last: u64,
 }
 
-struct Entry {
+struct StoredOperation {
     record: Arc<Record>,
     request: Bytes,
     changed: u64,
@@ -46,30 +46,36 @@ impl MemoryStore {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
-            shelf: Mutex::default(),
+            operations: Mutex::default(),
             documents: Mutex::default(),
-            bells: Bells::default(),
+            notifier: Notifier::default(),
         }
     }
 
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        // Every step leaves the shelf whole, also one that panicked before it wrote.
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    fn operations(&self) -> MutexGuard<'_, Operations> {
+        // Every step leaves the map whole, also one that panicked before it wrote.
+        self.operations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something to the documents of a sheet.
-    fn on_sheet<T>(&self, sheet: Sheet, act: impl FnOnce(&mut Documents) -> T) -> T {
+    /// Reads or changes the documents of a collection.
+    fn with_collection<T>(
+        &self,
+        collection: Collection,
+        act: impl FnOnce(&mut Documents) -> T,
+    ) -> T {
         let documents = self.documents.lock();
         let mut documents = documents.unwrap_or_else(PoisonError::into_inner);
-        act(documents.entry(sheet).or_default())
+        act(documents.entry(collection).or_default())
     }
 
-    /// What a restart does to a store that one process owns: who held a lease
-    /// is gone, so every lease ends now.
+    /// What a restart does to a store that one process owns: the holders are
+    /// gone, so every lease ends now.
     #[cfg(feature = "conformance")]
     pub(crate) fn end_leases(&self) {
         let now = self.clock.now();
-        self.shelf().entries.retain(|_, entry| {
+        self.operations().by_digest.retain(|_, entry| {
             if entry.record.state != State::Running {
                 return true;
             }
@@ -82,57 +88,57 @@ impl MemoryStore {
     fn change(
         &self,
         id: OperationId,
-        act: impl FnOnce(&mut Shelf, Digest, State, Timestamp) -> Changed,
+        act: impl FnOnce(&mut Operations, Digest, State, Timestamp) -> Changed,
     ) -> Changed {
         let now = self.clock.now();
-        let mut shelf = self.shelf();
-        let found = shelf
+        let mut operations = self.operations();
+        let found = operations
             .find(id)
             .map(|record| (record.digest, record.shown_state_at(now)));
         let Some((digest, Some(state))) = found else {
             return Changed::Absent;
         };
-        let changed = act(&mut shelf, digest, state, now);
-        drop(shelf);
-        self.bells.ring(&digest);
+        let changed = act(&mut operations, digest, state, now);
+        drop(operations);
+        self.notifier.notify(&digest);
         changed
     }
 }
 
-impl Shelf {
+impl Operations {
     fn next(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
     fn record(&self, digest: &Digest) -> Option<&Arc<Record>> {
-        self.entries.get(digest).map(|entry| &entry.record)
+        self.by_digest.get(digest).map(|entry| &entry.record)
     }
 
     fn find(&self, id: OperationId) -> Option<&Arc<Record>> {
-        let mut records = self.entries.values().map(|entry| &entry.record);
+        let mut records = self.by_digest.values().map(|entry| &entry.record);
         records.find(|record| record.id == id)
     }
 
     /// The answer to a claim that is not granted anew.
-    fn known(&self, ask: &Ask, now: Timestamp) -> Option<Claim> {
+    fn known(&self, ask: &ClaimRequest, now: Timestamp) -> Option<Claim> {
         Claim::on(self.record(&ask.digest)?, ask, now)
     }
 
     fn write(&mut self, record: Record) {
         let changed = self.next();
-        match self.entries.get_mut(&record.digest) {
+        match self.by_digest.get_mut(&record.digest) {
             Some(entry) => {
                 entry.record = Arc::new(record);
                 entry.changed = changed;
             }
             None => {
-                let entry = Entry {
+                let entry = StoredOperation {
                     request: Bytes::new(),
                     changed,
                     record: Arc::new(record),
                 };
-                self.entries.insert(entry.record.digest, entry);
+                self.by_digest.insert(entry.record.digest, entry);
             }
         }
     }
@@ -140,23 +146,23 @@ impl Shelf {
 
 #[async_trait]
 impl Store for MemoryStore {
-    async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
+    async fn claim(&self, ask: &ClaimRequest) -> Result<Claim, StoreError> {
         let now = self.clock.now();
-        let mut shelf = self.shelf();
-        if let Some(claim) = shelf.known(ask, now) {
+        let mut operations = self.operations();
+        if let Some(claim) = operations.known(ask, now) {
             return Ok(claim);
         }
-        let mut record = ask.to_record_after(shelf.record(&ask.digest).map(Arc::as_ref), now);
-        let fence = Fence(shelf.next());
+        let mut record = ask.to_record_after(operations.record(&ask.digest).map(Arc::as_ref), now);
+        let fence = Fence(operations.next());
         record.grant(fence, ask.attempt, now);
         let grant = record.as_grant();
-        shelf.write(record);
+        operations.write(record);
         Ok(Claim::Granted(grant))
     }
 
     async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError> {
         let held = self
-            .shelf()
+            .operations()
             .record(digest)
             .filter(|record| record.attempt == attempt && !record.delivered)
             .map(|record| record.fence);
@@ -168,8 +174,8 @@ impl Store for MemoryStore {
 
     async fn renew(&self, digest: &Digest, fence: Fence) -> Result<Settled, StoreError> {
         let now = self.clock.now();
-        let mut shelf = self.shelf();
-        let Some(entry) = shelf.entries.get_mut(digest) else {
+        let mut operations = self.operations();
+        let Some(entry) = operations.by_digest.get_mut(digest) else {
             return Ok(Settled::Stale);
         };
         let mut record = Record::clone(&entry.record);
@@ -185,50 +191,53 @@ impl Store for MemoryStore {
         settlement: Settlement,
     ) -> Result<Settled, StoreError> {
         let now = self.clock.now();
-        let mut shelf = self.shelf();
-        let Some(before) = shelf.record(digest) else {
+        let mut operations = self.operations();
+        let Some(before) = operations.record(digest) else {
             return Ok(Settled::Stale);
         };
         let mut record = Record::clone(before);
         let settled = record.settle(fence, &settlement, now);
         // The same word again changes nothing, nor the place in listings.
         if record != **before {
-            shelf.write(record);
+            operations.write(record);
         }
-        drop(shelf);
-        self.bells.ring(digest);
+        drop(operations);
+        self.notifier.notify(digest);
         Ok(settled)
     }
 
     async fn get(&self, digest: &Digest) -> Result<Option<Arc<Record>>, StoreError> {
         let now = self.clock.now();
-        Ok(self.shelf().record(digest).and_then(|r| r.seen_at(now)))
+        Ok(self
+            .operations()
+            .record(digest)
+            .and_then(|r| r.seen_at(now)))
     }
 
     async fn find(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
         let now = self.clock.now();
-        Ok(self.shelf().find(id).and_then(|r| r.seen_at(now)))
+        Ok(self.operations().find(id).and_then(|r| r.seen_at(now)))
     }
 
     async fn touch(&self, digest: &Digest) -> Result<(), StoreError> {
         let now = self.clock.now();
-        let mut shelf = self.shelf();
-        if let Some(record) = shelf.record(digest).filter(|r| r.wants_touch(now)) {
+        let mut operations = self.operations();
+        if let Some(record) = operations.record(digest).filter(|r| r.wants_touch(now)) {
             let mut record = Record::clone(record);
             record.touch(now);
-            shelf.write(record);
+            operations.write(record);
         }
         Ok(())
     }
 
     async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError> {
-        let bell = self.bells.listen(digest);
+        let subscription = self.notifier.listen(digest);
         let runs = self
             .get(digest)
             .await?
             .is_some_and(|record| matches!(record.state, State::Running | State::Queued));
         if runs {
-            bell.heard_within(limit).await;
+            subscription.notified_within(limit).await;
         }
         Ok(())
     }
@@ -238,20 +247,20 @@ impl Store for MemoryStore {
 impl Queue for MemoryStore {
     async fn enqueue(
         &self,
-        ask: &Ask,
+        ask: &ClaimRequest,
         request: Bytes,
         after: Duration,
     ) -> Result<Enqueued, StoreError> {
         let now = self.clock.now();
-        let mut shelf = self.shelf();
-        if let Some(claim) = shelf.known(ask, now) {
+        let mut operations = self.operations();
+        if let Some(claim) = operations.known(ask, now) {
             return Ok(Enqueued::Known(claim));
         }
-        let mut record = ask.to_record_after(shelf.record(&ask.digest).map(Arc::as_ref), now);
+        let mut record = ask.to_record_after(operations.record(&ask.digest).map(Arc::as_ref), now);
         record.enqueue(now.plus(after));
         let id = record.id;
-        shelf.write(record);
-        if let Some(entry) = shelf.entries.get_mut(&ask.digest) {
+        operations.write(record);
+        if let Some(entry) = operations.by_digest.get_mut(&ask.digest) {
             entry.request = request;
         }
         Ok(Enqueued::Accepted(id))
@@ -259,9 +268,9 @@ impl Queue for MemoryStore {
 
     async fn due(&self, limit: usize) -> Result<Vec<Due>, StoreError> {
         let now = self.clock.now();
-        let mut shelf = self.shelf();
-        let mut due: Vec<_> = shelf
-            .entries
+        let mut operations = self.operations();
+        let mut due: Vec<_> = operations
+            .by_digest
             .values()
             .filter(|entry| entry.record.is_due(now))
             .map(|entry| (entry.record.until, entry.changed, entry.record.digest))
@@ -269,15 +278,15 @@ impl Queue for MemoryStore {
         due.sort_unstable();
         let mut granted = Vec::new();
         for (_, _, digest) in due.into_iter().take(limit) {
-            let fence = Fence(shelf.next());
-            let Some(record) = shelf.record(&digest) else {
+            let fence = Fence(operations.next());
+            let Some(record) = operations.record(&digest) else {
                 continue;
             };
             let mut record = Record::clone(record);
             record.grant(fence, record.attempt, now);
-            shelf.write(record.clone());
-            let request = shelf
-                .entries
+            operations.write(record.clone());
+            let request = operations
+                .by_digest
                 .get(&digest)
                 .map(|entry| entry.request.clone());
             granted.push(Due {
@@ -290,19 +299,19 @@ impl Queue for MemoryStore {
     }
 
     async fn next_due(&self) -> Result<Option<Timestamp>, StoreError> {
-        let shelf = self.shelf();
-        let records = shelf.entries.values().map(|entry| &entry.record);
+        let operations = self.operations();
+        let records = operations.by_digest.values().map(|entry| &entry.record);
         Ok(records.filter_map(|record| record.due_at()).min())
     }
 }
 
 #[async_trait]
 impl Inspect for MemoryStore {
-    async fn list(&self, filter: &Filter, page: PageAsk) -> Result<Page, StoreError> {
+    async fn list(&self, filter: &Filter, page: PageRequest) -> Result<Page, StoreError> {
         let now = self.clock.now();
-        let shelf = self.shelf();
-        let mut found: Vec<_> = shelf
-            .entries
+        let operations = self.operations();
+        let mut found: Vec<_> = operations
+            .by_digest
             .values()
             .filter(|entry| page.after.is_none_or(|after| entry.changed < after.0))
             .filter_map(|entry| Some((entry.changed, entry.record.shown_at(now)?)))
@@ -321,15 +330,15 @@ impl Inspect for MemoryStore {
 
     async fn show(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
         let now = self.clock.now();
-        Ok(self.shelf().find(id).and_then(|r| r.shown_at(now)))
+        Ok(self.operations().find(id).and_then(|r| r.shown_at(now)))
     }
 
     async fn purge(&self, id: OperationId, force: Force) -> Result<Changed, StoreError> {
-        Ok(self.change(id, |shelf, digest, state, _| {
+        Ok(self.change(id, |operations, digest, state, _| {
             if state == State::Running && force == Force::No {
                 return Changed::Refused(state);
             }
-            shelf.entries.remove(&digest);
+            operations.by_digest.remove(&digest);
             Changed::Done
         }))
     }
@@ -340,48 +349,48 @@ impl Inspect for MemoryStore {
         meant: Option<Fence>,
         word: Resolution,
     ) -> Result<Changed, StoreError> {
-        Ok(self.change(id, |shelf, digest, state, now| {
+        Ok(self.change(id, |operations, digest, state, now| {
             if state != State::Unknown {
                 return Changed::Refused(state);
             }
-            let record = shelf.record(&digest);
+            let record = operations.record(&digest);
             if record.is_some_and(|record| meant.is_some_and(|meant| meant != record.fence)) {
                 return Changed::Refused(state);
             }
-            let fence = Fence(shelf.next());
-            if let Some(record) = shelf.record(&digest) {
+            let fence = Fence(operations.next());
+            if let Some(record) = operations.record(&digest) {
                 let mut record = Record::clone(record);
                 record.resolve(fence, &word, now);
-                shelf.write(record);
+                operations.write(record);
             }
             Changed::Done
         }))
     }
 
     async fn resume(&self, id: OperationId) -> Result<Changed, StoreError> {
-        Ok(self.change(id, |shelf, digest, state, now| {
+        Ok(self.change(id, |operations, digest, state, now| {
             if state != State::Paused {
                 return Changed::Refused(state);
             }
-            if let Some(record) = shelf.record(&digest) {
+            if let Some(record) = operations.record(&digest) {
                 let mut record = Record::clone(record);
                 record.resume(now);
-                shelf.write(record);
+                operations.write(record);
             }
             Changed::Done
         }))
     }
 
     async fn redeliver(&self, id: OperationId) -> Result<Changed, StoreError> {
-        Ok(self.change(id, |shelf, digest, _, now| {
-            let fence = Fence(shelf.next());
-            let Some(record) = shelf.record(&digest) else {
+        Ok(self.change(id, |operations, digest, _, now| {
+            let fence = Fence(operations.next());
+            let Some(record) = operations.record(&digest) else {
                 return Changed::Absent;
             };
             let mut record = Record::clone(record);
             let changed = record.redeliver(fence, now);
             if changed == Changed::Done {
-                shelf.write(record);
+                operations.write(record);
             }
             changed
         }))
@@ -389,18 +398,18 @@ impl Inspect for MemoryStore {
 
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         let now = self.clock.now();
-        let mut shelf = self.shelf();
-        let over: Vec<_> = shelf
-            .entries
+        let mut operations = self.operations();
+        let over: Vec<_> = operations
+            .by_digest
             .values()
             .filter(|entry| entry.record.is_over(now))
             .map(|entry| entry.record.digest)
             .take(limit)
             .collect();
         for digest in &over {
-            shelf.entries.remove(digest);
+            operations.by_digest.remove(digest);
         }
-        for entry in shelf.entries.values_mut() {
+        for entry in operations.by_digest.values_mut() {
             if entry.record.is_overdue(now) {
                 Arc::make_mut(&mut entry.record).expire();
                 entry.request = Bytes::new();
@@ -411,9 +420,9 @@ impl Inspect for MemoryStore {
 
     async fn stats(&self) -> Result<Stats, StoreError> {
         let now = self.clock.now();
-        let shelf = self.shelf();
+        let operations = self.operations();
         let mut stats = Stats::default();
-        for entry in shelf.entries.values() {
+        for entry in operations.by_digest.values() {
             if let Some(state) = entry.record.state_at(now) {
                 stats.count(state);
             }
@@ -427,13 +436,25 @@ impl Inspect for MemoryStore {
 
 #[async_trait]
 impl Registry for MemoryStore {
-    async fn put(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<(), StoreError> {
-        self.on_sheet(sheet, |documents| documents.insert(name.into(), document));
+    async fn put(
+        &self,
+        collection: Collection,
+        name: &str,
+        document: Bytes,
+    ) -> Result<(), StoreError> {
+        self.with_collection(collection, |documents| {
+            documents.insert(name.into(), document)
+        });
         Ok(())
     }
 
-    async fn add(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<Added, StoreError> {
-        Ok(self.on_sheet(sheet, |documents| {
+    async fn add(
+        &self,
+        collection: Collection,
+        name: &str,
+        document: Bytes,
+    ) -> Result<Added, StoreError> {
+        Ok(self.with_collection(collection, |documents| {
             if documents.contains_key(name) {
                 return Added::Known;
             }
@@ -442,31 +463,31 @@ impl Registry for MemoryStore {
         }))
     }
 
-    async fn read(&self, sheet: Sheet, name: &str) -> Result<Option<Bytes>, StoreError> {
-        Ok(self.on_sheet(sheet, |documents| documents.get(name).cloned()))
+    async fn read(&self, collection: Collection, name: &str) -> Result<Option<Bytes>, StoreError> {
+        Ok(self.with_collection(collection, |documents| documents.get(name).cloned()))
     }
 
-    async fn remove(&self, sheet: Sheet, name: &str) -> Result<(), StoreError> {
-        self.on_sheet(sheet, |documents| documents.remove(name));
+    async fn remove(&self, collection: Collection, name: &str) -> Result<(), StoreError> {
+        self.with_collection(collection, |documents| documents.remove(name));
         Ok(())
     }
 
     async fn documents(
         &self,
-        sheet: Sheet,
-        order: Order,
+        collection: Collection,
+        order: SortOrder,
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(String, Bytes)>, StoreError> {
         let after = after.map_or(Bound::Unbounded, Bound::Excluded);
         let limit = limit.min(PAGE_MAX);
         let own = |(name, document): (&String, &Bytes)| (name.clone(), document.clone());
-        Ok(self.on_sheet(sheet, |documents| match order {
-            Order::Rising => {
+        Ok(self.with_collection(collection, |documents| match order {
+            SortOrder::Ascending => {
                 let rest = documents.range::<str, _>((after, Bound::Unbounded));
                 rest.take(limit).map(own).collect()
             }
-            Order::Falling => {
+            SortOrder::Descending => {
                 let rest = documents.range::<str, _>((Bound::Unbounded, after));
                 rest.rev().take(limit).map(own).collect()
             }
@@ -483,12 +504,12 @@ mod tests {
     use crate::record::tests::{LEASE, START, record};
 
     /// An operation of its own, by number.
-    fn ask(number: u64) -> Ask {
+    fn ask(number: u64) -> ClaimRequest {
         let record = record(State::Running, AfterLoss::Hold);
         let mut digest = [0; 32];
         digest[..8].copy_from_slice(&number.to_be_bytes());
         let digest = Digest::from_bytes(digest);
-        Ask {
+        ClaimRequest {
             digest,
             identity: record.identity,
             fingerprint: record.fingerprint,
@@ -503,7 +524,7 @@ mod tests {
         (MemoryStore::new(clock.clone()), clock)
     }
 
-    async fn fence(store: &MemoryStore, ask: &Ask) -> Fence {
+    async fn fence(store: &MemoryStore, ask: &ClaimRequest) -> Fence {
         match store.claim(ask).await {
             Ok(Claim::Granted(grant)) => grant.fence,
             other => panic!("not granted: {other:?}"),
@@ -549,7 +570,7 @@ mod tests {
         for number in 0..4 {
             fence(&store, &ask(number)).await;
         }
-        let ask = PageAsk {
+        let ask = PageRequest {
             limit: 4,
             after: None,
         };

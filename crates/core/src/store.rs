@@ -15,7 +15,7 @@ use crate::class::Terms;
 use crate::clock::Timestamp;
 use crate::fingerprint::Fingerprint;
 use crate::identity::{Digest, Identity, OperationId};
-use crate::judge::{Standing, judge};
+use crate::judge::{Judgement, judge};
 use crate::record::{Attempt, Fence, Record, Reply, Settled, Settlement, State};
 
 /// The largest page of a listing.
@@ -35,7 +35,7 @@ pub enum StoreError {
 
 /// What a claim asks.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct ClaimRequest {
     /// The digest of the identity.
     pub digest: Digest,
     /// Caller, endpoint and key.
@@ -50,7 +50,7 @@ pub struct Ask {
     pub id: OperationId,
 }
 
-impl Ask {
+impl ClaimRequest {
     /// The record that this ask makes, before any grant. What was released or
     /// lost keeps its id and its count of attempts; what is absent begins anew.
     pub fn to_record_after(&self, before: Option<&Record>, now: Timestamp) -> Record {
@@ -96,18 +96,18 @@ pub enum Claim {
 
 impl Claim {
     /// What a record answers to a claim; `None` where it leaves the key free.
-    pub fn on(record: &Arc<Record>, ask: &Ask, now: Timestamp) -> Option<Self> {
+    pub fn on(record: &Arc<Record>, ask: &ClaimRequest, now: Timestamp) -> Option<Self> {
         let standing = judge(Some(record), &ask.fingerprint, ask.attempt, &ask.terms, now);
         let seen = record.seen_at(now)?;
         match standing {
-            Standing::Free => None,
-            Standing::Ours => Some(Self::Granted(seen.as_grant())),
-            Standing::Mismatch => Some(Self::Mismatch),
-            Standing::Busy => Some(Self::Busy(seen)),
-            Standing::Finished => Some(Self::Finished(seen)),
-            Standing::Expired => Some(Self::Expired(seen)),
-            Standing::Unknown => Some(Self::Unknown(seen)),
-            Standing::Paused => Some(Self::Paused(seen)),
+            Judgement::Free => None,
+            Judgement::Ours => Some(Self::Granted(seen.as_grant())),
+            Judgement::Mismatch => Some(Self::Mismatch),
+            Judgement::Busy => Some(Self::Busy(seen)),
+            Judgement::Finished => Some(Self::Finished(seen)),
+            Judgement::Expired => Some(Self::Expired(seen)),
+            Judgement::Unknown => Some(Self::Unknown(seen)),
+            Judgement::Paused => Some(Self::Paused(seen)),
         }
     }
 }
@@ -134,7 +134,7 @@ pub trait Store: Send + Sync + 'static {
     /// and restart. The same attempt asking again is granted again, under the
     /// same fence; but who stops waiting for an answer gives its claim back, and
     /// comes again, if at all, as another attempt.
-    async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError>;
+    async fn claim(&self, ask: &ClaimRequest) -> Result<Claim, StoreError>;
 
     /// Takes back a claim whose answer never came: if this attempt holds the
     /// operation it is released, otherwise nothing happens.
@@ -180,7 +180,7 @@ pub trait Queue: Send + Sync + 'static {
     /// nothing is recorded.
     async fn enqueue(
         &self,
-        ask: &Ask,
+        ask: &ClaimRequest,
         request: Bytes,
         after: Duration,
     ) -> Result<Enqueued, StoreError>;
@@ -219,7 +219,7 @@ pub struct Due {
 pub trait Inspect: Send + Sync + 'static {
     /// Operations that match, and traces of those whose keys are forgotten, the
     /// most recently claimed, settled or [touched](Store::touch) first.
-    async fn list(&self, filter: &Filter, page: PageAsk) -> Result<Page, StoreError>;
+    async fn list(&self, filter: &Filter, page: PageRequest) -> Result<Page, StoreError>;
 
     /// The operation with this id as it stands now, or its trace: the record of
     /// an operation whose key is forgotten, `expired` and without its reply. It
@@ -265,24 +265,34 @@ pub trait Inspect: Send + Sync + 'static {
 #[async_trait]
 pub trait Registry: Send + Sync + 'static {
     /// Writes a document, in place of the one of that name. Durable when answered.
-    async fn put(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<(), StoreError>;
+    async fn put(
+        &self,
+        collection: Collection,
+        name: &str,
+        document: Bytes,
+    ) -> Result<(), StoreError>;
 
     /// Writes a document unless there is one of that name already. One atomic
     /// step; durable when answered.
-    async fn add(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<Added, StoreError>;
+    async fn add(
+        &self,
+        collection: Collection,
+        name: &str,
+        document: Bytes,
+    ) -> Result<Added, StoreError>;
 
     /// The document of this name.
-    async fn read(&self, sheet: Sheet, name: &str) -> Result<Option<Bytes>, StoreError>;
+    async fn read(&self, collection: Collection, name: &str) -> Result<Option<Bytes>, StoreError>;
 
     /// Forgets a document; one that is not there is forgotten already.
-    async fn remove(&self, sheet: Sheet, name: &str) -> Result<(), StoreError>;
+    async fn remove(&self, collection: Collection, name: &str) -> Result<(), StoreError>;
 
     /// Up to `limit` (capped at [`PAGE_MAX`]) documents with their names, in the
     /// order of the names' bytes, or against it; those after `after` in that order.
     async fn documents(
         &self,
-        sheet: Sheet,
-        order: Order,
+        collection: Collection,
+        order: SortOrder,
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(String, Bytes)>, StoreError>;
@@ -290,7 +300,7 @@ pub trait Registry: Send + Sync + 'static {
 
 /// Which documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Sheet {
+pub enum Collection {
     /// API keys, by their id.
     ApiKeys,
     /// Classes that were changed at run time, by their name.
@@ -303,8 +313,8 @@ pub enum Sheet {
     Webhooks,
 }
 
-impl Sheet {
-    /// Every sheet.
+impl Collection {
+    /// Every collection.
     pub const ALL: [Self; 5] = [
         Self::ApiKeys,
         Self::Classes,
@@ -327,11 +337,11 @@ impl Sheet {
 
 /// In which order documents are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// By rising names.
-    Rising,
-    /// By falling names: what was named by time comes latest first.
-    Falling,
+pub enum SortOrder {
+    /// By ascending names.
+    Ascending,
+    /// By descending names: documents named by time come latest first.
+    Descending,
 }
 
 /// What adding a document came to.
@@ -380,7 +390,7 @@ impl Filter {
 
 /// Which page of a listing.
 #[derive(Clone, Copy, Debug)]
-pub struct PageAsk {
+pub struct PageRequest {
     /// How many at most; capped at [`PAGE_MAX`].
     pub limit: usize,
     /// Where the page before ended.

@@ -16,7 +16,7 @@ use http::header::HeaderValue;
 use http::{HeaderMap, Request, Response, StatusCode, header};
 use onceward_core::caller::Caller;
 use onceward_core::class::{AfterLoss, Class, Expiry, OnUnknown, Terms, TtlBasis};
-use onceward_core::engine::{Engine, Entry};
+use onceward_core::engine::{Engine, Entered};
 use onceward_core::fingerprint::{Algorithm, Asked, Fingerprint, Fingerprinter};
 use onceward_core::identity::{Endpoint, Identity, OperationId};
 use onceward_core::key::Key;
@@ -266,14 +266,14 @@ where
     };
     fail::fail_point!("before-claim", |_| std::process::abort());
     let entry = enter(protection, &call, &identity, fingerprint).await;
-    if !matches!(entry, Ok(Entry::Lead(_)) | Err(_)) {
+    if !matches!(entry, Ok(Entered::Lead(_)) | Err(_)) {
         // Whoever waits has been compared: the body is nobody's any longer.
         *call.request.body_mut() = Bytes::new();
         call.held = None;
     }
     fail::fail_point!("after-claim", |_| std::process::abort());
     match entry {
-        Ok(Entry::Lead(lead)) => {
+        Ok(Entered::Lead(lead)) => {
             let granted = Granted {
                 id: lead.id(),
                 fence: lead.fence(),
@@ -284,14 +284,14 @@ where
             };
             lead_on(protection, lead, call, granted, forward).await
         }
-        Ok(Entry::Follow(follow)) => wait_for(&call, &follow).await,
-        Ok(Entry::Finished(record) | Entry::Expired(record)) => {
+        Ok(Entered::Follow(follow)) => wait_for(&call, &follow).await,
+        Ok(Entered::Finished(record) | Entered::Expired(record)) => {
             ProtectedResponse::from_record(&record)
         }
-        Ok(Entry::Paused(record) | Entry::Unknown(record)) => {
+        Ok(Entered::Paused(record) | Entered::Unknown(record)) => {
             ProtectedResponse::from_record(&record)
         }
-        Ok(Entry::Mismatch) => mismatched(protection, &call, &identity.digest()).await,
+        Ok(Entered::Mismatch) => mismatched(protection, &call, &identity.digest()).await,
         Err(error) => {
             let chosen = (&*call.class, &*call.rules);
             let forward = || forward(call.request, None);
@@ -308,12 +308,12 @@ async fn enter(
     call: &Call,
     identity: &Identity,
     fingerprint: Fingerprint,
-) -> Result<Entry, StoreError> {
+) -> Result<Entered, StoreError> {
     let engine = &protection.engine;
     let entry = engine
         .enter(identity.clone(), fingerprint, call.terms())
         .await?;
-    if let Entry::Unknown(record) = &entry
+    if let Entered::Unknown(record) = &entry
         && protection.reconcile(record, &call.class).await == Reconciled::Settled
     {
         return engine

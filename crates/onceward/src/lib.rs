@@ -31,9 +31,9 @@
 struct LibraryBook;
 
 pub use onceward_core::application::{
-    Begun, Binding, Claimed, Error, Failure, Fresh, InternalError, Keeping, KeepingError,
-    KeyRefused, Minter, Mismatch, Outcome, OutcomeError, OutcomeKind, RawStore, RecordedRequest,
-    Records, Scope, ScopedKey, StoredError, TypedStore, Wanted, parse_key,
+    Begun, Binding, Claimed, Error, Failure, Fresh, InternalError, KeyRefused, Minter, Mismatch,
+    Outcome, OutcomeError, OutcomeKind, RawStore, RecordOptions, RecordOptionsError,
+    RecordedRequest, Records, Scope, ScopedKey, StoredError, TypedStore, Wanted, parse_key,
 };
 pub use onceward_core::caller::{Caller, CallerError, Subject, SubjectKind};
 pub use onceward_core::class::{

@@ -9,7 +9,8 @@ use onceward_core::clock::Timestamp;
 use onceward_core::identity::OperationId;
 use onceward_core::record::{Answer, Fence, Record, State};
 use onceward_core::store::{
-    Changed, Cursor, Filter, Force, Inspect, PAGE_MAX, Page, PageAsk, Resolution, Stats, StoreError,
+    Changed, Cursor, Filter, Force, Inspect, PAGE_MAX, Page, PageRequest, Resolution, Stats,
+    StoreError,
 };
 
 use super::file::Line;
@@ -37,14 +38,14 @@ impl JournalStore {
             Err(refused) => return Ok(refused),
         }
         drop(shelf);
-        self.bells.ring(&digest);
+        self.notifier.notify(&digest);
         Ok(Changed::Done)
     }
 }
 
 #[async_trait]
 impl Inspect for JournalStore {
-    async fn list(&self, filter: &Filter, page: PageAsk) -> Result<Page, StoreError> {
+    async fn list(&self, filter: &Filter, page: PageRequest) -> Result<Page, StoreError> {
         let now = self.clock.now();
         let shelf = self.shelf();
         let entries = shelf.entries.values();

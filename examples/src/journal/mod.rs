@@ -21,11 +21,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use onceward_core::bell::Bells;
 use onceward_core::clock::{Clock, Timestamp};
 use onceward_core::identity::{Digest, OperationId};
+use onceward_core::notifier::Notifier;
 use onceward_core::record::{Attempt, Fence, Record, Settled, Settlement, State};
-use onceward_core::store::{Ask, Claim, Store, StoreError};
+use onceward_core::store::{Claim, ClaimRequest, Store, StoreError};
 
 use self::file::{Journal, Line};
 
@@ -33,7 +33,7 @@ use self::file::{Journal, Line};
 pub struct JournalStore {
     clock: Arc<dyn Clock>,
     shelf: Mutex<Shelf>,
-    bells: Bells,
+    notifier: Notifier,
 }
 
 /// All that is kept.
@@ -73,7 +73,7 @@ impl JournalStore {
         Ok(Self {
             clock,
             shelf: Mutex::new(shelf),
-            bells: Bells::default(),
+            notifier: Notifier::default(),
         })
     }
 
@@ -99,12 +99,12 @@ impl Shelf {
     }
 
     /// How a claim finds an operation; `None` where it is free.
-    fn known(&self, ask: &Ask, now: Timestamp) -> Option<Claim> {
+    fn known(&self, ask: &ClaimRequest, now: Timestamp) -> Option<Claim> {
         Claim::on(self.record(&ask.digest)?, ask, now)
     }
 
     /// The record that a claim makes of what is there.
-    fn begun(&self, ask: &Ask, now: Timestamp) -> Record {
+    fn begun(&self, ask: &ClaimRequest, now: Timestamp) -> Record {
         ask.to_record_after(self.record(&ask.digest).map(Arc::as_ref), now)
     }
 
@@ -178,7 +178,7 @@ impl Shelf {
 
 #[async_trait]
 impl Store for JournalStore {
-    async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
+    async fn claim(&self, ask: &ClaimRequest) -> Result<Claim, StoreError> {
         let now = self.clock.now();
         let mut shelf = self.shelf();
         if let Some(claim) = shelf.known(ask, now) {
@@ -236,7 +236,7 @@ impl Store for JournalStore {
             shelf.write(vec![line])?;
         }
         drop(shelf);
-        self.bells.ring(digest);
+        self.notifier.notify(digest);
         Ok(settled)
     }
 
@@ -264,11 +264,11 @@ impl Store for JournalStore {
 
     async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError> {
         // Listening comes first: what rings in between is heard.
-        let bell = self.bells.listen(digest);
+        let subscription = self.notifier.listen(digest);
         let record = self.get(digest).await?;
         let runs = |one: Arc<Record>| matches!(one.state, State::Running | State::Queued);
         if record.is_some_and(runs) {
-            bell.heard_within(limit).await;
+            subscription.notified_within(limit).await;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use onceward_core::clock::Timestamp;
 use onceward_core::record::{Fence, Record};
-use onceward_core::store::{Ask, Due, Enqueued, Queue, StoreError};
+use onceward_core::store::{ClaimRequest, Due, Enqueued, Queue, StoreError};
 
 use super::JournalStore;
 
@@ -15,7 +15,7 @@ use super::JournalStore;
 impl Queue for JournalStore {
     async fn enqueue(
         &self,
-        ask: &Ask,
+        ask: &ClaimRequest,
         request: Bytes,
         after: Duration,
     ) -> Result<Enqueued, StoreError> {

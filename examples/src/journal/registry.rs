@@ -4,23 +4,28 @@ use std::ops::Bound;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use onceward_core::store::{Added, Order, PAGE_MAX, Registry, Sheet, StoreError};
+use onceward_core::store::{Added, Collection, PAGE_MAX, Registry, SortOrder, StoreError};
 
 use super::JournalStore;
 use super::file::Line;
 
-fn place(sheet: Sheet, name: &str) -> (String, String) {
+fn place(sheet: Collection, name: &str) -> (String, String) {
     (sheet.as_str().to_owned(), name.to_owned())
 }
 
 #[async_trait]
 impl Registry for JournalStore {
-    async fn put(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<(), StoreError> {
+    async fn put(&self, sheet: Collection, name: &str, document: Bytes) -> Result<(), StoreError> {
         let place = place(sheet, name);
         self.shelf().write(vec![Line::Document { place, document }])
     }
 
-    async fn add(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<Added, StoreError> {
+    async fn add(
+        &self,
+        sheet: Collection,
+        name: &str,
+        document: Bytes,
+    ) -> Result<Added, StoreError> {
         let place = place(sheet, name);
         let mut shelf = self.shelf();
         if shelf.documents.contains_key(&place) {
@@ -30,19 +35,19 @@ impl Registry for JournalStore {
         Ok(Added::Done)
     }
 
-    async fn read(&self, sheet: Sheet, name: &str) -> Result<Option<Bytes>, StoreError> {
+    async fn read(&self, sheet: Collection, name: &str) -> Result<Option<Bytes>, StoreError> {
         Ok(self.shelf().documents.get(&place(sheet, name)).cloned())
     }
 
-    async fn remove(&self, sheet: Sheet, name: &str) -> Result<(), StoreError> {
+    async fn remove(&self, sheet: Collection, name: &str) -> Result<(), StoreError> {
         let place = place(sheet, name);
         self.shelf().write(vec![Line::NoDocument { place }])
     }
 
     async fn documents(
         &self,
-        sheet: Sheet,
-        order: Order,
+        sheet: Collection,
+        order: SortOrder,
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(String, Bytes)>, StoreError> {
@@ -55,11 +60,11 @@ impl Registry for JournalStore {
             |((_, name), document): (&(String, String), &Bytes)| (name.clone(), document.clone());
         let limit = limit.min(PAGE_MAX);
         Ok(match order {
-            Order::Rising => {
+            SortOrder::Ascending => {
                 let rest = shelf.documents.range((after.unwrap_or(first), last));
                 rest.take(limit).map(own).collect()
             }
-            Order::Falling => {
+            SortOrder::Descending => {
                 let rest = shelf.documents.range((first, after.unwrap_or(last)));
                 rest.rev().take(limit).map(own).collect()
             }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use onceward::{ManualClock, Timestamp};
 use onceward_core::conformance::{Restart, Trial, differential, run_all};
 use onceward_core::record::{Answer, Reply, Settlement};
-use onceward_core::store::{Claim, Registry as _, Sheet, Store as _};
+use onceward_core::store::{Claim, Collection, Registry as _, Store as _};
 use onceward_examples::journal::JournalStore;
 use tempfile::TempDir;
 
@@ -86,7 +86,7 @@ async fn what_was_acknowledged_is_there_after_a_restart() {
     purged.expect("the store answers");
     trial
         .registry
-        .put(Sheet::Audit, "a", Bytes::from_static(b"1"))
+        .put(Collection::Audit, "a", Bytes::from_static(b"1"))
         .await
         .expect("answers");
     drop(trial);
@@ -102,7 +102,7 @@ async fn what_was_acknowledged_is_there_after_a_restart() {
         let again = store.claim(&done).await.expect("the store answers");
         assert!(matches!(again, Claim::Finished(record)
             if record.answer == Some(Answer::Kept(reply()))));
-        let document = store.read(Sheet::Audit, "a").await.expect("answers");
+        let document = store.read(Collection::Audit, "a").await.expect("answers");
         assert_eq!(document.as_deref(), Some(b"1".as_slice()));
         clock.advance(Duration::from_millis(1));
     }

@@ -10,8 +10,8 @@ use crate::identity::{Identity, OperationId};
 use crate::record::{Record, Settled, Settlement};
 
 use super::error::Error;
-use super::keeping::Scope;
 use super::key::ScopedKey;
+use super::options::Scope;
 use super::outcome::Fresh;
 
 /// What an application wants to run.

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::engine::{Engine, Entry, Recorded, Renewed};
+use crate::engine::{Engine, Entered, Recorded, Renewed};
 use crate::namespace::Namespace;
 use crate::record::{Answer, Settled, Settlement};
 use crate::store::{Inspect, StoreError};
 
 use super::binding::{Binding, Claimed, Wanted};
 use super::error::Error;
-use super::keeping::{Keeping, KeepingError, Scope};
+use super::options::{RecordOptions, RecordOptionsError, Scope};
 use super::outcome::Fresh;
 use super::raw::RawStore;
 
@@ -44,7 +44,7 @@ pub struct Records {
 
 impl Records {
     /// Records of this namespace, on the store that `engine` leads and `inspect`
-    /// looks into, kept as [`Keeping::default`] says.
+    /// looks into, kept as [`RecordOptions::default`] says.
     pub fn new(engine: Arc<Engine>, inspect: Arc<dyn Inspect>, namespace: Namespace) -> Self {
         Self {
             engine,
@@ -54,8 +54,8 @@ impl Records {
     }
 
     /// The same, kept otherwise.
-    pub fn keeping(self, keeping: &Keeping) -> Result<Self, KeepingError> {
-        let scope = Scope::clone(&self.scope).keeping(keeping)?;
+    pub fn with_options(self, options: &RecordOptions) -> Result<Self, RecordOptionsError> {
+        let scope = Scope::clone(&self.scope).with_options(options)?;
         Ok(Self {
             scope: Arc::new(scope),
             ..self
@@ -91,13 +91,13 @@ impl Binding for Records {
         let terms = self.scope.terms().clone();
         Ok(
             match self.engine.enter(identity, fingerprint, terms).await? {
-                Entry::Lead(lead) => Claimed::Granted(Fresh::led(wanted.key, lead)),
-                Entry::Follow(_) => Claimed::Busy,
-                Entry::Finished(record) => Claimed::Finished(record),
-                Entry::Mismatch => self.mismatch(&wanted).await?,
-                Entry::Unknown(record) => Claimed::Unknown(record.id),
-                Entry::Paused(record) => Claimed::Paused(record.id),
-                Entry::Expired(record) => Claimed::Expired(record.id),
+                Entered::Lead(lead) => Claimed::Granted(Fresh::led(wanted.key, lead)),
+                Entered::Follow(_) => Claimed::Busy,
+                Entered::Finished(record) => Claimed::Finished(record),
+                Entered::Mismatch => self.mismatch(&wanted).await?,
+                Entered::Unknown(record) => Claimed::Unknown(record.id),
+                Entered::Paused(record) => Claimed::Paused(record.id),
+                Entered::Expired(record) => Claimed::Expired(record.id),
             },
         )
     }

@@ -16,7 +16,7 @@ use crate::entropy::Entropy;
 use crate::memory::MemoryStore;
 use crate::namespace::Namespace;
 use crate::record::{Reply, State};
-use crate::store::{Changed, Filter, Inspect, PageAsk, Resolution};
+use crate::store::{Changed, Filter, Inspect, PageRequest, Resolution};
 
 const LEASE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -40,16 +40,16 @@ fn key(name: &str) -> ScopedKey {
 
 impl House {
     fn new() -> Self {
-        Self::keeping(Keeping::default())
+        Self::with_options(RecordOptions::default())
     }
 
-    fn keeping(keeping: Keeping) -> Self {
+    fn with_options(options: RecordOptions) -> Self {
         let clock = Arc::new(ManualClock::new(Timestamp::from_unix_ms(1_700_000_000_000)));
         let store = Arc::new(MemoryStore::new(clock.clone()));
         let engine = Engine::new(store.clone(), Entropy::seeded(1), Limits::default());
         let records = Records::new(engine.clone(), store.clone(), namespace("mail"));
         Self {
-            records: records.keeping(&keeping).expect("good choices"),
+            records: records.with_options(&options).expect("good choices"),
             clock,
             store,
             engine,
@@ -214,9 +214,9 @@ async fn dropped_without_a_word_is_abandoned_at_once() {
 
 #[tokio::test]
 async fn stale_holder_is_told_so() {
-    let house = House::keeping(Keeping {
+    let house = House::with_options(RecordOptions {
         after_loss: AfterLoss::Free,
-        ..Keeping::default()
+        ..RecordOptions::default()
     });
     let first = house.fresh(&json!(1)).await;
     house.clock.advance(LEASE);
@@ -265,14 +265,14 @@ async fn replays_end(
     #[case] remember: Option<Duration>,
     #[case] want: &str,
 ) {
-    let keeping = Keeping {
+    let options = RecordOptions {
         expiry,
         remember,
-        ..Keeping::default()
+        ..RecordOptions::default()
     };
     let mut got = Vec::new();
     for moment in 0..3 {
-        let house = House::keeping(keeping);
+        let house = House::with_options(options);
         house.commit(&json!(1), &json!(2)).await;
         house
             .clock
@@ -419,7 +419,7 @@ async fn resolved_by_an_operator(
     let house = House::new();
     drop(house.fresh(&json!(1)).await);
     house.settle_down().await;
-    let page = PageAsk {
+    let page = PageRequest {
         limit: 1,
         after: None,
     };
@@ -464,7 +464,7 @@ async fn written_form_is_fixed() {
     house
         .commit(&json!({"b": 1, "a": [2.0]}), &json!({"id": 7}))
         .await;
-    let page = PageAsk {
+    let page = PageRequest {
         limit: 1,
         after: None,
     };

@@ -26,7 +26,9 @@ use crate::clock::{Clock as _, ManualClock, Timestamp};
 use crate::identity::{Digest, OperationId};
 use crate::memory::MemoryStore;
 use crate::record::{Answer, Attempt, Fence, Record, Settlement, State};
-use crate::store::{Ask, Claim, Cursor, Enqueued, Filter, Grant, Page, PageAsk, Stats, StoreError};
+use crate::store::{
+    Claim, ClaimRequest, Cursor, Enqueued, Filter, Grant, Page, PageRequest, Stats, StoreError,
+};
 
 /// How many steps a script has at most.
 const STEPS_MAX: usize = 100;
@@ -102,49 +104,49 @@ fn config(cases: u32) -> (Config, u64) {
     (config, seed)
 }
 
-type Verdict = Result<(), TestCaseError>;
+type Compared = Result<(), TestCaseError>;
 
-async fn play<Open>(steps: &[Step], restart: Restart, open: Open) -> Verdict
+async fn play<Open>(steps: &[Step], restart: Restart, open: Open) -> Compared
 where
     Open: AsyncFn(Arc<ManualClock>) -> Trial,
 {
     let clock = Arc::new(ManualClock::new(Timestamp::from_unix_ms(1_600_000_000_000)));
     let model = Arc::new(MemoryStore::new(clock.clone()));
     let subject = open(clock.clone()).await;
-    let mut stage = Stage {
+    let mut comparison = Comparison {
         model: Trial::new(model.clone(), clock.clone()),
         subject,
         clock,
         holds: Vec::new(),
         ranks: HashMap::new(),
-        order: Order::Promised,
+        order: DueOrder::Promised,
     };
     for (number, step) in steps.iter().enumerate() {
-        stage.clock.advance(TICK);
+        comparison.clock.advance(TICK);
         if matches!(step, Step::Reopen) {
-            stage.reopen(&model, restart, &open).await;
+            comparison.reopen(&model, restart, &open).await;
         }
-        let verdict = stage.take(step).await;
+        let verdict = comparison.take(step).await;
         verdict.map_err(|why| TestCaseError::fail(format!("step {number}, {step:?}: {why}")))?;
     }
-    stage.look().await
+    comparison.look().await
 }
 
 /// Both stores, and what the actors remember.
-struct Stage {
+struct Comparison {
     clock: Arc<ManualClock>,
     model: Trial,
     subject: Trial,
     /// What was claimed, enqueued or given, in the order of the script.
     holds: Vec<Hold>,
     ranks: HashMap<Digest, Ranks>,
-    order: Order,
+    order: DueOrder,
 }
 
 /// What an actor remembers of something it asked for.
 #[derive(Clone)]
 struct Hold {
-    ask: Ask,
+    ask: ClaimRequest,
     id: OperationId,
     /// The fence by the model, and by the store under test.
     fence: Option<(Fence, Fence)>,
@@ -161,13 +163,13 @@ enum Life {
 
 /// Whether the order of what is due, and so of listings, is determined.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Order {
+enum DueOrder {
     Promised,
     /// A restart made several pieces of work due at the same moment.
     Chance,
 }
 
-impl Stage {
+impl Comparison {
     async fn reopen<Open>(&mut self, model: &MemoryStore, restart: Restart, open: &Open)
     where
         Open: AsyncFn(Arc<ManualClock>) -> Trial,
@@ -180,14 +182,14 @@ impl Stage {
         self.subject = open(self.clock.clone()).await;
         if restart == Restart::EndsLeases {
             model.end_leases();
-            self.order = Order::Chance;
+            self.order = DueOrder::Chance;
             for hold in &mut self.holds {
                 hold.life = Life::Gone;
             }
         }
     }
 
-    async fn take(&mut self, step: &Step) -> Verdict {
+    async fn take(&mut self, step: &Step) -> Compared {
         match *step {
             Step::Claim {
                 key,
@@ -272,7 +274,7 @@ impl Stage {
         let identity = identity_of(key);
         let digest = identity.digest();
         let id = OperationId::new(&digest, number as u64);
-        let ask = Ask {
+        let ask = ClaimRequest {
             digest,
             identity,
             fingerprint: fingerprint(request),
@@ -295,7 +297,7 @@ impl Stage {
         (hold.life == Life::Alive).then(|| hold.clone())
     }
 
-    async fn claim(&mut self, number: usize) -> Verdict {
+    async fn claim(&mut self, number: usize) -> Compared {
         let Some(hold) = self.alive(number) else {
             return Ok(());
         };
@@ -307,7 +309,7 @@ impl Stage {
         Ok(())
     }
 
-    async fn withdraw(&mut self, number: usize) -> Verdict {
+    async fn withdraw(&mut self, number: usize) -> Compared {
         if let Some(hold) = self.alive(number) {
             self.model.withdraw(&hold.ask).await;
             self.subject.withdraw(&hold.ask).await;
@@ -315,7 +317,7 @@ impl Stage {
         Ok(())
     }
 
-    async fn renew(&mut self, number: usize) -> Verdict {
+    async fn renew(&mut self, number: usize) -> Compared {
         let Some((model, subject)) = self.grants(number) else {
             return Ok(());
         };
@@ -326,7 +328,7 @@ impl Stage {
         )
     }
 
-    async fn settle(&mut self, number: usize, word: Word) -> Verdict {
+    async fn settle(&mut self, number: usize, word: Word) -> Compared {
         let Some((model, subject)) = self.grants(number) else {
             return Ok(());
         };
@@ -342,7 +344,7 @@ impl Stage {
         )
     }
 
-    async fn find(&mut self, number: usize) -> Verdict {
+    async fn find(&mut self, number: usize) -> Compared {
         let Some(id) = self.holds.get(number).map(|hold| hold.id) else {
             return Ok(());
         };
@@ -351,7 +353,7 @@ impl Stage {
         self.same_record("find", model.as_deref(), subject.as_deref())
     }
 
-    async fn show(&mut self, number: usize) -> Verdict {
+    async fn show(&mut self, number: usize) -> Compared {
         let Some(id) = self.holds.get(number).map(|hold| hold.id) else {
             return Ok(());
         };
@@ -387,7 +389,7 @@ impl Stage {
         answer(self.subject.inspect.sweep(limit).await);
     }
 
-    async fn enqueue(&mut self, number: usize, delay: Duration) -> Verdict {
+    async fn enqueue(&mut self, number: usize, delay: Duration) -> Compared {
         let Some(Hold { ask, .. }) = self.alive(number) else {
             return Ok(());
         };
@@ -408,14 +410,14 @@ impl Stage {
 
     /// What is due becomes the hold of whoever delivers. Where chance orders,
     /// everything that is due is taken.
-    async fn due(&mut self, limit: usize) -> Verdict {
+    async fn due(&mut self, limit: usize) -> Compared {
         let asked = match self.order {
-            Order::Promised => limit,
-            Order::Chance => KEYS,
+            DueOrder::Promised => limit,
+            DueOrder::Chance => KEYS,
         };
         let mut model = answer(self.model.queue.due(asked).await);
         let mut subject = answer(self.subject.queue.due(asked).await);
-        if self.order == Order::Chance {
+        if self.order == DueOrder::Chance {
             model.sort_by_key(|due| due.grant.digest);
             subject.sort_by_key(|due| due.grant.digest);
         }
@@ -436,11 +438,11 @@ impl Stage {
         Ok(())
     }
 
-    async fn list(&mut self, choice: Choice, limit: usize) -> Verdict {
+    async fn list(&mut self, choice: Choice, limit: usize) -> Compared {
         let filter = choice.filter(self.clock.now());
         let mut model = pages(&self.model, &filter, limit).await;
         let mut subject = pages(&self.subject, &filter, limit).await;
-        if self.order == Order::Chance {
+        if self.order == DueOrder::Chance {
             model.sort_by_key(|record| record.id);
             subject.sort_by_key(|record| record.id);
         }
@@ -449,7 +451,7 @@ impl Stage {
     }
 
     /// Compares all that can be asked without changing anything.
-    async fn look(&mut self) -> Verdict {
+    async fn look(&mut self) -> Compared {
         for key in 0..KEYS {
             let digest = identity_of(key).digest();
             let model = answer(self.model.store.get(&digest).await);
@@ -548,7 +550,7 @@ impl Stage {
         what: &str,
         model: Option<&Record>,
         subject: Option<&Record>,
-    ) -> Verdict {
+    ) -> Compared {
         same(what, &model.map(compared), &subject.map(compared))?;
         match (model, subject) {
             // What is queued may never have been granted.
@@ -559,7 +561,7 @@ impl Stage {
         }
     }
 
-    fn same_rank(&mut self, digest: Digest, model: Fence, subject: Fence) -> Verdict {
+    fn same_rank(&mut self, digest: Digest, model: Fence, subject: Fence) -> Compared {
         let ranks = self.ranks.entry(digest).or_default();
         if ranks.agree(model, subject) {
             Ok(())
@@ -611,7 +613,12 @@ async fn pages(trial: &Trial, filter: &Filter, limit: usize) -> Vec<Record> {
         let Page {
             records: page,
             next,
-        } = answer(trial.inspect.list(filter, PageAsk { limit, after }).await);
+        } = answer(
+            trial
+                .inspect
+                .list(filter, PageRequest { limit, after })
+                .await,
+        );
         records.extend(page.iter().map(|record| Record {
             answer: record.answer.as_ref().map(|answer| Answer::Gone {
                 status: answer.status(),
@@ -640,7 +647,7 @@ fn answer<T>(answer: Result<T, StoreError>) -> T {
     answer.expect("the store answers")
 }
 
-fn same<T: PartialEq + Debug>(what: &str, model: &T, subject: &T) -> Verdict {
+fn same<T: PartialEq + Debug>(what: &str, model: &T, subject: &T) -> Compared {
     if model == subject {
         Ok(())
     } else {
@@ -648,7 +655,7 @@ fn same<T: PartialEq + Debug>(what: &str, model: &T, subject: &T) -> Verdict {
     }
 }
 
-fn differ(what: &str, model: &impl Debug, subject: &impl Debug) -> Verdict {
+fn differ(what: &str, model: &impl Debug, subject: &impl Debug) -> Compared {
     Err(TestCaseError::fail(format!(
         "{what}\n  the model: {model:?}\n  the store: {subject:?}"
     )))

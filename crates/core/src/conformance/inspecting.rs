@@ -9,7 +9,7 @@ use super::trial::{
 use crate::class::AfterLoss;
 use crate::clock::Clock;
 use crate::record::{Answer, Record, Settled, Settlement, State};
-use crate::store::{Ask, Changed, Cursor, Filter, Force, PageAsk, Resolution, Stats};
+use crate::store::{Changed, ClaimRequest, Cursor, Filter, Force, PageRequest, Resolution, Stats};
 
 /// By key or by id, for a caller or an operator, it is the same record.
 pub async fn get_and_find_tell_the_same(trial: &Trial) {
@@ -375,7 +375,7 @@ fn without_bytes(stats: Stats) -> Stats {
     Stats { bytes: 0, ..stats }
 }
 
-async fn records(trial: &Trial, asks: &[Ask]) -> Vec<Option<Arc<Record>>> {
+async fn records(trial: &Trial, asks: &[ClaimRequest]) -> Vec<Option<Arc<Record>>> {
     let mut records = Vec::new();
     for ask in asks {
         records.push(trial.get(ask).await);
@@ -388,7 +388,10 @@ async fn pages(trial: &Trial, filter: &Filter, limit: usize) -> Vec<Arc<Record>>
     let mut records = Vec::new();
     let mut after: Option<Cursor> = None;
     loop {
-        let page = trial.inspect.list(filter, PageAsk { limit, after }).await;
+        let page = trial
+            .inspect
+            .list(filter, PageRequest { limit, after })
+            .await;
         let page = page.expect("the store lists");
         assert!(page.records.len() <= limit, "a page longer than {limit}");
         records.extend(page.records);

@@ -143,7 +143,7 @@ pub const PROMISES: &[(&str, Promise)] = promises! {
         removed_documents_are_absent,
         documents_are_listed_in_the_order_of_their_names,
         documents_are_paged_both_ways,
-        sheets_do_not_mix;
+        collections_do_not_mix;
 };
 
 /// Puts every promise to a store of its own, or to a shared one where `make`

@@ -8,7 +8,7 @@ use super::trial::{
 };
 use crate::class::{AfterLoss, Expiry, Terms, TtlBasis};
 use crate::record::{Answer, Settled, Settlement, State};
-use crate::store::{Ask, Changed, Filter, Force, Grant, Resolution};
+use crate::store::{Changed, ClaimRequest, Filter, Force, Grant, Resolution};
 
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -125,7 +125,7 @@ pub async fn reply_expires_and_then_the_key_is_forgotten(trial: &Trial) {
 }
 
 /// A new operation under terms of its own, run to its end.
-async fn complete(trial: &Trial, terms: Terms) -> (Ask, Grant) {
+async fn complete(trial: &Trial, terms: Terms) -> (ClaimRequest, Grant) {
     let ask = trial.ask_with(terms);
     let grant = trial.grant(&ask).await;
     assert!(trial.settle(&grant, completed(201)).await.is_recorded());
@@ -351,7 +351,7 @@ pub async fn trace_is_purged_like_an_operation(trial: &Trial) {
 }
 
 /// The states of all that is listed of the operation's own tenant.
-async fn listed(trial: &Trial, ask: &Ask) -> Vec<State> {
+async fn listed(trial: &Trial, ask: &ClaimRequest) -> Vec<State> {
     let filter = Filter {
         tenant: Some(ask.identity.caller.tenant().to_owned()),
         ..Filter::default()

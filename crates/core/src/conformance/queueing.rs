@@ -12,7 +12,7 @@ use crate::class::{AfterLoss, Expiry, Terms, TtlBasis};
 use crate::clock::Clock;
 use crate::identity::OperationId;
 use crate::record::{Answer, Settled, Settlement, State};
-use crate::store::{Ask, Changed, Due, Enqueued, Resolution};
+use crate::store::{Changed, ClaimRequest, Due, Enqueued, Resolution};
 
 const NOW: Duration = Duration::ZERO;
 const LATER: Duration = Duration::from_secs(10);
@@ -445,11 +445,11 @@ pub async fn next_due_tells_the_earliest(trial: &Trial) {
 }
 
 /// New work, enqueued and given for its first delivery.
-async fn delivery(trial: &Trial, after_loss: AfterLoss) -> (Ask, Due) {
+async fn delivery(trial: &Trial, after_loss: AfterLoss) -> (ClaimRequest, Due) {
     delivery_with(trial, terms(after_loss)).await
 }
 
-async fn delivery_with(trial: &Trial, terms: Terms) -> (Ask, Due) {
+async fn delivery_with(trial: &Trial, terms: Terms) -> (ClaimRequest, Due) {
     trial.clear_queue().await;
     let ask = trial.ask_with(terms);
     accepted(&trial.enqueue(&ask, b"request", NOW).await);

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::trial::Trial;
-use crate::store::{Added, Order, PAGE_MAX, Sheet};
+use crate::store::{Added, Collection, PAGE_MAX, SortOrder};
 
 /// Names that are easily mistaken: empty ends, zeros, what SQL and Redis treat
 /// apart, letters that fold, the last character there is. In their order.
@@ -31,31 +31,31 @@ fn text(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }
 
-async fn put(trial: &Trial, sheet: Sheet, name: &str, document: Bytes) {
-    let put = trial.registry.put(sheet, name, document).await;
+async fn put(trial: &Trial, collection: Collection, name: &str, document: Bytes) {
+    let put = trial.registry.put(collection, name, document).await;
     put.expect("the store takes a document");
 }
 
-async fn add(trial: &Trial, sheet: Sheet, name: &str, document: Bytes) -> Added {
-    let added = trial.registry.add(sheet, name, document).await;
+async fn add(trial: &Trial, collection: Collection, name: &str, document: Bytes) -> Added {
+    let added = trial.registry.add(collection, name, document).await;
     added.expect("the store answers an adding")
 }
 
-async fn read(trial: &Trial, sheet: Sheet, name: &str) -> Option<Bytes> {
-    let document = trial.registry.read(sheet, name).await;
+async fn read(trial: &Trial, collection: Collection, name: &str) -> Option<Bytes> {
+    let document = trial.registry.read(collection, name).await;
     document.expect("the store gives a document")
 }
 
-async fn remove(trial: &Trial, sheet: Sheet, name: &str) {
-    let removed = trial.registry.remove(sheet, name).await;
+async fn remove(trial: &Trial, collection: Collection, name: &str) {
+    let removed = trial.registry.remove(collection, name).await;
     removed.expect("the store forgets a document");
 }
 
 /// All documents whose names begin like this, page by page.
 async fn all(
     trial: &Trial,
-    sheet: Sheet,
-    order: Order,
+    collection: Collection,
+    order: SortOrder,
     own: &str,
     limit: usize,
 ) -> Vec<(String, Bytes)> {
@@ -64,7 +64,7 @@ async fn all(
     loop {
         let page = trial
             .registry
-            .documents(sheet, order, after.as_deref(), limit)
+            .documents(collection, order, after.as_deref(), limit)
             .await
             .expect("the store lists documents");
         assert!(page.len() <= limit, "a page longer than {limit}");
@@ -84,12 +84,12 @@ pub async fn documents_are_read_as_they_were_written(trial: &Trial) {
     for document in [Bytes::new(), every, large] {
         for odd in ODD {
             let name = format!("{own}{odd}");
-            put(trial, Sheet::ApiKeys, &name, document.clone()).await;
-            assert!(read(trial, Sheet::ApiKeys, &name).await == Some(document.clone()));
+            put(trial, Collection::ApiKeys, &name, document.clone()).await;
+            assert!(read(trial, Collection::ApiKeys, &name).await == Some(document.clone()));
         }
     }
     assert_eq!(
-        read(trial, Sheet::ApiKeys, &format!("{own}absent")).await,
+        read(trial, Collection::ApiKeys, &format!("{own}absent")).await,
         None
     );
 }
@@ -98,23 +98,39 @@ pub async fn documents_are_read_as_they_were_written(trial: &Trial) {
 pub async fn putting_replaces(trial: &Trial) {
     let own = own(trial);
     for document in ["one", "two", "three"] {
-        put(trial, Sheet::Classes, &own, text(document)).await;
+        put(trial, Collection::Classes, &own, text(document)).await;
     }
-    assert_eq!(read(trial, Sheet::Classes, &own).await, Some(text("three")));
-    let listed = all(trial, Sheet::Classes, Order::Rising, &own, PAGE_MAX).await;
+    assert_eq!(
+        read(trial, Collection::Classes, &own).await,
+        Some(text("three"))
+    );
+    let listed = all(
+        trial,
+        Collection::Classes,
+        SortOrder::Ascending,
+        &own,
+        PAGE_MAX,
+    )
+    .await;
     assert_eq!(listed, [(own, text("three"))]);
 }
 
 /// Adding never overwrites.
 pub async fn adding_happens_once(trial: &Trial) {
     let own = own(trial);
-    let add = async |document| add(trial, Sheet::Audit, &own, text(document)).await;
+    let add = async |document| add(trial, Collection::Audit, &own, text(document)).await;
     assert_eq!(add("one").await, Added::Done);
     assert_eq!(add("two").await, Added::Known);
-    assert_eq!(read(trial, Sheet::Audit, &own).await, Some(text("one")));
-    remove(trial, Sheet::Audit, &own).await;
+    assert_eq!(
+        read(trial, Collection::Audit, &own).await,
+        Some(text("one"))
+    );
+    remove(trial, Collection::Audit, &own).await;
     assert_eq!(add("three").await, Added::Done);
-    assert_eq!(read(trial, Sheet::Audit, &own).await, Some(text("three")));
+    assert_eq!(
+        read(trial, Collection::Audit, &own).await,
+        Some(text("three"))
+    );
 }
 
 /// Of many who add at once, one is told that it did, and its document is there.
@@ -124,7 +140,7 @@ pub async fn adding_at_once_happens_once(trial: &Trial) {
         let (trial, own) = (trial.clone(), own.clone());
         tokio::spawn(async move {
             let document = text(&number.to_string());
-            let added = add(&trial, Sheet::ApiKeys, &own, document.clone()).await;
+            let added = add(&trial, Collection::ApiKeys, &own, document.clone()).await;
             (added == Added::Done).then_some(document)
         })
     });
@@ -134,7 +150,7 @@ pub async fn adding_at_once_happens_once(trial: &Trial) {
     }
     assert_eq!(winners.len(), 1, "{winners:?}");
     assert_eq!(
-        read(trial, Sheet::ApiKeys, &own).await,
+        read(trial, Collection::ApiKeys, &own).await,
         winners.into_iter().next()
     );
 }
@@ -144,13 +160,20 @@ pub async fn adding_at_once_happens_once(trial: &Trial) {
 pub async fn removed_documents_are_absent(trial: &Trial) {
     let own = own(trial);
     let [one, other] = ["a", "a\0"].map(|name| format!("{own}{name}"));
-    put(trial, Sheet::ApiKeys, &one, text("one")).await;
-    put(trial, Sheet::ApiKeys, &other, text("other")).await;
+    put(trial, Collection::ApiKeys, &one, text("one")).await;
+    put(trial, Collection::ApiKeys, &other, text("other")).await;
     for _ in 0..2 {
-        remove(trial, Sheet::ApiKeys, &one).await;
-        assert_eq!(read(trial, Sheet::ApiKeys, &one).await, None);
+        remove(trial, Collection::ApiKeys, &one).await;
+        assert_eq!(read(trial, Collection::ApiKeys, &one).await, None);
     }
-    let listed = all(trial, Sheet::ApiKeys, Order::Rising, &own, PAGE_MAX).await;
+    let listed = all(
+        trial,
+        Collection::ApiKeys,
+        SortOrder::Ascending,
+        &own,
+        PAGE_MAX,
+    )
+    .await;
     assert_eq!(listed, [(other, text("other"))]);
 }
 
@@ -159,16 +182,30 @@ pub async fn documents_are_listed_in_the_order_of_their_names(trial: &Trial) {
     let own = own(trial);
     // Written in disorder.
     for odd in ODD.iter().skip(5).chain(ODD.iter().take(5)) {
-        put(trial, Sheet::Audit, &format!("{own}{odd}"), text(odd)).await;
+        put(trial, Collection::Audit, &format!("{own}{odd}"), text(odd)).await;
     }
     let mut want: Vec<_> = ODD
         .iter()
         .map(|odd| (format!("{own}{odd}"), text(odd)))
         .collect();
-    let rising = all(trial, Sheet::Audit, Order::Rising, &own, PAGE_MAX).await;
+    let rising = all(
+        trial,
+        Collection::Audit,
+        SortOrder::Ascending,
+        &own,
+        PAGE_MAX,
+    )
+    .await;
     assert_eq!(rising, want);
     want.reverse();
-    let falling = all(trial, Sheet::Audit, Order::Falling, &own, PAGE_MAX).await;
+    let falling = all(
+        trial,
+        Collection::Audit,
+        SortOrder::Descending,
+        &own,
+        PAGE_MAX,
+    )
+    .await;
     assert_eq!(falling, want);
 }
 
@@ -179,13 +216,13 @@ pub async fn documents_are_paged_both_ways(trial: &Trial) {
     let name = |number: usize| format!("{own}{number:03}");
     for number in 0..23 {
         let name = name(number);
-        put(trial, Sheet::Audit, &name, text(&name)).await;
+        put(trial, Collection::Audit, &name, text(&name)).await;
     }
     let mut want: Vec<_> = (0..23).map(|n| (name(n), text(&name(n)))).collect();
-    for order in [Order::Rising, Order::Falling] {
+    for order in [SortOrder::Ascending, SortOrder::Descending] {
         for limit in [1, 2, 11, 23, 24] {
             assert_eq!(
-                all(trial, Sheet::Audit, order, &own, limit).await,
+                all(trial, Collection::Audit, order, &own, limit).await,
                 want,
                 "{order:?} by {limit}"
             );
@@ -195,35 +232,35 @@ pub async fn documents_are_paged_both_ways(trial: &Trial) {
     let page = async |order, after: &str| {
         let page = trial
             .registry
-            .documents(Sheet::Audit, order, Some(after), 1)
+            .documents(Collection::Audit, order, Some(after), 1)
             .await;
         let page = page.expect("the store lists documents");
         page.into_iter().next().map(|(name, _)| name)
     };
     let between = format!("{}x", name(7));
-    assert_eq!(page(Order::Rising, &between).await, Some(name(8)));
-    assert_eq!(page(Order::Falling, &between).await, Some(name(7)));
+    assert_eq!(page(SortOrder::Ascending, &between).await, Some(name(8)));
+    assert_eq!(page(SortOrder::Descending, &between).await, Some(name(7)));
     let none = trial
         .registry
-        .documents(Sheet::Audit, Order::Rising, None, 0)
+        .documents(Collection::Audit, SortOrder::Ascending, None, 0)
         .await;
     assert_eq!(none.expect("the store lists documents"), []);
 }
 
-/// The same name on another sheet is another document.
-pub async fn sheets_do_not_mix(trial: &Trial) {
+/// The same name on another collection is another document.
+pub async fn collections_do_not_mix(trial: &Trial) {
     let own = own(trial);
-    for sheet in Sheet::ALL {
-        let document = text(sheet.as_str());
-        assert_eq!(add(trial, sheet, &own, document).await, Added::Done);
+    for collection in Collection::ALL {
+        let document = text(collection.as_str());
+        assert_eq!(add(trial, collection, &own, document).await, Added::Done);
     }
-    for sheet in Sheet::ALL {
-        let document = text(sheet.as_str());
-        assert_eq!(read(trial, sheet, &own).await, Some(document.clone()));
-        let listed = all(trial, sheet, Order::Falling, &own, PAGE_MAX).await;
+    for collection in Collection::ALL {
+        let document = text(collection.as_str());
+        assert_eq!(read(trial, collection, &own).await, Some(document.clone()));
+        let listed = all(trial, collection, SortOrder::Descending, &own, PAGE_MAX).await;
         assert_eq!(listed, [(own.clone(), document)]);
     }
-    remove(trial, Sheet::ApiKeys, &own).await;
-    assert_eq!(read(trial, Sheet::ApiKeys, &own).await, None);
-    assert!(read(trial, Sheet::Audit, &own).await.is_some());
+    remove(trial, Collection::ApiKeys, &own).await;
+    assert_eq!(read(trial, Collection::ApiKeys, &own).await, None);
+    assert!(read(trial, Collection::Audit, &own).await.is_some());
 }

@@ -15,8 +15,8 @@ use crate::identity::{Endpoint, Identity, KeySpace, OperationId};
 use crate::key::Key;
 use crate::record::{Answer, Attempt, Completion, Record, Reply, Settled, Settlement, State};
 use crate::store::{
-    Ask, Changed, Claim, Due, Enqueued, Filter, Force, Grant, Inspect, PAGE_MAX, PageAsk, Queue,
-    Registry, Stats, Store,
+    Changed, Claim, ClaimRequest, Due, Enqueued, Filter, Force, Grant, Inspect, PAGE_MAX,
+    PageRequest, Queue, Registry, Stats, Store,
 };
 
 /// The lease of every operation on trial.
@@ -70,12 +70,12 @@ impl Trial {
     }
 
     /// A new operation that is held when it is lost.
-    pub fn ask(&self) -> Ask {
+    pub fn ask(&self) -> ClaimRequest {
         self.ask_with(terms(AfterLoss::Hold))
     }
 
     /// A new operation under these terms, by a tenant of its own.
-    pub fn ask_with(&self, terms: Terms) -> Ask {
+    pub fn ask_with(&self, terms: Terms) -> ClaimRequest {
         let number = self.draw();
         self.ask_as(
             identity(
@@ -89,9 +89,9 @@ impl Trial {
     }
 
     /// The first request for this identity.
-    pub(super) fn ask_as(&self, identity: Identity, terms: Terms) -> Ask {
+    pub(super) fn ask_as(&self, identity: Identity, terms: Terms) -> ClaimRequest {
         let digest = identity.digest();
-        Ask {
+        ClaimRequest {
             digest,
             identity,
             fingerprint: fingerprint(1),
@@ -102,8 +102,8 @@ impl Trial {
     }
 
     /// The same request again, by another attempt.
-    pub fn retry(&self, ask: &Ask) -> Ask {
-        Ask {
+    pub fn retry(&self, ask: &ClaimRequest) -> ClaimRequest {
+        ClaimRequest {
             attempt: Attempt(u128::from(self.draw())),
             id: OperationId::new(&ask.digest, self.draw()),
             ..ask.clone()
@@ -111,8 +111,8 @@ impl Trial {
     }
 
     /// A different request under the same key.
-    pub fn other_request(&self, ask: &Ask) -> Ask {
-        Ask {
+    pub fn other_request(&self, ask: &ClaimRequest) -> ClaimRequest {
+        ClaimRequest {
             fingerprint: fingerprint(2),
             ..self.retry(ask)
         }
@@ -123,12 +123,12 @@ impl Trial {
         self.drawn.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    pub(super) async fn claim(&self, ask: &Ask) -> Claim {
+    pub(super) async fn claim(&self, ask: &ClaimRequest) -> Claim {
         let claim = self.store.claim(ask).await;
         claim.expect("the store answers a claim")
     }
 
-    pub(super) async fn grant(&self, ask: &Ask) -> Grant {
+    pub(super) async fn grant(&self, ask: &ClaimRequest) -> Grant {
         granted(self.claim(ask).await)
     }
 
@@ -156,17 +156,17 @@ impl Trial {
         renewed.expect("the store answers a renewal")
     }
 
-    pub(super) async fn withdraw(&self, ask: &Ask) {
+    pub(super) async fn withdraw(&self, ask: &ClaimRequest) {
         let withdrawn = self.store.withdraw(&ask.digest, ask.attempt).await;
         withdrawn.expect("the store answers a withdrawal");
     }
 
-    pub(super) async fn get(&self, ask: &Ask) -> Option<Arc<Record>> {
+    pub(super) async fn get(&self, ask: &ClaimRequest) -> Option<Arc<Record>> {
         let record = self.store.get(&ask.digest).await;
         record.expect("the store gives a record")
     }
 
-    pub(super) async fn touch(&self, ask: &Ask) {
+    pub(super) async fn touch(&self, ask: &ClaimRequest) {
         let touched = self.store.touch(&ask.digest).await;
         touched.expect("the store notes a replay");
     }
@@ -188,17 +188,17 @@ impl Trial {
         record.expect("the store finds a record")
     }
 
-    pub(super) async fn state(&self, ask: &Ask) -> Option<State> {
+    pub(super) async fn state(&self, ask: &ClaimRequest) -> Option<State> {
         self.get(ask).await.map(|record| record.state)
     }
 
-    pub(super) async fn id(&self, ask: &Ask) -> OperationId {
+    pub(super) async fn id(&self, ask: &ClaimRequest) -> OperationId {
         self.get(ask).await.expect("the operation is on record").id
     }
 
     pub(super) async fn enqueue(
         &self,
-        ask: &Ask,
+        ask: &ClaimRequest,
         request: &'static [u8],
         after: Duration,
     ) -> Enqueued {
@@ -230,7 +230,7 @@ impl Trial {
     }
 
     pub(super) async fn list(&self, filter: &Filter) -> Vec<Arc<Record>> {
-        let page = PageAsk {
+        let page = PageRequest {
             limit: PAGE_MAX,
             after: None,
         };
@@ -247,7 +247,7 @@ impl Trial {
     }
 
     /// A new operation that was brought into this state.
-    pub(super) async fn operation_in(&self, state: State) -> Ask {
+    pub(super) async fn operation_in(&self, state: State) -> ClaimRequest {
         let ask = self.ask();
         if state == State::Queued {
             accepted(&self.enqueue(&ask, b"request", LEASE).await);

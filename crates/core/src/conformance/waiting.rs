@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::trial::{Trial, completed, done};
 use crate::record::State;
-use crate::store::{Ask, Force};
+use crate::store::{ClaimRequest, Force};
 
 /// Longer than any store needs to tell of a change.
 const LONG: Duration = Duration::from_secs(30);
@@ -63,12 +63,12 @@ pub async fn waiting_ends_at_once_when_nothing_runs(trial: &Trial) {
     }
 }
 
-fn spawn_waiter(trial: &Trial, ask: &Ask) -> tokio::task::JoinHandle<Duration> {
+fn spawn_waiter(trial: &Trial, ask: &ClaimRequest) -> tokio::task::JoinHandle<Duration> {
     let (trial, ask) = (trial.clone(), ask.clone());
     tokio::spawn(async move { wait(&trial, &ask, LONG).await })
 }
 
-async fn wait(trial: &Trial, ask: &Ask, limit: Duration) -> Duration {
+async fn wait(trial: &Trial, ask: &ClaimRequest, limit: Duration) -> Duration {
     let start = Instant::now();
     let waited = trial.store.wait(&ask.digest, limit).await;
     waited.expect("the store lets one wait");

@@ -14,7 +14,7 @@ use onceward_core::class::{AfterLoss, Expiry, Terms, TtlBasis};
 use onceward_core::identity::OperationId;
 use onceward_core::record::{Answer, Fence, Field, Record, Reply, State as OperationState};
 use onceward_core::store::{
-    Changed, Cursor, Filter, Force, Inspect, PageAsk, Resolution, StoreError,
+    Changed, Cursor, Filter, Force, Inspect, PageRequest, Resolution, StoreError,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -253,7 +253,7 @@ pub(super) async fn list(
         before: query.before,
     };
     let filter = filter.parse()?;
-    let listing = admin.inspect.list(&filter, PageAsk { limit, after });
+    let listing = admin.inspect.list(&filter, PageRequest { limit, after });
     let page = listing
         .await_within(LIST_DEADLINE)
         .await
@@ -338,7 +338,7 @@ pub(super) struct Purged {
 /// What to purge, once it is clear.
 enum Doomed {
     One(OperationId),
-    Many(WireFilter, PageAsk),
+    Many(WireFilter, PageRequest),
 }
 
 impl PurgeAsk {
@@ -374,7 +374,7 @@ impl PurgeAsk {
         };
         let limit = parse_limit(self.limit, PURGE_MAX, PURGE_MAX)?;
         let after = cursor(self.after.as_deref())?;
-        Ok(Doomed::Many(filter, PageAsk { limit, after }))
+        Ok(Doomed::Many(filter, PageRequest { limit, after }))
     }
 }
 
@@ -471,7 +471,7 @@ async fn purge_id(
 async fn purge_page(
     inspect: Arc<dyn Inspect>,
     filter: Filter,
-    page: PageAsk,
+    page: PageRequest,
     force: Force,
 ) -> Result<Applied<Purged>, Problem> {
     let listing = inspect.list(&filter, page).await_within(LIST_DEADLINE);

@@ -17,7 +17,7 @@ use data_encoding::BASE32_NOPAD;
 use hmac::{Hmac, KeyInit, Mac};
 use onceward_core::caller::{CallerError, NAME_BYTES_MAX, Subject};
 use onceward_core::clock::Timestamp;
-use onceward_core::store::{Added, Order, PAGE_MAX, Registry, Sheet, StoreError};
+use onceward_core::store::{Added, Collection, PAGE_MAX, Registry, SortOrder, StoreError};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -195,10 +195,10 @@ impl ApiKeys {
         let mut read = HashMap::new();
         let mut after: Option<String> = None;
         loop {
-            let sheet = Sheet::ApiKeys;
+            let collection = Collection::ApiKeys;
             let page = self
                 .registry
-                .documents(sheet, Order::Rising, after.as_deref(), PAGE_MAX)
+                .documents(collection, SortOrder::Ascending, after.as_deref(), PAGE_MAX)
                 .await?;
             let Some((last, _)) = page.last() else {
                 break;
@@ -235,7 +235,10 @@ impl ApiKeys {
             let drawn = Drawn::new().map_err(KeysError::Random)?;
             let entry = Entry::new(&drawn, &new, &self.pepper, now)?;
             let document = entry.document()?;
-            let added = self.registry.add(Sheet::ApiKeys, &drawn.id, document).await;
+            let added = self
+                .registry
+                .add(Collection::ApiKeys, &drawn.id, document)
+                .await;
             match added? {
                 Added::Known => {}
                 Added::Done => {
@@ -267,7 +270,7 @@ impl ApiKeys {
         let now = self.clock.now();
         self.refuse(id, now);
         let _changing = self.changing.lock().await;
-        let Some(document) = self.registry.read(Sheet::ApiKeys, id).await? else {
+        let Some(document) = self.registry.read(Collection::ApiKeys, id).await? else {
             self.held
                 .write()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -285,7 +288,7 @@ impl ApiKeys {
         entry.record.revoked_at = self.revoked_at(id).or(Some(now));
         let document = entry.document()?;
         self.hold(entry);
-        self.registry.put(Sheet::ApiKeys, id, document).await?;
+        self.registry.put(Collection::ApiKeys, id, document).await?;
         Ok(Revoked::Done)
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use onceward_core::class::Class;
-use onceward_core::store::{Order, PAGE_MAX, Registry, Sheet, StoreError};
+use onceward_core::store::{Collection, PAGE_MAX, Registry, SortOrder, StoreError};
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
@@ -176,7 +176,9 @@ impl Classes {
         let raw = merged(known, raw);
         let class = lay(name, &raw, &before.base).map_err(ClassError::Mistaken)?;
         let document = serde_json::to_vec(&raw).map_err(|error| damaged(name, error))?;
-        let put = self.registry.put(Sheet::Classes, name, document.into());
+        let put = self
+            .registry
+            .put(Collection::Classes, name, document.into());
         within_deadline(put).await?;
         let mut changed = before.changed.clone();
         changed.insert(name.into(), raw);
@@ -199,7 +201,7 @@ impl Classes {
                 "a route uses the class {name}, and the configuration does not have it"
             )));
         }
-        within_deadline(self.registry.remove(Sheet::Classes, name)).await?;
+        within_deadline(self.registry.remove(Collection::Classes, name)).await?;
         let mut changed = before.changed.clone();
         changed.remove(name);
         self.view
@@ -351,7 +353,7 @@ fn settings(raw: &ClassSettings) -> Map<String, Value> {
 }
 
 async fn read(registry: &dyn Registry) -> Result<BTreeMap<Arc<str>, ClassSettings>, StoreError> {
-    let documents = registry.documents(Sheet::Classes, Order::Rising, None, PAGE_MAX);
+    let documents = registry.documents(Collection::Classes, SortOrder::Ascending, None, PAGE_MAX);
     let mut changed = BTreeMap::new();
     for (name, document) in within_deadline(documents).await? {
         let raw = serde_json::from_slice(&document).map_err(|error| damaged(&name, error))?;
@@ -442,7 +444,9 @@ mod tests {
     ) {
         let registry = registry();
         let document = r#"{"retention":"10d","on_unknown":"hold","on_exhausted":"pause"}"#;
-        let put = registry.put(Sheet::Classes, name, document.into()).await;
+        let put = registry
+            .put(Collection::Classes, name, document.into())
+            .await;
         put.expect("the store answers");
         let class = classes(&registry).await.get(name).expect("it is there");
         assert_eq!((class.retention, class.on_error), (10 * DAY, want));
@@ -550,7 +554,7 @@ mod tests {
         };
         assert!(!words.is_empty() && error.starts_with(words), "{error}");
         assert_eq!(classes.get(name), before);
-        let kept = registry.read(Sheet::Classes, name).await;
+        let kept = registry.read(Collection::Classes, name).await;
         assert_eq!(kept.expect("the store answers"), None);
     }
 

@@ -315,7 +315,7 @@ mod tests {
     use onceward_core::key::Key;
     use onceward_core::memory::MemoryStore;
     use onceward_core::record::{Attempt, Settlement, State};
-    use onceward_core::store::{Ask, Claim, Store};
+    use onceward_core::store::{Claim, ClaimRequest, Store};
     use rstest::rstest;
     use serde_json::{Value, json};
 
@@ -345,7 +345,7 @@ mod tests {
                 space: KeySpace::Endpoint,
             };
             let digest = identity.digest();
-            let ask = Ask {
+            let ask = ClaimRequest {
                 digest,
                 identity,
                 fingerprint: Fingerprint {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
-use onceward_core::store::{Added, Registry, Sheet, StoreError};
+use onceward_core::store::{Added, Collection, Registry, StoreError};
 use onceward_stores::embedded::make_directory;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest as _, Sha256};
@@ -159,11 +159,11 @@ impl Secret {
     pub(crate) async fn agrees(&self, registry: &dyn Registry) -> Result<Agreement, StoreError> {
         let mark = Bytes::from(self.hash_for(b"onceward.mark.1", &[]).to_vec());
         // Nearly always it is there, and looking is enough.
-        let known = match registry.read(Sheet::Agreed, MARK).await? {
+        let known = match registry.read(Collection::Agreed, MARK).await? {
             Some(known) => Some(known),
-            None => match registry.add(Sheet::Agreed, MARK, mark.clone()).await? {
+            None => match registry.add(Collection::Agreed, MARK, mark.clone()).await? {
                 Added::Done => None,
-                Added::Known => registry.read(Sheet::Agreed, MARK).await?,
+                Added::Known => registry.read(Collection::Agreed, MARK).await?,
             },
         };
         Ok(match known {
@@ -238,7 +238,7 @@ mod tests {
             let agreed = given(text).agrees(&registry).await;
             assert_eq!(agreed.expect("the store answers"), want, "{text}");
         }
-        let mark = registry.read(Sheet::Agreed, MARK).await;
+        let mark = registry.read(Collection::Agreed, MARK).await;
         let mark = mark.expect("the store answers").expect("it was left");
         assert_ne!(mark, Bytes::copy_from_slice(&given(cases[0].0).0));
     }

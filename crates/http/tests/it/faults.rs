@@ -9,7 +9,7 @@ use onceward_core::class::{Class, OnStoreFailure};
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::memory::MemoryStore;
 use onceward_core::record::{Attempt, Fence, Record, Settled, Settlement};
-use onceward_core::store::{Ask, Claim, Store, StoreError};
+use onceward_core::store::{Claim, ClaimRequest, Store, StoreError};
 
 use crate::harness::{Origin, memory, protect, until};
 
@@ -60,7 +60,7 @@ static NEVER: AtomicBool = AtomicBool::new(false);
 
 #[async_trait]
 impl Store for Faulty {
-    async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
+    async fn claim(&self, ask: &ClaimRequest) -> Result<Claim, StoreError> {
         self.fault(&NEVER)?;
         if self.damaged.load(Ordering::SeqCst) {
             return Err(StoreError::Damaged("injected".into()));

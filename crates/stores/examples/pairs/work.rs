@@ -12,7 +12,7 @@ use onceward_core::fingerprint::{Algorithm, Fingerprint};
 use onceward_core::identity::{Endpoint, Identity, KeySpace, OperationId};
 use onceward_core::key::Key;
 use onceward_core::record::{Answer, Attempt, Reply, Settlement};
-use onceward_core::store::{Ask, Claim};
+use onceward_core::store::{Claim, ClaimRequest};
 use onceward_stores::{Opened, open};
 
 use crate::Outcome;
@@ -125,7 +125,7 @@ impl Bench {
         Ok(())
     }
 
-    fn ask(&self, number: u64) -> Outcome<Ask> {
+    fn ask(&self, number: u64) -> Outcome<ClaimRequest> {
         let identity = Identity {
             caller: Caller::local(),
             endpoint: Endpoint::new("POST /payments"),
@@ -133,7 +133,7 @@ impl Bench {
             space: KeySpace::Endpoint,
         };
         let digest = identity.digest();
-        Ok(Ask {
+        Ok(ClaimRequest {
             digest,
             identity,
             fingerprint: Fingerprint {

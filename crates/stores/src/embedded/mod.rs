@@ -36,13 +36,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use onceward_core::bell::Bells;
 use onceward_core::clock::{Clock, Timestamp};
 use onceward_core::identity::{Digest, OperationId};
+use onceward_core::notifier::Notifier;
 use onceward_core::record::{Answer, Attempt, Fence, Record, Reply, Settled, Settlement, State};
 use onceward_core::store::{
-    Added, Ask, Changed, Claim, Due, Enqueued, Filter, Force, Inspect, Order, Page, PageAsk, Queue,
-    Registry, Resolution, Sheet, Stats, Store, StoreError,
+    Added, Changed, Claim, ClaimRequest, Collection, Due, Enqueued, Filter, Force, Inspect, Page,
+    PageRequest, Queue, Registry, Resolution, SortOrder, Stats, Store, StoreError,
 };
 use onceward_core::wire;
 
@@ -99,7 +99,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     buckets: Arc<Buckets>,
     hot: Hot,
-    bells: Bells,
+    notifier: Notifier,
     failed: OnceLock<Arc<Fault>>,
 }
 
@@ -147,7 +147,7 @@ impl EmbeddedStore {
             clock: Arc::new(Onward::from(clock, latest)),
             buckets: Arc::default(),
             hot: Hot::new(limits.hot_bytes_max),
-            bells: Bells::default(),
+            notifier: Notifier::default(),
             failed: OnceLock::new(),
         });
         let checkpointer = Checkpointer::start(&database, shared.clone())?;
@@ -204,7 +204,7 @@ impl EmbeddedStore {
 
 #[async_trait]
 impl Store for EmbeddedStore {
-    async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
+    async fn claim(&self, ask: &ClaimRequest) -> Result<Claim, StoreError> {
         let finished = self.finished(Wanted::Digest(ask.digest)).await?;
         let now = self.shared.clock.now();
         let claim = finished.and_then(|record| Claim::on(&record, ask, now));
@@ -260,12 +260,12 @@ impl Store for EmbeddedStore {
     }
 
     async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError> {
-        let bell = self.shared.bells.listen(digest);
+        let subscription = self.shared.notifier.listen(digest);
         let record = self.get(digest).await?;
         let runs =
             record.is_some_and(|record| matches!(record.state, State::Running | State::Queued));
         if runs {
-            bell.heard_within(limit).await;
+            subscription.notified_within(limit).await;
         }
         Ok(())
     }
@@ -275,7 +275,7 @@ impl Store for EmbeddedStore {
 impl Queue for EmbeddedStore {
     async fn enqueue(
         &self,
-        ask: &Ask,
+        ask: &ClaimRequest,
         request: Bytes,
         after: Duration,
     ) -> Result<Enqueued, StoreError> {
@@ -295,7 +295,7 @@ impl Queue for EmbeddedStore {
 
 #[async_trait]
 impl Inspect for EmbeddedStore {
-    async fn list(&self, filter: &Filter, page: PageAsk) -> Result<Page, StoreError> {
+    async fn list(&self, filter: &Filter, page: PageRequest) -> Result<Page, StoreError> {
         self.shared.check()?;
         Ok(self.readers.list(filter.clone(), page).await?)
     }
@@ -361,30 +361,35 @@ impl Inspect for EmbeddedStore {
 
 #[async_trait]
 impl Registry for EmbeddedStore {
-    async fn put(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<(), StoreError> {
+    async fn put(&self, sheet: Collection, name: &str, document: Bytes) -> Result<(), StoreError> {
         let command = |to| Command::Put(sheet, name.to_owned(), document, to);
         self.writer.ask(command).await
     }
 
-    async fn add(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<Added, StoreError> {
+    async fn add(
+        &self,
+        sheet: Collection,
+        name: &str,
+        document: Bytes,
+    ) -> Result<Added, StoreError> {
         let command = |to| Command::Add(sheet, name.to_owned(), document, to);
         self.writer.ask(command).await
     }
 
-    async fn read(&self, sheet: Sheet, name: &str) -> Result<Option<Bytes>, StoreError> {
+    async fn read(&self, sheet: Collection, name: &str) -> Result<Option<Bytes>, StoreError> {
         self.shared.check()?;
         Ok(self.readers.document(sheet, name.to_owned()).await?)
     }
 
-    async fn remove(&self, sheet: Sheet, name: &str) -> Result<(), StoreError> {
+    async fn remove(&self, sheet: Collection, name: &str) -> Result<(), StoreError> {
         let command = |to| Command::Remove(sheet, name.to_owned(), to);
         self.writer.ask(command).await
     }
 
     async fn documents(
         &self,
-        sheet: Sheet,
-        order: Order,
+        sheet: Collection,
+        order: SortOrder,
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(String, Bytes)>, StoreError> {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use onceward_core::record::{Record, State};
-use onceward_core::store::{Cursor, Filter, Order, PAGE_MAX, Page, PageAsk, Sheet};
+use onceward_core::store::{Collection, Cursor, Filter, PAGE_MAX, Page, PageRequest, SortOrder};
 use onceward_core::wire;
 use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::Semaphore;
@@ -56,7 +56,7 @@ impl Readers {
     }
 
     /// A page of a listing, from one snapshot of the file.
-    pub(super) async fn list(&self, filter: Filter, ask: PageAsk) -> Step<Page> {
+    pub(super) async fn list(&self, filter: Filter, ask: PageRequest) -> Step<Page> {
         self.read(move |db, shared| {
             let snapshot = db.unchecked_transaction()?;
             Listing::new(&filter, ask).read_all(&snapshot, shared)
@@ -65,7 +65,7 @@ impl Readers {
     }
 
     /// A document of the registry.
-    pub(super) async fn document(&self, sheet: Sheet, name: String) -> Step<Option<Bytes>> {
+    pub(super) async fn document(&self, sheet: Collection, name: String) -> Step<Option<Bytes>> {
         self.read(move |db, _| {
             let mut statement = db.prepare_cached(sql::DOCUMENT_READ)?;
             let row = params![sheet.as_str(), name.as_bytes()];
@@ -79,8 +79,8 @@ impl Readers {
     /// A page of the documents on a sheet.
     pub(super) async fn documents(
         &self,
-        sheet: Sheet,
-        order: Order,
+        sheet: Collection,
+        order: SortOrder,
         after: Option<String>,
         limit: usize,
     ) -> Step<Vec<(String, Bytes)>> {
@@ -109,20 +109,20 @@ impl Readers {
 
 fn read_documents(
     db: &Connection,
-    sheet: Sheet,
-    order: Order,
+    sheet: Collection,
+    order: SortOrder,
     after: Option<String>,
     limit: usize,
 ) -> Step<Vec<(String, Bytes)>> {
     let after = after.map(String::into_bytes);
     let (page, bound) = match order {
         // What follows a name directly is that name and a zero.
-        Order::Rising => {
+        SortOrder::Ascending => {
             let next = after.map(|name| [name.as_slice(), &[0]].concat());
             (sql::DOCUMENT_RISING, next.unwrap_or_default())
         }
         // No text has this byte.
-        Order::Falling => (sql::DOCUMENT_FALLING, after.unwrap_or(vec![0xff])),
+        SortOrder::Descending => (sql::DOCUMENT_FALLING, after.unwrap_or(vec![0xff])),
     };
     let mut statement = db.prepare_cached(page)?;
     let mut rows = statement.query(params![sheet.as_str(), bound, limit.min(PAGE_MAX) as i64])?;
@@ -148,7 +148,7 @@ struct Listing<'a> {
 }
 
 impl<'a> Listing<'a> {
-    fn new(filter: &'a Filter, ask: PageAsk) -> Self {
+    fn new(filter: &'a Filter, ask: PageRequest) -> Self {
         Self {
             filter,
             limit: ask.limit.min(PAGE_MAX),

@@ -11,7 +11,7 @@ use onceward_core::clock::Timestamp;
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Answer, Attempt, Fence, Record, Settled, Settlement, State};
 use onceward_core::store::{
-    Added, Ask, Changed, Claim, Due, Enqueued, Force, Resolution, Sheet, Stats,
+    Added, Changed, Claim, ClaimRequest, Collection, Due, Enqueued, Force, Resolution, Stats,
 };
 use onceward_core::wire;
 
@@ -111,7 +111,7 @@ impl Shelf {
             match news {
                 News::Finished(record) => self.shared.hot.put(record),
                 News::Forgotten(digest) => self.shared.hot.take_out(&digest),
-                News::Moved(digest) => self.shared.bells.ring(&digest),
+                News::Moved(digest) => self.shared.notifier.notify(&digest),
             }
         }
         Ok(())
@@ -134,7 +134,7 @@ impl Shelf {
         self.news.clear();
     }
 
-    pub(super) fn claim(&mut self, ask: &Ask) -> Step<Claim> {
+    pub(super) fn claim(&mut self, ask: &ClaimRequest) -> Step<Claim> {
         let now = self.now();
         let known = self.look_up(Wanted::Digest(ask.digest))?;
         if let Some(claim) = answer(known.as_ref(), ask, now) {
@@ -244,7 +244,12 @@ impl Shelf {
         Ok(())
     }
 
-    pub(super) fn enqueue(&mut self, ask: &Ask, request: &[u8], after: Duration) -> Step<Enqueued> {
+    pub(super) fn enqueue(
+        &mut self,
+        ask: &ClaimRequest,
+        request: &[u8],
+        after: Duration,
+    ) -> Step<Enqueued> {
         let now = self.now();
         let known = self.look_up(Wanted::Digest(ask.digest))?;
         if let Some(claim) = answer(known.as_ref(), ask, now) {
@@ -373,18 +378,23 @@ impl Shelf {
         Ok(changed)
     }
 
-    pub(super) fn put_document(&mut self, sheet: Sheet, name: &str, body: &[u8]) -> Step<()> {
+    pub(super) fn put_document(&mut self, sheet: Collection, name: &str, body: &[u8]) -> Step<()> {
         self.unsettled = true;
         self.ledger.put_document(sheet, name, body)
     }
 
     /// That there is one already may also be news of this transaction.
-    pub(super) fn add_document(&mut self, sheet: Sheet, name: &str, body: &[u8]) -> Step<Added> {
+    pub(super) fn add_document(
+        &mut self,
+        sheet: Collection,
+        name: &str,
+        body: &[u8],
+    ) -> Step<Added> {
         self.unsettled = true;
         self.ledger.add_document(sheet, name, body)
     }
 
-    pub(super) fn remove_document(&mut self, sheet: Sheet, name: &str) -> Step<()> {
+    pub(super) fn remove_document(&mut self, sheet: Collection, name: &str) -> Step<()> {
         self.unsettled = true;
         self.ledger.remove_document(sheet, name)
     }
@@ -616,6 +626,6 @@ fn is_own(record: &Record, attempt: Attempt) -> bool {
 }
 
 /// The answer to a claim that is not to be granted anew.
-fn answer(known: Option<&Known>, ask: &Ask, now: Timestamp) -> Option<Claim> {
+fn answer(known: Option<&Known>, ask: &ClaimRequest, now: Timestamp) -> Option<Claim> {
     Claim::on(known?.record(), ask, now)
 }

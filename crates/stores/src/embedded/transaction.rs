@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use onceward_core::clock::Timestamp;
 use onceward_core::record::Record;
-use onceward_core::store::{Added, Sheet};
+use onceward_core::store::{Added, Collection};
 use onceward_core::wire;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
@@ -241,7 +241,7 @@ impl Ledger {
     }
 
     /// Writes a document, in place of the one of that name.
-    pub(super) fn put_document(&mut self, sheet: Sheet, name: &str, body: &[u8]) -> Step<()> {
+    pub(super) fn put_document(&mut self, sheet: Collection, name: &str, body: &[u8]) -> Step<()> {
         self.write(
             sql::DOCUMENT_PUT,
             params![sheet.as_str(), name.as_bytes(), body],
@@ -250,7 +250,12 @@ impl Ledger {
     }
 
     /// Writes a document unless there is one of that name.
-    pub(super) fn add_document(&mut self, sheet: Sheet, name: &str, body: &[u8]) -> Step<Added> {
+    pub(super) fn add_document(
+        &mut self,
+        sheet: Collection,
+        name: &str,
+        body: &[u8],
+    ) -> Step<Added> {
         let added = self.write(
             sql::DOCUMENT_ADD,
             params![sheet.as_str(), name.as_bytes(), body],
@@ -259,7 +264,7 @@ impl Ledger {
     }
 
     /// Deletes a document.
-    pub(super) fn remove_document(&mut self, sheet: Sheet, name: &str) -> Step<()> {
+    pub(super) fn remove_document(&mut self, sheet: Collection, name: &str) -> Step<()> {
         self.write(
             sql::DOCUMENT_REMOVE,
             params![sheet.as_str(), name.as_bytes()],

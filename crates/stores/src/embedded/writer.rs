@@ -14,7 +14,8 @@ use onceward_core::clock::Timestamp;
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Attempt, Fence, Record, Settled, Settlement};
 use onceward_core::store::{
-    Added, Ask, Changed, Claim, Due, Enqueued, Force, Resolution, Sheet, Stats, StoreError,
+    Added, Changed, Claim, ClaimRequest, Collection, Due, Enqueued, Force, Resolution, Stats,
+    StoreError,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -34,14 +35,14 @@ pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 /// What the writer is asked to do. Replies come encoded, and requests sealed, so
 /// that the one writer spends no time on it.
 pub(super) enum Command {
-    Claim(Box<Ask>, Answer<Claim>),
+    Claim(Box<ClaimRequest>, Answer<Claim>),
     Withdraw(Digest, Attempt, Answer<()>),
     Renew(Digest, Fence, Answer<Settled>),
     Settle(Digest, Fence, Settlement, Option<Vec<u8>>, Answer<Settled>),
     Get(Wanted, Answer<Option<Arc<Record>>>),
     Show(OperationId, Answer<Option<Arc<Record>>>),
     Touch(Digest, Answer<()>),
-    Enqueue(Box<Ask>, Vec<u8>, Duration, Answer<Enqueued>),
+    Enqueue(Box<ClaimRequest>, Vec<u8>, Duration, Answer<Enqueued>),
     Due(usize, Answer<Vec<Due>>),
     NextDue(Answer<Option<Timestamp>>),
     Purge(OperationId, Force, Answer<Changed>),
@@ -54,9 +55,9 @@ pub(super) enum Command {
     ),
     Resume(OperationId, Answer<Changed>),
     Redeliver(OperationId, Answer<Changed>),
-    Put(Sheet, String, Bytes, Answer<()>),
-    Add(Sheet, String, Bytes, Answer<Added>),
-    Remove(Sheet, String, Answer<()>),
+    Put(Collection, String, Bytes, Answer<()>),
+    Add(Collection, String, Bytes, Answer<Added>),
+    Remove(Collection, String, Answer<()>),
     Sweep(usize, Answer<Swept>),
     Stats(Answer<Stats>),
 }

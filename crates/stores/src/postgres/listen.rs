@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
-use onceward_core::bell::Bells;
 use onceward_core::identity::Digest;
+use onceward_core::notifier::Notifier;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::AsyncMessage;
 
@@ -27,11 +27,11 @@ pub(crate) async fn listen(
     address: Address,
     channel: String,
     namespace: String,
-    bells: Arc<Bells>,
+    notifier: Arc<Notifier>,
 ) {
     let mut pause = PAUSE_MIN;
     loop {
-        match hear(&address, &channel, &namespace, &bells).await {
+        match hear(&address, &channel, &namespace, &notifier).await {
             Ok(()) => pause = PAUSE_MIN,
             Err(error) => {
                 tracing::warn!(
@@ -50,7 +50,7 @@ async fn hear(
     address: &Address,
     channel: &str,
     namespace: &str,
-    bells: &Bells,
+    notifier: &Notifier,
 ) -> Result<(), Fault> {
     let (client, mut connection) = in_time(address.connect_raw()).await?;
     let listen = format!("LISTEN \"{channel}\"");
@@ -66,7 +66,7 @@ async fn hear(
             if let AsyncMessage::Notification(note) = message?
                 && let Some(digest) = digest_of(note.payload(), namespace)
             {
-                bells.ring(&digest);
+                notifier.notify(&digest);
             }
         }
         Ok(())

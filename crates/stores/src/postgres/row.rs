@@ -12,7 +12,7 @@ use onceward_core::fingerprint::{Algorithm, Fingerprint};
 use onceward_core::identity::{Digest, Endpoint, Identity, KeySpace, OperationId};
 use onceward_core::key::Key;
 use onceward_core::record::{Answer, Attempt, Completion, Fence, Record, State};
-use onceward_core::store::Ask;
+use onceward_core::store::ClaimRequest;
 use onceward_core::wire;
 
 use super::driver::{Cells, Value};
@@ -295,7 +295,7 @@ pub(crate) fn fence_value(fence: Fence) -> Value {
 }
 
 /// The values of an ask, `$4` to `$22` of `claim.sql`.
-pub(crate) fn asked(ask: &Ask) -> Vec<Value> {
+pub(crate) fn asked(ask: &ClaimRequest) -> Vec<Value> {
     let caller = &ask.identity.caller;
     let subject = caller.subject();
     let terms = &ask.terms;

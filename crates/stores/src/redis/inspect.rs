@@ -8,7 +8,8 @@ use onceward_core::clock::Timestamp;
 use onceward_core::identity::OperationId;
 use onceward_core::record::{Fence, Record, State};
 use onceward_core::store::{
-    Changed, Cursor, Filter, Force, Inspect, PAGE_MAX, Page, PageAsk, Resolution, Stats, StoreError,
+    Changed, Cursor, Filter, Force, Inspect, PAGE_MAX, Page, PageRequest, Resolution, Stats,
+    StoreError,
 };
 use redis::{Cmd, cmd};
 
@@ -46,7 +47,7 @@ enum Verdict {
 }
 
 impl RedisStore {
-    async fn list_step(&self, filter: &Filter, ask: PageAsk) -> Step<Page> {
+    async fn list_step(&self, filter: &Filter, ask: PageRequest) -> Step<Page> {
         let limit = ask.limit.min(PAGE_MAX);
         let now = self.now().await?;
         let mut listing = Listing::after(ask.after, limit);
@@ -323,7 +324,7 @@ fn page(mut found: Vec<(Spot, Arc<Record>)>, limit: usize, place: Option<Spot>) 
 
 #[async_trait]
 impl Inspect for RedisStore {
-    async fn list(&self, filter: &Filter, page: PageAsk) -> Result<Page, StoreError> {
+    async fn list(&self, filter: &Filter, page: PageRequest) -> Result<Page, StoreError> {
         Ok(self.list_step(filter, page).await?)
     }
 

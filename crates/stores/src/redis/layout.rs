@@ -472,14 +472,14 @@ mod tests {
     use onceward_core::identity::{Endpoint, Identity, KeySpace, OperationId};
     use onceward_core::key::Key;
     use onceward_core::record::Attempt;
-    use onceward_core::store::Ask;
+    use onceward_core::store::ClaimRequest;
 
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_unix_ms(1_700_000_000_000);
     const STAMP: u64 = 1_700_000_000_000_123;
 
-    fn ask() -> Ask {
+    fn ask() -> ClaimRequest {
         let identity = Identity {
             caller: Caller::local(),
             endpoint: Endpoint::new("payments.create"),
@@ -487,7 +487,7 @@ mod tests {
             space: KeySpace::Endpoint,
         };
         let digest = identity.digest();
-        Ask {
+        ClaimRequest {
             digest,
             identity,
             fingerprint: Fingerprint {

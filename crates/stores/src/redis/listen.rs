@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use onceward_core::bell::Bells;
 use onceward_core::identity::Digest;
+use onceward_core::notifier::Notifier;
 use redis::{Client, ErrorKind, RedisError, RedisResult};
 use tokio::sync::oneshot;
 use tokio::time::{interval, sleep, timeout};
@@ -27,13 +27,13 @@ impl Listener {
     pub(super) async fn start(
         ears: Vec<Client>,
         pattern: String,
-        bells: Arc<Bells>,
+        notifier: Arc<Notifier>,
         deadline: Duration,
     ) -> Self {
         let (hears, heard) = oneshot::channel();
         let ear = Ear {
             pattern,
-            bells,
+            notifier,
             deadline,
         };
         let task = tokio::spawn(async move { ear.listen(&ears, Some(hears)).await });
@@ -45,7 +45,7 @@ impl Listener {
 
 struct Ear {
     pattern: String,
-    bells: Arc<Bells>,
+    notifier: Arc<Notifier>,
     deadline: Duration,
 }
 
@@ -97,7 +97,7 @@ impl Ear {
 
     fn ring(&self, payload: &[u8]) {
         if let Ok(digest) = payload.try_into() {
-            self.bells.ring(&Digest::from_bytes(digest));
+            self.notifier.notify(&Digest::from_bytes(digest));
         }
     }
 

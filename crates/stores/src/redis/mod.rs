@@ -36,12 +36,12 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use onceward_core::bell::Bells;
 use onceward_core::clock::Timestamp;
 use onceward_core::entropy::Entropy;
 use onceward_core::identity::{Digest, OperationId};
+use onceward_core::notifier::Notifier;
 use onceward_core::record::{Answer, Attempt, Fence, Record, Settled, Settlement, State};
-use onceward_core::store::{Ask, Claim, Grant, Store, StoreError};
+use onceward_core::store::{Claim, ClaimRequest, Grant, Store, StoreError};
 use onceward_core::wire;
 use redis::{Cmd, Value};
 
@@ -67,7 +67,7 @@ pub struct RedisStore {
     lines: Lines,
     shards: Shards,
     teller: Teller,
-    bells: Arc<Bells>,
+    notifier: Arc<Notifier>,
     policies: Policies,
     /// Names steps, so that they are recognised.
     entropy: Entropy,
@@ -87,11 +87,11 @@ impl RedisStore {
     pub async fn judged_by(settings: &Settings, time: Time) -> Result<Self, StartError> {
         let started = start::start(settings).await?;
         let shards = Shards::of(&settings.namespace);
-        let bells = Arc::<Bells>::default();
+        let notifier = Arc::<Notifier>::default();
         let listener = Listener::start(
             started.ears,
             shards.pattern.clone(),
-            bells.clone(),
+            notifier.clone(),
             settings.deadline,
         );
         Ok(Self {
@@ -102,7 +102,7 @@ impl RedisStore {
             swept: AtomicUsize::default(),
             _listener: listener.await,
             shards,
-            bells,
+            notifier,
         })
     }
 
@@ -141,7 +141,7 @@ impl RedisStore {
         let step = self.write_step(before, change);
         let written = response::written(self.take(name, step).await?)?;
         if change.place == Place::Moves {
-            self.bells.ring(&before.record.digest);
+            self.notifier.notify(&before.record.digest);
         }
         Ok(written)
     }
@@ -157,7 +157,7 @@ impl RedisStore {
     async fn forget(&self, before: &Kept) -> Step<Written> {
         let name = Name::Digest(before.record.digest);
         let forgotten = self.take(name, self.forget_step(before)).await?;
-        self.bells.ring(&before.record.digest);
+        self.notifier.notify(&before.record.digest);
         response::written(forgotten)
     }
 
@@ -167,7 +167,7 @@ impl RedisStore {
         step
     }
 
-    async fn claim_step(&self, ask: &Ask) -> Step<Claim> {
+    async fn claim_step(&self, ask: &ClaimRequest) -> Step<Claim> {
         let name = Name::Digest(ask.digest);
         for _ in 0..TRIES_MAX {
             let mut step = self.call(&CLAIM, name);
@@ -238,7 +238,7 @@ impl RedisStore {
                 step.arg(wire::encode_reply(reply));
             }
             if let Some(settled) = self.held_step(digest, step).await? {
-                self.bells.ring(&digest);
+                self.notifier.notify(&digest);
                 return Ok(settled);
             }
         }
@@ -321,11 +321,11 @@ impl RedisStore {
 }
 
 /// The record of an ask, without the moment of its creation: the script has it.
-fn new_record(ask: &Ask) -> Record {
+fn new_record(ask: &ClaimRequest) -> Record {
     ask.to_record_after(None, Timestamp::default())
 }
 
-fn grant_of(id: OperationId, ask: &Ask, stamp: u64) -> Grant {
+fn grant_of(id: OperationId, ask: &ClaimRequest, stamp: u64) -> Grant {
     Grant {
         digest: ask.digest,
         id,
@@ -335,7 +335,7 @@ fn grant_of(id: OperationId, ask: &Ask, stamp: u64) -> Grant {
 
 #[async_trait]
 impl Store for RedisStore {
-    async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
+    async fn claim(&self, ask: &ClaimRequest) -> Result<Claim, StoreError> {
         Ok(self.claim_step(ask).await?)
     }
 
@@ -371,14 +371,15 @@ impl Store for RedisStore {
     }
 
     async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError> {
-        let bell = self.bells.listen(digest);
+        let subscription = self.notifier.listen(digest);
         let begun = tokio::time::Instant::now();
         // Its time may run out before there is anything to tell.
         let Ok(marked) = tokio::time::timeout(limit, self.mark(*digest)).await else {
             return Ok(());
         };
         if let Some(State::Running | State::Queued) = marked? {
-            bell.heard_within(limit.saturating_sub(begun.elapsed()))
+            subscription
+                .notified_within(limit.saturating_sub(begun.elapsed()))
                 .await;
         }
         Ok(())

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use onceward_core::clock::Timestamp;
 use onceward_core::record::{Fence, Record};
-use onceward_core::store::{Ask, Claim, Due, Enqueued, PAGE_MAX, Queue, StoreError};
+use onceward_core::store::{Claim, ClaimRequest, Due, Enqueued, PAGE_MAX, Queue, StoreError};
 use redis::{Value, cmd};
 
 use super::change::{After, Change, Place};
@@ -35,7 +35,12 @@ struct Ready {
 }
 
 impl RedisStore {
-    async fn enqueue_step(&self, ask: &Ask, request: &[u8], after: Duration) -> Step<Enqueued> {
+    async fn enqueue_step(
+        &self,
+        ask: &ClaimRequest,
+        request: &[u8],
+        after: Duration,
+    ) -> Step<Enqueued> {
         let name = Name::Digest(ask.digest);
         for _ in 0..TRIES_MAX {
             let mut step = self.call(&ENQUEUE, name);
@@ -214,7 +219,7 @@ fn read(record: Option<Value>, request: Option<Value>) -> Step<Option<Ready>> {
 impl Queue for RedisStore {
     async fn enqueue(
         &self,
-        ask: &Ask,
+        ask: &ClaimRequest,
         request: Bytes,
         after: Duration,
     ) -> Result<Enqueued, StoreError> {

@@ -3,7 +3,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use onceward_core::store::{Added, Order, PAGE_MAX, Registry, Sheet, StoreError};
+use onceward_core::store::{Added, Collection, PAGE_MAX, Registry, SortOrder, StoreError};
 use redis::{Cmd, Value, cmd};
 
 use super::RedisStore;
@@ -18,7 +18,13 @@ impl RedisStore {
         self.lines.take_with(0, &confirmed, step).await
     }
 
-    async fn put_step(&self, sheet: Sheet, name: &str, document: &[u8], how: &str) -> Step<Added> {
+    async fn put_step(
+        &self,
+        sheet: Collection,
+        name: &str,
+        document: &[u8],
+        how: &str,
+    ) -> Step<Added> {
         let mut step = PUT.on(&self.shards.sheet(sheet));
         step.arg(name).arg(seal(document)).arg(how);
         match response::number(self.take_on_documents(step).await?)? {
@@ -27,7 +33,7 @@ impl RedisStore {
         }
     }
 
-    async fn read_step(&self, sheet: Sheet, name: &str) -> Step<Option<Bytes>> {
+    async fn read_step(&self, sheet: Collection, name: &str) -> Step<Option<Bytes>> {
         let [documents, _] = self.shards.sheet(sheet);
         let mut question = cmd("HGET");
         question.arg(documents).arg(name);
@@ -35,7 +41,7 @@ impl RedisStore {
         Ok(sealed.map(unseal).transpose()?)
     }
 
-    async fn remove_step(&self, sheet: Sheet, name: &str) -> Step<()> {
+    async fn remove_step(&self, sheet: Collection, name: &str) -> Step<()> {
         let mut step = REMOVE.on(&self.shards.sheet(sheet));
         step.arg(name);
         self.take_on_documents(step).await.map(drop)
@@ -43,14 +49,14 @@ impl RedisStore {
 
     async fn documents_step(
         &self,
-        sheet: Sheet,
-        order: Order,
+        sheet: Collection,
+        order: SortOrder,
         after: Option<&str>,
         limit: usize,
     ) -> Step<Vec<(String, Bytes)>> {
         let (way, start) = match order {
-            Order::Rising => ("rising", "-"),
-            Order::Falling => ("falling", "+"),
+            SortOrder::Ascending => ("rising", "-"),
+            SortOrder::Descending => ("falling", "+"),
         };
         let from = after.map_or(start.to_owned(), |after| format!("({after}"));
         let mut question = DOCUMENTS.on(&self.shards.sheet(sheet));
@@ -68,27 +74,32 @@ impl RedisStore {
 
 #[async_trait]
 impl Registry for RedisStore {
-    async fn put(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<(), StoreError> {
+    async fn put(&self, sheet: Collection, name: &str, document: Bytes) -> Result<(), StoreError> {
         self.put_step(sheet, name, &document, "put").await?;
         Ok(())
     }
 
-    async fn add(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<Added, StoreError> {
+    async fn add(
+        &self,
+        sheet: Collection,
+        name: &str,
+        document: Bytes,
+    ) -> Result<Added, StoreError> {
         Ok(self.put_step(sheet, name, &document, "add").await?)
     }
 
-    async fn read(&self, sheet: Sheet, name: &str) -> Result<Option<Bytes>, StoreError> {
+    async fn read(&self, sheet: Collection, name: &str) -> Result<Option<Bytes>, StoreError> {
         Ok(self.read_step(sheet, name).await?)
     }
 
-    async fn remove(&self, sheet: Sheet, name: &str) -> Result<(), StoreError> {
+    async fn remove(&self, sheet: Collection, name: &str) -> Result<(), StoreError> {
         Ok(self.remove_step(sheet, name).await?)
     }
 
     async fn documents(
         &self,
-        sheet: Sheet,
-        order: Order,
+        sheet: Collection,
+        order: SortOrder,
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(String, Bytes)>, StoreError> {

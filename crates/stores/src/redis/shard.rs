@@ -6,7 +6,7 @@
 
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::namespace::Namespace;
-use onceward_core::store::Sheet;
+use onceward_core::store::Collection;
 
 /// How many shards a namespace has: enough to be spread over a dozen primaries,
 /// and few enough for what was just written in each to be near at hand for the
@@ -56,7 +56,7 @@ impl Shards {
     }
 
     /// The keys of the documents of a sheet: by name, and in order.
-    pub(super) fn sheet(&self, sheet: Sheet) -> [String; 2] {
+    pub(super) fn sheet(&self, sheet: Collection) -> [String; 2] {
         let (namespace, sheet) = (&self.namespace, sheet.as_str());
         ["documents", "names"].map(|what| format!("onceward:{{{namespace}}}:{what}:{sheet}"))
     }

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use onceward_core::clock::Clock;
-use onceward_core::deadline::within;
+use onceward_core::deadline::store_within;
 use onceward_core::entropy::Entropy;
-use onceward_core::store::{Order, Registry, Sheet, StoreError};
+use onceward_core::store::{Collection, Registry, SortOrder, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -296,10 +296,10 @@ impl Audit {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<AuditEntry>, StoreError> {
-        let documents = self
-            .registry
-            .documents(Sheet::Audit, Order::Falling, after, limit);
-        let documents = within(STORE_DEADLINE, documents).await?;
+        let documents =
+            self.registry
+                .documents(Collection::Audit, SortOrder::Descending, after, limit);
+        let documents = store_within(STORE_DEADLINE, documents).await?;
         let entries = documents.into_iter().map(|(_, document)| {
             serde_json::from_slice(&document).map_err(|error| StoreError::Damaged(Box::new(error)))
         });
@@ -311,8 +311,8 @@ impl Audit {
             serde_json::to_vec(entry).map_err(|error| StoreError::Unavailable(Box::new(error)))?;
         let put = self
             .registry
-            .put(Sheet::Audit, &entry.id, Bytes::from(document));
-        within(STORE_DEADLINE, put).await
+            .put(Collection::Audit, &entry.id, Bytes::from(document));
+        store_within(STORE_DEADLINE, put).await
     }
 }
 

@@ -176,7 +176,7 @@ async fn what_is_purged_in_bulk_is_named() {
 async fn without_its_entry_nothing_is_changed() {
     let bench = bench().await;
     let grant = bench.completed("acme", "k").await;
-    bench.registry.break_sheet(Sheet::Audit);
+    bench.registry.break_collection(Collection::Audit);
     let path = format!("/admin/v1/operations/{}/purge", grant.id);
     let said = bench.post("ops", &path, &json!({ "why": "a test" })).await;
     assert_eq!(
@@ -195,7 +195,7 @@ async fn without_its_entry_nothing_is_changed() {
 #[tokio::test]
 async fn a_change_that_the_store_did_not_confirm_is_failed() {
     let bench = bench().await;
-    bench.registry.break_sheet(Sheet::Classes);
+    bench.registry.break_collection(Collection::Classes);
     let ask = json!({ "settings": { "retention": "1h" }, "why": "a test" });
     let said = bench.post("root", "/admin/v1/classes/brief", &ask).await;
     assert_eq!(said.status, 503);
@@ -344,7 +344,7 @@ async fn no_secret_is_told() {
     );
     let documents = bench
         .registry
-        .documents(Sheet::ApiKeys, Order::Rising, None, 10)
+        .documents(Collection::ApiKeys, SortOrder::Ascending, None, 10)
         .await;
     for (_, document) in documents.expect("the store answers") {
         told.push_str(&String::from_utf8_lossy(&document));

@@ -31,7 +31,7 @@ use onceward_core::key::Key;
 use onceward_core::memory::MemoryStore;
 use onceward_core::record::{Answer, Attempt, Reply, Settlement};
 use onceward_core::store::{
-    Added, Ask, Claim, Grant, Order, Queue, Registry, Sheet, Store, StoreError,
+    Added, Claim, ClaimRequest, Collection, Grant, Queue, Registry, SortOrder, Store, StoreError,
 };
 use secrecy::SecretString;
 use serde_json::Value;
@@ -143,23 +143,23 @@ async fn bench_with(operators: Vec<OperatorToken>, reload: Option<Reload>) -> Be
     }
 }
 
-/// A registry whose sheets can be made to refuse what is written.
+/// A registry whose collections can be made to refuse what is written.
 struct Shaky {
     inner: Arc<MemoryStore>,
-    broken: Mutex<Vec<Sheet>>,
+    broken: Mutex<Vec<Collection>>,
 }
 
 impl Shaky {
-    fn break_sheet(&self, sheet: Sheet) {
-        self.broken.lock().expect("whole").push(sheet);
+    fn break_collection(&self, collection: Collection) {
+        self.broken.lock().expect("whole").push(collection);
     }
 
     fn mend(&self) {
         self.broken.lock().expect("whole").clear();
     }
 
-    fn check(&self, sheet: Sheet) -> Result<(), StoreError> {
-        match self.broken.lock().expect("whole").contains(&sheet) {
+    fn check(&self, collection: Collection) -> Result<(), StoreError> {
+        match self.broken.lock().expect("whole").contains(&collection) {
             true => Err(StoreError::Unavailable("the disk is full".into())),
             false => Ok(()),
         }
@@ -168,33 +168,43 @@ impl Shaky {
 
 #[async_trait]
 impl Registry for Shaky {
-    async fn put(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<(), StoreError> {
-        self.check(sheet)?;
-        self.inner.put(sheet, name, document).await
+    async fn put(
+        &self,
+        collection: Collection,
+        name: &str,
+        document: Bytes,
+    ) -> Result<(), StoreError> {
+        self.check(collection)?;
+        self.inner.put(collection, name, document).await
     }
 
-    async fn add(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<Added, StoreError> {
-        self.check(sheet)?;
-        self.inner.add(sheet, name, document).await
+    async fn add(
+        &self,
+        collection: Collection,
+        name: &str,
+        document: Bytes,
+    ) -> Result<Added, StoreError> {
+        self.check(collection)?;
+        self.inner.add(collection, name, document).await
     }
 
-    async fn read(&self, sheet: Sheet, name: &str) -> Result<Option<Bytes>, StoreError> {
-        self.inner.read(sheet, name).await
+    async fn read(&self, collection: Collection, name: &str) -> Result<Option<Bytes>, StoreError> {
+        self.inner.read(collection, name).await
     }
 
-    async fn remove(&self, sheet: Sheet, name: &str) -> Result<(), StoreError> {
-        self.check(sheet)?;
-        self.inner.remove(sheet, name).await
+    async fn remove(&self, collection: Collection, name: &str) -> Result<(), StoreError> {
+        self.check(collection)?;
+        self.inner.remove(collection, name).await
     }
 
     async fn documents(
         &self,
-        sheet: Sheet,
-        order: Order,
+        collection: Collection,
+        order: SortOrder,
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(String, Bytes)>, StoreError> {
-        self.inner.documents(sheet, order, after, limit).await
+        self.inner.documents(collection, order, after, limit).await
     }
 }
 
@@ -274,7 +284,7 @@ impl Bench {
         }
     }
 
-    fn ask(&self, tenant: &str, key: &str, terms: Terms) -> Ask {
+    fn ask(&self, tenant: &str, key: &str, terms: Terms) -> ClaimRequest {
         let subject = Subject::parse("user:1").expect("a subject");
         let identity = Identity {
             caller: Caller::trusted(tenant, "shop", subject).expect("a caller"),
@@ -284,7 +294,7 @@ impl Bench {
         };
         let draw = self.drawn.fetch_add(1, Ordering::Relaxed) + 1;
         let digest = identity.digest();
-        Ask {
+        ClaimRequest {
             digest,
             identity,
             fingerprint: Fingerprint {

@@ -278,7 +278,7 @@ async fn webhooks_are_found_by_every_filter_and_pages_join_to_the_whole() {
 #[tokio::test]
 async fn while_the_store_refuses_nothing_is_made() {
     let bench = bench().await;
-    bench.registry.break_sheet(Sheet::Webhooks);
+    bench.registry.break_collection(Collection::Webhooks);
     let said = bench.post("root", WEBHOOKS, &wanted()).await;
     assert_eq!(
         (said.status, said.code().as_str()),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use onceward_core::caller::{CallerError, Subject};
-use onceward_core::store::{Added, Order, Registry, Sheet, StoreError};
+use onceward_core::store::{Added, Collection, Registry, SortOrder, StoreError};
 use rstest::rstest;
 use secrecy::ExposeSecret;
 use tokio::sync::RwLock;
@@ -201,7 +201,7 @@ async fn nothing_kept_is_a_secret() {
     let key = created.secret.expose_secret();
     let secret = key[3..].split_once('_').expect("two parts").1;
     let all = registry
-        .documents(Sheet::ApiKeys, Order::Rising, None, 100)
+        .documents(Collection::ApiKeys, SortOrder::Ascending, None, 100)
         .await;
     let all = all.expect("documents");
     assert_eq!(all.len(), 1);
@@ -280,7 +280,7 @@ async fn damaged_documents_let_nobody_in_and_stop_nobody_else() {
         .expect("callers");
     let good = made(&callers, new_key()).await;
     let bad = made(&callers, new_key()).await;
-    let read = copy.registry.read(Sheet::ApiKeys, &bad.id).await;
+    let read = copy.registry.read(Collection::ApiKeys, &bad.id).await;
     let document = String::from_utf8(read.expect("read").expect("there").to_vec()).expect("text");
     for (from, to) in [
         ("\"version\":1", "\"version\":2"),
@@ -291,7 +291,7 @@ async fn damaged_documents_let_nobody_in_and_stop_nobody_else() {
     ] {
         let damaged = Bytes::from(document.replacen(from, to, 1));
         copy.registry
-            .put(Sheet::ApiKeys, &bad.id, damaged)
+            .put(Collection::ApiKeys, &bad.id, damaged)
             .await
             .expect("written");
         callers.api_keys().refresh().await.expect("read");
@@ -354,30 +354,33 @@ impl Failing {
 
 #[async_trait]
 impl Registry for Failing {
-    async fn put(&self, _: Sheet, _: &str, _: Bytes) -> Result<(), StoreError> {
+    async fn put(&self, _: Collection, _: &str, _: Bytes) -> Result<(), StoreError> {
         Err(StoreError::Unavailable("the disk is full".into()))
     }
 
-    async fn add(&self, _: Sheet, _: &str, _: Bytes) -> Result<Added, StoreError> {
+    async fn add(&self, _: Collection, _: &str, _: Bytes) -> Result<Added, StoreError> {
         Err(StoreError::Unavailable("the disk is full".into()))
     }
 
-    async fn read(&self, sheet: Sheet, name: &str) -> Result<Option<Bytes>, StoreError> {
-        self.there()?.read(sheet, name).await
+    async fn read(&self, collection: Collection, name: &str) -> Result<Option<Bytes>, StoreError> {
+        self.there()?.read(collection, name).await
     }
 
-    async fn remove(&self, sheet: Sheet, name: &str) -> Result<(), StoreError> {
-        self.there()?.remove(sheet, name).await
+    async fn remove(&self, collection: Collection, name: &str) -> Result<(), StoreError> {
+        self.there()?.remove(collection, name).await
     }
 
     async fn documents(
         &self,
-        sheet: Sheet,
-        order: Order,
+        collection: Collection,
+        order: SortOrder,
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(String, Bytes)>, StoreError> {
-        let read = self.there()?.documents(sheet, order, after, limit).await;
+        let read = self
+            .there()?
+            .documents(collection, order, after, limit)
+            .await;
         let _in_time = self.slow.read().await;
         read
     }

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use metrics::{Histogram, Label};
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Attempt, Fence, Record, Settled, Settlement};
-use onceward_core::store::{Ask, Claim, Store, StoreError};
+use onceward_core::store::{Claim, ClaimRequest, Store, StoreError};
 
 use super::Book;
 use super::family::Family;
@@ -99,7 +99,7 @@ impl Drop for Timing<'_> {
 
 #[async_trait]
 impl Store for TimedStore {
-    async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
+    async fn claim(&self, ask: &ClaimRequest) -> Result<Claim, StoreError> {
         let answer = self.claim.time(self.inner.claim(ask)).await;
         self.store_health.record_write(&answer);
         answer

@@ -8,7 +8,7 @@
 use data_encoding::HEXLOWER;
 use http::StatusCode;
 use onceward_core::class::{AfterLoss, Terms};
-use onceward_core::engine::{Entry, Lead};
+use onceward_core::engine::{Entered, Lead};
 use onceward_core::fingerprint::Fingerprint;
 use onceward_core::identity::{Endpoint, Identity};
 use onceward_core::key::Key;
@@ -78,8 +78,8 @@ impl Runtime {
         let entered = engine.enter(identity, asked, terms).await;
         match entered.map_err(|error| store_unavailable(&error))? {
             // Who goes before it is said has remembered nothing either.
-            Entry::Lead(lead) => Ok(Met::First(Some(lead.joined()))),
-            Entry::Mismatch => {
+            Entered::Lead(lead) => Ok(Met::First(Some(lead.joined()))),
+            Entered::Mismatch => {
                 let rule = arriving.webhook.same_bytes;
                 if rule == SameBytes::Refuse {
                     let mark = engine.look(&digest).await;

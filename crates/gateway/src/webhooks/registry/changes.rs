@@ -9,7 +9,7 @@ use std::time::Duration;
 use data_encoding::BASE32_NOPAD;
 use onceward_core::caller::CallerError;
 use onceward_core::clock::Timestamp;
-use onceward_core::store::{Added, Sheet};
+use onceward_core::store::{Added, Collection};
 use onceward_webhooks::Provider;
 use secrecy::{ExposeSecret, SecretString};
 
@@ -131,7 +131,7 @@ impl Webhooks {
             let document = document::write(&record, &kept, &self.seal)?;
             let adding = self
                 .registry
-                .add(Sheet::Webhooks, &record.id, document.clone());
+                .add(Collection::Webhooks, &record.id, document.clone());
             match adding.await? {
                 Added::Known => {}
                 Added::Done => {
@@ -156,7 +156,7 @@ impl Webhooks {
     ) -> Result<Rotated, WebhooksError> {
         let now = self.clock.now();
         let _changing = self.changing.lock().await;
-        let document = self.registry.read(Sheet::Webhooks, id).await?;
+        let document = self.registry.read(Collection::Webhooks, id).await?;
         let Some(document) = document.filter(|_| !self.is_deleted(id)) else {
             return Ok(Rotated::Absent);
         };
@@ -194,7 +194,9 @@ impl Webhooks {
             until: None,
         });
         let document = document::write(&record, &Kept::Sealed(held), &self.seal)?;
-        let put = self.registry.put(Sheet::Webhooks, id, document.clone());
+        let put = self
+            .registry
+            .put(Collection::Webhooks, id, document.clone());
         put.await?;
         let shown = self.hold(id, document)?;
         // Who deletes it waits for us, and removes what was just written.
@@ -215,11 +217,11 @@ impl Webhooks {
             self.forget(id);
         }
         let _changing = self.changing.lock().await;
-        let there = self.registry.read(Sheet::Webhooks, id).await?;
+        let there = self.registry.read(Collection::Webhooks, id).await?;
         // A change that was under way may have made it known here only now.
         self.forget(id);
         if there.is_some() {
-            self.registry.remove(Sheet::Webhooks, id).await?;
+            self.registry.remove(Collection::Webhooks, id).await?;
         }
         let mut deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
         deleted.remove(id);

@@ -29,7 +29,7 @@ use onceward_core::caller::{Caller, WEBHOOK_INGEST};
 use onceward_core::clock::Timestamp;
 use onceward_core::identity::NAME_LENGTH_MAX;
 use onceward_core::key::KEY_LENGTH_MAX;
-use onceward_core::store::{Order, PAGE_MAX, Registry, Sheet};
+use onceward_core::store::{Collection, PAGE_MAX, Registry, SortOrder};
 use onceward_webhooks::{KEYS_MAX as SECRETS_MAX, Provider, SigningKey};
 use percent_encoding::utf8_percent_encode;
 use quick_cache::sync::Cache;
@@ -256,7 +256,12 @@ impl Webhooks {
         loop {
             let page = self
                 .registry
-                .documents(Sheet::Webhooks, Order::Rising, after.as_deref(), PAGE_MAX)
+                .documents(
+                    Collection::Webhooks,
+                    SortOrder::Ascending,
+                    after.as_deref(),
+                    PAGE_MAX,
+                )
                 .await?;
             let Some((last, _)) = page.last() else {
                 break;

@@ -45,7 +45,7 @@ mod store;
 use std::fmt;
 use std::sync::Arc;
 
-use onceward_core::application::{Error, Keeping, KeepingError, RawStore, Scope};
+use onceward_core::application::{Error, RawStore, RecordOptions, RecordOptionsError, Scope};
 use onceward_core::entropy::Entropy;
 use onceward_core::namespace::Namespace;
 use tokio_postgres::types::Type;
@@ -90,7 +90,7 @@ struct Speech {
 
 impl Records {
     /// Records of this namespace in the table `idempotency_record`, kept as
-    /// [`Keeping::default`] says. `entropy` names operations.
+    /// [`RecordOptions::default`] says. `entropy` names operations.
     pub fn new(namespace: Namespace, entropy: Entropy) -> Self {
         let shelf = Shelf {
             scope: Scope::new(namespace),
@@ -110,8 +110,8 @@ impl Records {
     }
 
     /// The same, kept otherwise.
-    pub fn keeping(self, keeping: &Keeping) -> Result<Self, KeepingError> {
-        let scope = self.shelf.scope.clone().keeping(keeping)?;
+    pub fn with_options(self, options: &RecordOptions) -> Result<Self, RecordOptionsError> {
+        let scope = self.shelf.scope.clone().with_options(options)?;
         Ok(self.with(|shelf| shelf.scope = scope))
     }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use onceward_core::application::{Binding, Claimed, Error, Fresh, Scope, Wanted};
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Answer, Attempt, Fence, Record, Settled, Settlement, State};
-use onceward_core::store::{Ask, Claim, Grant};
+use onceward_core::store::{Claim, ClaimRequest, Grant};
 
 use super::super::driver::{Cells, Driver as _, Statement, Value};
 use super::super::error::Fault;
@@ -74,7 +74,7 @@ impl Tied<'_> {
 
     async fn ask(
         &mut self,
-        ask: &Ask,
+        ask: &ClaimRequest,
         request: &Bytes,
         lost: Option<Fence>,
     ) -> Result<Found, Error> {
@@ -157,7 +157,7 @@ impl Binding for Tied<'_> {
     async fn claim(&mut self, wanted: Wanted<'_>) -> Result<Claimed, Error> {
         let digest = wanted.identity.digest();
         let entropy = &self.shelf.entropy;
-        let ask = Ask {
+        let ask = ClaimRequest {
             digest,
             id: OperationId::new(&digest, entropy.next_u64()),
             attempt: Attempt(entropy.next_u128()),

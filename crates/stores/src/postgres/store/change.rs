@@ -65,7 +65,7 @@ impl PostgresStore {
             }
         };
         session.commit().await?;
-        self.bells.ring(&digest);
+        self.notifier.notify(&digest);
         Ok(Some(told))
     }
 

@@ -7,7 +7,8 @@ use onceward_core::clock::Timestamp;
 use onceward_core::identity::OperationId;
 use onceward_core::record::{Fence, Record, State};
 use onceward_core::store::{
-    Changed, Cursor, Filter, Force, Inspect, PAGE_MAX, Page, PageAsk, Resolution, Stats, StoreError,
+    Changed, Cursor, Filter, Force, Inspect, PAGE_MAX, Page, PageRequest, Resolution, Stats,
+    StoreError,
 };
 
 use super::super::driver::Value;
@@ -47,7 +48,7 @@ impl PostgresStore {
 
 #[async_trait]
 impl Inspect for PostgresStore {
-    async fn list(&self, filter: &Filter, page: PageAsk) -> Result<Page, StoreError> {
+    async fn list(&self, filter: &Filter, page: PageRequest) -> Result<Page, StoreError> {
         let limit = page.limit.min(PAGE_MAX);
         if has_nul(filter) {
             // No text in PostgreSQL has one, so nothing matches.

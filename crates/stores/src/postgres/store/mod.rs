@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use onceward_core::bell::Bells;
 use onceward_core::clock::Timestamp;
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::namespace::Namespace;
+use onceward_core::notifier::Notifier;
 use onceward_core::record::{Answer, Attempt, Fence, Record, Settled, Settlement, State};
-use onceward_core::store::{Ask, Claim, Grant, Store, StoreError};
+use onceward_core::store::{Claim, ClaimRequest, Grant, Store, StoreError};
 use tokio::task::JoinHandle;
 
 use self::change::Change;
@@ -51,7 +51,7 @@ pub struct PostgresStore {
     namespace: Namespace,
     statements: Statements,
     time: Time,
-    bells: Arc<Bells>,
+    notifier: Arc<Notifier>,
     listener: Option<JoinHandle<()>>,
 }
 
@@ -109,7 +109,7 @@ impl PostgresStore {
         let table = Table::parse(&settings.table)?;
         let address = Address::parse(&settings.url)?.within(settings.deadline);
         check(&address, &table).await?;
-        let bells = Arc::<Bells>::default();
+        let notifier = Arc::<Notifier>::default();
         let ears = match (&settings.listen_url, address.pooler()) {
             (Some(url), _) => Some(Address::parse(url)?),
             (None, Pooler::None) => Some(address.clone()),
@@ -119,7 +119,7 @@ impl PostgresStore {
         let listener = ears.map(|address| {
             let channel = table.name().to_owned();
             let namespace = settings.namespace.to_string();
-            tokio::spawn(listen(address, channel, namespace, bells.clone()))
+            tokio::spawn(listen(address, channel, namespace, notifier.clone()))
         });
         let pool = address.pool(settings.connections, settings.deadline);
         let voice = Arc::new(Voice::new(pool, address.pooler()));
@@ -139,7 +139,7 @@ impl PostgresStore {
             namespace: settings.namespace.clone(),
             statements,
             time,
-            bells,
+            notifier,
             listener,
         })
     }
@@ -160,7 +160,7 @@ impl PostgresStore {
     }
 
     /// Grants a new key, most likely; else tells how it stands.
-    async fn grant(&self, ask: &Ask) -> Result<Claim, Fault> {
+    async fn grant(&self, ask: &ClaimRequest) -> Result<Claim, Fault> {
         let mut values = vec![Value::bytes(ask.digest.as_bytes())];
         values.extend(asked(ask));
         let step = Step {
@@ -195,7 +195,7 @@ impl PostgresStore {
     /// Takes over what is free or queues what is new, or tells how it stands.
     async fn enter(
         &self,
-        ask: &Ask,
+        ask: &ClaimRequest,
         request: Option<Bytes>,
         after: Option<Duration>,
     ) -> Result<Entered, Fault> {
@@ -252,7 +252,7 @@ impl PostgresStore {
     }
 
     /// `$1` to `$22` of the statements that claim.
-    fn asked(&self, ask: &Ask) -> Vec<Value> {
+    fn asked(&self, ask: &ClaimRequest) -> Vec<Value> {
         let mut values = vec![self.namespace(), Value::bytes(ask.digest.as_bytes())];
         values.push(self.time.value());
         values.extend(asked(ask));
@@ -334,7 +334,7 @@ fn known(row: &mut Reader) -> Result<(Arc<Record>, Timestamp), Fault> {
 
 #[async_trait]
 impl Store for PostgresStore {
-    async fn claim(&self, ask: &Ask) -> Result<Claim, StoreError> {
+    async fn claim(&self, ask: &ClaimRequest) -> Result<Claim, StoreError> {
         Ok(self.grant(ask).await?)
     }
 
@@ -343,7 +343,7 @@ impl Store for PostgresStore {
         let _turn = self.voice.turn().await;
         let freed = self.rows(&said.statement, &said.values).await?;
         if !freed.is_empty() {
-            self.bells.ring(digest);
+            self.notifier.notify(digest);
         }
         Ok(())
     }
@@ -381,7 +381,7 @@ impl Store for PostgresStore {
         let Some(settled) = settled else {
             return Ok(self.settle_by_rule(digest, fence, &settlement).await?);
         };
-        self.bells.ring(digest);
+        self.notifier.notify(digest);
         Ok(settled)
     }
 
@@ -410,7 +410,7 @@ impl Store for PostgresStore {
 
     async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError> {
         // Listening begins before looking, so that nothing falls in between.
-        let bell = self.bells.listen(digest);
+        let subscription = self.notifier.listen(digest);
         let values = [
             self.namespace(),
             Value::bytes(digest.as_bytes()),
@@ -422,7 +422,7 @@ impl Store for PostgresStore {
         };
         let marked = Reader::new(row).text("mark").map_err(StoreError::from)? == "marked";
         let limit = if marked { limit } else { limit.min(HELD_PAUSE) };
-        bell.heard_within(limit).await;
+        subscription.notified_within(limit).await;
         Ok(())
     }
 }

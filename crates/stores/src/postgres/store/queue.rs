@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use onceward_core::clock::Timestamp;
-use onceward_core::store::{Ask, Due, Enqueued, PAGE_MAX, Queue, StoreError};
+use onceward_core::store::{ClaimRequest, Due, Enqueued, PAGE_MAX, Queue, StoreError};
 
 use super::super::driver::Cells;
 use super::super::error::Fault;
@@ -17,7 +17,7 @@ use super::{Entered, PostgresStore, count};
 impl Queue for PostgresStore {
     async fn enqueue(
         &self,
-        ask: &Ask,
+        ask: &ClaimRequest,
         request: Bytes,
         after: Duration,
     ) -> Result<Enqueued, StoreError> {

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use onceward_core::store::{Added, Order, PAGE_MAX, Registry, Sheet, StoreError};
+use onceward_core::store::{Added, Collection, PAGE_MAX, Registry, SortOrder, StoreError};
 
 use super::super::driver::Value;
 use super::super::error::Fault;
@@ -10,7 +10,7 @@ use super::super::row::Reader;
 use super::{PostgresStore, count};
 
 impl PostgresStore {
-    fn document(&self, sheet: Sheet, name: &str) -> Vec<Value> {
+    fn document(&self, sheet: Collection, name: &str) -> Vec<Value> {
         vec![
             self.namespace(),
             sheet.as_str().into(),
@@ -21,14 +21,19 @@ impl PostgresStore {
 
 #[async_trait]
 impl Registry for PostgresStore {
-    async fn put(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<(), StoreError> {
+    async fn put(&self, sheet: Collection, name: &str, document: Bytes) -> Result<(), StoreError> {
         let mut values = self.document(sheet, name);
         values.push(document.into());
         self.rows(&self.statements.put, &values).await?;
         Ok(())
     }
 
-    async fn add(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<Added, StoreError> {
+    async fn add(
+        &self,
+        sheet: Collection,
+        name: &str,
+        document: Bytes,
+    ) -> Result<Added, StoreError> {
         let mut values = self.document(sheet, name);
         values.push(document.into());
         let added = self.rows(&self.statements.add, &values).await?;
@@ -39,7 +44,7 @@ impl Registry for PostgresStore {
         })
     }
 
-    async fn read(&self, sheet: Sheet, name: &str) -> Result<Option<Bytes>, StoreError> {
+    async fn read(&self, sheet: Collection, name: &str) -> Result<Option<Bytes>, StoreError> {
         let values = self.document(sheet, name);
         let rows = self.rows(&self.statements.read, &values).await?;
         let row = rows.into_iter().next().map(Reader::new);
@@ -47,7 +52,7 @@ impl Registry for PostgresStore {
         Ok(document.transpose()?)
     }
 
-    async fn remove(&self, sheet: Sheet, name: &str) -> Result<(), StoreError> {
+    async fn remove(&self, sheet: Collection, name: &str) -> Result<(), StoreError> {
         let values = self.document(sheet, name);
         self.rows(&self.statements.remove, &values).await?;
         Ok(())
@@ -55,8 +60,8 @@ impl Registry for PostgresStore {
 
     async fn documents(
         &self,
-        sheet: Sheet,
-        order: Order,
+        sheet: Collection,
+        order: SortOrder,
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(String, Bytes)>, StoreError> {
@@ -67,8 +72,8 @@ impl Registry for PostgresStore {
             count(limit.min(PAGE_MAX)).into(),
         ];
         let statement = match order {
-            Order::Rising => &self.statements.rising,
-            Order::Falling => &self.statements.falling,
+            SortOrder::Ascending => &self.statements.rising,
+            SortOrder::Descending => &self.statements.falling,
         };
         let rows = self.rows(statement, &values).await?;
         rows.into_iter()

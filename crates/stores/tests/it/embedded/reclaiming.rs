@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use onceward_core::class::{Class, Expiry, Terms};
 use onceward_core::record::{Answer, Settlement, State};
-use onceward_core::store::{Changed, Claim, Filter, Inspect, PageAsk, Queue, Store};
+use onceward_core::store::{Changed, Claim, Filter, Inspect, PageRequest, Queue, Store};
 use rusqlite::Connection;
 
 use crate::fixture::*;
@@ -62,7 +62,7 @@ async fn forgotten_key_runs_anew_before_it_is_swept_and_the_newest_record_counts
     let store = open(home.path(), &clock);
     let record = get(&store, &ask(1)).await.expect("it is on record");
     assert_eq!(record.answer, Some(Answer::Kept(reply(99))));
-    let all = PageAsk {
+    let all = PageRequest {
         limit: 10,
         after: None,
     };
@@ -151,7 +151,7 @@ async fn request_goes_with_the_reply() {
                 Changed::Refused(State::Expired),
                 "{expiry:?}, {word:?}"
             );
-            let all = PageAsk {
+            let all = PageRequest {
                 limit: 10,
                 after: None,
             };

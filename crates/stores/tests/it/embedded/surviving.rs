@@ -4,7 +4,7 @@ use bytes::Bytes;
 use onceward_core::class::{AfterLoss, Expiry, Terms, TtlBasis};
 use onceward_core::record::{Answer, Settlement, State};
 use onceward_core::store::{
-    Enqueued, Filter, Inspect, Order, PageAsk, Queue, Registry, Sheet, Store,
+    Collection, Enqueued, Filter, Inspect, PageRequest, Queue, Registry, SortOrder, Store,
 };
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ async fn every_state_but_running_survives_as_it_was() {
     assert_eq!(due[0].request, "request");
 }
 
-const PAGE: PageAsk = PageAsk {
+const PAGE: PageRequest = PageRequest {
     limit: 100,
     after: None,
 };
@@ -118,13 +118,13 @@ async fn documents_survive_as_they_were() {
     let name = |number: u32| format!("{number:04}\0é");
     for number in 0..50 {
         let document = Bytes::from(vec![number as u8; number as usize]);
-        let put = store.put(Sheet::Audit, &name(number), document).await;
+        let put = store.put(Collection::Audit, &name(number), document).await;
         put.expect("the store takes a document");
     }
-    let removed = store.remove(Sheet::Audit, &name(7)).await;
+    let removed = store.remove(Collection::Audit, &name(7)).await;
     removed.expect("the store forgets a document");
     let all = async |store: &onceward_stores::embedded::EmbeddedStore| {
-        let page = store.documents(Sheet::Audit, Order::Falling, None, 100);
+        let page = store.documents(Collection::Audit, SortOrder::Descending, None, 100);
         page.await.expect("the store lists documents")
     };
     let before = all(&store).await;

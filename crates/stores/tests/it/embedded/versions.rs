@@ -10,7 +10,7 @@ use onceward_core::class::{Expiry, TtlBasis};
 use onceward_core::clock::Clock;
 use onceward_core::identity::KeySpace;
 use onceward_core::record::Record;
-use onceward_core::store::{Changed, Filter, Force, Inspect, PageAsk, Registry, Sheet};
+use onceward_core::store::{Changed, Collection, Filter, Force, Inspect, PageRequest, Registry};
 use onceward_core::wire::{self, WireError};
 use rusqlite::Connection;
 
@@ -86,9 +86,9 @@ async fn file_of_layout_1_is_read_and_becomes_one_of_today() {
         assert!(is_replayed(&store, 1).await);
         complete(&store, 2).await;
         let document = Bytes::from_static(b"new");
-        let put = store.put(Sheet::Classes, "a", document.clone()).await;
+        let put = store.put(Collection::Classes, "a", document.clone()).await;
         put.expect("the store takes a document");
-        let read = store.read(Sheet::Classes, "a").await;
+        let read = store.read(Collection::Classes, "a").await;
         assert_eq!(read.expect("the store answers"), Some(document));
         let listed = store.list(&Filter::default(), ALL).await.expect("listed");
         assert_eq!(listed.records.len(), 2);
@@ -97,7 +97,7 @@ async fn file_of_layout_1_is_read_and_becomes_one_of_today() {
     }
 }
 
-const ALL: PageAsk = PageAsk {
+const ALL: PageRequest = PageRequest {
     limit: 10,
     after: None,
 };

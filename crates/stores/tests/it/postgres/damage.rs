@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use onceward_core::record::{Settlement, State};
 use onceward_core::store::{
-    Changed, Enqueued, Filter, Inspect as _, PageAsk, Queue as _, Store as _, StoreError,
+    Changed, Enqueued, Filter, Inspect as _, PageRequest, Queue as _, Store as _, StoreError,
 };
 use onceward_stores::postgres::PostgresStore;
 
@@ -29,7 +29,7 @@ async fn a_damaged_row_is_left_out_and_the_others_are_not() {
     let damage = "UPDATE idempotency_record SET request_hash = 'short' WHERE key_value = 'key-2'";
     postgres.sql("postgres", damage);
 
-    let page = PageAsk {
+    let page = PageRequest {
         limit: 10,
         after: None,
     };

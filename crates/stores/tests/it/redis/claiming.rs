@@ -1,7 +1,7 @@
 //! Two processes, as two handles, on one server.
 
 use onceward_core::record::{Settlement, State};
-use onceward_core::store::{Changed, Claim, Filter, Force, Inspect, PageAsk, Store};
+use onceward_core::store::{Changed, Claim, Filter, Force, Inspect, PageRequest, Store};
 use onceward_servers::Redis;
 use tokio::task::JoinSet;
 
@@ -94,7 +94,7 @@ async fn the_same_word_again_moves_nothing() {
         settle(&*store, &first, word.clone()).await;
         let last = grant(&*store, &retry(&ask(2))).await;
         settle(&*store, &first, word.clone()).await;
-        let page = PageAsk {
+        let page = PageRequest {
             limit: 2,
             after: None,
         };

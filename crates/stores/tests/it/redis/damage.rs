@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use onceward_core::record::{Settlement, State};
-use onceward_core::store::{Changed, Enqueued, Filter, Inspect, PageAsk, Queue, Store, StoreError};
+use onceward_core::store::{
+    Changed, Enqueued, Filter, Inspect, PageRequest, Queue, Store, StoreError,
+};
 use onceward_servers::Redis;
 use onceward_stores::Settings;
 
@@ -100,7 +102,7 @@ async fn a_missing_reply_is_damage_and_a_listing_goes_on_without_the_damaged() {
     server.cli(&["EVAL", script, "1", &operations(&settings, 1)]);
     assert_damaged(&*store, 1, "the reply").await;
     flip(&server, &operations(&settings, 2), "", 200);
-    let page = PageAsk {
+    let page = PageRequest {
         limit: 10,
         after: None,
     };

@@ -217,7 +217,9 @@ async fn a_user_with_the_documented_rights_is_let_into_a_cluster() {
 /// Takes a step of every kind.
 async fn use_all(store: &RedisStore) {
     use bytes::Bytes;
-    use onceward_core::store::{Filter, Force, Inspect, Order, PageAsk, Queue, Registry, Sheet};
+    use onceward_core::store::{
+        Collection, Filter, Force, Inspect, PageRequest, Queue, Registry, SortOrder,
+    };
 
     crate::fixture::complete(store, 1).await;
     let held = grant(store, &ask(2)).await;
@@ -235,19 +237,19 @@ async fn use_all(store: &RedisStore) {
     let stats = store.stats().await.expect("the store counts");
     assert_eq!(stats.operations, 2);
     assert!(stats.bytes > 0);
-    let page = PageAsk {
+    let page = PageRequest {
         limit: 10,
         after: None,
     };
     let page = store.list(&Filter::default(), page).await;
     assert_eq!(page.map(|page| page.records.len()).ok(), Some(2));
-    let put = store.put(Sheet::Classes, "name", Bytes::from_static(b"document"));
+    let put = store.put(Collection::Classes, "name", Bytes::from_static(b"document"));
     put.await.expect("the store keeps documents");
     let documents = store
-        .documents(Sheet::Classes, Order::Rising, None, 10)
+        .documents(Collection::Classes, SortOrder::Ascending, None, 10)
         .await;
     assert_eq!(documents.map(|documents| documents.len()).ok(), Some(1));
-    let removed = store.remove(Sheet::Classes, "name").await;
+    let removed = store.remove(Collection::Classes, "name").await;
     removed.expect("the store forgets documents");
 }
 

@@ -3,7 +3,7 @@
 
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Answer, Attempt, State};
-use onceward_core::store::{Ask, Changed, Claim, Force, Inspect, Store};
+use onceward_core::store::{Changed, Claim, ClaimRequest, Force, Inspect, Store};
 use onceward_servers::Redis;
 use onceward_stores::redis::RedisStore;
 
@@ -11,11 +11,11 @@ use crate::fixture::redis::*;
 use crate::fixture::{completed, grant, reply, retry, settle};
 
 /// One of several operations whose digests have the same first eight bytes.
-fn twin(number: u8) -> Ask {
+fn twin(number: u8) -> ClaimRequest {
     let mut digest = [7; 32];
     digest[31] = number;
     let digest = Digest::from_bytes(digest);
-    Ask {
+    ClaimRequest {
         digest,
         attempt: Attempt(u128::from(number) << 8),
         id: OperationId::new(&digest, u64::from(number)),

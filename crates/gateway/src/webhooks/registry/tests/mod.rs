@@ -8,7 +8,7 @@ mod storing;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onceward_core::store::{Order, Registry, Sheet};
+use onceward_core::store::{Collection, Registry, SortOrder};
 use onceward_webhooks::{Provider, SigningKey, sign};
 use secrecy::SecretString;
 
@@ -64,9 +64,9 @@ impl House {
 
     /// What the registry holds, by name.
     async fn documents(&self) -> Vec<(String, bytes::Bytes)> {
-        let documents = self
-            .registry
-            .documents(Sheet::Webhooks, Order::Rising, None, 100);
+        let documents =
+            self.registry
+                .documents(Collection::Webhooks, SortOrder::Ascending, None, 100);
         documents.await.expect("the store answers")
     }
 

@@ -159,13 +159,13 @@ async fn where_no_secret_counts_nothing_is_verified() {
     let house = House::new();
     let webhooks = house.open().await;
     let id = house.make(&webhooks, new()).await;
-    let read = house.registry.read(Sheet::Webhooks, &id).await;
+    let read = house.registry.read(Collection::Webhooks, &id).await;
     let read = read.expect("the store answers").expect("there");
     let mut document: serde_json::Value = serde_json::from_slice(&read).expect("JSON");
     document["secrets"][0]["until"] = house.hands.now().unix_ms().into();
     let put = house
         .registry
-        .put(Sheet::Webhooks, &id, document.to_string().into());
+        .put(Collection::Webhooks, &id, document.to_string().into());
     put.await.expect("the store answers");
     webhooks.refresh().await.expect("read");
     let error = house.keys(&webhooks, &id).await.expect_err("none");

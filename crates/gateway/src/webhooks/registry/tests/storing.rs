@@ -114,12 +114,12 @@ async fn only_the_right_provider_finds_a_webhook() {
 
 /// The stored document with a change.
 async fn change(house: &House, id: &str, edit: impl FnOnce(&mut Value)) {
-    let read = house.registry.read(Sheet::Webhooks, id).await;
+    let read = house.registry.read(Collection::Webhooks, id).await;
     let read = read.expect("the store answers").expect("there");
     let mut document: Value = serde_json::from_slice(&read).expect("JSON");
     edit(&mut document);
     let written = Bytes::from(document.to_string());
-    let put = house.registry.put(Sheet::Webhooks, id, written);
+    let put = house.registry.put(Collection::Webhooks, id, written);
     put.await.expect("the store answers");
 }
 
@@ -130,7 +130,7 @@ async fn no_webhook_takes_anothers_secret_and_a_damaged_one_spoils_no_other() {
     let victim = house.make(&webhooks, new()).await;
     let thief = house.make(&webhooks, with(&[&secret('b')])).await;
     let bystander = house.make(&webhooks, with(&[&secret('c')])).await;
-    let read = house.registry.read(Sheet::Webhooks, &thief).await;
+    let read = house.registry.read(Collection::Webhooks, &thief).await;
     let read = read.expect("the store answers").expect("there");
     let read: Value = serde_json::from_slice(&read).expect("JSON");
     let stolen = read["secrets"][0]["sealed"].clone();
@@ -238,36 +238,46 @@ impl Unwilling {
 
 #[async_trait]
 impl Registry for Unwilling {
-    async fn put(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<(), StoreError> {
+    async fn put(
+        &self,
+        collection: Collection,
+        name: &str,
+        document: Bytes,
+    ) -> Result<(), StoreError> {
         self.begun.notify_one();
         self.go.notified().await;
-        self.registry.put(sheet, name, document).await
+        self.registry.put(collection, name, document).await
     }
 
-    async fn add(&self, sheet: Sheet, name: &str, document: Bytes) -> Result<Added, StoreError> {
-        self.registry.add(sheet, name, document).await
+    async fn add(
+        &self,
+        collection: Collection,
+        name: &str,
+        document: Bytes,
+    ) -> Result<Added, StoreError> {
+        self.registry.add(collection, name, document).await
     }
 
-    async fn read(&self, sheet: Sheet, name: &str) -> Result<Option<Bytes>, StoreError> {
-        self.registry.read(sheet, name).await
+    async fn read(&self, collection: Collection, name: &str) -> Result<Option<Bytes>, StoreError> {
+        self.registry.read(collection, name).await
     }
 
-    async fn remove(&self, sheet: Sheet, name: &str) -> Result<(), StoreError> {
+    async fn remove(&self, collection: Collection, name: &str) -> Result<(), StoreError> {
         match self.removes {
-            Removes::Done => self.registry.remove(sheet, name).await,
+            Removes::Done => self.registry.remove(collection, name).await,
             Removes::Refused => Err(StoreError::Unavailable("the disk is full".into())),
         }
     }
 
     async fn documents(
         &self,
-        sheet: Sheet,
-        order: Order,
+        collection: Collection,
+        order: SortOrder,
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(String, Bytes)>, StoreError> {
         let registry = &self.registry;
-        registry.documents(sheet, order, after, limit).await
+        registry.documents(collection, order, after, limit).await
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use onceward_core::application::{Error, Keeping};
+use onceward_core::application::{Error, RecordOptions};
 use onceward_core::class::{AfterLoss, Expiry};
 use serde_json::json;
 
@@ -11,8 +11,8 @@ use crate::fixture::bound::*;
 const SHORT: Duration = Duration::from_millis(1);
 
 impl Fixture {
-    async fn kept(self, keeping: &Keeping) -> Self {
-        let records = self.keeping(keeping);
+    async fn kept(self, options: &RecordOptions) -> Self {
+        let records = self.with_options(options);
         Self { records, ..self }
     }
 
@@ -78,13 +78,13 @@ async fn replays_end_by_time_or_by_who_purges() {
     let fixture = Fixture::new().await;
     let mut fixture = Some(fixture);
     for (expiry, remember, want) in cases {
-        let keeping = Keeping {
+        let options = RecordOptions {
             replay_window: day,
             remember,
             expiry,
-            ..Keeping::default()
+            ..RecordOptions::default()
         };
-        let kept = fixture.take().expect("one fixture").kept(&keeping).await;
+        let kept = fixture.take().expect("one fixture").kept(&options).await;
         kept.postgres
             .sql("postgres", "DELETE FROM idempotency_record");
         kept.done("k", 7).await;
@@ -149,11 +149,11 @@ async fn rolled_back_purge_purged_nothing() {
 
 #[tokio::test]
 async fn abandoned_claim_is_unknown_and_named() {
-    let keeping = Keeping {
+    let options = RecordOptions {
         lease: SHORT,
-        ..Keeping::default()
+        ..RecordOptions::default()
     };
-    let fixture = Fixture::new().await.kept(&keeping).await;
+    let fixture = Fixture::new().await.kept(&options).await;
     for binding in [
         BindingKind::TokioOnConnection,
         BindingKind::SqlxOnConnection,
@@ -187,9 +187,9 @@ async fn abandoned_claim_is_unknown_and_named() {
 
 #[tokio::test]
 async fn who_declares_running_twice_safe_takes_an_abandoned_claim_over() {
-    let held = Keeping {
+    let held = RecordOptions {
         lease: SHORT,
-        ..Keeping::default()
+        ..RecordOptions::default()
     };
     let fixture = Fixture::new().await.kept(&held).await;
     // Left behind by a program that held it to be unknown.
@@ -204,7 +204,7 @@ async fn who_declares_running_twice_safe_takes_an_abandoned_claim_over() {
     let unknown = async || fixture.found("k").await.contains("unknown").then_some(());
     until("the end of the lease", unknown).await;
     let fixture = fixture
-        .kept(&Keeping {
+        .kept(&RecordOptions {
             after_loss: AfterLoss::Free,
             ..held
         })
@@ -214,12 +214,12 @@ async fn who_declares_running_twice_safe_takes_an_abandoned_claim_over() {
 
 #[tokio::test]
 async fn stale_holder_is_refused_and_told_to_roll_back() {
-    let keeping = Keeping {
+    let options = RecordOptions {
         lease: SHORT,
         after_loss: AfterLoss::Free,
-        ..Keeping::default()
+        ..RecordOptions::default()
     };
-    let fixture = Fixture::new().await.kept(&keeping).await;
+    let fixture = Fixture::new().await.kept(&options).await;
     for binding in [
         BindingKind::TokioOnConnection,
         BindingKind::SqlxOnConnection,

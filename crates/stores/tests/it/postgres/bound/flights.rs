@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use onceward_core::application::{Begun, Error, Keeping, ScopedKey};
+use onceward_core::application::{Begun, Error, RecordOptions, ScopedKey};
 use onceward_core::class::AfterLoss;
 use serde_json::json;
 use tokio::task::LocalSet;
@@ -131,10 +131,10 @@ async fn replays_do_not_stand_in_each_others_way() {
 #[tokio::test]
 async fn late_holder_that_is_not_done_yet_is_in_flight() {
     let fixture = Fixture::new().await;
-    let records = fixture.keeping(&Keeping {
+    let records = fixture.with_options(&RecordOptions {
         lease: Duration::from_millis(1),
         after_loss: AfterLoss::Free,
-        ..Keeping::default()
+        ..RecordOptions::default()
     });
     let key = key("late");
     let binding = BindingKind::TokioOnConnection;

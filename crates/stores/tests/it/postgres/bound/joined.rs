@@ -10,7 +10,7 @@ use onceward_core::class::AfterLoss;
 use onceward_core::identity::OperationId;
 use onceward_core::namespace::Namespace;
 use onceward_core::record::{Answer, Fence, Reply, Settlement, State};
-use onceward_core::store::{Ask, Claim, Grant, Store as _};
+use onceward_core::store::{Claim, ClaimRequest, Grant, Store as _};
 use onceward_stores::postgres::{JoinedRecords, PostgresStore, Table};
 use sqlx::Connection as _;
 
@@ -18,7 +18,7 @@ use crate::fixture::bound::{Fixture, client, pay, until};
 use crate::fixture::{ask_with, retry, terms};
 
 /// A gateway's claim on a joined route: what is not committed is not done.
-fn ask(number: u64, lease: Duration) -> Ask {
+fn ask(number: u64, lease: Duration) -> ClaimRequest {
     let mut terms = terms(AfterLoss::Free);
     terms.lease = lease;
     ask_with(number, terms)
@@ -32,7 +32,7 @@ async fn gateway(fixture: &Fixture) -> PostgresStore {
     crate::fixture::postgres::store(&settings).await
 }
 
-async fn granted(gateway: &PostgresStore, ask: &Ask) -> Grant {
+async fn granted(gateway: &PostgresStore, ask: &ClaimRequest) -> Grant {
     match gateway.claim(ask).await.expect("the store answers") {
         Claim::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),

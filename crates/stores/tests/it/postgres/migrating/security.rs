@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use onceward_core::clock::{ManualClock, Timestamp};
 use onceward_core::record::{Answer, Settlement};
-use onceward_core::store::{Added, Claim, Inspect as _, Registry as _, Sheet, Store as _};
+use onceward_core::store::{Added, Claim, Collection, Inspect as _, Registry as _, Store as _};
 use onceward_servers::Postgres;
 use onceward_stores::Settings;
 use onceward_stores::postgres::migrate::Options;
@@ -84,11 +84,15 @@ async fn users_use_one_key_independently() {
     let rows = "SELECT owner, count(*) FROM idempotency_record GROUP BY owner ORDER BY owner";
     assert_eq!(postgres.sql("postgres", rows), "|1\nalice|1\nbob|1");
 
-    let put = alice.add(Sheet::Classes, "financial", "hers".into()).await;
+    let put = alice
+        .add(Collection::Classes, "financial", "hers".into())
+        .await;
     assert_eq!(put.expect("the store answers"), Added::Done);
-    let read = bob.read(Sheet::Classes, "financial").await;
+    let read = bob.read(Collection::Classes, "financial").await;
     assert_eq!(read.expect("the store answers"), None);
-    let put = bob.add(Sheet::Classes, "financial", "his".into()).await;
+    let put = bob
+        .add(Collection::Classes, "financial", "his".into())
+        .await;
     assert_eq!(put.expect("the store answers"), Added::Done);
 }
 

@@ -1,13 +1,14 @@
-//! Operations under way in this process, and those who wait for them.
+//! Flights: operations under way in this process, and the requests that wait for
+//! them.
 //!
-//! Everyone who is about to claim an operation takes a seat in its flight
-//! first. So whoever is told *busy* has been listening since before the claim,
-//! and cannot miss the answer of a leader in the same process: not even a
-//! released one, which no store keeps.
+//! A request takes a seat in the operation's flight before it claims the
+//! operation. Where the claim is answered *busy*, the request has been listening
+//! since before the claim, and cannot miss the answer of a leader in the same
+//! process: not even a released one, which no store keeps.
 //!
-//! A key that was released is free for any request, so a flight may be led by
-//! another one than a seat waits for: what a leader tells is for those alone
-//! who asked the same.
+//! A released key is free for any request, so the leader of a flight may run a
+//! different request than a seat waits for. A leader's answer reaches only the
+//! seats with its own fingerprint.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::{Notify, watch};
 
-use crate::engine::Limits;
+use super::Limits;
 use crate::fingerprint::Fingerprint;
 use crate::identity::Digest;
 use crate::record::{Record, Reply};
@@ -27,34 +28,34 @@ const SHARDS: usize = 64;
 pub(crate) struct Flights {
     shards: Vec<Mutex<HashMap<Digest, Arc<Flight>>>>,
     waiters: AtomicUsize,
-    /// How many wait, by tenant; only those of whom somebody waits.
+    /// How many requests wait, by tenant; only tenants with at least one.
     tenants: Mutex<HashMap<Arc<str>, usize>>,
 }
 
 /// One operation under way.
 struct Flight {
-    /// How many are seated; changed only under the shard's lock.
+    /// How many seats are taken; changed only under the shard's lock.
     seats: AtomicUsize,
     stage: Mutex<Stage>,
-    /// What its leader was asked for; set before it counts as led.
+    /// The fingerprint of its leader's request; set before the flight is led.
     leader: OnceLock<Fingerprint>,
-    /// Rung when a leader has landed or was overtaken.
+    /// Notified when the leader has landed or was overtaken.
     changed: Notify,
     waiters: AtomicUsize,
     looks: Looks,
 }
 
-/// How those who wait for a leader elsewhere look at the store: one at a time,
-/// and what it sees all others hear.
+/// How waiters look at the store for a leader elsewhere: one at a time, and the
+/// others share what it saw.
 struct Looks {
-    /// Whoever has it looks.
+    /// Held by the waiter that looks.
     turn: tokio::sync::Mutex<()>,
-    /// How many have begun to look.
+    /// How many looks have begun.
     begun: AtomicU64,
     seen: watch::Sender<Look>,
 }
 
-/// What somebody saw.
+/// What the store showed to one look.
 struct Look {
     number: u64,
     record: Option<Arc<Record>>,
@@ -65,41 +66,42 @@ impl Flight {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How far it is for who asked for this: as if nobody led, where the leader
-    /// was asked for something else.
-    fn stage_for(&self, asked: &Fingerprint) -> Stage {
+    /// The stage for a request with this fingerprint: without a leader, where the
+    /// leader runs a different request.
+    fn stage_for(&self, fingerprint: &Fingerprint) -> Stage {
         let stage = self.stage().clone();
         match self.leader.get() {
-            Some(leader) if leader == asked => stage,
+            Some(leader) if leader == fingerprint => stage,
             _ => Stage::Boarding,
         }
     }
 }
 
-/// How far a flight is.
+/// The stage of a flight.
 #[derive(Clone, Debug)]
 pub(crate) enum Stage {
-    /// Nobody in this process was granted, so far.
+    /// No claim of this process was granted so far.
     Boarding,
-    /// Somebody in this process runs it and will tell.
+    /// A leader in this process runs it and will tell the outcome.
     Led,
-    /// What counts, the store knows. Somebody else was granted while it was led:
-    /// after a purge by force, the end of a lease, or a release that the leader
-    /// is about to tell; the leader will still tell what came of its own run. Or
-    /// the leader put it back into the queue, and there is nothing to tell.
+    /// The store is authoritative. Either another claim was granted while this
+    /// one was led (after a purge by force, the end of a lease, or a release that
+    /// the leader is about to tell), and the leader will still tell the outcome
+    /// of its own run; or the leader put the operation back into the queue, and
+    /// there is nothing to tell.
     Overtaken,
-    /// The leader is done, and this came of it.
+    /// The leader has ended with this outcome.
     Landed(Landed),
 }
 
-/// What a leader tells those who wait.
+/// What a leader tells its waiters.
 #[derive(Clone, Debug)]
 pub(crate) enum Landed {
-    /// The store has it.
+    /// The store has the outcome.
     Recorded,
     /// It was released with this answer, which no store keeps.
     Released(Arc<Reply>),
-    /// It was answered, and the store would not take it.
+    /// It was answered, and the store did not take the outcome.
     NotRecorded(Arc<Reply>),
     /// It may have run.
     Lost,
@@ -116,7 +118,7 @@ impl Flights {
         }
     }
 
-    /// Takes a seat: whatever a leader tells from now on is heard.
+    /// Takes a seat: the leader's outcome reaches it from now on.
     pub(crate) fn board(self: &Arc<Self>, digest: &Digest) -> Seat {
         let mut shard = self.shard(digest);
         let flight = shard
@@ -148,12 +150,12 @@ impl Flights {
         }
     }
 
-    /// How many wait, in all.
+    /// How many requests wait, in all.
     pub(crate) fn waiters(&self) -> usize {
         self.waiters.load(Ordering::Relaxed)
     }
 
-    /// Counts one more waiter of a tenant; tells how many there were.
+    /// Counts one more waiter of a tenant; returns how many there were.
     fn add_waiter(&self, tenant: &str) -> (Arc<str>, usize) {
         let mut tenants = self.tenants();
         let name = match tenants.get_key_value(tenant) {
@@ -195,17 +197,17 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    /// Takes the lead for who asks this. A flight that has landed, or has a leader, is of an
-    /// earlier run: the new one has a flight of its own, so that who waits for
-    /// it is not told what came of the other.
-    pub(crate) fn lead(self, asked: Fingerprint) -> Self {
+    /// Takes the lead for a request with this fingerprint. A flight that has
+    /// landed, or has a leader, belongs to an earlier run: the new run gets a
+    /// flight of its own, so that its waiters are not told the other's outcome.
+    pub(crate) fn lead(self, fingerprint: Fingerprint) -> Self {
         let mut seat = self;
         loop {
             let mut stage = seat.flight.stage();
             match *stage {
                 Stage::Boarding => {
-                    let first = seat.flight.leader.set(asked).is_ok();
-                    debug_assert!(first, "who boards has no leader");
+                    let first = seat.flight.leader.set(fingerprint).is_ok();
+                    debug_assert!(first, "a flight that boards has no leader");
                     *stage = Stage::Led;
                     drop(stage);
                     return seat;
@@ -222,23 +224,23 @@ impl Seat {
         }
     }
 
-    /// Tells all who wait what came of it, and closes the flight: who comes now
-    /// boards another, and cannot take this answer for one of a later run.
+    /// Tells the outcome to all waiters and closes the flight: later requests
+    /// board another one, and cannot take this outcome for that of a later run.
     pub(crate) fn land(self, landed: Landed) {
         self.close();
         *self.flight.stage() = Stage::Landed(landed);
         self.flight.changed.notify_waiters();
     }
 
-    /// Lets all who wait look for what comes of it in the store: it is not over,
-    /// and whoever leads it next has a flight of its own.
+    /// Leaves all waiters to the store: the operation is not over, and its next
+    /// leader gets a flight of its own.
     pub(crate) fn pass_on(self) {
         self.close();
         *self.flight.stage() = Stage::Overtaken;
         self.flight.changed.notify_waiters();
     }
 
-    /// Lets nobody else board this flight.
+    /// Closes the flight to further requests.
     fn close(&self) {
         let mut shard = self.flights.shard(&self.digest);
         let current = shard.get(&self.digest);
@@ -247,22 +249,23 @@ impl Seat {
         }
     }
 
-    /// Whether somebody in this process leads what was asked, or has led it, and
-    /// tells more than the store knows.
-    pub(crate) fn is_led(&self, asked: &Fingerprint) -> bool {
-        matches!(self.flight.stage_for(asked), Stage::Led | Stage::Landed(_))
+    /// Whether a leader in this process runs the request with this fingerprint,
+    /// or has run it, and knows more than the store.
+    pub(crate) fn is_led(&self, fingerprint: &Fingerprint) -> bool {
+        let stage = self.flight.stage_for(fingerprint);
+        matches!(stage, Stage::Led | Stage::Landed(_))
     }
 
-    /// The word of a leader of what was asked, waiting for it while the leader
-    /// knows more than the store. `None` when nobody leads, or no longer does:
-    /// then the store is to be asked.
-    pub(crate) async fn word(&self, asked: &Fingerprint) -> Option<Landed> {
+    /// The outcome that the leader of this request tells. Waits while there is
+    /// such a leader; `None` where there is none, or no longer: then the store is
+    /// authoritative.
+    pub(crate) async fn told(&self, fingerprint: &Fingerprint) -> Option<Landed> {
         loop {
             let changed = self.flight.changed.notified();
             tokio::pin!(changed);
-            // Listening before looking: no word falls in between.
+            // Listening begins before looking, so that no change is missed.
             changed.as_mut().enable();
-            match self.flight.stage_for(asked) {
+            match self.flight.stage_for(fingerprint) {
                 Stage::Led => changed.await,
                 Stage::Landed(landed) => return Some(landed),
                 Stage::Boarding | Stage::Overtaken => return None,
@@ -270,30 +273,30 @@ impl Seat {
         }
     }
 
-    /// Waits for the word of a leader of what was asked, though there be none.
-    pub(crate) async fn landed(&self, asked: &Fingerprint) -> Landed {
+    /// Waits for the outcome of a leader of this request, even without one.
+    pub(crate) async fn landed(&self, fingerprint: &Fingerprint) -> Landed {
         loop {
             let changed = self.flight.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if let Stage::Landed(landed) = self.flight.stage_for(asked) {
+            if let Stage::Landed(landed) = self.flight.stage_for(fingerprint) {
                 return landed;
             }
             changed.await;
         }
     }
 
-    /// Looks at the store with the others from now on.
+    /// Joins the waiters that look at the store in turn.
     pub(crate) fn lookout(&self) -> Lookout<'_> {
         let looks = &self.flight.looks;
         Lookout {
             looks,
-            heard: looks.seen.subscribe(),
+            shared: looks.seen.subscribe(),
             since: looks.begun.load(Ordering::Acquire),
         }
     }
 
-    /// Counts this seat as waiting, unless there are too many already.
+    /// Counts this seat as waiting, unless too many wait already.
     pub(crate) fn wait_within(&self, limits: &Limits, tenant: &str) -> Option<Waiter<'_>> {
         let here = self.flight.waiters.fetch_add(1, Ordering::Relaxed);
         let all = self.flights.waiters.fetch_add(1, Ordering::Relaxed);
@@ -318,36 +321,36 @@ impl Drop for Seat {
     }
 }
 
-/// One of those who wait for a leader elsewhere.
+/// A waiter's part in the shared looks at the store.
 pub(crate) struct Lookout<'a> {
     looks: &'a Looks,
-    heard: watch::Receiver<Look>,
-    /// Whoever began to look before may have seen what was before.
+    shared: watch::Receiver<Look>,
+    /// A look that began earlier may have seen the state before this wait.
     since: u64,
 }
 
-/// What comes first.
-pub(crate) enum Next<'a> {
-    /// One's own turn to look.
-    Turn(Turn<'a>),
-    /// Somebody else saw that something has changed.
+/// What a waiter gets next.
+pub(crate) enum NextLook<'a> {
+    /// Its own turn to look.
+    Own(LookTurn<'a>),
+    /// What another waiter saw: the operation has changed.
     Seen(Option<Arc<Record>>),
 }
 
 impl<'a> Lookout<'a> {
-    pub(crate) async fn next(&mut self) -> Next<'a> {
+    pub(crate) async fn next(&mut self) -> NextLook<'a> {
         loop {
             tokio::select! {
                 biased;
                 // The flight has the sender, and outlives this.
-                Ok(()) = self.heard.changed() => {
-                    let look = self.heard.borrow_and_update();
+                Ok(()) = self.shared.changed() => {
+                    let look = self.shared.borrow_and_update();
                     if look.number > self.since {
-                        return Next::Seen(look.record.clone());
+                        return NextLook::Seen(look.record.clone());
                     }
                 }
                 guard = self.looks.turn.lock() => {
-                    return Next::Turn(Turn {
+                    return NextLook::Own(LookTurn {
                         looks: self.looks,
                         number: self.looks.begun.fetch_add(1, Ordering::AcqRel) + 1,
                         _guard: guard,
@@ -358,16 +361,16 @@ impl<'a> Lookout<'a> {
     }
 }
 
-/// The turn to look; whoever drops it leaves it to the next.
-pub(crate) struct Turn<'a> {
+/// The turn to look; dropping it passes it on.
+pub(crate) struct LookTurn<'a> {
     looks: &'a Looks,
     number: u64,
     _guard: tokio::sync::MutexGuard<'a, ()>,
 }
 
-impl Turn<'_> {
-    /// Tells the others what was seen, if it is something new.
-    pub(crate) fn tell(self, record: Option<Arc<Record>>) {
+impl LookTurn<'_> {
+    /// Shares what the store showed with the other waiters, if it is new.
+    pub(crate) fn share(self, record: Option<Arc<Record>>) {
         let gist = |record: &Option<Arc<Record>>| {
             let record = record.as_ref();
             record.map(|record| (record.fence, record.state))
@@ -408,7 +411,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::record::tests::fingerprint as asked;
+    use crate::record::tests::fingerprint;
 
     /// Three wait: two of `a` on one key, one of `b` on another. Then one more comes.
     #[rstest]
@@ -452,66 +455,75 @@ mod tests {
         let flights = Arc::new(Flights::new());
         let digest = Digest::from_bytes([1; 32]);
         let board = || flights.board(&digest);
-        let (old, early) = (board().lead(asked(1)), board());
-        let new = board().lead(asked(1));
+        let (old, early) = (board().lead(fingerprint(1)), board());
+        let new = board().lead(fingerprint(1));
         let late = board();
         assert!(
-            !early.is_led(&asked(1)),
+            !early.is_led(&fingerprint(1)),
             "the store knows more than the old leader"
         );
         old.land(Landed::Nothing);
-        assert!(matches!(early.landed(&asked(1)).await, Landed::Nothing));
-        assert!(late.is_led(&asked(1)) && !matches!(*late.flight.stage(), Stage::Landed(_)));
+        assert!(matches!(
+            early.landed(&fingerprint(1)).await,
+            Landed::Nothing
+        ));
+        assert!(late.is_led(&fingerprint(1)) && !matches!(*late.flight.stage(), Stage::Landed(_)));
         new.land(Landed::Lost);
-        assert!(matches!(late.landed(&asked(1)).await, Landed::Lost));
+        assert!(matches!(late.landed(&fingerprint(1)).await, Landed::Lost));
         drop((early, late));
         assert!(flights.shard(&digest).is_empty());
     }
 
     #[tokio::test]
-    async fn who_leads_after_a_landing_does_not_share_with_the_next() {
+    async fn a_leader_after_a_landing_does_not_share_a_flight_with_the_next() {
         let flights = Arc::new(Flights::new());
         let digest = Digest::from_bytes([1; 32]);
         let board = || flights.board(&digest);
-        let (first, second) = (board().lead(asked(1)), board());
+        let (first, second) = (board().lead(fingerprint(1)), board());
         first.land(Landed::Recorded);
-        let (third, waiter) = (board().lead(asked(1)), board());
-        let second = second.lead(asked(1));
+        let (third, waiter) = (board().lead(fingerprint(1)), board());
+        let second = second.lead(fingerprint(1));
         third.land(Landed::Nothing);
-        assert!(matches!(waiter.landed(&asked(1)).await, Landed::Nothing));
+        assert!(matches!(
+            waiter.landed(&fingerprint(1)).await,
+            Landed::Nothing
+        ));
         assert!(matches!(*second.flight.stage(), Stage::Led));
     }
 
     #[tokio::test]
-    async fn a_leader_tells_only_those_who_asked_the_same() {
+    async fn a_leader_tells_only_waiters_of_the_same_request() {
         let flights = Arc::new(Flights::new());
         let board = || flights.board(&Digest::from_bytes([1; 32]));
         let waiter = board();
-        let leader = board().lead(asked(1));
-        assert!(waiter.is_led(&asked(1)) && !waiter.is_led(&asked(2)));
-        assert!(waiter.word(&asked(2)).await.is_none());
+        let leader = board().lead(fingerprint(1));
+        assert!(waiter.is_led(&fingerprint(1)) && !waiter.is_led(&fingerprint(2)));
+        assert!(waiter.told(&fingerprint(2)).await.is_none());
         leader.land(Landed::Lost);
-        assert!(matches!(waiter.word(&asked(1)).await, Some(Landed::Lost)));
-        assert!(waiter.word(&asked(2)).await.is_none());
-        assert!(!waiter.is_led(&asked(2)));
-        let ours = asked(2);
+        assert!(matches!(
+            waiter.told(&fingerprint(1)).await,
+            Some(Landed::Lost)
+        ));
+        assert!(waiter.told(&fingerprint(2)).await.is_none());
+        assert!(!waiter.is_led(&fingerprint(2)));
+        let ours = fingerprint(2);
         let word = timeout(Duration::ZERO, waiter.landed(&ours)).await;
         assert!(
             word.is_err(),
-            "whoever asked something else is told nothing"
+            "a waiter of a different request is told nothing"
         );
     }
 
     #[tokio::test]
-    async fn who_listens_to_a_leader_hears_that_it_was_overtaken() {
+    async fn a_waiter_learns_that_its_leader_was_overtaken() {
         let flights = Arc::new(Flights::new());
         let board = || flights.board(&Digest::from_bytes([1; 32]));
-        let (old, waiter) = (board().lead(asked(1)), board());
-        let ours = asked(1);
-        let mut listening = std::pin::pin!(waiter.word(&ours));
+        let (old, waiter) = (board().lead(fingerprint(1)), board());
+        let ours = fingerprint(1);
+        let mut listening = std::pin::pin!(waiter.told(&ours));
         let early = timeout(Duration::ZERO, listening.as_mut()).await;
         assert!(early.is_err(), "the leader has not told");
-        let new = board().lead(asked(2));
+        let new = board().lead(fingerprint(2));
         assert!(listening.await.is_none());
         drop((old, new));
     }

@@ -22,7 +22,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long outcomes are kept, and what a claim means that nobody came back to.
 /// A record keeps what was chosen when it was claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keeping {
+pub struct RecordOptions {
     /// How long a result or an error is given again, from when it was recorded.
     pub replay_window: Duration,
     /// How long the key is remembered; after `replay_window` a request under it
@@ -39,7 +39,7 @@ pub struct Keeping {
 }
 
 /// A day of replays, a minute of lease, and doubt is held.
-impl Default for Keeping {
+impl Default for RecordOptions {
     fn default() -> Self {
         Self {
             replay_window: DAY,
@@ -54,7 +54,7 @@ impl Default for Keeping {
 /// Why choices make no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum KeepingError {
+pub enum RecordOptionsError {
     /// A span of nothing.
     #[error("{0} is shorter than a millisecond")]
     Zero(&'static str),
@@ -71,8 +71,8 @@ pub enum KeepingError {
     },
 }
 
-impl Keeping {
-    fn checked(&self) -> Result<Terms, KeepingError> {
+impl RecordOptions {
+    fn checked(&self) -> Result<Terms, RecordOptionsError> {
         let remember = self.remember.unwrap_or(self.replay_window);
         for (name, span) in [
             ("replay_window", self.replay_window),
@@ -80,14 +80,14 @@ impl Keeping {
             ("lease", self.lease),
         ] {
             if span.as_millis() == 0 {
-                return Err(KeepingError::Zero(name));
+                return Err(RecordOptionsError::Zero(name));
             }
             if span > SPAN_MAX {
-                return Err(KeepingError::Endless(name));
+                return Err(RecordOptionsError::Endless(name));
             }
         }
         if remember < self.replay_window {
-            return Err(KeepingError::ForgetsEarlier {
+            return Err(RecordOptionsError::ForgetsEarlier {
                 remember,
                 replay_window: self.replay_window,
             });
@@ -114,9 +114,9 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// A namespace with the choices of [`Keeping::default`].
+    /// A namespace with the choices of [`RecordOptions::default`].
     pub fn new(namespace: Namespace) -> Self {
-        let terms = Keeping::default().checked();
+        let terms = RecordOptions::default().checked();
         let subject = Subject::new(SubjectKind::Client, "anonymous");
         let caller = subject
             .and_then(|subject| Caller::trusted(TENANT, namespace.as_str(), subject))
@@ -129,8 +129,8 @@ impl Scope {
     }
 
     /// The same namespace with other choices.
-    pub fn keeping(self, keeping: &Keeping) -> Result<Self, KeepingError> {
-        let terms = keeping.checked()?;
+    pub fn with_options(self, options: &RecordOptions) -> Result<Self, RecordOptionsError> {
+        let terms = options.checked()?;
         Ok(Self { terms, ..self })
     }
 
@@ -164,43 +164,43 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn chosen(change: impl FnOnce(&mut Keeping)) -> Keeping {
-        let mut keeping = Keeping::default();
-        change(&mut keeping);
-        keeping
+    fn chosen(change: impl FnOnce(&mut RecordOptions)) -> RecordOptions {
+        let mut options = RecordOptions::default();
+        change(&mut options);
+        options
     }
 
     #[rstest]
-    #[case::default(Keeping::default(), Ok(()))]
+    #[case::default(RecordOptions::default(), Ok(()))]
     #[case::equal(chosen(|k| k.remember = Some(DAY)), Ok(()))]
     #[case::longer(chosen(|k| k.remember = Some(2 * DAY)), Ok(()))]
     #[case::the_longest(chosen(|k| k.replay_window = SPAN_MAX), Ok(()))]
     #[case::no_window(
         chosen(|k| k.replay_window = Duration::ZERO),
-        Err(KeepingError::Zero("replay_window"))
+        Err(RecordOptionsError::Zero("replay_window"))
     )]
     #[case::less_than_is_counted(
         chosen(|k| k.lease = Duration::from_micros(999)),
-        Err(KeepingError::Zero("lease"))
+        Err(RecordOptionsError::Zero("lease"))
     )]
     #[case::endless(
         chosen(|k| k.replay_window = Duration::MAX),
-        Err(KeepingError::Endless("replay_window"))
+        Err(RecordOptionsError::Endless("replay_window"))
     )]
     #[case::endless_memory(
         chosen(|k| k.remember = Some(SPAN_MAX + SECOND)),
-        Err(KeepingError::Endless("remember"))
+        Err(RecordOptionsError::Endless("remember"))
     )]
     #[case::endless_lease(
         chosen(|k| k.lease = Duration::MAX),
-        Err(KeepingError::Endless("lease"))
+        Err(RecordOptionsError::Endless("lease"))
     )]
     #[case::forgets_earlier(
         chosen(|k| k.remember = Some(DAY - SECOND)),
-        Err(KeepingError::ForgetsEarlier { remember: DAY - SECOND, replay_window: DAY })
+        Err(RecordOptionsError::ForgetsEarlier { remember: DAY - SECOND, replay_window: DAY })
     )]
-    fn choices(#[case] keeping: Keeping, #[case] want: Result<(), KeepingError>) {
-        let scope = Scope::new(Namespace::edge()).keeping(&keeping);
+    fn choices(#[case] options: RecordOptions, #[case] want: Result<(), RecordOptionsError>) {
+        let scope = Scope::new(Namespace::edge()).with_options(&options);
         assert_eq!(scope.map(|_| ()), want);
     }
 }

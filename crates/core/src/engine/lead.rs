@@ -1,0 +1,328 @@
+//! The right to run an operation, and the duty to record its outcome.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::Engine;
+use super::flights::{Landed, Seat};
+use crate::class::AfterLoss;
+use crate::fingerprint::Fingerprint;
+use crate::identity::{Digest, OperationId};
+use crate::record::{Completion, Fence, Reply, Settled, Settlement};
+use crate::store::{Due, Grant};
+
+/// The minimum interval between renewals, however short the lease is.
+const RENEWAL_PAUSE_MIN: Duration = Duration::from_millis(10);
+
+/// The right to run an operation, and the duty to record its outcome.
+///
+/// Dropped without an outcome (a panic, a cancelled task), it counts as lost; a
+/// [joined](Self::joined) one is released, and queued work is due again where
+/// running twice was declared safe.
+pub struct Lead {
+    engine: Arc<Engine>,
+    seat: Option<Seat>,
+    grant: Grant,
+    fingerprint: Fingerprint,
+    lease: Duration,
+    on_loss: OnLoss,
+}
+
+impl fmt::Debug for Lead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lead")
+            .field("grant", &self.grant)
+            .field("lease", &self.lease)
+            .field("on_loss", &self.on_loss)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What follows when the leader does not know the outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnLoss {
+    /// The operation is unknown.
+    Unknown,
+    /// The record decides: it is written together with the work itself.
+    Joined,
+    /// The queue delivers it again.
+    Redelivered,
+}
+
+/// The result of recording an outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// The store has the outcome, and these are its times.
+    Finished(Completion),
+    /// The store has every other settlement.
+    Durably,
+    /// The operation was granted again, resolved or purged since.
+    Stale,
+    /// The store did not take it; the write is being repeated.
+    NotYet,
+}
+
+/// Whether a lease was extended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "new work under the same grant needs a confirmed lease"]
+pub enum Renewed {
+    /// The store has extended it.
+    Confirmed,
+    /// The operation was granted again, resolved or purged since.
+    Lost,
+    /// The store did not answer.
+    NotConfirmed,
+}
+
+impl Lead {
+    pub(super) fn new(
+        engine: &Arc<Engine>,
+        seat: Seat,
+        grant: Grant,
+        fingerprint: Fingerprint,
+        lease: Duration,
+    ) -> Self {
+        engine.running.fetch_add(1, Ordering::Relaxed);
+        Self {
+            engine: engine.clone(),
+            seat: Some(seat.lead(fingerprint)),
+            grant,
+            fingerprint,
+            lease,
+            on_loss: OnLoss::Unknown,
+        }
+    }
+
+    /// The lead of queued work that is due.
+    pub(super) fn of_delivery(engine: &Arc<Engine>, seat: Seat, due: &Due) -> Self {
+        let Due { grant, record, .. } = due;
+        let mut lead = Self::new(engine, seat, *grant, record.fingerprint, record.terms.lease);
+        lead.on_loss = match record.terms.after_loss {
+            AfterLoss::Hold => OnLoss::Unknown,
+            AfterLoss::Free => OnLoss::Redelivered,
+        };
+        lead
+    }
+
+    /// The same lead for work that an application commits in one transaction with
+    /// its record, under the same fence. Nothing is done unless the record says
+    /// so, and a release is certain: what is not committed before it finds its
+    /// fence stale. So nothing is ever recorded as lost, and where the store did
+    /// not take a settlement, waiters look at the record.
+    #[must_use]
+    pub fn joined(mut self) -> Self {
+        self.on_loss = OnLoss::Joined;
+        self
+    }
+
+    /// The operation's id.
+    pub fn id(&self) -> OperationId {
+        self.grant.id
+    }
+
+    /// The operation's digest.
+    pub fn digest(&self) -> Digest {
+        self.grant.digest
+    }
+
+    /// The fence of this run.
+    pub fn fence(&self) -> Fence {
+        self.grant.fence
+    }
+
+    /// The fingerprint of the request. A record under this digest with another
+    /// one belongs to a different request, which claimed the key later.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    /// Does work under the lease, renewing it as long as the work takes.
+    pub async fn holding<T>(&self, work: impl Future<Output = T>) -> T {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = sleep((self.lease / 3).max(RENEWAL_PAUSE_MIN)) => {
+                    let _ = self.renew().await;
+                }
+            }
+        }
+    }
+
+    /// Renews the lease. A failed renewal stops nothing that has begun: its
+    /// outcome is judged by the fence. But new work under the same grant may
+    /// only begin once the renewal is confirmed.
+    pub async fn renew(&self) -> Renewed {
+        let Grant { digest, fence, id } = self.grant;
+        let step = self.engine.store.renew(&digest, fence);
+        match self.engine.within_deadline(step).await {
+            Ok(Settled::Done | Settled::Finished(_)) => Renewed::Confirmed,
+            Ok(Settled::Stale) => {
+                tracing::warn!(operation_id = %id, "lease lost");
+                Renewed::Lost
+            }
+            Err(error) => {
+                tracing::warn!(%error, operation_id = %id, "lease not renewed");
+                Renewed::NotConfirmed
+            }
+        }
+    }
+
+    /// Records that the operation finished, for good.
+    pub async fn finish(self, settlement: Settlement, reply: Option<Arc<Reply>>) -> Recorded {
+        let otherwise = reply.map_or(Landed::Lost, Landed::NotRecorded);
+        self.settle(settlement, Landed::Recorded, otherwise).await
+    }
+
+    /// Records that the key is free again. Waiters get this run's answer.
+    pub async fn release(self, reply: Option<Arc<Reply>>) -> Recorded {
+        let landed = reply.map_or(Landed::Nothing, Landed::Released);
+        self.settle(Settlement::Released, landed.clone(), landed)
+            .await
+    }
+
+    /// Records that queued work is to be tried again later. Waiters go on
+    /// waiting: the operation is not over.
+    pub async fn requeue(self, after: Duration) -> Recorded {
+        self.put_back(Settlement::Requeued { after }).await
+    }
+
+    /// Records that queued work was not tried and is due again later; this grant
+    /// does not count among its attempts. Waiters go on waiting.
+    pub async fn defer(self, after: Duration) -> Recorded {
+        self.put_back(Settlement::Deferred { after }).await
+    }
+
+    /// Records that the operation may have run. All waiters are told at once.
+    /// A [joined](Self::joined) lead releases the key; queued work is due again
+    /// where running twice was declared safe, and its waiters go on waiting.
+    pub async fn lose(self) -> Recorded {
+        match self.on_loss {
+            OnLoss::Joined => self.release(None).await,
+            OnLoss::Redelivered => self.put_back(Settlement::Lost).await,
+            OnLoss::Unknown => {
+                self.settle(Settlement::Lost, Landed::Lost, Landed::Lost)
+                    .await
+            }
+        }
+    }
+
+    /// Records that the attempts are used up.
+    pub async fn pause(self) -> Recorded {
+        self.settle(Settlement::Paused, Landed::Recorded, Landed::Lost)
+            .await
+    }
+
+    /// Records that the answer will not be kept, before it streams. The lead
+    /// stays, to be [`landed`](Self::landed) or lost when the stream has ended.
+    pub async fn mark_not_kept(&self, settlement: Settlement) -> Recorded {
+        self.write(settlement).await
+    }
+
+    /// Ends a lead whose outcome is already recorded.
+    pub fn landed(mut self) {
+        self.land(Landed::Recorded);
+    }
+
+    async fn settle(mut self, settlement: Settlement, then: Landed, otherwise: Landed) -> Recorded {
+        let recorded = self.write(settlement.clone()).await;
+        match recorded {
+            Recorded::Finished(_) | Recorded::Durably => self.land(then),
+            Recorded::Stale => self.land(Landed::Recorded),
+            Recorded::NotYet => {
+                self.land(match self.on_loss {
+                    OnLoss::Unknown | OnLoss::Redelivered => otherwise,
+                    OnLoss::Joined => Landed::Recorded,
+                });
+                self.write_later(settlement);
+            }
+        }
+        recorded
+    }
+
+    /// Leaves queued work to its next delivery.
+    async fn put_back(mut self, settlement: Settlement) -> Recorded {
+        let recorded = self.write(settlement.clone()).await;
+        self.pass_on();
+        if recorded == Recorded::NotYet {
+            self.write_later(settlement);
+        }
+        recorded
+    }
+
+    async fn write(&self, settlement: Settlement) -> Recorded {
+        let Grant { digest, fence, id } = self.grant;
+        let step = self.engine.store.settle(&digest, fence, settlement);
+        match self.engine.within_deadline(step).await {
+            Ok(Settled::Finished(completion)) => Recorded::Finished(completion),
+            Ok(Settled::Done) => Recorded::Durably,
+            Ok(Settled::Stale) => {
+                tracing::warn!(operation_id = %id, "outcome discarded: its fence is stale");
+                Recorded::Stale
+            }
+            Err(error) => {
+                tracing::error!(%error, operation_id = %id, "outcome not recorded; retrying");
+                Recorded::NotYet
+            }
+        }
+    }
+
+    fn write_later(&self, settlement: Settlement) {
+        let engine = self.engine.clone();
+        let Grant { digest, fence, id } = self.grant;
+        self.engine.tasks.spawn(async move {
+            let step = || engine.store.settle(&digest, fence, settlement.clone());
+            if let Err(error) = engine.until_recorded(step).await {
+                tracing::error!(%error, operation_id = %id, "outcome not recorded; giving up");
+            }
+        });
+    }
+
+    /// Tells the waiters, and ends the flight.
+    fn land(&mut self, landed: Landed) {
+        if let Some(seat) = self.seat.take() {
+            seat.land(landed);
+            self.engine.running.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Leaves the waiters to the store.
+    fn pass_on(&mut self) {
+        if let Some(seat) = self.seat.take() {
+            seat.pass_on();
+            self.engine.running.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        if self.seat.is_none() {
+            return;
+        }
+        let settlement = match self.on_loss {
+            OnLoss::Unknown => {
+                self.land(Landed::Lost);
+                Settlement::Lost
+            }
+            OnLoss::Joined => {
+                self.land(Landed::Recorded);
+                Settlement::Released
+            }
+            OnLoss::Redelivered => {
+                self.pass_on();
+                Settlement::Lost
+            }
+        };
+        // Without a runtime the process is ending; the claim ends with its lease.
+        if tokio::runtime::Handle::try_current().is_ok() {
+            self.write_later(settlement);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What a lead records, and the replays that follow.
+
+use super::*;
+use crate::clock::Clock as _;
+use crate::engine::Recorded;
+use crate::record::tests::RETENTION;
+
+#[tokio::test]
+async fn a_finished_lead_returns_the_times_of_its_record() {
+    let fixture = Fixture::new();
+    let lead = fixture.lead(&fixture.here, 1).await;
+    let recorded = lead.finish(completed(), None).await;
+    let completion = fixture.record().await.completion();
+    let completion = completion.expect("it is finished");
+    assert_eq!(recorded, Recorded::Finished(completion));
+}
+
+#[tokio::test]
+async fn replays_are_noted_where_retention_counts_from_them() {
+    for (basis, want) in [
+        (TtlBasis::Access, RETENTION),
+        (TtlBasis::Completion, RETENTION / 2),
+        (TtlBasis::Creation, RETENTION / 2),
+    ] {
+        let fixture = Fixture::counting_from(basis);
+        let lead = fixture.lead(&fixture.here, 1).await;
+        let recorded = lead.finish(completed(), None).await;
+        assert!(matches!(recorded, Recorded::Finished(_)));
+        fixture.clock.advance(RETENTION / 2);
+        assert!(matches!(fixture.enter().await, Entered::Finished(_)));
+        fixture.rest().await;
+        let expires = fixture.record().await.expires_at().expect("an outcome");
+        assert_eq!(expires.since(fixture.clock.now()), want, "{basis:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_lead_that_does_not_know_its_outcome_is_unknown_or_released() {
+    for joined in [false, true] {
+        for dropped in [false, true] {
+            let fixture = Fixture::new();
+            let lead = fixture.lead(&fixture.here, 1).await;
+            let lead = if joined { lead.joined() } else { lead };
+            match dropped {
+                true => drop(lead),
+                false => assert_eq!(lead.lose().await, Recorded::Durably),
+            }
+            fixture.rest().await;
+            let want = match joined {
+                true => State::Released,
+                false => State::Unknown,
+            };
+            let state = fixture.record().await.state;
+            assert_eq!(state, want, "joined {joined}, dropped {dropped}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Claims whose answer was lost. The store may have granted them, and nothing
+//! was forwarded under them, so the key must not stay taken.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::{Engine, Permit};
+use crate::identity::Digest;
+use crate::record::Attempt;
+
+/// The pauses after which a withdrawal is repeated: a claim that was sent on an
+/// abandoned connection, or that waited for a standby to commit, may arrive
+/// behind the first withdrawal.
+const REPEATS: [Duration; 3] = [
+    Duration::from_secs(1),
+    Duration::from_secs(10),
+    Duration::from_secs(60),
+];
+
+/// A claim without an answer so far. Dropped before its answer, because the
+/// store failed or the client has gone, it is withdrawn.
+pub(super) struct PendingClaim<'a> {
+    engine: &'a Arc<Engine>,
+    digest: Digest,
+    attempt: Attempt,
+}
+
+impl<'a> PendingClaim<'a> {
+    pub(super) fn new(engine: &'a Arc<Engine>, digest: Digest, attempt: Attempt) -> Self {
+        Self {
+            engine,
+            digest,
+            attempt,
+        }
+    }
+
+    /// The answer has come: there is nothing to withdraw.
+    pub(super) fn answered(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for PendingClaim<'_> {
+    fn drop(&mut self) {
+        withdraw(self.engine, self.digest, self.attempt);
+    }
+}
+
+/// Withdraws a claim in the background. The number of withdrawals is bounded, so
+/// that they do not pile up while the store is unavailable for long; a claim that
+/// is not withdrawn ends with its lease.
+fn withdraw(engine: &Arc<Engine>, digest: Digest, attempt: Attempt) {
+    // Without a runtime the process is ending; the claim ends with its lease.
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+        return;
+    };
+    let Some(permit) = Permit::take(&engine.withdrawals, engine.limits().withdrawals) else {
+        tracing::error!("too many withdrawals; a claim is left to its lease");
+        return;
+    };
+    let engine = engine.clone();
+    let tasks = engine.tasks.clone();
+    let work = async move {
+        let step = || engine.store.withdraw(&digest, attempt);
+        if let Err(error) = engine.until_recorded(step).await {
+            tracing::error!(%error, "claim without an answer not withdrawn; left to its lease");
+            return;
+        }
+        // Shutdown does not wait for the repeats.
+        tokio::spawn(async move {
+            for pause in REPEATS {
+                sleep(pause).await;
+                let step = engine.store.withdraw(&digest, attempt);
+                if let Err(error) = engine.within_deadline(step).await {
+                    tracing::warn!(%error, "withdrawal not repeated; a late claim is left to its lease");
+                }
+            }
+            drop(permit);
+        });
+    };
+    tasks.spawn_on(work, &runtime);
+}
