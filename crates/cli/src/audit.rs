@@ -1,4 +1,4 @@
-//! `onceward audit`: who changed what, when and why.
+//! `onceward audit`: the changes that operators made, with who, when and why.
 
 use std::process::ExitCode;
 
@@ -6,52 +6,51 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::admin::table::{self, cell};
-use crate::admin::{Client, Needs, Reach, moment, query};
+use crate::admin::{AdminArgs, Client, Role, query, timestamps};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    reach: Reach,
-    /// How many entries at most, up to 200.
+    admin: AdminArgs,
+    /// Maximum number of entries to list, up to 200.
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: usize,
-    /// Where the page before ended.
-    #[arg(long, value_name = "PLACE")]
+    /// Cursor from the previous page.
+    #[arg(long, value_name = "CURSOR")]
     after: Option<String>,
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let client = Client::new(&args.reach)?;
-    let parts = [
+    let client = Client::new(&args.admin)?;
+    let parameters = [
         ("limit", Some(args.limit.to_string())),
         ("after", args.after),
     ];
-    let told = client
-        .get(Needs::Read, &query("/admin/v1/audit", &parts))
-        .await?;
-    client.tell(&told, |page| listing(page, Timestamp::now()))
+    let url = query("/admin/v1/audit", &parameters);
+    let result = client.get(Role::Read, &url).await?;
+    client.report(&result, |page| listing(page, Timestamp::now()))
 }
 
 fn listing(page: &Value, now: Timestamp) -> String {
-    let entries = table::listed(page, "entries");
+    let entries = table::items(page, "entries");
     if entries.is_empty() {
-        return "Nothing was changed.\n".to_owned();
+        return "No changes recorded.\n".to_owned();
     }
-    let lines = entries.iter().map(|entry| {
-        let mut line = vec![moment::ago(&entry["at"], now)];
+    let rows = entries.iter().map(|entry| {
+        let mut row = vec![timestamps::relative(&entry["at"], now)];
         let names = ["who", "from", "action"];
-        line.extend(names.iter().map(|name| cell(&entry[name])));
-        line.push(on(entry));
-        line.extend(["outcome", "why"].iter().map(|name| cell(&entry[name])));
-        line
+        row.extend(names.iter().map(|name| cell(&entry[name])));
+        row.push(target(entry));
+        row.extend(["outcome", "why"].iter().map(|name| cell(&entry[name])));
+        row
     });
-    let lines: Vec<_> = lines.collect();
+    let rows: Vec<_> = rows.collect();
     let titles = ["WHEN", "WHO", "FROM", "ACTION", "ON", "OUTCOME", "WHY"];
-    table::table(&titles, &lines, table::width()) + &table::more(page)
+    table::table(&titles, &rows, table::width()) + &table::next_page_hint(page)
 }
 
-/// What it was done on; of many, how many.
-fn on(entry: &Value) -> String {
+/// The target of the change, or for a bulk change the number of operations.
+fn target(entry: &Value) -> String {
     match entry["result"]["purged"].as_u64() {
         Some(purged) => format!("{purged} operations"),
         None => cell(&entry["target"]),
@@ -66,7 +65,7 @@ mod tests {
 
     #[test]
     fn entries_are_a_table() {
-        let now = "2026-11-16T12:00:00Z".parse().expect("a moment");
+        let now = "2026-11-16T12:00:00Z".parse().expect("a timestamp");
         let one = json!({
             "at": "2026-11-16T11:00:00.000Z", "who": "ops", "from": "127.0.0.1", "action": "operations.purge",
             "outcome": "done", "why": "a test", "result": { "purged": 12 },

@@ -1,6 +1,6 @@
-//! `onceward check`: every mistake in a configuration, or every warning,
-//! one a line, with file, line and column in front, so that editors can jump
-//! there. With mistakes it fails; warnings alone do not keep a gateway from starting.
+//! `onceward check`: all mistakes in a configuration or, if there are none, all warnings, one a
+//! line and each after file, line and column, so that editors can jump there. Mistakes make the
+//! command fail; a gateway starts with warnings.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,32 +9,32 @@ use std::process::ExitCode;
 use onceward_gateway::config::{Loaded, Location, Mistake, Warning, load};
 use serde_json::{Value, json};
 
-use crate::schema::print;
+use crate::output;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The configuration.
+    /// Configuration file.
     #[arg(value_name = "FILE", default_value = "onceward.toml")]
     file: PathBuf,
-    /// For programs: one JSON object with `mistakes` and `warnings`.
+    /// Print one JSON object with `mistakes` and `warnings`.
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let judged = load(&args.file, &environment());
-    let told = match args.json {
-        true => serde_json::to_string_pretty(&for_programs(&judged))? + "\n",
-        false => for_people(&judged),
-    };
-    print(&told)?;
-    Ok(match judged {
+    let loaded = load(&args.file, &environment());
+    output::print(&match args.json {
+        true => serde_json::to_string_pretty(&as_json(&loaded))? + "\n",
+        false => as_text(&loaded),
+    })?;
+    Ok(match loaded {
         Ok(_) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     })
 }
 
-/// The variables of this process. One that is not text cannot be meant.
+/// The environment variables of this process that are valid UTF-8; the configuration can refer to
+/// no others.
 pub(crate) fn environment() -> BTreeMap<String, String> {
     let variables = std::env::vars_os();
     variables
@@ -42,8 +42,8 @@ pub(crate) fn environment() -> BTreeMap<String, String> {
         .collect()
 }
 
-fn for_people(judged: &Result<Loaded, Vec<Mistake>>) -> String {
-    let (mut lines, verdict): (Vec<String>, String) = match judged {
+fn as_text(loaded: &Result<Loaded, Vec<Mistake>>) -> String {
+    let (mut lines, summary): (Vec<String>, String) = match loaded {
         Err(mistakes) => (
             mistakes.iter().map(ToString::to_string).collect(),
             format!(
@@ -62,12 +62,12 @@ fn for_people(judged: &Result<Loaded, Vec<Mistake>>) -> String {
             ),
         ),
     };
-    lines.push(verdict);
+    lines.push(summary);
     lines.join("\n") + "\n"
 }
 
-fn for_programs(judged: &Result<Loaded, Vec<Mistake>>) -> Value {
-    let (mistakes, warnings): (&[Mistake], &[Warning]) = match judged {
+fn as_json(loaded: &Result<Loaded, Vec<Mistake>>) -> Value {
+    let (mistakes, warnings): (&[Mistake], &[Warning]) = match loaded {
         Ok(loaded) => (&[], &loaded.warnings),
         Err(mistakes) => (mistakes, &[]),
     };
@@ -115,21 +115,21 @@ mod tests {
 
     use super::*;
 
-    fn judged(text: &str) -> Result<Loaded, Vec<Mistake>> {
+    fn parsed(text: &str) -> Result<Loaded, Vec<Mistake>> {
         parse(text, Path::new("onceward.toml"), &BTreeMap::new())
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place() {
-        let judged = judged("[server]\nlisten = 1\ndrain = \"x\"\n");
+    fn mistakes_have_their_line_and_column() {
+        let parsed = parsed("[server]\nlisten = 1\ndrain = \"x\"\n");
         assert_eq!(
-            for_people(&judged),
+            as_text(&parsed),
             "onceward.toml:2:10: server.listen: is a whole number; write a text in quotes\n\
              onceward.toml:3:9: server.drain: \"x\" is not a number with a unit; write a length of time such as \"30s\", \"1h30m\" or \"7d\"\n\
              2 mistakes. The gateway would not start.\n"
         );
         assert_eq!(
-            for_programs(&judged)["mistakes"][0],
+            as_json(&parsed)["mistakes"][0],
             json!({
                 "file": "onceward.toml", "line": 2, "column": 10, "variable": null,
                 "key": "server.listen", "problem": "is a whole number",
@@ -139,15 +139,15 @@ mod tests {
     }
 
     #[test]
-    fn warnings_do_not_keep_a_gateway_from_starting() {
+    fn a_gateway_starts_with_warnings() {
         let text = "[store]\nurl = \"memory:\"\n[auth.api_keys]\n[upstreams.a]\nurl = \"http://127.0.0.1:1\"\n\
                     [[routes]]\nendpoint = \"a.b\"\npath = \"/\"\nmethod = \"GET\"\nupstream = \"a\"\n";
-        let judged = judged(text);
+        let parsed = parsed(text);
         assert_eq!(
-            for_people(&judged),
+            as_text(&parsed),
             "onceward.toml:2:7: store.url: a restart forgets every key, and what ran before it runs again; embedded:./onceward-data survives a restart\n\
              No mistakes, 1 warning. The gateway would start.\n"
         );
-        assert_eq!(for_programs(&judged)["warnings"][0]["line"], 2);
+        assert_eq!(as_json(&parsed)["warnings"][0]["line"], 2);
     }
 }

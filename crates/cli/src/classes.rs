@@ -1,5 +1,5 @@
-//! `onceward classes`: the retention classes in force, changed while the gateway
-//! runs. What is on record keeps the terms that it was claimed under.
+//! `onceward classes`: the retention classes of a running gateway. A change applies to new claims;
+//! existing operations keep the settings that they were claimed under.
 
 use std::process::ExitCode;
 
@@ -8,62 +8,62 @@ use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
 use crate::admin::table::{self, cell};
-use crate::admin::{Client, Needs, Reach, path};
+use crate::admin::{AdminArgs, Client, Role, path};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    reach: Reach,
+    admin: AdminArgs,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// The classes with all settings, and which of them are changed.
+    /// List the classes with their settings and where each setting comes from.
     List {
-        /// Only this one.
+        /// Only this class.
         #[arg(value_name = "CLASS")]
         name: Option<String>,
     },
-    /// Changes settings of a class, or makes a new one.
+    /// Change settings of a class, or add a class.
     Set {
-        /// Its name.
+        /// Name of the class.
         #[arg(value_name = "CLASS")]
         name: String,
-        /// Settings in the words of the configuration: retention=10d remember=60d
+        /// Settings as in the configuration: retention=10d remember=60d
         #[arg(value_name = "SETTING=VALUE", required = true)]
         settings: Vec<String>,
-        /// Why; the audit keeps it.
+        /// The reason for the change, recorded in the audit log.
         #[arg(long, value_name = "REASON")]
         why: String,
     },
-    /// Takes back all changes of a class: it is as the configuration says.
+    /// Undo all changes of a class: the configuration applies again.
     Unset {
-        /// Its name.
+        /// Name of the class.
         #[arg(value_name = "CLASS")]
         name: String,
-        /// Why; the audit keeps it.
+        /// The reason for the change, recorded in the audit log.
         #[arg(long, value_name = "REASON")]
         why: String,
     },
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let client = Client::new(&args.reach)?;
+    let client = Client::new(&args.admin)?;
     match args.command {
         Command::List { name: None } => {
-            let told = client.get(Needs::Read, "/admin/v1/classes").await?;
-            client.tell(&told, |all| {
+            let result = client.get(Role::Read, "/admin/v1/classes").await?;
+            client.report(&result, |all| {
                 let classes = all["classes"].as_array().into_iter().flatten();
                 classes.map(shown).collect::<Vec<_>>().join("\n")
             })
         }
         Command::List { name: Some(name) } => {
-            let told = client
-                .get(Needs::Read, &path("/admin/v1/classes/", &name, ""))
+            let result = client
+                .get(Role::Read, &path("/admin/v1/classes/", &name, ""))
                 .await?;
-            client.tell(&told, shown)
+            client.report(&result, shown)
         }
         Command::Set {
             name,
@@ -72,30 +72,33 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         } => {
             let url = path("/admin/v1/classes/", &name, "");
             let body = json!({ "settings": parse(&settings)?, "why": why });
-            let told = client.post(Needs::Admin, &url, &body).await?;
-            client.tell(&told, shown)
+            let result = client.post(Role::Admin, &url, &body).await?;
+            client.report(&result, shown)
         }
         Command::Unset { name, why } => {
             let url = path("/admin/v1/classes/", &name, "/unset");
-            let told = client
-                .post(Needs::Admin, &url, &json!({ "why": why }))
+            let result = client
+                .post(Role::Admin, &url, &json!({ "why": why }))
                 .await?;
-            client.tell(&told, |answer| match &answer["class"] {
-                Value::Null => format!("The class {} is gone.\n", cell(&answer["name"])),
+            client.report(&result, |answer| match &answer["class"] {
+                Value::Null => format!(
+                    "Class {} is removed: the configuration does not define it.\n",
+                    cell(&answer["name"])
+                ),
                 class => shown(class),
             })
         }
     }
 }
 
-/// Settings as JSON: numbers are numbers, a dot goes one level down.
+/// Converts `SETTING=VALUE` arguments to JSON; a dot in a name goes one level down.
 fn parse(settings: &[String]) -> anyhow::Result<Value> {
     let mut all = Map::new();
     for setting in settings {
         let Some((key, text)) = setting.split_once('=') else {
             bail!(
-                "`{}` is no setting: write retention=10d",
-                table::plain(setting)
+                "invalid setting `{}`: write SETTING=VALUE, such as retention=10d",
+                table::escape(setting)
             );
         };
         let value = match (key, text.parse::<u32>()) {
@@ -113,16 +116,16 @@ fn parse(settings: &[String]) -> anyhow::Result<Value> {
             }
         };
         if before.is_some() {
-            bail!("`{}` is said twice", table::plain(key));
+            bail!("`{}` is given twice", table::escape(key));
         }
     }
     Ok(all.into())
 }
 
-/// A class with its settings; what is not built in says where it is from.
+/// A class with its settings, and the source of each that is not built in.
 fn shown(class: &Value) -> String {
     let settings = class["settings"].as_object();
-    let lines = settings.into_iter().flatten().map(|(key, value)| {
+    let rows = settings.into_iter().flatten().map(|(key, value)| {
         let text = match value.as_object() {
             None => cell(value),
             Some(parts) => {
@@ -134,17 +137,17 @@ fn shown(class: &Value) -> String {
         };
         let source = match class["sources"][key].as_str() {
             Some("built-in") | None => String::new(),
-            Some(source) => table::plain(source),
+            Some(source) => table::escape(source),
         };
-        vec![table::plain(key), text, source]
+        vec![table::escape(key), text, source]
     });
-    let lines: Vec<_> = lines.collect();
+    let rows: Vec<_> = rows.collect();
     let name = cell(&class["name"]);
-    let mut text = table::table(&[&name, "", ""], &lines, table::width());
+    let mut text = table::table(&[&name, "", ""], &rows, table::width());
     if let Some(why) = class["not_in_force"].as_str() {
         text.push_str(&format!(
-            "A change is not in force: {}\n",
-            table::plain(why)
+            "Warning: a change is not in force: {}\n",
+            table::escape(why)
         ));
     }
     text
@@ -160,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_read() {
+    fn settings_become_json() {
         assert_eq!(
             settings(&[
                 "retention=10d",
@@ -176,20 +179,23 @@ mod tests {
         );
         assert_eq!(
             settings(&["retention"]),
-            Err("`retention` is no setting: write retention=10d".to_owned())
+            Err(
+                "invalid setting `retention`: write SETTING=VALUE, such as retention=10d"
+                    .to_owned()
+            )
         );
         assert_eq!(
             settings(&["wait=1s", "wait=2s"]),
-            Err("`wait` is said twice".to_owned())
+            Err("`wait` is given twice".to_owned())
         );
         assert_eq!(
             settings(&["backoff=1s", "backoff.max=2s"]),
-            Err("`backoff.max` is said twice".to_owned())
+            Err("`backoff.max` is given twice".to_owned())
         );
     }
 
     #[test]
-    fn a_class_says_what_was_changed() {
+    fn a_class_shows_the_source_of_each_setting() {
         let class = json!({
             "name": "financial",
             "settings": { "retention": "10d", "lease": "2m", "backoff": { "first": "500ms", "max": "1m" } },

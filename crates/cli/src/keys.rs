@@ -1,4 +1,4 @@
-//! `onceward keys`: API keys, made, listed and taken back. A key is shown once.
+//! `onceward keys`: creating, listing and revoking API keys. A key is shown only when it is created.
 
 use std::process::ExitCode;
 
@@ -6,45 +6,45 @@ use clap::Subcommand;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::admin::moment::{self, Side};
 use crate::admin::table::{self, cell};
-use crate::admin::{Client, Needs, Reach, path, query};
+use crate::admin::timestamps::{self, Direction};
+use crate::admin::{AdminArgs, Client, Report, Role, path, query};
 
 const KEYS: &str = "/admin/v1/keys";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    reach: Reach,
+    admin: AdminArgs,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Makes a key, and shows it this once.
-    Create(Create),
-    /// The keys, the oldest first.
+    /// Create a key and print it. It cannot be shown again.
+    Create(CreateKey),
+    /// List the keys, the oldest first.
     List {
-        /// Of this tenant.
-        #[arg(long, value_name = "T")]
+        /// Only keys of this tenant.
+        #[arg(long, value_name = "TENANT")]
         tenant: Option<String>,
-        /// Of this project.
-        #[arg(long, value_name = "P")]
+        /// Only keys of this project.
+        #[arg(long, value_name = "PROJECT")]
         project: Option<String>,
-        /// How many at most, up to 1000.
+        /// Maximum number of keys to list, up to 1000.
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: usize,
-        /// Where the page before ended.
-        #[arg(long, value_name = "PLACE")]
+        /// Cursor from the previous page.
+        #[arg(long, value_name = "CURSOR")]
         after: Option<String>,
     },
-    /// Takes a key back: it lets nobody in any more.
+    /// Revoke a key: requests with it are refused from then on.
     Revoke {
-        /// Its id, as `keys list` tells it.
+        /// Key id, as shown by `keys list`.
         #[arg(value_name = "ID")]
         id: String,
-        /// Why; the audit keeps it.
+        /// The reason for the change, recorded in the audit log.
         #[arg(
             long,
             value_name = "REASON",
@@ -55,26 +55,26 @@ enum Command {
 }
 
 #[derive(clap::Args)]
-struct Create {
-    /// Whose it is.
-    #[arg(long, value_name = "T")]
+struct CreateKey {
+    /// Tenant of the caller.
+    #[arg(long, value_name = "TENANT")]
     tenant: String,
-    /// Which project's; without one it is good only on routes of a wider scope.
-    #[arg(long, value_name = "P")]
+    /// Project of the caller; without one the key is accepted only on routes with a wider scope.
+    #[arg(long, value_name = "PROJECT")]
     project: Option<String>,
-    /// Who acts with it: user:…, service:…, tenant_member:… or client:…
+    /// Subject of the caller: user:…, service:…, tenant_member:… or client:…
     #[arg(long, value_name = "TYPE:ID")]
     subject: String,
-    /// What it may do; may come again.
+    /// Scope that the key grants; repeatable.
     #[arg(long = "scope", value_name = "SCOPE")]
     scopes: Vec<String>,
-    /// What it is for.
+    /// Description of the key.
     #[arg(long, value_name = "TEXT", default_value = "")]
     name: String,
-    /// When it ends by itself: 90d, or a moment in RFC 3339.
-    #[arg(long, value_name = "WHEN")]
+    /// When the key expires: 90d, or a timestamp in RFC 3339.
+    #[arg(long, value_name = "TIME")]
     expires: Option<String>,
-    /// Why; the audit keeps it.
+    /// The reason for the change, recorded in the audit log.
     #[arg(
         long,
         value_name = "REASON",
@@ -84,25 +84,25 @@ struct Create {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let client = Client::new(&args.reach)?;
+    let client = Client::new(&args.admin)?;
     let now = Timestamp::now();
     match args.command {
-        Command::Create(ask) => {
-            let expires = ask.expires.as_deref();
+        Command::Create(key) => {
+            let expires = key.expires.as_deref();
             let expires = expires
-                .map(|text| moment::parse(text, Side::Future, now))
+                .map(|text| timestamps::parse(text, Direction::Future, now))
                 .transpose()?;
             let body = json!({
-                "tenant": ask.tenant,
-                "project": ask.project,
-                "subject": ask.subject,
-                "scopes": ask.scopes,
-                "name": ask.name,
+                "tenant": key.tenant,
+                "project": key.project,
+                "subject": key.subject,
+                "scopes": key.scopes,
+                "name": key.name,
                 "expires_at": expires,
-                "why": ask.why,
+                "why": key.why,
             });
-            let told = client.post(Needs::Admin, KEYS, &body).await?;
-            client.tell(&told, created)
+            let result = client.post(Role::Admin, KEYS, &body).await?;
+            client.report_with_notes(&result, created)
         }
         Command::List {
             tenant,
@@ -110,55 +110,55 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             limit,
             after,
         } => {
-            let parts = [
+            let parameters = [
                 ("tenant", tenant),
                 ("project", project),
                 ("limit", Some(limit.to_string())),
                 ("after", after),
             ];
-            let told = client.get(Needs::Read, &query(KEYS, &parts)).await?;
-            client.tell(&told, |page| listing(page, now))
+            let result = client.get(Role::Read, &query(KEYS, &parameters)).await?;
+            client.report(&result, |page| listing(page, now))
         }
         Command::Revoke { id, why } => {
             let url = path("/admin/v1/keys/", &id, "/revoke");
-            let told = client
-                .post(Needs::Admin, &url, &json!({ "why": why }))
+            let result = client
+                .post(Role::Admin, &url, &json!({ "why": why }))
                 .await?;
-            client.tell(&told, |answer| match answer["already"] == true {
-                true => format!("{} was revoked already.\n", cell(&answer["id"])),
+            client.report(&result, |answer| match answer["already"] == true {
+                true => format!("{} was already revoked.\n", cell(&answer["id"])),
                 false => format!("{} is revoked.\n", cell(&answer["id"])),
             })
         }
     }
 }
 
-/// The key alone on its line, to be copied.
-fn created(answer: &Value) -> String {
-    format!(
-        "{}\n\nThis is shown once and kept nowhere. Its id is {}.\n",
-        cell(&answer["secret"]),
-        cell(&answer["key"]["id"])
-    )
+/// The key alone, so that `KEY=$(onceward keys create …)` captures it.
+fn created(answer: &Value) -> Report {
+    let id = cell(&answer["key"]["id"]);
+    Report {
+        result: format!("{}\n", cell(&answer["secret"])),
+        notes: format!("Key id: {id}. The key is stored as a hash and cannot be shown again.\n"),
+    }
 }
 
 fn listing(page: &Value, now: Timestamp) -> String {
-    let keys = table::listed(page, "keys");
+    let keys = table::items(page, "keys");
     if keys.is_empty() {
-        return "There are no keys.\n".to_owned();
+        return "No keys.\n".to_owned();
     }
     let titles = [
         "ID", "STATE", "TENANT", "PROJECT", "SUBJECT", "SCOPES", "NAME", "CREATED", "EXPIRES",
     ];
-    let lines = keys.iter().map(|key| {
+    let rows = keys.iter().map(|key| {
         let names = [
             "id", "state", "tenant", "project", "subject", "scopes", "name",
         ];
-        let mut line: Vec<_> = names.iter().map(|name| cell(&key[name])).collect();
-        line.extend(["created_at", "expires_at"].map(|name| moment::ago(&key[name], now)));
-        line
+        let mut row: Vec<_> = names.iter().map(|name| cell(&key[name])).collect();
+        row.extend(["created_at", "expires_at"].map(|name| timestamps::relative(&key[name], now)));
+        row
     });
-    let lines: Vec<_> = lines.collect();
-    table::table(&titles, &lines, table::width()) + &table::more(page)
+    let rows: Vec<_> = rows.collect();
+    table::table(&titles, &rows, table::width()) + &table::next_page_hint(page)
 }
 
 #[cfg(test)]
@@ -166,8 +166,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_told_in_words() {
-        let now = "2026-11-16T12:00:00Z".parse().expect("a moment");
+    fn keys_are_a_table() {
+        let now = "2026-11-16T12:00:00Z".parse().expect("a timestamp");
         let key = json!({
             "id": "abc", "state": "active", "tenant": "acme", "project": null, "subject": "service:worker",
             "scopes": ["pay", "read"], "name": "", "created_at": "2026-11-16T10:00:00.000Z", "expires_at": null,
@@ -179,10 +179,15 @@ mod tests {
                 "abc  active  acme    -        service:worker  pay,read  -     2h ago   -\n",
             )
         );
-        let answer = json!({ "secret": "ow_abc_xyz", "key": { "id": "abc" } });
+    }
+
+    #[test]
+    fn the_result_of_a_creation_is_the_key_alone() {
+        let report = created(&json!({ "secret": "ow_abc_xyz", "key": { "id": "abc" } }));
+        assert_eq!(report.result, "ow_abc_xyz\n");
         assert_eq!(
-            created(&answer),
-            "ow_abc_xyz\n\nThis is shown once and kept nowhere. Its id is abc.\n"
+            report.notes,
+            "Key id: abc. The key is stored as a hash and cannot be shown again.\n"
         );
     }
 }

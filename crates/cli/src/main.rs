@@ -1,14 +1,11 @@
-//! The binary `onceward`: one line per command, each command in a module of its own with its
-//! `Args` and its `run`. What a command does lives in the libraries or in its module, not here.
-
-// The only crate that prints: its standard output is what the user asked for.
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+//! The binary `onceward`. Each command has a module with its `Args` and its `run`; the work is done
+//! in the libraries or in that module, not here.
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-// Many small allocations on two threads or more: measured at a tenth more replays than with glibc's.
+// Many small allocations on several threads: a tenth more replays than with glibc's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -22,53 +19,54 @@ mod demo;
 mod keys;
 mod migrate;
 mod operations;
+mod output;
 mod process;
 mod reload;
-mod sample;
+mod sample_upstream;
 mod schema;
 mod serve;
 mod webhooks;
 
-/// Makes retries safe: the work is not done twice, and the same answer comes back.
+/// Idempotency for HTTP services: a retried request runs once and gets the same reply.
 #[derive(Parser)]
 #[command(name = "onceward", version)]
-// There is one of it per process.
+// The process holds one value of this type.
 #[allow(clippy::large_enum_variant)]
 enum Cli {
-    /// Everything on the embedded store, a sample upstream, a walk through what it does.
+    /// Run a sample service behind a gateway and walk through what the gateway does.
     Demo(demo::Args),
-    /// The gateway: before one HTTP service with no configuration, or as a file says.
+    /// Run the gateway, in front of one HTTP service or from a configuration file.
     Serve(serve::Args),
-    /// Every mistake and every warning in a configuration, with line numbers.
+    /// Check a configuration: all mistakes and warnings, with line numbers.
     Check(check::Args),
-    /// The configuration's JSON Schema.
+    /// Print the JSON Schema of the configuration.
     Schema,
-    /// API keys of a running gateway.
+    /// Manage the API keys of a running gateway.
     Keys(keys::Args),
-    /// Webhooks of a running gateway: URLs for providers, and their secrets.
+    /// Manage the webhooks of a running gateway: URLs for providers, and their secrets.
     Webhooks(webhooks::Args),
-    /// Operations of a running gateway: look, purge, resolve, resume.
+    /// List, show, purge, resolve and resume the operations of a running gateway.
     Operations(operations::Args),
-    /// Retention classes of a running gateway.
+    /// List and change the retention classes of a running gateway.
     Classes(classes::Args),
-    /// Who changed what, when and why.
+    /// List the changes that operators made: who, what, when and why.
     Audit(audit::Args),
-    /// Lets a running gateway read its configuration again.
+    /// Make a running gateway read its configuration again.
     Reload(reload::Args),
-    /// The tables of the PostgreSQL store.
+    /// Create or print the tables of the PostgreSQL store.
     Migrate(migrate::Args),
-    /// Side-by-side figures on this machine.
+    /// Measure this gateway side by side with others on this machine.
     Bench(bench::Args),
-    /// What a shell needs to complete these commands.
+    /// Print the completion script for a shell.
     Completions(completions::Args),
-    /// A payments service to try things against.
+    /// Run a sample payments service to send requests to.
     #[command(hide = true)]
-    Sample(sample::Args),
+    Sample(sample_upstream::Args),
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let ended = match Cli::parse() {
+    let result = match Cli::parse() {
         Cli::Demo(args) => demo::run(args).await,
         Cli::Serve(args) => serve::run(args).await,
         Cli::Check(args) => check::run(&args),
@@ -81,24 +79,26 @@ async fn main() -> ExitCode {
         Cli::Reload(args) => reload::run(args).await,
         Cli::Migrate(args) => migrate::run(args).await,
         Cli::Bench(args) => bench::run(args).await,
-        Cli::Completions(args) => Ok(completions::run(&args)),
-        Cli::Sample(args) => sample::run(args).await,
+        Cli::Completions(args) => completions::run(&args),
+        Cli::Sample(args) => sample_upstream::run(args).await,
     };
-    ended.unwrap_or_else(|error| {
-        eprintln!("Error: {}", in_one_line(&error));
+    result.unwrap_or_else(|error| {
+        if error.is::<output::Closed>() {
+            return ExitCode::from(output::CLOSED_STATUS);
+        }
+        output::note(&format!("Error: {}\n", in_one_line(&error)));
         ExitCode::FAILURE
     })
 }
 
-/// An error with its causes. A cause that the text before it already tells is
-/// not told again.
+/// An error with its causes. A cause that is already part of the text before it is left out.
 fn in_one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain().map(ToString::to_string) {
         match line.as_str() {
             "" => line = cause,
-            told if told.contains(&cause) => {}
-            told => line = format!("{told}: {cause}"),
+            before if before.contains(&cause) => {}
+            before => line = format!("{before}: {cause}"),
         }
     }
     line
@@ -111,7 +111,7 @@ mod tests {
     use super::in_one_line;
 
     #[test]
-    fn each_cause_is_told_once() {
+    fn each_cause_appears_once() {
         let error = anyhow!("the port is taken").context("cannot listen: the port is taken");
         let error = error.context("no gateway");
         assert_eq!(

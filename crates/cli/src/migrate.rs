@@ -1,5 +1,5 @@
-//! `onceward migrate`: the tables of the PostgreSQL store, applied to a database
-//! or printed for the user's own migration tool. It is the same SQL.
+//! `onceward migrate`: the tables of the PostgreSQL store, applied to a database or printed for the
+//! user's own migration tool. Both use the same SQL.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use onceward_stores::postgres::migrate::{
 };
 use serde_json::{Value, json};
 
-use crate::schema::print;
+use crate::output;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -20,9 +20,9 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Makes what is missing in a database. Run twice, or by two at once, it is done once.
+    /// Create what is missing in a database; repeated and concurrent runs are safe.
     Apply {
-        /// The database: postgres://user:password@host:5432/database
+        /// URL of the database: postgres://user:password@host:5432/database
         #[arg(
             long,
             value_name = "URL",
@@ -31,87 +31,83 @@ enum Command {
         )]
         store: String,
         #[command(flatten)]
-        wanted: Wanted,
-        /// For programs: one JSON object.
+        table: TableArgs,
+        /// Print one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// Prints the SQL for your own migration tool.
+    /// Print the SQL for your own migration tool.
     Print {
         #[command(flatten)]
-        wanted: Wanted,
+        table: TableArgs,
     },
 }
 
-/// What the tables are to be like.
+/// The options of the tables.
 #[derive(clap::Args)]
-struct Wanted {
-    /// The table, with its schema if that is not the one of the search path.
+struct TableArgs {
+    /// Name of the table, with its schema if that is not in the search path.
     #[arg(long, value_name = "NAME", default_value = "idempotency_record")]
     table: String,
-    /// Spreads a new table over so many, by the keys' digests.
+    /// Number of hash partitions of a new table.
     #[arg(long, value_name = "NUMBER")]
     partitions: Option<u32>,
-    /// Row-level security: the role that an application connects as.
+    /// Row-level security: role that the application connects as.
     #[arg(long, value_name = "ROLE", requires = "rls_user")]
     rls_role: Option<String>,
-    /// Row-level security: SQL that tells the user, current_setting('app.user_id', true)
+    /// Row-level security: SQL expression for the user, such as current_setting('app.user_id', true)
     #[arg(long, value_name = "EXPRESSION", requires = "rls_role")]
     rls_user: Option<String>,
-    /// What an operation may refer to: project=tenant.projects(id). Repeat it for more; `print`
-    /// needs the type as well: project=tenant.projects(id):uuid
+    /// Table that operations may refer to: project=tenant.projects(id); repeatable. `print` also
+    /// needs the column's type: project=tenant.projects(id):uuid
     #[arg(long = "resource", value_name = "NAME=TABLE(COLUMN)")]
     resources: Vec<String>,
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
-        Command::Apply {
-            store,
-            wanted,
-            json,
-        } => {
-            let applied = migrate::apply(&store, &options(&wanted)?).await?;
-            print(&match json {
-                true => format!("{}\n", for_programs(&applied)),
-                false => for_people(&applied),
+        Command::Apply { store, table, json } => {
+            let applied = migrate::apply(&store, &options(&table)?).await?;
+            output::print(&match json {
+                true => format!("{}\n", as_json(&applied)),
+                false => as_text(&applied),
             })?;
         }
-        Command::Print { wanted } => print(&migrate::print(&options(&wanted)?)?)?,
+        Command::Print { table } => output::print(&migrate::print(&options(&table)?)?)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn options(wanted: &Wanted) -> anyhow::Result<Options> {
-    let rls = match (&wanted.rls_role, &wanted.rls_user) {
+fn options(args: &TableArgs) -> anyhow::Result<Options> {
+    let rls = match (&args.rls_role, &args.rls_user) {
         (Some(role), Some(user)) => Some(RowSecurity::new(role, user)?),
         _ => None,
     };
-    let resources = wanted.resources.iter().map(|text| text.parse::<Resource>());
+    let resources = args.resources.iter().map(|text| text.parse::<Resource>());
     Ok(Options {
-        table: Table::parse(&wanted.table)?,
-        partitions: wanted.partitions,
+        table: Table::parse(&args.table)?,
+        partitions: args.partitions,
         rls,
         resources: resources.collect::<Result<_, _>>()?,
     })
 }
 
-fn for_people(applied: &Applied) -> String {
+fn as_text(applied: &Applied) -> String {
     let Applied {
         database, table, ..
     } = applied;
     match number(applied.before) {
-        None => format!("Made {table} in database {database}: version {LATEST}.\n"),
+        None => format!("Created {table} in database {database}: version {LATEST}.\n"),
         Some(LATEST) => {
-            format!("{table} in database {database} has version {LATEST} already.\n")
+            format!("{table} in database {database} already has version {LATEST}.\n")
         }
         Some(before) => {
-            format!("Brought {table} in database {database} from version {before} to {LATEST}.\n")
+            format!("Upgraded {table} in database {database} from version {before} to {LATEST}.\n")
         }
     }
 }
 
-fn for_programs(applied: &Applied) -> Value {
+fn as_json(applied: &Applied) -> Value {
     json!({
         "database": applied.database,
         "table": applied.table.to_string(),
@@ -120,7 +116,7 @@ fn for_programs(applied: &Applied) -> Value {
     })
 }
 
-/// The version's number, where there was one.
+/// The number of the version, if the table exists.
 fn number(version: Version) -> Option<u32> {
     match version {
         Version::Behind(number) | Version::Newer(number) => Some(number),

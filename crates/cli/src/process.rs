@@ -1,8 +1,8 @@
-//! Processes that a command starts: this same program as a sample service or as a gateway.
+//! Child processes of a command: this program as a sample service or as a gateway.
 //!
-//! Processes, not threads, so that a gateway's memory, scheduling and death are its own, as they
-//! are in service. Each says in one line of JSON on its standard output where it listens. Dropping
-//! one ends it by its id.
+//! They are processes, not threads, so that a gateway has its own memory, scheduling and death, as
+//! in production. Each prints one line of JSON with its addresses when it is ready. Dropping a
+//! [`Process`] kills it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 const START_MAX: Duration = Duration::from_secs(30);
 
-/// A child of ours that listens.
+/// A child process that is ready.
 pub(crate) struct Process {
     child: Child,
     ready: Ready,
@@ -40,7 +40,7 @@ impl Process {
         Self::start(["sample", "--listen", "127.0.0.1:0"].map(OsString::from)).await
     }
 
-    /// A gateway at `listen` before `upstream`, with the embedded store in `store`.
+    /// A gateway on `listen` in front of `upstream`, with the embedded store in `store`.
     pub(crate) async fn gateway(
         upstream: SocketAddr,
         store: &Path,
@@ -64,7 +64,7 @@ impl Process {
         .await
     }
 
-    /// A gateway with this configuration.
+    /// A gateway with this configuration file.
     pub(crate) async fn configured(config: &Path) -> anyhow::Result<Self> {
         Self::start([
             "serve".into(),
@@ -89,12 +89,12 @@ impl Process {
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .with_context(|| format!("`{name}` cannot be started"))?;
-        let stdout = child.stdout.take().expect("its standard output is a pipe");
+            .with_context(|| format!("cannot start `{name}`"))?;
+        let stdout = child.stdout.take().expect("standard output is piped");
         let mut stdout = BufReader::new(stdout);
         let ready = timeout(START_MAX, read_ready(&mut stdout)).await;
         let ready = ready.map_err(anyhow::Error::from).flatten();
-        let ready = ready.with_context(|| format!("`{name}` did not say where it listens"))?;
+        let ready = ready.with_context(|| format!("`{name}` did not become ready"))?;
         let drain = tokio::spawn(drain(stdout));
         Ok(Process {
             child,
@@ -103,22 +103,22 @@ impl Process {
         })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub(crate) fn listen(&self) -> SocketAddr {
         self.ready.listen
     }
 
-    /// Where its admin listener is, if it has one.
+    /// The address of its admin listener, if it has one.
     pub(crate) fn admin(&self) -> Option<SocketAddr> {
         self.ready.admin
     }
 
-    /// Kills it, and returns when it is gone.
+    /// Kills it and waits for its end.
     pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
         Ok(self.child.kill().await?)
     }
 
-    /// The most memory that it ever had resident, as the kernel counts it.
+    /// Its peak resident memory, as the kernel counts it.
     pub(crate) fn peak_memory_bytes(&self) -> Option<u64> {
         let id = self.child.id()?;
         let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
@@ -134,13 +134,13 @@ impl Drop for Process {
 
 async fn read_ready(stdout: &mut BufReader<ChildStdout>) -> anyhow::Result<Ready> {
     let mut line = String::new();
-    ensure!(stdout.read_line(&mut line).await? > 0, "it ended");
-    serde_json::from_str(&line).with_context(|| format!("it said {line:?}"))
+    ensure!(stdout.read_line(&mut line).await? > 0, "it exited");
+    serde_json::from_str(&line).with_context(|| format!("unexpected output {line:?}"))
 }
 
-/// A child that goes on printing must not block on a full pipe.
+/// Discards further output, so that the child does not block on a full pipe.
 async fn drain(mut stdout: BufReader<ChildStdout>) {
-    // A broken pipe means that the child ended.
+    // An error means that the child has exited.
     let _ = tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await;
 }
 
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_peak_is_read_from_the_kernels_words() {
+    fn peak_memory_is_read_from_proc_status() {
         let status = "Name:\tonceward\nVmPeak:\t  99 kB\nVmHWM:\t   12345 kB\nVmRSS:\t 1 kB\n";
         assert_eq!(peak_memory_kib(status), Some(12345));
         assert_eq!(peak_memory_kib("Name:\tonceward\n"), None);

@@ -1,9 +1,9 @@
-//! `onceward serve`: the gateway, until it is told to stop.
+//! `onceward serve`: runs the gateway until a signal stops it.
 //!
-//! Standard output gets one line of JSON when the gateway is ready; the log, one
-//! JSON object a line, goes to standard error. SIGTERM and Ctrl-C drain: what
-//! runs is finished and recorded. A second one ends it at once, which loses
-//! nothing that was acknowledged. SIGHUP reads the configuration again.
+//! The gateway prints one line of JSON to standard output when it is ready, and logs to standard
+//! error, one JSON object a line. It keeps serving when either is closed. SIGTERM and Ctrl-C drain:
+//! running operations finish and are recorded. A second signal ends the process at once, which
+//! loses nothing that was acknowledged. SIGHUP reloads the configuration.
 
 use std::env::VarError;
 use std::path::PathBuf;
@@ -17,41 +17,43 @@ use secrecy::SecretString;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-/// The variable with the secret of gateways that share a store.
+use crate::output;
+
+/// The environment variable for the secret of gateways that share a store.
 const KEY_VARIABLE: &str = "ONCEWARD_KEY";
-/// The shortest that is let pass as a secret.
+/// The minimum length of that secret.
 const KEY_LENGTH_MIN: usize = 16;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The service to protect, with no configuration: http://HOST:PORT, https://HOST:PORT, or
+    /// Protect this service, with no configuration: http://HOST:PORT, https://HOST:PORT, or
     /// h2c://HOST:PORT for HTTP/2.
     #[arg(long, value_name = "URL", required_unless_present = "config")]
     upstream: Option<String>,
-    /// The configuration; `onceward check` tells its mistakes. It is followed when it changes.
+    /// Configuration file; the gateway reloads it when it changes.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["upstream", "listen", "admin", "store"])]
     config: Option<PathBuf>,
-    /// Where to listen for requests [default: 127.0.0.1:8080]
+    /// Address to listen on for requests [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
-    /// Where to listen for operators: /livez, /readyz, /metrics, /admin/v1 [default: 127.0.0.1:8081]
+    /// Address to listen on for operators: /livez, /readyz, /metrics, /admin/v1 [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
-    /// Where operations are kept: embedded:DIR; postgres://… or redis://…, which several gateways
-    /// can share and which need the same ONCEWARD_KEY in the environment of each; or memory: to
-    /// forget them at the end [default: embedded:./onceward-data]
+    /// Store for operations: embedded:DIR; postgres://… or redis://…, which several gateways can
+    /// share if each has the same ONCEWARD_KEY in its environment; or memory:, which keeps nothing
+    /// after the process ends [default: embedded:./onceward-data]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// What to log: error, warn, info, debug, or a filter such as info,onceward::access=off.
+    /// Log level or filter: error, warn, info, debug, or for example info,onceward::access=off.
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log: EnvFilter,
-    /// How long the upstream may take, in milliseconds.
+    /// Upstream timeout, in milliseconds.
     #[arg(long, hide = true)]
     upstream_timeout_ms: Option<u64>,
-    /// How long a claim lasts without renewal, in milliseconds.
+    /// Lease of a claim, in milliseconds.
     #[arg(long, hide = true)]
     lease_ms: Option<u64>,
-    /// How long a stop waits for what runs, in milliseconds.
+    /// Drain limit, in milliseconds.
     #[arg(long, hide = true)]
     drain_ms: Option<u64>,
 }
@@ -60,9 +62,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     log_to_stderr(args.log.clone());
     #[cfg(feature = "failpoints")]
     let _points = fail::FailScenario::setup();
-    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be awaited")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be awaited")?;
-    let mut hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be awaited")?;
+    let mut terminate =
+        signal(SignalKind::terminate()).context("cannot install the SIGTERM handler")?;
+    let mut interrupt =
+        signal(SignalKind::interrupt()).context("cannot install the SIGINT handler")?;
+    let mut hangup = signal(SignalKind::hangup()).context("cannot install the SIGHUP handler")?;
 
     let (config, file) = configuration(&args)?;
     let knows_callers = config.auth.knows_callers();
@@ -72,19 +76,19 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     tracing::info!(%listen, %admin, upstream = args.upstream, routes, "serving");
     if !knows_callers {
         tracing::warn!(
-            "no callers are configured: every client is the same caller, told apart only by the credentials it sends"
+            "no [auth] configured: all clients share one caller and are told apart only by the credentials they send"
         );
     }
-    println!(
-        "{}",
-        serde_json::json!({ "listen": listen, "admin": admin })
-    );
+    let ready = serde_json::json!({ "listen": listen, "admin": admin });
+    if let Err(error) = output::print(&format!("{ready}\n")) {
+        tracing::warn!(%error, "cannot write the ready line to standard output");
+    }
 
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            // The log and the audit tell what came of it.
+            // The gateway logs and audits the outcome.
             _ = hangup.recv() => drop(gateway.reload().await),
         }
     }
@@ -99,19 +103,19 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match drained {
         Drained::Whole => tracing::info!("stopped"),
         Drained::Cut { running: 0 } => {
-            tracing::warn!("stopped before all clients had gone; every operation had ended");
+            tracing::warn!("stopped with clients still connected; no operation was running");
         }
         Drained::Cut { running } => {
             tracing::warn!(
                 running,
-                "stopped while operations ran; they are unknown now, or free where their route is joined"
+                "stopped with operations still running; they are now unknown, or free on joined routes"
             );
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the command line says, or the file that it names.
+/// The configuration from the command line, or from the file that it names.
 fn configuration(args: &Args) -> anyhow::Result<(Config, Option<ConfigFile>)> {
     let (mut config, file) = match (&args.upstream, &args.config) {
         (Some(upstream), _) => (Config::unconfigured(upstream), None),
@@ -119,7 +123,7 @@ fn configuration(args: &Args) -> anyhow::Result<(Config, Option<ConfigFile>)> {
             let file = ConfigFile::new(path.clone(), crate::check::environment());
             (read(&file)?, Some(file))
         }
-        (None, None) => bail!("say what to protect: --upstream URL, or --config FILE"),
+        (None, None) => bail!("give --upstream URL or --config FILE"),
     };
     let server = &mut config.server;
     server.listen = args.listen.clone().unwrap_or(server.listen.clone());
@@ -143,23 +147,23 @@ fn configuration(args: &Args) -> anyhow::Result<(Config, Option<ConfigFile>)> {
     Ok((config, file))
 }
 
-/// The secret that all gateways on a store share.
+/// The secret that all gateways on a shared store have in common.
 fn shared_key() -> anyhow::Result<SecretString> {
     let key = match std::env::var(KEY_VARIABLE) {
         Ok(key) => key,
         Err(VarError::NotPresent) => bail!(
-            "gateways that share a store need the same secret: set {KEY_VARIABLE} to {KEY_LENGTH_MIN} characters or more, at random, for each of them"
+            "gateways that share a store need the same secret: set {KEY_VARIABLE} to at least {KEY_LENGTH_MIN} random characters for each of them"
         ),
-        Err(VarError::NotUnicode(_)) => bail!("{KEY_VARIABLE} is not text in UTF-8"),
+        Err(VarError::NotUnicode(_)) => bail!("{KEY_VARIABLE} is not valid UTF-8"),
     };
     let length = key.chars().count();
     if length < KEY_LENGTH_MIN {
-        bail!("{KEY_VARIABLE} has {length} characters; take {KEY_LENGTH_MIN} or more, at random");
+        bail!("{KEY_VARIABLE} has {length} characters; use at least {KEY_LENGTH_MIN} random ones");
     }
     Ok(key.into())
 }
 
-/// Reads a file, with every mistake in it; warnings go to the log.
+/// Loads a file. The error has all mistakes in it; warnings are logged.
 fn read(file: &ConfigFile) -> anyhow::Result<Config> {
     match config::load(&file.path, &file.environment) {
         Ok(loaded) => {
@@ -183,5 +187,7 @@ fn log_to_stderr(filter: EnvFilter) {
         .with_span_list(false)
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // It would report a closed standard error with `eprintln!`, which panics.
+        .log_internal_errors(false)
         .init();
 }

@@ -1,10 +1,10 @@
-//! The operator's commands reach a running gateway here: its admin API by HTTP,
-//! the token from the environment, and its refusals as sentences.
+//! The commands' connection to a running gateway: requests to its admin API, the token from the
+//! environment, and refusals as error messages.
 //!
-//! A token is never an argument: those are in every list of processes.
+//! The token is never an argument: arguments are visible in the list of processes.
 
-pub(crate) mod moment;
 pub(crate) mod table;
+pub(crate) mod timestamps;
 
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -18,19 +18,20 @@ use onceward_gateway::upstream::fetch::{Fetch, FetchLimits, Fetched};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-/// The environment's name for the token.
-const TOKEN: &str = "ONCEWARD_ADMIN_TOKEN";
-/// The bounds of a question: listings and bulk work may take a while, and a
-/// reply's body may be large.
+use crate::output;
+
+/// The environment variable that holds the token.
+const TOKEN_VARIABLE: &str = "ONCEWARD_ADMIN_TOKEN";
+/// Listings and bulk changes may take a while, and the body of a stored reply may be large.
 const LIMITS: FetchLimits = FetchLimits {
     deadline: Duration::from_secs(120),
     answer_bytes_max: 256 << 20,
 };
 
-/// Where the gateway is, and how to tell its answers.
+/// The arguments of every command that calls the admin API.
 #[derive(clap::Args, Clone)]
-pub(crate) struct Reach {
-    /// The gateway's admin listener; its token is in ONCEWARD_ADMIN_TOKEN.
+pub(crate) struct AdminArgs {
+    /// URL of the gateway's admin listener; the token is read from ONCEWARD_ADMIN_TOKEN.
     #[arg(
         long,
         global = true,
@@ -40,20 +41,20 @@ pub(crate) struct Reach {
         default_value = "http://127.0.0.1:8081"
     )]
     admin: String,
-    /// Prints the API's own answer, for programs.
+    /// Print the API's JSON response.
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
 
-/// What a token must at least be allowed.
+/// The least role that a token needs for a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Needs {
+pub(crate) enum Role {
     Read,
     Operate,
     Admin,
 }
 
-impl Needs {
+impl Role {
     fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -63,7 +64,7 @@ impl Needs {
     }
 }
 
-/// A gateway to ask.
+/// A client of one gateway's admin API.
 pub(crate) struct Client {
     url: String,
     fetch: Fetch,
@@ -71,80 +72,108 @@ pub(crate) struct Client {
     json: bool,
 }
 
-/// What a gateway answered.
-pub(crate) enum Told {
-    /// It is done.
-    Done(Answer),
-    /// It is refused, for this reason.
-    Refused(Answer, String),
+/// The API's answer to a request.
+pub(crate) enum ApiResult {
+    Done(ApiResponse),
+    /// With the reason, ready to be shown.
+    Refused(ApiResponse, String),
 }
 
-/// An answer as it came, and what it says.
-pub(crate) struct Answer {
+/// A JSON response, as received and parsed.
+pub(crate) struct ApiResponse {
     raw: Bytes,
     pub(crate) value: Value,
 }
 
+/// What a command shows to people.
+pub(crate) struct Report {
+    /// For standard output: the result alone, so that a script can capture it.
+    pub(crate) result: String,
+    /// For standard error: everything else.
+    pub(crate) notes: String,
+}
+
 impl Client {
-    pub(crate) fn new(reach: &Reach) -> anyhow::Result<Self> {
-        let url = reach.admin.trim_end_matches('/').to_owned();
+    pub(crate) fn new(args: &AdminArgs) -> anyhow::Result<Self> {
+        let url = args.admin.trim_end_matches('/').to_owned();
         let fetch = Fetch::new(&url, LIMITS)
-            .with_context(|| format!("--admin {} cannot be asked", table::plain(&url)))?;
-        let token = match std::env::var(TOKEN) {
+            .with_context(|| format!("invalid --admin URL {}", table::escape(&url)))?;
+        let token = match std::env::var(TOKEN_VARIABLE) {
             Ok(token) if token.is_empty() => None,
             Ok(token) => Some(bearer(token.trim())?),
             Err(std::env::VarError::NotPresent) => None,
-            Err(_) => bail!("{TOKEN} is not text"),
+            Err(_) => bail!("{TOKEN_VARIABLE} is not valid UTF-8"),
         };
         if token.is_some() && is_exposed(&url) {
-            eprintln!("Warning: the token goes unencrypted to {url}; use https://");
+            output::note(&format!(
+                "Warning: the token is sent unencrypted to {}; use https://\n",
+                table::escape(&url)
+            ));
         }
         Ok(Self {
             url,
             fetch,
             token,
-            json: reach.json,
+            json: args.json,
         })
     }
 
-    pub(crate) async fn get(&self, needs: Needs, path: &str) -> anyhow::Result<Told> {
-        let answer = self.fetch.get(Some(path), self.headers()).await;
-        self.told(needs, answer.map_err(|error| self.unreached(error))?)
+    pub(crate) async fn get(&self, role: Role, path: &str) -> anyhow::Result<ApiResult> {
+        let fetched = self.fetch.get(Some(path), self.headers()).await;
+        self.parse(role, fetched.map_err(|error| self.unreachable(error))?)
     }
 
     pub(crate) async fn post(
         &self,
-        needs: Needs,
+        role: Role,
         path: &str,
         body: &Value,
-    ) -> anyhow::Result<Told> {
+    ) -> anyhow::Result<ApiResult> {
         let mut headers = self.headers();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let body = Bytes::from(body.to_string());
-        let answer = self.fetch.post(Some(path), headers, body).await;
-        self.told(needs, answer.map_err(|error| self.unreached(error))?)
+        let fetched = self.fetch.post(Some(path), headers, body).await;
+        self.parse(role, fetched.map_err(|error| self.unreachable(error))?)
     }
 
-    /// Shows what came of it: the API's own words for programs, `show` for people.
-    pub(crate) fn tell(
+    /// Prints a result: the API's own JSON with `--json`, else the text that `show` makes of it.
+    /// A refusal is an error.
+    pub(crate) fn report(
         &self,
-        told: &Told,
+        result: &ApiResult,
         show: impl FnOnce(&Value) -> String,
     ) -> anyhow::Result<ExitCode> {
-        match told {
-            Told::Done(answer) if self.json => println!("{}", answer.text()),
-            Told::Done(answer) => print!("{}", show(&answer.value)),
-            Told::Refused(answer, why) => {
+        self.report_with_notes(result, |value| Report {
+            result: show(value),
+            notes: String::new(),
+        })
+    }
+
+    /// The same for a command whose result a script may capture: the rest goes to standard error.
+    pub(crate) fn report_with_notes(
+        &self,
+        result: &ApiResult,
+        show: impl FnOnce(&Value) -> Report,
+    ) -> anyhow::Result<ExitCode> {
+        match result {
+            ApiResult::Done(response) if self.json => output::print(&response.line())?,
+            ApiResult::Done(response) => {
+                let report = show(&response.value);
+                let printed = output::print(&report.result);
+                output::note(&report.notes);
+                printed?;
+            }
+            ApiResult::Refused(response, reason) => {
                 if self.json {
-                    println!("{}", answer.text());
+                    output::print(&response.line())?;
                 }
-                bail!("{why}");
+                bail!("{reason}");
             }
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Whether the caller wants the API's own words.
+    /// Whether `--json` was given.
     pub(crate) fn is_json(&self) -> bool {
         self.json
     }
@@ -158,72 +187,70 @@ impl Client {
         headers
     }
 
-    fn unreached(&self, error: impl Into<anyhow::Error>) -> anyhow::Error {
-        let url = table::plain(&self.url);
+    fn unreachable(&self, error: impl Into<anyhow::Error>) -> anyhow::Error {
+        let url = table::escape(&self.url);
         error.into().context(format!(
-            "the gateway at {url} cannot be reached (is it running there? --admin or ONCEWARD_ADMIN says where)"
+            "cannot reach the gateway's admin listener at {url} (set its URL with --admin or ONCEWARD_ADMIN)"
         ))
     }
 
-    fn told(&self, needs: Needs, fetched: Fetched) -> anyhow::Result<Told> {
-        let url = table::plain(&self.url);
-        let value = serde_json::from_slice(&fetched.body).map_err(|_| {
+    fn parse(&self, role: Role, fetched: Fetched) -> anyhow::Result<ApiResult> {
+        let not_admin = || {
             anyhow!(
-                "what answers at {url} is not the admin listener of a gateway: status {}",
+                "{} is not the admin listener of a gateway: it answered with status {}",
+                table::escape(&self.url),
                 fetched.status
             )
-        })?;
-        let answer = Answer {
-            raw: fetched.body,
+        };
+        let value: Value = serde_json::from_slice(&fetched.body).map_err(|_| not_admin())?;
+        let detail = value["detail"].as_str().map(table::escape);
+        let response = ApiResponse {
             value,
+            raw: fetched.body.clone(),
         };
         if fetched.status.is_success() {
-            return Ok(Told::Done(answer));
+            return Ok(ApiResult::Done(response));
         }
-        let detail = match answer.value["detail"].as_str() {
-            Some(detail) => table::plain(detail),
-            None => bail!(
-                "what answers at {url} is not the admin listener of a gateway: status {}",
-                fetched.status
-            ),
-        };
-        let why = match (fetched.status.as_u16(), &self.token) {
-            (401, None) => format!("the gateway wants a token: put one into {TOKEN}"),
-            (401, Some(_)) => format!("the gateway does not know the token in {TOKEN}"),
+        let detail = detail.ok_or_else(not_admin)?;
+        let reason = match (fetched.status.as_u16(), &self.token) {
+            (401, None) => format!("the gateway requires a token; set {TOKEN_VARIABLE}"),
+            (401, Some(_)) => format!("the gateway rejected the token in {TOKEN_VARIABLE}"),
             (403, Some(_)) => format!(
-                "the role of the token in {TOKEN} is too small: this needs `{}`",
-                needs.as_str()
+                "the role of the token in {TOKEN_VARIABLE} is not sufficient; this command requires `{}`",
+                role.as_str()
             ),
             _ => detail,
         };
-        Ok(Told::Refused(answer, why))
+        Ok(ApiResult::Refused(response, reason))
     }
 }
 
-impl Answer {
-    fn text(&self) -> String {
-        String::from_utf8_lossy(self.raw.trim_ascii()).into_owned()
+impl ApiResponse {
+    /// The JSON document on a line of its own.
+    fn line(&self) -> String {
+        format!("{}\n", String::from_utf8_lossy(self.raw.trim_ascii()))
     }
 }
 
-impl Told {
-    /// What it says, where it is done.
+impl ApiResult {
+    /// The parsed response; a refusal is an error.
     pub(crate) fn done(self) -> anyhow::Result<Value> {
         match self {
-            Self::Done(answer) => Ok(answer.value),
-            Self::Refused(_, why) => bail!("{why}"),
+            Self::Done(response) => Ok(response.value),
+            Self::Refused(_, reason) => bail!("{reason}"),
         }
     }
 }
 
 fn bearer(token: &str) -> anyhow::Result<HeaderValue> {
     let value = HeaderValue::from_str(&format!("Bearer {token}"));
-    let mut value = value.map_err(|_| anyhow!("{TOKEN} holds characters that no token has"))?;
+    let mut value = value
+        .map_err(|_| anyhow!("{TOKEN_VARIABLE} contains characters that a token cannot have"))?;
     value.set_sensitive(true);
     Ok(value)
 }
 
-/// Whether others could read along.
+/// Whether the token would cross a network unencrypted.
 fn is_exposed(url: &str) -> bool {
     let Ok(url) = url.parse::<Uri>() else {
         return false;
@@ -237,7 +264,7 @@ fn is_exposed(url: &str) -> bool {
     url.scheme_str() == Some("http") && !here
 }
 
-/// A path of the API with a name in it that may hold anything.
+/// A path of the API that contains a name, percent-encoded.
 pub(crate) fn path(before: &str, name: &str, after: &str) -> String {
     format!(
         "{before}{}{after}",
@@ -245,10 +272,10 @@ pub(crate) fn path(before: &str, name: &str, after: &str) -> String {
     )
 }
 
-/// A path with a query of what is there.
-pub(crate) fn query(path: &str, parts: &[(&str, Option<String>)]) -> String {
+/// A path with the parameters that have a value.
+pub(crate) fn query(path: &str, parameters: &[(&str, Option<String>)]) -> String {
     let mut url = path.to_owned();
-    for (name, value) in parts {
+    for (name, value) in parameters {
         if let Some(value) = value {
             url.push(if url.contains('?') { '&' } else { '?' });
             url.push_str(name);
@@ -266,16 +293,16 @@ mod tests {
     #[test]
     fn names_in_paths_and_queries_are_encoded() {
         assert_eq!(path("/a/", "x/y?", "/z"), "/a/x%2Fy%3F/z");
-        let parts = [
+        let parameters = [
             ("a", Some("b&c".to_owned())),
             ("d", None),
             ("e", Some("é".to_owned())),
         ];
-        assert_eq!(query("/p", &parts), "/p?a=b%26c&e=%C3%A9");
+        assert_eq!(query("/p", &parameters), "/p?a=b%26c&e=%C3%A9");
     }
 
     #[test]
-    fn only_this_machine_is_safe_without_encryption() {
+    fn only_loopback_is_safe_without_encryption() {
         for (url, exposed) in [
             ("http://127.0.0.1:8081", false),
             ("http://localhost:1", false),

@@ -1,72 +1,72 @@
-//! Tables for people: as wide as the terminal, and never more than text. A key
-//! or a tenant may hold anything; what could move the cursor is written out.
+//! Tables for people, as wide as the terminal. A key or a tenant may contain any characters, so
+//! control characters are escaped: no value can move the cursor or change the terminal.
 
 use std::fmt::Write;
 
 use console::measure_text_width;
 use serde_json::Value;
 
-/// The narrowest that a column is made to fit the terminal.
+/// The least width of a column that is shortened to fit the terminal.
 const COLUMN_WIDTH_MIN: usize = 8;
-/// What stands between two columns.
+/// The space between two columns.
 const GAP: &str = "  ";
 
-/// The width to fit into: the terminal's, or any where output goes elsewhere.
+/// The width of the terminal; none where standard output is not one.
 pub(crate) fn width() -> Option<usize> {
     let terminal = console::Term::stdout();
     let (_, columns) = terminal.size_checked().filter(|_| terminal.is_term())?;
     Some(columns.into())
 }
 
-/// Text that only shows itself: control characters, and those that turn the
-/// direction of text or break lines, are written as `\u{…}`.
-pub(crate) fn plain(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
+/// Escapes control characters, and those that change the direction of text or break lines, as
+/// `\u{…}`.
+pub(crate) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
-        let moves = matches!(character,
+        let is_format = matches!(character,
             '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
-        if character.is_control() || moves {
-            safe.extend(character.escape_default());
+        if character.is_control() || is_format {
+            escaped.extend(character.escape_default());
         } else {
-            safe.push(character);
+            escaped.push(character);
         }
     }
-    safe
+    escaped
 }
 
-/// A JSON value as a cell.
+/// A JSON value as the text of a cell.
 pub(crate) fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) if text.is_empty() => "-".to_owned(),
-        Value::String(text) => plain(text),
+        Value::String(text) => escape(text),
         Value::Array(values) => values.iter().map(cell).collect::<Vec<_>>().join(","),
-        other => plain(&other.to_string()),
+        other => escape(&other.to_string()),
     }
 }
 
-/// What a page lists under this name.
-pub(crate) fn listed<'a>(page: &'a Value, name: &str) -> &'a [Value] {
-    let listed = page[name].as_array().map(Vec::as_slice);
-    listed.unwrap_or_default()
+/// The items of a page.
+pub(crate) fn items<'a>(page: &'a Value, name: &str) -> &'a [Value] {
+    let items = page[name].as_array().map(Vec::as_slice);
+    items.unwrap_or_default()
 }
 
-/// How to see the next page, if there is one.
-pub(crate) fn more(page: &Value) -> String {
-    let next = page["next"].as_str().map(plain);
+/// How to get the next page, if there is one.
+pub(crate) fn next_page_hint(page: &Value) -> String {
+    let next = page["next"].as_str().map(escape);
     next.map_or_else(String::new, |next| {
-        format!("There are more: --after {next}\n")
+        format!("More results: --after {next}\n")
     })
 }
 
-/// Lines of cells under their titles.
-pub(crate) fn table(titles: &[&str], lines: &[Vec<String>], width: Option<usize>) -> String {
+/// Rows of cells under their titles.
+pub(crate) fn table(titles: &[&str], rows: &[Vec<String>], width: Option<usize>) -> String {
     let mut widths: Vec<_> = titles
         .iter()
         .map(|title| measure_text_width(title))
         .collect();
-    for line in lines {
-        for (widest, cell) in widths.iter_mut().zip(line) {
+    for row in rows {
+        for (widest, cell) in widths.iter_mut().zip(row) {
             *widest = (*widest).max(measure_text_width(cell));
         }
     }
@@ -75,22 +75,22 @@ pub(crate) fn table(titles: &[&str], lines: &[Vec<String>], width: Option<usize>
     }
     let mut text = String::new();
     let titles: Vec<_> = titles.iter().map(|title| (*title).to_owned()).collect();
-    for line in std::iter::once(&titles).chain(lines) {
-        let mut row = String::new();
-        for (cell, width) in line.iter().zip(&widths) {
+    for row in std::iter::once(&titles).chain(rows) {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
             let cell = cut(cell, *width);
             let rest = width.saturating_sub(measure_text_width(&cell));
-            // A String takes all that is written.
-            let _ = write!(row, "{cell}{:rest$}{GAP}", "");
+            // Writing to a String does not fail.
+            let _ = write!(line, "{cell}{:rest$}{GAP}", "");
         }
-        text.push_str(row.trim_end());
+        text.push_str(line.trim_end());
         text.push('\n');
     }
     text
 }
 
-/// Names and values, one below the other.
-pub(crate) fn list(pairs: &[(&str, String)]) -> String {
+/// Names and values, one pair a line.
+pub(crate) fn pairs(pairs: &[(&str, String)]) -> String {
     let widest = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let lines = pairs
         .iter()
@@ -98,7 +98,7 @@ pub(crate) fn list(pairs: &[(&str, String)]) -> String {
     lines.collect()
 }
 
-/// Takes from the widest columns until all fit, or none gives any more.
+/// Narrows the widest columns until all fit, or until each has its least width.
 fn fit(widths: &mut [usize], width: usize) {
     let gaps = GAP.len() * widths.len().saturating_sub(1);
     while widths.iter().sum::<usize>() + gaps > width {
@@ -118,10 +118,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_in_a_cell_moves_the_cursor() {
-        assert_eq!(plain("k-1 é 日"), "k-1 é 日");
+    fn control_characters_are_escaped() {
+        assert_eq!(escape("k-1 é 日"), "k-1 é 日");
         assert_eq!(
-            plain("a\u{1b}[2J\r\n\u{7}\u{9b}\u{202e}\u{2028}b"),
+            escape("a\u{1b}[2J\r\n\u{7}\u{9b}\u{202e}\u{2028}b"),
             r"a\u{1b}[2J\r\n\u{7}\u{9b}\u{202e}\u{2028}b"
         );
     }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_cuts_the_widest_first() {
+    fn a_narrow_terminal_shortens_the_widest_column() {
         let lines = [vec![
             "op_0123456789".to_owned(),
             "x".repeat(30),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_a_dash() {
+    fn an_empty_value_is_a_dash() {
         let values = [
             Value::Null,
             Value::from(""),

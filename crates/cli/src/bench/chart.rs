@@ -6,8 +6,8 @@
 
 use std::fmt::Write;
 
-use super::course::{Lane, Stage};
 use super::report::{Report, Row};
+use super::schedule::{Scenario, Stage};
 use super::table::thousands;
 
 const WIDTH: f64 = 760.0;
@@ -30,18 +30,31 @@ stroke:#ffffff;stroke-width:4px;paint-order:stroke}\
 .card{fill:#0d1117;stroke:#3d444d}.ours{fill:#3fb58f}.theirs{fill:#656c76}.line{stroke:#9198a1}}";
 
 /// The bars, from top to bottom. Only what was measured is drawn.
-const BARS: [(Stage, Lane, &str); 7] = [
-    (Stage::Empty, Lane::Nginx, "nginx, plain proxy"),
-    (Stage::Empty, Lane::PassThrough, "Onceward, no key"),
-    (Stage::Empty, Lane::Replay, "Onceward, replay"),
-    (Stage::Empty, Lane::First, "Onceward, first run, fsynced"),
-    (Stage::Full, Lane::FirstFull, "the same, full store"),
-    (Stage::Empty, Lane::Webhook, "Onceward, webhook, fsynced"),
-    (Stage::Empty, Lane::Restate, "Restate, first run"),
+const BARS: [(Stage, Scenario, &str); 7] = [
+    (Stage::Empty, Scenario::Nginx, "nginx, plain proxy"),
+    (Stage::Empty, Scenario::PassThrough, "Onceward, no key"),
+    (Stage::Empty, Scenario::Replay, "Onceward, replay"),
+    (
+        Stage::Empty,
+        Scenario::First,
+        "Onceward, first run, fsynced",
+    ),
+    (Stage::Full, Scenario::FirstFull, "the same, full store"),
+    (
+        Stage::Empty,
+        Scenario::Webhook,
+        "Onceward, webhook, fsynced",
+    ),
+    (Stage::Empty, Scenario::Restate, "Restate, first run"),
 ];
 
 pub(super) fn render(report: &Report) -> String {
-    let connections = report.pace.connections.first().copied().unwrap_or_default();
+    let connections = report
+        .settings
+        .connections
+        .first()
+        .copied()
+        .unwrap_or_default();
     let bars = bars(report, connections);
     let longest = bars
         .iter()
@@ -60,24 +73,24 @@ pub(super) fn render(report: &Report) -> String {
 }
 
 fn bars(report: &Report, connections: usize) -> Vec<(&'static str, &Row)> {
-    let find = |stage, lane| {
+    let find = |stage, scenario| {
         let mut rows = report
             .rows
             .iter()
             .filter(|row| row.connections == connections);
-        rows.find(|row| row.stage == stage && row.lane == lane)
+        rows.find(|row| row.stage == stage && row.scenario == scenario)
     };
     BARS.iter()
-        .filter_map(|&(stage, lane, label)| Some((label, find(stage, lane)?)))
+        .filter_map(|&(stage, scenario, label)| Some((label, find(stage, scenario)?)))
         .collect()
 }
 
 fn open(svg: &mut String, height: f64, report: &Report, connections: usize) {
-    let title = match report.yardstick {
-        Lane::Nginx => "Payments per second, as a ratio to nginx as a plain proxy",
+    let title = match report.baseline {
+        Scenario::Nginx => "Payments per second, as a ratio to nginx as a plain proxy",
         _ => "Payments per second, as a ratio to no proxy at all",
     };
-    let records = thousands(report.pace.records as f64);
+    let records = thousands(report.settings.records as f64);
     let (right, inner) = (WIDTH - 1.0, height - 1.0);
     put(
         svg,
@@ -102,8 +115,8 @@ fn line_at_one(svg: &mut String, height: f64, x: f64) {
 fn bar(svg: &mut String, y: f64, label: &str, row: &Row, scale: f64) {
     let ratio = row.ratio.unwrap_or_default();
     let width = (ratio * scale).max(1.0);
-    let class = match row.lane {
-        Lane::Direct | Lane::Nginx | Lane::Restate => "theirs",
+    let class = match row.scenario {
+        Scenario::Direct | Scenario::Nginx | Scenario::Restate => "theirs",
         _ => "ours",
     };
     let baseline = y + 16.0;
@@ -175,7 +188,7 @@ mod tests {
     #[test]
     fn what_was_not_measured_is_not_drawn() {
         let mut report = report();
-        report.rows.retain(|row| row.lane != Lane::Restate);
+        report.rows.retain(|row| row.scenario != Scenario::Restate);
         assert!(!render(&report).contains("Restate"));
     }
 }

@@ -23,12 +23,12 @@ use tokio::time::sleep;
 
 use crate::process::Process;
 
+use super::deliveries::DeliveryMonitor;
 use super::load::{Length, Load, Run};
-use super::script::{Pass, REPLAY_KEYS, Script, Seed};
-use super::tally::Answers;
-use super::target::Target;
-use super::watch::Watch;
+use super::loopback::LoopbackOrigin;
+use super::stats::ResponseCounts;
 use super::webhook::Webhook;
+use super::workload::{ApiKey, REPLAY_KEYS, Seed, Workload};
 
 const PRIME_CONNECTIONS: usize = 16;
 /// Filling is quickest with many at once, which share a sync.
@@ -43,10 +43,10 @@ const ASKING: FetchLimits = FetchLimits {
 };
 
 pub(super) struct Gateway {
-    target: Target,
+    target: LoopbackOrigin,
     primed: Seed,
     /// Whom it lets in, where it asks.
-    pass: Option<Pass>,
+    api_key: Option<ApiKey>,
     // Dropped in this order: the process ends before its directory goes.
     process: Option<Process>,
     store: Option<TempDir>,
@@ -54,16 +54,16 @@ pub(super) struct Gateway {
 
 impl Gateway {
     /// A new process with an empty store in a directory of its own under `stores`.
-    pub(super) async fn fresh(upstream: Target, stores: &Path) -> anyhow::Result<Self> {
+    pub(super) async fn fresh(upstream: LoopbackOrigin, stores: &Path) -> anyhow::Result<Self> {
         let store = TempDir::with_prefix_in("store-", stores)?;
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let process = Process::gateway(upstream.addr(), store.path(), listen).await?;
-        let target = Target::at(process.listen())?;
+        let target = LoopbackOrigin::at(process.listen())?;
         let primed = prime(target, None).await?;
         Ok(Gateway {
             target,
             primed,
-            pass: None,
+            api_key: None,
             process: Some(process),
             store: Some(store),
         })
@@ -72,7 +72,7 @@ impl Gateway {
     /// A new process with an empty store and a configuration: a route, callers with API keys, and
     /// more in the configuration's own words.
     pub(super) async fn configured(
-        upstream: Target,
+        upstream: LoopbackOrigin,
         stores: &Path,
         more: &str,
     ) -> anyhow::Result<Self> {
@@ -89,64 +89,67 @@ impl Gateway {
         );
         fs::write(&config, text)?;
         let process = Process::configured(&config).await?;
-        let target = Target::at(process.listen())?;
-        let pass = make_pass(&process, "bench").await?;
-        let primed = prime(target, Some(pass.clone())).await?;
+        let target = LoopbackOrigin::at(process.listen())?;
+        let api_key = create_api_key(&process, "bench").await?;
+        let primed = prime(target, Some(api_key.clone())).await?;
         Ok(Gateway {
             target,
             primed,
-            pass: Some(pass),
+            api_key: Some(api_key),
             process: Some(process),
             store: Some(store),
         })
     }
 
     /// One that already runs; its store and memory are nobody's business.
-    pub(super) async fn given(target: Target) -> anyhow::Result<Self> {
+    pub(super) async fn given(target: LoopbackOrigin) -> anyhow::Result<Self> {
         let primed = prime(target, None).await?;
         Ok(Gateway {
             target,
             primed,
-            pass: None,
+            api_key: None,
             process: None,
             store: None,
         })
     }
 
-    pub(super) fn target(&self) -> Target {
+    pub(super) fn target(&self) -> LoopbackOrigin {
         self.target
     }
 
-    pub(super) fn pass(&self) -> Option<Pass> {
-        self.pass.clone()
+    pub(super) fn api_key(&self) -> Option<ApiKey> {
+        self.api_key.clone()
     }
 
     /// An API key of another tenant, made as an operator makes one.
-    pub(super) async fn make_pass(&self, tenant: &str) -> anyhow::Result<Pass> {
+    pub(super) async fn create_api_key(&self, tenant: &str) -> anyhow::Result<ApiKey> {
         let process = self.process.as_ref();
-        make_pass(process.context("it is not ours to let anybody in")?, tenant).await
+        create_api_key(process.context("it is not ours to let anybody in")?, tenant).await
     }
 
     /// Events to a webhook that is made as an operator makes one, and the watch over their
     /// deliveries to the upstream, where each is a payment. None where the gateway is not ours.
     pub(super) async fn webhook(
         &self,
-        upstream: Target,
-    ) -> anyhow::Result<Option<(Script, Watch)>> {
+        upstream: LoopbackOrigin,
+    ) -> anyhow::Result<Option<(Workload, DeliveryMonitor)>> {
         let Some(process) = &self.process else {
             return Ok(None);
         };
-        let webhook = make_webhook(process).await?;
-        let script = Script::Webhook(seed()?, Arc::new(webhook));
-        Ok(Some((script, Watch::new(upstream, admin(process)?)?)))
+        let webhook = create_webhook(process).await?;
+        let workload = Workload::Webhook(seed()?, Arc::new(webhook));
+        Ok(Some((
+            workload,
+            DeliveryMonitor::new(upstream, admin(process)?)?,
+        )))
     }
 
-    pub(super) fn first(&self) -> anyhow::Result<Script> {
-        seed().map(Script::First)
+    pub(super) fn first(&self) -> anyhow::Result<Workload> {
+        seed().map(Workload::First)
     }
 
-    pub(super) fn replay(&self) -> Script {
-        Script::Replay(self.primed)
+    pub(super) fn replay(&self) -> Workload {
+        Workload::Replay(self.primed)
     }
 
     /// Records so many operations, each by a request like any other, and shows how far it is.
@@ -157,8 +160,8 @@ impl Gateway {
         let length = Length::Count(records);
         let run = Run::start(&Load {
             target: self.target,
-            script: self.first()?,
-            pass: self.pass(),
+            workload: self.first()?,
+            api_key: self.api_key(),
             connections: FILL_CONNECTIONS,
             threads: 1,
             length,
@@ -208,12 +211,12 @@ pub(super) fn style(template: &str) -> ProgressStyle {
         })
 }
 
-async fn prime(target: Target, pass: Option<Pass>) -> anyhow::Result<Seed> {
+async fn prime(target: LoopbackOrigin, api_key: Option<ApiKey>) -> anyhow::Result<Seed> {
     let seed = seed()?;
     let run = Run::start(&Load {
         target,
-        script: Script::First(seed),
-        pass,
+        workload: Workload::First(seed),
+        api_key,
         connections: PRIME_CONNECTIONS,
         threads: 1,
         length: Length::Count(REPLAY_KEYS),
@@ -222,7 +225,7 @@ async fn prime(target: Target, pass: Option<Pass>) -> anyhow::Result<Seed> {
     Ok(seed)
 }
 
-async fn make_pass(process: &Process, tenant: &str) -> anyhow::Result<Pass> {
+async fn create_api_key(process: &Process, tenant: &str) -> anyhow::Result<ApiKey> {
     let wish = json!({
         "tenant": tenant, "project": "bench", "subject": "service:bench", "why": "a benchmark",
     });
@@ -231,7 +234,7 @@ async fn make_pass(process: &Process, tenant: &str) -> anyhow::Result<Pass> {
     Ok(secret.context("no API key was made")?.into())
 }
 
-async fn make_webhook(process: &Process) -> anyhow::Result<Webhook> {
+async fn create_webhook(process: &Process) -> anyhow::Result<Webhook> {
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(no_randomness)?;
     let secret = format!("whsec_{}", HEXLOWER.encode(&random));
@@ -266,8 +269,8 @@ fn admin(process: &Process) -> anyhow::Result<SocketAddr> {
     process.admin().context("it has no admin listener")
 }
 
-fn expect_clean(what: &str, answers: &Answers) -> anyhow::Result<()> {
-    let Answers {
+fn expect_clean(what: &str, answers: &ResponseCounts) -> anyhow::Result<()> {
+    let ResponseCounts {
         faults,
         first_fault,
         ..

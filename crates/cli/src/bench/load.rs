@@ -22,23 +22,23 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::{JoinSet, LocalSet};
 
-use super::reply::{self, After, Progress, Reply};
-use super::script::{Pass, Request, Script};
-use super::tally::{Fault, Outcome, Part, Tally, Window};
-use super::target::Target;
+use super::loopback::LoopbackOrigin;
+use super::response::{self, Connection, Progress, Response};
+use super::stats::{Fault, LoadResult, Stats, Window, WindowPart};
+use super::workload::{ApiKey, Request, Workload};
 
 /// Far above any answer that is measured.
-const REPLY_BYTES_MAX: usize = 8 * 1024;
+const RESPONSE_BYTES_MAX: usize = 8 * 1024;
 /// No answer on any connection for this long is a fault.
 const STALL_MAX: Duration = Duration::from_secs(10);
 
 /// What is to be sent, where, by how many, for how long.
 #[derive(Clone)]
 pub(super) struct Load {
-    pub(super) target: Target,
-    pub(super) script: Script,
+    pub(super) target: LoopbackOrigin,
+    pub(super) workload: Workload,
     /// Who sends it, where that is asked.
-    pub(super) pass: Option<Pass>,
+    pub(super) api_key: Option<ApiKey>,
     pub(super) connections: usize,
     pub(super) threads: usize,
     pub(super) length: Length,
@@ -57,59 +57,59 @@ pub(super) enum Length {
 
 /// A load under way. Dropping it stops the load.
 pub(super) struct Run {
-    tickets: Arc<Tickets>,
-    threads: Vec<oneshot::Receiver<anyhow::Result<Tally>>>,
+    numbers: Arc<RequestNumbers>,
+    threads: Vec<oneshot::Receiver<anyhow::Result<Stats>>>,
 }
 
 impl Run {
     pub(super) fn start(load: &Load) -> anyhow::Result<Self> {
-        let tickets = Arc::new(Tickets::new(load.length));
+        let numbers = Arc::new(RequestNumbers::new(load.length));
         let mut threads = Vec::with_capacity(load.threads);
         for share in shares(load.connections, load.threads) {
-            let (done, tally) = oneshot::channel();
-            let (load, tickets) = (load.clone(), tickets.clone());
+            let (done, stats) = oneshot::channel();
+            let (load, numbers) = (load.clone(), numbers.clone());
             thread::Builder::new().name("load".into()).spawn(move || {
                 // Nobody listens any more when the bench was interrupted.
-                let _ = done.send(work(&load, share, &tickets));
+                let _ = done.send(work(&load, share, &numbers));
             })?;
-            threads.push(tally);
+            threads.push(stats);
         }
-        Ok(Run { tickets, threads })
+        Ok(Run { numbers, threads })
     }
 
     /// Requests that leave at their time, `per_second` of them, whether or not those before are
     /// answered; a latency is counted from that time. Each connection has a thread that blocks,
     /// because a timer that is late by a millisecond would be a good part of what is measured.
     pub(super) fn start_paced(load: &Load, per_second: u32) -> anyhow::Result<Self> {
-        let tickets = Arc::new(Tickets::new(load.length));
-        let lines = (0..load.connections).map(|_| Line::connect(load));
+        let numbers = Arc::new(RequestNumbers::new(load.length));
+        let lines = (0..load.connections).map(|_| PacedConnection::connect(load));
         let lines = lines.collect::<anyhow::Result<Vec<_>>>()?;
-        let timetable = Timetable {
+        let send_times = SendTimes {
             start: Instant::now(),
             spacing: Duration::from_secs(1) / per_second,
             window: Window::open(load.length),
         };
         let mut threads = Vec::with_capacity(load.connections);
         for line in lines {
-            let (done, tally) = oneshot::channel();
-            let tickets = tickets.clone();
+            let (done, stats) = oneshot::channel();
+            let numbers = numbers.clone();
             thread::Builder::new().name("paced".into()).spawn(move || {
                 // Nobody listens any more when the bench was interrupted.
-                let _ = done.send(Ok(line.drive(&timetable, &tickets)));
+                let _ = done.send(Ok(line.drive(&send_times, &numbers)));
             })?;
-            threads.push(tally);
+            threads.push(stats);
         }
-        Ok(Run { tickets, threads })
+        Ok(Run { numbers, threads })
     }
 
     /// A way to ask how many requests were begun.
     pub(super) fn begun(&self) -> impl Fn() -> u64 + use<> {
-        let tickets = self.tickets.clone();
-        move || tickets.next.load(Ordering::Relaxed)
+        let numbers = self.numbers.clone();
+        move || numbers.next.load(Ordering::Relaxed)
     }
 
-    pub(super) async fn finish(mut self) -> anyhow::Result<Outcome> {
-        let mut whole = Tally::new();
+    pub(super) async fn finish(mut self) -> anyhow::Result<LoadResult> {
+        let mut whole = Stats::new();
         for thread in &mut self.threads {
             whole.add(thread.await.context("a load thread died")??);
         }
@@ -119,23 +119,23 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        self.tickets.end.store(0, Ordering::Relaxed);
+        self.numbers.end.store(0, Ordering::Relaxed);
     }
 }
 
 /// The numbers of the requests, given out once each to all connections of all threads.
-struct Tickets {
+struct RequestNumbers {
     next: AtomicU64,
     end: AtomicU64,
 }
 
-impl Tickets {
+impl RequestNumbers {
     fn new(length: Length) -> Self {
         let end = match length {
             Length::Time { .. } => u64::MAX,
             Length::Count(count) => count,
         };
-        Tickets {
+        RequestNumbers {
             next: AtomicU64::new(0),
             end: AtomicU64::new(end),
         }
@@ -157,7 +157,7 @@ fn shares(connections: usize, threads: usize) -> impl Iterator<Item = usize> {
 }
 
 /// One thread's life: connect all, then drive them until the load is over or stalls.
-fn work(load: &Load, connections: usize, tickets: &Arc<Tickets>) -> anyhow::Result<Tally> {
+fn work(load: &Load, connections: usize, numbers: &Arc<RequestNumbers>) -> anyhow::Result<Stats> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -167,42 +167,42 @@ fn work(load: &Load, connections: usize, tickets: &Arc<Tickets>) -> anyhow::Resu
             let stream = connect(load.target).await;
             streams.push(stream.with_context(|| format!("no connection to {}", load.target))?);
         }
-        Ok(drive_all(load, streams, tickets).await)
+        Ok(drive_all(load, streams, numbers).await)
     })
 }
 
-async fn connect(target: Target) -> io::Result<TcpStream> {
+async fn connect(target: LoopbackOrigin) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(target.addr()).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-async fn drive_all(load: &Load, streams: Vec<TcpStream>, tickets: &Arc<Tickets>) -> Tally {
-    let tally = Rc::new(RefCell::new(Tally::new()));
+async fn drive_all(load: &Load, streams: Vec<TcpStream>, numbers: &Arc<RequestNumbers>) -> Stats {
+    let stats = Rc::new(RefCell::new(Stats::new()));
     let window = Window::open(load.length);
     let mut lines = JoinSet::new();
     for stream in streams {
-        let (load, tickets, tally) = (load.clone(), tickets.clone(), tally.clone());
+        let (load, numbers, stats) = (load.clone(), numbers.clone(), stats.clone());
         lines.spawn_local(async move {
-            if let Err(fault) = drive(&load, stream, window, &tickets, &tally).await {
-                tally.borrow_mut().fault(&fault);
+            if let Err(fault) = drive(&load, stream, window, &numbers, &stats).await {
+                stats.borrow_mut().fault(&fault);
             }
         });
     }
     tokio::select! {
         () = async { while lines.join_next().await.is_some() {} } => {}
-        () = stall(&tally) => tally.borrow_mut().fault(&Fault::Stalled),
+        () = stall(&stats) => stats.borrow_mut().fault(&Fault::Stalled),
     }
     // The lines that are still there hold the tally, and end here.
     drop(lines);
-    tally.replace(Tally::new()).closed(window)
+    stats.replace(Stats::new()).closed(window)
 }
 
 /// Ends when no answer has come for too long. One watch for all is cheaper than a timer each.
-async fn stall(tally: &RefCell<Tally>) {
+async fn stall(stats: &RefCell<Stats>) {
     let mut seen = None;
     loop {
-        let answers = tally.borrow().answered();
+        let answers = stats.borrow().answered();
         if seen.replace(answers) == Some(answers) {
             return;
         }
@@ -215,23 +215,23 @@ async fn drive(
     load: &Load,
     mut stream: TcpStream,
     window: Window,
-    tickets: &Tickets,
-    tally: &RefCell<Tally>,
+    numbers: &RequestNumbers,
+    stats: &RefCell<Stats>,
 ) -> Result<(), Fault> {
-    let mut request = Request::new(load.script.clone(), &load.target, load.pass.as_ref());
-    let mut buffer = vec![0; REPLY_BYTES_MAX];
+    let mut request = Request::new(load.workload.clone(), &load.target, load.api_key.as_ref());
+    let mut buffer = vec![0; RESPONSE_BYTES_MAX];
     let mut sent = Instant::now();
-    while let Some(number) = tickets.take() {
+    while let Some(number) = numbers.take() {
         stream.write_all(request.numbered(number)).await?;
-        let reply = receive(&mut stream, &mut buffer).await?;
+        let response = receive(&mut stream, &mut buffer).await?;
         let now = Instant::now();
-        tally
+        stats
             .borrow_mut()
-            .answer(&load.script, &reply, now - sent, window.part(now));
-        if window.part(now) == Part::After {
+            .answer(&load.workload, &response, now - sent, window.part(now));
+        if window.part(now) == WindowPart::After {
             break;
         }
-        if reply.after == After::Close {
+        if response.connection == Connection::Close {
             stream = connect(load.target).await?;
         }
         sent = now;
@@ -239,88 +239,88 @@ async fn drive(
     Ok(())
 }
 
-async fn receive(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<Reply, Fault> {
+async fn receive(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<Response, Fault> {
     let mut filled = 0;
     while filled < buffer.len() {
         match stream.read(&mut buffer[filled..]).await? {
             0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             more => filled += more,
         }
-        if let Some(reply) = whole(&buffer[..filled])? {
-            return Ok(reply);
+        if let Some(response) = whole(&buffer[..filled])? {
+            return Ok(response);
         }
     }
     Err(Fault::TooLarge)
 }
 
 /// The one answer that was asked for, when all of it is there.
-fn whole(received: &[u8]) -> Result<Option<Reply>, Fault> {
-    match reply::parse(received).map_err(Fault::Malformed)? {
+fn whole(received: &[u8]) -> Result<Option<Response>, Fault> {
+    match response::parse(received).map_err(Fault::Malformed)? {
         Progress::Partial => Ok(None),
-        Progress::Whole(reply) if reply.length_bytes == received.len() => Ok(Some(reply)),
+        Progress::Whole(response) if response.length_bytes == received.len() => Ok(Some(response)),
         Progress::Whole(_) => Err(Fault::Unasked),
     }
 }
 
 /// When requests leave.
 #[derive(Clone, Copy)]
-struct Timetable {
+struct SendTimes {
     start: Instant,
     spacing: Duration,
     window: Window,
 }
 
-impl Timetable {
+impl SendTimes {
     /// When the request with this number leaves; none after the end.
     fn due(&self, number: u64) -> Option<Instant> {
         let due = self.start + self.spacing * u32::try_from(number).ok()?;
-        (self.window.part(due) != Part::After).then_some(due)
+        (self.window.part(due) != WindowPart::After).then_some(due)
     }
 }
 
 /// A connection with a thread of its own.
-struct Line {
+struct PacedConnection {
     stream: std::net::TcpStream,
-    script: Script,
+    workload: Workload,
     request: Request,
 }
 
-impl Line {
+impl PacedConnection {
     fn connect(load: &Load) -> anyhow::Result<Self> {
         let stream = std::net::TcpStream::connect(load.target.addr());
         let stream = stream.with_context(|| format!("no connection to {}", load.target))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(STALL_MAX))?;
-        Ok(Line {
+        Ok(PacedConnection {
             stream,
-            script: load.script.clone(),
-            request: Request::new(load.script.clone(), &load.target, load.pass.as_ref()),
+            workload: load.workload.clone(),
+            request: Request::new(load.workload.clone(), &load.target, load.api_key.as_ref()),
         })
     }
 
     /// Takes the next request of all lines whenever it is free.
-    fn drive(mut self, timetable: &Timetable, tickets: &Tickets) -> Tally {
-        let mut tally = Tally::new();
-        let mut buffer = vec![0; REPLY_BYTES_MAX];
-        while let Some(number) = tickets.take()
-            && let Some(due) = timetable.due(number)
+    fn drive(mut self, send_times: &SendTimes, numbers: &RequestNumbers) -> Stats {
+        let mut stats = Stats::new();
+        let mut buffer = vec![0; RESPONSE_BYTES_MAX];
+        while let Some(number) = numbers.take()
+            && let Some(due) = send_times.due(number)
         {
             thread::sleep(due.saturating_duration_since(Instant::now()));
             match self.exchange(number, &mut buffer) {
-                Ok(reply) => {
-                    let part = timetable.window.part(due);
-                    tally.answer(&self.script, &reply, due.elapsed(), part);
+                Ok(response) => {
+                    let part = send_times.window.part(due);
+                    stats.answer(&self.workload, &response, due.elapsed(), part);
                 }
                 Err(fault) => {
-                    tally.fault(&fault);
+                    stats.fault(&fault);
                     break;
                 }
             }
         }
-        tally.closed(timetable.window)
+        stats.closed(send_times.window)
     }
 
-    fn exchange(&mut self, number: u64, buffer: &mut [u8]) -> Result<Reply, Fault> {
+    fn exchange(&mut self, number: u64, buffer: &mut [u8]) -> Result<Response, Fault> {
         self.stream.write_all(self.request.numbered(number))?;
         let mut filled = 0;
         while filled < buffer.len() {
@@ -328,8 +328,8 @@ impl Line {
                 0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 more => filled += more,
             }
-            if let Some(reply) = whole(&buffer[..filled])? {
-                return Ok(reply);
+            if let Some(response) = whole(&buffer[..filled])? {
+                return Ok(response);
             }
         }
         Err(Fault::TooLarge)
@@ -339,16 +339,18 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::Sample;
+    use crate::sample_upstream::SampleUpstream;
 
-    async fn run(script: Script, length: Length) -> (Outcome, u64) {
+    async fn run(workload: Workload, length: Length) -> (LoadResult, u64) {
         let addr = "127.0.0.1:0".parse().expect("a literal address");
-        let (addr, sample) = Sample::start(addr).await.expect("loopback has free ports");
-        let target = Target::at(addr).expect("the sample is on this machine");
+        let (addr, sample) = SampleUpstream::start(addr)
+            .await
+            .expect("loopback has free ports");
+        let target = LoopbackOrigin::at(addr).expect("the sample is on this machine");
         let load = Load {
             target,
-            script,
-            pass: None,
+            workload,
+            api_key: None,
             connections: 8,
             threads: 2,
             length,
@@ -360,19 +362,19 @@ mod tests {
 
     #[tokio::test]
     async fn a_counted_load_sends_exactly_that_many() {
-        let (outcome, payments) = run(Script::PassThrough, Length::Count(1001)).await;
+        let (outcome, payments) = run(Workload::PassThrough, Length::Count(1001)).await;
         assert_eq!(
             (payments, outcome.latency.len(), outcome.answers.faults),
             (1001, 1001, 0)
         );
-        assert_eq!(outcome.answers.by_class, [0, 0, 1001, 0, 0, 0]);
+        assert_eq!(outcome.answers.by_status_class, [0, 0, 1001, 0, 0, 0]);
     }
 
     #[tokio::test]
     async fn a_timed_load_leaves_out_its_warmup() {
         let time = Duration::from_millis(200);
         let (outcome, payments) = run(
-            Script::PassThrough,
+            Workload::PassThrough,
             Length::Time {
                 warmup: time,
                 measured: time,
@@ -391,11 +393,13 @@ mod tests {
     #[tokio::test]
     async fn a_paced_load_sends_as_many_as_it_should() {
         let addr = "127.0.0.1:0".parse().expect("a literal address");
-        let (addr, sample) = Sample::start(addr).await.expect("loopback has free ports");
+        let (addr, sample) = SampleUpstream::start(addr)
+            .await
+            .expect("loopback has free ports");
         let load = Load {
-            target: Target::at(addr).expect("the sample is on this machine"),
-            script: Script::PassThrough,
-            pass: None,
+            target: LoopbackOrigin::at(addr).expect("the sample is on this machine"),
+            workload: Workload::PassThrough,
+            api_key: None,
             connections: 4,
             threads: 1,
             length: Length::Time {
@@ -416,7 +420,7 @@ mod tests {
     #[tokio::test]
     async fn replays_that_ran_are_faults_and_not_counted() {
         let (outcome, _) = run(
-            Script::Replay(super::super::script::Seed(1)),
+            Workload::Replay(super::super::workload::Seed(1)),
             Length::Count(10),
         )
         .await;

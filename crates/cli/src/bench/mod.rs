@@ -13,26 +13,27 @@ use anyhow::{Context, bail};
 use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::output;
 use crate::process::Process;
 
-use course::{Course, Pace};
+use loopback::LoopbackOrigin;
 use machine::Machine;
 use report::Report;
-use target::Target;
+use schedule::{Schedule, Settings};
 
 mod chart;
-mod course;
+mod deliveries;
 mod gateway;
 mod load;
+mod loopback;
 mod machine;
-mod reply;
 mod report;
-mod script;
+mod response;
+mod schedule;
+mod stats;
 mod table;
-mod tally;
-mod target;
-mod watch;
 mod webhook;
+mod workload;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -55,17 +56,17 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=16))]
     threads: u64,
     /// A sample upstream that already runs, `http://ADDRESS:PORT`.
-    #[arg(long, value_parser = Target::parse)]
-    upstream: Option<Target>,
+    #[arg(long, value_parser = LoopbackOrigin::parse)]
+    upstream: Option<LoopbackOrigin>,
     /// nginx as a plain proxy before that upstream.
-    #[arg(long, value_parser = Target::parse, requires = "upstream")]
-    nginx: Option<Target>,
+    #[arg(long, value_parser = LoopbackOrigin::parse, requires = "upstream")]
+    nginx: Option<LoopbackOrigin>,
     /// Restate's ingress, with a service `Pay` that has a handler `charge`.
-    #[arg(long, value_parser = Target::parse)]
-    restate: Option<Target>,
+    #[arg(long, value_parser = LoopbackOrigin::parse)]
+    restate: Option<LoopbackOrigin>,
     /// A gateway that already runs before that upstream.
-    #[arg(long, value_parser = Target::parse, requires = "upstream", hide = true)]
-    gateway: Option<Target>,
+    #[arg(long, value_parser = LoopbackOrigin::parse, requires = "upstream", hide = true)]
+    gateway: Option<LoopbackOrigin>,
     /// Where the gateways' stores are made, and removed at the end. On a real disk, if durable
     /// figures are wanted.
     #[arg(long, default_value = ".")]
@@ -96,31 +97,31 @@ async fn measure(args: &Args) -> anyhow::Result<Report> {
     let machine = Machine::look(stores.path());
     // Held to the end, where it was started.
     let (upstream, _sample) = upstream(args).await?;
-    let course = Course {
+    let schedule = Schedule {
         upstream,
         nginx: args.nginx,
         restate: args.restate,
         gateway: args.gateway,
         stores: stores.path(),
-        pace: args.pace(),
+        settings: args.settings(),
     };
-    let results = Box::pin(course.run()).await?;
-    Ok(Report::new(machine, course.pace, &results))
+    let results = Box::pin(schedule.run()).await?;
+    Ok(Report::new(machine, schedule.settings, &results))
 }
 
 /// The upstream that was given, or else a sample of our own.
-async fn upstream(args: &Args) -> anyhow::Result<(Target, Option<Process>)> {
+async fn upstream(args: &Args) -> anyhow::Result<(LoopbackOrigin, Option<Process>)> {
     if let Some(given) = args.upstream {
         return Ok((given, None));
     }
     let sample = Process::sample().await?;
-    Ok((Target::at(sample.listen())?, Some(sample)))
+    Ok((LoopbackOrigin::at(sample.listen())?, Some(sample)))
 }
 
 impl Args {
-    fn pace(&self) -> Pace {
+    fn settings(&self) -> Settings {
         let small = |number| usize::try_from(number).expect("the argument's range is small");
-        Pace {
+        Settings {
             connections: self.connections.clone(),
             rounds: small(self.rounds),
             warmup_seconds: self.warmup,
@@ -132,7 +133,6 @@ impl Args {
 }
 
 fn tell(report: &Report, args: &Args) -> anyhow::Result<ExitCode> {
-    print!("{}", table::render(report));
     if let Some(path) = &args.json {
         write(path, &serde_json::to_string_pretty(report)?)?;
     }
@@ -140,6 +140,7 @@ fn tell(report: &Report, args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = args.svg.as_ref().filter(|_| report.is_valid()) {
         write(path, &chart::render(report))?;
     }
+    output::print(&table::render(report))?;
     Ok(match report.is_valid() {
         false => ExitCode::FAILURE,
         true if args.strict && report.misses_a_target() => ExitCode::FAILURE,

@@ -6,9 +6,9 @@
 
 use serde::Serialize;
 
-use super::course::{Lane, Measured, Pace, Results, Stage};
 use super::machine::Machine;
-use super::tally::Answers;
+use super::schedule::{Measurement, Results, Scenario, Settings, Stage};
+use super::stats::ResponseCounts;
 
 /// The connections at which the targets are judged.
 const TARGET_CONNECTIONS: usize = 64;
@@ -20,9 +20,11 @@ const FLOODED_P99_MAX: f64 = 2.0;
 pub(super) struct Report {
     pub(super) version: u32,
     pub(super) machine: Machine,
-    pub(super) pace: Pace,
+    #[serde(rename = "pace")]
+    pub(super) settings: Settings,
     /// What the rows' ratios are ratios to.
-    pub(super) yardstick: Lane,
+    #[serde(rename = "yardstick")]
+    pub(super) baseline: Scenario,
     pub(super) rows: Vec<Row>,
     pub(super) targets: Vec<Target>,
 }
@@ -31,7 +33,8 @@ pub(super) struct Report {
 #[derive(Serialize)]
 pub(super) struct Row {
     pub(super) stage: Stage,
-    pub(super) lane: Lane,
+    #[serde(rename = "lane")]
+    pub(super) scenario: Scenario,
     pub(super) connections: usize,
     pub(super) rate_per_second: f64,
     pub(super) ratio: Option<f64>,
@@ -73,19 +76,19 @@ pub(super) enum Reached {
 }
 
 impl Report {
-    pub(super) fn new(machine: Machine, pace: Pace, results: &Results) -> Self {
+    pub(super) fn new(machine: Machine, settings: Settings, results: &Results) -> Self {
         let measured = &results.measured;
-        let yardstick = match measured.iter().any(|one| one.lane == Lane::Nginx) {
-            true => Lane::Nginx,
-            false => Lane::Direct,
+        let baseline = match measured.iter().any(|one| one.scenario == Scenario::Nginx) {
+            true => Scenario::Nginx,
+            false => Scenario::Direct,
         };
         let memory = results.gateway_peak_memory_bytes;
-        let rows = rows(measured, yardstick);
+        let rows = rows(measured, baseline);
         Report {
             version: 1,
             machine,
-            pace,
-            yardstick,
+            settings,
+            baseline,
             rows,
             targets: targets(measured, memory),
         }
@@ -105,65 +108,64 @@ impl Report {
 
 /// What names a row; also where the other side of a ratio is looked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct RowKey {
     stage: Stage,
-    lane: Lane,
+    scenario: Scenario,
     connections: usize,
 }
 
-impl Place {
-    fn of(one: &Measured) -> Self {
-        Place {
+impl RowKey {
+    fn of(one: &Measurement) -> Self {
+        RowKey {
             stage: one.stage,
-            lane: one.lane,
+            scenario: one.scenario,
             connections: one.connections,
         }
     }
 }
 
-fn rows(measured: &[Measured], yardstick: Lane) -> Vec<Row> {
-    let mut places = Vec::new();
-    for place in measured.iter().map(Place::of) {
-        if !places.contains(&place) {
-            places.push(place);
+fn rows(measured: &[Measurement], baseline: Scenario) -> Vec<Row> {
+    let mut keys = Vec::new();
+    for key in measured.iter().map(RowKey::of) {
+        if !keys.contains(&key) {
+            keys.push(key);
         }
     }
-    places.sort_by_key(|place| (place.stage as u8, place.connections, place.lane as u8));
-    places
-        .into_iter()
-        .map(|place| row(measured, place, yardstick))
+    keys.sort_by_key(|key| (key.stage as u8, key.connections, key.scenario as u8));
+    keys.into_iter()
+        .map(|key| row(measured, key, baseline))
         .collect()
 }
 
-fn row(measured: &[Measured], place: Place, yardstick: Lane) -> Row {
-    let Place {
+fn row(measured: &[Measurement], key: RowKey, baseline: Scenario) -> Row {
+    let RowKey {
         stage,
-        lane,
+        scenario,
         connections,
-    } = place;
-    let rounds = Vec::from_iter(measured.iter().filter(|one| Place::of(one) == place));
+    } = key;
+    let rounds = Vec::from_iter(measured.iter().filter(|one| RowKey::of(one) == key));
     let at = |quantile: f64| {
         let latencies = rounds.iter().map(|one| &one.outcome.latency);
         let latencies = latencies.filter(|latency| !latency.is_empty());
         let values = latencies.map(|latency| latency.value_at_quantile(quantile));
         median(values.map(|us| us as f64 / 1000.0).collect())
     };
-    let mut answers = Answers::default();
+    let mut answers = ResponseCounts::default();
     rounds
         .iter()
         .for_each(|one| answers.add(one.outcome.answers.clone()));
-    let rates = rates(measured, place);
+    let rates = rates(measured, key);
     Row {
         stage,
-        lane,
+        scenario,
         connections,
         rate_per_second: median(rates.clone()).unwrap_or_default(),
         ratio: ratio(
             measured,
-            place,
-            Place {
-                lane: yardstick,
-                ..place
+            key,
+            RowKey {
+                scenario: baseline,
+                ..key
             },
         ),
         p50_ms: at(0.5),
@@ -172,68 +174,70 @@ fn row(measured: &[Measured], place: Place, yardstick: Lane) -> Row {
         p999_ms: at(0.999),
         max_ms: at(1.0),
         rates_by_round: rates,
-        answers_by_class: answers.by_class,
+        answers_by_class: answers.by_status_class,
         faults: answers.faults,
         first_fault: answers.first_fault,
     }
 }
 
-fn targets(measured: &[Measured], memory_bytes: Option<u64>) -> Vec<Target> {
-    let at = |stage, lane| Place {
+fn targets(measured: &[Measurement], memory_bytes: Option<u64>) -> Vec<Target> {
+    let at = |stage, scenario| RowKey {
         stage,
-        lane,
+        scenario,
         connections: TARGET_CONNECTIONS,
     };
-    let empty = |lane| at(Stage::Empty, lane);
-    let full = |lane| at(Stage::Full, lane);
+    let empty = |scenario| at(Stage::Empty, scenario);
+    let full = |scenario| at(Stage::Full, scenario);
     let wanted = [
         (
             "first run, durable, to nginx",
             0.25,
-            empty(Lane::First),
-            empty(Lane::Nginx),
+            empty(Scenario::First),
+            empty(Scenario::Nginx),
         ),
         (
             "first run, durable, to Restate",
             10.0,
-            empty(Lane::First),
-            empty(Lane::Restate),
+            empty(Scenario::First),
+            empty(Scenario::Restate),
         ),
         (
             "replay to nginx",
             1.3,
-            empty(Lane::Replay),
-            empty(Lane::Nginx),
+            empty(Scenario::Replay),
+            empty(Scenario::Nginx),
         ),
         (
             "no key to nginx",
             0.7,
-            empty(Lane::PassThrough),
-            empty(Lane::Nginx),
+            empty(Scenario::PassThrough),
+            empty(Scenario::Nginx),
         ),
         (
             "webhook, durable, to first run",
             0.8,
-            empty(Lane::Webhook),
-            empty(Lane::First),
+            empty(Scenario::Webhook),
+            empty(Scenario::First),
         ),
         (
             "first run, full store to empty",
             0.9,
-            full(Lane::FirstFull),
-            full(Lane::First),
+            full(Scenario::FirstFull),
+            full(Scenario::First),
         ),
         (
             "replay, full store to empty",
             0.9,
-            full(Lane::ReplayFull),
-            full(Lane::Replay),
+            full(Scenario::ReplayFull),
+            full(Scenario::Replay),
         ),
     ];
     let memory_mib = memory_bytes.map(|bytes| bytes as f64 / 1024.0 / 1024.0);
     wanted
         .into_iter()
-        .map(|(name, least, lane, to)| (name, Bound::AtLeast(least), ratio(measured, lane, to)))
+        .map(|(name, least, scenario, to)| {
+            (name, Bound::AtLeast(least), ratio(measured, scenario, to))
+        })
         .chain([
             (
                 "p99 of a tenant beside a flood",
@@ -266,32 +270,34 @@ fn reached(bound: Bound, figure: Option<f64>) -> Reached {
 }
 
 /// The median of the rounds' ratios of a quiet tenant's p99, beside a flood to alone.
-fn flooded_p99(measured: &[Measured]) -> Option<f64> {
-    let p99 = |lane| {
-        let rounds = measured.iter().filter(move |one| one.lane == lane);
+fn flooded_p99(measured: &[Measurement]) -> Option<f64> {
+    let p99 = |scenario| {
+        let rounds = measured.iter().filter(move |one| one.scenario == scenario);
         rounds.map(|one| one.outcome.latency.value_at_quantile(0.99) as f64)
     };
-    let pairs = p99(Lane::QuietFlooded).zip(p99(Lane::QuietAlone));
+    let pairs = p99(Scenario::QuietFlooded).zip(p99(Scenario::QuietAlone));
     let pairs = pairs.filter(|(_, alone)| *alone > 0.0);
     median(pairs.map(|(flooded, alone)| flooded / alone).collect())
 }
 
 /// A lane's rates in the order of the rounds.
-fn rates(measured: &[Measured], place: Place) -> Vec<f64> {
+fn rates(measured: &[Measurement], key: RowKey) -> Vec<f64> {
     measured
         .iter()
-        .filter(|one| Place::of(one) == place)
+        .filter(|one| RowKey::of(one) == key)
         .map(|one| one.outcome.rate)
         .collect()
 }
 
 /// The median of the rounds' ratios; none where one side was not measured.
-fn ratio(measured: &[Measured], lane: Place, to: Place) -> Option<f64> {
-    let pairs = rates(measured, lane).into_iter().zip(rates(measured, to));
+fn ratio(measured: &[Measurement], scenario: RowKey, to: RowKey) -> Option<f64> {
+    let pairs = rates(measured, scenario)
+        .into_iter()
+        .zip(rates(measured, to));
     median(
         pairs
             .filter(|(_, to)| *to > 0.0)
-            .map(|(lane, to)| lane / to)
+            .map(|(scenario, to)| scenario / to)
             .collect(),
     )
 }
@@ -310,28 +316,28 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 pub(super) mod tests {
     use hdrhistogram::Histogram;
 
-    use super::super::tally::Outcome;
+    use super::super::stats::LoadResult;
     use super::*;
 
-    fn one(stage: Stage, lane: Lane, rate: f64) -> Measured {
+    fn one(stage: Stage, scenario: Scenario, rate: f64) -> Measurement {
         let mut latency = Histogram::new(3).expect("three digits are legal");
         latency.record(1_500).expect("the histogram grows");
-        let outcome = Outcome {
+        let outcome = LoadResult {
             rate,
             latency,
-            answers: Answers::default(),
+            answers: ResponseCounts::default(),
         };
-        Measured {
+        Measurement {
             stage,
-            lane,
+            scenario,
             connections: TARGET_CONNECTIONS,
             outcome,
         }
     }
 
     /// Nobody waited for it, so it has no latencies.
-    fn delivered(rate: f64) -> Measured {
-        let mut delivered = one(Stage::Empty, Lane::WebhookDelivered, rate);
+    fn delivered(rate: f64) -> Measurement {
+        let mut delivered = one(Stage::Empty, Scenario::WebhookDelivered, rate);
         delivered.outcome.latency.clear();
         delivered
     }
@@ -341,17 +347,17 @@ pub(super) mod tests {
         let mut measured = Vec::new();
         for mood in [4.0, 2.0, 1.0] {
             let empty = [
-                (Lane::Nginx, 10_000.0),
-                (Lane::PassThrough, 8_000.0),
-                (Lane::First, 3_000.0),
-                (Lane::Webhook, 2_700.0),
-                (Lane::Replay, 12_000.0),
-                (Lane::Restate, 100.0),
+                (Scenario::Nginx, 10_000.0),
+                (Scenario::PassThrough, 8_000.0),
+                (Scenario::First, 3_000.0),
+                (Scenario::Webhook, 2_700.0),
+                (Scenario::Replay, 12_000.0),
+                (Scenario::Restate, 100.0),
             ];
-            let full = [(Lane::First, 3_000.0), (Lane::FirstFull, 2_850.0)];
-            measured.extend(empty.map(|(lane, rate)| one(Stage::Empty, lane, rate * mood)));
+            let full = [(Scenario::First, 3_000.0), (Scenario::FirstFull, 2_850.0)];
+            measured.extend(empty.map(|(scenario, rate)| one(Stage::Empty, scenario, rate * mood)));
             measured.push(delivered(1_500.0 * mood));
-            measured.extend(full.map(|(lane, rate)| one(Stage::Full, lane, rate * mood)));
+            measured.extend(full.map(|(scenario, rate)| one(Stage::Full, scenario, rate * mood)));
         }
         Results {
             measured,
@@ -368,7 +374,7 @@ pub(super) mod tests {
             load_average_before: "0.10".into(),
             date: "2026-11-15T12:00:00Z".into(),
         };
-        let pace = Pace {
+        let settings = Settings {
             connections: vec![TARGET_CONNECTIONS],
             rounds: 3,
             warmup_seconds: 1,
@@ -376,7 +382,7 @@ pub(super) mod tests {
             load_threads: 1,
             records: 1_000_000,
         };
-        Report::new(machine, pace, &results())
+        Report::new(machine, settings, &results())
     }
 
     #[test]
@@ -395,14 +401,14 @@ pub(super) mod tests {
     #[test]
     fn a_ratio_is_taken_within_each_round() {
         let results = results();
-        let place = |lane| Place {
+        let key = |scenario| RowKey {
             stage: Stage::Empty,
-            lane,
+            scenario,
             connections: TARGET_CONNECTIONS,
         };
-        let ratio = |lane, to| ratio(&results.measured, place(lane), place(to));
-        assert_eq!(ratio(Lane::First, Lane::Nginx), Some(0.3));
-        assert_eq!(ratio(Lane::First, Lane::Direct), None);
+        let ratio = |scenario, to| ratio(&results.measured, key(scenario), key(to));
+        assert_eq!(ratio(Scenario::First, Scenario::Nginx), Some(0.3));
+        assert_eq!(ratio(Scenario::First, Scenario::Direct), None);
     }
 
     #[test]
@@ -419,15 +425,19 @@ pub(super) mod tests {
 
     #[test]
     fn a_flood_is_judged_by_the_quiet_tenants_p99_within_each_round() {
-        let at = |lane, us| {
-            let mut one = one(Stage::Flood, lane, 200.0);
+        let at = |scenario, us| {
+            let mut one = one(Stage::Flood, scenario, 200.0);
             one.outcome.latency.clear();
             one.outcome.latency.record(us).expect("the histogram grows");
             one
         };
         let rounds = [(1_000, 1_500), (2_000, 5_000), (500, 600)];
-        let measured = rounds
-            .map(|(alone, flooded)| [at(Lane::QuietAlone, alone), at(Lane::QuietFlooded, flooded)]);
+        let measured = rounds.map(|(alone, flooded)| {
+            [
+                at(Scenario::QuietAlone, alone),
+                at(Scenario::QuietFlooded, flooded),
+            ]
+        });
         let measured = Vec::from_iter(measured.into_iter().flatten());
         let figure = flooded_p99(&measured).expect("both were measured");
         assert!((figure - 1.5).abs() < 0.01, "{figure}");
@@ -442,18 +452,18 @@ pub(super) mod tests {
         let rows = report
             .rows
             .iter()
-            .map(|row| (row.stage, row.lane, row.rate_per_second));
+            .map(|row| (row.stage, row.scenario, row.rate_per_second));
         let (empty, full) = (Stage::Empty, Stage::Full);
         let expected = [
-            (empty, Lane::Nginx, 20_000.0),
-            (empty, Lane::PassThrough, 16_000.0),
-            (empty, Lane::First, 6_000.0),
-            (empty, Lane::Webhook, 5_400.0),
-            (empty, Lane::WebhookDelivered, 3_000.0),
-            (empty, Lane::Replay, 24_000.0),
-            (empty, Lane::Restate, 200.0),
-            (full, Lane::First, 6_000.0),
-            (full, Lane::FirstFull, 5_700.0),
+            (empty, Scenario::Nginx, 20_000.0),
+            (empty, Scenario::PassThrough, 16_000.0),
+            (empty, Scenario::First, 6_000.0),
+            (empty, Scenario::Webhook, 5_400.0),
+            (empty, Scenario::WebhookDelivered, 3_000.0),
+            (empty, Scenario::Replay, 24_000.0),
+            (empty, Scenario::Restate, 200.0),
+            (full, Scenario::First, 6_000.0),
+            (full, Scenario::FirstFull, 5_700.0),
         ];
         assert_eq!(Vec::from_iter(rows), expected);
         assert_eq!(
@@ -467,7 +477,7 @@ pub(super) mod tests {
         let figure = |slower: f64| {
             let mut results = results();
             let webhooks = results.measured.iter_mut();
-            let webhooks = webhooks.filter(|one| one.lane == Lane::Webhook);
+            let webhooks = webhooks.filter(|one| one.scenario == Scenario::Webhook);
             webhooks.for_each(|one| one.outcome.rate *= slower);
             let mut targets = targets(&results.measured, None).into_iter();
             let target = targets.find(|target| target.name.starts_with("webhook"));

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::course::{Lane, Stage};
 use super::report::{Bound, Reached, Report, Row, Target};
+use super::schedule::{Scenario, Stage};
 
 /// The whole report. A row with a fault shows the fault in place of its figures.
 pub(super) fn render(report: &Report) -> String {
@@ -16,7 +16,7 @@ pub(super) fn render(report: &Report) -> String {
 
 fn headline(report: &Report) -> String {
     let machine = &report.machine;
-    let pace = &report.pace;
+    let settings = &report.settings;
     format!(
         "{} cores ({}), Linux {}, store on {}, load before {}, {} rounds of {} s",
         machine.cores,
@@ -24,14 +24,14 @@ fn headline(report: &Report) -> String {
         machine.kernel,
         machine.store_file_system,
         machine.load_average_before,
-        pace.rounds,
-        pace.measured_seconds,
+        settings.rounds,
+        settings.measured_seconds,
     )
 }
 
 fn measured(report: &Report) -> Vec<Vec<String>> {
-    let ratio = match report.yardstick {
-        Lane::Nginx => "to nginx",
+    let ratio = match report.baseline {
+        Scenario::Nginx => "to nginx",
         _ => "to direct",
     };
     let titles = [
@@ -57,7 +57,7 @@ fn measured_line(row: &Row) -> Vec<String> {
     let mut line = vec![
         store.into(),
         row.connections.to_string(),
-        row.lane.label().into(),
+        row.scenario.label().into(),
     ];
     match &row.first_fault {
         Some(fault) => line.push(format!("ERROR {} times: {fault}", row.faults)),

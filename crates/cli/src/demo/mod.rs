@@ -1,45 +1,46 @@
-//! `onceward demo`: everything on one machine, and a walk through what it does.
+//! `onceward demo`: a walk through what the gateway does, on one machine.
 //!
-//! A sample payments service, a real gateway process with the embedded store in
-//! a temporary directory, and seven things that go wrong. Each step shows the
-//! request, the answer and the payments really made, and is checked: a step that
-//! is not as it should be makes `--exit` end with code 1.
+//! It runs a sample payments service and a gateway process with the embedded store in a temporary
+//! directory, and goes through seven situations. Each step shows the request, the response and the
+//! number of payments made, and checks them: with `--exit` a failed check makes the exit status 1.
 
 mod client;
-mod stage;
-mod walk;
+mod environment;
+mod walkthrough;
 
 use std::process::ExitCode;
 
-use stage::Stage;
+use environment::Environment;
 use tokio::signal::unix::{SignalKind, signal};
+
+use crate::output;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// End after the walk, with code 1 if any step was not as it should be.
+    /// Exit after the walk-through, with status 1 if a step failed.
     #[arg(long)]
     exit: bool,
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let mut stage = Stage::set().await?;
-    let wrong = walk::walk(&mut stage).await?;
+    let mut environment = Environment::start().await?;
+    let failed = walkthrough::run(&mut environment).await?;
     if !args.exit {
-        stay(&stage).await?;
+        keep_running(&environment).await?;
     }
-    stage.clear().await?;
-    Ok(match wrong {
+    environment.stop().await?;
+    Ok(match failed {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     })
 }
 
-/// Stays up for the reader's own tries.
-async fn stay(stage: &Stage) -> anyhow::Result<()> {
-    let at = stage.address();
-    println!(
+/// Leaves everything running for the user's own requests.
+async fn keep_running(environment: &Environment) -> anyhow::Result<()> {
+    let at = environment.address();
+    output::print(&format!(
         r#"
-Everything is still up. Try it yourself; run each line twice:
+The service and the gateway are still running. Try these yourself, each line twice:
 
   curl -i http://{at}/payments -H 'Idempotency-Key: mine-1' -H 'Content-Type: application/json' -d '{{"amount":4200,"currency":"EUR"}}'
   curl -i http://{at}/payments -H 'Idempotency-Key: mine-1' -H 'Content-Type: application/json' -d '{{"amount":1,"currency":"EUR"}}'
@@ -48,9 +49,10 @@ Everything is still up. Try it yourself; run each line twice:
   curl -s http://{at}/payments/count
   curl -s http://{admin}/metrics | grep idempotency
 
-Ctrl-C ends it."#,
-        admin = stage.admin(),
-    );
+Press Ctrl-C to stop.
+"#,
+        admin = environment.admin(),
+    ))?;
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
         interrupted = tokio::signal::ctrl_c() => interrupted?,

@@ -10,10 +10,10 @@ use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
-use crate::gateway::{Gateway, gateway_of};
-use crate::origin::{Manner, Order, origin_choosing};
+use crate::fixture::BODY;
+use crate::fixture::gateway::{Gateway, gateway_of};
+use crate::fixture::origin::{Manner, Order, origin_choosing};
 
-const BODY: &str = r#"{"amount":4200}"#;
 const CONNECTIONS: usize = 40;
 /// Within `limits.streams`.
 const STREAMS: usize = 250;

@@ -24,13 +24,13 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::client::{Answer, Client, Gone, Kept};
-use crate::gateway::{Gateway, Plan, gateway_of, onceward, run_to_end};
-use crate::storm::{free_address, seed};
-use crate::until;
+use crate::fixture::BODY;
+use crate::fixture::client::{Answer, Client, Gone, Kept};
+use crate::fixture::gateway::{Gateway, Plan, gateway_of, onceward, run_to_end};
+use crate::fixture::until;
+use crate::fixture::{free_address, seed};
 
 const DATABASE: &str = "shop";
-const BODY: &str = r#"{"amount":4200}"#;
 /// How long a client waits for one answer before it asks again.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a client asks in vain before it calls all of them dead.
@@ -119,7 +119,10 @@ impl House {
     /// The application, once it listens.
     async fn serving(&self, failpoints: Option<&str>) -> Child {
         let child = self.application(failpoints).spawn().unwrap();
-        until(async || TcpStream::connect(self.application).await.is_ok()).await;
+        until("the application listens", async || {
+            TcpStream::connect(self.application).await.is_ok()
+        })
+        .await;
         child
     }
 
@@ -195,7 +198,10 @@ async fn crash(#[case] dies: Dies, #[case] first: &str, #[case] payments: usize)
             let (status, log) = gateway.ended().await;
             assert_eq!(status.signal(), Some(ABORTED), "{log:?}");
             // What was sent goes on without the gateway.
-            until(async || house.payments().len() == payments).await;
+            until("the payment is made", async || {
+                house.payments().len() == payments
+            })
+            .await;
             healthy.run().await
         }
     };
@@ -261,7 +267,10 @@ async fn a_commit_that_comes_too_late_is_refused() {
     let reply = paid(&gateway).await;
     // Nobody else works on it any more.
     let busy = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'";
-    until(async || house.postgres.sql(DATABASE, busy) == "0").await;
+    until("no statement runs", async || {
+        house.postgres.sql(DATABASE, busy) == "0"
+    })
+    .await;
     let id = reply.json()["payment"].as_u64().unwrap();
     assert_eq!(
         house.payments(),
@@ -312,7 +321,7 @@ async fn what_is_not_committed_is_told_by_its_status() {
     assert_eq!(house.payments(), BTreeMap::new());
 
     // The id is of no operation: to the application that is a stale fence.
-    let mut past = crate::client::post_request("k", BODY);
+    let mut past = crate::fixture::client::post_request("k", BODY);
     let headers = past.headers_mut();
     headers.insert(
         "x-operation-id",
@@ -329,7 +338,7 @@ async fn what_is_not_committed_is_told_by_its_status() {
     assert_eq!(house.payments(), BTreeMap::new());
 
     // The same headers from a client do not pass the gateway.
-    let mut forged = crate::client::post_request("other", BODY);
+    let mut forged = crate::fixture::client::post_request("other", BODY);
     let headers = forged.headers_mut();
     headers.insert(
         "x-operation-id",

@@ -1,0 +1,328 @@
+//! What a load says and what it must hear: the request's bytes, the keys, the expected answer.
+//!
+//! All loads send the same payment as JSON to be comparable; they differ in the path, the key, and
+//! where the key stands: in a header, or in the signed body of an event.
+//! A key looks like a UUID, is unique over runs, and follows from a seed and a number, so that
+//! the keys of an earlier load can be sent again without having been kept.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::loopback::LoopbackOrigin;
+use super::response::{Response, Source};
+use super::webhook::{SIGNATURE_BLANK, Webhook};
+
+/// How many completed keys the replays are spread over.
+pub(super) const REPLAY_KEYS: u64 = 1000;
+const PAYMENT: &str = r#""amount":4200,"currency":"EUR"}"#;
+const OK: u16 = 200;
+const TOO_MANY_REQUESTS: u16 = 429;
+const KEY_BYTES: usize = 36;
+const KEY_BLANK: &str = "00000000-0000-0000-0000-000000000000";
+
+/// The kinds of load.
+#[derive(Clone, Debug)]
+pub(super) enum Workload {
+    /// No key: nothing to protect.
+    PassThrough,
+    /// A key that was never sent before.
+    First(Seed),
+    /// One of the first [`REPLAY_KEYS`] keys of a seed, all completed before.
+    Replay(Seed),
+    /// A key that was never sent before, to the service that runs behind Restate.
+    Restate(Seed),
+    /// A key that was never sent before, from a tenant that may be refused for asking too often.
+    Flood(Seed),
+    /// An event that was never sent before, as Stripe signs it.
+    Webhook(Seed, Arc<Webhook>),
+}
+
+/// An API key.
+pub(super) type ApiKey = Arc<str>;
+
+/// Where the keys of a load come from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seed(pub(super) u64);
+
+impl Workload {
+    fn path(&self) -> &str {
+        match self {
+            Workload::Restate(_) => "/Pay/charge",
+            Workload::Webhook(_, webhook) => webhook.path(),
+            _ => "/payments",
+        }
+    }
+
+    fn body(&self) -> String {
+        match self {
+            Workload::Webhook(..) => format!(
+                r#"{{"id":"evt_{KEY_BLANK}","object":"event","type":"charge.succeeded",{PAYMENT}"#
+            ),
+            _ => format!("{{{PAYMENT}"),
+        }
+    }
+
+    fn key(&self, number: u64) -> Option<[u8; KEY_BYTES]> {
+        match self {
+            Workload::PassThrough => None,
+            Workload::First(seed)
+            | Workload::Restate(seed)
+            | Workload::Flood(seed)
+            | Workload::Webhook(seed, _) => Some(seed.key(number)),
+            Workload::Replay(seed) => Some(seed.key(number % REPLAY_KEYS)),
+        }
+    }
+
+    /// Whether an answer is the one that this load is about. A rate of others means nothing.
+    pub(super) fn judge(&self, response: &Response) -> Result<(), Unexpected> {
+        match (self, response.source) {
+            (Workload::Flood(_), Source::Run) if response.status == TOO_MANY_REQUESTS => Ok(()),
+            _ if !(200..300).contains(&response.status) => Err(Unexpected::Status(response.status)),
+            (Workload::Webhook(..), _) if response.status != OK => {
+                Err(Unexpected::Status(response.status))
+            }
+            (Workload::Replay(_), Source::Run) => Err(Unexpected::RanAgain),
+            (
+                Workload::First(_)
+                | Workload::PassThrough
+                | Workload::Flood(_)
+                | Workload::Webhook(..),
+                Source::Replay,
+            ) => Err(Unexpected::ReplayedTooSoon),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What is wrong with an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unexpected {
+    Status(u16),
+    RanAgain,
+    ReplayedTooSoon,
+}
+
+/// The bytes of a request, built once; only the key changes, and the signature with it.
+pub(super) struct Request {
+    workload: Workload,
+    bytes: Vec<u8>,
+    key_at: usize,
+    signature_at: usize,
+    body_at: usize,
+}
+
+impl Request {
+    pub(super) fn new(
+        workload: Workload,
+        target: &LoopbackOrigin,
+        api_key: Option<&ApiKey>,
+    ) -> Self {
+        let mut head = format!(
+            "POST {} HTTP/1.1\r\nHost: {}\r\n",
+            workload.path(),
+            target.host()
+        );
+        head.push_str("Content-Type: application/json\r\n");
+        if let Some(api_key) = api_key {
+            head.push_str("Authorization: Bearer ");
+            head.push_str(api_key);
+            head.push_str("\r\n");
+        }
+        match workload {
+            Workload::PassThrough => {}
+            Workload::Webhook(..) => {
+                head.push_str(&format!("Stripe-Signature: {SIGNATURE_BLANK}\r\n"));
+            }
+            _ => head.push_str(&format!("Idempotency-Key: {KEY_BLANK}\r\n")),
+        }
+        let body = workload.body();
+        head.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
+        let body_at = head.len();
+        let text = head + &body;
+        // A blank that is not there is never filled.
+        let at = |blank| text.find(blank).unwrap_or_default();
+        let (key_at, signature_at) = (at(KEY_BLANK), at(SIGNATURE_BLANK));
+        Request {
+            workload,
+            bytes: text.into_bytes(),
+            key_at,
+            signature_at,
+            body_at,
+        }
+    }
+
+    /// The bytes of the request with this number.
+    pub(super) fn numbered(&mut self, number: u64) -> &[u8] {
+        if let Some(key) = self.workload.key(number) {
+            self.bytes[self.key_at..self.key_at + KEY_BYTES].copy_from_slice(&key);
+        }
+        if let Workload::Webhook(_, webhook) = &self.workload {
+            let (head, body) = self.bytes.split_at_mut(self.body_at);
+            let signature = webhook.sign(unix_seconds(), body);
+            head[self.signature_at..self.signature_at + signature.len()]
+                .copy_from_slice(&signature);
+        }
+        &self.bytes
+    }
+}
+
+/// A provider's clock. One that stands before 1970 signs nothing that is taken.
+fn unix_seconds() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+impl Seed {
+    /// Different numbers give different keys, because the second half is a bijection of the number.
+    fn key(self, number: u64) -> [u8; KEY_BYTES] {
+        let high = mix(self
+            .0
+            .wrapping_add(number.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+        let low = mix(mix(self.0) ^ number);
+        let mut hex = [high, low]
+            .into_iter()
+            .flat_map(u64::to_be_bytes)
+            .flat_map(digits);
+        let mut key = [b'-'; KEY_BYTES];
+        for (at, byte) in key.iter_mut().enumerate() {
+            if !matches!(at, 8 | 13 | 18 | 23) {
+                *byte = hex.next().expect("a key has 32 digits beside its dashes");
+            }
+        }
+        key
+    }
+}
+
+fn digits(byte: u8) -> [u8; 2] {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    [HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]
+}
+
+/// The finaliser of SplitMix64: a bijection that spreads every bit.
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::super::response::Connection;
+    use super::*;
+
+    #[test]
+    fn keys_differ_within_a_seed_and_between_seeds() {
+        let keys: HashSet<_> = (0..3)
+            .flat_map(|seed| (0..10_000).map(move |number| Seed(seed).key(number)))
+            .collect();
+        assert_eq!(keys.len(), 30_000);
+    }
+
+    #[test]
+    fn replays_send_the_keys_of_the_first_runs_again() {
+        let target = LoopbackOrigin::parse("http://127.0.0.1:8080").expect("a literal URL");
+        let mut first = Request::new(Workload::First(Seed(7)), &target, None);
+        let mut replay = Request::new(Workload::Replay(Seed(7)), &target, None);
+        assert_eq!(replay.numbered(REPLAY_KEYS + 3), first.numbered(3));
+        assert_ne!(replay.numbered(REPLAY_KEYS + 4), first.numbered(3));
+    }
+
+    #[test]
+    fn a_request_is_whole() {
+        let target = LoopbackOrigin::parse("http://127.0.0.1:8080").expect("a literal URL");
+        let mut request = Request::new(Workload::PassThrough, &target, None);
+        let wire = "POST /payments HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n\
+                    Content-Type: application/json\r\nContent-Length: 32\r\n\r\n\
+                    {\"amount\":4200,\"currency\":\"EUR\"}";
+        assert_eq!(request.numbered(1), wire.as_bytes());
+        let api_key = ApiKey::from("ow_key");
+        let mut request = Request::new(Workload::PassThrough, &target, Some(&api_key));
+        let line = "Authorization: Bearer ow_key\r\nContent-Length";
+        let wire = wire.replace("Content-Length", line);
+        assert_eq!(request.numbered(1), wire.as_bytes());
+    }
+
+    #[test]
+    fn an_event_is_whole_and_its_signature_is_of_its_own_body() {
+        let target = LoopbackOrigin::parse("http://127.0.0.1:8080").expect("a literal URL");
+        let webhook = Arc::new(Webhook::new("wh_1", "whsec_test"));
+        let workload = Workload::Webhook(Seed(7), webhook.clone());
+        let mut request = Request::new(workload, &target, None);
+        let mut ids = HashSet::new();
+        for number in 0..3 {
+            let wire = std::str::from_utf8(request.numbered(number)).expect("it is all ASCII");
+            let (head, body) = wire.split_once("\r\n\r\n").expect("a head ends");
+            let (line, head) = head.split_once("\r\n").expect("a head has lines");
+            assert_eq!(line, "POST /api/v1/webhooks/stripe/wh_1 HTTP/1.1");
+            let length = format!("\r\nContent-Length: {}", body.len());
+            assert!(head.ends_with(&length), "{head}");
+            let (_, signature) = head.split_once("Stripe-Signature: ").expect("it is signed");
+            let signature = signature.lines().next().expect("a header has a value");
+            let time = signature["t=".len()..][..10]
+                .parse()
+                .expect("a time is digits");
+            assert_eq!(signature.as_bytes(), webhook.sign(time, body.as_bytes()));
+            assert!(unix_seconds().abs_diff(time) < 60, "{time}");
+            let event: serde_json::Value = serde_json::from_str(body).expect("an event is JSON");
+            assert_eq!(
+                (&event["amount"], &event["currency"]),
+                (&4200.into(), &"EUR".into())
+            );
+            ids.insert(event["id"].as_str().expect("an event has an id").to_owned());
+        }
+        assert_eq!(ids.len(), 3);
+    }
+
+    #[test]
+    fn only_the_answer_that_is_measured_is_expected() {
+        let first = || Workload::First(Seed(1));
+        let replay = || Workload::Replay(Seed(1));
+        let webhook = || Workload::Webhook(Seed(1), Arc::new(Webhook::new("wh_1", "whsec_test")));
+        let cases = [
+            (first(), 201, Source::Run, Ok(())),
+            (
+                first(),
+                201,
+                Source::Replay,
+                Err(Unexpected::ReplayedTooSoon),
+            ),
+            (first(), 503, Source::Run, Err(Unexpected::Status(503))),
+            (replay(), 201, Source::Replay, Ok(())),
+            (replay(), 201, Source::Run, Err(Unexpected::RanAgain)),
+            (
+                Workload::PassThrough,
+                404,
+                Source::Run,
+                Err(Unexpected::Status(404)),
+            ),
+            (Workload::Restate(Seed(1)), 200, Source::Run, Ok(())),
+            (Workload::Flood(Seed(1)), 201, Source::Run, Ok(())),
+            (Workload::Flood(Seed(1)), 429, Source::Run, Ok(())),
+            (first(), 429, Source::Run, Err(Unexpected::Status(429))),
+            (webhook(), 200, Source::Run, Ok(())),
+            (webhook(), 201, Source::Run, Err(Unexpected::Status(201))),
+            (webhook(), 401, Source::Run, Err(Unexpected::Status(401))),
+            (
+                webhook(),
+                200,
+                Source::Replay,
+                Err(Unexpected::ReplayedTooSoon),
+            ),
+        ];
+        for (workload, status, source, expected) in cases {
+            let response = Response {
+                status,
+                source,
+                connection: Connection::Keep,
+                length_bytes: 0,
+            };
+            assert_eq!(
+                workload.judge(&response),
+                expected,
+                "{workload:?} {status} {source:?}"
+            );
+        }
+    }
+}

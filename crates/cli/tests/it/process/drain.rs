@@ -1,0 +1,147 @@
+//! A configured gateway that is told to stop while slow work is under way: what
+//! ends in time is recorded, and what does not is unknown and is not run again.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::fixture::BODY;
+use crate::fixture::gateway::{Gateway, Plan, gateway_of, onceward};
+use crate::fixture::origin::{Manner, Order, Origin, origin_choosing};
+
+/// Longer than the slow work, on a busy machine too.
+const LONG: &str = "60s";
+const SHORT: Duration = Duration::from_secs(2);
+const SLOW: Duration = Duration::from_millis(700);
+
+/// A service that takes its time, and for keys beginning with `held` all of it.
+async fn slow() -> Origin {
+    origin_choosing(Order::default(), |key, _| match key.starts_with("held") {
+        true => Manner::Hold,
+        false => Manner::Pay(SLOW),
+    })
+    .await
+}
+
+fn plan(origin: &Origin, directory: &TempDir, drain: &str) -> Plan {
+    let file = directory.path().join("onceward.toml");
+    let text = text(origin, &directory.path().join("data"), drain);
+    std::fs::write(&file, text).unwrap();
+    gateway_of(&file)
+}
+
+fn text(origin: &Origin, store: &Path, drain: &str) -> String {
+    format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\ndrain = \"{drain}\"\n\
+         [store]\nurl = \"embedded:{}\"\n[upstreams.origin]\nurl = \"http://{}\"\n\
+         [[routes]]\nendpoint = \"payments.create\"\nmethod = \"POST\"\npath = \"/payments\"\n\
+         upstream = \"origin\"\npolicy = \"REQUIRED_A\"\nclass = \"financial\"\n",
+        store.display(),
+        origin.address(),
+    )
+}
+
+/// The keys that `onceward operations list --state unknown` tells.
+async fn unknown(gateway: &Gateway) -> Vec<String> {
+    let admin = format!("http://{}", gateway.admin_address());
+    let output = onceward()
+        .args(["operations", "list", "--state", "unknown", "--json"])
+        .env("ONCEWARD_ADMIN", admin)
+        .env_remove("ONCEWARD_ADMIN_TOKEN")
+        .output()
+        .await
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let operations = page["operations"].as_array().unwrap().iter();
+    let mut keys: Vec<_> = operations
+        .map(|operation| {
+            assert_eq!(operation["endpoint"], "payments.create");
+            assert_eq!(operation["state"], "unknown");
+            operation["key"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    keys.sort();
+    keys
+}
+
+#[tokio::test]
+async fn slow_work_ends_within_the_drain_and_is_recorded() {
+    let origin = slow().await;
+    let directory = tempfile::tempdir().unwrap();
+    let plan = plan(&origin, &directory, LONG);
+    let gateway = plan.run().await;
+    let keys = ["a", "b", "c"];
+    let asked = keys.map(|key| gateway.spawn_post(key, BODY));
+    let gone = gateway.spawn_post("gone", BODY);
+    origin.called(4).await;
+    gone.abort();
+    gateway.signal(Signal::TERM);
+    let (status, log) = gateway.ended().await;
+    assert_eq!(status.code(), Some(0), "{log:?}");
+    assert!(log.iter().any(|line| line.contains("stopped")), "{log:?}");
+
+    let restarted = plan.run().await;
+    for (key, asked) in keys.into_iter().zip(asked) {
+        let first = asked.await.unwrap().unwrap();
+        assert_eq!(
+            (first.status, first.header("idempotency-status")),
+            (201, "completed")
+        );
+        let again = restarted.post(key, BODY).await.unwrap();
+        assert!(again.is_replay(), "{again:?}");
+        assert_eq!(again.kept(), first.kept());
+    }
+    // Nobody was there to hear it, and it is recorded all the same.
+    assert!(restarted.post("gone", BODY).await.unwrap().is_replay());
+    assert_eq!(unknown(&restarted).await, [""; 0]);
+    assert_eq!(origin.runs().len(), 4);
+}
+
+#[tokio::test]
+async fn what_has_not_ended_at_the_deadline_is_unknown_and_is_not_run_again() {
+    let origin = slow().await;
+    let directory = tempfile::tempdir().unwrap();
+    let plan = plan(&origin, &directory, &format!("{}ms", SHORT.as_millis()));
+    let gateway = plan.run().await;
+    let held = ["held-1", "held-2"];
+    let cut = held.map(|key| gateway.spawn_post(key, BODY));
+    let ends = gateway.spawn_post("ends", BODY);
+    origin.called(3).await;
+    // One waits for what never comes.
+    let waits = gateway.spawn_post("held-1", BODY);
+    gateway.signal(Signal::TERM);
+    let signalled = Instant::now();
+    let ends = ends.await.unwrap().unwrap();
+    assert_eq!(ends.header("idempotency-status"), "completed");
+    let (status, log) = gateway.ended().await;
+    assert_eq!(status.code(), Some(0), "{log:?}");
+    assert!(signalled.elapsed() >= SHORT, "no work was cut early");
+    let cut_line = log
+        .iter()
+        .find(|line| line.contains("they are unknown now"));
+    let cut_line: Value = serde_json::from_str(cut_line.unwrap()).unwrap();
+    assert_eq!(cut_line["running"], 2, "{log:?}");
+    for cut in cut.into_iter().chain([waits]) {
+        // The connection breaks, or there is time to say so.
+        if let Ok(told) = cut.await.unwrap() {
+            assert_eq!(told.code(), "outcome-unknown", "{told:?}");
+        }
+    }
+
+    let restarted = plan.run().await;
+    assert_eq!(unknown(&restarted).await, held);
+    for key in held {
+        let retry = restarted.post(key, BODY).await.unwrap();
+        assert_eq!(
+            (retry.status, retry.code().as_str()),
+            (409, "outcome-unknown")
+        );
+        assert_eq!(origin.runs_of(key).len(), 1);
+    }
+    assert!(restarted.post("ends", BODY).await.unwrap().is_replay());
+    assert_eq!(origin.runs().len(), 3);
+}

@@ -1,0 +1,249 @@
+//! A Redis that is lost for good, and a replica in its place. Replication is
+//! not waited for unless one asks for it: what a replica had not got is lost
+//! with the primary, and `durability = "wait:1"` refuses rather than lose it.
+
+use std::time::Duration;
+
+use onceward_servers::Redis;
+use tokio::task::block_in_place;
+
+use crate::fixture::gateway::Gateway;
+use crate::fixture::origin::{Manner, Order, origin, origin_choosing};
+use crate::fixture::{BODY, until};
+use crate::shared::deployment::{House, Kind, Server, Words};
+use crate::shared::relay::Relay;
+
+fn primary(house: &House) -> &Redis {
+    match &house.server {
+        Server::Redis(server) => server,
+        Server::Postgres(_) => panic!("these tests are of Redis"),
+    }
+}
+
+/// Waits until a replica has all that its primary has now.
+async fn catch_up(primary: &Redis, replica: &Redis) {
+    block_in_place(|| primary.cli(&["SET", "caught-up", "yes"]));
+    let there = || async { block_in_place(|| replica.cli(&["GET", "caught-up"])) == "yes" };
+    until("the replica has it", there).await;
+}
+
+/// Two gateways that reach the primary by an address that can lead elsewhere.
+async fn two_apart(house: &House) -> (Relay, [Gateway; 2]) {
+    let relay = Relay::to(primary(house).port()).await;
+    let words = Words {
+        url: Some(house.server.url_at(relay.port())),
+        ..Words::default()
+    };
+    let gateways = house.two(&words).await;
+    (relay, gateways)
+}
+
+async fn ready(gateways: &[Gateway; 2]) {
+    for gateway in gateways {
+        until("it is ready", || async { gateway.is_ready().await }).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_replica_had_is_kept_and_what_it_had_not_is_lost() {
+    let origin = origin_choosing(Order::default(), |key, times| {
+        match key.starts_with("held") && times == 1 {
+            true => Manner::Hold,
+            false => Manner::PAY,
+        }
+    });
+    let mut house = House::open(Kind::Redis, origin.await).await;
+    let replica = block_in_place(|| primary(&house).replica());
+    let (relay, gateways) = two_apart(&house).await;
+    let [one, other] = &gateways;
+
+    let kept = one.post("kept", BODY).await.unwrap();
+    assert_eq!(kept.status, 201);
+    let held_kept = one.spawn_post("held-kept", BODY);
+    house.origin.called(2).await;
+    catch_up(primary(&house), &replica).await;
+    // Cut off from its replica, the primary takes what nobody else will have.
+    block_in_place(|| replica.promote());
+    let lost = one.post("lost", BODY).await.unwrap();
+    assert_eq!(
+        (lost.status, lost.header("idempotency-status")),
+        (201, "completed")
+    );
+    assert!(other.post("lost", BODY).await.unwrap().is_replay());
+    let held_lost = one.spawn_post("held-lost", BODY);
+    house.origin.called(4).await;
+    house.server.kill();
+    relay.lead_to(replica.port());
+    ready(&gateways).await;
+
+    // An acknowledged reply that the replica had is given as before.
+    for gateway in &gateways {
+        let again = gateway.post("kept", BODY).await.unwrap();
+        assert!(again.is_replay(), "{again:?}");
+        assert_eq!(again.kept(), kept.kept());
+    }
+    // What ran over the failover is recorded where its claim is known, and
+    // told as unknown where it is not.
+    house.origin.open();
+    house.origin.open();
+    let held_kept = held_kept.await.unwrap().unwrap();
+    assert_eq!(
+        (held_kept.status, held_kept.header("idempotency-status")),
+        (201, "completed")
+    );
+    let again = other.post("held-kept", BODY).await.unwrap();
+    assert!(again.is_replay(), "{again:?}");
+    assert_eq!(again.kept(), held_kept.kept());
+    let held_lost = held_lost.await.unwrap().unwrap();
+    assert_eq!(
+        (held_lost.status, held_lost.header("idempotency-status")),
+        (201, "unknown")
+    );
+    // A claim that was lost is free, and runs again under a higher fence.
+    for key in ["lost", "held-lost"] {
+        let again = other.post(key, BODY).await.unwrap();
+        assert_eq!((again.status, again.is_replay()), (201, false), "{key}");
+        let runs = house.origin.runs_of(key);
+        assert_eq!(runs.len(), 2, "{key}");
+        assert!(runs[0].fence < runs[1].fence, "{runs:?}");
+    }
+    assert_eq!(house.origin.runs().len(), 6);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn primary_that_became_a_replica_is_left_for_the_new_one() {
+    let house = House::open(Kind::Redis, origin(Manner::PAY).await).await;
+    let replica = block_in_place(|| primary(&house).replica());
+    let (relay, gateways) = two_apart(&house).await;
+    let [one, other] = &gateways;
+    let kept = one.post("kept", BODY).await.unwrap();
+    catch_up(primary(&house), &replica).await;
+    // In order: nobody writes, and no connection is cut.
+    let new = replica.port().to_string();
+    block_in_place(|| {
+        replica.promote();
+        primary(&house).cli(&["REPLICAOF", "127.0.0.1", &new])
+    });
+    relay.move_to(replica.port());
+    for gateway in &gateways {
+        until_paid(gateway, "after").await;
+    }
+    let again = other.post("kept", BODY).await.unwrap();
+    assert!(again.is_replay(), "{again:?}");
+    assert_eq!(again.kept(), kept.kept());
+    assert_eq!(house.origin.runs_of("after").len(), 1);
+    assert_eq!(house.origin.runs().len(), 2);
+}
+
+const WAIT_FOR_ONE: Words = Words {
+    url: None,
+    store: "durability = \"wait:1\"",
+    key: "the same for all gateways",
+    more: "",
+};
+
+/// A gateway that waits for a replica refuses, and forwards nothing.
+async fn refuses(house: &House, gateway: &Gateway, key: &str) {
+    let refused = gateway.post(key, BODY).await.unwrap();
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (503, "store-unavailable"),
+        "{key}"
+    );
+    assert_ne!(refused.header("retry-after"), "");
+    assert_eq!(house.origin.runs_of(key).len(), 0, "{key}");
+    assert!(!gateway.is_ready().await);
+}
+
+/// Asks until the service's answer comes. A claim that nobody confirmed may be
+/// on record until it is taken back.
+async fn until_paid(gateway: &Gateway, key: &str) {
+    until("it is paid", || async {
+        let answer = gateway.post(key, BODY).await.unwrap();
+        match (answer.status, answer.code().as_str()) {
+            (201, _) => true,
+            (409, "in-progress") | (503, "store-unavailable") => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                false
+            }
+            _ => panic!("{answer:?}"),
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_its_replica_nothing_is_granted_that_must_be_confirmed() {
+    let house = House::open(Kind::Redis, origin(Manner::PAY).await).await;
+    let mut replica = block_in_place(|| primary(&house).replica());
+    let gateways = house.two(&WAIT_FOR_ONE).await;
+    let [one, other] = &gateways;
+    let kept = one.post("kept", BODY).await.unwrap();
+    assert_eq!(kept.status, 201);
+
+    block_in_place(|| replica.kill());
+    refuses(&house, one, "refused-1").await;
+    refuses(&house, other, "refused-2").await;
+
+    block_in_place(|| replica.restart());
+    ready(&gateways).await;
+    for key in ["refused-1", "refused-2"] {
+        until_paid(other, key).await;
+        assert!(one.post(key, BODY).await.unwrap().is_replay());
+        assert_eq!(house.origin.runs_of(key).len(), 1);
+    }
+    let again = other.post("kept", BODY).await.unwrap();
+    assert!(again.is_replay(), "{again:?}");
+    assert_eq!(again.kept(), kept.kept());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_confirmed_survives_the_primary() {
+    let mut house = House::open(Kind::Redis, origin(Manner::PAY).await).await;
+    let replica = block_in_place(|| primary(&house).replica());
+    let relay = Relay::to(primary(&house).port()).await;
+    let gateways = house
+        .two(&Words {
+            url: Some(house.server.url_at(relay.port())),
+            ..WAIT_FOR_ONE
+        })
+        .await;
+    let [one, other] = &gateways;
+    let mut kept = Vec::new();
+    for number in 0..20 {
+        let key = format!("kept-{number}");
+        let answer = gateways[number % 2].post(&key, BODY).await.unwrap();
+        assert_eq!(answer.status, 201);
+        kept.push((key, answer.kept()));
+    }
+    // Cut off from its replica, the primary is of no use to anybody.
+    block_in_place(|| replica.promote());
+    refuses(&house, one, "refused").await;
+    house.server.kill();
+    relay.lead_to(replica.port());
+    // Nor is the one in its place, until it has a replica.
+    refuses(&house, other, "refused").await;
+    let _second = block_in_place(|| replica.replica());
+    ready(&gateways).await;
+    until_paid(one, "refused").await;
+    for (key, reply) in kept {
+        for gateway in &gateways {
+            let again = gateway.post(&key, BODY).await.unwrap();
+            assert!(again.is_replay(), "{again:?}");
+            assert_eq!(again.kept(), reply);
+        }
+    }
+    assert_eq!(house.origin.runs().len(), 21);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gateway_that_would_wait_for_nobody_does_not_start() {
+    let house = House::open(Kind::Redis, origin(Manner::PAY).await).await;
+    let starting = house.plan(&WAIT_FOR_ONE).start();
+    let (status, log) = starting.ended().await;
+    assert_eq!(status.code(), Some(1), "{log:?}");
+    let last = log.last().unwrap();
+    let told = last.starts_with("Error: durability is wait:1, and Redis at 127.0.0.1:")
+        && last.ends_with("has 0 replicas connected; start more, or ask for fewer");
+    assert!(told, "{last}");
+}

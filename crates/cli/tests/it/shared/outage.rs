@@ -1,0 +1,159 @@
+//! The store's server killed while two gateways serve: nothing that was
+//! acknowledged is lost, nothing runs without it, and all goes on by itself
+//! when it is back.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use fastrand::Rng;
+use rstest::rstest;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::crash::checker::{Heard, check};
+use crate::crash::storm::{CLIENTS, Shop, ask_all_again, ledger, manners};
+use crate::fixture::gateway::Gateway;
+use crate::fixture::origin::{Manner, Order, origin, origin_choosing};
+use crate::fixture::seed;
+use crate::fixture::{BODY, until};
+use crate::shared::deployment::{House, Kind, Words, waiting};
+
+const OUTAGES: usize = 3;
+
+#[rstest]
+#[case::postgres(Kind::Postgres)]
+#[case::redis(Kind::Redis)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_under_load_the_store_loses_nothing_and_gateways_find_back(#[case] kind: Kind) {
+    let seed = seed();
+    eprintln!("ONCEWARD_SEED={seed} draws the same moments again");
+    let mut random = Rng::with_seed(seed);
+    let order = Order::default();
+    let origin = origin_choosing(order.clone(), manners(random.fork())).await;
+    let mut house = House::open(kind, origin).await;
+    let gateways = house.two(&Words::default()).await;
+    let at = gateways.each_ref().map(Gateway::listen);
+    let shop = Arc::new(Shop::new(at, order));
+    let mut clients = JoinSet::new();
+    for _ in 0..CLIENTS {
+        clients.spawn(shop.clone().buy(random.fork()));
+    }
+
+    for _ in 0..OUTAGES {
+        sell_more(&shop).await;
+        house.server.kill();
+        for gateway in &gateways {
+            refuses(gateway).await;
+        }
+        assert_eq!(house.origin.runs_of(PROBE).len(), 0);
+        sleep(Duration::from_millis(random.u64(..1_000))).await;
+        house.server.restart();
+        for gateway in &gateways {
+            until("it is ready again", || async { gateway.is_ready().await }).await;
+        }
+    }
+    sell_more(&shop).await;
+    shop.closed.store(true, Ordering::SeqCst);
+    while let Some(client) = clients.join_next().await {
+        client.unwrap();
+    }
+
+    // Everybody has an end now. It must outlive one more.
+    house.server.kill();
+    house.server.restart();
+    for gateway in &gateways {
+        until("it is ready again", || async { gateway.is_ready().await }).await;
+    }
+    ask_all_again(&shop).await;
+    let (figures, violations) = check(&shop.log(), &ledger(&house.origin.runs()));
+    eprintln!("{figures:?}");
+    assert_eq!(violations, []);
+    // Gateways live and the leases are long: each knows what became of its runs.
+    assert_eq!(figures.unknown, 0, "{figures:?}");
+    assert!(
+        figures.unanswered > 0 && figures.completed_by_retry > 0 && figures.refused > 0,
+        "{figures:?}"
+    );
+}
+
+/// A key that is asked for only while the store is away.
+const PROBE: &str = "probe";
+
+/// Without the store a gateway says so, and forwards nothing.
+async fn refuses(gateway: &Gateway) {
+    let refused = gateway.post(PROBE, BODY).await.unwrap();
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (503, "store-unavailable")
+    );
+    let later: u32 = refused.header("retry-after").parse().unwrap();
+    assert!(later > 0, "{refused:?}");
+    assert_eq!(refused.json()["retryable"], true);
+    assert_eq!(refused.json()["safe_new_key"], false);
+    assert!(!gateway.is_ready().await);
+}
+
+/// Waits until there is more to lose.
+async fn sell_more(shop: &Shop) {
+    let answered = || {
+        let log = shop.log();
+        let finals = log
+            .iter()
+            .filter(|asked| matches!(asked.heard, Heard::Final(_)));
+        finals.count()
+    };
+    let before = answered();
+    until("more is bought", || async {
+        answered() > before + 4 * CLIENTS
+    })
+    .await;
+}
+
+#[rstest]
+#[case::postgres(Kind::Postgres)]
+#[case::redis(Kind::Redis)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_ran_while_the_store_went_is_answered_and_recorded_when_it_is_back(
+    #[case] kind: Kind,
+) {
+    let mut house = House::open(kind, origin(Manner::Hold).await).await;
+    let [one, other] = house.two(&Words::default()).await;
+    let first = one.spawn_post("k", BODY);
+    house.origin.called(1).await;
+    let here = one.spawn_post("k", BODY);
+    let there = other.spawn_post("k", BODY);
+    waiting(&one, 1).await;
+    waiting(&other, 1).await;
+    house.server.kill();
+    // Nobody can tell what becomes of a run elsewhere.
+    let there = there.await.unwrap().unwrap();
+    assert_eq!(
+        (there.status, there.code().as_str()),
+        (503, "store-unavailable")
+    );
+    house.origin.open();
+    let first = first.await.unwrap().unwrap();
+    assert_eq!(
+        (first.status, first.header("idempotency-status")),
+        (201, "unknown")
+    );
+    // Who waits beside the run hears what it heard.
+    let here = here.await.unwrap().unwrap();
+    assert_eq!(
+        (here.status, here.header("idempotency-status")),
+        (201, "unknown"),
+        "{here:?}"
+    );
+    assert_eq!(here.body, first.body);
+
+    house.server.restart();
+    for gateway in [&one, &other] {
+        until("it is ready again", || async { gateway.is_ready().await }).await;
+        let again = gateway.post("k", BODY).await.unwrap();
+        assert!(again.is_replay(), "{again:?}");
+        assert_eq!(again.kept(), first.kept());
+        assert_eq!(gateway.state("k").await.as_deref(), Some("completed"));
+    }
+    assert_eq!(house.origin.runs().len(), 1);
+}

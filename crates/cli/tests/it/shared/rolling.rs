@@ -1,0 +1,193 @@
+//! Two gateways that are restarted one after the other, as a deployment does,
+//! while clients buy. The clients are what a balancer makes of them: who finds
+//! a gateway gone asks the other, with the same key.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use fastrand::Rng;
+use rstest::rstest;
+use rustix::process::Signal;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::fixture::client::{Answer, Client};
+use crate::fixture::gateway::{Gateway, Plan};
+use crate::fixture::origin::{Manner, Order, origin_choosing, raw};
+use crate::fixture::{BODY, until};
+use crate::fixture::{free_address, seed};
+use crate::shared::deployment::{House, Kind, Words};
+
+const CLIENTS: usize = 12;
+/// How often each gateway is restarted.
+const ROUNDS: usize = 3;
+/// A connection that was kept may have ended with its gateway, at each of the
+/// two; then one of them refuses a new one; then the other takes it.
+const TRIES_MAX: usize = 4;
+
+#[rstest]
+#[case::postgres(Kind::Postgres)]
+#[case::redis(Kind::Redis)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rolling_restarts_under_load_fail_no_request_and_run_nothing_twice(#[case] kind: Kind) {
+    let origin = origin_choosing(Order::default(), |key, _| match key.starts_with("held") {
+        true => Manner::Hold,
+        false => Manner::Pay(Duration::from_millis(key.len() as u64 % 4 * 15)),
+    });
+    let house = House::open(kind, origin.await).await;
+    let mut random = Rng::with_seed(seed());
+    let at = [(); 2].map(|()| free_address(&mut random));
+    let plan = house.plan(&Words::default());
+    let plans = at.map(|at| {
+        let listen = at.to_string();
+        plan.clone().variable("ONCEWARD__SERVER__LISTEN", listen)
+    });
+    let mut gateways = [plans[0].run().await, plans[1].run().await];
+    let shop = Arc::new(Shop::new(at));
+    let mut clients = JoinSet::new();
+    for number in 0..CLIENTS {
+        clients.spawn(shop.clone().buy(number % 2));
+    }
+
+    for round in 0..ROUNDS {
+        for stopped in [0, 1] {
+            shop.sell_more().await;
+            let held = format!("held-{round}-{stopped}");
+            let [one, other] = gateways;
+            gateways = match stopped {
+                0 => [roll(&house, &plans[0], one, &other, &held).await, other],
+                _ => {
+                    let other = roll(&house, &plans[1], other, &one, &held).await;
+                    [one, other]
+                }
+            };
+        }
+    }
+    shop.sell_more().await;
+    shop.closed.store(true, Ordering::SeqCst);
+    while let Some(client) = clients.join_next().await {
+        client.unwrap();
+    }
+
+    let told = shop.told.lock().unwrap();
+    let runs = house.origin.runs();
+    assert_eq!(runs.len(), told.len() + 2 * ROUNDS);
+    for run in runs.iter().filter(|run| run.manner != Manner::Hold) {
+        assert_eq!(told[raw(&run.key)], run.reply, "{run:?}");
+    }
+    let gone = shop.gone.load(Ordering::SeqCst);
+    eprintln!("{} bought, {gone} times at the other gateway", told.len());
+    assert!(gone > 0, "no client noticed anything");
+}
+
+/// Restarts a gateway at which a request is under way, and waits until it is
+/// ready again.
+async fn roll(house: &House, plan: &Plan, leaves: Gateway, stays: &Gateway, held: &str) -> Gateway {
+    let first = leaves.spawn_post(held, BODY);
+    until("it is held", || async {
+        house.origin.runs_of(held).len() == 1
+    })
+    .await;
+    leaves.signal(Signal::TERM);
+    until("it says that it is not ready", || async {
+        let told = leaves.admin("/readyz").await.unwrap();
+        told.status == 503 && told.body == "draining\n"
+    })
+    .await;
+    let address = leaves.listen();
+    until("it takes no connections", || async {
+        TcpStream::connect(address).await.is_err()
+    })
+    .await;
+    // What it still does is waited for where one can still ask.
+    let again = stays.spawn_post(held, BODY);
+    house.origin.open();
+    let first = first.await.unwrap().unwrap();
+    assert_eq!(
+        (first.status, first.header("idempotency-status")),
+        (201, "completed")
+    );
+    let again = again.await.unwrap().unwrap();
+    assert!(again.is_replay(), "{again:?}");
+    assert_eq!(again.kept(), first.kept());
+
+    let (status, log) = leaves.ended().await;
+    assert_eq!(status.code(), Some(0), "{log:?}");
+    let back = plan.run().await;
+    until("it is ready again", || async { back.is_ready().await }).await;
+    back
+}
+
+/// What the clients share.
+struct Shop {
+    at: [SocketAddr; 2],
+    closed: AtomicBool,
+    keys: AtomicUsize,
+    /// How often a gateway was found gone.
+    gone: AtomicUsize,
+    /// What each key was answered.
+    told: Mutex<HashMap<String, Bytes>>,
+}
+
+impl Shop {
+    fn new(at: [SocketAddr; 2]) -> Self {
+        Self {
+            at,
+            closed: AtomicBool::new(false),
+            keys: AtomicUsize::new(0),
+            gone: AtomicUsize::new(0),
+            told: Mutex::default(),
+        }
+    }
+
+    /// Waits until every client has bought a few times more.
+    async fn sell_more(&self) {
+        let before = self.told.lock().unwrap().len();
+        until("more is bought", || async {
+            self.told.lock().unwrap().len() > before + 4 * CLIENTS
+        })
+        .await;
+    }
+
+    /// The life of one client: a fresh key at its gateway and at the same time,
+    /// as a retry would, at the other; then once more.
+    async fn buy(self: Arc<Self>, gateway: usize) {
+        let mut clients = self.at.map(Client::new);
+        let mut twins = self.at.map(Client::new);
+        while !self.closed.load(Ordering::SeqCst) {
+            let key = format!("key-{}", self.keys.fetch_add(1, Ordering::SeqCst));
+            let (first, second) = tokio::join!(
+                self.ask(&mut clients, gateway, &key),
+                self.ask(&mut twins, 1 - gateway, &key),
+            );
+            let third = self.ask(&mut clients, 1 - gateway, &key).await;
+            assert!(third.is_replay(), "{third:?}");
+            let replies = [&first, &second, &third].map(Answer::kept);
+            assert!(
+                replies.iter().all(|kept| *kept == replies[0]),
+                "{replies:?}"
+            );
+            self.told.lock().unwrap().insert(key, first.body);
+            sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Asks one gateway, and if that is gone the other. Nothing else may be
+    /// heard than the service's answer.
+    async fn ask(&self, clients: &mut [Client; 2], first: usize, key: &str) -> Answer {
+        for turn in 0..TRIES_MAX {
+            let Ok(answer) = clients[(first + turn) % 2].post(key, BODY).await else {
+                self.gone.fetch_add(1, Ordering::SeqCst);
+                continue;
+            };
+            assert_eq!(answer.status, 201, "{key}: {answer:?}");
+            return answer;
+        }
+        panic!("{key}: no gateway was there");
+    }
+}

@@ -1,0 +1,85 @@
+//! Gateways that share a store need the same secret. With another one, each
+//! would take the other's retries for different requests, and tell their
+//! senders to use a new key.
+
+use rstest::rstest;
+
+use crate::fixture::BODY;
+use crate::fixture::gateway::gateway_on;
+use crate::fixture::origin::{Manner, origin};
+use crate::shared::deployment::{House, Kind, Words};
+
+const ANOTHER: Words = Words {
+    url: None,
+    store: "",
+    key: "some other secret of ours",
+    more: "",
+};
+
+#[rstest]
+#[case::postgres(Kind::Postgres)]
+#[case::redis(Kind::Redis)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gateway_with_another_secret_does_not_start(#[case] kind: Kind) {
+    let house = House::open(kind, origin(Manner::PAY).await).await;
+    let refused = "Error: this store belongs to gateways with another secret: with this one retries would look like \
+                   different requests and API keys would be unknown; give the same secret as to the others, or a \
+                   namespace of its own to begin anew";
+    let one = house.plan(&Words::default()).run().await;
+    let first = one.post("k", BODY).await.unwrap();
+    let (status, log) = house.plan(&ANOTHER).start().ended().await;
+    assert_eq!(
+        (status.code(), log.last()),
+        (Some(1), Some(&refused.to_owned()))
+    );
+
+    // The first one is not asked: what the store knows, counts.
+    one.kill().await;
+    let (status, log) = house.plan(&ANOTHER).start().ended().await;
+    assert_eq!(
+        (status.code(), log.last()),
+        (Some(1), Some(&refused.to_owned()))
+    );
+    let one = house.plan(&Words::default()).run().await;
+    let again = one.post("k", BODY).await.unwrap();
+    assert!(again.is_replay(), "{again:?}");
+    assert_eq!(again.kept(), first.kept());
+
+    // In a namespace of its own it is the first.
+    let apart = Words {
+        store: "namespace = \"apart\"",
+        ..ANOTHER
+    };
+    let apart = house.plan(&apart).run().await;
+    let fresh = apart.post("k", BODY).await.unwrap();
+    assert_eq!((fresh.status, fresh.is_replay()), (201, false));
+}
+
+#[rstest]
+#[case::postgres(Kind::Postgres)]
+#[case::redis(Kind::Redis)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_file_the_secret_comes_from_the_environment(#[case] kind: Kind) {
+    let house = House::open(kind, origin(Manner::PAY).await).await;
+    let plan = gateway_on(&house.origin, house.server.url());
+    let with = |key: &str| plan.clone().variable("ONCEWARD_KEY", key);
+    let (one, other) = (with(ANOTHER.key).run().await, with(ANOTHER.key).run().await);
+    let first = one.post("k", BODY).await.unwrap();
+    let again = other.post("k", BODY).await.unwrap();
+    assert!(again.is_replay(), "{again:?}");
+    assert_eq!(again.kept(), first.kept());
+    for (key, words) in [
+        (
+            "0123456789abcdef",
+            "this store belongs to gateways with another secret",
+        ),
+        ("short", "ONCEWARD_KEY has 5 characters"),
+        ("", "ONCEWARD_KEY has 0 characters"),
+    ] {
+        let (status, log) = with(key).start().ended().await;
+        assert_eq!(status.code(), Some(1), "{log:?}");
+        let last = log.last().unwrap();
+        assert!(last.starts_with(&format!("Error: {words}")), "{last}");
+    }
+    assert_eq!(house.origin.runs().len(), 1);
+}

@@ -1,0 +1,92 @@
+//! Two gateways on one store, each killed again and again at random moments,
+//! while clients ask both. What the clients heard and what the service got goes
+//! before the checker.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use rstest::rstest;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::crash::checker::check;
+use crate::crash::storm::{CLIENTS, Shop, ask_all_again, ledger, manners};
+use crate::fixture::origin::{Order, origin_choosing};
+use crate::fixture::{free_address, seed};
+use crate::shared::deployment::{House, Kind, Words};
+
+const LENGTH: Duration = Duration::from_secs(10);
+/// A killed gateway's runs are known to be lost when their lease ends.
+const LEASE: &str = "timeout = \"2s\"\n[classes.interactive]\nlease = \"2s\"";
+
+#[rstest]
+#[case::postgres(Kind::Postgres)]
+#[case::redis(Kind::Redis)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_in_turn_two_gateways_run_nothing_twice_and_forget_nothing(#[case] kind: Kind) {
+    let seed = seed();
+    eprintln!("ONCEWARD_SEED={seed} draws the same moments again");
+    let mut random = Rng::with_seed(seed);
+    let order = Order::default();
+    let origin = origin_choosing(order.clone(), manners(random.fork())).await;
+    let house = House::open(kind, origin).await;
+    let plan = house.plan(&Words {
+        more: LEASE,
+        ..Words::default()
+    });
+    let at = [(); 2].map(|()| free_address(&mut random));
+    let plans = at.map(|at| {
+        let listen = at.to_string();
+        plan.clone().variable("ONCEWARD__SERVER__LISTEN", listen)
+    });
+    let mut gateways = [plans[0].run().await, plans[1].run().await];
+    let shop = Arc::new(Shop::new(at, order));
+    let mut clients = JoinSet::new();
+    for _ in 0..CLIENTS {
+        clients.spawn(shop.clone().buy(random.fork()));
+    }
+
+    let end = Instant::now() + LENGTH;
+    let mut kills = 0;
+    while Instant::now() < end {
+        sleep(Duration::from_millis(random.u64(100..800))).await;
+        let [one, other] = gateways;
+        // Now and then both at once.
+        let both = random.u8(..4) == 0;
+        gateways = match random.bool() {
+            _ if both => {
+                tokio::join!(one.kill(), other.kill());
+                [plans[0].run().await, plans[1].run().await]
+            }
+            true => {
+                one.kill().await;
+                [plans[0].run().await, other]
+            }
+            false => {
+                other.kill().await;
+                [one, plans[1].run().await]
+            }
+        };
+        kills += 1;
+    }
+    shop.closed.store(true, Ordering::SeqCst);
+    while let Some(client) = clients.join_next().await {
+        client.unwrap();
+    }
+
+    ask_all_again(&shop).await;
+    let (figures, violations) = check(&shop.log(), &ledger(&house.origin.runs()));
+    eprintln!("{kills} kills, {figures:?}");
+    assert_eq!(violations, []);
+    assert!(kills >= 5 && figures.completed >= 50, "{figures:?}");
+    assert!(
+        figures.unknown > 0 && figures.unknown_and_done > 0 && figures.unanswered > 0,
+        "{figures:?}"
+    );
+    for gateway in &gateways {
+        let unknown = gateway.counted("onceward_unknown").await;
+        assert_eq!(unknown, figures.unknown);
+    }
+}

@@ -1,0 +1,159 @@
+//! Waiting at one gateway for a run at another: told at once, and in the end
+//! also where nobody tells.
+
+use std::time::{Duration, Instant};
+
+use rstest::rstest;
+
+use crate::fixture::client::{Answer, Client, PATH, get_request};
+use crate::fixture::gateway::Gateway;
+use crate::fixture::origin::{Manner, origin};
+use crate::fixture::{BODY, until};
+use crate::shared::deployment::{House, Kind, Server, Words, waiting};
+
+/// Told at once means within this.
+const AT_ONCE: Duration = Duration::from_millis(100);
+/// Who is not told looks by itself a second after it began to wait. A run that
+/// ends within half of that is heard of before, or by being told.
+const SOON: Duration = Duration::from_millis(500);
+/// The machine may be busy with other things at any one time.
+const TRIES: usize = 10;
+/// Each takes a second where nobody tells.
+const TRIES_DEAF: usize = 5;
+/// Of so many tries, the shortest are told by chance: the run may end between the
+/// moment when a waiter is counted and its first look.
+const CHANCES: usize = 2;
+
+/// How long after the end of a run at one gateway who waits for it at the
+/// other has its reply: one of the shortest of several, as a busy machine only
+/// ever makes it longer.
+async fn short_wait(
+    house: &House,
+    [one, other]: [&Gateway; 2],
+    name: &str,
+    tries: usize,
+) -> Duration {
+    let mut waits = Vec::new();
+    for number in 0..tries {
+        let key = format!("{name}-{number}");
+        let before = house.origin.runs().len();
+        let leader = one.spawn_post(&key, BODY);
+        house.origin.called(before + 1).await;
+        let asked = Instant::now();
+        let waiter = other.spawn_post(&key, BODY);
+        waiting(other, 1).await;
+        let soon = asked.elapsed() < SOON;
+        house.origin.open();
+        let opened = Instant::now();
+        let told = waiter.await.unwrap().unwrap();
+        if soon {
+            waits.push(opened.elapsed());
+        }
+        let first = leader.await.unwrap().unwrap();
+        assert!(told.is_replay() && !first.is_replay(), "{told:?}");
+        assert_eq!(told.kept(), first.kept());
+        assert_eq!(house.origin.runs_of(&key).len(), 1);
+    }
+    eprintln!("{name}: {waits:?}");
+    waits.sort();
+    *waits.get(CHANCES).expect("enough were soon")
+}
+
+#[rstest]
+#[case::postgres(Kind::Postgres)]
+#[case::redis(Kind::Redis)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_is_told_at_once_by_the_other_gateway(#[case] kind: Kind) {
+    let house = House::open(kind, origin(Manner::Hold).await).await;
+    let [one, other] = house.two(&Words::default()).await;
+    let server = &house.server;
+    until("both listen", || async { server.listeners() == 2 }).await;
+    let wait = short_wait(&house, [&one, &other], "listening", TRIES).await;
+    assert!(wait < AT_ONCE, "{wait:?}");
+
+    // What is cut comes back by itself.
+    server.deafen();
+    until("both listen again", || async { server.listeners() == 2 }).await;
+    let wait = short_wait(&house, [&other, &one], "again", TRIES).await;
+    assert!(wait < AT_ONCE, "{wait:?}");
+}
+
+#[rstest]
+#[case::postgres(Kind::Postgres)]
+#[case::redis(Kind::Redis)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_not_told_gets_the_reply_all_the_same(#[case] kind: Kind) {
+    let house = House::open(kind, origin(Manner::Hold).await).await;
+    let mut words = Words::default();
+    if kind == Kind::Postgres {
+        // Behind a pooler, nobody listens.
+        words.url = Some(format!("{}?pgbouncer=true", house.server.url()));
+    }
+    let [one, other] = house.two(&words).await;
+    if let Server::Redis(server) = &house.server {
+        // From now on nobody may listen.
+        server.cli(&["ACL", "SETUSER", "default", "-psubscribe"]);
+        house.server.deafen();
+    }
+    until("nobody listens", || async { house.server.listeners() == 0 }).await;
+    let wait = short_wait(&house, [&one, &other], "deaf", TRIES_DEAF).await;
+    // Else the test above would show nothing.
+    assert!(wait > AT_ONCE, "{wait:?}");
+    assert_eq!(house.server.listeners(), 0);
+}
+
+#[rstest]
+#[case::postgres(Kind::Postgres)]
+#[case::redis(Kind::Redis)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_cut_while_one_waits_costs_no_reply(#[case] kind: Kind) {
+    let house = House::open(kind, origin(Manner::Hold).await).await;
+    let [one, other] = house.two(&Words::default()).await;
+    let leader = one.spawn_post("k", BODY);
+    house.origin.called(1).await;
+    let waiter = other.spawn_post("k", BODY);
+    waiting(&other, 1).await;
+    house.server.deafen();
+    house.origin.open();
+    let first = leader.await.unwrap().unwrap();
+    let told = waiter.await.unwrap().unwrap();
+    assert!(told.is_replay(), "{told:?}");
+    assert_eq!(told.kept(), first.kept());
+    assert_eq!(house.origin.runs().len(), 1);
+}
+
+#[rstest]
+#[case::postgres(Kind::Postgres)]
+#[case::redis(Kind::Redis)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reply_is_recovered_at_the_other_gateway(#[case] kind: Kind) {
+    let house = House::open(kind, origin(Manner::Hold).await).await;
+    let [one, other] = house.two(&Words::default()).await;
+    let leader = one.spawn_post("k", BODY);
+    house.origin.called(1).await;
+    assert_eq!(other.state("k").await.as_deref(), Some("running"));
+    let path = format!("{PATH}/by-idempotency-key/k");
+    let output = recover(&other, &format!("{path}/output")).await;
+    assert_eq!(output.status, 202, "{output:?}");
+    let address = other.listen();
+    let waiter = {
+        let request = get_request(&path);
+        tokio::spawn(async move { Client::new(address).send(request).await })
+    };
+    waiting(&other, 1).await;
+    house.origin.open();
+    let first = leader.await.unwrap().unwrap();
+    let told = waiter.await.unwrap().unwrap();
+    assert_eq!((told.status, &told.body), (201, &first.body));
+    let id = first.header("x-operation-id");
+    for path in [path, format!("/api/v1/operations/{id}/output")] {
+        let again = recover(&other, &path).await;
+        assert_eq!((again.status, &again.body), (201, &first.body), "{path}");
+    }
+    assert_eq!(house.origin.runs().len(), 1);
+}
+
+async fn recover(gateway: &Gateway, path: &str) -> Answer {
+    let mut client = Client::new(gateway.listen());
+    client.send(get_request(path)).await.unwrap()
+}

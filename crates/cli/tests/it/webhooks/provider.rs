@@ -1,0 +1,213 @@
+//! Providers that sign what happened and send it, and gateways that serve them.
+//!
+//! They sign here by the providers' documents and not by our own crate, so that
+//! nobody agrees with himself.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use data_encoding::HEXLOWER;
+use hmac::{Hmac, KeyInit, Mac};
+use http_body_util::Full;
+use hyper::Request;
+use serde_json::{Value, json};
+use sha2::Sha256;
+
+use crate::fixture::client::{Answer, Client, Gone};
+use crate::fixture::gateway::Gateway;
+use crate::fixture::origin::{Origin, Run};
+use crate::fixture::until;
+
+/// Who sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Provider {
+    /// Its id is signed, and so is the time.
+    Stripe,
+    /// Its id is not signed; it has no time.
+    GitHub,
+}
+
+impl Provider {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Stripe => "stripe",
+            Self::GitHub => "github",
+        }
+    }
+
+    /// What is sent of an event; its name is all there is to it.
+    pub(crate) fn body(self, event: &str) -> String {
+        match self {
+            Self::Stripe => {
+                format!(r#"{{"id":"evt_{event}","object":"event","type":"invoice.paid"}}"#)
+            }
+            Self::GitHub => format!(r#"{{"ref":"refs/heads/{event}","forced":false}}"#),
+        }
+    }
+}
+
+/// A webhook, as its provider knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Webhook {
+    pub(crate) provider: Provider,
+    pub(crate) id: String,
+    pub(crate) secret: String,
+}
+
+impl Webhook {
+    /// A webhook of acme's shop, made at this gateway. `more` says what is not as
+    /// usual.
+    pub(crate) async fn create(gateway: &Gateway, provider: Provider, more: Value) -> Self {
+        let secret = format!(
+            "whsec_{}_of_a_test_{:016x}",
+            provider.name(),
+            fastrand::u64(..)
+        );
+        let mut wanted = json!({
+            "tenant": "acme",
+            "project": "shop",
+            "provider": provider.name(),
+            "secrets": [secret],
+            "why": "a test",
+        });
+        for (name, value) in more.as_object().unwrap() {
+            wanted[name] = value.clone();
+        }
+        let made = create(gateway, &wanted).await;
+        Self {
+            provider,
+            id: made["webhook_id"].as_str().unwrap().to_owned(),
+            secret,
+        }
+    }
+
+    /// The request that tells of an event, signed now.
+    pub(crate) fn request(&self, event: &str) -> Request<Full<Bytes>> {
+        self.request_of(event, &self.provider.body(event))
+    }
+
+    /// The same with another body.
+    pub(crate) fn request_of(&self, event: &str, body: &str) -> Request<Full<Bytes>> {
+        let request = Request::post(path(self.provider.name(), &self.id))
+            .header("host", "hooks.example")
+            .header("content-type", "application/json");
+        let request = match self.provider {
+            Provider::Stripe => {
+                let now = now();
+                let tag = hmac_sha256(&self.secret, &format!("{now}.{body}"));
+                request.header("stripe-signature", format!("t={now},v1={tag}"))
+            }
+            Provider::GitHub => {
+                let tag = hmac_sha256(&self.secret, body);
+                request
+                    .header("x-hub-signature-256", format!("sha256={tag}"))
+                    .header("x-github-delivery", event)
+                    .header("x-github-event", "push")
+            }
+        };
+        request.body(Full::from(body.to_owned())).unwrap()
+    }
+
+    /// Sends an event once, on a connection of its own.
+    pub(crate) async fn send(&self, gateway: &Gateway, event: &str) -> Result<Answer, Gone> {
+        let request = self.request(event);
+        Client::new(gateway.listen()).send(request).await
+    }
+
+    /// Sends an event once, and it is acknowledged.
+    pub(crate) async fn tell(&self, gateway: &Gateway, event: &str) -> Answer {
+        let answer = self.send(gateway, event).await.unwrap();
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer
+    }
+
+    /// What of an event reached the service.
+    pub(crate) fn carried(&self, origin: &Origin, event: &str) -> Vec<Run> {
+        let body = self.provider.body(event);
+        let mut runs = origin.runs();
+        runs.retain(|run| run.body == body);
+        runs
+    }
+}
+
+/// Makes a webhook at a gateway; gives what is told of it.
+pub(crate) async fn create(gateway: &Gateway, wanted: &Value) -> Value {
+    let request = Request::post("/admin/v1/webhooks")
+        .header("host", "localhost")
+        .header("content-type", "application/json")
+        .body(Full::from(wanted.to_string()))
+        .unwrap();
+    let sent = Client::new(gateway.admin_address()).send(request).await;
+    let answer = sent.unwrap();
+    assert_eq!(answer.status, 201, "{answer:?}");
+    answer.json()
+}
+
+/// Where events of a webhook are sent to.
+pub(crate) fn path(provider: &str, id: &str) -> String {
+    format!("/api/v1/webhooks/{provider}/{id}")
+}
+
+pub(crate) fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap().as_secs()
+}
+
+fn hmac_sha256(secret: &str, text: &str) -> String {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
+    mac.update(text.as_bytes());
+    HEXLOWER.encode(&mac.finalize().into_bytes())
+}
+
+/// Writes the configuration of a gateway that has nothing but webhooks, before
+/// these services; they go to the first.
+pub(crate) fn configured(
+    directory: &Path,
+    store: &str,
+    upstreams: &[(&str, SocketAddr)],
+    more: &str,
+) -> PathBuf {
+    let file = directory.join("onceward.toml");
+    let (first, _) = upstreams[0];
+    let upstreams = upstreams.iter().map(|(name, address)| {
+        format!("[upstreams.{name}]\nurl = \"http://{address}\"\ntimeout = \"30s\"\n")
+    });
+    let upstreams: String = upstreams.collect();
+    let text = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n\
+         [store]\nurl = \"{store}\"\n{upstreams}[webhooks]\nupstream = \"{first}\"\n{more}\n",
+    );
+    std::fs::write(&file, text).unwrap();
+    file
+}
+
+/// The embedded store of a directory.
+pub(crate) fn embedded(directory: &Path) -> String {
+    format!("embedded:{}", directory.join("data").display())
+}
+
+/// The operations of webhooks in a state, by the admin API's words, at most a
+/// page of them. What is remembered of bytes is none of them.
+pub(crate) async fn operations(gateway: &Gateway, state: &str) -> Vec<Value> {
+    let path = format!("/admin/v1/operations?state={state}&limit=1000");
+    let page = gateway.admin(&path).await.unwrap().json();
+    let mut operations = page["operations"].as_array().unwrap().clone();
+    operations.retain(|operation| !operation["endpoint"].as_str().unwrap().ends_with(" bytes"));
+    operations
+}
+
+/// Waits until nothing is queued and nothing runs. Looked at twice: what is taken
+/// or put back between two looks would be seen by neither.
+pub(crate) async fn delivered(gateway: &Gateway) {
+    until("all is delivered", || async {
+        for state in ["queued", "running", "queued", "running"] {
+            if !operations(gateway, state).await.is_empty() {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
+}

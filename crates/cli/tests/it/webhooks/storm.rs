@@ -1,0 +1,345 @@
+//! Two hundred events a second, and a gateway that is killed about once a
+//! second, at random moments, also while it starts. The providers send each
+//! event until it is acknowledged. What they heard and what the service got goes
+//! before the checker.
+//!
+//! A shorter storm on a store that forgets stands beside it, and must be found
+//! out.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+use crate::fixture::client::Client;
+use crate::fixture::gateway::{Gateway, Plan, gateway_of};
+use crate::fixture::origin::{Manner, Order, Origin, Run, origin_choosing};
+use crate::fixture::{free_address, seed};
+use crate::webhooks::checker::{
+    Carried, Effect, Event, Figures, Heard, History, Told, Violation, check,
+};
+use crate::webhooks::provider::{Provider, Webhook, configured, delivered, embedded};
+
+/// One event after the other, this far apart.
+const EVERY: Duration = Duration::from_millis(5);
+/// How many events are sent at a time; a machine that is too slow for the rate
+/// gets fewer.
+const SENDING_MAX: usize = 300;
+/// How long the service may take, at most: most kills find deliveries under way.
+const WORK_MS_MAX: u64 = 80;
+/// How many deliveries are under way at a time.
+const UNDER_WAY_MAX: usize = 24;
+/// How long a provider waits for one answer, and before it sends again.
+const PATIENCE: Duration = Duration::from_secs(10);
+const REST: Duration = Duration::from_millis(30);
+/// How often a provider sends an event in vain before it calls the gateway dead.
+const TRIES_MAX: usize = 2000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_every_second_every_acknowledged_event_arrives_and_few_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = embedded(directory.path());
+    let length = Duration::from_secs(20);
+    let seen = storm(directory.path(), &store, length).await;
+    let (kills, figures) = (&seen.kills, &seen.figures);
+    assert_eq!(seen.violations, []);
+    // A run that saw little proves little. The bounds are far below what any
+    // machine does.
+    assert!(kills.serving >= 8 && kills.starting > 0, "{kills:?}");
+    assert!(figures.acknowledged >= 500, "{figures:?}");
+    assert!(figures.ambiguous >= 10, "{figures:?}");
+    assert!(
+        figures.unanswered > 0 && figures.acknowledged_by_retry > 0,
+        "{figures:?}"
+    );
+    assert!(figures.refused > 0, "{figures:?}");
+    // What a 2xx was not heard for may have been recorded, or not; all that was
+    // sent was sent until it was.
+    assert_eq!(figures.acknowledged, figures.taken, "{figures:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn store_that_forgets_is_found_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let seen = storm(directory.path(), "memory:", Duration::from_secs(4)).await;
+    let mut violations = seen.violations.iter();
+    assert!(
+        violations.any(|violation| matches!(violation, Violation::Lost(_))),
+        "{:?}",
+        seen.figures
+    );
+}
+
+/// What came of a storm.
+struct Seen {
+    kills: Kills,
+    figures: Figures,
+    violations: Vec<Violation>,
+}
+
+/// How often the gateway was killed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kills {
+    serving: usize,
+    starting: usize,
+}
+
+/// Providers send while the gateway is killed and started; then it is killed
+/// once more, delivers what is left, and is told of everything again.
+async fn storm(directory: &Path, store: &str, length: Duration) -> Seen {
+    let seed = seed();
+    eprintln!(
+        "ONCEWARD_SEED={seed} draws the same moments again; how threads interleave is not drawn"
+    );
+    let mut random = Rng::with_seed(seed);
+    let order = Order::default();
+    let origin = origin_choosing(order.clone(), manners(random.fork())).await;
+    let at = free_address(&mut random);
+    let upstreams = [("origin", origin.address())];
+    let file = configured(directory, store, &upstreams, &words());
+    let plan = gateway_of(&file)
+        .option("--log", "error")
+        .variable("ONCEWARD__SERVER__LISTEN", at.to_string());
+
+    let gateway = plan.run().await;
+    let outside = Arc::new(Outside::new(at, order, webhooks(&gateway).await));
+    let sending = tokio::spawn(outside.clone().happen(length));
+    let mut weather = Weather {
+        plan: &plan,
+        origin: &origin,
+        outside: &outside,
+        forgets: store == "memory:",
+        deaths: Vec::new(),
+        kills: Kills::default(),
+        random: &mut random,
+    };
+    let gateway = weather.blow(gateway, length).await;
+    let events = sending.await.unwrap();
+    let gateway = weather.strike(gateway).await;
+    let (deaths, kills) = (weather.deaths, weather.kills);
+    delivered(&gateway).await;
+    let settled = outside.order.next();
+    outside.tell_all_again(events).await;
+    delivered(&gateway).await;
+
+    let history = History {
+        told: outside.log.lock().unwrap().clone(),
+        carried: origin.runs().iter().map(carried).collect(),
+        deaths,
+        settled,
+        under_way_max: UNDER_WAY_MAX,
+    };
+    let (figures, violations) = check(&history);
+    eprintln!("{kills:?}, {figures:?}");
+    Seen {
+        kills,
+        figures,
+        violations,
+    }
+}
+
+fn words() -> String {
+    let most = UNDER_WAY_MAX;
+    format!(
+        "deliveries = {}\ndeliveries_per_upstream = {most}\n\
+         [classes.webhook]\nmax_attempts = 100\n\
+         backoff = {{ first = \"50ms\", max = \"200ms\" }}",
+        2 * most,
+    )
+}
+
+/// The service refuses some events the first time.
+fn manners(random: Rng) -> impl Fn(&str, usize) -> Manner {
+    let random = Mutex::new(random);
+    move |_, times| {
+        let mut random = random.lock().unwrap();
+        match random.u8(..8) == 0 && times == 1 {
+            true => Manner::Refuse,
+            false => Manner::Pay(Duration::from_millis(random.u64(..WORK_MS_MAX))),
+        }
+    }
+}
+
+async fn webhooks(gateway: &Gateway) -> [Webhook; 2] {
+    [
+        Webhook::create(gateway, Provider::Stripe, json!({})).await,
+        Webhook::create(gateway, Provider::GitHub, json!({})).await,
+    ]
+}
+
+/// What kills the gateway.
+struct Weather<'a> {
+    plan: &'a Plan,
+    origin: &'a Origin,
+    outside: &'a Outside,
+    /// Its store forgets the webhooks too, and they are made again.
+    forgets: bool,
+    deaths: Vec<u64>,
+    kills: Kills,
+    random: &'a mut Rng,
+}
+
+impl Weather<'_> {
+    /// Kills and starts until the time is over; gives the gateway that is left.
+    async fn blow(&mut self, mut gateway: Gateway, length: Duration) -> Gateway {
+        let end = Instant::now() + length;
+        while Instant::now() < end {
+            sleep(Duration::from_millis(self.random.u64(200..1500))).await;
+            gateway = self.strike(gateway).await;
+        }
+        gateway
+    }
+
+    /// Kills a gateway, now and then its successors too, and starts another.
+    async fn strike(&mut self, gateway: Gateway) -> Gateway {
+        gateway.kill().await;
+        self.kills.serving += 1;
+        self.died().await;
+        // Once at least.
+        while self.kills.starting == 0 || self.random.u8(..4) == 0 {
+            let starting = self.plan.start();
+            sleep(Duration::from_millis(self.random.u64(..150))).await;
+            starting.kill().await;
+            self.kills.starting += 1;
+            self.died().await;
+        }
+        let gateway = self.plan.run().await;
+        if self.forgets {
+            *self.outside.webhooks.write().unwrap() = webhooks(&gateway).await;
+        }
+        gateway
+    }
+
+    async fn died(&mut self) {
+        self.origin.quiet().await;
+        self.deaths.push(self.outside.order.next());
+    }
+}
+
+/// The world of the providers.
+struct Outside {
+    at: SocketAddr,
+    order: Order,
+    webhooks: RwLock<[Webhook; 2]>,
+    log: Mutex<Vec<Told>>,
+}
+
+impl Outside {
+    fn new(at: SocketAddr, order: Order, webhooks: [Webhook; 2]) -> Self {
+        Self {
+            at,
+            order,
+            webhooks: RwLock::new(webhooks),
+            log: Mutex::default(),
+        }
+    }
+
+    /// Events happen for a while and are sent until each is acknowledged; gives
+    /// how many.
+    async fn happen(self: Arc<Self>, length: Duration) -> Event {
+        let places = Arc::new(Semaphore::new(SENDING_MAX));
+        let mut sending = JoinSet::new();
+        let mut clock = interval(EVERY);
+        clock.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        let end = Instant::now() + length;
+        let mut events = 0;
+        while Instant::now() < end {
+            clock.tick().await;
+            let place = places.clone().acquire_owned().await.unwrap();
+            let outside = self.clone();
+            sending.spawn(async move {
+                outside.until_acknowledged(events).await;
+                drop(place);
+            });
+            events += 1;
+        }
+        while let Some(sent) = sending.join_next().await {
+            sent.unwrap();
+        }
+        events
+    }
+
+    /// Sends an event again and again, as providers do.
+    async fn until_acknowledged(&self, event: Event) {
+        let mut client = Client::new(self.at);
+        for _ in 0..TRIES_MAX {
+            match self.tell(&mut client, event).await {
+                Heard::Acknowledged | Heard::Replayed => return,
+                Heard::Nothing => sleep(REST).await,
+            }
+        }
+        panic!("event {event} was not acknowledged after {TRIES_MAX} tries");
+    }
+
+    /// Sends an event once, and writes down what was heard.
+    async fn tell(&self, client: &mut Client, event: Event) -> Heard {
+        let request = {
+            let webhooks = self.webhooks.read().unwrap();
+            let webhook = &webhooks[usize::from(event.is_multiple_of(4))];
+            webhook.request(&event.to_string())
+        };
+        let sent = self.order.next();
+        let heard = match timeout(PATIENCE, client.send(request)).await {
+            Ok(Ok(answer)) => match (answer.status, answer.is_replay()) {
+                (200, true) => Heard::Replayed,
+                (200, false) => Heard::Acknowledged,
+                // A webhook that was forgotten, or a machine so slow that the
+                // store's deadline passed.
+                (401 | 503, _) => Heard::Nothing,
+                _ => panic!("nobody answers like this: {answer:?}"),
+            },
+            Ok(Err(_)) | Err(_) => Heard::Nothing,
+        };
+        self.log.lock().unwrap().push(Told {
+            event,
+            sent,
+            heard_at: self.order.next(),
+            heard,
+        });
+        heard
+    }
+
+    /// Sends every event once more.
+    async fn tell_all_again(self: &Arc<Self>, events: Event) {
+        const PROVIDERS: usize = 16;
+        let mut providers = JoinSet::new();
+        for first in 0..PROVIDERS {
+            let outside = self.clone();
+            providers.spawn(async move {
+                let mut client = Client::new(outside.at);
+                for event in (first..events).step_by(PROVIDERS) {
+                    outside.tell(&mut client, event).await;
+                }
+            });
+        }
+        while let Some(provider) = providers.join_next().await {
+            provider.unwrap();
+        }
+    }
+}
+
+/// What the service got, in the checker's words.
+fn carried(run: &Run) -> Carried {
+    let digits = |text: &str| {
+        text.chars()
+            .filter(char::is_ascii_digit)
+            .collect::<String>()
+    };
+    Carried {
+        // The number is all that there is of digits in an event.
+        event: digits(&run.body).parse().expect("all events are ours"),
+        at: run.at,
+        key: run.key.clone(),
+        fence: run.fence,
+        effect: match run.manner {
+            Manner::Refuse => Effect::Refused,
+            _ => Effect::Taken,
+        },
+    }
+}
