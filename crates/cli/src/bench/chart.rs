@@ -1,8 +1,8 @@
 //! The report as a bar chart in SVG, for the README.
 //!
-//! Written by hand: a few rectangles and words need no library. It brings its own background in
-//! both colour schemes, because a page may be dark where the reader's system is light.
-//! Bars are ratios, not rates: rates depend on the machine's mood, ratios hardly.
+//! A few rectangles and labels need no library. The chart has its own background in both colour
+//! schemes, because a page may be dark while the reader's system is light. The bars are ratios,
+//! because rates depend on the machine and the day, and ratios hardly do.
 
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ const STEP: f64 = 36.0;
 const BAR_HEIGHT: f64 = 22.0;
 const BOTTOM: f64 = 34.0;
 
-// The halo around the words keeps them readable where the line at 1 passes.
+// The halo keeps labels readable where the line at 1 crosses them.
 const STYLE: &str = "\
 text{font:14px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#1f2328;\
 stroke:#ffffff;stroke-width:4px;paint-order:stroke}\
@@ -29,7 +29,7 @@ stroke:#ffffff;stroke-width:4px;paint-order:stroke}\
 @media(prefers-color-scheme:dark){text{fill:#f0f6fc;stroke:#0d1117}.note{fill:#9198a1}\
 .card{fill:#0d1117;stroke:#3d444d}.ours{fill:#3fb58f}.theirs{fill:#656c76}.line{stroke:#9198a1}}";
 
-/// The bars, from top to bottom. Only what was measured is drawn.
+/// The bars, from top to bottom. Only measured scenarios are drawn.
 const BARS: [(Stage, Scenario, &str); 7] = [
     (Stage::Empty, Scenario::Nginx, "nginx, plain proxy"),
     (Stage::Empty, Scenario::PassThrough, "Onceward, no key"),
@@ -134,7 +134,7 @@ fn bar(svg: &mut String, y: f64, label: &str, row: &Row, scale: f64) {
     );
 }
 
-/// Where the figures are from.
+/// The machine and the date, below the bars.
 fn close(svg: &mut String, height: f64, report: &Report) {
     let machine = &report.machine;
     let day = escape(machine.date.split('T').next().unwrap_or_default());
@@ -150,7 +150,7 @@ fn close(svg: &mut String, height: f64, report: &Report) {
 }
 
 fn put(svg: &mut String, text: std::fmt::Arguments<'_>) {
-    writeln!(svg, "{text}").expect("a String takes all that is written");
+    writeln!(svg, "{text}").expect("writing to a String does not fail");
 }
 
 fn escape(text: &str) -> String {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_is_as_long_as_its_ratio_and_says_it() {
+    fn a_bar_is_as_long_as_its_ratio() {
         let svg = render(&report());
         let line =
             r#"<tspan class="figure">0.30</tspan><tspan class="note" dx="8">6,000/s</tspan>"#;
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_not_drawn() {
+    fn only_measured_scenarios_are_drawn() {
         let mut report = report();
         report.rows.retain(|row| row.scenario != Scenario::Restate);
         assert!(!render(&report).contains("Restate"));

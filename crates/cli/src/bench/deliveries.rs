@@ -1,10 +1,10 @@
-//! The other half of the webhook lane: what was acknowledged must arrive, each event once.
+//! The second half of the webhook scenario: each acknowledged event must be delivered once.
 //!
-//! The sample upstream counts what arrives, and is asked often because that costs it little. The
-//! gateway is asked at the end, when little is left to count: for its metrics it looks through all
-//! that is queued. It must have recorded as many deliveries as have arrived, or it would make some
-//! of them again. The rate is from the first event to the last that arrived, with the time in
-//! which deliveries shared the machine with the load.
+//! The sample upstream counts deliveries and is queried often, because that is cheap. The gateway is
+//! queried at the end, when its queue is short: for its metrics it scans the whole queue. It must
+//! have recorded as many deliveries as arrived, or it would repeat some of them. The rate covers the
+//! time from the first event to the last delivery, including the time in which deliveries share the
+//! machine with the load.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -20,28 +20,28 @@ use super::loopback::LoopbackOrigin;
 use super::stats::{LoadResult, ResponseCounts};
 
 const PAUSE: Duration = Duration::from_millis(20);
-/// When nothing has arrived for this long, nothing more is waited for. An event may rest for a
-/// minute while its upstream has no place for it.
+/// Waiting ends when nothing has arrived for this long. An event may wait for a minute while its
+/// upstream is busy.
 const STALL_MAX: Duration = Duration::from_secs(90);
 const ASKING: FetchLimits = FetchLimits {
     deadline: Duration::from_secs(10),
     answer_bytes_max: 1 << 20,
 };
 
-/// Whom to ask how far deliveries are.
+/// The two sides that count deliveries.
 pub(super) struct DeliveryMonitor {
     upstream: Fetch,
     gateway: Fetch,
 }
 
-/// Deliveries under way.
+/// A monitored run.
 pub(super) struct DeliveryRun {
     monitor: DeliveryMonitor,
     since: Instant,
     before: DeliveryCounts,
 }
 
-/// Deliveries as both sides count them.
+/// Deliveries as counted by both sides.
 #[derive(Clone, Copy)]
 struct DeliveryCounts {
     arrived: u64,
@@ -73,7 +73,7 @@ impl DeliveryMonitor {
         let told = ask(&self.upstream, "/payments/count").await?;
         let told: Value = serde_json::from_slice(&told)?;
         let payments = told["payments"].as_u64();
-        payments.context("the upstream does not count payments")
+        payments.context("the upstream does not report its payments")
     }
 
     async fn recorded(&self) -> anyhow::Result<u64> {
@@ -83,8 +83,8 @@ impl DeliveryMonitor {
 }
 
 impl DeliveryRun {
-    /// Waits until everything that was acknowledged has arrived and is recorded, or nothing more
-    /// comes. What is missing or too much is a fault.
+    /// Waits until all acknowledged events have arrived and are recorded, or nothing more arrives.
+    /// Missing and surplus deliveries are faults.
     pub(super) async fn finish(self, acknowledged: u64) -> anyhow::Result<LoadResult> {
         let DeliveryRun {
             monitor,
@@ -97,18 +97,18 @@ impl DeliveryRun {
         let rate = reached as f64 / since.elapsed().as_secs_f64();
         let counts = DeliveryCounts {
             recorded: until(reached.min(acknowledged), recorded).await?,
-            // Again, for what came once more in the meantime.
+            // Counted again, to include repeated deliveries since.
             arrived: arrived().await?,
         };
         Ok(LoadResult::without_latency(
             rate,
-            counts.judge(acknowledged),
+            counts.check(acknowledged),
         ))
     }
 }
 
 impl DeliveryCounts {
-    fn judge(self, acknowledged: u64) -> ResponseCounts {
+    fn check(self, acknowledged: u64) -> ResponseCounts {
         let DeliveryCounts { arrived, recorded } = self;
         let faults = acknowledged
             .abs_diff(arrived)
@@ -124,7 +124,7 @@ impl DeliveryCounts {
     }
 }
 
-/// Asks until there are so many, or until there have been no more for too long.
+/// Polls until the count is reached, or has not changed for too long.
 async fn until(wanted: u64, count: impl AsyncFn() -> anyhow::Result<u64>) -> anyhow::Result<u64> {
     let mut seen = count().await?;
     let mut moved = Instant::now();
@@ -144,7 +144,7 @@ async fn ask(whom: &Fetch, path: &str) -> anyhow::Result<Bytes> {
     Ok(told.body)
 }
 
-/// How many events the upstream took, by the gateway's metrics; none before the first.
+/// The number of completed deliveries in the gateway's metrics.
 fn recorded(metrics: &str) -> anyhow::Result<u64> {
     let series = metrics.lines().filter(|line| {
         line.starts_with("onceward_webhook_deliveries_total{")
@@ -167,7 +167,7 @@ mod tests {
     use crate::sample_upstream::SampleUpstream;
 
     #[test]
-    fn only_what_the_upstream_took_is_counted_as_recorded() {
+    fn only_completed_deliveries_are_counted_as_recorded() {
         let page = "\
 # TYPE onceward_webhook_deliveries_total counter
 onceward_webhook_deliveries_total{upstream=\"default\",outcome=\"completed\"} 41
@@ -181,7 +181,7 @@ onceward_queued 3
     }
 
     #[test]
-    fn an_event_that_is_missing_or_came_twice_is_a_fault() {
+    fn a_missing_or_repeated_event_is_a_fault() {
         let cases = [
             ((10, 10), 0),
             ((9, 9), 1),
@@ -190,7 +190,7 @@ onceward_queued 3
             ((11, 12), 2),
         ];
         for ((arrived, recorded), faults) in cases {
-            let answers = DeliveryCounts { arrived, recorded }.judge(10);
+            let answers = DeliveryCounts { arrived, recorded }.check(10);
             assert_eq!(answers.faults, faults, "{arrived} {recorded}");
             let told = format!("10 acknowledged, {arrived} arrived, {recorded} recorded");
             assert_eq!(answers.first_fault, (faults > 0).then_some(told));
@@ -198,7 +198,7 @@ onceward_queued 3
     }
 
     #[tokio::test]
-    async fn what_grows_is_waited_for() {
+    async fn a_growing_count_is_awaited() {
         let count = Cell::new(0);
         let growing = async || {
             count.set(count.get() + 1);
@@ -209,7 +209,7 @@ onceward_queued 3
     }
 
     #[tokio::test]
-    async fn the_sample_tells_what_arrived() {
+    async fn the_sample_upstream_reports_its_payments() {
         let addr = "127.0.0.1:0".parse().expect("a literal address");
         let (addr, sample) = SampleUpstream::start(addr)
             .await

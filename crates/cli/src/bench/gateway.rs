@@ -1,7 +1,7 @@
-//! The gateway that is measured: a fresh process with a store of its own, or one that was given.
+//! The gateway under test: a new process with its own store, or a given one.
 //!
-//! It is primed when it is opened, so that its oldest records are the ones replayed: on a full
-//! store they were written a million records ago.
+//! The operations that will be replayed are recorded first, so that they are the oldest records: in
+//! a full store a million others follow them.
 
 use std::fmt::Write;
 use std::fs;
@@ -31,12 +31,12 @@ use super::webhook::Webhook;
 use super::workload::{ApiKey, REPLAY_KEYS, Seed, Workload};
 
 const PRIME_CONNECTIONS: usize = 16;
-/// Filling is quickest with many at once, which share a sync.
+/// Filling is fastest with many connections, whose writes share a sync.
 const FILL_CONNECTIONS: usize = 256;
-/// What a gateway without a configuration calls the one upstream that it has.
+/// The name of the upstream of a gateway without a configuration.
 const UNCONFIGURED_UPSTREAM: &str = "default";
 const BAR_PAUSE: Duration = Duration::from_millis(200);
-/// The bounds of a question to the admin API.
+/// The limits of a request to the admin API.
 const ASKING: FetchLimits = FetchLimits {
     deadline: Duration::from_secs(10),
     answer_bytes_max: 64 << 10,
@@ -45,15 +45,15 @@ const ASKING: FetchLimits = FetchLimits {
 pub(super) struct Gateway {
     target: LoopbackOrigin,
     primed: Seed,
-    /// Whom it lets in, where it asks.
+    /// The API key to send, if callers are authenticated.
     api_key: Option<ApiKey>,
-    // Dropped in this order: the process ends before its directory goes.
+    // Dropped in this order: the process ends before its directory is removed.
     process: Option<Process>,
     store: Option<TempDir>,
 }
 
 impl Gateway {
-    /// A new process with an empty store in a directory of its own under `stores`.
+    /// A new process with an empty store in its own directory under `stores`.
     pub(super) async fn fresh(upstream: LoopbackOrigin, stores: &Path) -> anyhow::Result<Self> {
         let store = TempDir::with_prefix_in("store-", stores)?;
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -69,8 +69,8 @@ impl Gateway {
         })
     }
 
-    /// A new process with an empty store and a configuration: a route, callers with API keys, and
-    /// more in the configuration's own words.
+    /// A new process with an empty store and a configuration: a route, API keys, and `more` lines of
+    /// TOML.
     pub(super) async fn configured(
         upstream: LoopbackOrigin,
         stores: &Path,
@@ -79,7 +79,7 @@ impl Gateway {
         let store = TempDir::with_prefix_in("store-", stores)?;
         let config = store.path().join("onceward.toml");
         let data = format!("embedded:{}", store.path().join("data").display());
-        // A string of JSON is one of TOML.
+        // A JSON string is also a TOML string.
         let url = serde_json::to_string(&data)?;
         let text = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n[store]\nurl = {url}\n\
@@ -101,7 +101,7 @@ impl Gateway {
         })
     }
 
-    /// One that already runs; its store and memory are nobody's business.
+    /// A running gateway, whose store and memory are not examined.
     pub(super) async fn given(target: LoopbackOrigin) -> anyhow::Result<Self> {
         let primed = prime(target, None).await?;
         Ok(Gateway {
@@ -121,14 +121,18 @@ impl Gateway {
         self.api_key.clone()
     }
 
-    /// An API key of another tenant, made as an operator makes one.
+    /// Creates an API key for a tenant through the admin API.
     pub(super) async fn create_api_key(&self, tenant: &str) -> anyhow::Result<ApiKey> {
         let process = self.process.as_ref();
-        create_api_key(process.context("it is not ours to let anybody in")?, tenant).await
+        create_api_key(
+            process.context("a given gateway cannot get new API keys")?,
+            tenant,
+        )
+        .await
     }
 
-    /// Events to a webhook that is made as an operator makes one, and the watch over their
-    /// deliveries to the upstream, where each is a payment. None where the gateway is not ours.
+    /// Creates a webhook through the admin API. Returns the load of events for it and the monitor
+    /// of their deliveries, each of which is a payment at the upstream. `None` for a given gateway.
     pub(super) async fn webhook(
         &self,
         upstream: LoopbackOrigin,
@@ -152,7 +156,7 @@ impl Gateway {
         Workload::Replay(self.primed)
     }
 
-    /// Records so many operations, each by a request like any other, and shows how far it is.
+    /// Records this many operations by ordinary requests, with a progress bar.
     pub(super) async fn fill(&self, records: u64) -> anyhow::Result<()> {
         let bar = ProgressBar::new(records).with_style(style(
             "filling the store {bar:30} {human_pos} of {human_len} records, {rate}, {eta} left",
@@ -178,12 +182,12 @@ impl Gateway {
         expect_clean("filling the store", &outcome.answers)
     }
 
-    /// The most memory that the process ever had resident.
+    /// The peak resident memory of the process.
     pub(super) fn peak_memory_bytes(&self) -> Option<u64> {
         self.process.as_ref().and_then(Process::peak_memory_bytes)
     }
 
-    /// Ends it and removes its store, both before this returns. Dropping does the same, later.
+    /// Ends the process and removes its store before it returns; dropping does so later.
     pub(super) async fn close(self) -> anyhow::Result<()> {
         if let Some(mut process) = self.process {
             process.kill().await?;
@@ -198,7 +202,7 @@ pub(super) fn seed() -> anyhow::Result<Seed> {
 }
 
 fn no_randomness(error: getrandom::Error) -> anyhow::Error {
-    anyhow!("the system has no randomness: {error}")
+    anyhow!("the system provides no randomness: {error}")
 }
 
 /// `{rate}` in a template is steps per second, whole.
@@ -206,7 +210,7 @@ pub(super) fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template)
         .expect("the templates are literals that parse")
         .with_key("rate", |state: &ProgressState, text: &mut dyn Write| {
-            // What cannot be drawn is only missing on the screen.
+            // A failed write only misses on the screen.
             let _ = write!(text, "{:.0}/s", state.per_sec());
         })
 }
@@ -226,36 +230,36 @@ async fn prime(target: LoopbackOrigin, api_key: Option<ApiKey>) -> anyhow::Resul
 }
 
 async fn create_api_key(process: &Process, tenant: &str) -> anyhow::Result<ApiKey> {
-    let wish = json!({
+    let body = json!({
         "tenant": tenant, "project": "bench", "subject": "service:bench", "why": "a benchmark",
     });
-    let made = make(process, "/admin/v1/keys", &wish).await?;
+    let made = create(process, "/admin/v1/keys", &body).await?;
     let secret = made["secret"].as_str();
-    Ok(secret.context("no API key was made")?.into())
+    Ok(secret.context("no API key was created")?.into())
 }
 
 async fn create_webhook(process: &Process) -> anyhow::Result<Webhook> {
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(no_randomness)?;
     let secret = format!("whsec_{}", HEXLOWER.encode(&random));
-    let wish = json!({
+    let body = json!({
         "tenant": "bench", "project": "bench", "provider": "stripe", "secrets": [secret],
         "upstream": UNCONFIGURED_UPSTREAM, "path": "/payments", "deliver": "async",
         "why": "a benchmark",
     });
-    let made = make(process, "/admin/v1/webhooks", &wish).await?;
+    let made = create(process, "/admin/v1/webhooks", &body).await?;
     let id = made["webhook_id"].as_str();
-    let id = id.context("no webhook was made")?;
+    let id = id.context("no webhook was created")?;
     Ok(Webhook::new(id, &secret))
 }
 
-/// Asks the admin API to make something.
-async fn make(process: &Process, path: &str, wish: &Value) -> anyhow::Result<Value> {
+/// Creates something through the admin API.
+async fn create(process: &Process, path: &str, body: &Value) -> anyhow::Result<Value> {
     let fetch = Fetch::new(&format!("http://{}", admin(process)?), ASKING)?;
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let wish = Bytes::from(wish.to_string());
-    let made = fetch.post(Some(path), headers, wish).await?;
+    let body = Bytes::from(body.to_string());
+    let made = fetch.post(Some(path), headers, body).await?;
     ensure!(
         made.status.is_success(),
         "{path} answered {}: {}",

@@ -1,12 +1,12 @@
-//! The load generator: a closed loop over a constant number of keep-alive connections, and beside
-//! it an open one, for latencies at a given rate.
+//! The load generator: a closed loop over a constant number of keep-alive connections, and an open
+//! loop for latencies at a given rate.
 //!
-//! In the closed loop each connection sends its next request when it has the answer to the last one, so the rate is
-//! what the other side can do, and a latency includes the wait behind the other connections.
-//! It shares the machine with what it measures and must be cheap: one thread by default, one
-//! write and one read per request, no allocation, one clock reading, and where an event is to be
-//! signed one HMAC. Nothing is retried: an
-//! answer that is not the expected one is a fault, and a load with faults has no valid rate.
+//! In the closed loop each connection sends its next request when it has the response to the last
+//! one, so the rate is what the other side can do, and a latency includes the time behind the other
+//! connections. The generator shares the machine with what it measures and must be cheap: one
+//! thread by default; per request one write, one read, no allocation, one clock reading, and for an
+//! event one HMAC. Nothing is retried: an unexpected response is a fault, and a load with faults has
+//! no valid rate.
 
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
@@ -27,17 +27,17 @@ use super::response::{self, Connection, Progress, Response};
 use super::stats::{Fault, LoadResult, Stats, Window, WindowPart};
 use super::workload::{ApiKey, Request, Workload};
 
-/// Far above any answer that is measured.
+/// Far larger than any response that is measured.
 const RESPONSE_BYTES_MAX: usize = 8 * 1024;
-/// No answer on any connection for this long is a fault.
+/// No response on any connection for this long is a fault.
 const STALL_MAX: Duration = Duration::from_secs(10);
 
-/// What is to be sent, where, by how many, for how long.
+/// What to send, where, over how many connections, for how long.
 #[derive(Clone)]
 pub(super) struct Load {
     pub(super) target: LoopbackOrigin,
     pub(super) workload: Workload,
-    /// Who sends it, where that is asked.
+    /// The API key to send, if callers are authenticated.
     pub(super) api_key: Option<ApiKey>,
     pub(super) connections: usize,
     pub(super) threads: usize,
@@ -46,16 +46,16 @@ pub(super) struct Load {
 
 #[derive(Clone, Copy)]
 pub(super) enum Length {
-    /// What is answered during the warm-up is judged, but not counted.
+    /// Responses during the warm-up are checked, but not counted.
     Time {
         warmup: Duration,
         measured: Duration,
     },
-    /// Exactly so many requests, all counted.
+    /// Exactly this many requests, all counted.
     Count(u64),
 }
 
-/// A load under way. Dropping it stops the load.
+/// A running load. Dropping it stops the load.
 pub(super) struct Run {
     numbers: Arc<RequestNumbers>,
     threads: Vec<oneshot::Receiver<anyhow::Result<Stats>>>,
@@ -69,7 +69,7 @@ impl Run {
             let (done, stats) = oneshot::channel();
             let (load, numbers) = (load.clone(), numbers.clone());
             thread::Builder::new().name("load".into()).spawn(move || {
-                // Nobody listens any more when the bench was interrupted.
+                // The receiver is gone when the benchmark was interrupted.
                 let _ = done.send(work(&load, share, &numbers));
             })?;
             threads.push(stats);
@@ -77,9 +77,9 @@ impl Run {
         Ok(Run { numbers, threads })
     }
 
-    /// Requests that leave at their time, `per_second` of them, whether or not those before are
-    /// answered; a latency is counted from that time. Each connection has a thread that blocks,
-    /// because a timer that is late by a millisecond would be a good part of what is measured.
+    /// Starts an open loop: requests are sent at fixed times, `per_second` of them, whether or not
+    /// earlier ones are answered, and latencies count from those times. Each connection has its own
+    /// blocking thread, because the lateness of an async timer would distort the result.
     pub(super) fn start_paced(load: &Load, per_second: u32) -> anyhow::Result<Self> {
         let numbers = Arc::new(RequestNumbers::new(load.length));
         let lines = (0..load.connections).map(|_| PacedConnection::connect(load));
@@ -94,7 +94,7 @@ impl Run {
             let (done, stats) = oneshot::channel();
             let numbers = numbers.clone();
             thread::Builder::new().name("paced".into()).spawn(move || {
-                // Nobody listens any more when the bench was interrupted.
+                // The receiver is gone when the benchmark was interrupted.
                 let _ = done.send(Ok(line.drive(&send_times, &numbers)));
             })?;
             threads.push(stats);
@@ -102,7 +102,7 @@ impl Run {
         Ok(Run { numbers, threads })
     }
 
-    /// A way to ask how many requests were begun.
+    /// A function that returns how many requests were begun.
     pub(super) fn begun(&self) -> impl Fn() -> u64 + use<> {
         let numbers = self.numbers.clone();
         move || numbers.next.load(Ordering::Relaxed)
@@ -111,7 +111,7 @@ impl Run {
     pub(super) async fn finish(mut self) -> anyhow::Result<LoadResult> {
         let mut whole = Stats::new();
         for thread in &mut self.threads {
-            whole.add(thread.await.context("a load thread died")??);
+            whole.add(thread.await.context("a load thread panicked")??);
         }
         Ok(whole.outcome())
     }
@@ -123,7 +123,7 @@ impl Drop for Run {
     }
 }
 
-/// The numbers of the requests, given out once each to all connections of all threads.
+/// The numbers of the requests. Each is used once, over all connections of all threads.
 struct RequestNumbers {
     next: AtomicU64,
     end: AtomicU64,
@@ -143,20 +143,20 @@ impl RequestNumbers {
 
     fn take(&self) -> Option<u64> {
         let end = self.end.load(Ordering::Relaxed);
-        // Asked first, so that `next` stops near the end instead of running on.
+        // Compared first, so that `next` stops near the end instead of growing on.
         (self.next.load(Ordering::Relaxed) < end)
             .then(|| self.next.fetch_add(1, Ordering::Relaxed))
             .filter(|&number| number < end)
     }
 }
 
-/// Near-equal parts of the connections, none of them empty.
+/// Splits the connections into nearly equal parts, none of them empty.
 fn shares(connections: usize, threads: usize) -> impl Iterator<Item = usize> {
     let threads = threads.clamp(1, connections.max(1));
     (0..threads).map(move |at| (connections + at) / threads)
 }
 
-/// One thread's life: connect all, then drive them until the load is over or stalls.
+/// One thread: opens all its connections, then drives them until the load ends or stalls.
 fn work(load: &Load, connections: usize, numbers: &Arc<RequestNumbers>) -> anyhow::Result<Stats> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -165,7 +165,7 @@ fn work(load: &Load, connections: usize, numbers: &Arc<RequestNumbers>) -> anyho
         let mut streams = Vec::with_capacity(connections);
         for _ in 0..connections {
             let stream = connect(load.target).await;
-            streams.push(stream.with_context(|| format!("no connection to {}", load.target))?);
+            streams.push(stream.with_context(|| format!("cannot connect to {}", load.target))?);
         }
         Ok(drive_all(load, streams, numbers).await)
     })
@@ -193,12 +193,13 @@ async fn drive_all(load: &Load, streams: Vec<TcpStream>, numbers: &Arc<RequestNu
         () = async { while lines.join_next().await.is_some() {} } => {}
         () = stall(&stats) => stats.borrow_mut().fault(&Fault::Stalled),
     }
-    // The lines that are still there hold the tally, and end here.
+    // Connections that have not finished hold a reference; they end here.
     drop(lines);
     stats.replace(Stats::new()).closed(window)
 }
 
-/// Ends when no answer has come for too long. One watch for all is cheaper than a timer each.
+/// Returns when no response has arrived for too long. One timer for all connections is cheaper than
+/// one for each.
 async fn stall(stats: &RefCell<Stats>) {
     let mut seen = None;
     loop {
@@ -210,7 +211,7 @@ async fn stall(stats: &RefCell<Stats>) {
     }
 }
 
-/// One connection's life. A fault of the connection ends it; a wrong answer does not.
+/// Drives one connection. A connection fault ends it; an unexpected response does not.
 async fn drive(
     load: &Load,
     mut stream: TcpStream,
@@ -253,16 +254,16 @@ async fn receive(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<Response, 
     Err(Fault::TooLarge)
 }
 
-/// The one answer that was asked for, when all of it is there.
+/// The response, when all of it has arrived.
 fn whole(received: &[u8]) -> Result<Option<Response>, Fault> {
     match response::parse(received).map_err(Fault::Malformed)? {
         Progress::Partial => Ok(None),
         Progress::Whole(response) if response.length_bytes == received.len() => Ok(Some(response)),
-        Progress::Whole(_) => Err(Fault::Unasked),
+        Progress::Whole(_) => Err(Fault::Surplus),
     }
 }
 
-/// When requests leave.
+/// When the requests of an open loop are sent.
 #[derive(Clone, Copy)]
 struct SendTimes {
     start: Instant,
@@ -271,14 +272,14 @@ struct SendTimes {
 }
 
 impl SendTimes {
-    /// When the request with this number leaves; none after the end.
+    /// When the request with this number is sent; `None` after the end.
     fn due(&self, number: u64) -> Option<Instant> {
         let due = self.start + self.spacing * u32::try_from(number).ok()?;
         (self.window.part(due) != WindowPart::After).then_some(due)
     }
 }
 
-/// A connection with a thread of its own.
+/// A connection of an open loop, with its own thread.
 struct PacedConnection {
     stream: std::net::TcpStream,
     workload: Workload,
@@ -288,7 +289,7 @@ struct PacedConnection {
 impl PacedConnection {
     fn connect(load: &Load) -> anyhow::Result<Self> {
         let stream = std::net::TcpStream::connect(load.target.addr());
-        let stream = stream.with_context(|| format!("no connection to {}", load.target))?;
+        let stream = stream.with_context(|| format!("cannot connect to {}", load.target))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(STALL_MAX))?;
         Ok(PacedConnection {
@@ -298,7 +299,7 @@ impl PacedConnection {
         })
     }
 
-    /// Takes the next request of all lines whenever it is free.
+    /// Takes the next request number whenever the connection is free.
     fn drive(mut self, send_times: &SendTimes, numbers: &RequestNumbers) -> Stats {
         let mut stats = Stats::new();
         let mut buffer = vec![0; RESPONSE_BYTES_MAX];
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_timed_load_leaves_out_its_warmup() {
+    async fn a_timed_load_does_not_count_its_warmup() {
         let time = Duration::from_millis(200);
         let (outcome, payments) = run(
             Workload::PassThrough,
@@ -418,7 +419,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn replays_that_ran_are_faults_and_not_counted() {
+    async fn replays_that_ran_are_faults() {
         let (outcome, _) = run(
             Workload::Replay(super::super::workload::Seed(1)),
             Length::Count(10),
@@ -429,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_shared_out_whole() {
+    fn connections_are_split_nearly_equally() {
         let cases = [(64, 1, vec![64]), (65, 2, vec![32, 33]), (1, 4, vec![1])];
         for (connections, threads, expected) in cases {
             assert_eq!(shares(connections, threads).collect::<Vec<_>>(), expected);

@@ -1,7 +1,7 @@
-//! Where a load goes: a plain HTTP origin on this machine.
+//! The target of a load: a plain HTTP origin on this machine.
 //!
-//! Only addresses of the loopback are taken. A load generator that can be pointed anywhere is a
-//! weapon, and figures over a network say nothing about the gateway.
+//! Only loopback addresses are accepted. A load generator that can be pointed anywhere is a weapon,
+//! and figures over a network say nothing about the gateway.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use std::str::FromStr;
 use anyhow::{Context, bail, ensure};
 use hyper::Uri;
 
-/// An origin, `http://ADDRESS:PORT`.
+/// An HTTP origin, `http://ADDRESS:PORT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LoopbackOrigin {
     addr: SocketAddr,
@@ -38,7 +38,7 @@ impl LoopbackOrigin {
     }
 
     pub(super) fn at(addr: SocketAddr) -> anyhow::Result<Self> {
-        ensure!(addr.ip().is_loopback(), "{addr} is not on this machine");
+        ensure!(addr.ip().is_loopback(), "{addr} is not a loopback address");
         Ok(LoopbackOrigin { addr })
     }
 
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_origins_on_this_machine_are_taken() {
+    fn only_plain_origins_on_this_machine_are_accepted() {
         let taken = [
             "http://127.0.0.1:80",
             "http://localhost:8080/",

@@ -1,6 +1,6 @@
-//! What the figures were taken on. Rates mean little without it. A store on a file system in
-//! memory has durability for free, and a machine that is busy with something else slows the
-//! lanes unequally, so these are told too.
+//! The machine that was measured on, without which rates mean little. The report includes the file
+//! system of the store, because durability costs nothing in memory, and the load average, because
+//! other work slows the scenarios unequally.
 
 use std::fs;
 use std::path::Path;
@@ -16,13 +16,13 @@ pub(super) struct Machine {
     pub(super) processor: String,
     pub(super) kernel: String,
     pub(super) store_file_system: String,
-    /// Over the minute before the start: what else the machine was doing.
+    /// The load average over the minute before the start.
     pub(super) load_average_before: String,
     pub(super) date: String,
 }
 
 impl Machine {
-    pub(super) fn look(store: &Path) -> Self {
+    pub(super) fn inspect(store: &Path) -> Self {
         Machine {
             cores: thread::available_parallelism().map_or(1, usize::from),
             processor: read("/proc/cpuinfo", processor),
@@ -36,7 +36,7 @@ impl Machine {
     }
 }
 
-/// A fact from a file of the kernel's, where there is such a kernel.
+/// A value from a file of the Linux kernel; elsewhere `unknown`.
 fn read(path: &str, find: impl FnOnce(&str) -> Option<String>) -> String {
     let text = fs::read_to_string(path).ok();
     text.and_then(|text| find(&text))

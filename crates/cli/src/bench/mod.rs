@@ -1,9 +1,9 @@
 //! `onceward bench`: side-by-side figures on this machine.
 //!
-//! The same payment is sent directly, through nginx and through Restate where they are given, and
-//! through gateways of this very binary, in turns. `bench/compare` sets the others up.
-//! A wrong answer anywhere makes the whole bench fail; a missed target only with `--strict`,
-//! because how fast a shared machine is today is not a fault of the code.
+//! The same payment is sent directly, through nginx and Restate if their addresses are given, and
+//! through gateways of this binary, in turns. `bench/compare` starts the others.
+//! An unexpected response makes the whole benchmark fail. A missed target does so only with
+//! `--strict`, because the speed of a shared machine varies from day to day.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,55 +37,55 @@ mod workload;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How many connections, one series each.
+    /// Numbers of connections; each is a series of its own.
     #[arg(long, value_delimiter = ',', default_value = "64,256", value_parser = connections)]
     connections: Vec<usize>,
-    /// How long each lane is measured in each round.
+    /// Seconds to measure each scenario in each round.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
-    /// How long each lane runs before it is measured.
+    /// Seconds to run each scenario before measuring it.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=60))]
     warmup: u64,
-    /// How often every lane is run; the median is told.
+    /// Number of rounds; the median is reported.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=99))]
     rounds: u64,
-    /// How many records fill the store for the last stage; 0 leaves it out.
+    /// Number of records in the full store of the last stage; 0 skips the stage.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
-    /// Threads of the load generator.
+    /// Number of threads of the load generator.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=16))]
     threads: u64,
-    /// A sample upstream that already runs, `http://ADDRESS:PORT`.
+    /// URL of a running sample upstream, http://ADDRESS:PORT.
     #[arg(long, value_parser = LoopbackOrigin::parse)]
     upstream: Option<LoopbackOrigin>,
-    /// nginx as a plain proxy before that upstream.
+    /// URL of nginx as a plain proxy in front of that upstream.
     #[arg(long, value_parser = LoopbackOrigin::parse, requires = "upstream")]
     nginx: Option<LoopbackOrigin>,
-    /// Restate's ingress, with a service `Pay` that has a handler `charge`.
+    /// URL of Restate's ingress, with a service `Pay` that has a handler `charge`.
     #[arg(long, value_parser = LoopbackOrigin::parse)]
     restate: Option<LoopbackOrigin>,
-    /// A gateway that already runs before that upstream.
+    /// URL of a running gateway in front of that upstream.
     #[arg(long, value_parser = LoopbackOrigin::parse, requires = "upstream", hide = true)]
     gateway: Option<LoopbackOrigin>,
-    /// Where the gateways' stores are made, and removed at the end. On a real disk, if durable
-    /// figures are wanted.
+    /// Directory for the gateways' stores, which are removed at the end. Use a real disk to measure
+    /// durable writes.
     #[arg(long, default_value = ".")]
     store_dir: PathBuf,
-    /// Write the report as JSON.
+    /// Write the report to this file as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write the report as a chart, if every answer was as expected.
+    /// Write the report to this file as an SVG chart, if every response was as expected.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Exit with 1 when a target is missed or was not measured.
+    /// Exit with status 1 if a target is missed or was not measured.
     #[arg(long)]
     strict: bool,
 }
 
-/// Measures and tells. Whatever way it ends, the processes that it started are ended too.
+/// Measures and reports. The processes that it started end with it, however it ends.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     tokio::select! {
-        report = measure(&args) => tell(&report?, &args),
+        report = measure(&args) => publish(&report?, &args),
         interrupted = interrupted() => bail!("interrupted by {}", interrupted?),
     }
 }
@@ -93,9 +93,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 async fn measure(args: &Args) -> anyhow::Result<Report> {
     fs::create_dir_all(&args.store_dir)?;
     let stores = TempDir::with_prefix_in("onceward-bench-", &args.store_dir)
-        .with_context(|| format!("no store can be made in {}", args.store_dir.display()))?;
-    let machine = Machine::look(stores.path());
-    // Held to the end, where it was started.
+        .with_context(|| format!("cannot create a store in {}", args.store_dir.display()))?;
+    let machine = Machine::inspect(stores.path());
+    // Kept alive until the end.
     let (upstream, _sample) = upstream(args).await?;
     let schedule = Schedule {
         upstream,
@@ -109,7 +109,7 @@ async fn measure(args: &Args) -> anyhow::Result<Report> {
     Ok(Report::new(machine, schedule.settings, &results))
 }
 
-/// The upstream that was given, or else a sample of our own.
+/// The given upstream, or a sample upstream that is started here.
 async fn upstream(args: &Args) -> anyhow::Result<(LoopbackOrigin, Option<Process>)> {
     if let Some(given) = args.upstream {
         return Ok((given, None));
@@ -132,11 +132,11 @@ impl Args {
     }
 }
 
-fn tell(report: &Report, args: &Args) -> anyhow::Result<ExitCode> {
+fn publish(report: &Report, args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.json {
         write(path, &serde_json::to_string_pretty(report)?)?;
     }
-    // A chart has no room to say that its figures are worth nothing.
+    // A chart cannot show that its figures are invalid.
     if let Some(path) = args.svg.as_ref().filter(|_| report.is_valid()) {
         write(path, &chart::render(report))?;
     }
@@ -152,7 +152,7 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let folder = path.parent().unwrap_or(Path::new(""));
     fs::create_dir_all(folder)
         .and_then(|()| fs::write(path, text))
-        .with_context(|| format!("{} cannot be written", path.display()))
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 async fn interrupted() -> anyhow::Result<&'static str> {
@@ -163,7 +163,7 @@ async fn interrupted() -> anyhow::Result<&'static str> {
     }
 }
 
-/// More than a few thousand say nothing about a gateway and much about the kernel.
+/// With more than a few thousand connections the kernel is measured, not the gateway.
 fn connections(text: &str) -> Result<usize, String> {
     match text.trim().parse() {
         Ok(count @ 1..=4096) => Ok(count),

@@ -1,8 +1,8 @@
-//! From what was measured to what is told: medians, ratios, targets. Pure arithmetic.
+//! The report of a benchmark: medians, ratios, targets. Pure arithmetic.
 //!
-//! A lane's rate and latencies are the medians over its rounds. A ratio is the median of each
-//! round's own ratio, because the two rates of a round are from the same seconds; so it may
-//! differ a little from the ratio of the two rates shown. Field names are a promise to programs.
+//! The rate and the latencies of a scenario are medians over its rounds. A ratio is the median of
+//! the ratios within each round, because the two rates of a round are from the same seconds; it may
+//! differ slightly from the ratio of the two medians. The JSON field names are stable.
 
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ use super::stats::ResponseCounts;
 /// The connections at which the targets are judged.
 const TARGET_CONNECTIONS: usize = 64;
 const MEMORY_MIB_MAX: f64 = 300.0;
-/// How many times its own a quiet tenant's p99 may be while another floods.
+/// The maximum ratio of the quiet tenant's p99 during a flood to its p99 alone.
 const FLOODED_P99_MAX: f64 = 2.0;
 
 #[derive(Serialize)]
@@ -22,14 +22,14 @@ pub(super) struct Report {
     pub(super) machine: Machine,
     #[serde(rename = "pace")]
     pub(super) settings: Settings,
-    /// What the rows' ratios are ratios to.
+    /// What the ratios of the rows relate to.
     #[serde(rename = "yardstick")]
     pub(super) baseline: Scenario,
     pub(super) rows: Vec<Row>,
     pub(super) targets: Vec<Target>,
 }
 
-/// One lane at one number of connections.
+/// One scenario at one number of connections.
 #[derive(Serialize)]
 pub(super) struct Row {
     pub(super) stage: Stage,
@@ -38,7 +38,7 @@ pub(super) struct Row {
     pub(super) connections: usize,
     pub(super) rate_per_second: f64,
     pub(super) ratio: Option<f64>,
-    /// None of these where nobody waited.
+    /// Latencies; none for deliveries, which no client waits for.
     pub(super) p50_ms: Option<f64>,
     pub(super) p90_ms: Option<f64>,
     pub(super) p99_ms: Option<f64>,
@@ -50,7 +50,7 @@ pub(super) struct Row {
     pub(super) first_fault: Option<String>,
 }
 
-/// A figure that is wanted, and what became of it.
+/// A figure to reach, and whether it was reached.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Target {
     pub(super) name: &'static str,
@@ -94,7 +94,7 @@ impl Report {
         }
     }
 
-    /// Whether every answer was the one expected. Without that no figure counts.
+    /// Whether every response was the expected one. Otherwise no figure is valid.
     pub(super) fn is_valid(&self) -> bool {
         self.rows.iter().all(|row| row.faults == 0)
     }
@@ -106,7 +106,7 @@ impl Report {
     }
 }
 
-/// What names a row; also where the other side of a ratio is looked for.
+/// The identity of a row, also used to find the other side of a ratio.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct RowKey {
     stage: Stage,
@@ -269,7 +269,7 @@ fn reached(bound: Bound, figure: Option<f64>) -> Reached {
     }
 }
 
-/// The median of the rounds' ratios of a quiet tenant's p99, beside a flood to alone.
+/// The median over the rounds of the quiet tenant's p99 during a flood, relative to its p99 alone.
 fn flooded_p99(measured: &[Measurement]) -> Option<f64> {
     let p99 = |scenario| {
         let rounds = measured.iter().filter(move |one| one.scenario == scenario);
@@ -280,7 +280,7 @@ fn flooded_p99(measured: &[Measurement]) -> Option<f64> {
     median(pairs.map(|(flooded, alone)| flooded / alone).collect())
 }
 
-/// A lane's rates in the order of the rounds.
+/// The rates of a scenario in the order of the rounds.
 fn rates(measured: &[Measurement], key: RowKey) -> Vec<f64> {
     measured
         .iter()
@@ -289,7 +289,7 @@ fn rates(measured: &[Measurement], key: RowKey) -> Vec<f64> {
         .collect()
 }
 
-/// The median of the rounds' ratios; none where one side was not measured.
+/// The median of the ratios of the rounds; `None` if one side was not measured.
 fn ratio(measured: &[Measurement], scenario: RowKey, to: RowKey) -> Option<f64> {
     let pairs = rates(measured, scenario)
         .into_iter()
@@ -335,17 +335,17 @@ pub(super) mod tests {
         }
     }
 
-    /// Nobody waited for it, so it has no latencies.
+    /// Deliveries have no latencies.
     fn delivered(rate: f64) -> Measurement {
         let mut delivered = one(Stage::Empty, Scenario::WebhookDelivered, rate);
         delivered.outcome.latency.clear();
         delivered
     }
 
-    /// Three rounds in which the machine gets slower and slower.
+    /// Three rounds, each slower than the one before.
     pub(in super::super) fn results() -> Results {
         let mut measured = Vec::new();
-        for mood in [4.0, 2.0, 1.0] {
+        for speed in [4.0, 2.0, 1.0] {
             let empty = [
                 (Scenario::Nginx, 10_000.0),
                 (Scenario::PassThrough, 8_000.0),
@@ -355,9 +355,10 @@ pub(super) mod tests {
                 (Scenario::Restate, 100.0),
             ];
             let full = [(Scenario::First, 3_000.0), (Scenario::FirstFull, 2_850.0)];
-            measured.extend(empty.map(|(scenario, rate)| one(Stage::Empty, scenario, rate * mood)));
-            measured.push(delivered(1_500.0 * mood));
-            measured.extend(full.map(|(scenario, rate)| one(Stage::Full, scenario, rate * mood)));
+            measured
+                .extend(empty.map(|(scenario, rate)| one(Stage::Empty, scenario, rate * speed)));
+            measured.push(delivered(1_500.0 * speed));
+            measured.extend(full.map(|(scenario, rate)| one(Stage::Full, scenario, rate * speed)));
         }
         Results {
             measured,
@@ -424,7 +425,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_flood_is_judged_by_the_quiet_tenants_p99_within_each_round() {
+    fn a_flood_is_rated_by_the_quiet_tenants_p99_within_each_round() {
         let at = |scenario, us| {
             let mut one = one(Stage::Flood, scenario, 200.0);
             one.outcome.latency.clear();
@@ -447,7 +448,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn rows_are_medians_in_the_order_of_the_lanes() {
+    fn rows_are_medians_in_the_order_of_the_scenarios() {
         let report = report();
         let rows = report
             .rows
@@ -473,7 +474,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn events_are_acknowledged_nearly_as_fast_as_payments_are_made() {
+    fn webhooks_are_compared_with_first_runs() {
         let figure = |slower: f64| {
             let mut results = results();
             let webhooks = results.measured.iter_mut();

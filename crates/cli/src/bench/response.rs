@@ -1,22 +1,22 @@
-//! Reads just enough of an HTTP/1.1 answer to judge it and to find its end.
+//! Parses as much of an HTTP/1.1 response as is needed to check it and to find its end.
 //!
-//! A pure function of the bytes received so far, called again when more have come: answers are
-//! small and nearly always come in one piece. The head is parsed by `httparse`; the body is
-//! measured and skipped. Interim answers and bodies that end with the connection are refused,
-//! because nothing that is measured here sends them.
+//! It is a pure function of the bytes received so far and is called again when more have arrived:
+//! responses are small and nearly always arrive in one piece. The head is parsed by `httparse`; the
+//! body is measured and skipped. Interim responses and bodies that end with the connection are
+//! errors, because no measured server sends them.
 
 use std::fmt;
 
 const HEADERS_MAX: usize = 48;
 
-/// What the bytes so far amount to.
+/// What the bytes received so far contain.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     Partial,
     Whole(Response),
 }
 
-/// A whole answer at the front of the buffer.
+/// A complete response at the front of the buffer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Response {
     pub(super) status: u16,
@@ -26,21 +26,21 @@ pub(super) struct Response {
     pub(super) length_bytes: usize,
 }
 
-/// Whether the answer says that it was given before.
+/// Whether the response is marked as a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Run,
     Replay,
 }
 
-/// What becomes of the connection.
+/// Whether the connection stays open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Connection {
     Keep,
     Close,
 }
 
-/// The answer is not one that this reader understands.
+/// A response that this parser does not accept.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Malformed {
     Head(httparse::Error),
@@ -55,8 +55,8 @@ impl fmt::Display for Malformed {
         match self {
             Malformed::Head(error) => write!(f, "malformed head: {error}"),
             Malformed::Chunk => f.write_str("malformed chunk"),
-            Malformed::Unframed => f.write_str("a body without a length"),
-            Malformed::Interim => f.write_str("an interim answer"),
+            Malformed::Unframed => f.write_str("body without a length"),
+            Malformed::Interim => f.write_str("interim response"),
         }
     }
 }
@@ -103,7 +103,7 @@ fn framing(status: u16, headers: &[httparse::Header<'_>]) -> Result<Framing, Mal
         .ok_or(Malformed::Unframed)
 }
 
-/// The body's length on the wire, or none while it is not all there.
+/// The body's length on the wire, or `None` while it is incomplete.
 fn measure(framing: Framing, rest: &[u8]) -> Result<Option<usize>, Malformed> {
     match framing {
         Framing::Length(length) => Ok((rest.len() >= length).then_some(length)),
@@ -167,7 +167,7 @@ fn find<'a>(headers: &[httparse::Header<'a>], name: &str) -> Option<&'a [u8]> {
 mod tests {
     use super::*;
 
-    /// Every proper prefix is partial, the whole is whole, and what follows is left alone.
+    /// Every proper prefix is partial, and bytes after the response are not consumed.
     fn check(wire: &str, status: u16, source: Source, connection: Connection) {
         for cut in 0..wire.len() {
             let progress = parse(&wire.as_bytes()[..cut]);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_whole_only_when_all_of_it_is_there() {
+    fn a_response_is_complete_only_with_all_its_bytes() {
         let (run, replay) = (Source::Run, Source::Replay);
         let (keep, close) = (Connection::Keep, Connection::Close);
         check(
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_refused() {
+    fn a_response_without_a_measurable_end_is_an_error() {
         let cases = [
             ("HTTP/1.1 200 OK\r\n\r\n", Malformed::Unframed),
             (

@@ -1,13 +1,13 @@
-//! The course of a bench: which lanes are run, in which order, how often.
+//! The schedule of a benchmark: which scenarios run, in which order, how often.
 //!
-//! A machine has moods, so lanes are only compared within a round: each round runs every lane
-//! once, every other round backwards, and has a fresh gateway with an empty store. What a lane of
-//! events leaves to be delivered is waited for, so that it burdens no other lane. The second
-//! stage has two tenants: one asks at a modest rate, and its latencies are taken alone and while
-//! the other floods. The last puts a full store beside an empty one, so that their ratio is from
-//! the same minutes.
-//! The yardstick stands farthest from the lanes that write, so that it is not held up by them.
-//! Nothing is left out and nothing is run twice for a better figure.
+//! The speed of a machine varies, so scenarios are compared only within a round. Each round runs
+//! every scenario once, every second round in reverse order, with a new gateway and an empty store.
+//! After the webhook scenario the schedule waits for all deliveries, so that they do not slow the
+//! next scenario. The second stage has two tenants: the latencies of one, at a modest rate, are
+//! measured alone and while the other sends as fast as it can. The last stage measures a full store
+//! next to an empty one, so that their ratio is from the same minutes.
+//! The baseline has the greatest distance from the scenarios that write to disk, so that they do
+//! not slow it. No result is left out, and no scenario is repeated for a better figure.
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use super::loopback::LoopbackOrigin;
 use super::stats::LoadResult;
 use super::workload::{ApiKey, Workload};
 
-/// What is measured: the same payment, each time by another way.
+/// What is measured: the same payment, each time by another path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Scenario {
@@ -66,27 +66,27 @@ impl Scenario {
     }
 }
 
-/// What the rounds of a stage have in common. Lanes are compared only within a stage.
+/// A part of the benchmark. Scenarios are compared only within a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Stage {
-    /// Everything on an empty store.
+    /// All scenarios, on an empty store.
     Empty,
-    /// An empty store and a full one side by side.
+    /// An empty store and a full one, side by side.
     Full,
-    /// A tenant that asks now and then, beside one that asks as often as it can.
+    /// A tenant with a modest rate, beside one that sends as fast as it can.
     Flood,
 }
 
-/// How often the quiet tenant asks, on how many connections.
+/// The rate and the connections of the quiet tenant.
 const QUIET_PER_SECOND: u32 = 200;
 const QUIET_CONNECTIONS: usize = 16;
 const FLOOD_CONNECTIONS: usize = 64;
-/// What either tenant may do.
+/// The limits of each tenant.
 const FLOOD_LIMITS: &str = "[limits]\nrequests_per_tenant = { per_second = 1000, burst = 1000 }\n\
                             in_flight_per_tenant = 64\n";
 
-/// How often and how long.
+/// How much is measured, and for how long.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Settings {
     pub(super) connections: Vec<usize>,
@@ -94,11 +94,11 @@ pub(super) struct Settings {
     pub(super) warmup_seconds: u64,
     pub(super) measured_seconds: u64,
     pub(super) load_threads: usize,
-    /// How many records a full store has; none leaves the last stage out.
+    /// Number of records in the full store; 0 skips the last stage.
     pub(super) records: u64,
 }
 
-/// One lane, once.
+/// One scenario in one round.
 pub(super) struct Measurement {
     pub(super) stage: Stage,
     pub(super) scenario: Scenario,
@@ -106,26 +106,26 @@ pub(super) struct Measurement {
     pub(super) outcome: LoadResult,
 }
 
-/// All that a bench has seen, the rounds of a lane in their order.
+/// All measurements, those of a scenario in the order of the rounds.
 #[derive(Default)]
 pub(super) struct Results {
     pub(super) measured: Vec<Measurement>,
     pub(super) gateway_peak_memory_bytes: Option<u64>,
 }
 
-/// Where the lanes lead.
+/// The servers that take part, and the settings.
 pub(super) struct Schedule<'a> {
     pub(super) upstream: LoopbackOrigin,
     pub(super) nginx: Option<LoopbackOrigin>,
     pub(super) restate: Option<LoopbackOrigin>,
-    /// A gateway that already runs, instead of fresh ones. How full it is and whom it lets in
-    /// cannot be known, so there are no further stages.
+    /// A running gateway to use instead of new ones. The contents of its store and its API keys are
+    /// not known, so the other stages are skipped.
     pub(super) gateway: Option<LoopbackOrigin>,
     pub(super) stores: &'a Path,
     pub(super) settings: Settings,
 }
 
-/// The place of a round in the course.
+/// One round at one number of connections.
 #[derive(Clone, Copy)]
 struct Round {
     stage: Stage,
@@ -133,13 +133,13 @@ struct Round {
     connections: usize,
 }
 
-/// A lane, and what runs on it.
+/// A scenario with its load.
 struct PlannedLoad {
     scenario: Scenario,
     target: LoopbackOrigin,
     workload: Workload,
     api_key: Option<ApiKey>,
-    /// Over what is delivered after it was acknowledged.
+    /// Counts the deliveries that follow the acknowledgements.
     monitor: Option<DeliveryMonitor>,
 }
 
@@ -246,7 +246,7 @@ impl Schedule<'_> {
         for number in 0..self.settings.rounds {
             let gateway = Gateway::configured(self.upstream, self.stores, FLOOD_LIMITS).await?;
             let mut scenarios = [Scenario::QuietAlone, Scenario::QuietFlooded];
-            // To and fro, as in the other stages.
+            // Alternating order, as in the other stages.
             if number % 2 == 1 {
                 scenarios.reverse();
             }
@@ -262,7 +262,7 @@ impl Schedule<'_> {
         Ok(())
     }
 
-    /// The quiet tenant's lane, with the flood or without.
+    /// Measures the quiet tenant, with the flood or without.
     async fn measure_quiet(
         &self,
         scenario: Scenario,
@@ -375,7 +375,7 @@ impl Schedule<'_> {
             number,
             connections,
         } = round;
-        // To and fro: a lane that leaves work behind burdens its neighbours on both sides alike.
+        // Alternating order: work that a scenario leaves behind slows both of its neighbours alike.
         if number % 2 == 1 {
             loads.reverse();
         }

@@ -1,7 +1,7 @@
-//! What a load has seen: latencies within the window, answers by status, faults.
+//! The statistics of a load: latencies within the window, responses by status class, faults.
 //!
-//! Only expected answers within the window make the rate. All answers are judged, those of the
-//! warm-up too.
+//! The rate counts only expected responses within the window. All responses are checked, including
+//! those of the warm-up.
 
 use std::fmt;
 use std::io;
@@ -15,18 +15,18 @@ use super::workload::{Unexpected, Workload};
 
 const LATENCY_US_MAX: u64 = 60_000_000;
 
-/// What came of a load.
+/// The result of a load.
 #[derive(Debug)]
 pub(super) struct LoadResult {
-    /// Expected answers per second.
+    /// Expected responses per second.
     pub(super) rate: f64,
-    /// In microseconds.
+    /// Latencies in microseconds.
     pub(super) latency: Histogram<u64>,
     pub(super) answers: ResponseCounts,
 }
 
 impl LoadResult {
-    /// Of what nobody waited for.
+    /// A result without latencies, for deliveries that no client waits for.
     pub(super) fn without_latency(rate: f64, answers: ResponseCounts) -> Self {
         LoadResult {
             rate,
@@ -36,7 +36,7 @@ impl LoadResult {
     }
 }
 
-/// All answers by the first digit of their status, and what went wrong.
+/// All responses by the first digit of their status, and the faults.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ResponseCounts {
     pub(super) by_status_class: [u64; 6],
@@ -54,14 +54,14 @@ impl ResponseCounts {
     }
 }
 
-/// Why a load is not valid.
+/// Why a load is invalid.
 pub(super) enum Fault {
     Unexpected(Unexpected),
     Io(io::Error),
     Malformed(Malformed),
     TooLarge,
-    /// More than the one answer came.
-    Unasked,
+    /// More bytes than one response.
+    Surplus,
     Stalled,
 }
 
@@ -73,9 +73,9 @@ impl fmt::Display for Fault {
             Fault::Unexpected(Unexpected::ReplayedTooSoon) => f.write_str("replayed a first run"),
             Fault::Io(error) => write!(f, "connection: {error}"),
             Fault::Malformed(error) => write!(f, "{error}"),
-            Fault::TooLarge => f.write_str("answer too large"),
-            Fault::Unasked => f.write_str("an answer nobody asked for"),
-            Fault::Stalled => f.write_str("no answer for too long"),
+            Fault::TooLarge => f.write_str("response too large"),
+            Fault::Surplus => f.write_str("more than one response"),
+            Fault::Stalled => f.write_str("no response for too long"),
         }
     }
 }
@@ -86,14 +86,14 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// The part of the time in which answers are counted.
+/// The time in which responses are counted.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
     from: Instant,
     until: Option<Instant>,
 }
 
-/// Where a moment lies.
+/// The part of the window that an instant is in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum WindowPart {
     Warmup,
@@ -129,7 +129,7 @@ impl Window {
     }
 }
 
-/// What one thread has seen.
+/// The statistics of one thread.
 pub(super) struct Stats {
     latency: Histogram<u64>,
     answers: ResponseCounts,
@@ -153,7 +153,7 @@ impl Stats {
         part: WindowPart,
     ) {
         self.answers.by_status_class[usize::from(response.status / 100).min(5)] += 1;
-        match workload.judge(response) {
+        match workload.check(response) {
             Err(wrong) => self.fault(&Fault::Unexpected(wrong)),
             Ok(()) if part == WindowPart::Counted => {
                 let took_us = u64::try_from(took.as_micros()).unwrap_or(LATENCY_US_MAX);
@@ -170,7 +170,7 @@ impl Stats {
             .get_or_insert_with(|| fault.to_string());
     }
 
-    /// How many answers came, of whatever kind.
+    /// The number of responses of any kind.
     pub(super) fn answered(&self) -> u64 {
         self.answers.by_status_class.iter().sum()
     }

@@ -1,4 +1,4 @@
-//! The report as text for a terminal: what was measured, then what was wanted.
+//! The report as text for a terminal: the measurements, then the targets.
 
 use std::fmt::Write;
 
@@ -8,9 +8,9 @@ use super::schedule::{Scenario, Stage};
 /// The whole report. A row with a fault shows the fault in place of its figures.
 pub(super) fn render(report: &Report) -> String {
     let mut text = format!("{}\n\n", headline(report));
-    text.push_str(&layout(&measured(report)));
+    text.push_str(&layout(&measurements(report)));
     text.push_str("\nMedians over the rounds; a ratio is the median of each round's own.\n\n");
-    text.push_str(&layout(&wanted(&report.targets)));
+    text.push_str(&layout(&target_rows(&report.targets)));
     text
 }
 
@@ -29,7 +29,7 @@ fn headline(report: &Report) -> String {
     )
 }
 
-fn measured(report: &Report) -> Vec<Vec<String>> {
+fn measurements(report: &Report) -> Vec<Vec<String>> {
     let ratio = match report.baseline {
         Scenario::Nginx => "to nginx",
         _ => "to direct",
@@ -44,11 +44,11 @@ fn measured(report: &Report) -> Vec<Vec<String>> {
         ratio,
     ];
     let mut lines = vec![titles.map(str::to_owned).to_vec()];
-    lines.extend(report.rows.iter().map(measured_line));
+    lines.extend(report.rows.iter().map(measurement_row));
     lines
 }
 
-fn measured_line(row: &Row) -> Vec<String> {
+fn measurement_row(row: &Row) -> Vec<String> {
     let store = match row.stage {
         Stage::Empty => "empty",
         Stage::Full => "beside full",
@@ -71,14 +71,14 @@ fn measured_line(row: &Row) -> Vec<String> {
     line
 }
 
-fn wanted(targets: &[Target]) -> Vec<Vec<String>> {
+fn target_rows(targets: &[Target]) -> Vec<Vec<String>> {
     let titles = ["at 64 connections", "figure", "target", "reached"];
     let mut lines = vec![titles.map(str::to_owned).to_vec()];
-    lines.extend(targets.iter().map(wanted_line));
+    lines.extend(targets.iter().map(target_row));
     lines
 }
 
-fn wanted_line(target: &Target) -> Vec<String> {
+fn target_row(target: &Target) -> Vec<String> {
     let (figure, bound) = match target.bound {
         Bound::AtLeast(least) => (figure(target.figure), format!("at least {least}")),
         Bound::Below(most) => (figure(target.figure), format!("under {most}")),
@@ -117,7 +117,7 @@ pub(super) fn thousands(value: f64) -> String {
     text
 }
 
-/// Columns as wide as their widest cell; a fault at the end of a short line may stand out.
+/// Columns as wide as their widest cell; a fault at the end of a short line may be wider.
 fn layout(lines: &[Vec<String>]) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let widths = (0..columns).map(|column| {
@@ -136,7 +136,7 @@ fn layout(lines: &[Vec<String>]) -> String {
                 true => write!(text, "{cell:>width$}  "),
                 false => write!(text, "{cell:<width$}  "),
             }
-            .expect("a String takes all that is written");
+            .expect("writing to a String does not fail");
         }
         text.truncate(text.trim_end().len());
         text.push('\n');
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_tells_its_figures_and_a_target_its_fate() {
+    fn rows_have_figures_and_targets_have_results() {
         let text = render(&report());
         let row = "empty                 64  onceward, first run                   6,000    1.50    1.50     0.300\n";
         assert!(text.contains(row), "{text}");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_stands_in_place_of_the_figures() {
+    fn a_fault_replaces_the_figures() {
         let mut report = report();
         report.rows[0].faults = 7;
         report.rows[0].first_fault = Some("status 503".into());

@@ -1,13 +1,14 @@
-//! A webhook of the gateway, from the side of a provider: where events go and how they are signed.
+//! A webhook of the gateway from the side of the provider: its path and its signatures.
 //!
-//! Stripe's way, because its id is in the signed body: one HMAC for each event, made by the thread
-//! that sends it. That takes half a microsecond, far less than the two system calls beside it.
+//! It signs as Stripe does, because Stripe's id is in the signed body: one HMAC per event, made by
+//! the sending thread. That takes half a microsecond, far less than the two system calls of a
+//! request.
 
 use std::fmt;
 
 use ring::hmac;
 
-/// A signature before its event is known.
+/// The placeholder for a signature.
 pub(super) const SIGNATURE_BLANK: &str = "t=0000000000,v1=\
     0000000000000000000000000000000000000000000000000000000000000000";
 pub(super) const SIGNATURE_BYTES: usize = SIGNATURE_BLANK.len();
@@ -15,13 +16,13 @@ const TIME_AT: usize = 2;
 const TIME_DIGITS: usize = 10;
 const TAG_AT: usize = 16;
 
-/// Where events go, and the secret that they are signed with.
+/// The path for events, and the key that signs them.
 pub(super) struct Webhook {
     path: String,
     key: hmac::Key,
 }
 
-/// The path tells all that may be told.
+/// Without the key.
 impl fmt::Debug for Webhook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Webhook").field(&self.path).finish()
@@ -40,7 +41,7 @@ impl Webhook {
         &self.path
     }
 
-    /// The value of `Stripe-Signature` for a body that leaves at this time.
+    /// The value of `Stripe-Signature` for a body sent at this time.
     pub(super) fn sign(&self, unix_seconds: u64, body: &[u8]) -> [u8; SIGNATURE_BYTES] {
         let mut text = [0; SIGNATURE_BYTES];
         text.copy_from_slice(SIGNATURE_BLANK.as_bytes());
@@ -64,7 +65,7 @@ impl Webhook {
 mod tests {
     use super::*;
 
-    /// As `printf '1700000000.{"id":"evt_1"}' | openssl dgst -sha256 -hmac whsec_test` tells.
+    /// Compared with `printf '1700000000.{"id":"evt_1"}' | openssl dgst -sha256 -hmac whsec_test`.
     #[test]
     fn an_event_is_signed_as_stripe_signs_it() {
         let webhook = Webhook::new("wh_1", "whsec_test");

@@ -1,9 +1,9 @@
-//! What a load says and what it must hear: the request's bytes, the keys, the expected answer.
+//! The workloads: the bytes of the requests, their keys, and the expected responses.
 //!
-//! All loads send the same payment as JSON to be comparable; they differ in the path, the key, and
-//! where the key stands: in a header, or in the signed body of an event.
-//! A key looks like a UUID, is unique over runs, and follows from a seed and a number, so that
-//! the keys of an earlier load can be sent again without having been kept.
+//! All workloads send the same payment as JSON, to be comparable. They differ in the path, the key,
+//! and the place of the key: in a header, or in the signed body of an event. A key looks like a
+//! UUID, is unique over runs, and is computed from a seed and a number, so that the keys of an
+//! earlier load can be sent again without being stored.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ use super::loopback::LoopbackOrigin;
 use super::response::{Response, Source};
 use super::webhook::{SIGNATURE_BLANK, Webhook};
 
-/// How many completed keys the replays are spread over.
+/// The number of completed keys that replays use.
 pub(super) const REPLAY_KEYS: u64 = 1000;
 const PAYMENT: &str = r#""amount":4200,"currency":"EUR"}"#;
 const OK: u16 = 200;
@@ -20,27 +20,27 @@ const TOO_MANY_REQUESTS: u16 = 429;
 const KEY_BYTES: usize = 36;
 const KEY_BLANK: &str = "00000000-0000-0000-0000-000000000000";
 
-/// The kinds of load.
+/// The kinds of requests.
 #[derive(Clone, Debug)]
 pub(super) enum Workload {
-    /// No key: nothing to protect.
+    /// Without a key.
     PassThrough,
-    /// A key that was never sent before.
+    /// Each with a new key.
     First(Seed),
-    /// One of the first [`REPLAY_KEYS`] keys of a seed, all completed before.
+    /// With one of the first [`REPLAY_KEYS`] keys of a seed, all completed before.
     Replay(Seed),
-    /// A key that was never sent before, to the service that runs behind Restate.
+    /// Each with a new key, to the service behind Restate.
     Restate(Seed),
-    /// A key that was never sent before, from a tenant that may be refused for asking too often.
+    /// Each with a new key, from a tenant that may exceed its rate limit.
     Flood(Seed),
-    /// An event that was never sent before, as Stripe signs it.
+    /// New events, signed as by Stripe.
     Webhook(Seed, Arc<Webhook>),
 }
 
 /// An API key.
 pub(super) type ApiKey = Arc<str>;
 
-/// Where the keys of a load come from.
+/// What the keys of a load are computed from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seed(pub(super) u64);
 
@@ -73,8 +73,8 @@ impl Workload {
         }
     }
 
-    /// Whether an answer is the one that this load is about. A rate of others means nothing.
-    pub(super) fn judge(&self, response: &Response) -> Result<(), Unexpected> {
+    /// Whether a response is the one that this workload measures; a rate of others is meaningless.
+    pub(super) fn check(&self, response: &Response) -> Result<(), Unexpected> {
         match (self, response.source) {
             (Workload::Flood(_), Source::Run) if response.status == TOO_MANY_REQUESTS => Ok(()),
             _ if !(200..300).contains(&response.status) => Err(Unexpected::Status(response.status)),
@@ -94,7 +94,7 @@ impl Workload {
     }
 }
 
-/// What is wrong with an answer.
+/// Why a response is not the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unexpected {
     Status(u16),
@@ -102,7 +102,7 @@ pub(super) enum Unexpected {
     ReplayedTooSoon,
 }
 
-/// The bytes of a request, built once; only the key changes, and the signature with it.
+/// The bytes of a request, built once; only the key and the signature change.
 pub(super) struct Request {
     workload: Workload,
     bytes: Vec<u8>,
@@ -139,7 +139,7 @@ impl Request {
         head.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
         let body_at = head.len();
         let text = head + &body;
-        // A blank that is not there is never filled.
+        // A placeholder that the request does not contain is never filled.
         let at = |blank| text.find(blank).unwrap_or_default();
         let (key_at, signature_at) = (at(KEY_BLANK), at(SIGNATURE_BLANK));
         Request {
@@ -166,7 +166,7 @@ impl Request {
     }
 }
 
-/// A provider's clock. One that stands before 1970 signs nothing that is taken.
+/// The time for a signature. A clock before 1970 gives signatures that are refused.
 fn unix_seconds() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_whole() {
+    fn a_request_is_complete() {
         let target = LoopbackOrigin::parse("http://127.0.0.1:8080").expect("a literal URL");
         let mut request = Request::new(Workload::PassThrough, &target, None);
         let wire = "POST /payments HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n\
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_whole_and_its_signature_is_of_its_own_body() {
+    fn an_event_is_complete_and_signed_over_its_own_body() {
         let target = LoopbackOrigin::parse("http://127.0.0.1:8080").expect("a literal URL");
         let webhook = Arc::new(Webhook::new("wh_1", "whsec_test"));
         let workload = Workload::Webhook(Seed(7), webhook.clone());
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_answer_that_is_measured_is_expected() {
+    fn only_the_measured_response_is_expected() {
         let first = || Workload::First(Seed(1));
         let replay = || Workload::Replay(Seed(1));
         let webhook = || Workload::Webhook(Seed(1), Arc::new(Webhook::new("wh_1", "whsec_test")));
@@ -319,7 +319,7 @@ mod tests {
                 length_bytes: 0,
             };
             assert_eq!(
-                workload.judge(&response),
+                workload.check(&response),
                 expected,
                 "{workload:?} {status} {source:?}"
             );
