@@ -5,6 +5,7 @@ use std::time::Duration;
 
 /// What a duplicate gets while the first still runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum InFlight {
     /// Wait for the reply, up to [`Class::wait`].
     Wait,
@@ -16,6 +17,7 @@ pub enum InFlight {
 
 /// What a different request under the same key gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnMismatch {
     /// 422.
     Unprocessable,
@@ -27,6 +29,7 @@ pub enum OnMismatch {
 
 /// What becomes of an operation that may have run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnUnknown {
     /// It stays unknown until somebody resolves it.
     Hold,
@@ -40,6 +43,7 @@ pub enum OnUnknown {
 /// release it, 502 and 504 are always unknown: see
 /// [`classify`](crate::classify::classify).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnError {
     /// The service failed before it did anything: the key is free, and a retry
     /// runs again.
@@ -53,6 +57,7 @@ pub enum OnError {
 
 /// What becomes of an operation when the gateway's own attempts are used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnExhausted {
     /// It is paused until an operator resumes or purges it.
     Pause,
@@ -62,6 +67,7 @@ pub enum OnExhausted {
 
 /// From when a reply's retention is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TtlBasis {
     /// From when it was recorded.
     Completion,
@@ -75,6 +81,7 @@ pub enum TtlBasis {
 
 /// Whether a reply is gone when its time is over, or when somebody sweeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Expiry {
     /// When its time is over, to the millisecond.
     Strict,
@@ -85,6 +92,7 @@ pub enum Expiry {
 
 /// How long the gateway rests between its own attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Backoff {
     /// Before the second attempt, at most.
     pub first: Duration,
@@ -93,6 +101,12 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    /// A pause of at most `first` before the second attempt, and never longer
+    /// than `max`.
+    pub const fn new(first: Duration, max: Duration) -> Self {
+        Self { first, max }
+    }
+
     /// The rest after this many attempts: twice as long each time, up to the
     /// maximum, and a random part of that, so that many do not come back at
     /// once. `chance` is a random number.
@@ -109,6 +123,7 @@ impl Backoff {
 
 /// What happens to requests while the store is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnStoreFailure {
     /// They are refused with 503; nothing is forwarded.
     Reject,
@@ -116,8 +131,39 @@ pub enum OnStoreFailure {
     Bypass,
 }
 
+/// The words of the settings, the same in the configuration, in answers and in
+/// stores.
+macro_rules! words {
+    ($($setting:ident { $($variant:ident = $word:literal),+ })+) => {$(
+        impl $setting {
+            /// Every choice.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The word in the configuration, in answers and in stores.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word),+
+                }
+            }
+        }
+    )+};
+}
+
+words! {
+    InFlight { Wait = "wait", Reject = "reject", Accept = "accept" }
+    OnMismatch { Unprocessable = "422", Conflict = "409", Replay = "replay" }
+    OnUnknown { Hold = "hold", Retry = "retry", Reconcile = "reconcile" }
+    OnError { Release = "release", Unknown = "unknown", Keep = "keep" }
+    OnExhausted { Pause = "pause", Kill = "kill" }
+    TtlBasis { Completion = "completion", Creation = "creation", Access = "access" }
+    Expiry { Strict = "strict", Lazy = "lazy" }
+    OnStoreFailure { Reject = "reject", Bypass = "bypass" }
+    AfterLoss { Hold = "hold", Free = "free" }
+}
+
 /// A retention class.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Class {
     /// Its name.
     pub name: Arc<str>,
@@ -225,6 +271,14 @@ impl Class {
         }
     }
 
+    /// The same class with changed settings:
+    /// `Class::financial().with(|class| class.wait = Duration::ZERO)`.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
     /// What a record freezes of its class at the claim.
     pub fn terms(&self) -> Terms {
         Terms {
@@ -255,6 +309,7 @@ pub enum AfterLoss {
 /// The part of a class that lives in a record, so that changing the class
 /// leaves what is there alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Terms {
     /// The class's name.
     pub class: Arc<str>,
@@ -275,6 +330,28 @@ pub struct Terms {
 }
 
 impl Terms {
+    /// Terms of a class with this name: the key is remembered as long as the
+    /// reply is kept, a lost claim is held, and retention counts from completion.
+    pub fn new(class: impl Into<Arc<str>>, lease: Duration, retention: Duration) -> Self {
+        Self {
+            class: class.into(),
+            lease,
+            retention,
+            remember: retention,
+            after_loss: AfterLoss::Hold,
+            ttl_basis: TtlBasis::Completion,
+            expiry: Expiry::Strict,
+            keep_expired: Duration::ZERO,
+        }
+    }
+
+    /// The same terms with changes.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
     /// Whether only sweeping ends a reply. A trace begins at the moment at
     /// which its key is forgotten, so where traces are kept time decides.
     pub fn is_lazy(&self) -> bool {

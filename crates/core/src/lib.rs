@@ -1,9 +1,11 @@
-//! What idempotency is: keys, callers, fingerprints, operations, leases and
-//! fences; the traits that every store fulfils; the engine that runs a request
-//! at most once per granted claim; and the memory store, which is the model
-//! that all other stores are compared with.
+//! The core of Onceward: keys, callers, fingerprints, operations, leases and
+//! fences; the traits that every store implements; the engine that runs an
+//! operation at most once per granted claim; and the memory store, which is the
+//! model that all other stores are compared with.
 //!
-//! No I/O happens here. Clock and randomness are handed in.
+//! It does no I/O. Clock and randomness are handed in.
+
+#![warn(missing_debug_implementations)]
 
 pub mod application;
 
@@ -16,6 +18,7 @@ pub mod conformance;
 pub mod deadline;
 pub mod engine;
 pub mod entropy;
+pub mod failpoint;
 pub mod fingerprint;
 pub mod identity;
 pub mod judge;

@@ -2,6 +2,7 @@
 //! a store for tests and trials. It forgets everything when the process ends.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,6 +25,15 @@ pub struct MemoryStore {
     operations: Mutex<Operations>,
     documents: Mutex<HashMap<Collection, Documents>>,
     notifier: Notifier,
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let operations = self.operations().by_digest.len();
+        f.debug_struct("MemoryStore")
+            .field("operations", &operations)
+            .finish_non_exhaustive()
+    }
 }
 
 type Documents = BTreeMap<String, Bytes>;

@@ -223,8 +223,9 @@ impl Work {
             _ if attempts < self.class.max_attempts => {
                 Next::Again(self.class.backoff.after(attempts, self.engine.chance()))
             }
-            OnExhausted::Pause => Next::Pause,
             OnExhausted::Kill => Next::Settle,
+            // `pause`, the default.
+            _ => Next::Pause,
         }
     }
 
@@ -282,7 +283,7 @@ impl Work {
 
     /// Records what an attempt came to and tells the caller.
     async fn settle(&self, lead: Lead, tried: Tried, tell: oneshot::Sender<ProtectedResponse>) {
-        fail::fail_point!("before-record", |_| std::process::abort());
+        onceward_core::crash_point!("before-record");
         let (engine, joined) = (&self.engine, self.rules.joined);
         let idle = self.rules.upstream_timeout;
         let ended = match tried {
@@ -303,7 +304,7 @@ impl Work {
             Tried::Lost(error) if joined => joined::lose(engine, lead, &error).await,
             Tried::Lost(error) => lose(lead, &error).await,
         };
-        fail::fail_point!("before-answer", |_| std::process::abort());
+        onceward_core::crash_point!("before-answer");
         // A caller that has gone needs no answer.
         let _ = tell.send(ended);
     }
@@ -389,7 +390,7 @@ async fn record_whole(lead: Lead, answered: Answered) -> ProtectedResponse {
             lead.lose().await
         }
     };
-    fail::fail_point!("after-record", |_| std::process::abort());
+    onceward_core::crash_point!("after-record");
     let (outcome, word, expires) = match (recorded, meaning) {
         (Recorded::Finished(completion), _) => {
             let expires = completion.expires_at;

@@ -114,13 +114,13 @@ where
         // It may be another's by now, and nothing was sent.
         return told(lead.defer(Duration::ZERO).await, Delivered::Requeued);
     }
-    fail::fail_point!("before-delivery", |_| std::process::abort());
+    onceward_core::crash_point!("before-delivery");
     let tried = work.attempt(&lead, request, &mut forward).await;
     let verdict = judge(Came::of(&tried), &record, &work.class, work.engine.chance());
     tell(&record, &tried, verdict);
-    fail::fail_point!("before-delivered", |_| std::process::abort());
+    onceward_core::crash_point!("before-delivered");
     let delivered = settle(lead, tried, verdict).await;
-    fail::fail_point!("after-delivered", |_| std::process::abort());
+    onceward_core::crash_point!("after-delivered");
     if delivered == Delivered::Unknown {
         reconcile(protection, &record, &work.class).await;
     }
@@ -157,10 +157,11 @@ fn judge(came: Came, record: &Record, class: &Class, chance: u64) -> Verdict {
         (Came::Final, _) => Verdict::Keep,
         (Came::ToDoubt, _) if after_loss == AfterLoss::Hold => Verdict::Doubt,
         _ if attempts < class.max_attempts => Verdict::Again(class.backoff.after(attempts, chance)),
-        (_, OnExhausted::Pause) => Verdict::Pause,
+        (Came::ToNothing, OnExhausted::Kill) => Verdict::Kill,
         // What may have run is not forgotten: its key would be free.
         (Came::ToDoubt, OnExhausted::Kill) => Verdict::Pause,
-        (Came::ToNothing, OnExhausted::Kill) => Verdict::Kill,
+        // `pause`, the default.
+        _ => Verdict::Pause,
     }
 }
 
@@ -290,12 +291,11 @@ mod tests {
     ) {
         // Whatever the class says of it by now.
         for on_unknown in [OnUnknown::Hold, OnUnknown::Retry, OnUnknown::Reconcile] {
-            let class = Class {
-                on_unknown,
-                on_exhausted,
-                max_attempts: 3,
-                ..Class::webhook()
-            };
+            let class = Class::webhook().with(|class| {
+                class.on_unknown = on_unknown;
+                class.on_exhausted = on_exhausted;
+                class.max_attempts = 3;
+            });
             let word = match judge(came, &record(attempts, after_loss), &class, 7) {
                 Verdict::Keep => "keep",
                 Verdict::Again(_) => "again",

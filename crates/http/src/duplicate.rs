@@ -22,7 +22,6 @@ pub(crate) async fn wait_for(call: &Call, follow: &Follow) -> ProtectedResponse 
     let id = follow.record().id;
     let wait = call.class.wait;
     let limit = match call.class.in_flight {
-        InFlight::Wait => wait.min(preferred_wait(call.request.headers()).unwrap_or(wait)),
         InFlight::Reject => {
             return ProtectedResponse::refused(Problem::in_progress(
                 id,
@@ -33,6 +32,8 @@ pub(crate) async fn wait_for(call: &Call, follow: &Follow) -> ProtectedResponse 
             let response = answer::accepted(follow.record(), &status_path(call, id));
             return ProtectedResponse::answered(Outcome::Accepted, id, response);
         }
+        // `wait`, the default.
+        _ => wait.min(preferred_wait(call.request.headers()).unwrap_or(wait)),
     };
     awaited(follow.settled(limit).await, id)
 }
@@ -109,7 +110,6 @@ pub(crate) async fn mismatched(
     digest: &Digest,
 ) -> ProtectedResponse {
     match call.class.mismatch {
-        OnMismatch::Unprocessable => ProtectedResponse::refused(Problem::key_reused()),
         OnMismatch::Conflict => ProtectedResponse::refused(Problem::key_reused_conflict()),
         OnMismatch::Replay => match protection.engine.look(digest).await {
             Ok(Some(record)) if may_read(protection, call, &record) => {
@@ -119,6 +119,8 @@ pub(crate) async fn mismatched(
             Ok(_) => ProtectedResponse::refused(Problem::key_reused()),
             Err(error) => ProtectedResponse::refused(store_unavailable(&error)),
         },
+        // `422`, the default.
+        _ => ProtectedResponse::refused(Problem::key_reused()),
     }
 }
 

@@ -99,13 +99,12 @@ impl Call {
         }
         match self.source {
             KeySource::Header | KeySource::Provider => terms,
-            KeySource::Derived { window } => Terms {
-                retention: window,
-                remember: window,
-                ttl_basis: TtlBasis::Completion,
-                expiry: Expiry::Strict,
-                ..terms
-            },
+            KeySource::Derived { window } => terms.with(|changed| {
+                changed.retention = window;
+                changed.remember = window;
+                changed.ttl_basis = TtlBasis::Completion;
+                changed.expiry = Expiry::Strict;
+            }),
         }
     }
 }
@@ -264,14 +263,14 @@ where
         Ok(identified) => identified,
         Err(problem) => return ProtectedResponse::refused(problem),
     };
-    fail::fail_point!("before-claim", |_| std::process::abort());
+    onceward_core::crash_point!("before-claim");
     let entry = enter(protection, &call, &identity, fingerprint).await;
     if !matches!(entry, Ok(Entered::Lead(_)) | Err(_)) {
         // Whoever waits has been compared: the body is nobody's any longer.
         *call.request.body_mut() = Bytes::new();
         call.held = None;
     }
-    fail::fail_point!("after-claim", |_| std::process::abort());
+    onceward_core::crash_point!("after-claim");
     match entry {
         Ok(Entered::Lead(lead)) => {
             let granted = Granted {

@@ -22,6 +22,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long outcomes are kept, and what a claim means that nobody came back to.
 /// A record keeps what was chosen when it was claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RecordOptions {
     /// How long a result or an error is given again, from when it was recorded.
     pub replay_window: Duration,
@@ -72,6 +73,14 @@ pub enum RecordOptionsError {
 }
 
 impl RecordOptions {
+    /// The same options with changes:
+    /// `RecordOptions::default().with(|options| options.lease = lease)`.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
     fn checked(&self) -> Result<Terms, RecordOptionsError> {
         let remember = self.remember.unwrap_or(self.replay_window);
         for (name, span) in [

@@ -3,6 +3,7 @@
 //! the store has it. The store keeps no requests, so a mismatch has none to
 //! show.
 
+use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -40,6 +41,12 @@ pub struct Records {
     engine: Arc<Engine>,
     inspect: Arc<dyn Inspect>,
     scope: Arc<Scope>,
+}
+
+impl fmt::Debug for Records {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Records({})", self.scope.namespace())
+    }
 }
 
 impl Records {

@@ -1,6 +1,7 @@
 //! A store on trial, and what the promises are written with.
 
 use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -43,6 +44,15 @@ pub struct Trial {
     drawn: Arc<AtomicU64>,
     /// What must live as long as the store, such as its directory.
     held: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl fmt::Debug for Trial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trial")
+            .field("clock", &self.clock)
+            .field("drawn", &self.drawn)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Trial {

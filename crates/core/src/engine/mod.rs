@@ -50,6 +50,7 @@ const REPEAT_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// The bounds of an engine.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Limits {
     /// How long one step of the store may take.
     pub store_deadline: Duration,
@@ -78,6 +79,16 @@ impl Default for Limits {
             record_again: Duration::from_secs(10 * 60),
             withdrawals: 10_000,
         }
+    }
+}
+
+impl Limits {
+    /// The same limits with changes:
+    /// `Limits::default().with(|limits| limits.waiters = 10)`.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::{Extension, Json};
 use data_encoding::BASE64;
-use onceward_core::class::{AfterLoss, Expiry, Terms, TtlBasis};
+use onceward_core::class::Terms;
 use onceward_core::identity::OperationId;
 use onceward_core::record::{Answer, Fence, Field, Record, Reply, State as OperationState};
 use onceward_core::store::{
@@ -956,19 +956,9 @@ impl WireTerms {
             lease: Time::of(terms.lease),
             retention: Time::of(terms.retention),
             remember: Time::of(terms.remember),
-            after_loss: match terms.after_loss {
-                AfterLoss::Hold => "hold",
-                AfterLoss::Free => "free",
-            },
-            ttl_basis: match terms.ttl_basis {
-                TtlBasis::Completion => "completion",
-                TtlBasis::Creation => "creation",
-                TtlBasis::Access => "access",
-            },
-            expiry: match terms.expiry {
-                Expiry::Strict => "strict",
-                Expiry::Lazy => "lazy",
-            },
+            after_loss: terms.after_loss.as_str(),
+            ttl_basis: terms.ttl_basis.as_str(),
+            expiry: terms.expiry.as_str(),
             keep_expired: Time::of(terms.keep_expired),
         }
     }

@@ -159,8 +159,9 @@ fn meaning(policy: Option<Policy>) -> &'static str {
 fn meanwhile(terms: &Terms) -> String {
     match terms.in_flight {
         InFlight::Wait => format!("a duplicate waits, for up to {}", time(terms.wait_seconds)),
-        InFlight::Reject => "a duplicate is refused with 409".to_owned(),
         InFlight::Accept => "a duplicate gets 202 and where to ask".to_owned(),
+        // `reject`, the cautious reading of any other.
+        _ => "a duplicate is refused with 409".to_owned(),
     }
 }
 
@@ -168,8 +169,9 @@ fn meanwhile(terms: &Terms) -> String {
 fn after_error(terms: &Terms) -> &'static str {
     match terms.on_error {
         OnError::Release => "a retry runs again",
-        OnError::Unknown => "a retry gets 409: it is not known whether it ran",
         OnError::Keep => "a retry gets the same error",
+        // `unknown`, the cautious reading of any other.
+        _ => "a retry gets 409: it is not known whether it ran",
     }
 }
 

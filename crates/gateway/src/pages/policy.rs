@@ -233,19 +233,11 @@ fn policy_word<S: Serializer>(policy: &Option<Policy>, to: S) -> Result<S::Ok, S
 }
 
 fn in_flight_word<S: Serializer>(in_flight: &InFlight, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(match in_flight {
-        InFlight::Wait => "wait",
-        InFlight::Reject => "reject",
-        InFlight::Accept => "accept",
-    })
+    to.serialize_str(in_flight.as_str())
 }
 
 fn on_error_word<S: Serializer>(on_error: &OnError, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(match on_error {
-        OnError::Release => "release",
-        OnError::Unknown => "unknown",
-        OnError::Keep => "keep",
-    })
+    to.serialize_str(on_error.as_str())
 }
 
 /// Whole seconds, and never more than there are.

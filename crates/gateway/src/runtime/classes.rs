@@ -320,10 +320,7 @@ fn outlast(class: &Class, base: &Base) -> Option<Mistake> {
 fn built_in(name: &str) -> Class {
     let known = [Class::webhook(), Class::financial()];
     let known = known.into_iter().find(|class| &*class.name == name);
-    known.unwrap_or_else(|| Class {
-        name: name.into(),
-        ..Class::interactive()
-    })
+    known.unwrap_or_else(|| Class::interactive().with(|class| class.name = name.into()))
 }
 
 fn check_name(name: &str) -> Result<(), ClassError> {

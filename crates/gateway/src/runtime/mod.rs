@@ -189,11 +189,10 @@ impl Runtime {
 
 /// The engine's part of the limits.
 pub(crate) fn engine_limits(limits: &config::Limits) -> engine::Limits {
-    engine::Limits {
-        store_deadline: limits.store_deadline,
-        waiters_per_key: limits.waiters_per_key,
-        waiters_per_tenant: limits.waiters_per_tenant,
-        waiters: limits.waiters,
-        ..engine::Limits::default()
-    }
+    engine::Limits::default().with(|engine| {
+        engine.store_deadline = limits.store_deadline;
+        engine.waiters_per_key = limits.waiters_per_key;
+        engine.waiters_per_tenant = limits.waiters_per_tenant;
+        engine.waiters = limits.waiters;
+    })
 }

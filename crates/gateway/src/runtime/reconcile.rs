@@ -332,10 +332,8 @@ mod tests {
 
     impl House {
         async fn new(service: StandIn) -> Self {
-            let class = Class {
-                reconcile_url: Some(service.url().into()),
-                ..Class::interactive()
-            };
+            let class =
+                Class::interactive().with(|class| class.reconcile_url = Some(service.url().into()));
             let store = Arc::new(MemoryStore::new(Arc::new(SystemClock::new())));
             let who = Who::parse("user:1").expect("a subject");
             let identity = Identity {

@@ -125,9 +125,9 @@ impl Forwarder {
             Some(granted) => introduce(headers, &granted, context.route.route.forward_key),
             None => introduce_bypassed(headers, context),
         }
-        fail::fail_point!("before-connect", |_| std::process::abort());
+        onceward_core::crash_point!("before-connect");
         let sent = self.send(Request::from_parts(parts, body), context).await;
-        fail::fail_point!("after-sent", |_| std::process::abort());
+        onceward_core::crash_point!("after-sent");
         match sent {
             Ok(response) if is_switch(&response) => Err(Unanswered::Lost(Box::new(Switched))),
             Ok(response) => Ok(response),

@@ -11,10 +11,7 @@ const SHORT: Duration = Duration::from_millis(200);
 #[tokio::test]
 async fn a_key_is_remembered_longer_than_its_reply_and_does_not_run_again() {
     let origin = origin().reply(201, "paid").run().await;
-    let class = Class {
-        retention: SHORT,
-        ..Class::interactive()
-    };
+    let class = Class::interactive().with(|class| class.retention = SHORT);
     let gateway = gateway(&origin).class(class).run().await;
     gateway.post("/payments", "k").send().await;
     let late = ask_until(&gateway, |answer| answer.status != 201).await;
@@ -30,11 +27,10 @@ async fn a_key_that_is_forgotten_is_free() {
         .replying(|_, run| Reply::new(201, format!("run {run}")))
         .run()
         .await;
-    let class = Class {
-        retention: SHORT,
-        remember: SHORT,
-        ..Class::interactive()
-    };
+    let class = Class::interactive().with(|class| {
+        class.retention = SHORT;
+        class.remember = SHORT;
+    });
     let gateway = gateway(&origin).class(class).run().await;
     gateway.post("/payments", "k").send().await;
     let late = ask_until(&gateway, |answer| !answer.is_replay()).await;

@@ -44,10 +44,7 @@ async fn a_client_that_does_not_want_to_wait_is_told_at_once() {
 #[tokio::test]
 async fn a_wait_that_runs_out_is_told_so() {
     let origin = origin().gated().run().await;
-    let class = Class {
-        wait: Duration::from_millis(50),
-        ..Class::interactive()
-    };
+    let class = Class::interactive().with(|class| class.wait = Duration::from_millis(50));
     let gateway = gateway(&origin).class(class).run().await;
     let first = gateway.post("/payments", "k").spawn();
     origin.called(1).await;
@@ -60,10 +57,7 @@ async fn a_wait_that_runs_out_is_told_so() {
 #[tokio::test]
 async fn a_class_may_answer_202_with_the_place_to_ask() {
     let origin = origin().reply(201, "paid").gated().run().await;
-    let class = Class {
-        in_flight: InFlight::Accept,
-        ..Class::interactive()
-    };
+    let class = Class::interactive().with(|class| class.in_flight = InFlight::Accept);
     let gateway = gateway(&origin).class(class).run().await;
     let first = gateway.post("/payments", "k").spawn();
     origin.called(1).await;

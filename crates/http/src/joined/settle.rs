@@ -177,7 +177,7 @@ pub(crate) async fn record_whole(
         }
         Meaning::Release | Meaning::Unknown => lead.release(Some(reply)).await,
     };
-    fail::fail_point!("after-record", |_| std::process::abort());
+    onceward_core::crash_point!("after-record");
     let (outcome, word) = match (recorded, answered.meaning) {
         (Recorded::NotYet, _) => (Outcome::NotRecorded, IdempotencyStatus::Unknown),
         (Recorded::Durably, Meaning::Release | Meaning::Unknown) => {

@@ -263,10 +263,7 @@ async fn an_unknown_error_that_streams_is_unknown_too_and_not_repeated() {
     let several = class(|class| {
         class.on_error = OnError::Unknown;
         class.max_attempts = 3;
-        class.backoff = Backoff {
-            first: Duration::from_millis(1),
-            max: Duration::from_millis(1),
-        };
+        class.backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(1));
     });
     let service = protect(&origin, several, memory());
     let first = service.post("k", "a").await;

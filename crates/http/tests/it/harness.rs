@@ -107,10 +107,8 @@ pub(crate) fn memory() -> Arc<MemoryStore> {
 
 /// Protects an origin with a class, on a store.
 pub(crate) fn protect(origin: &Origin, class: Class, store: Arc<dyn Store>) -> Protected {
-    let limits = Limits {
-        store_deadline: Duration::from_millis(200),
-        ..Limits::default()
-    };
+    let limits =
+        Limits::default().with(|limits| limits.store_deadline = Duration::from_millis(200));
     let engine = Engine::new(store, Entropy::seeded(7), limits);
     let layer = IdempotencyLayer::builder(engine.clone())
         .class(class)

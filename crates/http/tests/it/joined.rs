@@ -108,22 +108,15 @@ impl Got {
 }
 
 fn class() -> Class {
-    Class {
-        lease: Duration::from_secs(60),
-        ..Class::interactive()
-    }
+    Class::interactive().with(|class| class.lease = Duration::from_secs(60))
 }
 
 /// A class that lets the gateway try so often, without a rest.
 fn patient(max_attempts: u32) -> Class {
-    Class {
-        max_attempts,
-        backoff: Backoff {
-            first: Duration::ZERO,
-            max: Duration::ZERO,
-        },
-        ..class()
-    }
+    class().with(|class| {
+        class.max_attempts = max_attempts;
+        class.backoff = Backoff::new(Duration::ZERO, Duration::ZERO);
+    })
 }
 
 fn pair(class: Class) -> Pair {
@@ -132,10 +125,8 @@ fn pair(class: Class) -> Pair {
 
 /// The seed tells gateways apart that share a store.
 fn pair_on(faulty: Arc<Faulty>, class: Class, seed: u64) -> Pair {
-    let limits = Limits {
-        store_deadline: Duration::from_millis(200),
-        ..Limits::default()
-    };
+    let limits =
+        Limits::default().with(|limits| limits.store_deadline = Duration::from_millis(200));
     Pair {
         protection: Arc::new(Protection {
             engine: Engine::new(faulty.clone(), Entropy::seeded(seed), limits),
@@ -480,10 +471,7 @@ async fn a_commit_before_a_release_that_comes_later_stands() {
 #[tokio::test]
 async fn what_was_not_sent_is_certain_whatever_the_store_says() {
     for (attempts, want) in [(1, "502 upstream-unreachable"), (2, "504 outcome-unknown")] {
-        let pair = pair(Class {
-            on_exhausted: OnExhausted::Kill,
-            ..patient(attempts)
-        });
+        let pair = pair(patient(attempts).with(|class| class.on_exhausted = OnExhausted::Kill));
         pair.faulty.refuse_outcomes.store(true, Ordering::SeqCst);
         assert_eq!(pair.send(&[IsAway]).await.brief(), want);
     }
@@ -536,11 +524,10 @@ async fn what_was_committed_stands_when_a_drain_cuts_it_off() {
 #[tokio::test]
 async fn a_lease_that_ends_frees_the_key_whatever_the_class_says() {
     for on_unknown in [OnUnknown::Hold, OnUnknown::Reconcile, OnUnknown::Retry] {
-        let short = Class {
-            lease: Duration::from_millis(300),
-            on_unknown,
-            ..class()
-        };
+        let short = class().with(|class| {
+            class.lease = Duration::from_millis(300);
+            class.on_unknown = on_unknown;
+        });
         let gone = Arc::new(pair(short.clone()));
         let other = pair_on(Faulty::over(gone.faulty.inner.clone()), short, 2);
         let cut = gone.spawn_send(&[Hangs, Hangs, Breaks]);
@@ -560,10 +547,7 @@ async fn a_lease_that_ends_frees_the_key_whatever_the_class_says() {
 
 #[tokio::test]
 async fn nothing_goes_unprotected_while_the_store_is_away() {
-    let pair = pair(Class {
-        on_store_failure: OnStoreFailure::Bypass,
-        ..class()
-    });
+    let pair = pair(class().with(|class| class.on_store_failure = OnStoreFailure::Bypass));
     pair.faulty.away.store(true, Ordering::SeqCst);
     assert_eq!(
         pair.send(&[Answers(200)]).await.brief(),

@@ -375,9 +375,9 @@ impl Ledger {
                 tally.sealed.cast_signed(),
             ])?;
         }
-        fail::fail_point!("store-before-commit", |_| std::process::abort());
+        onceward_core::crash_point!("store-before-commit");
         self.db.prepare_cached(sql::COMMIT)?.execute([])?;
-        fail::fail_point!("store-after-commit", |_| std::process::abort());
+        onceward_core::crash_point!("store-after-commit");
         Ok(())
     }
 

@@ -257,16 +257,15 @@ impl Reader {
     }
 
     fn terms(&mut self) -> Result<Terms, Fault> {
-        Ok(Terms {
-            class: self.text("class")?.into(),
-            lease: self.span("lease_ms")?,
-            retention: self.span("retention_ms")?,
-            remember: self.span("remember_ms")?,
-            keep_expired: self.span("keep_expired_ms")?,
-            after_loss: word(&self.text("after_loss")?, &LOSSES, "after_loss")?,
-            ttl_basis: word(&self.text("ttl_basis")?, &BASES, "ttl_basis")?,
-            expiry: word(&self.text("expiry")?, &EXPIRIES, "expiry")?,
-        })
+        let class = self.text("class")?;
+        let (lease, retention) = (self.span("lease_ms")?, self.span("retention_ms")?);
+        let mut terms = Terms::new(class, lease, retention);
+        terms.remember = self.span("remember_ms")?;
+        terms.keep_expired = self.span("keep_expired_ms")?;
+        terms.after_loss = word(&self.text("after_loss")?, &LOSSES, "after_loss")?;
+        terms.ttl_basis = word(&self.text("ttl_basis")?, &BASES, "ttl_basis")?;
+        terms.expiry = word(&self.text("expiry")?, &EXPIRIES, "expiry")?;
+        Ok(terms)
     }
 
     fn answer(&mut self) -> Result<Option<Answer>, Fault> {

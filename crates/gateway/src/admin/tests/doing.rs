@@ -457,11 +457,10 @@ async fn a_reload_tells_what_it_came_to(
 #[tokio::test]
 async fn a_trace_is_shown_without_its_reply() {
     let bench = bench().await;
-    let terms = Class {
-        keep_expired: Duration::from_secs(60 * 60),
-        on_unknown: OnUnknown::Hold,
-        ..Class::interactive()
-    };
+    let terms = Class::interactive().with(|class| {
+        class.keep_expired = Duration::from_secs(60 * 60);
+        class.on_unknown = OnUnknown::Hold;
+    });
     let grant = bench.claim_under("acme", "k", terms.terms()).await;
     let reply = Answer::NotKept { status: 201 };
     bench.settle(&grant, Settlement::Completed(reply)).await;

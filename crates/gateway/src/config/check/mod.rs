@@ -137,11 +137,10 @@ fn classes(
                 checker.wrong(&key, mistake.problem, mistake.right);
             }
             // The name is known, whatever is wrong with it.
-            Class {
-                name: name.as_str().into(),
-                lease: super::units::TIME_MAX,
-                ..base
-            }
+            base.with(|class| {
+                class.name = name.as_str().into();
+                class.lease = super::units::TIME_MAX;
+            })
         });
         classes.insert(made.name.clone(), made);
     }

@@ -80,11 +80,10 @@ impl Runtime {
             key,
             source: KeySource::Provider,
             // The provider itself tries again, and does not wait for others.
-            class: Arc::new(Class {
-                in_flight: InFlight::Reject,
-                max_attempts: 1,
-                ..Class::clone(&arriving.class)
-            }),
+            class: Arc::new(Class::clone(&arriving.class).with(|class| {
+                class.in_flight = InFlight::Reject;
+                class.max_attempts = 1;
+            })),
             rules: rules(arriving.route, &arriving.class),
             held: Some(Box::new(running)),
             request: parcel.into_request(),

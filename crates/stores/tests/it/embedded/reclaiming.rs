@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use onceward_core::class::{Class, Expiry, Terms};
+use onceward_core::class::{Class, Expiry};
 use onceward_core::record::{Answer, Settlement, State};
 use onceward_core::store::{Changed, Claim, Filter, Inspect, PageRequest, Queue, Store};
 use rusqlite::Connection;
@@ -81,11 +81,10 @@ async fn forgotten_key_runs_anew_before_it_is_swept_and_the_newest_record_counts
 #[tokio::test]
 async fn reply_goes_before_its_key_and_a_late_retry_is_refused() {
     let (home, clock) = (directory(), clock());
-    let terms = Terms {
-        retention: DAY,
-        remember: 30 * DAY,
-        ..Class::financial().terms()
-    };
+    let terms = Class::financial().terms().with(|terms| {
+        terms.retention = DAY;
+        terms.remember = 30 * DAY;
+    });
     let ask = ask_with(1, terms);
     let store = open(home.path(), &clock);
     let grant = grant(&store, &ask).await;
@@ -123,12 +122,11 @@ async fn request_goes_with_the_reply() {
     for expiry in [Expiry::Strict, Expiry::Lazy] {
         for word in [completed(1), not_kept.clone()] {
             let (home, clock) = (directory(), clock());
-            let terms = Terms {
-                retention: DAY,
-                remember: 30 * DAY,
-                expiry,
-                ..Class::webhook().terms()
-            };
+            let terms = Class::webhook().terms().with(|terms| {
+                terms.retention = DAY;
+                terms.remember = 30 * DAY;
+                terms.expiry = expiry;
+            });
             let ask = ask_with(1, terms);
             let store = open(home.path(), &clock);
             let request = Bytes::from_static(b"request");

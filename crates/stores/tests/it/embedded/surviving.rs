@@ -1,7 +1,7 @@
 //! What is there again after the store was closed and opened.
 
 use bytes::Bytes;
-use onceward_core::class::{AfterLoss, Expiry, Terms, TtlBasis};
+use onceward_core::class::{AfterLoss, Expiry, TtlBasis};
 use onceward_core::record::{Answer, Settlement, State};
 use onceward_core::store::{
     Collection, Enqueued, Filter, Inspect, PageRequest, Queue, Registry, SortOrder, Store,
@@ -142,18 +142,11 @@ async fn choices_about_time_survive() {
     let (home, clock) = (directory(), clock());
     let plain = terms(AfterLoss::Hold);
     let choices = [
-        Terms {
-            ttl_basis: TtlBasis::Access,
-            ..plain.clone()
-        },
-        Terms {
-            expiry: Expiry::Lazy,
-            ..plain.clone()
-        },
-        Terms {
-            keep_expired: 30 * DAY,
-            ..plain
-        },
+        plain
+            .clone()
+            .with(|terms| terms.ttl_basis = TtlBasis::Access),
+        plain.clone().with(|terms| terms.expiry = Expiry::Lazy),
+        plain.with(|terms| terms.keep_expired = 30 * DAY),
     ];
     let store = open(home.path(), &clock);
     let mut ids = Vec::new();
@@ -190,11 +183,10 @@ async fn choices_about_time_survive() {
 #[tokio::test]
 async fn delivered_request_is_not_lost_when_a_replay_is_noted() {
     let (home, clock) = (directory(), clock());
-    let terms = Terms {
-        ttl_basis: TtlBasis::Access,
-        remember: 30 * DAY,
-        ..terms(AfterLoss::Hold)
-    };
+    let terms = terms(AfterLoss::Hold).with(|terms| {
+        terms.ttl_basis = TtlBasis::Access;
+        terms.remember = 30 * DAY;
+    });
     let ask = ask_with(1, terms);
     let store = open(home.path(), &clock);
     let queued = store

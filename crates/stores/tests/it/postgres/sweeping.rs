@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use onceward_core::class::Terms;
 use onceward_core::record::{Answer, Settlement, State};
 use onceward_core::store::{Changed, Inspect as _, Queue as _, Store as _};
 use onceward_stores::postgres::{PostgresStore, Time};
@@ -60,10 +59,9 @@ async fn a_request_goes_with_the_reply() {
     let time = Time::Given(clock.clone());
     let store = PostgresStore::judged_by(&settings(&postgres.url()), time).await;
     let store = store.unwrap_or_else(|error| panic!("the store opens: {error}"));
-    let terms = Terms {
-        remember: ask(1).terms.retention * 3,
-        ..ask(1).terms
-    };
+    let terms = ask(1)
+        .terms
+        .with(|terms| terms.remember = ask(1).terms.retention * 3);
     let not_kept = Settlement::Completed(Answer::NotKept { status: 200 });
     for (number, word) in (1..).zip([completed(1), not_kept, completed(3)]) {
         let asked = ask_with(number, terms.clone());

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use onceward_core::class::{Expiry, Terms};
+use onceward_core::class::Expiry;
 use onceward_core::record::{Answer, Settlement, State};
 use onceward_core::store::{Changed, Claim, Inspect, Queue, Store};
 use onceward_servers::Redis;
@@ -80,15 +80,14 @@ async fn a_request_goes_with_the_reply() {
     let not_kept = Settlement::Completed(Answer::NotKept { status: 200 });
     let words = [completed(1), not_kept.clone(), completed(3), not_kept];
     for (number, word) in (0..).zip(words) {
-        let terms = Terms {
-            remember: retention * 3,
-            expiry: if number < 2 {
+        let terms = ask(1).terms.with(|terms| {
+            terms.remember = retention * 3;
+            terms.expiry = if number < 2 {
                 Expiry::Strict
             } else {
                 Expiry::Lazy
-            },
-            ..ask(1).terms
-        };
+            };
+        });
         let request = Bytes::from_static(b"request");
         let asked = ask_with(number, terms);
         let enqueued = store.enqueue(&asked, request, Duration::ZERO).await;

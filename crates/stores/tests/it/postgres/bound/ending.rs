@@ -78,12 +78,11 @@ async fn replays_end_by_time_or_by_who_purges() {
     let fixture = Fixture::new().await;
     let mut fixture = Some(fixture);
     for (expiry, remember, want) in cases {
-        let options = RecordOptions {
-            replay_window: day,
-            remember,
-            expiry,
-            ..RecordOptions::default()
-        };
+        let options = RecordOptions::default().with(|options| {
+            options.replay_window = day;
+            options.remember = remember;
+            options.expiry = expiry;
+        });
         let kept = fixture.take().expect("one fixture").kept(&options).await;
         kept.postgres
             .sql("postgres", "DELETE FROM idempotency_record");
@@ -149,10 +148,7 @@ async fn rolled_back_purge_purged_nothing() {
 
 #[tokio::test]
 async fn abandoned_claim_is_unknown_and_named() {
-    let options = RecordOptions {
-        lease: SHORT,
-        ..RecordOptions::default()
-    };
+    let options = RecordOptions::default().with(|options| options.lease = SHORT);
     let fixture = Fixture::new().await.kept(&options).await;
     for binding in [
         BindingKind::TokioOnConnection,
@@ -187,10 +183,7 @@ async fn abandoned_claim_is_unknown_and_named() {
 
 #[tokio::test]
 async fn who_declares_running_twice_safe_takes_an_abandoned_claim_over() {
-    let held = RecordOptions {
-        lease: SHORT,
-        ..RecordOptions::default()
-    };
+    let held = RecordOptions::default().with(|options| options.lease = SHORT);
     let fixture = Fixture::new().await.kept(&held).await;
     // Left behind by a program that held it to be unknown.
     fixture
@@ -204,21 +197,17 @@ async fn who_declares_running_twice_safe_takes_an_abandoned_claim_over() {
     let unknown = async || fixture.found("k").await.contains("unknown").then_some(());
     until("the end of the lease", unknown).await;
     let fixture = fixture
-        .kept(&RecordOptions {
-            after_loss: AfterLoss::Free,
-            ..held
-        })
+        .kept(&held.with(|options| options.after_loss = AfterLoss::Free))
         .await;
     fixture.becomes("k", "fresh").await;
 }
 
 #[tokio::test]
 async fn stale_holder_is_refused_and_told_to_roll_back() {
-    let options = RecordOptions {
-        lease: SHORT,
-        after_loss: AfterLoss::Free,
-        ..RecordOptions::default()
-    };
+    let options = RecordOptions::default().with(|options| {
+        options.lease = SHORT;
+        options.after_loss = AfterLoss::Free;
+    });
     let fixture = Fixture::new().await.kept(&options).await;
     for binding in [
         BindingKind::TokioOnConnection,

@@ -131,11 +131,10 @@ async fn replays_do_not_stand_in_each_others_way() {
 #[tokio::test]
 async fn late_holder_that_is_not_done_yet_is_in_flight() {
     let fixture = Fixture::new().await;
-    let records = fixture.with_options(&RecordOptions {
-        lease: Duration::from_millis(1),
-        after_loss: AfterLoss::Free,
-        ..RecordOptions::default()
-    });
+    let records = fixture.with_options(&RecordOptions::default().with(|options| {
+        options.lease = Duration::from_millis(1);
+        options.after_loss = AfterLoss::Free;
+    }));
     let key = key("late");
     let binding = BindingKind::TokioOnConnection;
     let late = alone(
