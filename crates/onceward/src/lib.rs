@@ -59,6 +59,6 @@ pub use onceward_stores::{OpenError, Opened, Settings, open};
 #[cfg(feature = "postgres")]
 pub mod postgres {
     pub use onceward_stores::postgres::{
-        Connection, JoinedRecords, JoinedStore, Records, Table, TableError, Tied, Tx, migrate,
+        BoundStore, Connection, JoinedRecords, JoinedStore, Records, Table, TableError, Tx, migrate,
     };
 }

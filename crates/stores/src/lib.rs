@@ -5,6 +5,8 @@
 mod checksum;
 #[cfg(feature = "embedded")]
 pub mod embedded;
+#[cfg(any(feature = "embedded", feature = "postgres", feature = "redis"))]
+mod lookup;
 mod open;
 #[cfg(feature = "postgres")]
 pub mod postgres;

@@ -155,11 +155,11 @@ pub enum OpenError {
     /// PostgreSQL cannot be used.
     #[cfg(feature = "postgres")]
     #[error(transparent)]
-    Postgres(#[from] crate::postgres::StartError),
+    Postgres(#[from] crate::postgres::PostgresOpenError),
     /// Redis cannot be used.
     #[cfg(feature = "redis")]
     #[error(transparent)]
-    Redis(#[from] crate::redis::StartError),
+    Redis(#[from] crate::redis::RedisOpenError),
     /// The directory cannot be made, entered or written.
     #[error(
         "cannot use {}: {source}; the store needs a directory that this process may write",

@@ -31,14 +31,14 @@ const NEVER: u64 = i64::MAX as u64;
 
 /// The moment at which a bucket is over. It names the bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Ends(pub(super) u64);
+pub(super) struct BucketEnd(pub(super) u64);
 
-impl Ends {
+impl BucketEnd {
     /// The bucket for what was kept for `span` and is over at `over`.
     pub(super) fn of(over: Timestamp, span: Duration) -> Self {
         let width = width_ms(span);
-        let ends = over.unix_ms().div_ceil(width).saturating_mul(width);
-        Self(ends.min(NEVER))
+        let end = over.unix_ms().div_ceil(width).saturating_mul(width);
+        Self(end.min(NEVER))
     }
 
     /// The bucket of a finished operation: everything that is needed of it is
@@ -46,8 +46,8 @@ impl Ends {
     pub(super) fn of_record(record: &Record) -> Option<Self> {
         let terms = &record.terms;
         let span = terms.remember.saturating_add(terms.keep_expired);
-        let ends = Self::of(record.over_at()?, span);
-        Some(if terms.is_lazy() { ends.lazily() } else { ends })
+        let end = Self::of(record.over_at()?, span);
+        Some(if terms.is_lazy() { end.lazily() } else { end })
     }
 
     /// The same for what expires lazily: a millisecond later, where no bucket
@@ -82,25 +82,25 @@ fn width_ms(span: Duration) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     /// Finished operations, by when their keys are forgotten.
-    Kept,
+    Operations,
     /// Replies that go before their keys do, by when they expire.
-    Reply,
+    Replies,
 }
 
 impl Family {
     /// The name in the table of buckets.
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Self::Kept => "kept",
-            Self::Reply => "reply",
+            Self::Operations => "kept",
+            Self::Replies => "reply",
         }
     }
 }
 
 /// A bucket of finished operations.
-pub(super) struct Kept {
+pub(super) struct OperationBucket {
     /// Its name.
-    pub(super) ends: Ends,
+    pub(super) end: BucketEnd,
     /// Which keys may be in it.
     pub(super) filter: Filter,
     /// Where the newest of them lie.
@@ -125,14 +125,14 @@ pub(super) struct Kept {
     pub(super) drop: String,
 }
 
-impl Kept {
+impl OperationBucket {
     /// The bucket with this name that holds so much.
-    pub(super) fn new(ends: Ends, tally: Tally, filter: Filter) -> Self {
-        let name = |template: &str| template.replace("{ends}", &ends.0.to_string());
+    pub(super) fn new(end: BucketEnd, tally: Tally, filter: Filter) -> Self {
+        let name = |template: &str| template.replace("{ends}", &end.0.to_string());
         let table = name("kept_{ends}");
         let index = name("index_{ends}");
         Self {
-            ends,
+            end,
             filter,
             tail: Tail::default(),
             sealed: AtomicU64::new(tally.sealed),
@@ -177,7 +177,7 @@ impl Kept {
 
     /// How much of it is over.
     pub(super) fn age(&self, now: Timestamp) -> Age {
-        if self.ends.is_past(now) {
+        if self.end.is_past(now) {
             Age::Over
         } else if self.tally().first_over_ms <= now.unix_ms() {
             Age::PartlyOver
@@ -200,10 +200,10 @@ pub(super) struct Tally {
 
 impl Tally {
     /// Of a bucket with nothing in it.
-    pub(super) fn empty(ends: Ends) -> Self {
+    pub(super) fn empty(end: BucketEnd) -> Self {
         Self {
             rows: 0,
-            first_over_ms: ends.0,
+            first_over_ms: end.0,
             sealed: 0,
         }
     }
@@ -238,9 +238,9 @@ pub(super) enum Age {
 }
 
 /// A bucket of replies.
-pub(super) struct Reply {
+pub(super) struct ReplyBucket {
     /// Its name.
-    pub(super) ends: Ends,
+    pub(super) end: BucketEnd,
     pub(super) create: String,
     pub(super) insert: String,
     pub(super) read: String,
@@ -250,13 +250,13 @@ pub(super) struct Reply {
     pub(super) drop: String,
 }
 
-impl Reply {
+impl ReplyBucket {
     /// The bucket with this name.
-    pub(super) fn new(ends: Ends) -> Self {
-        let name = |template: &str| template.replace("{ends}", &ends.0.to_string());
+    pub(super) fn new(end: BucketEnd) -> Self {
+        let name = |template: &str| template.replace("{ends}", &end.0.to_string());
         let table = name("reply_{ends}");
         Self {
-            ends,
+            end,
             create: name(sql::REPLY),
             insert: name(sql::REPLY_INSERT),
             read: name(sql::REPLY_READ),
@@ -271,25 +271,29 @@ impl Reply {
 /// The buckets that there are. The writer makes and drops them, readers look.
 #[derive(Default)]
 pub(super) struct Buckets {
-    kept: RwLock<BTreeMap<Ends, Arc<Kept>>>,
-    replies: RwLock<BTreeMap<Ends, Arc<Reply>>>,
+    operations: RwLock<BTreeMap<BucketEnd, Arc<OperationBucket>>>,
+    replies: RwLock<BTreeMap<BucketEnd, Arc<ReplyBucket>>>,
 }
 
 impl Buckets {
     /// The buckets of finished operations, the first to go first.
-    pub(super) fn kept(&self) -> RwLockReadGuard<'_, BTreeMap<Ends, Arc<Kept>>> {
-        self.kept.read().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn operations(
+        &self,
+    ) -> RwLockReadGuard<'_, BTreeMap<BucketEnd, Arc<OperationBucket>>> {
+        self.operations
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether an operation whose digest begins like this may have finished.
     pub(super) fn may_hold(&self, prefix: u64, now: Timestamp) -> bool {
-        let kept = self.kept();
+        let kept = self.operations();
         lasting(&kept, now).any(|bucket| bucket.filter.may_hold(prefix))
     }
 
     /// The buckets that may hold an operation whose digest begins like this.
-    pub(super) fn maybe_with(&self, prefix: u64, now: Timestamp) -> Vec<Arc<Kept>> {
-        let kept = self.kept();
+    pub(super) fn candidates(&self, prefix: u64, now: Timestamp) -> Vec<Arc<OperationBucket>> {
+        let kept = self.operations();
         lasting(&kept, now)
             .filter(|bucket| bucket.filter.may_hold(prefix))
             .cloned()
@@ -297,40 +301,49 @@ impl Buckets {
     }
 
     /// The bucket of replies with this name.
-    pub(super) fn reply(&self, ends: Ends) -> Option<Arc<Reply>> {
-        self.replies().get(&ends).cloned()
+    pub(super) fn reply(&self, end: BucketEnd) -> Option<Arc<ReplyBucket>> {
+        self.replies().get(&end).cloned()
     }
 
     /// The buckets of replies, the first to go first.
-    pub(super) fn replies(&self) -> RwLockReadGuard<'_, BTreeMap<Ends, Arc<Reply>>> {
+    pub(super) fn replies(&self) -> RwLockReadGuard<'_, BTreeMap<BucketEnd, Arc<ReplyBucket>>> {
         self.replies.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn add_kept(&self, bucket: Arc<Kept>) {
-        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
-        kept.insert(bucket.ends, bucket);
+    pub(super) fn add_operations(&self, bucket: Arc<OperationBucket>) {
+        let mut kept = self
+            .operations
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        kept.insert(bucket.end, bucket);
     }
 
-    pub(super) fn remove_kept(&self, ends: Ends) {
-        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
-        kept.remove(&ends);
+    pub(super) fn remove_operations(&self, end: BucketEnd) {
+        let mut kept = self
+            .operations
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        kept.remove(&end);
     }
 
-    pub(super) fn add_reply(&self, bucket: Arc<Reply>) {
+    pub(super) fn add_replies(&self, bucket: Arc<ReplyBucket>) {
         let mut replies = self.replies.write().unwrap_or_else(PoisonError::into_inner);
-        replies.insert(bucket.ends, bucket);
+        replies.insert(bucket.end, bucket);
     }
 
-    pub(super) fn remove_reply(&self, ends: Ends) {
+    pub(super) fn remove_replies(&self, end: BucketEnd) {
         let mut replies = self.replies.write().unwrap_or_else(PoisonError::into_inner);
-        replies.remove(&ends);
+        replies.remove(&end);
     }
 }
 
 /// The buckets that count, the last to go first.
-fn lasting(kept: &BTreeMap<Ends, Arc<Kept>>, now: Timestamp) -> impl Iterator<Item = &Arc<Kept>> {
+fn lasting(
+    kept: &BTreeMap<BucketEnd, Arc<OperationBucket>>,
+    now: Timestamp,
+) -> impl Iterator<Item = &Arc<OperationBucket>> {
     let all = kept.values().rev();
-    all.filter(move |bucket| !bucket.ends.is_past(now))
+    all.filter(move |bucket| !bucket.end.is_past(now))
 }
 
 #[cfg(test)]
@@ -353,9 +366,9 @@ mod tests {
         let span = 24 * HOUR;
         for ms in [1, 1_700_000_000_000, 1_700_000_000_001, u64::MAX] {
             let over = Timestamp::from_unix_ms(ms);
-            let ends = Ends::of(over, span);
-            assert!(ends.0 >= ms.min(NEVER), "{ms}");
-            assert!(ends.0 - ms.min(NEVER) < width_ms(span), "{ms}");
+            let end = BucketEnd::of(over, span);
+            assert!(end.0 >= ms.min(NEVER), "{ms}");
+            assert!(end.0 - ms.min(NEVER) < width_ms(span), "{ms}");
         }
     }
 
@@ -363,21 +376,21 @@ mod tests {
     fn lazy_buckets_are_told_from_all_others_and_count_until_they_are_swept() {
         let span = 24 * HOUR;
         for ms in [0, 1, 1_700_000_000_000, 1_700_000_000_001] {
-            let strict = Ends::of(Timestamp::from_unix_ms(ms), span);
+            let strict = BucketEnd::of(Timestamp::from_unix_ms(ms), span);
             let lazy = strict.lazily();
             assert!(lazy > strict && lazy.is_lazy() && !strict.is_lazy());
             let later = Timestamp::from_unix_ms(lazy.0);
             assert!(strict.is_over(later) && strict.is_past(later));
             assert!(lazy.is_over(later) && !lazy.is_past(later));
         }
-        assert_eq!(Ends(NEVER).lazily(), Ends(NEVER));
-        assert!(!Ends(NEVER).is_lazy());
+        assert_eq!(BucketEnd(NEVER).lazily(), BucketEnd(NEVER));
+        assert!(!BucketEnd(NEVER).is_lazy());
     }
 
     #[test]
     fn spans_without_end_have_a_bucket_without_end() {
         let never = Timestamp::default().plus(Duration::MAX);
-        assert_eq!(Ends::of(never, Duration::MAX), Ends(NEVER));
+        assert_eq!(BucketEnd::of(never, Duration::MAX), BucketEnd(NEVER));
         assert!(i64::try_from(NEVER).is_ok());
     }
 }

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 
-use super::error::{Fault, Step};
+use super::error::{Error, Result};
 use super::{Shared, file, sql};
 use crate::OpenError;
 
@@ -82,15 +82,15 @@ fn run(db: &Connection, shared: &Shared, woken: &Receiver<()>, is_long: &AtomicB
     while woken.recv().is_ok() {
         match move_log(db) {
             Ok(pages) => is_long.store(pages > LOG_PAGES_MAX, Ordering::Relaxed),
-            Err(fault) => shared.report_checkpoint(fault),
+            Err(error) => shared.report_checkpoint(error),
         }
     }
 }
 
 /// Moves what no reader still needs in the log; tells how long the log is.
-pub(super) fn move_log(db: &Connection) -> Step<i64> {
+pub(super) fn move_log(db: &Connection) -> Result<i64> {
     let mut statement = db.prepare_cached(sql::CHECKPOINT)?;
     statement
         .query_row([], |row| row.get(1))
-        .map_err(Fault::from)
+        .map_err(Error::from)
 }

@@ -1,37 +1,37 @@
 //! The clock of a store that was open before.
 //!
-//! A process that starts with its wall clock in the past would write records
-//! that the next one, with the right time, takes for long expired; and a key
+//! If the system clock is in the past at the start, records would be written
+//! that the next process, with the right time, takes for long expired; and a key
 //! that is forgotten too early runs twice. So time begins no earlier than the
-//! latest that the file has seen, and goes on from there.
+//! latest time noted in the file, and continues from there.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use onceward_core::clock::{Clock, Timestamp};
 
-/// A clock that never shows an earlier time than the file has seen.
-pub(super) struct Onward {
+/// A clock that never shows an earlier time than the file has noted.
+pub(super) struct ResumedClock {
     clock: Arc<dyn Clock>,
-    /// By how much the clock was behind at the start.
+    /// How far the clock was behind at the start.
     behind: Duration,
 }
 
-impl Onward {
-    /// The clock, moved on to the latest time seen where it is behind that.
-    pub(super) fn from(clock: Arc<dyn Clock>, latest: Timestamp) -> Self {
+impl ResumedClock {
+    /// The clock, moved forward to `latest` if it is behind.
+    pub(super) fn new(clock: Arc<dyn Clock>, latest: Timestamp) -> Self {
         let behind = latest.since(clock.now());
         if !behind.is_zero() {
             tracing::warn!(
                 behind_seconds = behind.as_secs(),
-                "the clock is behind what the store has seen; going on from there"
+                "the system clock is behind the store's latest time; the store continues from its own"
             );
         }
         Self { clock, behind }
     }
 }
 
-impl Clock for Onward {
+impl Clock for ResumedClock {
     fn now(&self) -> Timestamp {
         self.clock.now().plus(self.behind)
     }
@@ -44,13 +44,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_goes_on_from_the_latest_seen() {
+    fn time_continues_from_the_latest_noted() {
         let at = Timestamp::from_unix_ms;
         for (clock, latest, want) in [(500, 900, 910), (900, 500, 910), (900, 900, 910)] {
             let clock = Arc::new(ManualClock::new(at(clock)));
-            let onward = Onward::from(clock.clone(), at(latest));
+            let resumed = ResumedClock::new(clock.clone(), at(latest));
             clock.advance(Duration::from_millis(10));
-            assert_eq!(onward.now(), at(want));
+            assert_eq!(resumed.now(), at(want));
         }
     }
 }

@@ -10,7 +10,7 @@ use rusqlite::ffi::{SQLITE_IOERR_DIR_FSYNC, SQLITE_IOERR_FSYNC};
 
 /// Why a step was not taken.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum Error {
     /// Nothing was written; the next write may find room.
     #[error("the disk is full: nothing was recorded; service goes on as soon as there is room")]
     Full(#[source] rusqlite::Error),
@@ -41,18 +41,18 @@ pub(super) enum Fault {
     Lost,
     /// Another step of the same transaction failed.
     #[error("the transaction was rolled back: {0}")]
-    RolledBack(#[source] Arc<Fault>),
+    RolledBack(#[source] Arc<Error>),
     /// The store was closed meanwhile.
     #[error("the store is closed")]
     Closed,
 }
 
-/// What a step comes to.
-pub(super) type Step<T> = Result<T, Fault>;
+/// The result of a step.
+pub(super) type Result<T, E = Error> = std::result::Result<T, E>;
 
-impl Fault {
+impl Error {
     /// A fault of a read: damage is then told as such, of this record alone.
-    pub(super) fn of_read(error: rusqlite::Error) -> Self {
+    pub(super) fn from_read(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Unreadable(error),
             _ => Self::from(error),
@@ -83,7 +83,7 @@ impl Fault {
     }
 }
 
-impl From<rusqlite::Error> for Fault {
+impl From<rusqlite::Error> for Error {
     fn from(error: rusqlite::Error) -> Self {
         let Some(cause) = error.sqlite_error() else {
             return Self::Sqlite(error);
@@ -96,11 +96,11 @@ impl From<rusqlite::Error> for Fault {
     }
 }
 
-impl From<Fault> for StoreError {
-    fn from(fault: Fault) -> Self {
-        match fault {
-            fault if fault.is_damage() => Self::Damaged(fault.into()),
-            fault => Self::Unavailable(fault.into()),
+impl From<Error> for StoreError {
+    fn from(error: Error) -> Self {
+        match error {
+            error if error.is_damage() => Self::Damaged(error.into()),
+            error => Self::Unavailable(error.into()),
         }
     }
 }
@@ -123,11 +123,11 @@ mod tests {
         ];
         for (code, want) in cases {
             let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-            let fault = Fault::from(error);
-            assert_eq!(fault.is_final(), want, "{fault:?}");
-            assert!(fault.spoils_transaction(), "{fault:?}");
+            let error = Error::from(error);
+            assert_eq!(error.is_final(), want, "{error:?}");
+            assert!(error.spoils_transaction(), "{error:?}");
             assert!(matches!(
-                StoreError::from(fault),
+                StoreError::from(error),
                 StoreError::Unavailable(_)
             ));
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::error::Fault;
+use super::error::Error;
 use super::sql;
 use crate::OpenError;
 
@@ -121,15 +121,15 @@ pub(super) fn refuse(path: &Path, source: rusqlite::Error) -> OpenError {
 }
 
 /// The same for what was found while the file was read at the start.
-pub(super) fn refuse_for(path: &Path, fault: Fault) -> OpenError {
-    match fault {
-        Fault::Full(source)
-        | Fault::Unsynced(source)
-        | Fault::Sqlite(source)
-        | Fault::Unreadable(source) => refuse(path, source),
-        fault => OpenError::Database {
+pub(super) fn refuse_for(path: &Path, error: Error) -> OpenError {
+    match error {
+        Error::Full(source)
+        | Error::Unsynced(source)
+        | Error::Sqlite(source)
+        | Error::Unreadable(source) => refuse(path, source),
+        error => OpenError::Database {
             path: path.into(),
-            source: fault.into(),
+            source: error.into(),
         },
     }
 }

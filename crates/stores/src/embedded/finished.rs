@@ -7,50 +7,24 @@
 use std::sync::Arc;
 
 use onceward_core::clock::Timestamp;
-use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Answer, Record, Reply, State};
 use onceward_core::wire;
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::bucket::{Buckets, Ends, Kept};
-use super::error::{Fault, Step};
+use super::bucket::{BucketEnd, Buckets, OperationBucket};
+use super::error::{Error, Result};
 use super::index;
-
-/// What is looked for.
-#[derive(Clone, Copy)]
-pub(super) enum Wanted {
-    /// The operation with this digest.
-    Digest(Digest),
-    /// The operation with this id.
-    Id(OperationId),
-}
-
-impl Wanted {
-    /// By which the index finds it.
-    pub(super) fn prefix(self) -> u64 {
-        match self {
-            Self::Digest(digest) => digest.prefix(),
-            Self::Id(id) => id.prefix(),
-        }
-    }
-
-    fn is(self, record: &Record) -> bool {
-        match self {
-            Self::Digest(digest) => record.digest == digest,
-            Self::Id(id) => record.id == id,
-        }
-    }
-}
+use crate::lookup::Lookup;
 
 /// A finished operation and where it lies.
 #[derive(Clone)]
-pub(super) struct Found {
+pub(super) struct FinishedOperation {
     /// The bucket.
-    pub(super) bucket: Arc<Kept>,
+    pub(super) bucket: Arc<OperationBucket>,
     /// Its row there.
     pub(super) row: u64,
     /// The bucket of its reply, if that is another.
-    pub(super) replied: Option<Ends>,
+    pub(super) replied: Option<BucketEnd>,
     /// The record.
     pub(super) record: Arc<Record>,
 }
@@ -59,12 +33,12 @@ pub(super) struct Found {
 pub(super) fn find(
     db: &Connection,
     buckets: &Buckets,
-    wanted: Wanted,
+    lookup: Lookup,
     now: Timestamp,
-) -> Step<Option<Found>> {
-    let mut newest: Option<Found> = None;
-    for bucket in buckets.maybe_with(wanted.prefix(), now) {
-        if let Some(found) = find_in(db, buckets, &bucket, wanted, now)?
+) -> Result<Option<FinishedOperation>> {
+    let mut newest: Option<FinishedOperation> = None;
+    for bucket in buckets.candidates(lookup.prefix(), now) {
+        if let Some(found) = find_in(db, buckets, &bucket, lookup, now)?
             && newest.as_ref().is_none_or(|newest| newest.row < found.row)
         {
             newest = Some(found);
@@ -76,13 +50,13 @@ pub(super) fn find(
 fn find_in(
     db: &Connection,
     buckets: &Buckets,
-    bucket: &Arc<Kept>,
-    wanted: Wanted,
+    bucket: &Arc<OperationBucket>,
+    lookup: Lookup,
     now: Timestamp,
-) -> Step<Option<Found>> {
-    for row in rows_like(db, bucket, wanted.prefix())? {
+) -> Result<Option<FinishedOperation>> {
+    for row in rows_like(db, bucket, lookup.prefix())? {
         let found = read(db, buckets, bucket, row, now)?;
-        if let Some(found) = found.filter(|found| wanted.is(&found.record)) {
+        if let Some(found) = found.filter(|found| lookup.matches(&found.record)) {
             return Ok(Some(found));
         }
     }
@@ -90,16 +64,16 @@ fn find_in(
 }
 
 /// The rows that may hold a digest with this prefix, the newest first.
-fn rows_like(db: &Connection, bucket: &Kept, prefix: u64) -> Step<Vec<u64>> {
+fn rows_like(db: &Connection, bucket: &OperationBucket, prefix: u64) -> Result<Vec<u64>> {
     // The tail first: a row that is sealed in between is then found twice, not never.
     let mut like = bucket.tail.rows(prefix);
     let mut statement = db
         .prepare_cached(&bucket.index_find)
-        .map_err(Fault::of_read)?;
+        .map_err(Error::from_read)?;
     let mut leaves = statement
         .query(index::leaf_ids(prefix))
-        .map_err(Fault::of_read)?;
-    while let Some(leaf) = leaves.next().map_err(Fault::of_read)? {
+        .map_err(Error::from_read)?;
+    while let Some(leaf) = leaves.next().map_err(Error::from_read)? {
         let entries = index::decode(blob(leaf, 0)?.unwrap_or_default())?;
         like.extend(
             entries
@@ -115,21 +89,21 @@ fn rows_like(db: &Connection, bucket: &Kept, prefix: u64) -> Step<Vec<u64>> {
 fn read(
     db: &Connection,
     buckets: &Buckets,
-    bucket: &Arc<Kept>,
+    bucket: &Arc<OperationBucket>,
     row: u64,
     now: Timestamp,
-) -> Step<Option<Found>> {
+) -> Result<Option<FinishedOperation>> {
     let id = row.cast_signed();
-    let mut statement = db.prepare_cached(&bucket.find).map_err(Fault::of_read)?;
-    let mut rows = statement.query([id]).map_err(Fault::of_read)?;
-    let Some(columns) = rows.next().map_err(Fault::of_read)? else {
+    let mut statement = db.prepare_cached(&bucket.find).map_err(Error::from_read)?;
+    let mut rows = statement.query([id]).map_err(Error::from_read)?;
+    let Some(columns) = rows.next().map_err(Error::from_read)? else {
         return Ok(None);
     };
-    let replied: Option<i64> = columns.get(0).map_err(Fault::of_read)?;
-    let replied = replied.map(|ends| Ends(ends.cast_unsigned()));
+    let replied: Option<i64> = columns.get(0).map_err(Error::from_read)?;
+    let replied = replied.map(|end| BucketEnd(end.cast_unsigned()));
     // What lies apart may be swept before the record is.
     let (is_there, reply) = match replied {
-        Some(ends) => match read_apart(db, buckets, ends, id)? {
+        Some(end) => match read_apart(db, buckets, end, id)? {
             Some(reply) => (true, reply),
             None => (false, None),
         },
@@ -140,7 +114,7 @@ fn read(
     if !is_there || matches!(record.answer, Some(Answer::Gone { .. })) {
         mark_expired(&mut record, now);
     }
-    Ok(Some(Found {
+    Ok(Some(FinishedOperation {
         bucket: bucket.clone(),
         row,
         replied,
@@ -153,26 +127,26 @@ fn read(
 fn read_apart(
     db: &Connection,
     buckets: &Buckets,
-    ends: Ends,
+    end: BucketEnd,
     id: i64,
-) -> Step<Option<Option<Reply>>> {
-    let Some(bucket) = buckets.reply(ends) else {
+) -> Result<Option<Option<Reply>>> {
+    let Some(bucket) = buckets.reply(end) else {
         return Ok(None);
     };
-    let mut statement = db.prepare_cached(&bucket.read).map_err(Fault::of_read)?;
+    let mut statement = db.prepare_cached(&bucket.read).map_err(Error::from_read)?;
     let bytes: Option<Option<Vec<u8>>> = statement
         .query_row([id], |row| row.get(0))
         .optional()
-        .map_err(Fault::of_read)?;
+        .map_err(Error::from_read)?;
     let decoded = bytes.map(|bytes| bytes.map(|bytes| wire::decode_reply(&bytes)).transpose());
     Ok(decoded.transpose()?)
 }
 
-fn blob<'r>(row: &'r Row<'_>, column: usize) -> Step<Option<&'r [u8]>> {
-    let value = row.get_ref(column).map_err(Fault::of_read)?;
+fn blob<'r>(row: &'r Row<'_>, column: usize) -> Result<Option<&'r [u8]>> {
+    let value = row.get_ref(column).map_err(Error::from_read)?;
     value
         .as_blob_or_null()
-        .map_err(|error| Fault::of_read(error.into()))
+        .map_err(|error| Error::from_read(error.into()))
 }
 
 /// What was swept of a record has expired, whatever the time says: its expiry

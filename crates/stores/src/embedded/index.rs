@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::error::{Fault, Step};
+use super::error::{Error, Result};
 
 /// From this length on the tail is sealed.
 const TAIL_MAX: usize = 1 << 14;
@@ -98,14 +98,14 @@ fn encode(entries: &[(u64, u64)]) -> Vec<u8> {
 }
 
 /// The prefixes and rows of a leaf.
-pub(super) fn decode(bytes: &[u8]) -> Step<impl Iterator<Item = (u64, u64)>> {
-    let (entries, sum) = bytes.split_last_chunk().ok_or(Fault::Index)?;
+pub(super) fn decode(bytes: &[u8]) -> Result<impl Iterator<Item = (u64, u64)>> {
+    let (entries, sum) = bytes.split_last_chunk().ok_or(Error::Index)?;
     let (entries, rest) = entries.as_chunks::<ENTRY_BYTES>();
     // Nobody writes an empty leaf, and its checksum would be that of any zeros.
     let is_whole = rest.is_empty() && !entries.is_empty();
     let sum_is = crc32fast::hash(entries.as_flattened());
     if !is_whole || sum_is != u32::from_be_bytes(*sum) {
-        return Err(Fault::Index);
+        return Err(Error::Index);
     }
     Ok(entries.iter().map(|entry| {
         let both = u128::from_be_bytes(*entry);

@@ -5,7 +5,7 @@
 //! may have finished (`bucket`, `filter`), a reader looks (`reader`, `kept`, `index`).
 //! All else goes to the one writer (`writer`), which judges again with
 //! authority: open operations from its mirror in memory (`mirror`), the rest
-//! from the file (`ledger`), many steps to one transaction and one sync.
+//! from the file (`transaction`), many steps to one transaction and one sync.
 //!
 //! In the file (`sql/schema.sql`) open operations have one small table;
 //! finished ones have a table per bucket of expiry, so that room is reclaimed
@@ -48,17 +48,17 @@ use onceward_core::wire;
 
 use self::bucket::Buckets;
 use self::checkpoint::Checkpointer;
-use self::clock::Onward;
+use self::clock::ResumedClock;
 use self::directory::Directory;
 pub use self::directory::make_directory;
-use self::error::{Fault, Step};
-use self::finished::Wanted;
-use self::hot_replies::Hot;
+use self::error::{Error, Result};
+use self::hot_replies::HotReplies;
 use self::reader::Readers;
-use self::start::Filling;
+use self::start::FilterLoader;
 use self::writer::{Command, Writer};
 use crate::OpenError;
 use crate::checksum::seal;
+use crate::lookup::Lookup;
 
 /// The most rows that one slice of sweeping takes, so that no claim waits long
 /// behind it.
@@ -87,7 +87,7 @@ impl Default for Limits {
 pub struct EmbeddedStore {
     // Dropped in this order: reading ends, then the writer leaves one whole file
     // behind; the lock goes last.
-    _filling: Filling,
+    _filter_loader: FilterLoader,
     writer: Writer,
     readers: Readers,
     shared: Arc<Shared>,
@@ -98,31 +98,31 @@ pub struct EmbeddedStore {
 struct Shared {
     clock: Arc<dyn Clock>,
     buckets: Arc<Buckets>,
-    hot: Hot,
+    hot_replies: HotReplies,
     notifier: Notifier,
-    failed: OnceLock<Arc<Fault>>,
+    failed: OnceLock<Arc<Error>>,
 }
 
 impl Shared {
     /// Nothing succeeds once a write was not confirmed.
-    fn check(&self) -> Step<()> {
+    fn check(&self) -> Result<()> {
         match self.failed.get() {
-            Some(fault) => Err(Fault::RolledBack(fault.clone())),
+            Some(error) => Err(Error::RolledBack(error.clone())),
             None => Ok(()),
         }
     }
 
     /// A checkpoint that fails loses nothing: all of it is still in the log.
-    fn report_checkpoint(&self, fault: Fault) {
-        tracing::error!(%fault, "the embedded store could not move its log into its file");
-        if fault.is_final() {
-            self.fail(Arc::new(fault));
+    fn report_checkpoint(&self, error: Error) {
+        tracing::error!(%error, "the embedded store could not move its log into its file");
+        if error.is_final() {
+            self.fail(Arc::new(error));
         }
     }
 
-    fn fail(&self, fault: Arc<Fault>) {
+    fn fail(&self, error: Arc<Error>) {
         // The first fault is the cause of all later ones.
-        let _ = self.failed.set(fault);
+        let _ = self.failed.set(error);
     }
 }
 
@@ -142,23 +142,23 @@ impl EmbeddedStore {
         let directory = Directory::take(path)?;
         let database = directory.database();
         let db = file::open_writer(&database, limits.pages_max)?;
-        let latest = start::latest(&db).map_err(|fault| file::refuse_for(&database, fault))?;
+        let latest = start::latest(&db).map_err(|error| file::refuse_for(&database, error))?;
         let shared = Arc::new(Shared {
-            clock: Arc::new(Onward::from(clock, latest)),
+            clock: Arc::new(ResumedClock::new(clock, latest)),
             buckets: Arc::default(),
-            hot: Hot::new(limits.hot_bytes_max),
+            hot_replies: HotReplies::new(limits.hot_bytes_max),
             notifier: Notifier::default(),
             failed: OnceLock::new(),
         });
         let checkpointer = Checkpointer::start(&database, shared.clone())?;
-        let shelf = start::load(db, checkpointer, &shared)
-            .map_err(|fault| file::refuse_for(&database, fault))?;
+        let steps = start::load(db, checkpointer, &shared)
+            .map_err(|error| file::refuse_for(&database, error))?;
         let readers = Readers::open(&database, shared.clone())?;
-        let filling = Filling::start(&database, shared.clone())?;
+        let filter_loader = FilterLoader::start(&database, shared.clone())?;
         let writer =
-            Writer::start(shelf, shared.clone()).map_err(|source| OpenError::Thread { source })?;
+            Writer::start(steps, shared.clone()).map_err(|source| OpenError::Thread { source })?;
         Ok(Self {
-            _filling: filling,
+            _filter_loader: filter_loader,
             writer,
             readers,
             shared,
@@ -168,12 +168,12 @@ impl EmbeddedStore {
 
     /// The finished operation as it stands now, without asking the writer;
     /// `None` leaves it to the writer.
-    async fn finished(&self, wanted: Wanted) -> Step<Option<Arc<Record>>> {
+    async fn finished(&self, lookup: Lookup) -> Result<Option<Arc<Record>>> {
         self.shared.check()?;
         let now = self.shared.clock.now();
-        let hot = match wanted {
-            Wanted::Digest(digest) => self.shared.hot.get(&digest),
-            Wanted::Id(_) => None,
+        let hot = match lookup {
+            Lookup::Digest(digest) => self.shared.hot_replies.get(&digest),
+            Lookup::Id(_) => None,
         };
         if let Some(record) = hot
             && record.state_at(now).is_some()
@@ -181,23 +181,23 @@ impl EmbeddedStore {
         {
             return Ok(Some(record));
         }
-        if !self.shared.buckets.may_hold(wanted.prefix(), now) {
+        if !self.shared.buckets.may_hold(lookup.prefix(), now) {
             return Ok(None);
         }
-        match self.readers.find(wanted).await {
+        match self.readers.find(lookup).await {
             // A bucket may be listed before it is committed, or be dropped just
             // now. What a reader cannot tell, the writer can.
-            Err(fault) if !fault.is_damage() => Ok(None),
+            Err(error) if !error.is_damage() => Ok(None),
             found => found,
         }
     }
 
-    async fn look_up(&self, wanted: Wanted) -> Result<Option<Arc<Record>>, StoreError> {
-        let finished = self.finished(wanted).await?;
+    async fn look_up(&self, lookup: Lookup) -> Result<Option<Arc<Record>>, StoreError> {
+        let finished = self.finished(lookup).await?;
         let seen = finished.and_then(|record| record.seen_at(self.shared.clock.now()));
         match seen {
             Some(record) => Ok(Some(record)),
-            None => self.writer.ask(|to| Command::Get(wanted, to)).await,
+            None => self.writer.ask(|to| Command::Get(lookup, to)).await,
         }
     }
 }
@@ -205,7 +205,7 @@ impl EmbeddedStore {
 #[async_trait]
 impl Store for EmbeddedStore {
     async fn claim(&self, ask: &ClaimRequest) -> Result<Claim, StoreError> {
-        let finished = self.finished(Wanted::Digest(ask.digest)).await?;
+        let finished = self.finished(Lookup::Digest(ask.digest)).await?;
         let now = self.shared.clock.now();
         let claim = finished.and_then(|record| Claim::on(&record, ask, now));
         match claim {
@@ -243,15 +243,15 @@ impl Store for EmbeddedStore {
     }
 
     async fn get(&self, digest: &Digest) -> Result<Option<Arc<Record>>, StoreError> {
-        self.look_up(Wanted::Digest(*digest)).await
+        self.look_up(Lookup::Digest(*digest)).await
     }
 
     async fn find(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
-        self.look_up(Wanted::Id(id)).await
+        self.look_up(Lookup::Id(id)).await
     }
 
     async fn touch(&self, digest: &Digest) -> Result<(), StoreError> {
-        let finished = self.finished(Wanted::Digest(*digest)).await?;
+        let finished = self.finished(Lookup::Digest(*digest)).await?;
         let now = self.shared.clock.now();
         if finished.is_some_and(|record| !record.wants_touch(now)) {
             return Ok(());
@@ -301,7 +301,7 @@ impl Inspect for EmbeddedStore {
     }
 
     async fn show(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
-        let finished = self.finished(Wanted::Id(id)).await?;
+        let finished = self.finished(Lookup::Id(id)).await?;
         let shown = finished.and_then(|record| record.shown_at(self.shared.clock.now()));
         match shown {
             Some(record) => Ok(Some(record)),

@@ -11,11 +11,11 @@ use onceward_core::clock::Timestamp;
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Record, State};
 
-use super::error::{Fault, Step};
+use super::error::{Error, Result};
 
 /// An open operation.
 #[derive(Clone)]
-pub(super) struct Live {
+pub(super) struct OpenOperation {
     /// Its row: the number of its last change.
     pub(super) row: u64,
     /// The row of its request, if the gateway delivers it.
@@ -26,46 +26,46 @@ pub(super) struct Live {
 
 /// The open operations.
 #[derive(Default)]
-pub(super) struct Mirror {
-    entries: BTreeMap<Digest, Live>,
+pub(super) struct OpenOperations {
+    entries: BTreeMap<Digest, OpenOperation>,
     /// What is to be delivered: when, in which order, and which.
     due: BTreeSet<(Timestamp, u64, Digest)>,
     /// What was released: until when that is shown.
     released: BTreeSet<(Timestamp, Digest)>,
     /// What the entries changed by the open transaction were before.
-    before: HashMap<Digest, Option<Live>>,
+    before: HashMap<Digest, Option<OpenOperation>>,
     /// The prefixes of operations whose record cannot be read.
     damaged: HashSet<u64>,
 }
 
-impl Mirror {
+impl OpenOperations {
     /// The open operation, if it is one.
-    pub(super) fn get(&self, digest: &Digest) -> Step<Option<&Live>> {
+    pub(super) fn get(&self, digest: &Digest) -> Result<Option<&OpenOperation>> {
         self.check(digest.prefix())?;
         Ok(self.entries.get(digest))
     }
 
     /// The open operation with this id, if it is one.
-    pub(super) fn find(&self, id: OperationId) -> Step<Option<&Live>> {
+    pub(super) fn find(&self, id: OperationId) -> Result<Option<&OpenOperation>> {
         self.check(id.prefix())?;
         let mut least = [0; 32];
         least[..8].copy_from_slice(&id.prefix().to_be_bytes());
         let alike = self.entries.range(Digest::from_bytes(least)..);
         Ok(alike
             .take_while(|(digest, _)| digest.prefix() == id.prefix())
-            .map(|(_, live)| live)
-            .find(|live| live.record.id == id))
+            .map(|(_, operation)| operation)
+            .find(|operation| operation.record.id == id))
     }
 
-    fn check(&self, prefix: u64) -> Step<()> {
+    fn check(&self, prefix: u64) -> Result<()> {
         if !self.damaged.is_empty() && self.damaged.contains(&prefix) {
-            return Err(Fault::Lost);
+            return Err(Error::Lost);
         }
         Ok(())
     }
 
     /// All open operations.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Live> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &OpenOperation> {
         self.entries.values()
     }
 
@@ -75,7 +75,7 @@ impl Mirror {
     }
 
     /// The deliveries that are due now, oldest first.
-    pub(super) fn due(&self, now: Timestamp, limit: usize) -> Vec<Live> {
+    pub(super) fn due(&self, now: Timestamp, limit: usize) -> Vec<OpenOperation> {
         self.due
             .iter()
             .take_while(|(due, _, _)| *due <= now)
@@ -86,14 +86,15 @@ impl Mirror {
 
     /// Leaves out of what is due a delivery that cannot be made: it would be
     /// looked at again and again. It stays queued, for an operator to see.
-    pub(super) fn set_aside(&mut self, live: &Live) {
-        if let Some(due) = live.record.due_at() {
-            self.due.remove(&(due, live.row, live.record.digest));
+    pub(super) fn set_aside(&mut self, operation: &OpenOperation) {
+        if let Some(due) = operation.record.due_at() {
+            self.due
+                .remove(&(due, operation.row, operation.record.digest));
         }
     }
 
     /// Released operations that are over, oldest first.
-    pub(super) fn over(&self, now: Timestamp, limit: usize) -> Vec<Live> {
+    pub(super) fn over(&self, now: Timestamp, limit: usize) -> Vec<OpenOperation> {
         self.released
             .iter()
             .take_while(|(until, _)| *until <= now)
@@ -103,9 +104,9 @@ impl Mirror {
     }
 
     /// Puts an operation as it is now.
-    pub(super) fn put(&mut self, live: Live) {
-        let digest = live.record.digest;
-        let before = self.set(digest, Some(live));
+    pub(super) fn put(&mut self, operation: OpenOperation) {
+        let digest = operation.record.digest;
+        let before = self.set(digest, Some(operation));
         self.before.entry(digest).or_insert(before);
     }
 
@@ -142,35 +143,37 @@ impl Mirror {
         }
     }
 
-    fn set(&mut self, digest: Digest, live: Option<Live>) -> Option<Live> {
+    fn set(&mut self, digest: Digest, operation: Option<OpenOperation>) -> Option<OpenOperation> {
         let before = self.entries.remove(&digest);
         if let Some(before) = &before {
             self.unindex(before);
         }
-        if let Some(live) = live {
-            self.index(&live);
-            self.entries.insert(digest, live);
+        if let Some(operation) = operation {
+            self.index(&operation);
+            self.entries.insert(digest, operation);
         }
         before
     }
 
-    fn index(&mut self, live: &Live) {
-        if let Some(due) = live.record.due_at() {
-            self.due.insert((due, live.row, live.record.digest));
+    fn index(&mut self, operation: &OpenOperation) {
+        if let Some(due) = operation.record.due_at() {
+            self.due
+                .insert((due, operation.row, operation.record.digest));
         }
-        if live.record.state == State::Released {
+        if operation.record.state == State::Released {
             self.released
-                .insert((live.record.until, live.record.digest));
+                .insert((operation.record.until, operation.record.digest));
         }
     }
 
-    fn unindex(&mut self, live: &Live) {
-        if let Some(due) = live.record.due_at() {
-            self.due.remove(&(due, live.row, live.record.digest));
+    fn unindex(&mut self, operation: &OpenOperation) {
+        if let Some(due) = operation.record.due_at() {
+            self.due
+                .remove(&(due, operation.row, operation.record.digest));
         }
-        if live.record.state == State::Released {
+        if operation.record.state == State::Released {
             self.released
-                .remove(&(live.record.until, live.record.digest));
+                .remove(&(operation.record.until, operation.record.digest));
         }
     }
 }

@@ -11,11 +11,12 @@ use onceward_core::wire;
 use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::Semaphore;
 
-use super::bucket::Ends;
-use super::error::{Fault, Step};
-use super::finished::{self, Wanted};
+use super::bucket::BucketEnd;
+use super::error::{Error, Result};
+use super::finished;
 use super::{Shared, file, sql};
 use crate::OpenError;
+use crate::lookup::Lookup;
 
 /// How many reads of the file run at a time.
 const READERS: usize = 4;
@@ -39,16 +40,16 @@ impl Readers {
     }
 
     /// The newest record of a finished operation. It is offered to the hot ones.
-    pub(super) async fn find(&self, wanted: Wanted) -> Step<Option<Arc<Record>>> {
+    pub(super) async fn find(&self, lookup: Lookup) -> Result<Option<Arc<Record>>> {
         self.read(move |db, shared| {
-            let round = shared.hot.round();
-            let found = finished::find(db, &shared.buckets, wanted, shared.clock.now())?;
+            let removals = shared.hot_replies.removals();
+            let found = finished::find(db, &shared.buckets, lookup, shared.clock.now())?;
             let record = found.map(|found| found.record);
             // A reply that went early is for the file to tell, every time.
             if let Some(record) = &record
                 && record.state != State::Expired
             {
-                shared.hot.offer(record, round);
+                shared.hot_replies.offer(record, removals);
             }
             Ok(record)
         })
@@ -56,21 +57,21 @@ impl Readers {
     }
 
     /// A page of a listing, from one snapshot of the file.
-    pub(super) async fn list(&self, filter: Filter, ask: PageRequest) -> Step<Page> {
+    pub(super) async fn list(&self, filter: Filter, ask: PageRequest) -> Result<Page> {
         self.read(move |db, shared| {
             let snapshot = db.unchecked_transaction()?;
-            Listing::new(&filter, ask).read_all(&snapshot, shared)
+            PageReader::new(&filter, ask).read_all(&snapshot, shared)
         })
         .await
     }
 
     /// A document of the registry.
-    pub(super) async fn document(&self, sheet: Collection, name: String) -> Step<Option<Bytes>> {
+    pub(super) async fn document(&self, sheet: Collection, name: String) -> Result<Option<Bytes>> {
         self.read(move |db, _| {
             let mut statement = db.prepare_cached(sql::DOCUMENT_READ)?;
             let row = params![sheet.as_str(), name.as_bytes()];
             let body = statement.query_row(row, |row| row.get::<_, Vec<u8>>(0));
-            let body = body.optional().map_err(Fault::of_read)?;
+            let body = body.optional().map_err(Error::from_read)?;
             Ok(body.map(Bytes::from))
         })
         .await
@@ -83,27 +84,27 @@ impl Readers {
         order: SortOrder,
         after: Option<String>,
         limit: usize,
-    ) -> Step<Vec<(String, Bytes)>> {
+    ) -> Result<Vec<(String, Bytes)>> {
         self.read(move |db, _| read_documents(db, sheet, order, after, limit))
             .await
     }
 
     async fn read<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&Connection, &Shared) -> Step<T> + Send + 'static,
-    ) -> Step<T> {
+        act: impl FnOnce(&Connection, &Shared) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let free = self.free.clone().acquire_owned().await;
-        let free = free.map_err(|_| Fault::Closed)?;
+        let free = free.map_err(|_| Error::Closed)?;
         let pool = self.pool.clone();
         let shared = self.shared.clone();
         let read = tokio::task::spawn_blocking(move || {
-            let db = lock(&pool).pop().ok_or(Fault::Closed)?;
+            let db = lock(&pool).pop().ok_or(Error::Closed)?;
             let result = act(&db, &shared);
             lock(&pool).push(db);
             drop(free);
             result
         });
-        read.await.map_err(|_| Fault::Closed)?
+        read.await.map_err(|_| Error::Closed)?
     }
 }
 
@@ -113,7 +114,7 @@ fn read_documents(
     order: SortOrder,
     after: Option<String>,
     limit: usize,
-) -> Step<Vec<(String, Bytes)>> {
+) -> Result<Vec<(String, Bytes)>> {
     let after = after.map(String::into_bytes);
     let (page, bound) = match order {
         // What follows a name directly is that name and a zero.
@@ -127,8 +128,8 @@ fn read_documents(
     let mut statement = db.prepare_cached(page)?;
     let mut rows = statement.query(params![sheet.as_str(), bound, limit.min(PAGE_MAX) as i64])?;
     let mut documents = Vec::new();
-    while let Some(row) = rows.next().map_err(Fault::of_read)? {
-        let name = String::from_utf8(row.get(0)?).map_err(|_| Fault::Name)?;
+    while let Some(row) = rows.next().map_err(Error::from_read)? {
+        let name = String::from_utf8(row.get(0)?).map_err(|_| Error::Name)?;
         let body: Vec<u8> = row.get(1)?;
         documents.push((name, body.into()));
     }
@@ -140,14 +141,14 @@ fn lock(pool: &Mutex<Vec<Connection>>) -> MutexGuard<'_, Vec<Connection>> {
 }
 
 /// The newest records that match, gathered table by table.
-struct Listing<'a> {
+struct PageReader<'a> {
     filter: &'a Filter,
     limit: usize,
     before: u64,
     found: Vec<(u64, Arc<Record>)>,
 }
 
-impl<'a> Listing<'a> {
+impl<'a> PageReader<'a> {
     fn new(filter: &'a Filter, ask: PageRequest) -> Self {
         Self {
             filter,
@@ -157,14 +158,20 @@ impl<'a> Listing<'a> {
         }
     }
 
-    fn read_all(mut self, db: &Connection, shared: &Shared) -> Step<Page> {
-        let live = sql::LIST
+    fn read_all(mut self, db: &Connection, shared: &Shared) -> Result<Page> {
+        let operation = sql::LIST
             .replace("{table}", "live")
             .replace("{replied}", "NULL");
-        self.read_table(db, shared, &live)?;
-        let buckets: Vec<_> = shared.buckets.kept().values().rev().cloned().collect();
+        self.read_table(db, shared, &operation)?;
+        let buckets: Vec<_> = shared
+            .buckets
+            .operations()
+            .values()
+            .rev()
+            .cloned()
+            .collect();
         for bucket in buckets {
-            if bucket.ends.is_past(shared.clock.now()) {
+            if bucket.end.is_past(shared.clock.now()) {
                 continue;
             }
             match self.read_table(db, shared, &bucket.list) {
@@ -177,7 +184,7 @@ impl<'a> Listing<'a> {
     }
 
     /// Adds what a table has that is newer than the last that would still be on the page.
-    fn read_table(&mut self, db: &Connection, shared: &Shared, list: &str) -> Step<()> {
+    fn read_table(&mut self, db: &Connection, shared: &Shared, list: &str) -> Result<()> {
         let after = self.oldest_wanted();
         let (state, or_state) = stored_states(self.filter.state);
         let mut statement = db.prepare_cached(list)?;
@@ -199,12 +206,12 @@ impl<'a> Listing<'a> {
         ])?;
         let mut taken = 0;
         while taken <= self.limit
-            && let Some(row) = rows.next().map_err(Fault::of_read)?
+            && let Some(row) = rows.next().map_err(Error::from_read)?
         {
             let id: i64 = row.get(0)?;
             let bytes = row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?;
             let replied: Option<i64> = row.get(2)?;
-            let replied = replied.map(|ends| Ends(ends.cast_unsigned()));
+            let replied = replied.map(|end| BucketEnd(end.cast_unsigned()));
             if let Some(record) = self.matching(bytes, replied, shared)? {
                 self.found.push((id.cast_unsigned(), record));
                 taken += 1;
@@ -225,9 +232,9 @@ impl<'a> Listing<'a> {
     fn matching(
         &self,
         bytes: &[u8],
-        replied: Option<Ends>,
+        replied: Option<BucketEnd>,
         shared: &Shared,
-    ) -> Step<Option<Arc<Record>>> {
+    ) -> Result<Option<Arc<Record>>> {
         let now = shared.clock.now();
         let mut record = match wire::decode_record(bytes, || Ok(None)) {
             Ok(record) => record,
@@ -237,7 +244,7 @@ impl<'a> Listing<'a> {
                 return Ok(None);
             }
         };
-        if replied.is_some_and(|ends| shared.buckets.reply(ends).is_none()) {
+        if replied.is_some_and(|end| shared.buckets.reply(end).is_none()) {
             finished::mark_expired(&mut record, now);
         }
         let shown = Arc::new(record).shown_at(now);
@@ -266,6 +273,6 @@ fn stored_states(state: Option<State>) -> (Option<State>, Option<State>) {
     }
 }
 
-fn has_table(db: &Connection, table: &str) -> Step<bool> {
+fn has_table(db: &Connection, table: &str) -> Result<bool> {
     Ok(db.table_exists(None, table)?)
 }

@@ -1,8 +1,8 @@
 //! The steps of the store, as the one writer takes them.
 //!
 //! Each step looks an operation up, lets the rules of `core` decide, and writes
-//! what they decided. Nothing here is durable before [`Shelf::commit`], and
-//! nothing here survives [`Shelf::roll_back`].
+//! what they decided. Nothing here is durable before [`Steps::commit`], and
+//! nothing here survives [`Steps::roll_back`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,111 +17,118 @@ use onceward_core::wire;
 
 use super::Shared;
 use super::bucket::Age;
-use super::error::Step;
-use super::finished::{self, Found, Wanted};
-use super::open_operations::{Live, Mirror};
-use super::transaction::Ledger;
+use super::error::Result;
+use super::finished::{self, FinishedOperation};
+use super::open_operations::{OpenOperation, OpenOperations};
+use super::transaction::Transaction;
+use crate::lookup::Lookup;
 
 /// The store, as the writer has it.
-pub(super) struct Shelf {
-    pub(super) ledger: Ledger,
-    pub(super) mirror: Mirror,
+pub(super) struct Steps {
+    pub(super) transaction: Transaction,
+    pub(super) open_operations: OpenOperations,
     shared: Arc<Shared>,
-    /// What the commit makes known to others.
-    news: Vec<News>,
+    after_commit: Vec<AfterCommit>,
     /// Whether the present step saw or made something that is not durable yet.
-    unsettled: bool,
+    waits_for_commit: bool,
     /// When the time was last written down.
     noted_at: Timestamp,
 }
 
 /// How far the time on disk may lag behind, while something is written.
-const NOTE_PAUSE: Duration = Duration::from_secs(10);
+const TIME_NOTE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What others learn once a transaction is durable.
-enum News {
-    Finished(Arc<Record>),
-    Forgotten(Digest),
-    Moved(Digest),
+/// What is done once the transaction is durable.
+enum AfterCommit {
+    /// Keeps a finished record at hand for replays.
+    Cache(Arc<Record>),
+    /// Removes a record from the cache.
+    Evict(Digest),
+    /// Wakes those who wait for the operation.
+    Notify(Digest),
 }
 
 /// A known operation, and where it lies.
 #[derive(Clone)]
 enum Known {
-    Live(Live),
-    Kept(Found),
+    Open(OpenOperation),
+    Finished(FinishedOperation),
 }
 
 impl Known {
     fn record(&self) -> &Arc<Record> {
         match self {
-            Self::Live(live) => &live.record,
-            Self::Kept(found) => &found.record,
+            Self::Open(operation) => &operation.record,
+            Self::Finished(found) => &found.record,
         }
     }
 }
 
 /// What one slice of sweeping came to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Swept {
+pub(super) struct SweepSlice {
     /// How many operations it reclaimed.
     pub(super) operations: usize,
     /// How many rows that took; nothing was left to do when zero.
     pub(super) rows: usize,
 }
 
-impl Shelf {
-    /// The shelf over an opened file.
-    pub(super) fn new(ledger: Ledger, mirror: Mirror, shared: Arc<Shared>) -> Self {
+impl Steps {
+    /// The steps over an opened file.
+    pub(super) fn new(
+        transaction: Transaction,
+        open_operations: OpenOperations,
+        shared: Arc<Shared>,
+    ) -> Self {
         Self {
-            ledger,
-            mirror,
+            transaction,
+            open_operations,
             shared,
-            news: Vec::new(),
-            unsettled: false,
+            after_commit: Vec::new(),
+            waits_for_commit: false,
             noted_at: Timestamp::default(),
         }
     }
 
     /// Leaves one whole file behind.
-    pub(super) fn close(self) -> Step<()> {
+    pub(super) fn close(self) -> Result<()> {
         let now = self.now();
-        self.ledger.close(now)
+        self.transaction.close(now)
     }
 
-    /// Begins a step; to be asked after it: [`Shelf::is_unsettled`].
+    /// Begins a step; to be asked after it: [`Steps::waits_for_commit`].
     pub(super) fn begin_step(&mut self) {
-        self.unsettled = false;
+        self.waits_for_commit = false;
     }
 
     /// Whether the answer to the present step must wait for the commit.
-    pub(super) fn is_unsettled(&self) -> bool {
-        self.unsettled
+    pub(super) fn waits_for_commit(&self) -> bool {
+        self.waits_for_commit
     }
 
     /// Makes all steps since the last commit durable, and known.
-    pub(super) fn commit(&mut self) -> Step<()> {
-        let committed = self.note_time().and_then(|()| self.ledger.commit());
-        if let Err(fault) = committed {
+    pub(super) fn commit(&mut self) -> Result<()> {
+        let committed = self.note_time().and_then(|()| self.transaction.commit());
+        if let Err(error) = committed {
             self.roll_back();
-            return Err(fault);
+            return Err(error);
         }
-        self.mirror.keep();
-        for news in self.news.drain(..) {
-            match news {
-                News::Finished(record) => self.shared.hot.put(record),
-                News::Forgotten(digest) => self.shared.hot.take_out(&digest),
-                News::Moved(digest) => self.shared.notifier.notify(&digest),
+        self.open_operations.keep();
+        for after_commit in self.after_commit.drain(..) {
+            match after_commit {
+                AfterCommit::Cache(record) => self.shared.hot_replies.put(record),
+                AfterCommit::Evict(digest) => self.shared.hot_replies.remove(&digest),
+                AfterCommit::Notify(digest) => self.shared.notifier.notify(&digest),
             }
         }
         Ok(())
     }
 
     /// Writes the time down with what else is written, now and then.
-    fn note_time(&mut self) -> Step<()> {
+    fn note_time(&mut self) -> Result<()> {
         let now = self.now();
-        if self.ledger.has_changes() && now.since(self.noted_at) >= NOTE_PAUSE {
-            self.ledger.note_time(now)?;
+        if self.transaction.has_changes() && now.since(self.noted_at) >= TIME_NOTE_INTERVAL {
+            self.transaction.note_time(now)?;
             self.noted_at = now;
         }
         Ok(())
@@ -129,27 +136,27 @@ impl Shelf {
 
     /// Undoes all steps since the last commit.
     pub(super) fn roll_back(&mut self) {
-        self.ledger.roll_back();
-        self.mirror.undo();
-        self.news.clear();
+        self.transaction.roll_back();
+        self.open_operations.undo();
+        self.after_commit.clear();
     }
 
-    pub(super) fn claim(&mut self, ask: &ClaimRequest) -> Step<Claim> {
+    pub(super) fn claim(&mut self, ask: &ClaimRequest) -> Result<Claim> {
         let now = self.now();
-        let known = self.look_up(Wanted::Digest(ask.digest))?;
+        let known = self.look_up(Lookup::Digest(ask.digest))?;
         if let Some(claim) = answer(known.as_ref(), ask, now) {
             return Ok(claim);
         }
         let mut record = ask.to_record_after(known.as_ref().map(|known| &**known.record()), now);
-        let row = self.ledger.next()?;
+        let row = self.transaction.next()?;
         record.grant(Fence(row), ask.attempt, now);
         let grant = record.as_grant();
-        self.put_live(known, row, record, None)?;
+        self.put_open(known, row, record, None)?;
         Ok(Claim::Granted(grant))
     }
 
-    pub(super) fn withdraw(&mut self, digest: Digest, attempt: Attempt) -> Step<()> {
-        let known = self.look_up(Wanted::Digest(digest))?;
+    pub(super) fn withdraw(&mut self, digest: Digest, attempt: Attempt) -> Result<()> {
+        let known = self.look_up(Lookup::Digest(digest))?;
         if let Some(known) = known.filter(|known| is_own(known.record(), attempt)) {
             let fence = known.record().fence;
             self.settle_known(known, fence, &Settlement::Released, None)?;
@@ -157,15 +164,15 @@ impl Shelf {
         Ok(())
     }
 
-    pub(super) fn renew(&mut self, digest: Digest, fence: Fence) -> Step<Settled> {
+    pub(super) fn renew(&mut self, digest: Digest, fence: Fence) -> Result<Settled> {
         let now = self.now();
-        let Some(Known::Live(live)) = self.look_up(Wanted::Digest(digest))? else {
+        let Some(Known::Open(operation)) = self.look_up(Lookup::Digest(digest))? else {
             return Ok(Settled::Stale);
         };
-        let mut record = Record::clone(&live.record);
+        let mut record = Record::clone(&operation.record);
         let renewed = record.renew(fence, now);
         if renewed == Settled::Done {
-            self.rewrite(&live, record)?;
+            self.rewrite(&operation, record)?;
         }
         Ok(renewed)
     }
@@ -176,8 +183,8 @@ impl Shelf {
         fence: Fence,
         settlement: &Settlement,
         reply: Option<&[u8]>,
-    ) -> Step<Settled> {
-        match self.look_up(Wanted::Digest(digest))? {
+    ) -> Result<Settled> {
+        match self.look_up(Lookup::Digest(digest))? {
             Some(known) => self.settle_known(known, fence, settlement, reply),
             None => Ok(Settled::Stale),
         }
@@ -189,58 +196,58 @@ impl Shelf {
         fence: Fence,
         settlement: &Settlement,
         reply: Option<&[u8]>,
-    ) -> Step<Settled> {
+    ) -> Result<Settled> {
         let now = self.now();
         let mut record = Record::clone(known.record());
         let settled = record.settle(fence, settlement, now);
         // The same word again changes nothing, so nothing is written.
         if settled.is_recorded() && record.state != known.record().state {
-            self.news.push(News::Moved(record.digest));
+            self.after_commit.push(AfterCommit::Notify(record.digest));
             self.put(known, record, reply)?;
         }
         Ok(settled)
     }
 
-    pub(super) fn get(&mut self, wanted: Wanted) -> Step<Option<Arc<Record>>> {
+    pub(super) fn get(&mut self, lookup: Lookup) -> Result<Option<Arc<Record>>> {
         let now = self.now();
-        let known = self.look_up(wanted)?;
+        let known = self.look_up(lookup)?;
         Ok(known.and_then(|known| known.record().seen_at(now)))
     }
 
     /// The operation, or its trace.
-    pub(super) fn show(&mut self, id: OperationId) -> Step<Option<Arc<Record>>> {
+    pub(super) fn show(&mut self, id: OperationId) -> Result<Option<Arc<Record>>> {
         let now = self.now();
-        let known = self.look_up(Wanted::Id(id))?;
+        let known = self.look_up(Lookup::Id(id))?;
         Ok(known.and_then(|known| known.record().shown_at(now)))
     }
 
     /// Notes a replay: the operation moves to the bucket in which it is over
     /// from now on.
-    pub(super) fn touch(&mut self, digest: Digest) -> Step<()> {
+    pub(super) fn touch(&mut self, digest: Digest) -> Result<()> {
         let now = self.now();
-        let Some(Known::Kept(found)) = self.look_up(Wanted::Digest(digest))? else {
+        let Some(Known::Finished(found)) = self.look_up(Lookup::Digest(digest))? else {
             return Ok(());
         };
         if !found.record.wants_touch(now) {
             return Ok(());
         }
-        self.unsettled = true;
+        self.waits_for_commit = true;
         let mut record = Record::clone(&found.record);
         record.touch(now);
         let reply = match &record.answer {
             Some(Answer::Kept(reply)) => Some(wire::encode_reply(reply)),
             _ => None,
         };
-        let row = self.ledger.next()?;
-        let request = self.ledger.restore_request(&found, row)?;
-        self.forget(&Known::Kept(found))?;
+        let row = self.transaction.next()?;
+        let request = self.transaction.restore_request(&found, row)?;
+        self.forget(&Known::Finished(found))?;
         let record = Arc::new(record);
-        self.ledger
-            .insert_kept(row, &record, reply.as_deref(), request)?;
+        self.transaction
+            .insert_finished(row, &record, reply.as_deref(), request)?;
         if let Some(request) = request {
-            self.ledger.delete_request(request)?;
+            self.transaction.delete_request(request)?;
         }
-        self.news.push(News::Finished(record));
+        self.after_commit.push(AfterCommit::Cache(record));
         Ok(())
     }
 
@@ -249,44 +256,44 @@ impl Shelf {
         ask: &ClaimRequest,
         request: &[u8],
         after: Duration,
-    ) -> Step<Enqueued> {
+    ) -> Result<Enqueued> {
         let now = self.now();
-        let known = self.look_up(Wanted::Digest(ask.digest))?;
+        let known = self.look_up(Lookup::Digest(ask.digest))?;
         if let Some(claim) = answer(known.as_ref(), ask, now) {
             return Ok(Enqueued::Known(claim));
         }
         let mut record = ask.to_record_after(known.as_ref().map(|known| &**known.record()), now);
         record.enqueue(now.plus(after));
         let id = record.id;
-        let row = self.ledger.next()?;
-        self.ledger.insert_request(row, request)?;
-        self.put_live(known, row, record, Some(row))?;
+        let row = self.transaction.next()?;
+        self.transaction.insert_request(row, request)?;
+        self.put_open(known, row, record, Some(row))?;
         Ok(Enqueued::Accepted(id))
     }
 
-    pub(super) fn due(&mut self, limit: usize) -> Step<Vec<Due>> {
+    pub(super) fn due(&mut self, limit: usize) -> Result<Vec<Due>> {
         let now = self.now();
-        self.see_all();
+        self.depend_on_all();
         let mut given = Vec::new();
-        for live in self.mirror.due(now, limit) {
-            match self.deliver(&live, now) {
+        for operation in self.open_operations.due(now, limit) {
+            match self.deliver(&operation, now) {
                 Ok(due) => given.push(due),
-                Err(fault) if fault.is_damage() => {
-                    tracing::error!(%fault, "queued work is damaged and cannot be delivered");
-                    self.mirror.set_aside(&live);
+                Err(error) if error.is_damage() => {
+                    tracing::error!(%error, "queued work is damaged and cannot be delivered");
+                    self.open_operations.set_aside(&operation);
                 }
-                Err(fault) => return Err(fault),
+                Err(error) => return Err(error),
             }
         }
         Ok(given)
     }
 
-    fn deliver(&mut self, live: &Live, now: Timestamp) -> Step<Due> {
-        let request = self.ledger.read_request(live.request)?;
-        let row = self.ledger.next()?;
-        let mut record = Record::clone(&live.record);
+    fn deliver(&mut self, operation: &OpenOperation, now: Timestamp) -> Result<Due> {
+        let request = self.transaction.read_request(operation.request)?;
+        let row = self.transaction.next()?;
+        let mut record = Record::clone(&operation.record);
         record.grant(Fence(row), record.attempt, now);
-        let record = self.move_live(live, row, record, live.request)?;
+        let record = self.move_open(operation, row, record, operation.request)?;
         Ok(Due {
             grant: record.as_grant(),
             record,
@@ -295,16 +302,16 @@ impl Shelf {
     }
 
     pub(super) fn next_due(&mut self) -> Option<Timestamp> {
-        self.see_all();
-        self.mirror.next_due()
+        self.depend_on_all();
+        self.open_operations.next_due()
     }
 
-    pub(super) fn purge(&mut self, id: OperationId, force: Force) -> Step<Changed> {
-        self.change(id, |shelf, known, state, _| {
+    pub(super) fn purge(&mut self, id: OperationId, force: Force) -> Result<Changed> {
+        self.change(id, |steps, known, state, _| {
             if state == State::Running && force == Force::No {
                 return Ok(Changed::Refused(state));
             }
-            shelf.forget(&known)?;
+            steps.forget(&known)?;
             Ok(Changed::Done)
         })
     }
@@ -315,8 +322,8 @@ impl Shelf {
         meant: Option<Fence>,
         word: &Resolution,
         reply: Option<&[u8]>,
-    ) -> Step<Changed> {
-        self.change(id, |shelf, known, state, now| {
+    ) -> Result<Changed> {
+        self.change(id, |steps, known, state, now| {
             if state != State::Unknown {
                 return Ok(Changed::Refused(state));
             }
@@ -324,33 +331,33 @@ impl Shelf {
                 return Ok(Changed::Refused(state));
             }
             let mut record = Record::clone(known.record());
-            record.resolve(Fence(shelf.ledger.next()?), word, now);
-            shelf.put(known, record, reply)?;
+            record.resolve(Fence(steps.transaction.next()?), word, now);
+            steps.put(known, record, reply)?;
             Ok(Changed::Done)
         })
     }
 
-    pub(super) fn resume(&mut self, id: OperationId) -> Step<Changed> {
-        self.change(id, |shelf, known, state, now| {
+    pub(super) fn resume(&mut self, id: OperationId) -> Result<Changed> {
+        self.change(id, |steps, known, state, now| {
             if state != State::Paused {
                 return Ok(Changed::Refused(state));
             }
             let mut record = Record::clone(known.record());
             record.resume(now);
-            shelf.put(known, record, None)?;
+            steps.put(known, record, None)?;
             Ok(Changed::Done)
         })
     }
 
-    pub(super) fn redeliver(&mut self, id: OperationId) -> Step<Changed> {
-        self.change(id, |shelf, known, _, now| {
+    pub(super) fn redeliver(&mut self, id: OperationId) -> Result<Changed> {
+        self.change(id, |steps, known, _, now| {
             let mut record = Record::clone(known.record());
-            let changed = record.redeliver(Fence(shelf.ledger.next()?), now);
+            let changed = record.redeliver(Fence(steps.transaction.next()?), now);
             if changed == Changed::Done {
-                if let Known::Live(live) = &known {
-                    shelf.ledger.read_request(live.request)?;
+                if let Known::Open(operation) = &known {
+                    steps.transaction.read_request(operation.request)?;
                 }
-                shelf.put(known, record, None)?;
+                steps.put(known, record, None)?;
             }
             Ok(changed)
         })
@@ -360,10 +367,10 @@ impl Shelf {
     fn change(
         &mut self,
         id: OperationId,
-        act: impl FnOnce(&mut Self, Known, State, Timestamp) -> Step<Changed>,
-    ) -> Step<Changed> {
+        act: impl FnOnce(&mut Self, Known, State, Timestamp) -> Result<Changed>,
+    ) -> Result<Changed> {
         let now = self.now();
-        let known = self.look_up(Wanted::Id(id))?;
+        let known = self.look_up(Lookup::Id(id))?;
         let Some(known) = known else {
             return Ok(Changed::Absent);
         };
@@ -373,14 +380,19 @@ impl Shelf {
         let digest = known.record().digest;
         let changed = act(self, known, state, now)?;
         if changed == Changed::Done {
-            self.news.push(News::Moved(digest));
+            self.after_commit.push(AfterCommit::Notify(digest));
         }
         Ok(changed)
     }
 
-    pub(super) fn put_document(&mut self, sheet: Collection, name: &str, body: &[u8]) -> Step<()> {
-        self.unsettled = true;
-        self.ledger.put_document(sheet, name, body)
+    pub(super) fn put_document(
+        &mut self,
+        sheet: Collection,
+        name: &str,
+        body: &[u8],
+    ) -> Result<()> {
+        self.waits_for_commit = true;
+        self.transaction.put_document(sheet, name, body)
     }
 
     /// That there is one already may also be news of this transaction.
@@ -389,47 +401,47 @@ impl Shelf {
         sheet: Collection,
         name: &str,
         body: &[u8],
-    ) -> Step<Added> {
-        self.unsettled = true;
-        self.ledger.add_document(sheet, name, body)
+    ) -> Result<Added> {
+        self.waits_for_commit = true;
+        self.transaction.add_document(sheet, name, body)
     }
 
-    pub(super) fn remove_document(&mut self, sheet: Collection, name: &str) -> Step<()> {
-        self.unsettled = true;
-        self.ledger.remove_document(sheet, name)
+    pub(super) fn remove_document(&mut self, sheet: Collection, name: &str) -> Result<()> {
+        self.waits_for_commit = true;
+        self.transaction.remove_document(sheet, name)
     }
 
     /// One slice of sweeping: what was released first, then finished
     /// operations, then replies.
-    pub(super) fn sweep(&mut self, limit: usize) -> Step<Swept> {
+    pub(super) fn sweep(&mut self, limit: usize) -> Result<SweepSlice> {
         let now = self.now();
         let released = self.sweep_released(now, limit)?;
         if released > 0 {
-            return Ok(Swept {
+            return Ok(SweepSlice {
                 operations: released,
                 rows: released,
             });
         }
-        if let Some(rows) = self.ledger.sweep_kept(now, limit)? {
-            self.unsettled = true;
-            return Ok(Swept {
+        if let Some(rows) = self.transaction.sweep_finished(now, limit)? {
+            self.waits_for_commit = true;
+            return Ok(SweepSlice {
                 operations: rows,
                 // Dropping an empty table is work too, and there may be more behind it.
                 rows: rows.max(1),
             });
         }
-        let replies = self.ledger.sweep_replies(now, limit)?;
-        self.unsettled = replies.is_some();
-        Ok(Swept {
+        let replies = self.transaction.sweep_replies(now, limit)?;
+        self.waits_for_commit = replies.is_some();
+        Ok(SweepSlice {
             operations: 0,
             rows: replies.map_or(0, |rows| rows.max(1)),
         })
     }
 
-    fn sweep_released(&mut self, now: Timestamp, limit: usize) -> Step<usize> {
-        let over = self.mirror.over(now, limit);
-        for live in &over {
-            self.forget_live(live)?;
+    fn sweep_released(&mut self, now: Timestamp, limit: usize) -> Result<usize> {
+        let over = self.open_operations.over(now, limit);
+        for operation in &over {
+            self.forget_open(operation)?;
         }
         Ok(over.len())
     }
@@ -438,14 +450,14 @@ impl Shelf {
     /// what is left in buckets that are partly over.
     pub(super) fn stats(&mut self) -> Stats {
         let now = self.now();
-        self.see_all();
+        self.depend_on_all();
         let mut stats = Stats::default();
-        for live in self.mirror.iter() {
-            if let Some(state) = live.record.state_at(now) {
+        for operation in self.open_operations.iter() {
+            if let Some(state) = operation.record.state_at(now) {
                 stats.count(state);
             }
         }
-        let kept = self.shared.buckets.kept();
+        let kept = self.shared.buckets.operations();
         let rows = kept
             .values()
             .filter(|bucket| bucket.age(now) != Age::Over)
@@ -458,164 +470,177 @@ impl Shelf {
         self.shared.clock.now()
     }
 
-    fn look_up(&mut self, wanted: Wanted) -> Step<Option<Known>> {
-        let live = match wanted {
-            Wanted::Digest(digest) => self.mirror.get(&digest)?,
-            Wanted::Id(id) => self.mirror.find(id)?,
+    fn look_up(&mut self, lookup: Lookup) -> Result<Option<Known>> {
+        let operation = match lookup {
+            Lookup::Digest(digest) => self.open_operations.get(&digest)?,
+            Lookup::Id(id) => self.open_operations.find(id)?,
         };
-        let known = match live {
-            Some(live) => Some(Known::Live(live.clone())),
-            None => self.find_kept(wanted)?.map(Known::Kept),
+        let known = match operation {
+            Some(operation) => Some(Known::Open(operation.clone())),
+            None => self.find_finished(lookup)?.map(Known::Finished),
         };
-        self.unsettled |= match (&known, wanted) {
-            (Some(known), _) => self.mirror.is_changed(&known.record().digest),
-            (None, Wanted::Digest(digest)) => self.mirror.is_changed(&digest),
-            (None, Wanted::Id(_)) => self.mirror.has_changes(),
+        self.waits_for_commit |= match (&known, lookup) {
+            (Some(known), _) => self.open_operations.is_changed(&known.record().digest),
+            (None, Lookup::Digest(digest)) => self.open_operations.is_changed(&digest),
+            (None, Lookup::Id(_)) => self.open_operations.has_changes(),
         };
         Ok(known)
     }
 
-    fn find_kept(&self, wanted: Wanted) -> Step<Option<Found>> {
-        finished::find(self.ledger.db(), &self.shared.buckets, wanted, self.now())
+    fn find_finished(&self, lookup: Lookup) -> Result<Option<FinishedOperation>> {
+        finished::find(
+            self.transaction.db(),
+            &self.shared.buckets,
+            lookup,
+            self.now(),
+        )
     }
 
     /// The present step looks at all open operations.
-    fn see_all(&mut self) {
-        self.unsettled |= self.mirror.has_changes();
+    fn depend_on_all(&mut self) {
+        self.waits_for_commit |= self.open_operations.has_changes();
     }
 
     /// Writes what became of a known operation.
-    fn put(&mut self, known: Known, record: Record, reply: Option<&[u8]>) -> Step<()> {
-        let row = self.ledger.next()?;
+    fn put(&mut self, known: Known, record: Record, reply: Option<&[u8]>) -> Result<()> {
+        let row = self.transaction.next()?;
         match (record.state, known) {
-            (State::Completed | State::Failed, Known::Live(live)) => {
-                self.finish(&live, row, record, reply)
+            (State::Completed | State::Failed, Known::Open(operation)) => {
+                self.finish(&operation, row, record, reply)
             }
-            (_, Known::Live(live)) => {
-                let request = live.request;
-                self.move_live(&live, row, record, request)?;
+            (_, Known::Open(operation)) => {
+                let request = operation.request;
+                self.move_open(&operation, row, record, request)?;
                 Ok(())
             }
-            (_, Known::Kept(found)) => self.reopen(&found, row, record),
+            (_, Known::Finished(found)) => self.reopen(&found, row, record),
         }
     }
 
     /// Writes an operation as open. What was kept of it and is over stays for
     /// its bucket to go, but for a trace: the new operation takes its place.
-    fn put_live(
+    fn put_open(
         &mut self,
         known: Option<Known>,
         row: u64,
         record: Record,
         request: Option<u64>,
-    ) -> Step<()> {
+    ) -> Result<()> {
         match known {
-            Some(Known::Live(live)) => {
-                if let Some(request) = live.request {
-                    self.ledger.delete_request(request)?;
+            Some(Known::Open(operation)) => {
+                if let Some(request) = operation.request {
+                    self.transaction.delete_request(request)?;
                 }
-                self.move_live(&live, row, record, request)?;
+                self.move_open(&operation, row, record, request)?;
             }
-            Some(Known::Kept(found)) if found.record.shown_state_at(self.now()).is_some() => {
-                self.forget(&Known::Kept(found))?;
-                self.add_live(row, record, request)?;
+            Some(Known::Finished(found)) if found.record.shown_state_at(self.now()).is_some() => {
+                self.forget(&Known::Finished(found))?;
+                self.add_open(row, record, request)?;
             }
-            Some(Known::Kept(_)) | None => {
-                self.add_live(row, record, request)?;
+            Some(Known::Finished(_)) | None => {
+                self.add_open(row, record, request)?;
             }
         }
         Ok(())
     }
 
-    fn move_live(
+    fn move_open(
         &mut self,
-        live: &Live,
+        operation: &OpenOperation,
         row: u64,
         record: Record,
         request: Option<u64>,
-    ) -> Step<Arc<Record>> {
-        self.ledger.delete_live(live)?;
-        self.add_live(row, record, request)
+    ) -> Result<Arc<Record>> {
+        self.transaction.delete_open(operation)?;
+        self.add_open(row, record, request)
     }
 
-    fn add_live(&mut self, row: u64, record: Record, request: Option<u64>) -> Step<Arc<Record>> {
-        self.unsettled = true;
-        let live = Live {
+    fn add_open(&mut self, row: u64, record: Record, request: Option<u64>) -> Result<Arc<Record>> {
+        self.waits_for_commit = true;
+        let operation = OpenOperation {
             row,
             request,
             record: Arc::new(record),
         };
-        let record = live.record.clone();
-        self.ledger.insert_live(&live)?;
-        self.mirror.put(live);
+        let record = operation.record.clone();
+        self.transaction.insert_open(&operation)?;
+        self.open_operations.put(operation);
         Ok(record)
     }
 
     /// From open to finished.
-    fn finish(&mut self, live: &Live, row: u64, record: Record, reply: Option<&[u8]>) -> Step<()> {
-        self.unsettled = true;
+    fn finish(
+        &mut self,
+        operation: &OpenOperation,
+        row: u64,
+        record: Record,
+        reply: Option<&[u8]>,
+    ) -> Result<()> {
+        self.waits_for_commit = true;
         let record = Arc::new(record);
-        self.ledger.delete_live(live)?;
-        self.ledger.insert_kept(row, &record, reply, live.request)?;
-        if let Some(request) = live.request {
-            self.ledger.delete_request(request)?;
+        self.transaction.delete_open(operation)?;
+        self.transaction
+            .insert_finished(row, &record, reply, operation.request)?;
+        if let Some(request) = operation.request {
+            self.transaction.delete_request(request)?;
         }
-        self.mirror.take(&record.digest);
-        self.news.push(News::Finished(record));
+        self.open_operations.take(&record.digest);
+        self.after_commit.push(AfterCommit::Cache(record));
         Ok(())
     }
 
     /// From finished back to open: a reply that was marked as not kept broke off,
     /// or what was delivered is delivered again.
-    fn reopen(&mut self, found: &Found, row: u64, record: Record) -> Step<()> {
-        let request = self.ledger.restore_request(found, row)?;
+    fn reopen(&mut self, found: &FinishedOperation, row: u64, record: Record) -> Result<()> {
+        let request = self.transaction.restore_request(found, row)?;
         if record.delivered
-            && let Err(fault) = self.ledger.read_request(request)
+            && let Err(error) = self.transaction.read_request(request)
         {
             // Nothing of a step that is not taken may stay in the transaction.
             if let Some(request) = request {
-                self.ledger.delete_request(request)?;
+                self.transaction.delete_request(request)?;
             }
-            return Err(fault);
+            return Err(error);
         }
-        self.ledger.delete_kept(found)?;
-        self.news.push(News::Forgotten(record.digest));
-        self.add_live(row, record, request)?;
+        self.transaction.delete_finished(found)?;
+        self.after_commit.push(AfterCommit::Evict(record.digest));
+        self.add_open(row, record, request)?;
         Ok(())
     }
 
-    fn forget(&mut self, known: &Known) -> Step<()> {
+    fn forget(&mut self, known: &Known) -> Result<()> {
         match known {
-            Known::Live(live) => self.forget_live(live),
-            Known::Kept(found) => {
-                self.unsettled = true;
-                self.ledger.delete_kept(found)?;
-                self.mirror.take(&found.record.digest);
-                self.news.push(News::Forgotten(found.record.digest));
+            Known::Open(operation) => self.forget_open(operation),
+            Known::Finished(found) => {
+                self.waits_for_commit = true;
+                self.transaction.delete_finished(found)?;
+                self.open_operations.take(&found.record.digest);
+                self.after_commit
+                    .push(AfterCommit::Evict(found.record.digest));
                 Ok(())
             }
         }
     }
 
     /// Writes an open operation where it stands; its place in listings stays.
-    pub(super) fn rewrite(&mut self, live: &Live, record: Record) -> Step<()> {
-        self.unsettled = true;
-        let live = Live {
+    pub(super) fn rewrite(&mut self, operation: &OpenOperation, record: Record) -> Result<()> {
+        self.waits_for_commit = true;
+        let operation = OpenOperation {
             record: Arc::new(record),
-            ..live.clone()
+            ..operation.clone()
         };
-        self.ledger.update_live(&live)?;
-        self.mirror.put(live);
+        self.transaction.update_open(&operation)?;
+        self.open_operations.put(operation);
         Ok(())
     }
 
-    pub(super) fn forget_live(&mut self, live: &Live) -> Step<()> {
-        self.unsettled = true;
-        self.ledger.delete_live(live)?;
-        if let Some(request) = live.request {
-            self.ledger.delete_request(request)?;
+    pub(super) fn forget_open(&mut self, operation: &OpenOperation) -> Result<()> {
+        self.waits_for_commit = true;
+        self.transaction.delete_open(operation)?;
+        if let Some(request) = operation.request {
+            self.transaction.delete_request(request)?;
         }
-        self.mirror.take(&live.record.digest);
+        self.open_operations.take(&operation.record.digest);
         Ok(())
     }
 }

@@ -11,12 +11,12 @@ use onceward_core::store::{Added, Collection};
 use onceward_core::wire;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::bucket::{Buckets, Ends, Family, Kept, Reply, Tally};
+use super::bucket::{BucketEnd, Buckets, Family, OperationBucket, ReplyBucket, Tally};
 use super::checkpoint::{self, Checkpointer};
-use super::error::{Fault, Step};
+use super::error::{Error, Result};
 use super::filter::Filter;
-use super::finished::Found;
-use super::open_operations::Live;
+use super::finished::FinishedOperation;
+use super::open_operations::OpenOperation;
 use super::sql;
 use crate::checksum::unseal;
 
@@ -24,31 +24,31 @@ use crate::checksum::unseal;
 const NUMBERS_RESERVED: u64 = 1 << 16;
 
 /// The file, as the writer has it.
-pub(super) struct Ledger {
+pub(super) struct Transaction {
     db: Connection,
     buckets: Arc<Buckets>,
     /// The last number given.
     last: u64,
     /// Up to here numbers may be given.
     reserved: u64,
-    open: Option<Transaction>,
+    open: Option<Undo>,
     checkpointer: Checkpointer,
 }
 
 /// What a failed transaction has to take back.
 #[derive(Default)]
-struct Transaction {
+struct Undo {
     rows: usize,
     reserved_before: u64,
-    tallies_before: BTreeMap<Ends, (Arc<Kept>, Tally)>,
-    kept_made: Vec<Ends>,
-    replies_made: Vec<Ends>,
-    kept_dropped: Vec<Arc<Kept>>,
-    replies_dropped: Vec<Arc<Reply>>,
+    tallies_before: BTreeMap<BucketEnd, (Arc<OperationBucket>, Tally)>,
+    operation_buckets_made: Vec<BucketEnd>,
+    reply_buckets_made: Vec<BucketEnd>,
+    operation_buckets_dropped: Vec<Arc<OperationBucket>>,
+    reply_buckets_dropped: Vec<Arc<ReplyBucket>>,
 }
 
-impl Ledger {
-    /// The ledger of an opened file. Every number up to `last` may have been given.
+impl Transaction {
+    /// The transaction of an opened file. Every number up to `last` may have been given.
     pub(super) fn new(
         db: Connection,
         buckets: Arc<Buckets>,
@@ -66,7 +66,7 @@ impl Ledger {
     }
 
     /// Leaves one whole file behind, with no log beside it, and no tails to read.
-    pub(super) fn close(mut self, now: Timestamp) -> Step<()> {
+    pub(super) fn close(mut self, now: Timestamp) -> Result<()> {
         let tails = with_tails(&self.buckets, |_| true);
         self.note_time(now)?;
         self.seal_and_commit(&tails)?;
@@ -76,7 +76,7 @@ impl Ledger {
     }
 
     /// Notes what time it is, so that no later process begins earlier.
-    pub(super) fn note_time(&mut self, now: Timestamp) -> Step<()> {
+    pub(super) fn note_time(&mut self, now: Timestamp) -> Result<()> {
         let now = i64::try_from(now.unix_ms()).unwrap_or(i64::MAX);
         self.write(sql::LATEST_RAISE, [now])?;
         Ok(())
@@ -93,7 +93,7 @@ impl Ledger {
     }
 
     /// The next number: a fence, and the place of a change in listings.
-    pub(super) fn next(&mut self) -> Step<u64> {
+    pub(super) fn next(&mut self) -> Result<u64> {
         // Beyond it too: a transaction that raised the mark may have failed, and
         // what it gave is not given again.
         if self.last >= self.reserved {
@@ -106,12 +106,12 @@ impl Ledger {
     }
 
     /// Writes an open operation into its row.
-    pub(super) fn insert_live(&mut self, live: &Live) -> Step<()> {
-        let record = &live.record;
+    pub(super) fn insert_open(&mut self, operation: &OpenOperation) -> Result<()> {
+        let record = &operation.record;
         self.write(
             sql::OPEN_INSERT,
             params![
-                live.row.cast_signed(),
+                operation.row.cast_signed(),
                 record.digest.prefix().cast_signed(),
                 record.identity.caller.tenant(),
                 record.identity.caller.project(),
@@ -119,7 +119,7 @@ impl Ledger {
                 record.identity.key.as_str(),
                 record.state.as_str(),
                 record.created_at.unix_ms().cast_signed(),
-                live.request.map(u64::cast_signed),
+                operation.request.map(u64::cast_signed),
                 wire::encode_record(record),
             ],
         )?;
@@ -127,71 +127,71 @@ impl Ledger {
     }
 
     /// Writes an open operation over its row.
-    pub(super) fn update_live(&mut self, live: &Live) -> Step<()> {
-        let row = live.row.cast_signed();
-        let bytes = wire::encode_record(&live.record);
+    pub(super) fn update_open(&mut self, operation: &OpenOperation) -> Result<()> {
+        let row = operation.row.cast_signed();
+        let bytes = wire::encode_record(&operation.record);
         self.write(
             sql::OPEN_UPDATE,
-            params![row, live.record.state.as_str(), bytes],
+            params![row, operation.record.state.as_str(), bytes],
         )?;
         Ok(())
     }
 
     /// Deletes an open operation's row; its request stays.
-    pub(super) fn delete_live(&mut self, live: &Live) -> Step<()> {
-        self.write(sql::OPEN_DELETE, [live.row.cast_signed()])?;
+    pub(super) fn delete_open(&mut self, operation: &OpenOperation) -> Result<()> {
+        self.write(sql::OPEN_DELETE, [operation.row.cast_signed()])?;
         Ok(())
     }
 
     /// Writes the sealed request of an operation to be delivered.
-    pub(super) fn insert_request(&mut self, row: u64, sealed: &[u8]) -> Step<()> {
+    pub(super) fn insert_request(&mut self, row: u64, sealed: &[u8]) -> Result<()> {
         self.write(sql::REQUEST_INSERT, params![row.cast_signed(), sealed])?;
         Ok(())
     }
 
     /// Reads the request of an operation to be delivered. One that is not there
     /// is damage of this operation alone.
-    pub(super) fn read_request(&self, row: Option<u64>) -> Step<Bytes> {
-        let row = row.ok_or(Fault::NoRequest)?;
+    pub(super) fn read_request(&self, row: Option<u64>) -> Result<Bytes> {
+        let row = row.ok_or(Error::NoRequest)?;
         let mut statement = self.db.prepare_cached(sql::REQUEST_READ)?;
         let sealed: Option<Vec<u8>> = statement
             .query_row([row.cast_signed()], |row| row.get(0))
             .optional()
-            .map_err(Fault::of_read)?;
-        Ok(unseal(sealed.ok_or(Fault::NoRequest)?)?)
+            .map_err(Error::from_read)?;
+        Ok(unseal(sealed.ok_or(Error::NoRequest)?)?)
     }
 
     /// Deletes a request.
-    pub(super) fn delete_request(&mut self, row: u64) -> Step<()> {
+    pub(super) fn delete_request(&mut self, row: u64) -> Result<()> {
         self.write(sql::REQUEST_DELETE, [row.cast_signed()])?;
         Ok(())
     }
 
     /// Writes a finished operation into its buckets, with its encoded reply and
     /// with the request that lies in this row.
-    pub(super) fn insert_kept(
+    pub(super) fn insert_finished(
         &mut self,
         row: u64,
         record: &Record,
         reply: Option<&[u8]>,
         request: Option<u64>,
-    ) -> Step<()> {
-        let (Some(ends), Some(over), Some(expired)) = (
-            Ends::of_record(record),
+    ) -> Result<()> {
+        let (Some(end), Some(over), Some(expired)) = (
+            BucketEnd::of_record(record),
             record.over_at(),
             record.expires_at(),
         ) else {
             return Ok(());
         };
-        let bucket = self.kept_bucket(ends)?;
+        let bucket = self.operation_bucket(end)?;
         let request = request.map(u64::cast_signed);
-        let apart = Ends::of(expired, record.terms.retention);
-        if apart == bucket.ends || (reply.is_none() && request.is_none()) {
-            self.insert_kept_row(&bucket, row, record, None, reply, request)?;
+        let apart = BucketEnd::of(expired, record.terms.retention);
+        if apart == bucket.end || (reply.is_none() && request.is_none()) {
+            self.insert_finished_row(&bucket, row, record, None, reply, request)?;
         } else {
             let replies = self.reply_bucket(apart)?;
             self.write(&replies.insert, params![row.cast_signed(), reply, request])?;
-            self.insert_kept_row(&bucket, row, record, Some(apart), None, None)?;
+            self.insert_finished_row(&bucket, row, record, Some(apart), None, None)?;
         }
         bucket.filter.add(record.digest.prefix());
         bucket.tail.add(record.digest.prefix(), row);
@@ -199,15 +199,15 @@ impl Ledger {
         Ok(())
     }
 
-    fn insert_kept_row(
+    fn insert_finished_row(
         &mut self,
-        bucket: &Kept,
+        bucket: &OperationBucket,
         row: u64,
         record: &Record,
-        replied: Option<Ends>,
+        replied: Option<BucketEnd>,
         reply: Option<&[u8]>,
         request: Option<i64>,
-    ) -> Step<()> {
+    ) -> Result<()> {
         self.write(
             &bucket.insert,
             params![
@@ -220,7 +220,7 @@ impl Ledger {
                 record.state.as_str(),
                 record.created_at.unix_ms().cast_signed(),
                 over_ms(record),
-                replied.map(|ends| ends.0.cast_signed()),
+                replied.map(|end| end.0.cast_signed()),
                 wire::encode_record(record),
                 reply,
                 request,
@@ -230,7 +230,7 @@ impl Ledger {
     }
 
     /// Deletes a finished operation with its reply and request.
-    pub(super) fn delete_kept(&mut self, found: &Found) -> Step<()> {
+    pub(super) fn delete_finished(&mut self, found: &FinishedOperation) -> Result<()> {
         let row = [found.row.cast_signed()];
         self.write(&found.bucket.delete, row)?;
         if let Some(replies) = self.replies_of(found) {
@@ -241,7 +241,12 @@ impl Ledger {
     }
 
     /// Writes a document, in place of the one of that name.
-    pub(super) fn put_document(&mut self, sheet: Collection, name: &str, body: &[u8]) -> Step<()> {
+    pub(super) fn put_document(
+        &mut self,
+        sheet: Collection,
+        name: &str,
+        body: &[u8],
+    ) -> Result<()> {
         self.write(
             sql::DOCUMENT_PUT,
             params![sheet.as_str(), name.as_bytes(), body],
@@ -255,7 +260,7 @@ impl Ledger {
         sheet: Collection,
         name: &str,
         body: &[u8],
-    ) -> Step<Added> {
+    ) -> Result<Added> {
         let added = self.write(
             sql::DOCUMENT_ADD,
             params![sheet.as_str(), name.as_bytes(), body],
@@ -264,7 +269,7 @@ impl Ledger {
     }
 
     /// Deletes a document.
-    pub(super) fn remove_document(&mut self, sheet: Collection, name: &str) -> Step<()> {
+    pub(super) fn remove_document(&mut self, sheet: Collection, name: &str) -> Result<()> {
         self.write(
             sql::DOCUMENT_REMOVE,
             params![sheet.as_str(), name.as_bytes()],
@@ -274,7 +279,11 @@ impl Ledger {
 
     /// Takes the request of a finished operation back among the requests, into
     /// this row; `None` where it has none.
-    pub(super) fn restore_request(&mut self, found: &Found, row: u64) -> Step<Option<u64>> {
+    pub(super) fn restore_request(
+        &mut self,
+        found: &FinishedOperation,
+        row: u64,
+    ) -> Result<Option<u64>> {
         let rows = params![found.row.cast_signed(), row.cast_signed()];
         let restored = match self.replies_of(found) {
             Some(replies) => self.write(&replies.restore_request, rows)?,
@@ -283,42 +292,42 @@ impl Ledger {
         Ok((restored > 0).then_some(row))
     }
 
-    fn replies_of(&self, found: &Found) -> Option<Arc<Reply>> {
-        found.replied.and_then(|ends| self.buckets.reply(ends))
+    fn replies_of(&self, found: &FinishedOperation) -> Option<Arc<ReplyBucket>> {
+        found.replied.and_then(|end| self.buckets.reply(end))
     }
 
     /// Reclaims up to `limit` rows of the first bucket of finished operations
     /// that is over; `None` if there is no such bucket.
-    pub(super) fn sweep_kept(&mut self, now: Timestamp, limit: usize) -> Step<Option<usize>> {
-        let first = self.buckets.kept().values().next().cloned();
-        let Some(bucket) = first.filter(|bucket| bucket.ends.is_over(now)) else {
+    pub(super) fn sweep_finished(&mut self, now: Timestamp, limit: usize) -> Result<Option<usize>> {
+        let first = self.buckets.operations().values().next().cloned();
+        let Some(bucket) = first.filter(|bucket| bucket.end.is_over(now)) else {
             return Ok(None);
         };
         let swept = self.write(&bucket.sweep, [limit as i64])?;
         self.count(&bucket, bucket.tally().without(swept as u64));
         if swept == 0 && self.write(&bucket.index_sweep, [limit as i64])? == 0 {
-            self.drop_kept(bucket)?;
+            self.drop_operation_bucket(bucket)?;
         }
         Ok(Some(swept))
     }
 
     /// Reclaims up to `limit` rows of the first bucket of replies that is over;
     /// `None` if there is no such bucket.
-    pub(super) fn sweep_replies(&mut self, now: Timestamp, limit: usize) -> Step<Option<usize>> {
+    pub(super) fn sweep_replies(&mut self, now: Timestamp, limit: usize) -> Result<Option<usize>> {
         let first = self.buckets.replies().values().next().cloned();
-        let Some(bucket) = first.filter(|bucket| bucket.ends.is_over(now)) else {
+        let Some(bucket) = first.filter(|bucket| bucket.end.is_over(now)) else {
             return Ok(None);
         };
         let swept = self.write(&bucket.sweep, [limit as i64])?;
         if swept == 0 {
-            self.drop_reply(bucket)?;
+            self.drop_reply_bucket(bucket)?;
         }
         Ok(Some(swept))
     }
 
     /// Makes the open transaction durable. After an error nothing of it counts,
     /// here or in the file.
-    pub(super) fn commit(&mut self) -> Step<()> {
+    pub(super) fn commit(&mut self) -> Result<()> {
         let Some(open) = self.open.take() else {
             return Ok(());
         };
@@ -337,7 +346,7 @@ impl Ledger {
         Ok(())
     }
 
-    fn seal_and_commit(&mut self, seals: &[Arc<Kept>]) -> Step<()> {
+    fn seal_and_commit(&mut self, seals: &[Arc<OperationBucket>]) -> Result<()> {
         for bucket in seals {
             self.seal(bucket)?;
         }
@@ -348,7 +357,7 @@ impl Ledger {
     }
 
     /// Writes the tail of a bucket into its index.
-    fn seal(&mut self, bucket: &Arc<Kept>) -> Step<()> {
+    fn seal(&mut self, bucket: &Arc<OperationBucket>) -> Result<()> {
         for (id, entries) in bucket.tail.leaves(self.last) {
             self.write(&bucket.index_insert, params![id, entries])?;
         }
@@ -363,13 +372,13 @@ impl Ledger {
         Ok(())
     }
 
-    fn count_and_commit(&self, open: &Transaction) -> Step<()> {
+    fn count_and_commit(&self, open: &Undo) -> Result<()> {
         let mut count = self.db.prepare_cached(sql::BUCKET_COUNT)?;
         for (bucket, _) in open.tallies_before.values() {
             let tally = bucket.tally();
             count.execute(params![
-                Family::Kept.as_str(),
-                bucket.ends.0.cast_signed(),
+                Family::Operations.as_str(),
+                bucket.end.0.cast_signed(),
                 tally.rows.cast_signed(),
                 tally.first_over_ms.cast_signed(),
                 tally.sealed.cast_signed(),
@@ -382,7 +391,7 @@ impl Ledger {
     }
 
     /// Between two transactions: moves the last of a long log into the file.
-    pub(super) fn shorten_log(&self) -> Step<()> {
+    pub(super) fn shorten_log(&self) -> Result<()> {
         if self.checkpointer.is_log_long() {
             checkpoint::move_log(&self.db)?;
         }
@@ -405,107 +414,111 @@ impl Ledger {
             bucket.set_tally(tally);
         }
         // In this order: a bucket may have been dropped and made anew.
-        for ends in open.kept_made {
-            self.buckets.remove_kept(ends);
+        for end in open.operation_buckets_made {
+            self.buckets.remove_operations(end);
         }
-        for ends in open.replies_made {
-            self.buckets.remove_reply(ends);
+        for end in open.reply_buckets_made {
+            self.buckets.remove_replies(end);
         }
-        for bucket in open.kept_dropped {
-            self.buckets.add_kept(bucket);
+        for bucket in open.operation_buckets_dropped {
+            self.buckets.add_operations(bucket);
         }
-        for bucket in open.replies_dropped {
-            self.buckets.add_reply(bucket);
+        for bucket in open.reply_buckets_dropped {
+            self.buckets.add_replies(bucket);
         }
     }
 
-    fn kept_bucket(&mut self, ends: Ends) -> Step<Arc<Kept>> {
-        let known = self.buckets.kept().get(&ends).cloned();
+    fn operation_bucket(&mut self, end: BucketEnd) -> Result<Arc<OperationBucket>> {
+        let known = self.buckets.operations().get(&end).cloned();
         if let Some(bucket) = known {
             return Ok(bucket);
         }
-        let bucket = Arc::new(Kept::new(ends, Tally::empty(ends), Filter::empty()));
-        self.make_bucket(Family::Kept, ends, &bucket.create)?;
-        self.transaction()?.kept_made.push(ends);
-        self.buckets.add_kept(bucket.clone());
+        let bucket = Arc::new(OperationBucket::new(
+            end,
+            Tally::empty(end),
+            Filter::empty(),
+        ));
+        self.make_bucket(Family::Operations, end, &bucket.create)?;
+        self.transaction()?.operation_buckets_made.push(end);
+        self.buckets.add_operations(bucket.clone());
         Ok(bucket)
     }
 
-    fn reply_bucket(&mut self, ends: Ends) -> Step<Arc<Reply>> {
-        if let Some(bucket) = self.buckets.reply(ends) {
+    fn reply_bucket(&mut self, end: BucketEnd) -> Result<Arc<ReplyBucket>> {
+        if let Some(bucket) = self.buckets.reply(end) {
             return Ok(bucket);
         }
-        let bucket = Arc::new(Reply::new(ends));
-        self.make_bucket(Family::Reply, ends, &bucket.create)?;
-        self.transaction()?.replies_made.push(ends);
-        self.buckets.add_reply(bucket.clone());
+        let bucket = Arc::new(ReplyBucket::new(end));
+        self.make_bucket(Family::Replies, end, &bucket.create)?;
+        self.transaction()?.reply_buckets_made.push(end);
+        self.buckets.add_replies(bucket.clone());
         Ok(bucket)
     }
 
-    fn make_bucket(&mut self, family: Family, ends: Ends, create: &str) -> Step<()> {
+    fn make_bucket(&mut self, family: Family, end: BucketEnd, create: &str) -> Result<()> {
         self.transaction()?;
         self.db.execute_batch(create)?;
-        let name = params![family.as_str(), ends.0.cast_signed()];
+        let name = params![family.as_str(), end.0.cast_signed()];
         self.write(sql::BUCKET_INSERT, name)?;
         Ok(())
     }
 
-    fn drop_kept(&mut self, bucket: Arc<Kept>) -> Step<()> {
-        self.drop_bucket(Family::Kept, bucket.ends, &bucket.drop)?;
+    fn drop_operation_bucket(&mut self, bucket: Arc<OperationBucket>) -> Result<()> {
+        self.drop_bucket(Family::Operations, bucket.end, &bucket.drop)?;
         self.db.execute_batch(&bucket.index_drop)?;
-        self.buckets.remove_kept(bucket.ends);
-        self.transaction()?.kept_dropped.push(bucket);
+        self.buckets.remove_operations(bucket.end);
+        self.transaction()?.operation_buckets_dropped.push(bucket);
         Ok(())
     }
 
-    fn drop_reply(&mut self, bucket: Arc<Reply>) -> Step<()> {
-        self.drop_bucket(Family::Reply, bucket.ends, &bucket.drop)?;
-        self.buckets.remove_reply(bucket.ends);
-        self.transaction()?.replies_dropped.push(bucket);
+    fn drop_reply_bucket(&mut self, bucket: Arc<ReplyBucket>) -> Result<()> {
+        self.drop_bucket(Family::Replies, bucket.end, &bucket.drop)?;
+        self.buckets.remove_replies(bucket.end);
+        self.transaction()?.reply_buckets_dropped.push(bucket);
         Ok(())
     }
 
-    fn drop_bucket(&mut self, family: Family, ends: Ends, drop: &str) -> Step<()> {
-        let name = params![family.as_str(), ends.0.cast_signed()];
+    fn drop_bucket(&mut self, family: Family, end: BucketEnd, drop: &str) -> Result<()> {
+        let name = params![family.as_str(), end.0.cast_signed()];
         self.write(sql::BUCKET_DELETE, name)?;
         self.db.execute_batch(drop)?;
         Ok(())
     }
 
     /// Counts what a bucket holds; the count goes to the file with the commit.
-    fn count(&mut self, bucket: &Arc<Kept>, tally: Tally) {
+    fn count(&mut self, bucket: &Arc<OperationBucket>, tally: Tally) {
         let before = bucket.tally();
         bucket.set_tally(tally);
         if let Some(open) = &mut self.open {
             open.tallies_before
-                .entry(bucket.ends)
+                .entry(bucket.end)
                 .or_insert_with(|| (bucket.clone(), before));
         }
     }
 
-    fn write(&mut self, sql: &str, params: impl rusqlite::Params) -> Step<usize> {
+    fn write(&mut self, sql: &str, params: impl rusqlite::Params) -> Result<usize> {
         self.transaction()?.rows += 1;
         Ok(self.db.prepare_cached(sql)?.execute(params)?)
     }
 
     /// The open transaction, begun if there is none.
-    fn transaction(&mut self) -> Step<&mut Transaction> {
+    fn transaction(&mut self) -> Result<&mut Undo> {
         if self.open.is_none() {
             self.db.prepare_cached(sql::BEGIN)?.execute([])?;
         }
         let reserved_before = self.reserved;
-        Ok(self.open.get_or_insert_with(|| Transaction {
+        Ok(self.open.get_or_insert_with(|| Undo {
             reserved_before,
-            ..Transaction::default()
+            ..Undo::default()
         }))
     }
 }
 
 /// The buckets whose tails are to be sealed with this transaction: the long
 /// ones, and where a new bucket takes over those of the buckets before it.
-fn seals_due(buckets: &Buckets, open: &Transaction) -> Vec<Arc<Kept>> {
-    if let Some(newest) = open.kept_made.iter().max() {
-        return with_tails(buckets, |bucket| bucket.ends < *newest);
+fn seals_due(buckets: &Buckets, open: &Undo) -> Vec<Arc<OperationBucket>> {
+    if let Some(newest) = open.operation_buckets_made.iter().max() {
+        return with_tails(buckets, |bucket| bucket.end < *newest);
     }
     let touched = open.tallies_before.values().map(|(bucket, _)| bucket);
     touched
@@ -514,10 +527,13 @@ fn seals_due(buckets: &Buckets, open: &Transaction) -> Vec<Arc<Kept>> {
         .collect()
 }
 
-fn with_tails(buckets: &Buckets, wanted: impl Fn(&Kept) -> bool) -> Vec<Arc<Kept>> {
-    let kept = buckets.kept();
+fn with_tails(
+    buckets: &Buckets,
+    lookup: impl Fn(&OperationBucket) -> bool,
+) -> Vec<Arc<OperationBucket>> {
+    let kept = buckets.operations();
     let tails = kept.values().filter(|bucket| !bucket.tail.is_empty());
-    tails.filter(|bucket| wanted(bucket)).cloned().collect()
+    tails.filter(|bucket| lookup(bucket)).cloned().collect()
 }
 
 /// When nothing of a finished operation is needed any more, as SQLite counts.

@@ -20,9 +20,9 @@ use onceward_core::store::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::Shared;
-use super::error::{Fault, Step};
-use super::finished::Wanted;
-use super::steps::{Shelf, Swept};
+use super::error::{Error, Result};
+use super::steps::{Steps, SweepSlice};
+use crate::lookup::Lookup;
 
 /// The most commands in one transaction.
 const BATCH_MAX: usize = 512;
@@ -30,36 +30,42 @@ const BATCH_MAX: usize = 512;
 const WAITING_MAX: usize = 4096;
 
 /// Where an answer goes.
-pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
+pub(super) type Responder<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// What the writer is asked to do. Replies come encoded, and requests sealed, so
 /// that the one writer spends no time on it.
 pub(super) enum Command {
-    Claim(Box<ClaimRequest>, Answer<Claim>),
-    Withdraw(Digest, Attempt, Answer<()>),
-    Renew(Digest, Fence, Answer<Settled>),
-    Settle(Digest, Fence, Settlement, Option<Vec<u8>>, Answer<Settled>),
-    Get(Wanted, Answer<Option<Arc<Record>>>),
-    Show(OperationId, Answer<Option<Arc<Record>>>),
-    Touch(Digest, Answer<()>),
-    Enqueue(Box<ClaimRequest>, Vec<u8>, Duration, Answer<Enqueued>),
-    Due(usize, Answer<Vec<Due>>),
-    NextDue(Answer<Option<Timestamp>>),
-    Purge(OperationId, Force, Answer<Changed>),
+    Claim(Box<ClaimRequest>, Responder<Claim>),
+    Withdraw(Digest, Attempt, Responder<()>),
+    Renew(Digest, Fence, Responder<Settled>),
+    Settle(
+        Digest,
+        Fence,
+        Settlement,
+        Option<Vec<u8>>,
+        Responder<Settled>,
+    ),
+    Get(Lookup, Responder<Option<Arc<Record>>>),
+    Show(OperationId, Responder<Option<Arc<Record>>>),
+    Touch(Digest, Responder<()>),
+    Enqueue(Box<ClaimRequest>, Vec<u8>, Duration, Responder<Enqueued>),
+    Due(usize, Responder<Vec<Due>>),
+    NextDue(Responder<Option<Timestamp>>),
+    Purge(OperationId, Force, Responder<Changed>),
     Resolve(
         OperationId,
         Option<Fence>,
         Resolution,
         Option<Vec<u8>>,
-        Answer<Changed>,
+        Responder<Changed>,
     ),
-    Resume(OperationId, Answer<Changed>),
-    Redeliver(OperationId, Answer<Changed>),
-    Put(Collection, String, Bytes, Answer<()>),
-    Add(Collection, String, Bytes, Answer<Added>),
-    Remove(Collection, String, Answer<()>),
-    Sweep(usize, Answer<Swept>),
-    Stats(Answer<Stats>),
+    Resume(OperationId, Responder<Changed>),
+    Redeliver(OperationId, Responder<Changed>),
+    Put(Collection, String, Bytes, Responder<()>),
+    Add(Collection, String, Bytes, Responder<Added>),
+    Remove(Collection, String, Responder<()>),
+    Sweep(usize, Responder<SweepSlice>),
+    Stats(Responder<Stats>),
 }
 
 /// The way to the writer. Dropping it ends the writer, after what waits is done.
@@ -70,16 +76,16 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Starts the thread.
-    pub(super) fn start(shelf: Shelf, shared: Arc<Shared>) -> std::io::Result<Self> {
+    pub(super) fn start(steps: Steps, shared: Arc<Shared>) -> std::io::Result<Self> {
         let (commands, inbox) = mpsc::channel(WAITING_MAX);
-        let desk = Desk {
-            shelf,
+        let thread_state = WriterThread {
+            steps,
             shared,
-            held: Vec::new(),
+            deferred: Vec::new(),
         };
         let thread = std::thread::Builder::new()
             .name("onceward-writer".into())
-            .spawn(move || desk.run(inbox))?;
+            .spawn(move || thread_state.run(inbox))?;
         Ok(Self {
             commands: Some(commands),
             thread: Some(thread),
@@ -89,13 +95,13 @@ impl Writer {
     /// Sends a command and waits for its answer.
     pub(super) async fn ask<T>(
         &self,
-        command: impl FnOnce(Answer<T>) -> Command,
+        command: impl FnOnce(Responder<T>) -> Command,
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
-        let commands = self.commands.as_ref().ok_or(Fault::Closed)?;
+        let commands = self.commands.as_ref().ok_or(Error::Closed)?;
         let sent = commands.send(command(answer)).await;
-        sent.map_err(|_| Fault::Closed)?;
-        answered.await.map_err(|_| Fault::Closed)?
+        sent.map_err(|_| Error::Closed)?;
+        answered.await.map_err(|_| Error::Closed)?
     }
 }
 
@@ -111,13 +117,13 @@ impl Drop for Writer {
 }
 
 /// The writer's own things.
-struct Desk {
-    shelf: Shelf,
+struct WriterThread {
+    steps: Steps,
     shared: Arc<Shared>,
-    held: Vec<Box<dyn Held>>,
+    deferred: Vec<Box<dyn Deferred>>,
 }
 
-impl Desk {
+impl WriterThread {
     fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         while inbox.blocking_recv_many(&mut batch, BATCH_MAX) > 0 {
@@ -132,124 +138,128 @@ impl Desk {
 
     fn perform(&mut self, command: Command) {
         match command {
-            Command::Claim(ask, to) => self.step(to, |shelf| shelf.claim(&ask)),
+            Command::Claim(ask, to) => self.step(to, |steps| steps.claim(&ask)),
             Command::Withdraw(digest, attempt, to) => {
-                self.step(to, |shelf| shelf.withdraw(digest, attempt));
+                self.step(to, |steps| steps.withdraw(digest, attempt));
             }
             Command::Renew(digest, fence, to) => {
-                self.step(to, |shelf| shelf.renew(digest, fence));
+                self.step(to, |steps| steps.renew(digest, fence));
             }
-            Command::Settle(digest, fence, settlement, reply, to) => self.step(to, |shelf| {
-                shelf.settle(digest, fence, &settlement, reply.as_deref())
+            Command::Settle(digest, fence, settlement, reply, to) => self.step(to, |steps| {
+                steps.settle(digest, fence, &settlement, reply.as_deref())
             }),
-            Command::Get(wanted, to) => self.step(to, |shelf| shelf.get(wanted)),
-            Command::Show(id, to) => self.step(to, |shelf| shelf.show(id)),
-            Command::Touch(digest, to) => self.step(to, |shelf| shelf.touch(digest)),
+            Command::Get(lookup, to) => self.step(to, |steps| steps.get(lookup)),
+            Command::Show(id, to) => self.step(to, |steps| steps.show(id)),
+            Command::Touch(digest, to) => self.step(to, |steps| steps.touch(digest)),
             Command::Enqueue(ask, request, after, to) => {
-                self.step(to, |shelf| shelf.enqueue(&ask, &request, after));
+                self.step(to, |steps| steps.enqueue(&ask, &request, after));
             }
-            Command::Due(limit, to) => self.step(to, |shelf| shelf.due(limit)),
-            Command::NextDue(to) => self.step(to, |shelf| Ok(shelf.next_due())),
-            Command::Purge(id, force, to) => self.step(to, |shelf| shelf.purge(id, force)),
+            Command::Due(limit, to) => self.step(to, |steps| steps.due(limit)),
+            Command::NextDue(to) => self.step(to, |steps| Ok(steps.next_due())),
+            Command::Purge(id, force, to) => self.step(to, |steps| steps.purge(id, force)),
             Command::Resolve(id, fence, word, reply, to) => {
-                self.step(to, |shelf| {
-                    shelf.resolve(id, fence, &word, reply.as_deref())
+                self.step(to, |steps| {
+                    steps.resolve(id, fence, &word, reply.as_deref())
                 });
             }
-            Command::Resume(id, to) => self.step(to, |shelf| shelf.resume(id)),
-            Command::Redeliver(id, to) => self.step(to, |shelf| shelf.redeliver(id)),
+            Command::Resume(id, to) => self.step(to, |steps| steps.resume(id)),
+            Command::Redeliver(id, to) => self.step(to, |steps| steps.redeliver(id)),
             Command::Put(sheet, name, document, to) => {
-                self.step(to, |shelf| shelf.put_document(sheet, &name, &document));
+                self.step(to, |steps| steps.put_document(sheet, &name, &document));
             }
             Command::Add(sheet, name, document, to) => {
-                self.step(to, |shelf| shelf.add_document(sheet, &name, &document));
+                self.step(to, |steps| steps.add_document(sheet, &name, &document));
             }
             Command::Remove(sheet, name, to) => {
-                self.step(to, |shelf| shelf.remove_document(sheet, &name));
+                self.step(to, |steps| steps.remove_document(sheet, &name));
             }
-            Command::Sweep(limit, to) => self.step(to, |shelf| shelf.sweep(limit)),
-            Command::Stats(to) => self.step(to, |shelf| Ok(shelf.stats())),
+            Command::Sweep(limit, to) => self.step(to, |steps| steps.sweep(limit)),
+            Command::Stats(to) => self.step(to, |steps| Ok(steps.stats())),
         }
     }
 
     /// Takes one step, and answers it now or with the commit.
-    fn step<T: Send + 'static>(&mut self, to: Answer<T>, take: impl FnOnce(&mut Shelf) -> Step<T>) {
-        if let Err(fault) = self.shared.check() {
-            return tell(to, Err(fault));
+    fn step<T: Send + 'static>(
+        &mut self,
+        to: Responder<T>,
+        take: impl FnOnce(&mut Steps) -> Result<T>,
+    ) {
+        if let Err(error) = self.shared.check() {
+            return respond(to, Err(error));
         }
-        self.shelf.begin_step();
-        match take(&mut self.shelf) {
-            Ok(value) if self.shelf.is_unsettled() => {
-                self.held.push(Box::new(Waiting { to, value }));
+        self.steps.begin_step();
+        match take(&mut self.steps) {
+            Ok(value) if self.steps.waits_for_commit() => {
+                self.deferred.push(Box::new(DeferredAnswer { to, value }));
             }
-            Ok(value) => tell(to, Ok(value)),
-            Err(fault) if fault.spoils_transaction() => {
-                self.shelf.roll_back();
-                let fault = self.fail(fault);
-                tell(to, Err(Fault::RolledBack(fault)));
+            Ok(value) => respond(to, Ok(value)),
+            Err(error) if error.spoils_transaction() => {
+                self.steps.roll_back();
+                let error = self.fail(error);
+                respond(to, Err(Error::RolledBack(error)));
             }
-            Err(fault) => tell(to, Err(fault)),
+            Err(error) => respond(to, Err(error)),
         }
     }
 
     fn commit(&mut self) {
-        match self.shelf.commit() {
-            Ok(()) => self.held.drain(..).for_each(|held| held.tell(None)),
-            Err(fault) => {
-                self.fail(fault);
+        match self.steps.commit() {
+            Ok(()) => self.deferred.drain(..).for_each(|answer| answer.send(None)),
+            Err(error) => {
+                self.fail(error);
             }
         }
     }
 
     fn shorten_log(&self) {
-        if let Err(fault) = self.shelf.ledger.shorten_log() {
-            self.shared.report_checkpoint(fault);
+        if let Err(error) = self.steps.transaction.shorten_log() {
+            self.shared.report_checkpoint(error);
         }
     }
 
     fn close(self) {
         // What could not be synced once is left for the next start to judge.
         if self.shared.check().is_ok()
-            && let Err(fault) = self.shelf.close()
+            && let Err(error) = self.steps.close()
         {
-            self.shared.report_checkpoint(fault);
+            self.shared.report_checkpoint(error);
         }
     }
 
     /// The transaction is rolled back: says so to all who wait for it.
-    fn fail(&mut self, fault: Fault) -> Arc<Fault> {
-        tracing::error!(%fault, steps = self.held.len(), "the embedded store rolled back a transaction");
-        let fault = Arc::new(fault);
-        if fault.is_final() {
-            self.shared.fail(fault.clone());
+    fn fail(&mut self, error: Error) -> Arc<Error> {
+        tracing::error!(%error, steps = self.deferred.len(), "the embedded store rolled back a transaction");
+        let error = Arc::new(error);
+        if error.is_final() {
+            self.shared.fail(error.clone());
         }
-        for held in self.held.drain(..) {
-            held.tell(Some(&fault));
+        for answer in self.deferred.drain(..) {
+            answer.send(Some(&error));
         }
-        fault
+        error
     }
 }
 
-/// An answer that waits for the commit.
-trait Held: Send {
-    fn tell(self: Box<Self>, fault: Option<&Arc<Fault>>);
+/// An answer that is sent once the commit has succeeded or failed.
+trait Deferred: Send {
+    fn send(self: Box<Self>, error: Option<&Arc<Error>>);
 }
 
-struct Waiting<T> {
-    to: Answer<T>,
+struct DeferredAnswer<T> {
+    to: Responder<T>,
     value: T,
 }
 
-impl<T: Send> Held for Waiting<T> {
-    fn tell(self: Box<Self>, fault: Option<&Arc<Fault>>) {
-        match fault {
-            None => tell(self.to, Ok(self.value)),
-            Some(fault) => tell(self.to, Err(Fault::RolledBack(fault.clone()))),
+impl<T: Send> Deferred for DeferredAnswer<T> {
+    fn send(self: Box<Self>, error: Option<&Arc<Error>>) {
+        match error {
+            None => respond(self.to, Ok(self.value)),
+            Some(error) => respond(self.to, Err(Error::RolledBack(error.clone()))),
         }
     }
 }
 
-fn tell<T>(to: Answer<T>, result: Step<T>) {
-    // Whoever asked may have gone; what was done stays done.
+fn respond<T>(to: Responder<T>, result: Result<T>) {
+    // The caller may have gone; the step stays done.
     let _ = to.send(result.map_err(StoreError::from));
 }

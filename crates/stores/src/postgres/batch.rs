@@ -18,9 +18,9 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::address::Pooler;
 use super::driver::{Cells, Driver as _, Statement, Value};
-use super::error::Fault;
+use super::error::Error;
 use super::session::Session;
-use super::statements::Steps;
+use super::statements::BatchStatement;
 
 /// How many steps one statement takes at most.
 const STEPS_MAX: usize = 64;
@@ -33,51 +33,51 @@ const WORKERS: usize = 2;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A statement with its values.
-pub(crate) struct Said {
+pub(crate) struct Query {
     pub(crate) statement: Arc<Statement>,
     pub(crate) values: Vec<Value>,
 }
 
 /// What one caller asks.
-pub(crate) struct Step {
+pub(crate) struct BatchStep {
     /// Its values in the statement.
     pub(crate) values: Vec<Value>,
     /// The first column of the row that answers it; its place among the steps
     /// where that is not known beforehand.
     pub(crate) mark: Option<Value>,
     /// What to say if there was such a row and nobody waits for it any more.
-    pub(crate) otherwise: Option<Said>,
+    pub(crate) otherwise: Option<Query>,
 }
 
-type Answer = Result<Option<Cells>, Fault>;
+type RowResult = Result<Option<Cells>, Error>;
 
-struct Asked {
-    step: Step,
-    answer: oneshot::Sender<Answer>,
+struct PendingStep {
+    step: BatchStep,
+    answer: oneshot::Sender<RowResult>,
 }
 
 /// Takes steps of one kind together.
-pub(crate) struct Batches {
-    steps: mpsc::Sender<Asked>,
+pub(crate) struct Batcher {
+    steps: mpsc::Sender<PendingStep>,
     _workers: Vec<AbortOnDropHandle<()>>,
 }
 
 /// What the steps of a kind have in common.
-pub(crate) struct Kind {
-    pub(crate) steps: Arc<Steps>,
+pub(crate) struct BatchKind {
+    pub(crate) steps: Arc<BatchStatement>,
     /// Gives the first values, which all steps share.
     pub(crate) first: Box<dyn Fn() -> Vec<Value> + Send + Sync>,
 }
 
-impl Batches {
+impl Batcher {
     /// Workers who send on without delay; a statement that takes longer than
     /// `deadline` keeps nobody waiting but those in it.
-    pub(crate) fn new(kind: Kind, voice: &Arc<Voice>, deadline: Duration) -> Self {
+    pub(crate) fn new(kind: BatchKind, executor: &Arc<Executor>, deadline: Duration) -> Self {
         let (steps, waiting) = mpsc::channel(WAITING_MAX);
         let waiting = Arc::new(Mutex::new(waiting));
-        let sender = Arc::new(Sender {
+        let sender = Arc::new(BatchSender {
             kind,
-            voice: voice.clone(),
+            executor: executor.clone(),
         });
         let work = |_| {
             let work = work(waiting.clone(), sender.clone(), deadline);
@@ -90,16 +90,20 @@ impl Batches {
     }
 
     /// The row that answers a step, committed when it is there.
-    pub(crate) async fn row(&self, step: Step) -> Answer {
+    pub(crate) async fn row(&self, step: BatchStep) -> RowResult {
         let (answer, answered) = oneshot::channel();
         // The workers live as long as this does.
-        let asked = Asked { step, answer };
-        self.steps.send(asked).await.map_err(|_| Fault::Ended)?;
-        answered.await.map_err(|_| Fault::Ended)?
+        let asked = PendingStep { step, answer };
+        self.steps.send(asked).await.map_err(|_| Error::Ended)?;
+        answered.await.map_err(|_| Error::Ended)?
     }
 }
 
-async fn work(waiting: Arc<Mutex<mpsc::Receiver<Asked>>>, sender: Arc<Sender>, deadline: Duration) {
+async fn work(
+    waiting: Arc<Mutex<mpsc::Receiver<PendingStep>>>,
+    sender: Arc<BatchSender>,
+    deadline: Duration,
+) {
     loop {
         let mut steps = Vec::new();
         let mut turn = waiting.lock().await;
@@ -119,68 +123,68 @@ async fn work(waiting: Arc<Mutex<mpsc::Receiver<Asked>>>, sender: Arc<Sender>, d
         if steps.is_empty() {
             continue;
         }
-        let sent = sender.voice.tasks.spawn(sender.clone().send(steps));
+        let sent = sender.executor.tasks.spawn(sender.clone().send(steps));
         // What takes longer goes on by itself.
         if timeout(deadline, sent).await.is_err() {
-            sender.voice.close_resting(deadline);
+            sender.executor.close_resting(deadline);
         }
     }
 }
 
 /// Sends the steps of a kind.
-struct Sender {
-    kind: Kind,
-    voice: Arc<Voice>,
+struct BatchSender {
+    kind: BatchKind,
+    executor: Arc<Executor>,
 }
 
 /// Why a statement has no answers.
-enum Refusal {
+enum BatchFailure {
     /// Nothing of it happened.
     NotCommitted,
     /// It may have happened.
-    Unsure(Fault),
+    Unsure(Error),
 }
 
-impl Sender {
-    async fn send(self: Arc<Self>, steps: Vec<Asked>) {
-        let taken = timeout(PATIENCE, self.say_together(&steps)).await;
-        match taken.unwrap_or(Err(Refusal::Unsure(Fault::TooSlow(PATIENCE)))) {
+impl BatchSender {
+    async fn send(self: Arc<Self>, steps: Vec<PendingStep>) {
+        let taken = timeout(PATIENCE, self.run_together(&steps)).await;
+        match taken.unwrap_or(Err(BatchFailure::Unsure(Error::TooSlow(PATIENCE)))) {
             Ok(rows) => self.answer_all(steps, rows),
             // One spoiled it for all: each by itself.
-            Err(Refusal::NotCommitted) => {
+            Err(BatchFailure::NotCommitted) => {
                 for asked in steps {
-                    self.voice.tasks.spawn(self.clone().send_alone(asked));
+                    self.executor.tasks.spawn(self.clone().send_alone(asked));
                 }
             }
-            Err(Refusal::Unsure(fault)) => {
-                let fault = Arc::new(fault);
+            Err(BatchFailure::Unsure(error)) => {
+                let error = Arc::new(error);
                 for asked in steps {
-                    self.answer(asked, Err(Fault::Together(fault.clone())));
+                    self.answer(asked, Err(Error::Together(error.clone())));
                 }
             }
         }
     }
 
     /// A step that may have to wait for a row.
-    async fn send_alone(self: Arc<Self>, asked: Asked) {
+    async fn send_alone(self: Arc<Self>, asked: PendingStep) {
         let values = self.values_of(&asked);
-        let _turn = self.voice.turn().await;
+        let _turn = self.executor.turn().await;
         if asked.answer.is_closed() {
             return;
         }
-        let rows = self.voice.say(&self.kind.steps.one, &values).await;
+        let rows = self.executor.run(&self.kind.steps.one, &values).await;
         self.answer(asked, rows.map(|rows| rows.into_iter().next()));
     }
 
     /// The first values, and those of one step.
-    fn values_of(&self, asked: &Asked) -> Vec<Value> {
+    fn values_of(&self, asked: &PendingStep) -> Vec<Value> {
         let mut values = (self.kind.first)();
         values.extend(asked.step.values.iter().cloned());
         values
     }
 
     /// Gives each its row. There are few, so looking at all will do.
-    fn answer_all(self: &Arc<Self>, steps: Vec<Asked>, mut rows: Vec<Cells>) {
+    fn answer_all(self: &Arc<Self>, steps: Vec<PendingStep>, mut rows: Vec<Cells>) {
         for (place, asked) in (1..).zip(steps) {
             let place = Value::Int(place);
             let mark = asked.step.mark.as_ref().unwrap_or(&place);
@@ -190,20 +194,20 @@ impl Sender {
         }
     }
 
-    fn answer(self: &Arc<Self>, asked: Asked, answer: Answer) {
+    fn answer(self: &Arc<Self>, asked: PendingStep, answer: RowResult) {
         let Err(Ok(Some(_unheard))) = asked.answer.send(answer) else {
             return;
         };
         if let Some(otherwise) = asked.step.otherwise {
-            let voice = self.voice.clone();
-            self.voice
+            let executor = self.executor.clone();
+            self.executor
                 .tasks
-                .spawn(async move { voice.undo(&otherwise).await });
+                .spawn(async move { executor.undo(&otherwise).await });
         }
     }
 
     /// The first values, and a list of the steps' values for each of the rest.
-    fn listed(&self, steps: &[Asked]) -> Vec<Value> {
+    fn listed(&self, steps: &[PendingStep]) -> Vec<Value> {
         let mut values = (self.kind.first)();
         let lists = self.kind.steps.many.types.len() - values.len();
         let list = |at: usize| {
@@ -216,26 +220,26 @@ impl Sender {
 
     /// All steps in one statement, which does not wait for a row that somebody
     /// works on: it would keep the others from their commit.
-    async fn say_together(&self, steps: &[Asked]) -> Result<Vec<Cells>, Refusal> {
+    async fn run_together(&self, steps: &[PendingStep]) -> Result<Vec<Cells>, BatchFailure> {
         let (statement, values) = match steps {
             [alone] => (&self.kind.steps.one, self.values_of(alone)),
             many => (&self.kind.steps.many, self.listed(many)),
         };
-        let session = self.voice.session().await;
-        let mut session = session.map_err(Refusal::Unsure)?;
-        let said = session.say_impatiently(statement, &values).await;
-        let (rows, committed) = said.map_err(Refusal::Unsure)?;
+        let session = self.executor.session().await;
+        let mut session = session.map_err(BatchFailure::Unsure)?;
+        let said = session.run_without_waiting(statement, &values).await;
+        let (rows, committed) = said.map_err(BatchFailure::Unsure)?;
         match (rows, committed) {
             (Ok(rows), Ok(())) => Ok(rows),
             // The commit of a failed transaction rolls it back.
-            (Err(_), Ok(())) => Err(Refusal::NotCommitted),
-            (_, Err(fault)) => Err(Refusal::Unsure(fault)),
+            (Err(_), Ok(())) => Err(BatchFailure::NotCommitted),
+            (_, Err(error)) => Err(BatchFailure::Unsure(error)),
         }
     }
 }
 
 /// Speaks to the server.
-pub(crate) struct Voice {
+pub(crate) struct Executor {
     pub(crate) pool: Pool,
     pub(crate) pooler: Pooler,
     tasks: TaskTracker,
@@ -244,7 +248,7 @@ pub(crate) struct Voice {
     turns: Semaphore,
 }
 
-impl Voice {
+impl Executor {
     pub(crate) fn new(pool: Pool, pooler: Pooler) -> Self {
         Self {
             turns: Semaphore::new((pool.status().max_size / 2).max(1)),
@@ -262,20 +266,20 @@ impl Voice {
 
     /// One statement that does not wait for a row that somebody works on:
     /// `None` where it would have to.
-    pub(crate) async fn say_soon(
+    pub(crate) async fn run_without_waiting(
         &self,
         statement: &Statement,
         values: &[Value],
-    ) -> Result<Option<Vec<Cells>>, Fault> {
+    ) -> Result<Option<Vec<Cells>>, Error> {
         let mut session = self.session().await?;
-        let (rows, committed) = session.say_impatiently(statement, values).await?;
+        let (rows, committed) = session.run_without_waiting(statement, values).await?;
         match rows {
-            Err(fault) if fault.is_locked() => Ok(None),
+            Err(error) if error.is_locked() => Ok(None),
             rows => committed.and(rows).map(Some),
         }
     }
 
-    pub(crate) async fn session(&self) -> Result<Session, Fault> {
+    pub(crate) async fn session(&self) -> Result<Session, Error> {
         Session::borrow(&self.pool, self.pooler).await
     }
 
@@ -287,38 +291,38 @@ impl Voice {
     }
 
     /// One statement, committed by itself. Whoever has gone leaves it unheard.
-    pub(crate) async fn say(
+    pub(crate) async fn run(
         &self,
         statement: &Statement,
         values: &[Value],
-    ) -> Result<Vec<Cells>, Fault> {
+    ) -> Result<Vec<Cells>, Error> {
         let said = async { self.session().await?.rows(statement, values).await };
         let said = timeout(PATIENCE, said).await;
-        said.unwrap_or(Err(Fault::TooSlow(PATIENCE)))
+        said.unwrap_or(Err(Error::TooSlow(PATIENCE)))
     }
 
     /// The same, followed to its end: where it gave a row and nobody waits for
     /// that any more, `otherwise` is said.
-    pub(crate) async fn say_or_undo(
+    pub(crate) async fn run_or_undo(
         self: &Arc<Self>,
-        said: Said,
-        otherwise: Said,
-    ) -> Result<Vec<Cells>, Fault> {
+        said: Query,
+        otherwise: Query,
+    ) -> Result<Vec<Cells>, Error> {
         let (answer, answered) = oneshot::channel();
-        let voice = self.clone();
+        let executor = self.clone();
         self.tasks.spawn(async move {
-            let rows = voice.say(&said.statement, &said.values).await;
+            let rows = executor.run(&said.statement, &said.values).await;
             if let Err(Ok(unheard)) = answer.send(rows)
                 && !unheard.is_empty()
             {
-                voice.undo(&otherwise).await;
+                executor.undo(&otherwise).await;
             }
         });
-        answered.await.map_err(|_| Fault::Ended)?
+        answered.await.map_err(|_| Error::Ended)?
     }
 
-    async fn undo(&self, otherwise: &Said) {
-        let said = self.say(&otherwise.statement, &otherwise.values).await;
+    async fn undo(&self, otherwise: &Query) {
+        let said = self.run(&otherwise.statement, &otherwise.values).await;
         if let Err(error) = said {
             tracing::warn!(%error, "a claim that nobody heard of is left to its lease");
         }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{FromSql, IsNull, Kind, ToSql, Type, to_sql_checked};
 
-use super::error::Fault;
+use super::error::Error;
 
 /// What a parameter or a column holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ pub(crate) struct Statement {
 #[async_trait]
 pub(crate) trait Driver: Send {
     /// Runs one statement and gives its rows.
-    async fn rows(&mut self, statement: &Statement, values: &[Value]) -> Result<Vec<Cells>, Fault>;
+    async fn rows(&mut self, statement: &Statement, values: &[Value]) -> Result<Vec<Cells>, Error>;
 }
 
 impl ToSql for Value {
@@ -145,8 +145,8 @@ impl<'a> FromSql<'a> for Value {
 }
 
 /// A row of tokio-postgres.
-pub(crate) fn cells(row: &tokio_postgres::Row) -> Result<Cells, Fault> {
+pub(crate) fn cells(row: &tokio_postgres::Row) -> Result<Cells, Error> {
     (0..row.len())
-        .map(|column| row.try_get(column).map_err(Fault::Postgres))
+        .map(|column| row.try_get(column).map_err(Error::Postgres))
         .collect()
 }

@@ -7,7 +7,7 @@ use tokio_postgres::error::SqlState;
 
 /// Why a step was not taken.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum Error {
     /// The server refused, or is away.
     #[error("{}", words(.0))]
     Postgres(#[from] tokio_postgres::Error),
@@ -29,7 +29,7 @@ pub(crate) enum Fault {
     TooSlow(std::time::Duration),
     /// What was sent together with this failed, and took it along.
     #[error("{0}")]
-    Together(#[source] std::sync::Arc<Fault>),
+    Together(#[source] std::sync::Arc<Error>),
     /// The store is closing.
     #[error("the store is closed")]
     Ended,
@@ -41,7 +41,7 @@ pub(crate) enum Fault {
     Contended,
 }
 
-impl Fault {
+impl Error {
     /// Whether a row was in somebody else's hands for too long.
     pub(crate) fn is_locked(&self) -> bool {
         let code = match self {
@@ -52,11 +52,11 @@ impl Fault {
     }
 }
 
-impl From<Fault> for StoreError {
-    fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::Column(_) | Fault::Reply(_) => Self::Damaged(Box::new(fault)),
-            _ => Self::Unavailable(Box::new(fault)),
+impl From<Error> for StoreError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Column(_) | Error::Reply(_) => Self::Damaged(Box::new(error)),
+            _ => Self::Unavailable(Box::new(error)),
         }
     }
 }

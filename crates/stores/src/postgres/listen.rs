@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::AsyncMessage;
 
 use super::address::Address;
-use super::error::Fault;
+use super::error::Error;
 
 /// The rest before a lost connection is made again, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -51,7 +51,7 @@ async fn hear(
     channel: &str,
     namespace: &str,
     notifier: &Notifier,
-) -> Result<(), Fault> {
+) -> Result<(), Error> {
     let (client, mut connection) = in_time(address.connect_raw()).await?;
     let listen = format!("LISTEN \"{channel}\"");
     let asked = async {
@@ -79,10 +79,10 @@ async fn hear(
 
 async fn in_time<T>(
     answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
-) -> Result<T, Fault> {
+) -> Result<T, Error> {
     match timeout(ANSWER_MAX, answer).await {
         Ok(answer) => Ok(answer?),
-        Err(_) => Err(Fault::TooSlow(ANSWER_MAX)),
+        Err(_) => Err(Error::TooSlow(ANSWER_MAX)),
     }
 }
 

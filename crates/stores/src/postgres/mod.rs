@@ -18,9 +18,9 @@ mod store;
 mod table;
 
 pub use address::{Address, AddressError};
-pub use bound::{Connection, JoinedRecords, JoinedStore, Records, Tied, Tx};
+pub use bound::{BoundStore, Connection, JoinedRecords, JoinedStore, Records, Tx};
 pub use connect::ConnectError;
-pub use start::StartError;
+pub use start::PostgresOpenError;
 pub use store::PostgresStore;
 
 pub use crate::time::Time;

@@ -16,7 +16,7 @@ use onceward_core::store::ClaimRequest;
 use onceward_core::wire;
 
 use super::driver::{Cells, Value};
-use super::error::Fault;
+use super::error::Error;
 
 /// How long what was purged or released stays as a mark, at least: a claim
 /// that was under way meanwhile finds it and gets a higher fence.
@@ -62,18 +62,18 @@ pub(crate) const COLUMNS: [(&str, &str); 31] = [
 
 /// What the statement of a claim found.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct ClaimRows {
     pub(crate) granted: Option<(OperationId, Fence)>,
     pub(crate) known: Option<(Arc<Record>, Timestamp)>,
     /// Another transaction has the key's lock.
     pub(crate) locked: bool,
 }
 
-impl Found {
-    pub(crate) fn read(rows: Vec<Cells>) -> Result<Self, Fault> {
+impl ClaimRows {
+    pub(crate) fn read(rows: Vec<Cells>) -> Result<Self, Error> {
         let mut found = Self::default();
         for row in rows {
-            let mut row = Reader::new(row);
+            let mut row = RowReader::new(row);
             match row.text("found")?.as_str() {
                 "granted" => {
                     // Of all columns, these two are told.
@@ -100,9 +100,9 @@ fn place_of(column: &str) -> usize {
 }
 
 /// Columns, one after the other, as they were asked for.
-pub(crate) struct Reader(std::vec::IntoIter<Value>);
+pub(crate) struct RowReader(std::vec::IntoIter<Value>);
 
-impl Reader {
+impl RowReader {
     pub(crate) fn new(cells: Vec<Value>) -> Self {
         Self(cells.into_iter())
     }
@@ -114,86 +114,86 @@ impl Reader {
         }
     }
 
-    pub(crate) fn optional_int(&mut self, column: &'static str) -> Result<Option<i64>, Fault> {
+    pub(crate) fn optional_int(&mut self, column: &'static str) -> Result<Option<i64>, Error> {
         match self.0.next() {
             Some(Value::Int(value)) => Ok(Some(value)),
             Some(Value::Null) => Ok(None),
-            _ => Err(Fault::Column(column)),
+            _ => Err(Error::Column(column)),
         }
     }
 
-    pub(crate) fn int(&mut self, column: &'static str) -> Result<i64, Fault> {
-        self.optional_int(column)?.ok_or(Fault::Column(column))
+    pub(crate) fn int(&mut self, column: &'static str) -> Result<i64, Error> {
+        self.optional_int(column)?.ok_or(Error::Column(column))
     }
 
-    pub(crate) fn optional_text(&mut self, column: &'static str) -> Result<Option<String>, Fault> {
+    pub(crate) fn optional_text(&mut self, column: &'static str) -> Result<Option<String>, Error> {
         match self.0.next() {
             Some(Value::Text(value)) => Ok(Some(value)),
             Some(Value::Null) => Ok(None),
-            _ => Err(Fault::Column(column)),
+            _ => Err(Error::Column(column)),
         }
     }
 
-    pub(crate) fn text(&mut self, column: &'static str) -> Result<String, Fault> {
-        self.optional_text(column)?.ok_or(Fault::Column(column))
+    pub(crate) fn text(&mut self, column: &'static str) -> Result<String, Error> {
+        self.optional_text(column)?.ok_or(Error::Column(column))
     }
 
-    pub(crate) fn optional_bytes(&mut self, column: &'static str) -> Result<Option<Bytes>, Fault> {
+    pub(crate) fn optional_bytes(&mut self, column: &'static str) -> Result<Option<Bytes>, Error> {
         match self.0.next() {
             Some(Value::Bytes(value)) => Ok(Some(value)),
             Some(Value::Null) => Ok(None),
-            _ => Err(Fault::Column(column)),
+            _ => Err(Error::Column(column)),
         }
     }
 
-    pub(crate) fn bytes(&mut self, column: &'static str) -> Result<Bytes, Fault> {
-        self.optional_bytes(column)?.ok_or(Fault::Column(column))
+    pub(crate) fn bytes(&mut self, column: &'static str) -> Result<Bytes, Error> {
+        self.optional_bytes(column)?.ok_or(Error::Column(column))
     }
 
-    pub(crate) fn bool(&mut self, column: &'static str) -> Result<bool, Fault> {
+    pub(crate) fn bool(&mut self, column: &'static str) -> Result<bool, Error> {
         match self.0.next() {
             Some(Value::Bool(value)) => Ok(value),
-            _ => Err(Fault::Column(column)),
+            _ => Err(Error::Column(column)),
         }
     }
 
-    fn array<const N: usize>(&mut self, column: &'static str) -> Result<[u8; N], Fault> {
+    fn array<const N: usize>(&mut self, column: &'static str) -> Result<[u8; N], Error> {
         let bytes = self.bytes(column)?;
-        <[u8; N]>::try_from(bytes.as_ref()).map_err(|_| Fault::Column(column))
+        <[u8; N]>::try_from(bytes.as_ref()).map_err(|_| Error::Column(column))
     }
 
-    fn span(&mut self, column: &'static str) -> Result<Duration, Fault> {
-        let ms = u64::try_from(self.int(column)?).map_err(|_| Fault::Column(column))?;
+    fn span(&mut self, column: &'static str) -> Result<Duration, Error> {
+        let ms = u64::try_from(self.int(column)?).map_err(|_| Error::Column(column))?;
         Ok(Duration::from_millis(ms))
     }
 
-    pub(crate) fn moment(&mut self, column: &'static str) -> Result<Timestamp, Fault> {
-        self.optional_moment(column)?.ok_or(Fault::Column(column))
+    pub(crate) fn moment(&mut self, column: &'static str) -> Result<Timestamp, Error> {
+        self.optional_moment(column)?.ok_or(Error::Column(column))
     }
 
     pub(crate) fn optional_moment(
         &mut self,
         column: &'static str,
-    ) -> Result<Option<Timestamp>, Fault> {
+    ) -> Result<Option<Timestamp>, Error> {
         let Some(ms) = self.optional_int(column)? else {
             return Ok(None);
         };
-        let ms = u64::try_from(ms).map_err(|_| Fault::Column(column))?;
+        let ms = u64::try_from(ms).map_err(|_| Error::Column(column))?;
         Ok(Some(Timestamp::from_unix_ms(ms)))
     }
 
-    pub(crate) fn operation_id(&mut self) -> Result<OperationId, Fault> {
+    pub(crate) fn operation_id(&mut self) -> Result<OperationId, Error> {
         Ok(OperationId::from_bytes(self.array("operation_id")?))
     }
 
-    pub(crate) fn fence(&mut self) -> Result<Fence, Fault> {
+    pub(crate) fn fence(&mut self) -> Result<Fence, Error> {
         let fence = self.int("fence")?;
-        let fence = u64::try_from(fence).map_err(|_| Fault::Column("fence"))?;
+        let fence = u64::try_from(fence).map_err(|_| Error::Column("fence"))?;
         Ok(Fence(fence))
     }
 
     /// The times of an outcome, as `settle.sql` and `finish.sql` return them.
-    pub(crate) fn completion(&mut self) -> Result<Completion, Fault> {
+    pub(crate) fn completion(&mut self) -> Result<Completion, Error> {
         Ok(Completion {
             completed_at: self.moment("completed_ms")?,
             expires_at: self.moment("expires_ms")?,
@@ -201,7 +201,7 @@ impl Reader {
     }
 
     /// A record, from [`COLUMNS`].
-    pub(crate) fn record(&mut self) -> Result<Record, Fault> {
+    pub(crate) fn record(&mut self) -> Result<Record, Error> {
         let digest = Digest::from_bytes(self.array("digest")?);
         let id = self.operation_id()?;
         let identity = self.identity()?;
@@ -217,7 +217,7 @@ impl Reader {
             fence: self.fence()?,
             attempt: Attempt(u128::from_be_bytes(self.array("attempt")?)),
             attempts: u32::try_from(self.int("attempts")?)
-                .map_err(|_| Fault::Column("attempts"))?,
+                .map_err(|_| Error::Column("attempts"))?,
             delivered: self.bool("delivered")?,
             created_at: self.moment("created_ms")?,
             until: self.moment("until_ms")?,
@@ -227,36 +227,36 @@ impl Reader {
         })
     }
 
-    fn identity(&mut self) -> Result<Identity, Fault> {
+    fn identity(&mut self) -> Result<Identity, Error> {
         let (tenant, project) = (self.text("tenant")?, self.text("project")?);
         let subject = self.text("subject")?;
-        let (kind, id) = subject.split_once(':').ok_or(Fault::Column("subject"))?;
+        let (kind, id) = subject.split_once(':').ok_or(Error::Column("subject"))?;
         let kind = word(kind, &SUBJECTS, "subject")?;
-        let subject = Subject::new(kind, id).map_err(|_| Fault::Column("subject"))?;
+        let subject = Subject::new(kind, id).map_err(|_| Error::Column("subject"))?;
         let caller = Caller::trusted(&tenant, &project, subject);
         Ok(Identity {
-            caller: caller.map_err(|_| Fault::Column("tenant"))?,
+            caller: caller.map_err(|_| Error::Column("tenant"))?,
             endpoint: Endpoint::new(&self.text("endpoint")?),
             key: Key::parse_wide(&self.text("key_value")?)
-                .map_err(|_| Fault::Column("key_value"))?,
+                .map_err(|_| Error::Column("key_value"))?,
             space: word(&self.text("key_space")?, &SPACES, "key_space")?,
         })
     }
 
-    fn fingerprint(&mut self) -> Result<Fingerprint, Fault> {
+    fn fingerprint(&mut self) -> Result<Fingerprint, Error> {
         let digest = self.array("request_hash")?;
         let algorithm = self.text("hash_algorithm")?;
         let mut known = Algorithm::ALL.into_iter();
         Ok(Fingerprint {
             algorithm: known
                 .find(|known| known.as_str() == algorithm)
-                .ok_or(Fault::Column("hash_algorithm"))?,
+                .ok_or(Error::Column("hash_algorithm"))?,
             digest,
             sender: self.array("request_sender")?,
         })
     }
 
-    fn terms(&mut self) -> Result<Terms, Fault> {
+    fn terms(&mut self) -> Result<Terms, Error> {
         let class = self.text("class")?;
         let (lease, retention) = (self.span("lease_ms")?, self.span("retention_ms")?);
         let mut terms = Terms::new(class, lease, retention);
@@ -268,7 +268,7 @@ impl Reader {
         Ok(terms)
     }
 
-    fn answer(&mut self) -> Result<Option<Answer>, Fault> {
+    fn answer(&mut self) -> Result<Option<Answer>, Error> {
         let kind = self.optional_text("answer")?;
         let status = self.optional_int("status")?;
         let reply = self.optional_bytes("reply")?;
@@ -277,13 +277,13 @@ impl Reader {
         };
         let status = status.and_then(|status| u16::try_from(status).ok());
         let status = status.filter(|status| (100..=999).contains(status));
-        let status = status.ok_or(Fault::Column("status"))?;
+        let status = status.ok_or(Error::Column("status"))?;
         Ok(Some(match (kind.as_str(), reply) {
             ("kept", Some(reply)) => Answer::Kept(Arc::new(wire::decode_reply(&reply)?)),
             // Listings do not ask for the reply.
             ("kept" | "gone", None) => Answer::Gone { status },
             ("not-kept", None) => Answer::NotKept { status },
-            _ => return Err(Fault::Column("answer")),
+            _ => return Err(Error::Column("answer")),
         }))
     }
 }
@@ -294,7 +294,7 @@ pub(crate) fn fence_value(fence: Fence) -> Value {
 }
 
 /// The values of an ask, `$4` to `$22` of `claim.sql`.
-pub(crate) fn asked(ask: &ClaimRequest) -> Vec<Value> {
+pub(crate) fn ask_values(ask: &ClaimRequest) -> Vec<Value> {
     let caller = &ask.identity.caller;
     let subject = caller.subject();
     let terms = &ask.terms;
@@ -322,7 +322,7 @@ pub(crate) fn asked(ask: &ClaimRequest) -> Vec<Value> {
 }
 
 /// The word, the status and the reply of an answer: `$8` to `$10` of `finish.sql`.
-pub(crate) fn answered(answer: Option<&Answer>) -> [Value; 3] {
+pub(crate) fn answer_values(answer: Option<&Answer>) -> [Value; 3] {
     let status = answer.map(|answer| i64::from(answer.status()));
     let (kind, reply) = match answer {
         None => (Value::Null, Value::Null),
@@ -410,9 +410,9 @@ fn word<T: Copy, const N: usize>(
     text: &str,
     words: &Words<T, N>,
     column: &'static str,
-) -> Result<T, Fault> {
+) -> Result<T, Error> {
     let found = words.iter().find(|(_, word)| *word == text);
-    found.map(|(value, _)| *value).ok_or(Fault::Column(column))
+    found.map(|(value, _)| *value).ok_or(Error::Column(column))
 }
 
 fn name<T: PartialEq + Copy, const N: usize>(value: T, words: &Words<T, N>) -> &'static str {

@@ -6,7 +6,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::address::Pooler;
 use super::driver::{Cells, Driver, Statement, Value, cells};
-use super::error::Fault;
+use super::error::Error;
 
 /// How long a step may wait for a row that somebody works on, together with
 /// others; alone it may wait longer.
@@ -21,30 +21,30 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 pub(crate) struct Session {
     object: Option<Object>,
     pooler: Pooler,
-    rest: Rest,
+    rest: SessionState,
 }
 
 /// Whether a connection may go back to the pool.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Rest {
+enum SessionState {
     Idle,
     Busy,
 }
 
 impl Session {
-    pub(crate) async fn borrow(pool: &Pool, pooler: Pooler) -> Result<Self, Fault> {
+    pub(crate) async fn borrow(pool: &Pool, pooler: Pooler) -> Result<Self, Error> {
         let object = pool.get().await;
         Ok(Self {
-            object: Some(object.map_err(|error| Fault::Pool(Box::new(error)))?),
+            object: Some(object.map_err(|error| Error::Pool(Box::new(error)))?),
             pooler,
-            rest: Rest::Idle,
+            rest: SessionState::Idle,
         })
     }
 
     /// Begins a transaction; one that is not ended is rolled back with the
     /// connection.
-    pub(crate) async fn begin(&mut self) -> Result<(), Fault> {
-        self.rest = Rest::Busy;
+    pub(crate) async fn begin(&mut self) -> Result<(), Error> {
+        self.rest = SessionState::Busy;
         self.object().batch_execute(BEGIN).await?;
         Ok(())
     }
@@ -53,12 +53,12 @@ impl Session {
     /// works on, in a transaction of its own: what it gave, and whether that is
     /// committed. All is sent at once. It is planned once, and not to read the
     /// whole table, which would seem best as long as that is empty.
-    pub(crate) async fn say_impatiently(
+    pub(crate) async fn run_without_waiting(
         &mut self,
         statement: &Statement,
         values: &[Value],
-    ) -> Result<(Result<Vec<Cells>, Fault>, Result<(), Fault>), Fault> {
-        self.rest = Rest::Busy;
+    ) -> Result<(Result<Vec<Cells>, Error>, Result<(), Error>), Error> {
+        self.rest = SessionState::Busy;
         if self.pooler == Pooler::None {
             // Prepared beforehand: what is sent together must be ready to go.
             let types = &statement.types;
@@ -78,14 +78,14 @@ impl Session {
         );
         begun?;
         if committed.is_ok() {
-            self.rest = Rest::Idle;
+            self.rest = SessionState::Idle;
         }
-        Ok((rows, committed.map_err(Fault::from)))
+        Ok((rows, committed.map_err(Error::from)))
     }
 
-    pub(crate) async fn commit(&mut self) -> Result<(), Fault> {
+    pub(crate) async fn commit(&mut self) -> Result<(), Error> {
         self.object().batch_execute("COMMIT").await?;
-        self.rest = Rest::Idle;
+        self.rest = SessionState::Idle;
         Ok(())
     }
 
@@ -94,7 +94,7 @@ impl Session {
         &self,
         statement: &Statement,
         values: &[Value],
-    ) -> Result<Vec<Cells>, Fault> {
+    ) -> Result<Vec<Cells>, Error> {
         let object = self.object();
         let rows = match self.pooler {
             Pooler::None => {
@@ -113,10 +113,10 @@ impl Session {
         &mut self,
         statement: &Statement,
         values: &[Value],
-    ) -> Result<Vec<Cells>, Fault> {
-        self.rest = Rest::Busy;
+    ) -> Result<Vec<Cells>, Error> {
+        self.rest = SessionState::Busy;
         let rows = self.plan_anew(statement, values).await;
-        self.rest = Rest::Idle;
+        self.rest = SessionState::Idle;
         rows?.iter().map(cells).collect()
     }
 
@@ -124,7 +124,7 @@ impl Session {
         &self,
         statement: &Statement,
         values: &[Value],
-    ) -> Result<Vec<tokio_postgres::Row>, Fault> {
+    ) -> Result<Vec<tokio_postgres::Row>, Error> {
         let typed: Vec<(&(dyn ToSql + Sync), Type)> = values
             .iter()
             .zip(&statement.types)
@@ -142,17 +142,17 @@ impl Session {
 
 #[async_trait]
 impl Driver for Session {
-    async fn rows(&mut self, statement: &Statement, values: &[Value]) -> Result<Vec<Cells>, Fault> {
-        self.rest = Rest::Busy;
+    async fn rows(&mut self, statement: &Statement, values: &[Value]) -> Result<Vec<Cells>, Error> {
+        self.rest = SessionState::Busy;
         let rows = self.run(statement, values).await;
-        self.rest = Rest::Idle;
+        self.rest = SessionState::Idle;
         rows
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if self.rest == Rest::Busy
+        if self.rest == SessionState::Busy
             && let Some(object) = self.object.take()
         {
             drop(Object::take(object));

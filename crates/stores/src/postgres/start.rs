@@ -15,7 +15,7 @@ const SERVER_MIN: i32 = 130_000;
 /// Why a store on PostgreSQL does not open. No sentence holds the URL.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StartError {
+pub enum PostgresOpenError {
     /// The URL makes no sense.
     #[error("store: {0}")]
     Address(#[from] AddressError),
@@ -81,7 +81,7 @@ pub enum StartError {
 }
 
 /// Checks the server, the table and our rights to it.
-pub(crate) async fn check(address: &Address, table: &Table) -> Result<(), StartError> {
+pub(crate) async fn check(address: &Address, table: &Table) -> Result<(), PostgresOpenError> {
     let (client, driven) = connect(address).await?;
     let checked = check_all(&client, address, table).await;
     drop(client);
@@ -89,12 +89,16 @@ pub(crate) async fn check(address: &Address, table: &Table) -> Result<(), StartE
     checked
 }
 
-async fn check_all(client: &Client, address: &Address, table: &Table) -> Result<(), StartError> {
+async fn check_all(
+    client: &Client,
+    address: &Address,
+    table: &Table,
+) -> Result<(), PostgresOpenError> {
     check_server(client, address).await?;
     let found = version(client, table).await;
-    let version = found.map_err(StartError::Database)?;
+    let version = found.map_err(PostgresOpenError::Database)?;
     if version != Version::Current {
-        return Err(StartError::Version {
+        return Err(PostgresOpenError::Version {
             version,
             table: table.clone(),
             database: address.database().to_owned(),
@@ -103,34 +107,34 @@ async fn check_all(client: &Client, address: &Address, table: &Table) -> Result<
     check_rights(client, table).await
 }
 
-async fn check_server(client: &Client, address: &Address) -> Result<(), StartError> {
+async fn check_server(client: &Client, address: &Address) -> Result<(), PostgresOpenError> {
     let asked = "SELECT current_setting('server_version_num')::int, \
                  current_setting('server_version'), pg_is_in_recovery(), \
                  current_setting('synchronous_commit'), current_setting('fsync'), \
                  current_setting('server_encoding'), current_setting('transaction_read_only')";
     let row = client.query_typed_one(asked, &[]).await;
-    let row = row.map_err(StartError::Database)?;
+    let row = row.map_err(PostgresOpenError::Database)?;
     let (number, version): (i32, String) = (row.get(0), row.get(1));
     if number < SERVER_MIN {
-        return Err(StartError::TooOld(version));
+        return Err(PostgresOpenError::TooOld(version));
     }
     if row.get::<_, bool>(2) {
-        return Err(StartError::Standby);
+        return Err(PostgresOpenError::Standby);
     }
     let encoding: String = row.get(5);
     if encoding != "UTF8" {
-        return Err(StartError::Encoding {
+        return Err(PostgresOpenError::Encoding {
             database: address.database().to_owned(),
             encoding,
         });
     }
     if row.get::<_, String>(6) == "on" {
-        return Err(StartError::ReadOnly {
+        return Err(PostgresOpenError::ReadOnly {
             database: address.database().to_owned(),
         });
     }
     if row.get::<_, String>(3) == "off" {
-        return Err(StartError::NotDurable {
+        return Err(PostgresOpenError::NotDurable {
             database: address.database().to_owned(),
         });
     }
@@ -140,13 +144,13 @@ async fn check_server(client: &Client, address: &Address) -> Result<(), StartErr
     Ok(())
 }
 
-async fn check_rights(client: &Client, table: &Table) -> Result<(), StartError> {
+async fn check_rights(client: &Client, table: &Table) -> Result<(), PostgresOpenError> {
     let asked = table.fill(include_str!("sql/rights.sql"));
     let row = client.query_typed_opt(&asked, &[]).await;
-    let Some(row) = row.map_err(StartError::Database)? else {
+    let Some(row) = row.map_err(PostgresOpenError::Database)? else {
         return Ok(());
     };
-    Err(StartError::Rights {
+    Err(PostgresOpenError::Rights {
         user: row.get(0),
         right: row.get(1),
         what: row.get(2),

@@ -11,9 +11,9 @@ use super::table::Table;
 /// Everything that is ever said to PostgreSQL about operations.
 #[derive(Debug)]
 pub(crate) struct Statements {
-    pub(crate) grant: Arc<Steps>,
+    pub(crate) grant: Arc<BatchStatement>,
     pub(crate) claim: Arc<Statement>,
-    pub(crate) settle: Arc<Steps>,
+    pub(crate) settle: Arc<BatchStatement>,
     pub(crate) finish: Statement,
     pub(crate) free: Statement,
     pub(crate) renew: Statement,
@@ -173,7 +173,7 @@ impl Statements {
 /// A statement for one step and for many. Both say of which rows they are in a
 /// way that leads to the primary key, whatever the planner thinks of the table.
 #[derive(Debug)]
-pub(crate) struct Steps {
+pub(crate) struct BatchStatement {
     pub(crate) one: Statement,
     /// Takes a list for each value of a step.
     pub(crate) many: Statement,
@@ -182,7 +182,7 @@ pub(crate) struct Steps {
 /// What comes before the values of the steps: the namespace and the moment.
 const FIRST: [Type; 2] = [Type::TEXT, Type::INT8];
 
-fn steps(table: &Table, sql: &str, each: &[Type]) -> Steps {
+fn steps(table: &Table, sql: &str, each: &[Type]) -> BatchStatement {
     let places = (FIRST.len() + 1..).take(each.len());
     let values: Vec<_> = places.map(|place| format!("${place}")).collect();
     let values = values.join(", ");
@@ -193,7 +193,7 @@ fn steps(table: &Table, sql: &str, each: &[Type]) -> Steps {
             types: [FIRST.to_vec(), each].concat(),
         }
     };
-    Steps {
+    BatchStatement {
         one: statement(
             &format!("(VALUES ({values}, 1::bigint))"),
             "= $3",

@@ -1,4 +1,4 @@
-//! How scripts are told the time.
+//! The time that is passed to scripts.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,14 +7,14 @@ use onceward_core::clock::Timestamp;
 
 use crate::time::Time;
 
-/// Tells scripts the time.
-pub(super) struct Teller {
+/// Gives every script its time argument.
+pub(super) struct ScriptClock {
     time: Time,
-    /// The last stamp that a given clock gave, in microseconds.
+    /// The last stamp made from a given clock, in microseconds.
     last: AtomicU64,
 }
 
-impl Teller {
+impl ScriptClock {
     pub(super) fn new(time: Time) -> Self {
         Self {
             time,
@@ -22,8 +22,8 @@ impl Teller {
         }
     }
 
-    /// The first argument of every script: see `lua/clock.lua`.
-    pub(super) fn tell(&self) -> Cow<'static, str> {
+    /// The first argument of every script; see `lua/clock.lua`.
+    pub(super) fn argument(&self) -> Cow<'static, str> {
         match &self.time {
             Time::Server => Cow::Borrowed(""),
             Time::Given(clock) => {
@@ -34,7 +34,7 @@ impl Teller {
         }
     }
 
-    /// The moment, if it is not for the server to tell.
+    /// The time, unless the server determines it.
     pub(super) fn given(&self) -> Option<Timestamp> {
         match &self.time {
             Time::Server => None,
@@ -42,7 +42,7 @@ impl Teller {
         }
     }
 
-    /// While a given clock stands still, what comes later still gets a later stamp.
+    /// A stamp above all earlier ones, even while a given clock stands still.
     fn next_after(&self, stamp: u64) -> u64 {
         let rise = |last: u64| stamp.max(last + 1);
         let before = self

@@ -1,14 +1,14 @@
-//! Lines to Redis: one server, or a Cluster.
+//! Connections to Redis: to one server, or to a Cluster.
 //!
-//! Many callers share a line; what they ask goes out together and comes back in
-//! order. A line that was lost is made again by whoever needs it next.
+//! Many callers share a connection; their commands are sent together and
+//! answered in order. A lost connection is replaced by the next caller.
 //!
-//! Where writes must reach replicas, a step is followed, on the same line, by a
-//! small write and by `WAIT`. The write is there because `WAIT` covers what its
-//! own line wrote: a step that found everything done already, by an earlier try
-//! or by somebody else, would otherwise be confirmed by nobody. For the same
-//! reason it is not left out where the server is full: then it is written in the
-//! one way that a full server allows.
+//! Where writes must reach replicas, a step is followed on the same connection
+//! by a small write and by `WAIT`. The small write is necessary because `WAIT`
+//! only covers what its own connection wrote: a step that finds everything done
+//! already, by an earlier try or by another process, would otherwise be
+//! acknowledged without confirmation. A full server refuses the plain `SET`; then
+//! a script writes in the one way that a full server accepts.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,72 +23,84 @@ use redis::{
     ServerErrorKind, Value, cmd,
 };
 
-use super::error::{Fault, Step};
-use super::pipeline::Post;
+use super::error::{Error, Result};
+use super::pipeline::CommandPipeline;
 use super::response;
-use super::script::{CONFIRM, spelled_out};
+use super::script::{CONFIRM, with_source};
 use super::shard::Shard;
 use crate::Durability;
 
-/// The rest before a line that could not be made is tried again.
-const PAUSE: Duration = Duration::from_millis(100);
-/// How much a line holds back before its callers wait.
+/// The pause before a failed connection attempt is repeated.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+/// How many commands a connection buffers before its callers wait.
 const BUFFER: usize = 1_024;
 
-/// All lines of a store.
-pub(super) struct Lines {
-    lines: Vec<Line>,
+/// All connections of a store.
+pub(super) struct Connections {
+    connections: Vec<SharedConnection>,
     next: AtomicUsize,
     durability: Durability,
     /// How long `WAIT` may take.
-    patience: Duration,
+    wait_max: Duration,
 }
 
-/// A line to where the data is.
-pub(super) enum Line {
-    Server(Box<ServerLine>),
+/// A connection to the data: to one server, or to all nodes of a Cluster.
+pub(super) enum SharedConnection {
+    Server(Box<ServerConnection>),
     Cluster(ClusterConnection),
 }
 
-impl Lines {
-    pub(super) fn new(lines: Vec<Line>, durability: Durability, deadline: Duration) -> Self {
+impl Connections {
+    pub(super) fn new(
+        connections: Vec<SharedConnection>,
+        durability: Durability,
+        deadline: Duration,
+    ) -> Self {
         Self {
-            lines,
+            connections,
             next: AtomicUsize::default(),
             durability,
-            // Soon enough for its answer to come before the step is given up.
-            patience: deadline / 2,
+            // Short enough for its answer to arrive before the step's deadline.
+            wait_max: deadline / 2,
         }
     }
 
-    /// Any line.
-    fn line(&self) -> &Line {
-        self.line_of(self.next.fetch_add(1, Ordering::Relaxed))
+    fn any_connection(&self) -> &SharedConnection {
+        self.connection_for(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Always the same one for a shard: what is said there later must not
-    /// overtake what was said before.
-    fn line_of(&self, number: usize) -> &Line {
-        &self.lines[number % self.lines.len()]
+    /// Always the same connection for a shard: a later command must not overtake
+    /// an earlier one.
+    fn connection_for(&self, number: usize) -> &SharedConnection {
+        &self.connections[number % self.connections.len()]
     }
 
-    /// Takes a step on a shard, and sees it confirmed by as many as must.
-    pub(super) async fn take(&self, shard: &Shard, step: Cmd) -> Step<Value> {
-        self.take_with(shard.number, &shard.confirmed, step).await
+    /// Runs a step on a shard and waits until enough replicas have confirmed it.
+    pub(super) async fn run_confirmed(&self, shard: &Shard, step: Cmd) -> Result<Value> {
+        self.run_confirmed_with(shard.number, &shard.confirmed, step)
+            .await
     }
 
-    /// The same, with what stands for a shard, and the key of the small write.
-    pub(super) async fn take_with(&self, number: usize, confirmed: &str, step: Cmd) -> Step<Value> {
-        let line = self.line_of(number);
+    /// The same with a number in place of a shard, and the key of the small write.
+    pub(super) async fn run_confirmed_with(
+        &self,
+        number: usize,
+        confirmed: &str,
+        step: Cmd,
+    ) -> Result<Value> {
+        let connection = self.connection_for(number);
         let wanted = match self.durability {
-            Durability::Primary => return Self::ask_on(line, step).await,
+            Durability::Primary => return Self::send(connection, step).await,
             Durability::Replicas(wanted) => wanted,
         };
-        let answer = self.send_confirmed(line, confirmed, wanted, &step).await;
+        let answer = self
+            .send_confirmed(connection, confirmed, wanted, &step)
+            .await;
         match answer {
-            Err(Fault::Redis(error)) if is_unknown_script(&error) => {
-                let step = spelled_out(&step).ok_or(Fault::Redis(error))?;
-                self.send_confirmed(line, confirmed, wanted, &step).await
+            Err(Error::Redis(error)) if is_unknown_script(&error) => {
+                let step = with_source(&step).ok_or(Error::Redis(error))?;
+                self.send_confirmed(connection, confirmed, wanted, &step)
+                    .await
             }
             answer => answer,
         }
@@ -96,146 +108,127 @@ impl Lines {
 
     async fn send_confirmed(
         &self,
-        line: &Line,
+        connection: &SharedConnection,
         confirmed: &str,
         wanted: u32,
         step: &Cmd,
-    ) -> Step<Value> {
+    ) -> Result<Value> {
         let mut all = Pipeline::with_capacity(3);
         all.add_command(step.clone());
         all.cmd("SET").arg(confirmed).arg(1);
         all.add_command(self.wait_for(wanted));
-        let [answer, written, reached] = exactly(line.send_all(&all, 3).await?)?;
+        let [answer, written, reached] = exactly(connection.send_all(&all, 3).await?)?;
         let answer = answer.extract_error()?;
-        let reached = match written.extract_error().map_err(Fault::from) {
+        let reached = match written.extract_error().map_err(Error::from) {
             Ok(_) => reached,
-            Err(Fault::Full(_)) => self.confirm_on_full(line, confirmed, wanted).await?,
-            Err(fault) => return Err(fault),
+            Err(Error::Full(_)) => self.confirm_on_full(connection, confirmed, wanted).await?,
+            Err(error) => return Err(error),
         };
         let reached = response::number(reached.extract_error()?)?;
         if reached < u64::from(wanted) {
-            return Err(Fault::Unconfirmed { reached, wanted });
+            return Err(Error::Unconfirmed { reached, wanted });
         }
         Ok(answer)
     }
 
-    /// How many replicas have all that a full server was told before.
-    async fn confirm_on_full(&self, line: &Line, confirmed: &str, wanted: u32) -> Step<Value> {
+    /// How many replicas have everything that was sent to a full server so far.
+    async fn confirm_on_full(
+        &self,
+        connection: &SharedConnection,
+        confirmed: &str,
+        wanted: u32,
+    ) -> Result<Value> {
         let keys = [confirmed.to_owned(), format!("{confirmed}:none")];
         let mut all = Pipeline::with_capacity(2);
-        all.add_command(CONFIRM.in_full_on(&keys));
+        all.add_command(CONFIRM.with_source_on(&keys));
         all.add_command(self.wait_for(wanted));
-        let [written, reached] = exactly(line.send_all(&all, 2).await?)?;
+        let [written, reached] = exactly(connection.send_all(&all, 2).await?)?;
         written.extract_error()?;
         Ok(reached)
     }
 
     fn wait_for(&self, wanted: u32) -> Cmd {
-        let patience = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
+        let wait_ms = u64::try_from(self.wait_max.as_millis()).unwrap_or(u64::MAX);
         let mut wait = cmd("WAIT");
-        wait.arg(wanted).arg(patience.max(1));
+        wait.arg(wanted).arg(wait_ms.max(1));
         wait
     }
 
-    /// Asks something about a shard that need not be confirmed.
-    pub(super) async fn ask_about(&self, shard: &Shard, question: Cmd) -> Step<Value> {
-        Self::ask_on(self.line_of(shard.number), question).await
+    /// Runs a command on the connection of a shard, without confirmation.
+    pub(super) async fn run_on(&self, shard: &Shard, command: Cmd) -> Result<Value> {
+        Self::send(self.connection_for(shard.number), command).await
     }
 
-    /// Which connection a shard is reached by: another number is another one,
-    /// and may lead to another server. The client of a Cluster does not tell.
-    pub(super) fn connection_of(&self, shard: &Shard) -> u64 {
-        match self.line_of(shard.number) {
-            Line::Server(server) => server.connected.current().number,
-            Line::Cluster(_) => 0,
+    /// The number of the connection to a shard. A new number means a new
+    /// connection, which may lead to another server. The Cluster client manages
+    /// its connections itself and always has 0.
+    pub(super) fn connection_number(&self, shard: &Shard) -> u64 {
+        match self.connection_for(shard.number) {
+            SharedConnection::Server(server) => server.reconnecting.current().number,
+            SharedConnection::Cluster(_) => 0,
         }
     }
 
-    /// Asks something that need not be confirmed.
-    pub(super) async fn ask(&self, question: Cmd) -> Step<Value> {
-        Self::ask_on(self.line(), question).await
+    /// Runs a command on any connection, without confirmation.
+    pub(super) async fn run(&self, command: Cmd) -> Result<Value> {
+        Self::send(self.any_connection(), command).await
     }
 
-    async fn ask_on(line: &Line, question: Cmd) -> Step<Value> {
-        match line.send(&question).await {
+    async fn send(connection: &SharedConnection, command: Cmd) -> Result<Value> {
+        match connection.send(&command).await {
             Err(error) if is_unknown_script(&error) => {
-                let question = spelled_out(&question).ok_or(Fault::Redis(error))?;
-                Ok(line.send(&question).await?)
+                let command = with_source(&command).ok_or(Error::Redis(error))?;
+                Ok(connection.send(&command).await?)
             }
             answer => Ok(answer?),
         }
     }
 
-    /// Asks many things at once: one round trip, or one to each node of a Cluster.
-    pub(super) async fn ask_all(&self, questions: Vec<Cmd>) -> Step<Vec<Value>> {
-        if questions.is_empty() {
+    /// Runs many commands at once: one round trip, or one to each node of a Cluster.
+    pub(super) async fn run_all(&self, commands: Vec<Cmd>) -> Result<Vec<Value>> {
+        if commands.is_empty() {
             return Ok(Vec::new());
         }
-        let line = self.line();
-        let mut all = Pipeline::with_capacity(questions.len());
-        let answers = match line {
-            Line::Server(server) => {
-                for question in &questions {
-                    all.add_command(question.clone());
-                }
-                server.send_all(&all, questions.len()).await?
-            }
-            Line::Cluster(cluster) => {
-                try_join_all(questions.iter().map(|question| async {
-                    match cluster.clone().req_packed_command(question).await {
-                        // Told one by one, below.
-                        Err(error) => match redis::ServerError::try_from(error) {
-                            Ok(error) => Ok(Value::ServerError(error)),
-                            Err(error) => Err(error),
-                        },
-                        answer => answer,
-                    }
-                }))
-                .await?
-            }
-        };
-        let mut told = Vec::with_capacity(answers.len());
-        for (question, answer) in questions.iter().zip(answers) {
-            told.push(match answer.extract_error() {
+        let connection = self.any_connection();
+        let answers = connection.send_each(&commands).await?;
+        let mut values = Vec::with_capacity(answers.len());
+        for (command, answer) in commands.iter().zip(answers) {
+            values.push(match answer.extract_error() {
                 Err(error) if is_unknown_script(&error) => {
-                    let question = spelled_out(question).ok_or(Fault::Redis(error))?;
-                    line.send(&question).await?
+                    let command = with_source(command).ok_or(Error::Redis(error))?;
+                    connection.send(&command).await?
                 }
                 answer => answer?,
             });
         }
-        Ok(told)
+        Ok(values)
     }
 
-    /// Takes many steps at once.
-    pub(super) async fn take_all(&self, steps: Vec<(&Shard, Cmd)>) -> Step<Vec<Value>> {
+    /// Runs many steps at once, each confirmed.
+    pub(super) async fn run_all_confirmed(&self, steps: Vec<(&Shard, Cmd)>) -> Result<Vec<Value>> {
         match self.durability {
             Durability::Primary => {
                 let steps = steps.into_iter().map(|(_, step)| step);
-                self.ask_all(steps.collect()).await
+                self.run_all(steps.collect()).await
             }
             Durability::Replicas(_) => {
-                try_join_all(
-                    steps
-                        .into_iter()
-                        .map(|(shard, step)| self.take(shard, step)),
-                )
-                .await
+                let steps = steps.into_iter();
+                try_join_all(steps.map(|(shard, step)| self.run_confirmed(shard, step))).await
             }
         }
     }
 }
 
-fn exactly<const COUNT: usize>(answers: Vec<Value>) -> Step<[Value; COUNT]> {
+fn exactly<const COUNT: usize>(answers: Vec<Value>) -> Result<[Value; COUNT]> {
     let answers = <[Value; COUNT]>::try_from(answers);
-    answers.map_err(|_| Fault::Answer("the number of answers"))
+    answers.map_err(|_| Error::Response("the number of answers"))
 }
 
 fn is_unknown_script(error: &redis::RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-impl Line {
+impl SharedConnection {
     async fn send(&self, command: &Cmd) -> RedisResult<Value> {
         match self {
             Self::Server(server) => server.send(command).await,
@@ -250,74 +243,103 @@ impl Line {
             Self::Cluster(cluster) => cluster.clone().req_packed_commands(all, 0, count).await,
         }
     }
+
+    /// Sends commands that may belong to different nodes. An error that a server
+    /// returns for one of them is its value.
+    async fn send_each(&self, commands: &[Cmd]) -> RedisResult<Vec<Value>> {
+        match self {
+            Self::Server(server) => {
+                let mut all = Pipeline::with_capacity(commands.len());
+                for command in commands {
+                    all.add_command(command.clone());
+                }
+                server.send_all(&all, commands.len()).await
+            }
+            Self::Cluster(cluster) => {
+                try_join_all(commands.iter().map(|command| async {
+                    match cluster.clone().req_packed_command(command).await {
+                        Err(error) => match redis::ServerError::try_from(error) {
+                            Ok(error) => Ok(Value::ServerError(error)),
+                            Err(error) => Err(error),
+                        },
+                        answer => answer,
+                    }
+                }))
+                .await
+            }
+        }
+    }
 }
 
-/// A line to one server.
-pub(super) struct ServerLine {
-    connected: Arc<Connected>,
-    post: Post,
+/// A connection to one server.
+pub(super) struct ServerConnection {
+    reconnecting: Arc<Reconnecting>,
+    pipeline: CommandPipeline,
 }
 
-impl ServerLine {
+impl ServerConnection {
     pub(super) fn new(client: Client, deadline: Duration) -> Self {
-        let connected = Arc::new(Connected::new(client, deadline));
+        let reconnecting = Arc::new(Reconnecting::new(client, deadline));
         Self {
-            post: Post::new(connected.clone()),
-            connected,
+            pipeline: CommandPipeline::new(reconnecting.clone()),
+            reconnecting,
         }
     }
 
     async fn send(&self, command: &Cmd) -> RedisResult<Value> {
-        self.post.ask(command.clone()).await
+        self.pipeline.send(command.clone()).await
     }
 
     async fn send_all(&self, all: &Pipeline, count: usize) -> RedisResult<Vec<Value>> {
-        let live = self.connected.live().await?;
-        self.connected.send_all(live, all, count).await
+        let live = self.reconnecting.live().await?;
+        self.reconnecting.send_all(live, all, count).await
     }
 }
 
-/// A connection to one server, made again when it was lost.
-pub(super) struct Connected {
+/// A connection to one server that is replaced when it is lost.
+pub(super) struct Reconnecting {
     client: Client,
     deadline: Duration,
-    made: Mutex<Made>,
+    attempt: Mutex<ConnectionAttempt>,
 }
 
-type Making = Shared<BoxFuture<'static, RedisResult<MultiplexedConnection>>>;
+type ConnectionFuture = Shared<BoxFuture<'static, RedisResult<MultiplexedConnection>>>;
 
-/// A connection that is made, or is being made.
+/// A connection that is established, or being established.
 #[derive(Clone)]
-struct Made {
+struct ConnectionAttempt {
     number: u64,
-    making: Making,
-    /// Set when it ends, so that nobody sends anything into the void.
+    established: ConnectionFuture,
+    /// Set when the connection ends, so that nothing more is sent on it.
     ended: Arc<AtomicBool>,
 }
 
-/// A connection that was made.
-pub(super) struct Live {
-    made: Made,
+/// An established connection.
+pub(super) struct LiveConnection {
+    attempt: ConnectionAttempt,
     connection: MultiplexedConnection,
 }
 
-impl Connected {
+impl Reconnecting {
     fn new(client: Client, deadline: Duration) -> Self {
-        let made = Made::make(0, client.clone(), deadline, Duration::ZERO);
+        let attempt = ConnectionAttempt::new(0, client.clone(), deadline, Duration::ZERO);
         Self {
             client,
             deadline,
-            made: Mutex::new(made),
+            attempt: Mutex::new(attempt),
         }
     }
 
-    /// The connection, which is made if there is none.
-    pub(super) async fn live(&self) -> RedisResult<Live> {
-        let made = self.current().clone();
-        match made.making.clone().await {
-            Ok(connection) => Ok(Live { made, connection }),
+    /// The established connection; establishes one if necessary.
+    pub(super) async fn live(&self) -> RedisResult<LiveConnection> {
+        let attempt = self.current().clone();
+        match attempt.established.clone().await {
+            Ok(connection) => Ok(LiveConnection {
+                attempt,
+                connection,
+            }),
             Err(error) => {
-                self.replace(&made, PAUSE);
+                self.replace(&attempt, RECONNECT_PAUSE);
                 Err(error)
             }
         }
@@ -325,84 +347,84 @@ impl Connected {
 
     pub(super) async fn send_all(
         &self,
-        live: Live,
+        live: LiveConnection,
         all: &Pipeline,
         count: usize,
     ) -> RedisResult<Vec<Value>> {
-        let Live {
-            made,
+        let LiveConnection {
+            attempt,
             mut connection,
         } = live;
         let answers = connection.send_packed_commands(all, 0, count).await;
-        let answers = self.look_at(&made, answers)?;
+        if let Err(error) = &answers {
+            self.replace_if_lost(&attempt, error);
+        }
+        let answers = answers?;
         for answer in &answers {
-            self.look_for_replica(&made, answer);
+            self.replace_if_replica(&attempt, answer);
         }
         Ok(answers)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Made> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ConnectionAttempt> {
+        self.attempt.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The one that was not seen to end.
-    fn current(&self) -> MutexGuard<'_, Made> {
-        let mut made = self.lock();
-        if made.ended.load(Ordering::Acquire) {
-            *made = self.make_again(made.number, Duration::ZERO);
+    /// The latest attempt that has not been seen to end.
+    fn current(&self) -> MutexGuard<'_, ConnectionAttempt> {
+        let mut attempt = self.lock();
+        if attempt.ended.load(Ordering::Acquire) {
+            *attempt = self.next_attempt(attempt.number, Duration::ZERO);
         }
-        made
+        attempt
     }
 
-    fn look_at<T>(&self, made: &Made, answer: RedisResult<T>) -> RedisResult<T> {
-        // Whoever does not answer may never do: behind the address somebody else
-        // may stand by now.
-        if let Err(error) = &answer
-            && (error.is_unrecoverable_error() || error.is_timeout())
-        {
-            self.replace(made, Duration::ZERO);
+    /// A server that does not answer in time may never answer: its address may
+    /// belong to another one by now.
+    fn replace_if_lost(&self, attempt: &ConnectionAttempt, error: &redis::RedisError) {
+        if error.is_unrecoverable_error() || error.is_timeout() {
+            self.replace(attempt, Duration::ZERO);
         }
-        answer
     }
 
-    /// A primary that became a replica answers and helps nobody: the address may
-    /// lead to another one by now.
-    fn look_for_replica(&self, made: &Made, answer: &Value) {
+    /// A primary that became a replica still answers, but takes no writes: the
+    /// address may lead to another server by now.
+    fn replace_if_replica(&self, attempt: &ConnectionAttempt, answer: &Value) {
         if let Value::ServerError(error) = answer
-            && let Fault::Replica(_) = Fault::from(redis::RedisError::from(error.clone()))
+            && let Error::Replica(_) = Error::from(redis::RedisError::from(error.clone()))
         {
-            self.replace(made, Duration::ZERO);
+            self.replace(attempt, Duration::ZERO);
         }
     }
 
-    fn replace(&self, lost: &Made, pause: Duration) {
-        let mut made = self.lock();
-        if made.number == lost.number {
-            *made = self.make_again(lost.number, pause);
+    fn replace(&self, lost: &ConnectionAttempt, pause: Duration) {
+        let mut attempt = self.lock();
+        if attempt.number == lost.number {
+            *attempt = self.next_attempt(lost.number, pause);
         }
     }
 
-    fn make_again(&self, number: u64, pause: Duration) -> Made {
-        Made::make(number + 1, self.client.clone(), self.deadline, pause)
+    fn next_attempt(&self, number: u64, pause: Duration) -> ConnectionAttempt {
+        ConnectionAttempt::new(number + 1, self.client.clone(), self.deadline, pause)
     }
 }
 
-impl Made {
-    /// Made when the first one waits for it.
-    fn make(number: u64, client: Client, deadline: Duration, pause: Duration) -> Self {
+impl ConnectionAttempt {
+    /// Prepares an attempt; it connects when it is first awaited.
+    fn new(number: u64, client: Client, deadline: Duration, pause: Duration) -> Self {
         let ended = Arc::new(AtomicBool::default());
-        let tell = ended.clone();
+        let set_ended = ended.clone();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(deadline))
             .set_response_timeout(Some(deadline))
             .set_pipeline_buffer_size(BUFFER)
             .set_push_sender(move |push: PushInfo| {
                 if push.kind == PushKind::Disconnection {
-                    tell.store(true, Ordering::Release);
+                    set_ended.store(true, Ordering::Release);
                 }
                 Ok::<(), redis::aio::SendError>(())
             });
-        let making = async move {
+        let established = async move {
             tokio::time::sleep(pause).await;
             client
                 .get_multiplexed_async_connection_with_config(&config)
@@ -410,7 +432,7 @@ impl Made {
         };
         Self {
             number,
-            making: making.boxed().shared(),
+            established: established.boxed().shared(),
             ended,
         }
     }

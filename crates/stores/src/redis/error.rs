@@ -1,77 +1,63 @@
-//! What can go wrong between us and Redis, in our own words, and the one place
-//! where they become a [`StoreError`].
+//! Errors of the Redis store, and the one place where they become a
+//! [`StoreError`].
 
 use onceward_core::store::StoreError;
 use onceward_core::wire::WireError;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-/// Why a step was not taken. No word of it holds the URL.
+/// Why a step failed. No message contains the URL.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
-    /// It does not answer, or not as it should.
+pub(super) enum Error {
+    /// Redis did not answer, or answered with an error.
     #[error("Redis: {0}")]
     Redis(#[source] RedisError),
     /// Nothing was written; the next write may find room.
     #[error(
-        "Redis is at its maxmemory: nothing was recorded; raise it, or wait until room is reclaimed"
+        "Redis has reached maxmemory; nothing was recorded: raise maxmemory, or wait until expired records are swept"
     )]
     Full(#[source] RedisError),
-    /// What it is given now may be gone before anybody asks for it.
+    /// A new record might be evicted.
     #[error(
-        "Redis has maxmemory-policy {policy}, which throws operations away to make room, so nothing new is recorded until it is noeviction again"
+        "Redis has maxmemory-policy {policy}, which evicts records when memory is full; nothing new is recorded until it is noeviction again"
     )]
-    Evicts {
-        /// Which policy.
-        policy: String,
-    },
-    /// It takes no writes: the one behind this address was a primary before.
-    #[error("this Redis is a replica now and takes no writes; looking for the primary again")]
+    Evicts { policy: String },
+    /// The server was a primary before.
+    #[error("this Redis is now a replica and takes no writes; reconnecting to find the primary")]
     Replica(#[source] RedisError),
     /// The step is recorded on the primary alone.
-    #[error("a write reached {reached} of {wanted} replicas in time")]
-    Unconfirmed {
-        /// How many confirmed.
-        reached: u64,
-        /// How many had to.
-        wanted: u32,
-    },
-    /// A script gave what none of ours gives.
-    #[error("Redis gave an answer that cannot be read: {0}")]
-    Answer(&'static str),
-    /// Others changed the record again and again while we tried.
-    #[error("the record is changed by others without end")]
+    #[error("a write was confirmed by {reached} of {wanted} replicas in time")]
+    Unconfirmed { reached: u64, wanted: u32 },
+    /// An answer that none of our scripts gives.
+    #[error("unexpected answer from Redis: expected {0}")]
+    Response(&'static str),
+    /// Others changed the record in every attempt.
+    #[error("the record is changed by others too often")]
     Contended,
-    /// The head of a record is damaged.
     #[error("the head of the record is damaged")]
     Head,
-    /// The record is damaged where it tells whose it is.
+    /// The damaged part includes the operation's identity.
     #[error("a record that may be this one is damaged")]
     Whose,
-    /// A later program wrote it.
-    #[error("the layout {0} was written by a newer Onceward")]
+    #[error("record layout {0} was written by a newer Onceward")]
     Newer(u8),
-    /// The record says that its reply is kept.
     #[error("the reply of the record is missing")]
     NoReply,
-    /// Queued work is recorded with its request.
-    #[error("the request of queued work is missing")]
+    #[error("the request of the queued operation is missing")]
     NoRequest,
-    /// A document has a name and no content.
     #[error("the content of a document is missing")]
     NoDocument,
-    /// The name of a document is damaged.
     #[error("the name of a document is damaged")]
     DocumentName,
-    /// The bytes behind the head, the reply, the request or a document are damaged.
+    /// The bytes behind the head, a reply, a request or a document are damaged.
     #[error(transparent)]
     Bytes(#[from] WireError),
 }
 
-/// What a step comes to.
-pub(super) type Step<T> = Result<T, Fault>;
+/// The result of a step.
+pub(super) type Result<T, E = Error> = std::result::Result<T, E>;
 
-impl Fault {
-    /// Whether it is of one record alone.
+impl Error {
+    /// Whether it concerns a single record; other records are readable.
     pub(super) fn is_damage(&self) -> bool {
         matches!(
             self,
@@ -87,15 +73,15 @@ impl Fault {
     }
 }
 
-impl From<RedisError> for Fault {
+impl From<RedisError> for Error {
     fn from(error: RedisError) -> Self {
         match (error.kind(), error.code()) {
             (ErrorKind::Server(ServerErrorKind::ReadOnly), _) => Self::Replica(error),
             (_, Some("DAMAGED")) => Self::Whose,
             (_, Some("OOM")) => Self::Full(error),
-            // Before version 7 a script hides the code in its words.
-            (_, Some("ERR")) if has_word(&error, "OOM command not allowed") => Self::Full(error),
-            (_, Some("ERR")) if has_word(&error, "READONLY You can't write") => {
+            // Before version 7 a script's error has the code inside its message.
+            (_, Some("ERR")) if mentions(&error, "OOM command not allowed") => Self::Full(error),
+            (_, Some("ERR")) if mentions(&error, "READONLY You can't write") => {
                 Self::Replica(error)
             }
             _ => Self::Redis(error),
@@ -103,16 +89,16 @@ impl From<RedisError> for Fault {
     }
 }
 
-fn has_word(error: &RedisError, word: &str) -> bool {
-    error.detail().is_some_and(|detail| detail.contains(word))
+fn mentions(error: &RedisError, text: &str) -> bool {
+    error.detail().is_some_and(|detail| detail.contains(text))
 }
 
-impl From<Fault> for StoreError {
-    fn from(fault: Fault) -> Self {
-        if fault.is_damage() {
-            Self::Damaged(fault.into())
+impl From<Error> for StoreError {
+    fn from(error: Error) -> Self {
+        if error.is_damage() {
+            Self::Damaged(error.into())
         } else {
-            Self::Unavailable(fault.into())
+            Self::Unavailable(error.into())
         }
     }
 }

@@ -1,68 +1,72 @@
-//! Whether Redis keeps what it is given. Servers are asked when the store opens,
-//! and now and then again by whoever records something new: an operator may have
-//! set another policy, or a failover have led to a server that has another.
+//! The eviction policy: Redis must keep every record. The policy is checked when
+//! the store opens, and again now and then before something new is recorded: an
+//! operator may have changed it, or a failover may have led to another server.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::RedisStore;
-use super::error::{Fault, Step};
+use super::error::{Error, Result};
 use super::response;
 use super::script::POLICY;
-use super::shard::{Name, SHARDS};
+use super::shard::SHARDS;
+use crate::lookup::Lookup;
 
-/// The only policy under which Redis forgets nothing by itself.
+/// The only policy under which Redis never removes data by itself.
 pub(super) const NO_EVICTION: &str = "noeviction";
-/// How long a server is believed.
-const BELIEVED: Duration = Duration::from_secs(10);
+/// How long a check is valid.
+const VALID_FOR: Duration = Duration::from_secs(10);
 
-/// Which shards lie on servers that keep everything, as far as is known.
-pub(super) struct Policies(Mutex<[Option<Seen>; SHARDS]>);
+/// The last successful check of each shard's server.
+pub(super) struct EvictionPolicies(Mutex<[Option<PolicyCheck>; SHARDS]>);
 
-/// A server was seen to keep everything.
+/// A server had the right policy.
 #[derive(Clone, Copy)]
-struct Seen {
+struct PolicyCheck {
     at: Instant,
-    /// By which connection.
+    /// The connection that led to the server.
     connection: u64,
 }
 
-impl Policies {
-    /// All were just seen to, by the first connections.
-    pub(super) fn seen() -> Self {
-        let seen = Seen {
+impl EvictionPolicies {
+    /// All servers were checked just now, by their first connections.
+    pub(super) fn just_checked() -> Self {
+        let check = PolicyCheck {
             at: Instant::now(),
             connection: 0,
         };
-        Self(Mutex::new([Some(seen); SHARDS]))
+        Self(Mutex::new([Some(check); SHARDS]))
     }
 
-    fn lock(&self) -> MutexGuard<'_, [Option<Seen>; SHARDS]> {
+    fn lock(&self) -> MutexGuard<'_, [Option<PolicyCheck>; SHARDS]> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl RedisStore {
-    /// Whether what is recorded of this operation stays recorded.
-    pub(super) async fn keeps(&self, name: Name) -> Step<()> {
-        let shard = self.shards.with(name);
-        let connection = self.lines.connection_of(shard);
-        let seen = self.policies.lock()[shard.number];
-        if seen.is_some_and(|seen| seen.connection == connection && seen.at.elapsed() < BELIEVED) {
+    /// Returns an error if the server may evict what is recorded of this operation.
+    pub(super) async fn check_eviction(&self, lookup: Lookup) -> Result<()> {
+        let shard = self.shards.with(lookup);
+        let connection = self.connections.connection_number(shard);
+        let last = self.policies.lock()[shard.number];
+        let is_valid =
+            |check: PolicyCheck| check.connection == connection && check.at.elapsed() < VALID_FOR;
+        if last.is_some_and(is_valid) {
             return Ok(());
         }
         let at = Instant::now();
-        let told = self.lines.ask_about(shard, POLICY.on(&shard.keys)).await?;
-        match response::bytes(told)? {
+        let policy = POLICY.on(&shard.keys);
+        let policy = self.connections.run_on(shard, policy).await?;
+        match response::bytes(policy)? {
             Some(policy) if policy != NO_EVICTION.as_bytes() => {
-                // Others on the same server are not to find out one by one.
+                // Other shards may be on the same server: they are checked again too.
                 *self.policies.lock() = [None; SHARDS];
                 let policy = String::from_utf8_lossy(&policy).into_owned();
-                Err(Fault::Evicts { policy })
+                Err(Error::Evicts { policy })
             }
-            // Whoever does not tell a script told it when the store opened.
+            // A server that hides the policy from scripts showed it at the start.
             _ => {
-                self.policies.lock()[shard.number] = Some(Seen { at, connection });
+                self.policies.lock()[shard.number] = Some(PolicyCheck { at, connection });
                 Ok(())
             }
         }

@@ -13,15 +13,16 @@ use onceward_core::store::{
 };
 use redis::{Cmd, cmd};
 
-use super::change::{After, Change, Place};
-use super::error::{Fault, Step};
-use super::layout::{self, Beside, How, Kept};
-use super::listing::{Listing, Spot};
-use super::response::{self, Written};
+use super::change::{Attachment, ListPosition, RecordChange};
+use super::error::{Error, Result};
+use super::layout::{self, ReplySource, StoredRecord, WriteKind};
+use super::listing::{Listing, Position};
+use super::response::{self, WriteOutcome};
 use super::script::{REQUEST, STATS, SWEEP};
-use super::shard::{Name, SHARDS, Shard};
+use super::shard::{SHARDS, Shard};
 use super::{RedisStore, TRIES_MAX};
 use crate::checksum::unseal;
+use crate::lookup::Lookup;
 
 /// How many operations one look at a shard reclaims at most, so that no claim
 /// waits long behind it.
@@ -38,16 +39,16 @@ const READ_MIN: usize = 64;
 const READ_MAX: usize = 512;
 
 /// What an operator's word does to a record.
-enum Verdict {
+enum Decision {
     Refused,
     Forget,
-    Write(How, Box<Record>),
+    Write(WriteKind, Box<Record>),
     /// The same, raised, if its request is there.
     Redeliver(Box<Record>),
 }
 
 impl RedisStore {
-    async fn list_step(&self, filter: &Filter, ask: PageRequest) -> Step<Page> {
+    async fn list_step(&self, filter: &Filter, ask: PageRequest) -> Result<Page> {
         let limit = ask.limit.min(PAGE_MAX);
         let now = self.now().await?;
         let mut listing = Listing::after(ask.after, limit);
@@ -55,7 +56,9 @@ impl RedisStore {
         let mut looked = 0;
         while found.len() <= limit && looked < LOOKED_MAX {
             let wanted = (limit + 1 - found.len()).clamp(READ_MIN, READ_MAX);
-            let rows = listing.next(&self.lines, &self.shards, wanted).await?;
+            let rows = listing
+                .next(&self.connections, &self.shards, wanted)
+                .await?;
             if rows.is_empty() {
                 return Ok(page(found, limit, None));
             }
@@ -69,10 +72,10 @@ impl RedisStore {
     }
 
     /// The store's time, for what no script tells it.
-    async fn now(&self) -> Step<Timestamp> {
-        match self.teller.given() {
+    async fn now(&self) -> Result<Timestamp> {
+        match self.clock.given() {
             Some(now) => Ok(now),
-            None => response::time(self.lines.ask(cmd("TIME")).await?),
+            None => response::time(self.connections.run(cmd("TIME")).await?),
         }
     }
 
@@ -80,56 +83,56 @@ impl RedisStore {
     async fn change(
         &self,
         id: OperationId,
-        judge: impl Fn(&Record, State, Timestamp) -> Verdict,
-    ) -> Step<Changed> {
+        judge: impl Fn(&Record, State, Timestamp) -> Decision,
+    ) -> Result<Changed> {
         let mut gone = Changed::Absent;
         for _ in 0..TRIES_MAX {
-            let found = self.read(Name::Id(id)).await?;
-            let Some(before) = found.kept else {
+            let found = self.read(Lookup::Id(id)).await?;
+            let Some(before) = found.stored else {
                 return Ok(gone);
             };
             let Some(state) = before.record.shown_state_at(found.now) else {
                 return Ok(gone);
             };
             let (how, record) = match judge(&before.record, state, found.now) {
-                Verdict::Refused => return Ok(Changed::Refused(state)),
-                Verdict::Forget => {
+                Decision::Refused => return Ok(Changed::Refused(state)),
+                Decision::Forget => {
                     // If it is not there any more, this very step may have come
                     // twice, as the client of a Cluster takes it again when its
                     // answer is lost; or another did the same.
                     gone = Changed::Done;
-                    if let Written::Done(_) = self.forget(&before).await? {
+                    if let WriteOutcome::Done(_) = self.forget(&before).await? {
                         return Ok(Changed::Done);
                     }
                     continue;
                 }
-                Verdict::Write(how, record) => (how, record),
-                Verdict::Redeliver(record) => {
+                Decision::Write(how, record) => (how, record),
+                Decision::Redeliver(record) => {
                     self.check_request(&record).await?;
-                    (How::Raised, record)
+                    (WriteKind::Raised, record)
                 }
             };
-            let change = Change {
+            let change = RecordChange {
                 how,
-                ..Change::whole(&before.record, &record, Place::Moves)
+                ..RecordChange::whole(&before.record, &record, ListPosition::Moves)
             };
             let written = self.write(&before, &change).await?;
-            if let Written::Done(_) = written {
+            if let WriteOutcome::Done(_) = written {
                 return Ok(Changed::Done);
             }
         }
-        Err(Fault::Contended)
+        Err(Error::Contended)
     }
 
     /// Makes sure that there is something to deliver.
-    async fn check_request(&self, record: &Record) -> Step<()> {
-        let name = Name::Digest(record.digest);
-        let request = response::bytes(self.take(name, self.call(&REQUEST, name)).await?)?;
-        unseal(request.ok_or(Fault::NoRequest)?)?;
+    async fn check_request(&self, record: &Record) -> Result<()> {
+        let lookup = Lookup::Digest(record.digest);
+        let request = response::bytes(self.run_step(lookup, self.call(&REQUEST, lookup)).await?)?;
+        unseal(request.ok_or(Error::NoRequest)?)?;
         Ok(())
     }
 
-    async fn sweep_step(&self, limit: usize) -> Step<usize> {
+    async fn sweep_step(&self, limit: usize) -> Result<usize> {
         let first = self.swept.fetch_add(SHARDS_AT_ONCE, Ordering::Relaxed);
         let mut swept = 0;
         for group in (0..SHARDS).step_by(SHARDS_AT_ONCE) {
@@ -144,7 +147,7 @@ impl RedisStore {
                 let slice = room.div_ceil(SHARDS_AT_ONCE).min(SLICE);
                 let taken = self.sweep_slice(&shards, slice).await?;
                 swept += taken.operations;
-                if taken.rest == Rest::None {
+                if taken.rest == Remaining::None {
                     break;
                 }
             }
@@ -152,16 +155,16 @@ impl RedisStore {
         Ok(swept)
     }
 
-    async fn sweep_slice(&self, shards: &[&Shard], slice: usize) -> Step<Swept> {
+    async fn sweep_slice(&self, shards: &[&Shard], slice: usize) -> Result<ShardSweep> {
         let questions = shards.iter().map(|shard| {
             let mut question = SWEEP.on(&shard.keys);
-            question.arg(&*self.teller.tell()).arg(slice);
+            question.arg(&*self.clock.argument()).arg(slice);
             question
         });
-        let answers = self.lines.ask_all(questions.collect()).await?;
-        let mut swept = Swept {
+        let answers = self.connections.run_all(questions.collect()).await?;
+        let mut swept = ShardSweep {
             operations: 0,
-            rest: Rest::None,
+            rest: Remaining::None,
         };
         let mut ended = Vec::new();
         for (shard, answer) in shards.iter().zip(answers) {
@@ -171,12 +174,12 @@ impl RedisStore {
             let over = usize::try_from(response::number(next())?).unwrap_or_default();
             let endings = response::array(next())?;
             if over == slice || endings.len() == slice {
-                swept.rest = Rest::Some;
+                swept.rest = Remaining::Some;
             }
             swept.operations += over;
             for ending in endings {
-                let ending = response::bytes(ending)?.ok_or(Fault::Answer("an ending"))?;
-                ended.push(Ended { shard, ending, now });
+                let ending = response::bytes(ending)?.ok_or(Error::Response("an ending"))?;
+                ended.push(EndedOperation { shard, ending, now });
             }
         }
         swept.operations += self.tidy(ended).await?;
@@ -185,32 +188,32 @@ impl RedisStore {
 
     /// Looks at operations whose replies have expired before their keys, and
     /// tells how many were over all the same.
-    async fn tidy(&self, ended: Vec<Ended<'_>>) -> Step<usize> {
+    async fn tidy(&self, ended: Vec<EndedOperation<'_>>) -> Result<usize> {
         let questions = ended.iter().map(|ended| {
             let mut question = cmd("HGET");
             question.arg(ended.shard.operations()).arg(ended.field());
             question
         });
-        let answers = self.lines.ask_all(questions.collect()).await?;
+        let answers = self.connections.run_all(questions.collect()).await?;
         let (mut steps, mut forgets) = (Vec::new(), Vec::new());
         for (ended, answer) in ended.iter().zip(answers) {
             let Some(bytes) = response::bytes(answer)? else {
                 continue;
             };
-            let step = match layout::decode(&bytes, Beside::Left) {
-                Ok(kept) if kept.record.is_over(ended.now) => {
+            let step = match layout::decode(&bytes, ReplySource::NotFetched) {
+                Ok(stored) if stored.record.is_over(ended.now) => {
                     forgets.push(steps.len());
-                    self.forget_step(&kept)
+                    self.forget_step(&stored)
                 }
-                Ok(kept) if has_expired(&kept.record, ended.now) => {
-                    self.expire_step(&kept, ended.now)
+                Ok(stored) if has_expired(&stored.record, ended.now) => {
+                    self.expire_step(&stored, ended.now)
                 }
-                Ok(kept) => match self.put_in_place(&kept).await? {
+                Ok(stored) => match self.put_in_place(&stored).await? {
                     Some(step) => step,
                     None => continue,
                 },
-                Err(fault) => {
-                    tracing::error!(%fault, "a record that was to be swept is damaged; it stays");
+                Err(error) => {
+                    tracing::error!(%error, "a record that was to be swept is damaged; it stays");
                     let mut step = cmd("ZREM");
                     step.arg(ended.shard.index()).arg(&ended.ending);
                     step
@@ -218,22 +221,22 @@ impl RedisStore {
             };
             steps.push((ended.shard, step));
         }
-        let answers = self.lines.take_all(steps).await?;
+        let answers = self.connections.run_all_confirmed(steps).await?;
         let mut reclaimed = 0;
         for place in forgets {
             // Who changed a record meanwhile has put it in its place.
             let forgotten = answers.get(place).cloned().unwrap_or_default();
-            reclaimed += usize::from(response::written(forgotten)? != Written::Changed);
+            reclaimed += usize::from(response::written(forgotten)? != WriteOutcome::Changed);
         }
         Ok(reclaimed)
     }
 
     /// Its time is not over after all: written again, it is where it belongs.
-    async fn put_in_place(&self, kept: &Kept) -> Step<Option<Cmd>> {
-        let found = self.read(Name::Digest(kept.record.digest)).await?;
-        Ok(found.kept.map(|kept| {
-            let change = Change::whole(&kept.record, &kept.record, Place::Stays);
-            self.write_step(&kept, &change)
+    async fn put_in_place(&self, stored: &StoredRecord) -> Result<Option<Cmd>> {
+        let found = self.read(Lookup::Digest(stored.record.digest)).await?;
+        Ok(found.stored.map(|stored| {
+            let change = RecordChange::whole(&stored.record, &stored.record, ListPosition::Stays);
+            self.write_step(&stored, &change)
         }))
     }
 
@@ -241,28 +244,28 @@ impl RedisStore {
     /// has expired by that; all else keeps its outcome, and time tells that it has
     /// expired. What was delivered has expired too: else its end would be this one
     /// again.
-    fn expire_step(&self, before: &Kept, now: Timestamp) -> Cmd {
+    fn expire_step(&self, before: &StoredRecord, now: Timestamp) -> Cmd {
         let mut record = Record::clone(&before.record);
         if record.is_overdue(now) || record.delivered {
             record.expire();
         }
-        let change = Change {
+        let change = RecordChange {
             // What was read does not show whether there is one.
-            reply: After::Dropped,
-            request: After::Dropped,
-            ..Change::whole(&before.record, &record, Place::Stays)
+            reply: Attachment::Dropped,
+            request: Attachment::Dropped,
+            ..RecordChange::whole(&before.record, &record, ListPosition::Stays)
         };
         self.write_step(before, &change)
     }
 
-    async fn stats_step(&self) -> Step<Stats> {
+    async fn stats_step(&self) -> Result<Stats> {
         let questions = self.shards.all().iter().map(|shard| {
             let mut question = STATS.on(&shard.keys);
-            question.arg(&*self.teller.tell());
+            question.arg(&*self.clock.argument());
             question
         });
         let mut stats = Stats::default();
-        for answer in self.lines.ask_all(questions.collect()).await? {
+        for answer in self.connections.run_all(questions.collect()).await? {
             let mut counts = response::array(answer)?.into_iter();
             let mut next = || response::number(counts.next().unwrap_or_default());
             stats.operations += next()?;
@@ -281,14 +284,14 @@ fn has_expired(record: &Record, now: Timestamp) -> bool {
 }
 
 /// An operation that must be looked at.
-struct Ended<'a> {
+struct EndedOperation<'a> {
     shard: &'a Shard,
     /// Its name in the index: the field, and `:e`.
     ending: Vec<u8>,
     now: Timestamp,
 }
 
-impl Ended<'_> {
+impl EndedOperation<'_> {
     fn field(&self) -> &[u8] {
         let field = self.ending.strip_suffix(b":e");
         field.unwrap_or(&self.ending)
@@ -296,20 +299,20 @@ impl Ended<'_> {
 }
 
 /// What one slice of a sweep came to.
-struct Swept {
+struct ShardSweep {
     operations: usize,
-    rest: Rest,
+    rest: Remaining,
 }
 
 /// Whether a shard may have more to sweep.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Rest {
+enum Remaining {
     None,
     Some,
 }
 
 /// A page of what was found. Where it is not full, the next begins at `place`.
-fn page(mut found: Vec<(Spot, Arc<Record>)>, limit: usize, place: Option<Spot>) -> Page {
+fn page(mut found: Vec<(Position, Arc<Record>)>, limit: usize, place: Option<Position>) -> Page {
     let next = if found.len() > limit {
         found.truncate(limit);
         found.last().map(|(spot, _)| *spot)
@@ -329,16 +332,18 @@ impl Inspect for RedisStore {
     }
 
     async fn show(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
-        let found = self.read(Name::Id(id)).await?;
-        Ok(found.kept.and_then(|kept| kept.record.shown_at(found.now)))
+        let found = self.read(Lookup::Id(id)).await?;
+        Ok(found
+            .stored
+            .and_then(|stored| stored.record.shown_at(found.now)))
     }
 
     async fn purge(&self, id: OperationId, force: Force) -> Result<Changed, StoreError> {
         let changed = self.change(id, |_, state, _| {
             if state == State::Running && force == Force::No {
-                Verdict::Refused
+                Decision::Refused
             } else {
-                Verdict::Forget
+                Decision::Forget
             }
         });
         Ok(changed.await?)
@@ -353,12 +358,12 @@ impl Inspect for RedisStore {
         let changed = self.change(id, |record, state, now| {
             let is_meant = meant.is_none_or(|meant| meant == record.fence);
             if state != State::Unknown || !is_meant {
-                return Verdict::Refused;
+                return Decision::Refused;
             }
             let mut record = record.clone();
             // The script gives the fence.
             record.resolve(Fence(0), &word, now);
-            Verdict::Write(How::Raised, Box::new(record))
+            Decision::Write(WriteKind::Raised, Box::new(record))
         });
         Ok(changed.await?)
     }
@@ -366,11 +371,11 @@ impl Inspect for RedisStore {
     async fn resume(&self, id: OperationId) -> Result<Changed, StoreError> {
         let changed = self.change(id, |record, state, now| {
             if state != State::Paused {
-                return Verdict::Refused;
+                return Decision::Refused;
             }
             let mut record = record.clone();
             record.resume(now);
-            Verdict::Write(How::Whole, Box::new(record))
+            Decision::Write(WriteKind::Whole, Box::new(record))
         });
         Ok(changed.await?)
     }
@@ -380,8 +385,8 @@ impl Inspect for RedisStore {
             let mut record = record.clone();
             // The script gives the fence.
             match record.redeliver(Fence(0), now) {
-                Changed::Done => Verdict::Redeliver(Box::new(record)),
-                Changed::Absent | Changed::Refused(_) => Verdict::Refused,
+                Changed::Done => Decision::Redeliver(Box::new(record)),
+                Changed::Absent | Changed::Refused(_) => Decision::Refused,
             }
         });
         Ok(changed.await?)

@@ -22,7 +22,7 @@ use onceward_core::clock::Timestamp;
 use onceward_core::record::{Answer, Fence, Record, Reply, Settled, Settlement, State};
 use onceward_core::wire::{self, WireError};
 
-use super::error::{Fault, Step};
+use super::error::{Error, Result};
 
 /// The version of this layout that is written.
 const VERSION: u8 = 1;
@@ -43,7 +43,7 @@ const SPAN_MAX: u64 = 1 << 43;
 
 /// How a record was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum WriteKind {
     /// It speaks for itself.
     Whole = 0,
     /// It was granted to who asked for it.
@@ -58,7 +58,7 @@ pub(super) enum How {
 
 /// What was said of a record since it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum ChangeKind {
     Nothing = 0,
     Renewed = 1,
     Completed = 2,
@@ -89,8 +89,8 @@ pub(super) enum Band {
 
 /// What a holder's word is in a script, apart from its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Said {
-    word: Word,
+pub(super) struct HolderChange {
+    word: ChangeKind,
     answer: u8,
     status: u16,
 }
@@ -99,7 +99,7 @@ const NO_ANSWER: u8 = 0;
 const KEPT: u8 = 1;
 const NOT_KEPT: u8 = 2;
 
-impl Said {
+impl HolderChange {
     /// Its word, as a byte.
     pub(super) fn word(&self) -> [u8; 1] {
         [self.word as u8]
@@ -116,13 +116,13 @@ impl Said {
         word_check(self.word as u8, 0, self.answer, self.status)
     }
 
-    /// After what it ends, in the words of `lua/settle.lua`.
+    /// Attachment what it ends, in the words of `lua/settle.lua`.
     pub(super) fn ends(&self) -> String {
         match self.word {
-            Word::Completed | Word::Failed => "span".to_owned(),
-            Word::Released => "lease".to_owned(),
-            Word::Paused => (Band::Paused as u8).to_string(),
-            Word::Lost | Word::Nothing | Word::Renewed | Word::Queued => {
+            ChangeKind::Completed | ChangeKind::Failed => "span".to_owned(),
+            ChangeKind::Released => "lease".to_owned(),
+            ChangeKind::Paused => (Band::Paused as u8).to_string(),
+            ChangeKind::Lost | ChangeKind::Nothing | ChangeKind::Renewed | ChangeKind::Queued => {
                 (Band::Unknown as u8).to_string()
             }
         }
@@ -131,13 +131,13 @@ impl Said {
     /// What a holder says of an operation that was not enqueued.
     pub(super) fn by(settlement: &Settlement) -> Option<Self> {
         let (word, answer) = match settlement {
-            Settlement::Completed(answer) => (Word::Completed, Some(answer)),
-            Settlement::Failed(answer) => (Word::Failed, Some(answer)),
+            Settlement::Completed(answer) => (ChangeKind::Completed, Some(answer)),
+            Settlement::Failed(answer) => (ChangeKind::Failed, Some(answer)),
             Settlement::Released | Settlement::Requeued { .. } | Settlement::Deferred { .. } => {
-                (Word::Released, None)
+                (ChangeKind::Released, None)
             }
-            Settlement::Lost => (Word::Lost, None),
-            Settlement::Paused => (Word::Paused, None),
+            Settlement::Lost => (ChangeKind::Lost, None),
+            Settlement::Paused => (ChangeKind::Paused, None),
         };
         let (answer, status) = match answer {
             None => (NO_ANSWER, 0),
@@ -156,17 +156,17 @@ impl Said {
 
 /// A record as it was read.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct StoredRecord {
     pub(super) record: Arc<Record>,
     /// What it must still be when it is written again.
-    pub(super) version: Version,
+    pub(super) version: RecordVersion,
 }
 
 /// The part of a record that every change changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Version([u8; HEAD - 1]);
+pub(super) struct RecordVersion([u8; HEAD - 1]);
 
-impl Version {
+impl RecordVersion {
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -174,11 +174,11 @@ impl Version {
 
 /// What is known of a record's reply.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Beside<'a> {
+pub(super) enum ReplySource<'a> {
     /// It was fetched, if there is one.
     Fetched(Option<&'a [u8]>),
-    /// It was left where it is: only its status is given.
-    Left,
+    /// It was not fetched: only its status is known.
+    NotFetched,
 }
 
 /// In place of a token, where a step is recognised by other means.
@@ -193,13 +193,13 @@ pub(super) fn encode_rest(record: &Record, token: u64) -> Vec<u8> {
     };
     let wire = wire::encode_record(record);
     let mut rest = Vec::with_capacity(WIRE - WORD + wire.len());
-    put_word(&mut rest, Word::Nothing, token, kept, 0);
+    put_word(&mut rest, ChangeKind::Nothing, token, kept, 0);
     put_terms(&mut rest, record);
     rest.extend_from_slice(&wire);
     rest
 }
 
-fn put_word(out: &mut Vec<u8>, word: Word, at: u64, answer: u8, status: u16) {
+fn put_word(out: &mut Vec<u8>, word: ChangeKind, at: u64, answer: u8, status: u16) {
     out.put_u8(word as u8);
     out.put_u64(at);
     out.put_u8(answer);
@@ -253,7 +253,7 @@ pub(super) fn end_after_grant(record: &Record) -> u64 {
 pub(super) fn held_by(fence: Fence) -> [u8; 10] {
     let mut held = [0; 10];
     held[0] = VERSION;
-    held[1] = How::Granted as u8;
+    held[1] = WriteKind::Granted as u8;
     held[2..].copy_from_slice(&fence.0.to_be_bytes());
     held
 }
@@ -294,27 +294,27 @@ fn finished_end(record: &Record) -> (Band, Timestamp) {
 }
 
 /// Reads a record.
-pub(super) fn decode(bytes: &[u8], beside: Beside<'_>) -> Step<Kept> {
-    let head: &[u8; HEAD] = bytes.first_chunk().ok_or(Fault::Head)?;
+pub(super) fn decode(bytes: &[u8], beside: ReplySource<'_>) -> Result<StoredRecord> {
+    let head: &[u8; HEAD] = bytes.first_chunk().ok_or(Error::Head)?;
     match head {
         [b'0' | b'1', VERSION, ..] => {}
-        [b'0' | b'1', newer, ..] if *newer > VERSION => return Err(Fault::Newer(*newer)),
-        _ => return Err(Fault::Head),
+        [b'0' | b'1', newer, ..] if *newer > VERSION => return Err(Error::Newer(*newer)),
+        _ => return Err(Error::Head),
     }
     let mut version = [0; HEAD - 1];
     version.copy_from_slice(&head[1..]);
-    let written = Written::read(head)?;
-    let said = Since::read(head)?;
-    let wire = bytes.get(WIRE..).ok_or(Fault::Head)?;
+    let written = WriteBlock::read(head)?;
+    let said = ChangeBlock::read(head)?;
+    let wire = bytes.get(WIRE..).ok_or(Error::Head)?;
     let mut record = wire::decode_record(wire, || said.wire_reply(beside))?;
     if bytes.get(HEAD..WIRE) != Some(&terms_of(&record)[..]) {
-        return Err(Fault::Head);
+        return Err(Error::Head);
     }
     written.apply(&mut record);
     said.apply(&mut record, beside)?;
-    Ok(Kept {
+    Ok(StoredRecord {
         record: Arc::new(record),
-        version: Version(version),
+        version: RecordVersion(version),
     })
 }
 
@@ -331,28 +331,28 @@ fn u64_at(head: &[u8; HEAD], place: usize) -> u64 {
 }
 
 /// The first block: how a record was written.
-struct Written {
-    how: How,
+struct WriteBlock {
+    how: WriteKind,
     fence: Fence,
     at: Timestamp,
 }
 
-impl Written {
-    fn read(head: &[u8; HEAD]) -> Step<Self> {
+impl WriteBlock {
+    fn read(head: &[u8; HEAD]) -> Result<Self> {
         let (how, fence, at) = (head[2], u64_at(head, 3), u64_at(head, 11));
         if u64_at(head, 19) != how_check(how, fence, at) {
-            return Err(Fault::Head);
+            return Err(Error::Head);
         }
         let how = [
-            How::Whole,
-            How::Granted,
-            How::Delivered,
-            How::Raised,
-            How::Recorded,
+            WriteKind::Whole,
+            WriteKind::Granted,
+            WriteKind::Delivered,
+            WriteKind::Raised,
+            WriteKind::Recorded,
         ]
         .into_iter()
         .find(|known| *known as u8 == how)
-        .ok_or(Fault::Head)?;
+        .ok_or(Error::Head)?;
         Ok(Self {
             how,
             fence: Fence(fence),
@@ -367,41 +367,43 @@ impl Written {
             record.created_at = self.at;
         }
         match self.how {
-            How::Whole | How::Recorded => {}
-            How::Granted | How::Delivered => record.grant(self.fence, record.attempt, self.at),
-            How::Raised => record.fence = self.fence,
+            WriteKind::Whole | WriteKind::Recorded => {}
+            WriteKind::Granted | WriteKind::Delivered => {
+                record.grant(self.fence, record.attempt, self.at)
+            }
+            WriteKind::Raised => record.fence = self.fence,
         }
     }
 }
 
 /// The second block: what was said since.
-struct Since {
-    said: Said,
+struct ChangeBlock {
+    said: HolderChange,
     at: Timestamp,
 }
 
-impl Since {
-    fn read(head: &[u8; HEAD]) -> Step<Self> {
+impl ChangeBlock {
+    fn read(head: &[u8; HEAD]) -> Result<Self> {
         let (word, at, answer) = (head[WORD], u64_at(head, WORD + 1), head[WORD + 9]);
         let status = u16::from_be_bytes([head[WORD + 10], head[WORD + 11]]);
         if u64_at(head, WORD + 12) != word_check(word, at, answer, status) {
-            return Err(Fault::Head);
+            return Err(Error::Head);
         }
         let word = [
-            Word::Nothing,
-            Word::Renewed,
-            Word::Completed,
-            Word::Failed,
-            Word::Released,
-            Word::Lost,
-            Word::Paused,
-            Word::Queued,
+            ChangeKind::Nothing,
+            ChangeKind::Renewed,
+            ChangeKind::Completed,
+            ChangeKind::Failed,
+            ChangeKind::Released,
+            ChangeKind::Lost,
+            ChangeKind::Paused,
+            ChangeKind::Queued,
         ]
         .into_iter()
         .find(|known| *known as u8 == word)
-        .ok_or(Fault::Head)?;
+        .ok_or(Error::Head)?;
         Ok(Self {
-            said: Said {
+            said: HolderChange {
                 word,
                 answer,
                 status,
@@ -411,55 +413,57 @@ impl Since {
     }
 
     /// The reply of a record that speaks for itself.
-    fn wire_reply(&self, beside: Beside<'_>) -> Result<Option<Arc<Reply>>, WireError> {
+    fn wire_reply(&self, beside: ReplySource<'_>) -> Result<Option<Arc<Reply>>, WireError> {
         match beside {
-            Beside::Left => Ok(None),
-            Beside::Fetched(None) => Err(WireError::Field("reply")),
-            Beside::Fetched(Some(bytes)) => wire::decode_reply(bytes).map(|r| Some(Arc::new(r))),
+            ReplySource::NotFetched => Ok(None),
+            ReplySource::Fetched(None) => Err(WireError::Field("reply")),
+            ReplySource::Fetched(Some(bytes)) => {
+                wire::decode_reply(bytes).map(|r| Some(Arc::new(r)))
+            }
         }
     }
 
-    fn apply(&self, record: &mut Record, beside: Beside<'_>) -> Step<()> {
+    fn apply(&self, record: &mut Record, beside: ReplySource<'_>) -> Result<()> {
         let fence = record.fence;
         let settlement = match self.said.word {
-            Word::Nothing => return Ok(()),
-            Word::Queued => {
+            ChangeKind::Nothing => return Ok(()),
+            ChangeKind::Queued => {
                 record.enqueue(self.at);
                 return Ok(());
             }
-            Word::Renewed => return held(record.renew(fence, self.at)),
-            Word::Completed => Settlement::Completed(self.answer(beside)?),
-            Word::Failed => Settlement::Failed(self.answer(beside)?),
-            Word::Released => Settlement::Released,
-            Word::Lost => Settlement::Lost,
-            Word::Paused => Settlement::Paused,
+            ChangeKind::Renewed => return held(record.renew(fence, self.at)),
+            ChangeKind::Completed => Settlement::Completed(self.answer(beside)?),
+            ChangeKind::Failed => Settlement::Failed(self.answer(beside)?),
+            ChangeKind::Released => Settlement::Released,
+            ChangeKind::Lost => Settlement::Lost,
+            ChangeKind::Paused => Settlement::Paused,
         };
         held(record.settle(fence, &settlement, self.at))
     }
 
-    fn answer(&self, beside: Beside<'_>) -> Step<Answer> {
+    fn answer(&self, beside: ReplySource<'_>) -> Result<Answer> {
         let status = self.said.status;
         match (self.said.answer, beside) {
-            (KEPT, Beside::Left) => Ok(Answer::Gone { status }),
-            (KEPT, Beside::Fetched(Some(bytes))) => {
+            (KEPT, ReplySource::NotFetched) => Ok(Answer::Gone { status }),
+            (KEPT, ReplySource::Fetched(Some(bytes))) => {
                 let reply = wire::decode_reply(bytes)?;
                 if reply.status != status {
-                    return Err(Fault::Head);
+                    return Err(Error::Head);
                 }
                 Ok(Answer::Kept(Arc::new(reply)))
             }
-            (KEPT, Beside::Fetched(None)) => Err(Fault::NoReply),
+            (KEPT, ReplySource::Fetched(None)) => Err(Error::NoReply),
             (NOT_KEPT, _) => Ok(Answer::NotKept { status }),
-            _ => Err(Fault::Head),
+            _ => Err(Error::Head),
         }
     }
 }
 
 /// Scripts write only what the rules allow.
-fn held(settled: Settled) -> Step<()> {
+fn held(settled: Settled) -> Result<()> {
     match settled {
         Settled::Finished(_) | Settled::Done => Ok(()),
-        Settled::Stale => Err(Fault::Head),
+        Settled::Stale => Err(Error::Head),
     }
 }
 
@@ -511,7 +515,7 @@ mod tests {
     }
 
     /// What a script writes before the rest of a record.
-    fn head(how: How, at: Timestamp) -> Vec<u8> {
+    fn head(how: WriteKind, at: Timestamp) -> Vec<u8> {
         let mut head = vec![b'0', VERSION, how as u8];
         head.put_u64(STAMP);
         head.put_u64(at.unix_ms());
@@ -519,9 +523,9 @@ mod tests {
         head
     }
 
-    fn stored(how: How, at: Timestamp, record: &Record) -> Vec<u8> {
+    fn stored(how: WriteKind, at: Timestamp, record: &Record) -> Vec<u8> {
         let token = match how {
-            How::Granted => NO_TOKEN,
+            WriteKind::Granted => NO_TOKEN,
             _ => u64::MAX,
         };
         let mut stored = head(how, at);
@@ -532,11 +536,11 @@ mod tests {
     /// As `lua/claim.lua` leaves it.
     fn claimed() -> Vec<u8> {
         let record = ask().to_record_after(None, Timestamp::default());
-        stored(How::Granted, NOW, &record)
+        stored(WriteKind::Granted, NOW, &record)
     }
 
     /// As `lua/settle.lua` leaves it.
-    fn settled(word: Word, at: Timestamp, answer: u8, status: u16) -> Vec<u8> {
+    fn settled(word: ChangeKind, at: Timestamp, answer: u8, status: u16) -> Vec<u8> {
         let mut stored = claimed();
         let mut block = Vec::new();
         put_word(&mut block, word, at.unix_ms(), answer, status);
@@ -544,24 +548,24 @@ mod tests {
         stored
     }
 
-    fn record_of(bytes: &[u8], beside: Beside<'_>) -> Record {
-        let kept = decode(bytes, beside).expect("it can be read");
-        Record::clone(&kept.record)
+    fn record_of(bytes: &[u8], beside: ReplySource<'_>) -> Record {
+        let stored = decode(bytes, beside).expect("it can be read");
+        Record::clone(&stored.record)
     }
 
     #[test]
     fn a_claim_reads_as_the_rules_would_have_made_it() {
         let mut want = ask().to_record_after(None, NOW);
         want.grant(Fence(STAMP), Attempt(3), NOW);
-        assert_eq!(record_of(&claimed(), Beside::Fetched(None)), want);
+        assert_eq!(record_of(&claimed(), ReplySource::Fetched(None)), want);
     }
 
     #[test]
     fn words_read_as_the_rules_would_have_made_them() {
         let later = NOW.plus(Duration::from_secs(5));
         let sealed = wire::encode_reply(&reply());
-        let beside = Beside::Fetched(Some(&sealed));
-        let granted = record_of(&claimed(), Beside::Left);
+        let beside = ReplySource::Fetched(Some(&sealed));
+        let granted = record_of(&claimed(), ReplySource::NotFetched);
         let cases = [
             Settlement::Completed(Answer::Kept(reply())),
             Settlement::Failed(Answer::NotKept { status: 422 }),
@@ -570,7 +574,7 @@ mod tests {
             Settlement::Paused,
         ];
         for settlement in cases {
-            let said = Said::by(&settlement).expect("a holder may say it");
+            let said = HolderChange::by(&settlement).expect("a holder may say it");
             let bytes = settled(said.word, later, said.answer, said.status);
             let mut want = granted.clone();
             want.settle(Fence(STAMP), &settlement, later);
@@ -578,40 +582,43 @@ mod tests {
         }
         let mut want = granted;
         want.renew(Fence(STAMP), later);
-        let renewed = settled(Word::Renewed, later, NO_ANSWER, 0);
+        let renewed = settled(ChangeKind::Renewed, later, NO_ANSWER, 0);
         assert_eq!(record_of(&renewed, beside), want);
     }
 
     #[test]
     fn a_record_that_speaks_for_itself_reads_back() {
-        let mut record = record_of(&claimed(), Beside::Left);
+        let mut record = record_of(&claimed(), ReplySource::NotFetched);
         record.settle(Fence(STAMP), &Settlement::Lost, NOW);
         let sealed = wire::encode_reply(&reply());
-        let bytes = stored(How::Whole, Timestamp::default(), &record);
-        assert_eq!(record_of(&bytes, Beside::Fetched(None)), record);
+        let bytes = stored(WriteKind::Whole, Timestamp::default(), &record);
+        assert_eq!(record_of(&bytes, ReplySource::Fetched(None)), record);
         record.finish(State::Completed, Answer::Kept(reply()), NOW);
-        let bytes = stored(How::Whole, Timestamp::default(), &record);
-        assert_eq!(record_of(&bytes, Beside::Fetched(Some(&sealed))), record);
+        let bytes = stored(WriteKind::Whole, Timestamp::default(), &record);
+        assert_eq!(
+            record_of(&bytes, ReplySource::Fetched(Some(&sealed))),
+            record
+        );
         assert!(matches!(
-            decode(&bytes, Beside::Fetched(None)),
-            Err(Fault::Bytes(_))
+            decode(&bytes, ReplySource::Fetched(None)),
+            Err(Error::Bytes(_))
         ));
         record.fence = Fence(7);
-        let bytes = stored(How::Raised, Timestamp::default(), &record);
-        let raised = record_of(&bytes, Beside::Fetched(Some(&sealed)));
+        let bytes = stored(WriteKind::Raised, Timestamp::default(), &record);
+        let raised = record_of(&bytes, ReplySource::Fetched(Some(&sealed)));
         assert_eq!(raised.fence, Fence(STAMP));
     }
 
     #[test]
     fn no_changed_bit_goes_unseen() {
-        for bytes in [claimed(), settled(Word::Completed, NOW, KEPT, 201)] {
+        for bytes in [claimed(), settled(ChangeKind::Completed, NOW, KEPT, 201)] {
             // The first byte is the mark that somebody waits.
             for place in 1..bytes.len() {
                 for bit in 0..8 {
                     let mut flipped = bytes.clone();
                     flipped[place] ^= 1 << bit;
-                    let read = decode(&flipped, Beside::Left);
-                    assert!(read.is_err_and(|fault| fault.is_damage()), "{place}.{bit}");
+                    let read = decode(&flipped, ReplySource::NotFetched);
+                    assert!(read.is_err_and(|error| error.is_damage()), "{place}.{bit}");
                 }
             }
         }
@@ -619,7 +626,7 @@ mod tests {
 
     #[test]
     fn what_time_does_next_is_told_by_band_and_moment() {
-        let granted = record_of(&claimed(), Beside::Left);
+        let granted = record_of(&claimed(), ReplySource::NotFetched);
         let settle = |settlement: Settlement| {
             let mut record = granted.clone();
             record.settle(Fence(STAMP), &settlement, NOW);

@@ -1,5 +1,5 @@
-//! Hearing of what other processes settle. A message is a hint: whoever waits
-//! looks for itself now and then, so nothing depends on one that is lost.
+//! Notifications of operations that other processes settle. A message is a hint:
+//! waiters poll now and then, so a lost message only delays them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,65 +12,65 @@ use tokio::sync::oneshot;
 use tokio::time::{interval, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-/// The rest before a lost subscription is made again, at first and at most.
+/// The pause before a lost subscription is renewed, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// How often a silent subscription is tried.
+/// How often a silent subscription is tested.
 const PING: Duration = Duration::from_secs(5);
 
-/// A subscription that lasts as long as this is held.
+/// A subscription that lasts as long as this value.
 pub(super) struct Listener(#[expect(dead_code, reason = "held")] AbortOnDropHandle<()>);
 
 impl Listener {
-    /// Listens to one of `ears` and rings for every operation that is told on
-    /// `pattern`. Returns when it hears, or has failed to for the first time.
+    /// Subscribes to `pattern` at one of the servers and wakes the waiters of every
+    /// operation that is published. Returns once subscribed, or after the first
+    /// failure: the store opens in either case, because a message is only a hint.
     pub(super) async fn start(
-        ears: Vec<Client>,
+        servers: Vec<Client>,
         pattern: String,
         notifier: Arc<Notifier>,
         deadline: Duration,
     ) -> Self {
-        let (hears, heard) = oneshot::channel();
-        let ear = Ear {
+        let (ready, is_ready) = oneshot::channel();
+        let subscriber = Subscriber {
             pattern,
             notifier,
             deadline,
         };
-        let task = tokio::spawn(async move { ear.listen(&ears, Some(hears)).await });
-        // Whether it hears or not, the store opens: a message is only a hint.
-        let _ = heard.await;
+        let task = tokio::spawn(async move { subscriber.run(&servers, Some(ready)).await });
+        let _ = is_ready.await;
         Self(AbortOnDropHandle::new(task))
     }
 }
 
-struct Ear {
+struct Subscriber {
     pattern: String,
     notifier: Arc<Notifier>,
     deadline: Duration,
 }
 
-impl Ear {
-    /// Listens for ever, to one after the other.
-    async fn listen(&self, ears: &[Client], mut hears: Option<oneshot::Sender<()>>) {
+impl Subscriber {
+    /// Subscribes for ever, at one server after the other.
+    async fn run(&self, servers: &[Client], mut ready: Option<oneshot::Sender<()>>) {
         let mut pause = PAUSE_MIN;
-        for client in ears.iter().cycle() {
-            match self.hear(client, &mut hears).await {
+        for client in servers.iter().cycle() {
+            match self.receive(client, &mut ready).await {
                 Ok(()) => pause = PAUSE_MIN,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot listen to Redis; waiters look for themselves");
+                    tracing::warn!(%error, "cannot subscribe to Redis; waiters poll instead");
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
             }
-            drop(hears.take());
+            drop(ready.take());
             sleep(pause).await;
         }
     }
 
-    /// Listens until the connection ends.
-    async fn hear(
+    /// Receives messages until the connection ends.
+    async fn receive(
         &self,
         client: &Client,
-        hears: &mut Option<oneshot::Sender<()>>,
+        ready: &mut Option<oneshot::Sender<()>>,
     ) -> RedisResult<()> {
         let subscribed = async {
             let mut subscription = client.get_async_pubsub().await?;
@@ -78,14 +78,14 @@ impl Ear {
             Ok::<_, RedisError>(subscription)
         };
         let subscription = self.within(subscribed).await?;
-        drop(hears.take());
+        drop(ready.take());
         let (mut sink, mut messages) = subscription.split();
         let mut ticks = interval(PING);
         ticks.tick().await;
         loop {
             tokio::select! {
                 message = messages.next() => match message {
-                    Some(message) => self.ring(message.get_payload_bytes()),
+                    Some(message) => self.wake(message.get_payload_bytes()),
                     None => return Ok(()),
                 },
                 _ = ticks.tick() => {
@@ -95,7 +95,7 @@ impl Ear {
         }
     }
 
-    fn ring(&self, payload: &[u8]) {
+    fn wake(&self, payload: &[u8]) {
         if let Ok(digest) = payload.try_into() {
             self.notifier.notify(&Digest::from_bytes(digest));
         }

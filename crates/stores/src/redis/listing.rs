@@ -11,9 +11,9 @@ use onceward_core::record::Record;
 use onceward_core::store::Cursor;
 use redis::cmd;
 
-use super::connection::Lines;
-use super::error::Step;
-use super::layout::{self, Beside};
+use super::connection::Connections;
+use super::error::Result;
+use super::layout::{self, ReplySource};
 use super::response;
 use super::shard::{SHARDS, Shards};
 
@@ -26,18 +26,18 @@ const STAMP_MIN: u64 = layout::END_MAX + 1;
 /// A place in the order of all shards: what has the same stamp is told apart by
 /// its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Spot {
+pub(super) struct Position {
     stamp: u64,
     shard: usize,
 }
 
-impl From<Spot> for Cursor {
-    fn from(spot: Spot) -> Self {
+impl From<Position> for Cursor {
+    fn from(spot: Position) -> Self {
         Self(spot.stamp * SHARDS as u64 + spot.shard as u64)
     }
 }
 
-impl From<Cursor> for Spot {
+impl From<Cursor> for Position {
     fn from(cursor: Cursor) -> Self {
         Self {
             stamp: cursor.0 / SHARDS as u64,
@@ -48,13 +48,13 @@ impl From<Cursor> for Spot {
 
 /// A walk through a listing.
 pub(super) struct Listing {
-    feeds: Vec<Feed>,
+    feeds: Vec<ShardFeed>,
     batch: usize,
-    place: Option<Spot>,
+    place: Option<Position>,
 }
 
 /// What is known of one shard.
-struct Feed {
+struct ShardFeed {
     /// Stamps and fields, falling.
     ahead: VecDeque<(u64, Vec<u8>)>,
     /// Where the next batch begins, as Redis writes it; `None` when all was read.
@@ -62,16 +62,16 @@ struct Feed {
 }
 
 /// A place, and what stands there.
-struct Row {
-    spot: Spot,
+struct ListedField {
+    spot: Position,
     field: Vec<u8>,
 }
 
 impl Listing {
     /// From behind this place on, for about this many operations.
     pub(super) fn after(cursor: Option<Cursor>, about: usize) -> Self {
-        let place = cursor.map(Spot::from);
-        let feed = |shard| Feed {
+        let place = cursor.map(Position::from);
+        let feed = |shard| ShardFeed {
             ahead: VecDeque::new(),
             after: Some(match place {
                 None => "+inf".to_owned(),
@@ -87,7 +87,7 @@ impl Listing {
     }
 
     /// Where the last operation that was looked at stands.
-    pub(super) fn place(&self) -> Option<Spot> {
+    pub(super) fn place(&self) -> Option<Position> {
         self.place
     }
 
@@ -95,37 +95,42 @@ impl Listing {
     /// meanwhile, and what is damaged, is left out, so these may be fewer.
     pub(super) async fn next(
         &mut self,
-        lines: &Lines,
+        connections: &Connections,
         shards: &Shards,
         count: usize,
-    ) -> Step<Vec<(Spot, Arc<Record>)>> {
+    ) -> Result<Vec<(Position, Arc<Record>)>> {
         loop {
-            let rows = self.rows(lines, shards, count).await?;
+            let rows = self.rows(connections, shards, count).await?;
             let Some(last) = rows.last() else {
                 return Ok(Vec::new());
             };
             self.place = Some(last.spot);
-            let records = read(lines, shards, rows).await?;
+            let records = read(connections, shards, rows).await?;
             if !records.is_empty() {
                 return Ok(records);
             }
         }
     }
 
-    async fn rows(&mut self, lines: &Lines, shards: &Shards, count: usize) -> Step<Vec<Row>> {
+    async fn rows(
+        &mut self,
+        connections: &Connections,
+        shards: &Shards,
+        count: usize,
+    ) -> Result<Vec<ListedField>> {
         let mut rows = Vec::with_capacity(count);
         while rows.len() < count {
-            self.read_ahead(lines, shards).await?;
+            self.read_ahead(connections, shards).await?;
             let heads = self.feeds.iter().enumerate();
             let latest = heads.filter_map(|(shard, feed)| {
                 let stamp = feed.ahead.front()?.0;
-                Some(Spot { stamp, shard })
+                Some(Position { stamp, shard })
             });
             let Some(spot) = latest.max() else {
                 break;
             };
             if let Some((_, field)) = self.feeds[spot.shard].ahead.pop_front() {
-                rows.push(Row { spot, field });
+                rows.push(ListedField { spot, field });
             }
         }
         Ok(rows)
@@ -133,7 +138,7 @@ impl Listing {
 
     /// Reads of every shard of which nothing is known, so that the latest of
     /// all is known.
-    async fn read_ahead(&mut self, lines: &Lines, shards: &Shards) -> Step<()> {
+    async fn read_ahead(&mut self, connections: &Connections, shards: &Shards) -> Result<()> {
         let batch = self.batch.min(BATCH_MAX);
         let feeds = self.feeds.iter_mut().enumerate();
         let (mut dry, mut questions) = (Vec::new(), Vec::new());
@@ -152,7 +157,7 @@ impl Listing {
             return Ok(());
         }
         self.batch = batch * 2;
-        let answers = lines.ask_all(questions).await?;
+        let answers = connections.run_all(questions).await?;
         for (feed, answer) in dry.into_iter().zip(answers) {
             let members = response::scored(answer)?.into_iter();
             feed.ahead = members.map(|(field, stamp)| (stamp, field)).collect();
@@ -166,8 +171,12 @@ impl Listing {
 }
 
 /// The records of these places, in their order, without their replies.
-async fn read(lines: &Lines, shards: &Shards, rows: Vec<Row>) -> Step<Vec<(Spot, Arc<Record>)>> {
-    let mut by_shard = BTreeMap::<usize, Vec<Row>>::new();
+async fn read(
+    connections: &Connections,
+    shards: &Shards,
+    rows: Vec<ListedField>,
+) -> Result<Vec<(Position, Arc<Record>)>> {
+    let mut by_shard = BTreeMap::<usize, Vec<ListedField>>::new();
     for row in rows {
         by_shard.entry(row.spot.shard).or_default().push(row);
     }
@@ -179,16 +188,16 @@ async fn read(lines: &Lines, shards: &Shards, rows: Vec<Row>) -> Step<Vec<(Spot,
         }
         question
     });
-    let answers = lines.ask_all(questions.collect()).await?;
+    let answers = connections.run_all(questions.collect()).await?;
     let mut records = Vec::new();
     for (rows, answer) in by_shard.into_values().zip(answers) {
         for (row, value) in rows.into_iter().zip(response::array(answer)?) {
             let Some(bytes) = response::bytes(value)? else {
                 continue;
             };
-            match layout::decode(&bytes, Beside::Left) {
-                Ok(kept) => records.push((row.spot, kept.record)),
-                Err(fault) => tracing::error!(%fault, "a listing left out a damaged record"),
+            match layout::decode(&bytes, ReplySource::NotFetched) {
+                Ok(stored) => records.push((row.spot, stored.record)),
+                Err(error) => tracing::error!(%error, "a listing left out a damaged record"),
             }
         }
     }
@@ -202,7 +211,7 @@ mod tests {
 
     #[test]
     fn places_are_cursors_in_the_same_order() {
-        let spot = |stamp, shard| Spot { stamp, shard };
+        let spot = |stamp, shard| Position { stamp, shard };
         let rising = [
             spot(1_700_000_000_000_000, SHARDS - 1),
             spot(1_700_000_000_000_001, 0),
@@ -213,7 +222,7 @@ mod tests {
             assert!(Cursor::from(pair[0]).0 < Cursor::from(pair[1]).0);
         }
         for place in rising {
-            assert_eq!(Spot::from(Cursor::from(place)), place);
+            assert_eq!(Position::from(Cursor::from(place)), place);
         }
     }
 }

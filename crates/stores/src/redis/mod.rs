@@ -45,18 +45,19 @@ use onceward_core::store::{Claim, ClaimRequest, Grant, Store, StoreError};
 use onceward_core::wire;
 use redis::{Cmd, Value};
 
-use self::change::{After, Change, Place};
-use self::clock::Teller;
-use self::connection::Lines;
-use self::error::{Fault, Step};
-use self::eviction::Policies;
-use self::layout::{How, Kept, NO_TOKEN, Said};
+use self::change::{Attachment, ListPosition, RecordChange};
+use self::clock::ScriptClock;
+use self::connection::Connections;
+use self::error::{Error, Result};
+use self::eviction::EvictionPolicies;
+use self::layout::{HolderChange, NO_TOKEN, StoredRecord, WriteKind};
 use self::listen::Listener;
-use self::response::{Found, Recorded, Written};
+use self::response::{FoundRecord, Recorded, WriteOutcome};
 use self::script::{AWAIT, CLAIM, FORGET, READ, RENEW, SETTLE, Script, WRITE};
-use self::shard::{Name, Shards};
-pub use self::start::StartError;
+use self::shard::Shards;
+pub use self::start::RedisOpenError;
 use crate::Settings;
+use crate::lookup::Lookup;
 pub use crate::time::Time;
 
 /// How often a record that others change is read and judged anew.
@@ -64,11 +65,11 @@ const TRIES_MAX: usize = 32;
 
 /// A store on Redis, Valkey, or a Cluster of either.
 pub struct RedisStore {
-    lines: Lines,
+    connections: Connections,
     shards: Shards,
-    teller: Teller,
+    clock: ScriptClock,
     notifier: Arc<Notifier>,
-    policies: Policies,
+    policies: EvictionPolicies,
     /// Names steps, so that they are recognised.
     entropy: Entropy,
     /// Where the next sweep begins.
@@ -79,26 +80,30 @@ pub struct RedisStore {
 impl RedisStore {
     /// Reaches the server, checks it, and opens the store; it judges by the
     /// server's clock.
-    pub async fn open(settings: &Settings) -> Result<Self, StartError> {
-        Self::judged_by(settings, Time::Server).await
+    pub async fn open(settings: &Settings) -> Result<Self, RedisOpenError> {
+        Self::open_with_time(settings, Time::Server).await
     }
 
     /// The same, judging by this time.
-    pub async fn judged_by(settings: &Settings, time: Time) -> Result<Self, StartError> {
+    pub async fn open_with_time(settings: &Settings, time: Time) -> Result<Self, RedisOpenError> {
         let started = start::start(settings).await?;
         let shards = Shards::of(&settings.namespace);
         let notifier = Arc::<Notifier>::default();
         let listener = Listener::start(
-            started.ears,
+            started.subscribers,
             shards.pattern.clone(),
             notifier.clone(),
             settings.deadline,
         );
         Ok(Self {
-            lines: Lines::new(started.lines, settings.durability, settings.deadline),
-            teller: Teller::new(time),
-            policies: Policies::seen(),
-            entropy: Entropy::system().map_err(StartError::Entropy)?,
+            connections: Connections::new(
+                started.connections,
+                settings.durability,
+                settings.deadline,
+            ),
+            clock: ScriptClock::new(time),
+            policies: EvictionPolicies::just_checked(),
+            entropy: Entropy::system().map_err(RedisOpenError::Entropy)?,
             swept: AtomicUsize::default(),
             _listener: listener.await,
             shards,
@@ -107,116 +112,124 @@ impl RedisStore {
     }
 
     /// A call of a script on one operation; its further arguments follow.
-    fn call(&self, script: &Script, name: Name) -> Cmd {
-        let mut call = script.on(&self.shards.with(name).keys);
-        call.arg(&*self.teller.tell()).arg(name.as_bytes());
+    fn call(&self, script: &Script, lookup: Lookup) -> Cmd {
+        let mut call = script.on(&self.shards.with(lookup).keys);
+        call.arg(&*self.clock.argument()).arg(lookup.as_bytes());
         call
     }
 
     /// Takes a step on one operation.
-    async fn take(&self, name: Name, step: Cmd) -> Step<Value> {
-        self.lines.take(self.shards.with(name), step).await
+    async fn run_step(&self, lookup: Lookup, step: Cmd) -> Result<Value> {
+        self.connections
+            .run_confirmed(self.shards.with(lookup), step)
+            .await
     }
 
     /// Takes a step that records something new, where it stays recorded. What is
     /// on record is told in any case, to be judged.
-    async fn record(&self, name: Name, step: Cmd) -> Step<Recorded> {
-        match self.keeps(name).await {
-            Ok(()) => response::recorded(self.take(name, step).await?),
-            Err(fault @ Fault::Evicts { .. }) => match self.read(name).await? {
-                Found { kept: None, .. } => Err(fault),
+    async fn record(&self, lookup: Lookup, step: Cmd) -> Result<Recorded> {
+        match self.check_eviction(lookup).await {
+            Ok(()) => response::recorded(self.run_step(lookup, step).await?),
+            Err(error @ Error::Evicts { .. }) => match self.read(lookup).await? {
+                FoundRecord { stored: None, .. } => Err(error),
                 found => Ok(Recorded::Known(found)),
             },
-            Err(fault) => Err(fault),
+            Err(error) => Err(error),
         }
     }
 
-    async fn read(&self, name: Name) -> Step<Found> {
-        response::found(self.take(name, self.call(&READ, name)).await?)
+    async fn read(&self, lookup: Lookup) -> Result<FoundRecord> {
+        response::found(self.run_step(lookup, self.call(&READ, lookup)).await?)
     }
 
     /// Writes a record, if it is still as it was found.
-    async fn write(&self, before: &Kept, change: &Change<'_>) -> Step<Written> {
-        let name = Name::Digest(before.record.digest);
+    async fn write(
+        &self,
+        before: &StoredRecord,
+        change: &RecordChange<'_>,
+    ) -> Result<WriteOutcome> {
+        let lookup = Lookup::Digest(before.record.digest);
         let step = self.write_step(before, change);
-        let written = response::written(self.take(name, step).await?)?;
-        if change.place == Place::Moves {
+        let written = response::written(self.run_step(lookup, step).await?)?;
+        if change.place == ListPosition::Moves {
             self.notifier.notify(&before.record.digest);
         }
         Ok(written)
     }
 
-    fn write_step(&self, before: &Kept, change: &Change<'_>) -> Cmd {
-        let mut step = self.call(&WRITE, Name::Digest(before.record.digest));
+    fn write_step(&self, before: &StoredRecord, change: &RecordChange<'_>) -> Cmd {
+        let mut step = self.call(&WRITE, Lookup::Digest(before.record.digest));
         step.arg(before.version.as_bytes());
-        change.tell(&mut step, self.entropy.next_u64());
+        change.add_arguments(&mut step, self.entropy.next_u64());
         step
     }
 
     /// Forgets a record, if it is still as it was found.
-    async fn forget(&self, before: &Kept) -> Step<Written> {
-        let name = Name::Digest(before.record.digest);
-        let forgotten = self.take(name, self.forget_step(before)).await?;
+    async fn forget(&self, before: &StoredRecord) -> Result<WriteOutcome> {
+        let lookup = Lookup::Digest(before.record.digest);
+        let forgotten = self.run_step(lookup, self.forget_step(before)).await?;
         self.notifier.notify(&before.record.digest);
         response::written(forgotten)
     }
 
-    fn forget_step(&self, before: &Kept) -> Cmd {
-        let mut step = self.call(&FORGET, Name::Digest(before.record.digest));
+    fn forget_step(&self, before: &StoredRecord) -> Cmd {
+        let mut step = self.call(&FORGET, Lookup::Digest(before.record.digest));
         step.arg(before.version.as_bytes());
         step
     }
 
-    async fn claim_step(&self, ask: &ClaimRequest) -> Step<Claim> {
-        let name = Name::Digest(ask.digest);
+    async fn claim_step(&self, ask: &ClaimRequest) -> Result<Claim> {
+        let lookup = Lookup::Digest(ask.digest);
         for _ in 0..TRIES_MAX {
-            let mut step = self.call(&CLAIM, name);
+            let mut step = self.call(&CLAIM, lookup);
             let record = new_record(ask);
             step.arg(layout::encode_rest(&record, NO_TOKEN))
                 .arg(layout::end_after_grant(&record));
-            let found = match self.record(name, step).await? {
+            let found = match self.record(lookup, step).await? {
                 Recorded::Done(stamp) => return Ok(Claim::Granted(grant_of(ask.id, ask, stamp))),
                 Recorded::Known(found) => found,
             };
-            let kept = found.kept.ok_or(Fault::Answer("a record"))?;
-            if let Some(claim) = Claim::on(&kept.record, ask, found.now) {
+            let stored = found.stored.ok_or(Error::Response("a record"))?;
+            if let Some(claim) = Claim::on(&stored.record, ask, found.now) {
                 return Ok(claim);
             }
-            self.keeps(name).await?;
-            let record = ask.to_record_after(Some(&kept.record), found.now);
-            let change = Change {
-                how: How::Granted,
+            self.check_eviction(lookup).await?;
+            let record = ask.to_record_after(Some(&stored.record), found.now);
+            let change = RecordChange {
+                how: WriteKind::Granted,
                 at: found.now,
-                request: After::Dropped,
-                ..Change::whole(&kept.record, &record, Place::Moves)
+                request: Attachment::Dropped,
+                ..RecordChange::whole(&stored.record, &record, ListPosition::Moves)
             };
-            if let Written::Done(stamp) = self.write(&kept, &change).await? {
+            if let WriteOutcome::Done(stamp) = self.write(&stored, &change).await? {
                 return Ok(Claim::Granted(grant_of(record.id, ask, stamp)));
             }
         }
-        Err(Fault::Contended)
+        Err(Error::Contended)
     }
 
-    async fn withdraw_step(&self, digest: Digest, attempt: Attempt) -> Step<()> {
-        let found = self.read(Name::Digest(digest)).await?;
+    async fn withdraw_step(&self, digest: Digest, attempt: Attempt) -> Result<()> {
+        let found = self.read(Lookup::Digest(digest)).await?;
         let held = found
-            .kept
-            .filter(|kept| kept.record.attempt == attempt && !kept.record.delivered);
-        if let Some(kept) = held {
-            self.settle_step(digest, kept.record.fence, &Settlement::Released)
+            .stored
+            .filter(|stored| stored.record.attempt == attempt && !stored.record.delivered);
+        if let Some(stored) = held {
+            self.settle_step(digest, stored.record.fence, &Settlement::Released)
                 .await?;
         }
         Ok(())
     }
 
-    async fn renew_step(&self, digest: Digest, fence: Fence) -> Step<Settled> {
-        let mut step = self.call(&RENEW, Name::Digest(digest));
+    async fn renew_step(&self, digest: Digest, fence: Fence) -> Result<Settled> {
+        let mut step = self.call(&RENEW, Lookup::Digest(digest));
         step.arg(&layout::held_by(fence));
         if let Some(settled) = self.held_step(digest, step).await? {
             return Ok(settled);
         }
-        self.change_held(digest, Place::Stays, |record, now| record.renew(fence, now))
-            .await
+        self.change_held(digest, ListPosition::Stays, |record, now| {
+            record.renew(fence, now)
+        })
+        .await
     }
 
     async fn settle_step(
@@ -224,9 +237,9 @@ impl RedisStore {
         digest: Digest,
         fence: Fence,
         settlement: &Settlement,
-    ) -> Step<Settled> {
-        if let Some(said) = Said::by(settlement) {
-            let mut step = self.call(&SETTLE, Name::Digest(digest));
+    ) -> Result<Settled> {
+        if let Some(said) = HolderChange::by(settlement) {
+            let mut step = self.call(&SETTLE, Lookup::Digest(digest));
             step.arg(&layout::held_by(fence))
                 .arg(&said.word())
                 .arg(&said.answer())
@@ -242,7 +255,7 @@ impl RedisStore {
                 return Ok(settled);
             }
         }
-        self.change_held(digest, Place::Moves, |record, now| {
+        self.change_held(digest, ListPosition::Moves, |record, now| {
             record.settle(fence, settlement, now)
         })
         .await
@@ -250,12 +263,12 @@ impl RedisStore {
 
     /// Takes a step that a script decides in the plain case; `None` leaves it to
     /// the rules.
-    async fn held_step(&self, digest: Digest, step: Cmd) -> Step<Option<Settled>> {
-        let answer = self.take(Name::Digest(digest), step).await?;
+    async fn held_step(&self, digest: Digest, step: Cmd) -> Result<Option<Settled>> {
+        let answer = self.run_step(Lookup::Digest(digest), step).await?;
         if let Value::Array(_) = answer {
-            let finished = response::found(answer)?.kept;
-            let completion = finished.and_then(|kept| kept.record.completion());
-            let completion = completion.ok_or(Fault::Answer("a finished record"))?;
+            let finished = response::found(answer)?.stored;
+            let completion = finished.and_then(|stored| stored.record.completion());
+            let completion = completion.ok_or(Error::Response("a finished record"))?;
             return Ok(Some(Settled::Finished(completion)));
         }
         match response::number(answer)? {
@@ -269,12 +282,12 @@ impl RedisStore {
     async fn change_held(
         &self,
         digest: Digest,
-        place: Place,
+        place: ListPosition,
         act: impl Fn(&mut Record, Timestamp) -> Settled,
-    ) -> Step<Settled> {
+    ) -> Result<Settled> {
         for _ in 0..TRIES_MAX {
-            let found = self.read(Name::Digest(digest)).await?;
-            let Some(before) = found.kept else {
+            let found = self.read(Lookup::Digest(digest)).await?;
+            let Some(before) = found.stored else {
                 return Ok(Settled::Stale);
             };
             let mut record = Record::clone(&before.record);
@@ -283,40 +296,45 @@ impl RedisStore {
             if record == *before.record {
                 return Ok(settled);
             }
-            let change = Change::whole(&before.record, &record, place);
-            if let Written::Done(_) = self.write(&before, &change).await? {
+            let change = RecordChange::whole(&before.record, &record, place);
+            if let WriteOutcome::Done(_) = self.write(&before, &change).await? {
                 return Ok(settled);
             }
         }
-        Err(Fault::Contended)
+        Err(Error::Contended)
     }
 
-    async fn touch_step(&self, digest: Digest) -> Step<()> {
+    async fn touch_step(&self, digest: Digest) -> Result<()> {
         for _ in 0..TRIES_MAX {
-            let found = self.read(Name::Digest(digest)).await?;
-            let Some(before) = found.kept.filter(|kept| kept.record.wants_touch(found.now)) else {
+            let found = self.read(Lookup::Digest(digest)).await?;
+            let Some(before) = found
+                .stored
+                .filter(|stored| stored.record.wants_touch(found.now))
+            else {
                 return Ok(());
             };
             let mut record = Record::clone(&before.record);
             record.touch(found.now);
-            let change = Change::whole(&before.record, &record, Place::Moves);
-            if let Written::Done(_) = self.write(&before, &change).await? {
+            let change = RecordChange::whole(&before.record, &record, ListPosition::Moves);
+            if let WriteOutcome::Done(_) = self.write(&before, &change).await? {
                 return Ok(());
             }
         }
-        Err(Fault::Contended)
+        Err(Error::Contended)
     }
 
     /// How the operation stands; who settles it is to tell.
-    async fn mark(&self, digest: Digest) -> Step<Option<State>> {
-        let name = Name::Digest(digest);
-        let marked = self.lines.ask(self.call(&AWAIT, name)).await;
+    async fn mark(&self, digest: Digest) -> Result<Option<State>> {
+        let lookup = Lookup::Digest(digest);
+        let marked = self.connections.run(self.call(&AWAIT, lookup)).await;
         let found = match marked {
             // The mark is a hint, and reading needs no room.
-            Err(Fault::Full(_)) => self.read(name).await?,
+            Err(Error::Full(_)) => self.read(lookup).await?,
             marked => response::found(marked?)?,
         };
-        Ok(found.kept.and_then(|kept| kept.record.state_at(found.now)))
+        Ok(found
+            .stored
+            .and_then(|stored| stored.record.state_at(found.now)))
     }
 }
 
@@ -357,13 +375,17 @@ impl Store for RedisStore {
     }
 
     async fn get(&self, digest: &Digest) -> Result<Option<Arc<Record>>, StoreError> {
-        let found = self.read(Name::Digest(*digest)).await?;
-        Ok(found.kept.and_then(|kept| kept.record.seen_at(found.now)))
+        let found = self.read(Lookup::Digest(*digest)).await?;
+        Ok(found
+            .stored
+            .and_then(|stored| stored.record.seen_at(found.now)))
     }
 
     async fn find(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
-        let found = self.read(Name::Id(id)).await?;
-        Ok(found.kept.and_then(|kept| kept.record.seen_at(found.now)))
+        let found = self.read(Lookup::Id(id)).await?;
+        Ok(found
+            .stored
+            .and_then(|stored| stored.record.seen_at(found.now)))
     }
 
     async fn touch(&self, digest: &Digest) -> Result<(), StoreError> {

@@ -1,6 +1,5 @@
-//! What several callers ask at the same moment goes out together: the server
-//! then reads, writes and logs once for all of them. Who asks alone is not kept
-//! waiting for others.
+//! Commands of several callers, sent in one pipeline: the server then reads,
+//! writes and logs once for all of them. A single command is sent without delay.
 
 use std::sync::Arc;
 
@@ -10,80 +9,80 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, yield_now};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::connection::{Connected, Live};
+use super::connection::{LiveConnection, Reconnecting};
 
-/// How many questions go out together at most.
-const TOGETHER_MAX: usize = 64;
-/// How many may wait to go out; who comes later waits to wait.
+/// The most commands in one pipeline.
+const PIPELINE_MAX: usize = 64;
+/// The most commands that wait to be sent; further callers wait to enter.
 const WAITING_MAX: usize = 1_024;
-/// How many times so many are under way at most: a server that does not answer
-/// is not asked without end.
+/// The most pipelines under way, so that a server that does not answer is not
+/// sent commands without end.
 const UNDER_WAY_MAX: usize = 256;
 
-/// Takes questions and brings their answers.
-pub(super) struct Post {
-    questions: mpsc::Sender<Asked>,
-    _carrier: AbortOnDropHandle<()>,
+/// Sends the commands of all callers of a connection.
+pub(super) struct CommandPipeline {
+    commands: mpsc::Sender<PendingCommand>,
+    _task: AbortOnDropHandle<()>,
 }
 
-struct Asked {
-    question: Cmd,
+struct PendingCommand {
+    command: Cmd,
     answer: oneshot::Sender<RedisResult<Value>>,
 }
 
-impl Post {
-    pub(super) fn new(connected: Arc<Connected>) -> Self {
-        let (questions, waiting) = mpsc::channel(WAITING_MAX);
+impl CommandPipeline {
+    pub(super) fn new(reconnecting: Arc<Reconnecting>) -> Self {
+        let (commands, waiting) = mpsc::channel(WAITING_MAX);
         Self {
-            questions,
-            _carrier: AbortOnDropHandle::new(tokio::spawn(carry(waiting, connected))),
+            commands,
+            _task: AbortOnDropHandle::new(tokio::spawn(run(waiting, reconnecting))),
         }
     }
 
-    /// The answer to a question, which may be an error of the server.
-    pub(super) async fn ask(&self, question: Cmd) -> RedisResult<Value> {
+    /// Sends a command and returns its answer, which may be an error of the server.
+    pub(super) async fn send(&self, command: Cmd) -> RedisResult<Value> {
         let (answer, answered) = oneshot::channel();
-        let asked = Asked { question, answer };
-        self.questions.send(asked).await.map_err(|_| ended())?;
-        answered.await.map_err(|_| ended())?
+        let pending = PendingCommand { command, answer };
+        self.commands.send(pending).await.map_err(|_| closed())?;
+        answered.await.map_err(|_| closed())?
     }
 }
 
-/// Only while the store itself is being dropped.
-fn ended() -> RedisError {
+/// Occurs only while the store itself is being dropped.
+fn closed() -> RedisError {
     (ErrorKind::Io, "the connection is being closed").into()
 }
 
-async fn carry(mut waiting: mpsc::Receiver<Asked>, connected: Arc<Connected>) {
+async fn run(mut waiting: mpsc::Receiver<PendingCommand>, reconnecting: Arc<Reconnecting>) {
     let mut under_way = JoinSet::new();
     while let Some(first) = waiting.recv().await {
         let mut together = vec![first];
-        // First of all: who goes while a connection is made has its question
-        // forgotten with it, and what follows, such as taking a claim back, comes
-        // behind whatever is sent.
-        let live = match connected.live().await {
+        // Connect before anything else is taken: the command of a caller that gives
+        // up during the connection attempt is dropped, and what follows, such as
+        // taking a claim back, is sent behind everything that was sent.
+        let live = match reconnecting.live().await {
             Ok(live) => live,
             Err(error) => {
                 while let Ok(next) = waiting.try_recv() {
                     together.push(next);
                 }
-                for asked in together {
-                    drop(asked.answer.send(Err(error.clone())));
+                for pending in together {
+                    drop(pending.answer.send(Err(error.clone())));
                 }
                 continue;
             }
         };
-        // Whoever was woken by the same read asks now, too.
+        // Callers that the same read woke send their next commands now.
         yield_now().await;
-        while together.len() < TOGETHER_MAX
+        while together.len() < PIPELINE_MAX
             && let Ok(next) = waiting.try_recv()
         {
             together.push(next);
         }
-        // What nobody awaits any more was not begun yet.
-        together.retain(|asked| !asked.answer.is_closed());
-        let mut sent = Box::pin(send(together, connected.clone(), live));
-        // On its way after this, so that nothing overtakes it.
+        // A command whose caller has gone was not begun yet.
+        together.retain(|pending| !pending.answer.is_closed());
+        let mut sent = Box::pin(send(together, reconnecting.clone(), live));
+        // The first poll sends the pipeline, so that no later one overtakes it.
         if poll!(&mut sent).is_pending() {
             under_way.spawn(sent);
         }
@@ -94,26 +93,30 @@ async fn carry(mut waiting: mpsc::Receiver<Asked>, connected: Arc<Connected>) {
     }
 }
 
-async fn send(together: Vec<Asked>, connected: Arc<Connected>, live: Live) {
+async fn send(
+    together: Vec<PendingCommand>,
+    reconnecting: Arc<Reconnecting>,
+    live: LiveConnection,
+) {
     let mut all = Pipeline::with_capacity(together.len());
-    let mut waiting = Vec::with_capacity(together.len());
-    for asked in together {
-        all.add_command(asked.question);
-        waiting.push(asked.answer);
+    let mut callers = Vec::with_capacity(together.len());
+    for pending in together {
+        all.add_command(pending.command);
+        callers.push(pending.answer);
     }
-    if waiting.is_empty() {
+    if callers.is_empty() {
         return;
     }
-    // Who has gone does not hear it.
-    match connected.send_all(live, &all, waiting.len()).await {
+    // A caller that has gone misses its answer.
+    match reconnecting.send_all(live, &all, callers.len()).await {
         Ok(answers) => {
-            for (waits, answer) in waiting.into_iter().zip(answers) {
-                drop(waits.send(Ok(answer)));
+            for (caller, answer) in callers.into_iter().zip(answers) {
+                drop(caller.send(Ok(answer)));
             }
         }
         Err(error) => {
-            for waits in waiting {
-                drop(waits.send(Err(error.clone())));
+            for caller in callers {
+                drop(caller.send(Err(error.clone())));
             }
         }
     }

@@ -16,21 +16,21 @@ use onceward_core::record::{Fence, Record};
 use onceward_core::store::{Claim, ClaimRequest, Due, Enqueued, PAGE_MAX, Queue, StoreError};
 use redis::{Value, cmd};
 
-use super::change::{After, Change, Place};
-use super::error::{Fault, Step};
-use super::layout::{self, Beside, How, Kept, NO_TOKEN};
-use super::response::{self, Recorded, Written};
+use super::change::{Attachment, ListPosition, RecordChange};
+use super::error::{Error, Result};
+use super::layout::{self, NO_TOKEN, ReplySource, StoredRecord, WriteKind};
+use super::response::{self, Recorded, WriteOutcome};
 use super::script::{DUE, ENQUEUE};
-use super::shard::Name;
 use super::{RedisStore, TRIES_MAX, new_record};
 use crate::checksum::{seal, unseal};
+use crate::lookup::Lookup;
 
 /// The fields of operations that are due, by shard.
-type Waiting = BTreeMap<usize, Vec<Vec<u8>>>;
+type DueFields = BTreeMap<usize, Vec<Vec<u8>>>;
 
 /// A queued operation as it was read.
-struct Ready {
-    kept: Kept,
+struct QueuedOperation {
+    stored: StoredRecord,
     request: Bytes,
 }
 
@@ -40,36 +40,36 @@ impl RedisStore {
         ask: &ClaimRequest,
         request: &[u8],
         after: Duration,
-    ) -> Step<Enqueued> {
-        let name = Name::Digest(ask.digest);
+    ) -> Result<Enqueued> {
+        let lookup = Lookup::Digest(ask.digest);
         for _ in 0..TRIES_MAX {
-            let mut step = self.call(&ENQUEUE, name);
+            let mut step = self.call(&ENQUEUE, lookup);
             step.arg(layout::encode_rest(&new_record(ask), NO_TOKEN))
                 .arg(layout::span_ms(after))
                 .arg(seal(request));
-            let found = match self.record(name, step).await? {
+            let found = match self.record(lookup, step).await? {
                 Recorded::Done(_) => return Ok(Enqueued::Accepted(ask.id)),
                 Recorded::Known(found) => found,
             };
-            let before = found.kept.ok_or(Fault::Answer("a record"))?;
+            let before = found.stored.ok_or(Error::Response("a record"))?;
             if let Some(claim) = Claim::on(&before.record, ask, found.now) {
                 return Ok(Enqueued::Known(claim));
             }
-            self.keeps(name).await?;
+            self.check_eviction(lookup).await?;
             let mut record = ask.to_record_after(Some(&before.record), found.now);
             record.enqueue(found.now.plus(after));
-            let change = Change {
-                request: After::Put(request),
-                ..Change::whole(&before.record, &record, Place::Moves)
+            let change = RecordChange {
+                request: Attachment::Put(request),
+                ..RecordChange::whole(&before.record, &record, ListPosition::Moves)
             };
-            if let Written::Done(_) = self.write(&before, &change).await? {
+            if let WriteOutcome::Done(_) = self.write(&before, &change).await? {
                 return Ok(Enqueued::Accepted(record.id));
             }
         }
-        Err(Fault::Contended)
+        Err(Error::Contended)
     }
 
-    async fn due_step(&self, limit: usize) -> Step<Vec<Due>> {
+    async fn due_step(&self, limit: usize) -> Result<Vec<Due>> {
         let limit = limit.min(PAGE_MAX);
         let (now, waiting) = self.waiting(limit).await?;
         let ready = self.ready(&waiting, now).await?;
@@ -77,13 +77,13 @@ impl RedisStore {
     }
 
     /// The oldest of what is due.
-    async fn waiting(&self, limit: usize) -> Step<(Timestamp, Waiting)> {
+    async fn waiting(&self, limit: usize) -> Result<(Timestamp, DueFields)> {
         let questions = self.shards.all().iter().map(|shard| {
             let mut question = DUE.on(&shard.keys);
-            question.arg(&*self.teller.tell()).arg(limit);
+            question.arg(&*self.clock.argument()).arg(limit);
             question
         });
-        let answers = self.lines.ask_all(questions.collect()).await?;
+        let answers = self.connections.run_all(questions.collect()).await?;
         let mut now = Timestamp::default();
         let mut due = Vec::new();
         for (shard, answer) in answers.into_iter().enumerate() {
@@ -94,7 +94,7 @@ impl RedisStore {
             due.extend(fields.into_iter().map(|(field, at)| (at, shard, field)));
         }
         due.sort_unstable();
-        let mut waiting = Waiting::new();
+        let mut waiting = DueFields::new();
         for (_, shard, field) in due.into_iter().take(limit) {
             waiting.entry(shard).or_default().push(field);
         }
@@ -102,7 +102,7 @@ impl RedisStore {
     }
 
     /// What waits, as it is now, with its requests; the oldest first.
-    async fn ready(&self, waiting: &Waiting, now: Timestamp) -> Step<Vec<Ready>> {
+    async fn ready(&self, waiting: &DueFields, now: Timestamp) -> Result<Vec<QueuedOperation>> {
         let questions = waiting.iter().map(|(shard, fields)| {
             let mut question = cmd("HMGET");
             question.arg(self.shards.all()[*shard].operations());
@@ -111,72 +111,72 @@ impl RedisStore {
             }
             question
         });
-        let answers = self.lines.ask_all(questions.collect()).await?;
+        let answers = self.connections.run_all(questions.collect()).await?;
         let mut ready = Vec::new();
         for ((shard, fields), answer) in waiting.iter().zip(answers) {
             let mut values = response::array(answer)?.into_iter();
             for field in fields {
                 let (record, request) = (values.next(), values.next());
                 match read(record, request) {
-                    Ok(Some(found)) if found.kept.record.is_due(now) => ready.push(found),
+                    Ok(Some(found)) if found.stored.record.is_due(now) => ready.push(found),
                     Ok(_) => {}
-                    Err(fault) if fault.is_damage() => {
-                        tracing::error!(%fault, "queued work is damaged and cannot be delivered");
+                    Err(error) if error.is_damage() => {
+                        tracing::error!(%error, "queued work is damaged and cannot be delivered");
                         self.set_aside(*shard, field).await?;
                     }
-                    Err(fault) => return Err(fault),
+                    Err(error) => return Err(error),
                 }
             }
         }
-        ready.sort_by_key(|ready| (ready.kept.record.until, ready.kept.record.digest));
+        ready.sort_by_key(|ready| (ready.stored.record.until, ready.stored.record.digest));
         Ok(ready)
     }
 
     /// What is damaged is not looked at again and again; its key stays taken.
-    async fn set_aside(&self, shard: usize, field: &[u8]) -> Step<()> {
+    async fn set_aside(&self, shard: usize, field: &[u8]) -> Result<()> {
         let mut step = cmd("ZREM");
         step.arg(self.shards.all()[shard].queue()).arg(field);
-        self.lines.ask(step).await.map(drop)
+        self.connections.run(step).await.map(drop)
     }
 
     /// Grants each piece of work that nobody else was granted meanwhile. Where
     /// one cannot be granted the others are given all the same: they run now.
-    async fn deliver(&self, ready: Vec<Ready>, now: Timestamp) -> Step<Vec<Due>> {
+    async fn deliver(&self, ready: Vec<QueuedOperation>, now: Timestamp) -> Result<Vec<Due>> {
         let granted = ready.into_iter().map(|ready| self.deliver_one(ready, now));
         let mut delivered = Vec::new();
         let mut refused = None;
         for granted in join_all(granted).await {
             match granted {
                 Ok(due) => delivered.extend(due),
-                Err(fault) => refused = Some(fault),
+                Err(error) => refused = Some(error),
             }
         }
         match refused {
-            Some(fault) if delivered.is_empty() => Err(fault),
-            Some(fault) => {
-                tracing::warn!(%fault, "some of what is due was not delivered");
+            Some(error) if delivered.is_empty() => Err(error),
+            Some(error) => {
+                tracing::warn!(%error, "some of what is due was not delivered");
                 Ok(delivered)
             }
             None => Ok(delivered),
         }
     }
 
-    async fn deliver_one(&self, ready: Ready, now: Timestamp) -> Step<Option<Due>> {
-        let mut record = Record::clone(&ready.kept.record);
-        let change = Change {
-            how: How::Delivered,
+    async fn deliver_one(&self, ready: QueuedOperation, now: Timestamp) -> Result<Option<Due>> {
+        let mut record = Record::clone(&ready.stored.record);
+        let change = RecordChange {
+            how: WriteKind::Delivered,
             at: now,
-            ..Change::whole(&record, &record, Place::Moves)
+            ..RecordChange::whole(&record, &record, ListPosition::Moves)
         };
-        let name = Name::Digest(record.digest);
-        let step = self.write_step(&ready.kept, &change);
-        let answer = match self.take(name, step.clone()).await {
+        let lookup = Lookup::Digest(record.digest);
+        let step = self.write_step(&ready.stored, &change);
+        let answer = match self.run_step(lookup, step.clone()).await {
             // It may be granted, and nobody would hear of that before its lease
             // is over. The same step again is told so.
-            Err(_) => self.take(name, step).await?,
+            Err(_) => self.run_step(lookup, step).await?,
             Ok(answer) => answer,
         };
-        let Written::Done(stamp) = response::written(answer)? else {
+        let WriteOutcome::Done(stamp) = response::written(answer)? else {
             return Ok(None);
         };
         record.grant(Fence(stamp), record.attempt, now);
@@ -187,13 +187,13 @@ impl RedisStore {
         }))
     }
 
-    async fn next_due_step(&self) -> Step<Option<Timestamp>> {
+    async fn next_due_step(&self) -> Result<Option<Timestamp>> {
         let questions = self.shards.all().iter().map(|shard| {
             let mut question = cmd("ZRANGE");
             question.arg(shard.queue()).arg(0).arg(0).arg("WITHSCORES");
             question
         });
-        let answers = self.lines.ask_all(questions.collect()).await?;
+        let answers = self.connections.run_all(questions.collect()).await?;
         let mut next = None;
         for answer in answers {
             let first = response::scored(answer)?.into_iter().next();
@@ -205,14 +205,14 @@ impl RedisStore {
 }
 
 /// A queued operation, if it is still there.
-fn read(record: Option<Value>, request: Option<Value>) -> Step<Option<Ready>> {
+fn read(record: Option<Value>, request: Option<Value>) -> Result<Option<QueuedOperation>> {
     let Some(record) = response::bytes(record.unwrap_or_default())? else {
         return Ok(None);
     };
-    let kept = layout::decode(&record, Beside::Left)?;
+    let stored = layout::decode(&record, ReplySource::NotFetched)?;
     let request = response::bytes(request.unwrap_or_default())?;
-    let request = unseal(request.ok_or(Fault::NoRequest)?)?;
-    Ok(Some(Ready { kept, request }))
+    let request = unseal(request.ok_or(Error::NoRequest)?)?;
+    Ok(Some(QueuedOperation { stored, request }))
 }
 
 #[async_trait]

@@ -7,15 +7,17 @@ use onceward_core::store::{Added, Collection, PAGE_MAX, Registry, SortOrder, Sto
 use redis::{Cmd, Value, cmd};
 
 use super::RedisStore;
-use super::error::{Fault, Step};
+use super::error::{Error, Result};
 use super::response;
 use super::script::{DOCUMENTS, PUT, REMOVE};
 use crate::checksum::{seal, unseal};
 
 impl RedisStore {
-    async fn take_on_documents(&self, step: Cmd) -> Step<Value> {
+    async fn take_on_documents(&self, step: Cmd) -> Result<Value> {
         let confirmed = self.shards.documents_confirmed();
-        self.lines.take_with(0, &confirmed, step).await
+        self.connections
+            .run_confirmed_with(0, &confirmed, step)
+            .await
     }
 
     async fn put_step(
@@ -24,7 +26,7 @@ impl RedisStore {
         name: &str,
         document: &[u8],
         how: &str,
-    ) -> Step<Added> {
+    ) -> Result<Added> {
         let mut step = PUT.on(&self.shards.sheet(sheet));
         step.arg(name).arg(seal(document)).arg(how);
         match response::number(self.take_on_documents(step).await?)? {
@@ -33,15 +35,15 @@ impl RedisStore {
         }
     }
 
-    async fn read_step(&self, sheet: Collection, name: &str) -> Step<Option<Bytes>> {
+    async fn read_step(&self, sheet: Collection, name: &str) -> Result<Option<Bytes>> {
         let [documents, _] = self.shards.sheet(sheet);
         let mut question = cmd("HGET");
         question.arg(documents).arg(name);
-        let sealed = response::bytes(self.lines.ask(question).await?)?;
+        let sealed = response::bytes(self.connections.run(question).await?)?;
         Ok(sealed.map(unseal).transpose()?)
     }
 
-    async fn remove_step(&self, sheet: Collection, name: &str) -> Step<()> {
+    async fn remove_step(&self, sheet: Collection, name: &str) -> Result<()> {
         let mut step = REMOVE.on(&self.shards.sheet(sheet));
         step.arg(name);
         self.take_on_documents(step).await.map(drop)
@@ -53,7 +55,7 @@ impl RedisStore {
         order: SortOrder,
         after: Option<&str>,
         limit: usize,
-    ) -> Step<Vec<(String, Bytes)>> {
+    ) -> Result<Vec<(String, Bytes)>> {
         let (way, start) = match order {
             SortOrder::Ascending => ("rising", "-"),
             SortOrder::Descending => ("falling", "+"),
@@ -61,12 +63,12 @@ impl RedisStore {
         let from = after.map_or(start.to_owned(), |after| format!("({after}"));
         let mut question = DOCUMENTS.on(&self.shards.sheet(sheet));
         question.arg(way).arg(from).arg(limit.min(PAGE_MAX));
-        let mut values = response::array(self.lines.ask(question).await?)?.into_iter();
+        let mut values = response::array(self.connections.run(question).await?)?.into_iter();
         let mut documents = Vec::new();
         while let (Some(name), Some(document)) = (values.next(), values.next()) {
             let name = response::bytes(name)?.and_then(|name| String::from_utf8(name).ok());
-            let document = response::bytes(document)?.ok_or(Fault::NoDocument)?;
-            documents.push((name.ok_or(Fault::DocumentName)?, unseal(document)?));
+            let document = response::bytes(document)?.ok_or(Error::NoDocument)?;
+            documents.push((name.ok_or(Error::DocumentName)?, unseal(document)?));
         }
         Ok(documents)
     }

@@ -6,14 +6,14 @@ use onceward_core::clock::Timestamp;
 use onceward_core::record::{Answer, State};
 use redis::Value;
 
-use super::error::{Fault, Step};
-use super::layout::{self, Beside, Kept};
+use super::error::{Error, Result};
+use super::layout::{self, ReplySource, StoredRecord};
 
 /// What a look at one operation finds.
-pub(super) struct Found {
+pub(super) struct FoundRecord {
     /// When Redis looked.
     pub(super) now: Timestamp,
-    pub(super) kept: Option<Kept>,
+    pub(super) stored: Option<StoredRecord>,
 }
 
 /// What a script that records something new finds.
@@ -21,12 +21,12 @@ pub(super) enum Recorded {
     /// It is recorded, under this stamp.
     Done(u64),
     /// It was on record.
-    Known(Found),
+    Known(FoundRecord),
 }
 
 /// What a script that changes something comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Written {
+pub(super) enum WriteOutcome {
     /// It is written, under this stamp.
     Done(u64),
     /// It was changed meanwhile.
@@ -34,35 +34,35 @@ pub(super) enum Written {
 }
 
 /// `{now}`, or `{now, record, reply}`; `{now, record}` where the reply was left.
-pub(super) fn found(value: Value) -> Step<Found> {
+pub(super) fn found(value: Value) -> Result<FoundRecord> {
     let mut parts = array(value)?.into_iter();
     let now = Timestamp::from_unix_ms(number(parts.next().unwrap_or_default())?);
     let Some(record) = parts.next() else {
-        return Ok(Found { now, kept: None });
+        return Ok(FoundRecord { now, stored: None });
     };
-    let record = bytes(record)?.ok_or(Fault::Answer("a record"))?;
+    let record = bytes(record)?.ok_or(Error::Response("a record"))?;
     let reply = parts.next().map(bytes).transpose()?;
     let beside = match &reply {
-        Some(reply) => Beside::Fetched(reply.as_deref()),
-        None => Beside::Left,
+        Some(reply) => ReplySource::Fetched(reply.as_deref()),
+        None => ReplySource::NotFetched,
     };
-    let mut kept = layout::decode(&record, beside)?;
-    let record = &kept.record;
+    let mut stored = layout::decode(&record, beside)?;
+    let record = &stored.record;
     // A reply that was swept has expired, also when the clock was set back since.
-    if matches!(beside, Beside::Fetched(_))
+    if matches!(beside, ReplySource::Fetched(_))
         && matches!(record.answer, Some(Answer::Gone { .. }))
         && matches!(record.state_at(now), Some(State::Completed | State::Failed))
     {
-        Arc::make_mut(&mut kept.record).expire();
+        Arc::make_mut(&mut stored.record).expire();
     }
-    Ok(Found {
+    Ok(FoundRecord {
         now,
-        kept: Some(kept),
+        stored: Some(stored),
     })
 }
 
 /// A stamp, or what was found.
-pub(super) fn recorded(value: Value) -> Step<Recorded> {
+pub(super) fn recorded(value: Value) -> Result<Recorded> {
     match value {
         Value::Int(_) => number(value).map(Recorded::Done),
         value => found(value).map(Recorded::Known),
@@ -70,21 +70,21 @@ pub(super) fn recorded(value: Value) -> Step<Recorded> {
 }
 
 /// A stamp, or 0.
-pub(super) fn written(value: Value) -> Step<Written> {
+pub(super) fn written(value: Value) -> Result<WriteOutcome> {
     Ok(match number(value)? {
-        0 => Written::Changed,
-        stamp => Written::Done(stamp),
+        0 => WriteOutcome::Changed,
+        stamp => WriteOutcome::Done(stamp),
     })
 }
 
-pub(super) fn array(value: Value) -> Step<Vec<Value>> {
+pub(super) fn array(value: Value) -> Result<Vec<Value>> {
     match value {
         Value::Array(values) => Ok(values),
-        _ => Err(Fault::Answer("an array")),
+        _ => Err(Error::Response("an array")),
     }
 }
 
-pub(super) fn number(value: Value) -> Step<u64> {
+pub(super) fn number(value: Value) -> Result<u64> {
     let number = match value {
         Value::Int(number) => u64::try_from(number).ok(),
         Value::BulkString(digits) => {
@@ -95,21 +95,21 @@ pub(super) fn number(value: Value) -> Step<u64> {
         Value::Double(score) if score >= 0.0 => Some(score as u64),
         _ => None,
     };
-    number.ok_or(Fault::Answer("a number"))
+    number.ok_or(Error::Response("a number"))
 }
 
 /// `None` where there is nothing.
-pub(super) fn bytes(value: Value) -> Step<Option<Vec<u8>>> {
+pub(super) fn bytes(value: Value) -> Result<Option<Vec<u8>>> {
     match value {
         Value::BulkString(bytes) => Ok(Some(bytes)),
         Value::Nil => Ok(None),
-        _ => Err(Fault::Answer("bytes")),
+        _ => Err(Error::Response("bytes")),
     }
 }
 
 /// Members with their scores, as RESP3 gives them: pair by pair. Scripts give
 /// them as one row.
-pub(super) fn scored(value: Value) -> Step<Vec<(Vec<u8>, u64)>> {
+pub(super) fn scored(value: Value) -> Result<Vec<(Vec<u8>, u64)>> {
     let mut values = array(value)?.into_iter();
     let mut members = Vec::new();
     while let Some(first) = values.next() {
@@ -120,14 +120,14 @@ pub(super) fn scored(value: Value) -> Step<Vec<(Vec<u8>, u64)>> {
             }
             member => (member, values.next()),
         };
-        let member = bytes(member)?.ok_or(Fault::Answer("a member"))?;
+        let member = bytes(member)?.ok_or(Error::Response("a member"))?;
         members.push((member, number(score.unwrap_or_default())?));
     }
     Ok(members)
 }
 
 /// What `TIME` tells.
-pub(super) fn time(value: Value) -> Step<Timestamp> {
+pub(super) fn time(value: Value) -> Result<Timestamp> {
     let mut parts = array(value)?.into_iter();
     let mut next = || number(parts.next().unwrap_or_default());
     let (seconds, micros) = (next()?, next()?);

@@ -6,7 +6,7 @@ use redis::{Arg, Cmd, cmd};
 
 /// A script, known to a server by its hash.
 pub(super) struct Script {
-    /// How many of the keys it is handed it needs.
+    /// How many of the given keys it uses.
     keys: usize,
     source: &'static str,
     hash: LazyLock<String, fn() -> String>,
@@ -31,7 +31,7 @@ macro_rules! scripts {
 }
 
 scripts! {
-    /// On one operation; these begin by finding it.
+    /// On one operation; each begins by finding it.
     CLAIM(2) = ["clock", "record_and_floor", "find", "claim"];
     SETTLE(2) = ["clock", "record", "find", "held", "settle"];
     RENEW(2) = ["clock", "record", "find", "held", "renew"];
@@ -50,12 +50,13 @@ scripts! {
     PUT(2) = ["put"];
     REMOVE(2) = ["remove"];
     DOCUMENTS(2) = ["documents"];
-    /// On what is written to be confirmed.
+    /// The small write that replicas confirm.
     CONFIRM(2) = ["confirm"];
 }
 
 impl Script {
-    /// A call of this script on the first of these keys; its arguments follow.
+    /// A call of this script by its hash, on the first of these keys; the caller
+    /// adds the arguments.
     pub(super) fn on(&self, keys: &[String]) -> Cmd {
         let keys = &keys[..self.keys];
         let mut call = cmd("EVALSHA");
@@ -63,8 +64,8 @@ impl Script {
         call
     }
 
-    /// The same with the script itself.
-    pub(super) fn in_full_on(&self, keys: &[String]) -> Cmd {
+    /// The same with the source in place of the hash.
+    pub(super) fn with_source_on(&self, keys: &[String]) -> Cmd {
         let keys = &keys[..self.keys];
         let mut call = cmd("EVAL");
         call.arg(self.source).arg(keys.len()).arg(keys);
@@ -72,9 +73,9 @@ impl Script {
     }
 }
 
-/// The same call with the script itself, for a server that does not know its
-/// hash: it was started since, or is another one.
-pub(super) fn spelled_out(call: &Cmd) -> Option<Cmd> {
+/// The same call with the source of the script, for a server that does not know
+/// its hash: it was restarted, or is another one.
+pub(super) fn with_source(call: &Cmd) -> Option<Cmd> {
     let mut arguments = call.args_iter().map(|argument| match argument {
         Arg::Simple(bytes) => bytes,
         _ => b"",
@@ -97,10 +98,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_spelled_out_with_its_arguments() {
+    fn a_call_with_its_source_keeps_its_arguments() {
         let mut call = READ.on(&["key".to_owned()]);
         call.arg(b"\x00\xff").arg(7);
-        let spelled = spelled_out(&call).expect("it is one of ours");
+        let spelled = with_source(&call).expect("it is one of ours");
         let mut want = cmd("EVAL");
         want.arg(READ.source)
             .arg(1)
@@ -108,6 +109,6 @@ mod tests {
             .arg(b"\x00\xff")
             .arg(7);
         assert_eq!(spelled.get_packed_command(), want.get_packed_command());
-        assert!(spelled_out(&cmd("TIME")).is_none());
+        assert!(with_source(&cmd("TIME")).is_none());
     }
 }

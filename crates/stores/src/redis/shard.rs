@@ -4,9 +4,10 @@
 //! hash tag, so that a script changes them at once, in Cluster too. The first
 //! byte of a digest tells its shard; an id begins like its digest.
 
-use onceward_core::identity::{Digest, OperationId};
 use onceward_core::namespace::Namespace;
 use onceward_core::store::Collection;
+
+use crate::lookup::Lookup;
 
 /// How many shards a namespace has: enough to be spread over a dozen primaries,
 /// and few enough for what was just written in each to be near at hand for the
@@ -51,8 +52,8 @@ impl Shards {
     }
 
     /// The one of an operation.
-    pub(super) fn with(&self, name: Name) -> &Shard {
-        &self.shards[usize::from(name.first()) % SHARDS]
+    pub(super) fn with(&self, lookup: Lookup) -> &Shard {
+        &self.shards[usize::from(lookup.as_bytes()[0]) % SHARDS]
     }
 
     /// The keys of the documents of a sheet: by name, and in order.
@@ -81,28 +82,10 @@ impl Shard {
     }
 }
 
-/// What an operation is looked up by.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Name {
-    Digest(Digest),
-    Id(OperationId),
-}
-
-impl Name {
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        match self {
-            Self::Digest(digest) => digest.as_bytes(),
-            Self::Id(id) => id.as_bytes(),
-        }
-    }
-
-    fn first(self) -> u8 {
-        self.as_bytes()[0]
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use onceward_core::identity::{Digest, OperationId};
+
     use super::*;
 
     #[test]
@@ -110,8 +93,8 @@ mod tests {
         let shards = Shards::of(&Namespace::edge());
         let digest = Digest::from_bytes([7; 32]);
         let id = OperationId::new(&digest, 1);
-        let shard = shards.with(Name::Digest(digest));
-        assert_eq!(shard.keys, shards.with(Name::Id(id)).keys);
+        let shard = shards.with(Lookup::Digest(digest));
+        assert_eq!(shard.keys, shards.with(Lookup::Id(id)).keys);
         assert_eq!(
             shard.keys,
             [

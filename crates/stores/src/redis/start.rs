@@ -15,7 +15,7 @@ use redis::{
     IntoConnectionInfo, ProtocolVersion, RedisError, ServerErrorKind, cmd,
 };
 
-use super::connection::{Line, ServerLine};
+use super::connection::{ServerConnection, SharedConnection};
 use super::eviction::NO_EVICTION;
 use crate::{Durability, Settings};
 
@@ -43,7 +43,7 @@ const CLUSTER_PAUSE_MAX_MS: u64 = 200;
 /// Why a store on Redis does not open. Nothing was changed in it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StartError {
+pub enum RedisOpenError {
     /// The URL makes no sense.
     #[error(
         "the URL of the store is not one of Redis ({reason}); write redis://[user:password@]host[:port][/database], or rediss:// for TLS"
@@ -168,35 +168,40 @@ fn words(error: &RedisError) -> String {
 
 /// Ready to serve.
 pub(super) struct Started {
-    pub(super) lines: Vec<Line>,
+    pub(super) connections: Vec<SharedConnection>,
     /// Whom to listen to, one after the other.
-    pub(super) ears: Vec<Client>,
+    pub(super) subscribers: Vec<Client>,
 }
 
 /// Reads the URL, reaches the server, and checks it.
-pub(super) async fn start(settings: &Settings) -> Result<Started, StartError> {
+pub(super) async fn start(settings: &Settings) -> Result<Started, RedisOpenError> {
     let nodes = nodes(&settings.url)?;
     let (node, mut connection) = reach(&nodes, settings.deadline).await?;
     let address = node.addr().to_string();
-    let facts = Facts::ask(&mut connection, &address).await?;
+    let facts = ServerInfo::ask(&mut connection, &address).await?;
     if facts.is("redis_mode", "cluster") || facts.is("cluster_enabled", "1") {
         return start_cluster(settings, &nodes, node, connection).await;
     }
     if facts.is("role", "slave") {
-        return Err(StartError::Replica { address });
+        return Err(RedisOpenError::Replica { address });
     }
     facts.check(&mut connection, settings.durability).await?;
     let client = open_client(node)?;
-    let line = || Line::Server(Box::new(ServerLine::new(client.clone(), settings.deadline)));
+    let connection = || {
+        SharedConnection::Server(Box::new(ServerConnection::new(
+            client.clone(),
+            settings.deadline,
+        )))
+    };
     Ok(Started {
-        lines: (0..lines(settings)).map(|_| line()).collect(),
-        ears: vec![ear(node)?],
+        connections: (0..connections(settings)).map(|_| connection()).collect(),
+        subscribers: vec![subscriber(node)?],
     })
 }
 
 /// How many lines are made. Behind a `WAIT` nothing else goes on a line, so
 /// there are as many as are allowed.
-fn lines(settings: &Settings) -> usize {
+fn connections(settings: &Settings) -> usize {
     let wanted = match settings.durability {
         Durability::Primary => LINES,
         Durability::Replicas(_) => settings.connections,
@@ -209,9 +214,9 @@ async fn start_cluster(
     nodes: &[ConnectionInfo],
     node: &ConnectionInfo,
     mut connection: MultiplexedConnection,
-) -> Result<Started, StartError> {
+) -> Result<Started, RedisOpenError> {
     let address = node.addr().to_string();
-    let failed = |source| StartError::Redis {
+    let failed = |source| RedisOpenError::Redis {
         address: address.clone(),
         source,
     };
@@ -220,26 +225,29 @@ async fn start_cluster(
         .query_async(&mut connection)
         .await
         .map_err(failed)?;
-    if !Facts::of(&address, &state).is("cluster_state", "ok") {
-        return Err(StartError::ClusterDown { address });
+    if !ServerInfo::of(&address, &state).is("cluster_state", "ok") {
+        return Err(RedisOpenError::ClusterDown { address });
     }
     let client = cluster_client(settings, nodes).map_err(failed)?;
     let mut lines_made = Vec::new();
-    for _ in 0..lines(settings) {
+    for _ in 0..connections(settings) {
         lines_made.push(client.get_async_connection().await.map_err(failed)?);
     }
-    let mut ears = Vec::new();
-    if let Some(line) = lines_made.first_mut() {
-        for (address, facts) in ask_primaries(line).await.map_err(failed)? {
+    let mut subscribers = Vec::new();
+    if let Some(connection) = lines_made.first_mut() {
+        for (address, facts) in ask_primaries(connection).await.map_err(failed)? {
             facts.check_alone(settings.durability)?;
             facts.warn();
-            ears.extend(ear_at(node, &address));
+            subscribers.extend(subscriber_at(node, &address));
         }
     }
-    ears.extend(nodes.iter().filter_map(|node| ear(node).ok()));
+    subscribers.extend(nodes.iter().filter_map(|node| subscriber(node).ok()));
     Ok(Started {
-        lines: lines_made.into_iter().map(Line::Cluster).collect(),
-        ears,
+        connections: lines_made
+            .into_iter()
+            .map(SharedConnection::Cluster)
+            .collect(),
+        subscribers,
     })
 }
 
@@ -259,16 +267,20 @@ fn cluster_client(
         .build()
 }
 
-async fn ask_primaries(line: &mut ClusterConnection) -> Result<Vec<(String, Facts)>, RedisError> {
+async fn ask_primaries(
+    connection: &mut ClusterConnection,
+) -> Result<Vec<(String, ServerInfo)>, RedisError> {
     let routing = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-    let told = line.route_command(cmd("INFO"), routing.clone()).await?;
+    let told = connection
+        .route_command(cmd("INFO"), routing.clone())
+        .await?;
     let told = HashMap::<String, String>::from_redis_value(told)?;
     // What they do not tell is not known.
-    let synced = line.route_command(config_get(SYNC), routing).await;
+    let synced = connection.route_command(config_get(SYNC), routing).await;
     let synced = synced.and_then(|told| Ok(HashMap::from_redis_value(told)?));
     let mut synced: HashMap<String, HashMap<String, String>> = synced.unwrap_or_default();
     let facts = |(address, text): (String, String)| {
-        let mut facts = Facts::of(&address, &text);
+        let mut facts = ServerInfo::of(&address, &text);
         let told = synced.remove(&address).unwrap_or_default();
         facts.facts.extend(told);
         (address, facts)
@@ -284,8 +296,8 @@ fn config_get(name: &str) -> Cmd {
 
 /// The nodes that a URL names: one, or several of a Cluster with commas between
 /// them.
-fn nodes(url: &str) -> Result<Vec<ConnectionInfo>, StartError> {
-    let refused = |reason: &str| StartError::Url {
+fn nodes(url: &str) -> Result<Vec<ConnectionInfo>, RedisOpenError> {
+    let refused = |reason: &str| RedisOpenError::Url {
         reason: reason.to_owned(),
     };
     let (scheme, rest) = url
@@ -329,9 +341,9 @@ fn tcp_settings() -> TcpSettings {
     settings
 }
 
-fn open_client(node: &ConnectionInfo) -> Result<Client, StartError> {
+fn open_client(node: &ConnectionInfo) -> Result<Client, RedisOpenError> {
     provide_tls(node);
-    Client::open(node.clone()).map_err(|source| StartError::Redis {
+    Client::open(node.clone()).map_err(|source| RedisOpenError::Redis {
         address: node.addr().to_string(),
         source,
     })
@@ -349,14 +361,14 @@ fn provide_tls(node: &ConnectionInfo) {
 }
 
 /// Subscriptions are spoken in the older protocol.
-fn ear(node: &ConnectionInfo) -> Result<Client, StartError> {
+fn subscriber(node: &ConnectionInfo) -> Result<Client, RedisOpenError> {
     let redis = node.redis_settings().clone();
     let redis = redis.set_protocol(ProtocolVersion::RESP2);
     open_client(&node.clone().set_redis_settings(redis))
 }
 
 /// The same at another address, `host:port`.
-fn ear_at(node: &ConnectionInfo, address: &str) -> Option<Client> {
+fn subscriber_at(node: &ConnectionInfo, address: &str) -> Option<Client> {
     let (host, port) = address.rsplit_once(':')?;
     let port = port.parse().ok()?;
     let host = host.trim_matches(['[', ']']).to_owned();
@@ -374,15 +386,15 @@ fn ear_at(node: &ConnectionInfo, address: &str) -> Option<Client> {
         },
         _ => return None,
     };
-    ear(&node.clone().set_addr(there)).ok()
+    subscriber(&node.clone().set_addr(there)).ok()
 }
 
 /// Reaches one of the nodes; the error is that of the last one.
 async fn reach(
     nodes: &[ConnectionInfo],
     deadline: Duration,
-) -> Result<(&ConnectionInfo, MultiplexedConnection), StartError> {
-    let mut refused = StartError::Url {
+) -> Result<(&ConnectionInfo, MultiplexedConnection), RedisOpenError> {
+    let mut refused = RedisOpenError::Url {
         reason: "it names no host".to_owned(),
     };
     for node in nodes {
@@ -402,48 +414,48 @@ async fn reach(
 }
 
 /// What it means that a server does not answer as it should.
-fn refusal(address: &str, source: RedisError) -> StartError {
+fn refusal(address: &str, source: RedisError) -> RedisOpenError {
     let address = address.to_owned();
     let code = source.code().unwrap_or_default();
     match source.kind() {
-        ErrorKind::AuthenticationFailed => StartError::Login { address, source },
+        ErrorKind::AuthenticationFailed => RedisOpenError::Login { address, source },
         _ if ["NOAUTH", "WRONGPASS", "NOPERM"].contains(&code) => {
-            StartError::Login { address, source }
+            RedisOpenError::Login { address, source }
         }
         ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
-            StartError::NotRedis { address, source }
+            RedisOpenError::NotRedis { address, source }
         }
-        ErrorKind::RESP3NotSupported => StartError::NotRedis { address, source },
+        ErrorKind::RESP3NotSupported => RedisOpenError::NotRedis { address, source },
         // It says so before it can be asked whether it is one.
         _ if words(&source).contains("SELECT is not allowed in cluster mode") => {
-            StartError::ClusterDatabase { address }
+            RedisOpenError::ClusterDatabase { address }
         }
         // Whoever hangs up on a greeting is somebody else.
         ErrorKind::Io if source.is_connection_dropped() && !source.is_connection_refusal() => {
-            StartError::NotRedis { address, source }
+            RedisOpenError::NotRedis { address, source }
         }
-        ErrorKind::Io => StartError::Away { address, source },
-        _ => StartError::Redis { address, source },
+        ErrorKind::Io => RedisOpenError::Away { address, source },
+        _ => RedisOpenError::Redis { address, source },
     }
 }
 
 /// What a server tells of itself.
 #[derive(Debug)]
-struct Facts {
+struct ServerInfo {
     address: String,
     facts: HashMap<String, String>,
 }
 
-impl Facts {
+impl ServerInfo {
     async fn ask(
         connection: &mut MultiplexedConnection,
         address: &str,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, RedisOpenError> {
         let told = cmd("INFO").query_async::<String>(connection).await;
         match told {
             Ok(text) => Ok(Self::of(address, &text)),
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => {
-                Err(StartError::Silent {
+                Err(RedisOpenError::Silent {
                     address: address.to_owned(),
                 })
             }
@@ -479,7 +491,7 @@ impl Facts {
         mut self,
         connection: &mut MultiplexedConnection,
         durability: Durability,
-    ) -> Result<(), StartError> {
+    ) -> Result<(), RedisOpenError> {
         for (name, fact) in [("maxmemory-policy", "maxmemory_policy"), (SYNC, SYNC)] {
             if self.get(fact).is_none() {
                 let question = config_get(name);
@@ -496,25 +508,25 @@ impl Facts {
     }
 
     /// Checks what a server told of itself.
-    fn check_alone(&self, durability: Durability) -> Result<(), StartError> {
+    fn check_alone(&self, durability: Durability) -> Result<(), RedisOpenError> {
         let address = self.address.clone();
         let version = self.get("redis_version").unwrap_or("unknown");
         if version_of(version).is_none_or(|version| version < VERSION_MIN) {
             let version = version.to_owned();
-            return Err(StartError::TooOld { address, version });
+            return Err(RedisOpenError::TooOld { address, version });
         }
         match self.get("maxmemory_policy") {
             Some(NO_EVICTION) => {}
             Some(policy) => {
                 let policy = policy.to_owned();
-                return Err(StartError::Evicts { address, policy });
+                return Err(RedisOpenError::Evicts { address, policy });
             }
-            None => return Err(StartError::PolicyHidden { address }),
+            None => return Err(RedisOpenError::PolicyHidden { address }),
         }
         if let Durability::Replicas(wanted) = durability {
             let connected = self.number("connected_slaves");
             if connected < wanted {
-                return Err(StartError::Replicas {
+                return Err(RedisOpenError::Replicas {
                     address,
                     wanted,
                     connected,
@@ -567,7 +579,7 @@ mod tests {
     const GOOD: &str = "# Server\r\nredis_version:7.0.15\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\nconnected_slaves:1\r\n";
 
     fn finding(text: &str, durability: Durability) -> String {
-        let checked = Facts::of("host:6379", text).check_alone(durability);
+        let checked = ServerInfo::of("host:6379", text).check_alone(durability);
         checked.map_or_else(|error| error.to_string(), |()| "good".to_owned())
     }
 
@@ -627,7 +639,7 @@ mod tests {
             ),
         ];
         for (text, want) in cases {
-            let loss = Facts::of("host:6379", text).loss().unwrap_or_default();
+            let loss = ServerInfo::of("host:6379", text).loss().unwrap_or_default();
             assert_eq!(loss.is_empty(), want.is_empty(), "{loss}");
             assert!(loss.starts_with(want), "{loss}");
         }

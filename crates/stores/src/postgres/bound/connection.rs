@@ -14,11 +14,11 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row, Transaction};
 
 use super::super::driver::{Cells, Driver, Statement, Value, cells};
-use super::super::error::Fault;
+use super::super::error::Error;
 
 /// A borrowed connection, in a transaction or not.
 pub struct Connection<'c> {
-    kind: Kind<'c>,
+    kind: ConnectionKind<'c>,
     pub(super) naming: Naming,
 }
 
@@ -32,13 +32,13 @@ pub(super) enum Naming {
 }
 
 impl<'c> Connection<'c> {
-    fn of(kind: Kind<'c>) -> Self {
+    fn of(kind: ConnectionKind<'c>) -> Self {
         let naming = Naming::Usual;
         Self { kind, naming }
     }
 }
 
-enum Kind<'c> {
+enum ConnectionKind<'c> {
     Client(&'c Client),
     Transaction(&'c Transaction<'c>),
     #[cfg(feature = "sqlx")]
@@ -50,13 +50,13 @@ pub struct Tx<'c>(Connection<'c>);
 
 impl<'c> From<&'c Client> for Connection<'c> {
     fn from(client: &'c Client) -> Self {
-        Self::of(Kind::Client(client))
+        Self::of(ConnectionKind::Client(client))
     }
 }
 
 impl<'c> From<&'c mut Client> for Connection<'c> {
     fn from(client: &'c mut Client) -> Self {
-        Self::of(Kind::Client(client))
+        Self::of(ConnectionKind::Client(client))
     }
 }
 
@@ -68,43 +68,45 @@ impl<'c> From<Tx<'c>> for Connection<'c> {
 
 impl<'c> From<&'c Transaction<'_>> for Tx<'c> {
     fn from(tx: &'c Transaction<'_>) -> Self {
-        Self(Connection::of(Kind::Transaction(tx)))
+        Self(Connection::of(ConnectionKind::Transaction(tx)))
     }
 }
 
 impl<'c> From<&'c mut Transaction<'_>> for Tx<'c> {
     fn from(tx: &'c mut Transaction<'_>) -> Self {
-        Self(Connection::of(Kind::Transaction(tx)))
+        Self(Connection::of(ConnectionKind::Transaction(tx)))
     }
 }
 
 #[cfg(feature = "sqlx")]
 impl<'c> From<&'c mut sqlx::PgConnection> for Connection<'c> {
     fn from(connection: &'c mut sqlx::PgConnection) -> Self {
-        Self::of(Kind::Sqlx(connection))
+        Self::of(ConnectionKind::Sqlx(connection))
     }
 }
 
 #[cfg(feature = "sqlx")]
 impl<'c> From<&'c mut sqlx::pool::PoolConnection<sqlx::Postgres>> for Connection<'c> {
     fn from(connection: &'c mut sqlx::pool::PoolConnection<sqlx::Postgres>) -> Self {
-        Self::of(Kind::Sqlx(connection))
+        Self::of(ConnectionKind::Sqlx(connection))
     }
 }
 
 #[cfg(feature = "sqlx")]
 impl<'c> From<&'c mut sqlx::Transaction<'_, sqlx::Postgres>> for Tx<'c> {
     fn from(tx: &'c mut sqlx::Transaction<'_, sqlx::Postgres>) -> Self {
-        Self(Connection::of(Kind::Sqlx(tx)))
+        Self(Connection::of(ConnectionKind::Sqlx(tx)))
     }
 }
 
 impl fmt::Debug for Connection<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
-            Kind::Client(_) | Kind::Transaction(_) => "Connection(tokio-postgres)",
+            ConnectionKind::Client(_) | ConnectionKind::Transaction(_) => {
+                "Connection(tokio-postgres)"
+            }
             #[cfg(feature = "sqlx")]
-            Kind::Sqlx(_) => "Connection(sqlx)",
+            ConnectionKind::Sqlx(_) => "Connection(sqlx)",
         })
     }
 }
@@ -117,17 +119,17 @@ impl fmt::Debug for Tx<'_> {
 
 #[async_trait]
 impl Driver for Connection<'_> {
-    async fn rows(&mut self, statement: &Statement, values: &[Value]) -> Result<Vec<Cells>, Fault> {
+    async fn rows(&mut self, statement: &Statement, values: &[Value]) -> Result<Vec<Cells>, Error> {
         let typed: Vec<(&(dyn ToSql + Sync), Type)> = values
             .iter()
             .zip(&statement.types)
             .map(|(value, ty)| (value as &(dyn ToSql + Sync), ty.clone()))
             .collect();
         let rows: Vec<Row> = match &mut self.kind {
-            Kind::Client(client) => client.query_typed(&statement.sql, &typed).await?,
-            Kind::Transaction(tx) => tx.query_typed(&statement.sql, &typed).await?,
+            ConnectionKind::Client(client) => client.query_typed(&statement.sql, &typed).await?,
+            ConnectionKind::Transaction(tx) => tx.query_typed(&statement.sql, &typed).await?,
             #[cfg(feature = "sqlx")]
-            Kind::Sqlx(connection) => {
+            ConnectionKind::Sqlx(connection) => {
                 let naming = self.naming;
                 return super::sqlx::rows(connection, naming, statement, values).await;
             }

@@ -14,7 +14,7 @@ use onceward_core::record::{Answer, Fence, Reply, Settlement, State};
 use super::super::driver::{Driver as _, Value};
 use super::super::row::fence_value;
 use super::super::table::Table;
-use super::Speech;
+use super::TableStatements;
 use super::connection::{Connection, Naming, Tx};
 use super::store::outcome;
 
@@ -23,7 +23,7 @@ use super::store::outcome;
 #[derive(Clone)]
 pub struct JoinedRecords {
     namespace: Namespace,
-    speech: Arc<Speech>,
+    statements: Arc<TableStatements>,
     naming: Naming,
 }
 
@@ -40,7 +40,7 @@ impl JoinedRecords {
     pub fn new(namespace: Namespace, table: Table) -> Self {
         Self {
             namespace,
-            speech: Arc::new(Speech::about(table)),
+            statements: Arc::new(TableStatements::new(table)),
             naming: Naming::Usual,
         }
     }
@@ -71,7 +71,7 @@ impl fmt::Debug for JoinedRecords {
         write!(
             f,
             "JoinedRecords({} in {})",
-            self.namespace, self.speech.table
+            self.namespace, self.statements.table
         )
     }
 }
@@ -94,9 +94,9 @@ impl JoinedStore<'_> {
     ) -> Result<bool, Error> {
         let mut values = self.about(operation);
         values.push(fence_value(fence));
-        let speech = &self.records.speech;
-        let rows = self.connection.rows(&speech.current, &values).await;
-        let rows = rows.map_err(|fault| speech.error(fault))?;
+        let statements = &self.records.statements;
+        let rows = self.connection.rows(&statements.current, &values).await;
+        let rows = rows.map_err(|error| statements.error(error))?;
         Ok(!rows.is_empty())
     }
 
@@ -119,12 +119,12 @@ impl JoinedStore<'_> {
         let mut values = self.about(operation);
         values.extend([Value::Null, fence_value(fence)]);
         values.extend(outcome(&settlement, &answer));
-        let speech = &self.records.speech;
+        let statements = &self.records.statements;
         let rows = self
             .connection
-            .rows(&speech.statements.finish, &values)
+            .rows(&statements.operations.finish, &values)
             .await;
-        match rows.map_err(|fault| speech.error(fault))?.is_empty() {
+        match rows.map_err(|error| statements.error(error))?.is_empty() {
             true => Err(Error::Stale { operation, fence }),
             false => Ok(()),
         }

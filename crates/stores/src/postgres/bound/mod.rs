@@ -53,7 +53,7 @@ use tokio_postgres::types::Type;
 use self::connection::Naming;
 pub use self::connection::{Connection, Tx};
 pub use self::joined::{JoinedRecords, JoinedStore};
-pub use self::store::Tied;
+pub use self::store::BoundStore;
 use super::driver::{Driver as _, Statement};
 use super::statements::Statements;
 use super::table::Table;
@@ -62,22 +62,22 @@ use super::table::Table;
 /// clone.
 #[derive(Clone)]
 pub struct Records {
-    shelf: Arc<Shelf>,
+    shared: Arc<RecordsShared>,
 }
 
 /// What all bound stores of one [`Records`] share.
 #[derive(Clone)]
-struct Shelf {
+struct RecordsShared {
     scope: Scope,
-    speech: Arc<Speech>,
+    statements: Arc<TableStatements>,
     entropy: Arc<Entropy>,
     naming: Naming,
 }
 
 /// All that is said about one table.
-struct Speech {
+struct TableStatements {
     table: Table,
-    statements: Statements,
+    operations: Statements,
     /// Fails outside of a transaction.
     inside: Statement,
     /// The request of a record.
@@ -92,27 +92,27 @@ impl Records {
     /// Records of this namespace in the table `idempotency_record`, kept as
     /// [`RecordOptions::default`] says. `entropy` names operations.
     pub fn new(namespace: Namespace, entropy: Entropy) -> Self {
-        let shelf = Shelf {
+        let shared = RecordsShared {
             scope: Scope::new(namespace),
-            speech: Arc::new(Speech::about(Table::default())),
+            statements: Arc::new(TableStatements::new(Table::default())),
             entropy: Arc::new(entropy),
             naming: Naming::Usual,
         };
         Self {
-            shelf: Arc::new(shelf),
+            shared: Arc::new(shared),
         }
     }
 
     /// The same in another table.
     #[must_use]
     pub fn table(self, table: Table) -> Self {
-        self.with(|shelf| shelf.speech = Arc::new(Speech::about(table)))
+        self.with(|shared| shared.statements = Arc::new(TableStatements::new(table)))
     }
 
     /// The same, kept otherwise.
     pub fn with_options(self, options: &RecordOptions) -> Result<Self, RecordOptionsError> {
-        let scope = self.shelf.scope.clone().with_options(options)?;
-        Ok(self.with(|shelf| shelf.scope = scope))
+        let scope = self.shared.scope.clone().with_options(options)?;
+        Ok(self.with(|shared| shared.scope = scope))
     }
 
     /// The same for connections through a pooler in transaction mode (PgBouncer):
@@ -120,20 +120,20 @@ impl Records {
     /// server would not know.
     #[must_use]
     pub fn behind_pooler(self) -> Self {
-        self.with(|shelf| shelf.naming = Naming::Unnamed)
+        self.with(|shared| shared.naming = Naming::Unnamed)
     }
 
-    fn with(self, change: impl FnOnce(&mut Shelf)) -> Self {
-        let mut shelf = Arc::unwrap_or_clone(self.shelf);
-        change(&mut shelf);
+    fn with(self, change: impl FnOnce(&mut RecordsShared)) -> Self {
+        let mut shared = Arc::unwrap_or_clone(self.shared);
+        change(&mut shared);
         Self {
-            shelf: Arc::new(shelf),
+            shared: Arc::new(shared),
         }
     }
 
     /// Binds to a transaction: the type says that it is one. Two statements,
     /// one for `begin` and one for the outcome, are all that is added to it.
-    pub fn with_tx<'c>(&'c self, tx: impl Into<Tx<'c>>) -> RawStore<Tied<'c>> {
+    pub fn with_tx<'c>(&'c self, tx: impl Into<Tx<'c>>) -> RawStore<BoundStore<'c>> {
         self.on_connection(tx.into())
     }
 
@@ -142,12 +142,12 @@ impl Records {
     pub async fn in_transaction<'c>(
         &'c self,
         connection: impl Into<Connection<'c>>,
-    ) -> Result<RawStore<Tied<'c>>, Error> {
+    ) -> Result<RawStore<BoundStore<'c>>, Error> {
         let mut connection: Connection<'c> = connection.into();
-        connection.naming = self.shelf.naming;
-        let speech = &self.shelf.speech;
-        let inside = connection.rows(&speech.inside, &[]).await;
-        inside.map_err(|fault| speech.error(fault))?;
+        connection.naming = self.shared.naming;
+        let statements = &self.shared.statements;
+        let inside = connection.rows(&statements.inside, &[]).await;
+        inside.map_err(|error| statements.error(error))?;
         Ok(self.on_connection(connection))
     }
 
@@ -158,11 +158,11 @@ impl Records {
     pub fn on_connection<'c>(
         &'c self,
         connection: impl Into<Connection<'c>>,
-    ) -> RawStore<Tied<'c>> {
+    ) -> RawStore<BoundStore<'c>> {
         let mut connection: Connection<'c> = connection.into();
-        connection.naming = self.shelf.naming;
-        RawStore::new(Tied {
-            shelf: &self.shelf,
+        connection.naming = self.shared.naming;
+        RawStore::new(BoundStore {
+            shared: &self.shared,
             connection,
         })
     }
@@ -170,19 +170,19 @@ impl Records {
 
 impl fmt::Debug for Records {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (namespace, table) = (self.shelf.scope.namespace(), &self.shelf.speech.table);
+        let (namespace, table) = (self.shared.scope.namespace(), &self.shared.statements.table);
         write!(f, "Records({namespace} in {table})")
     }
 }
 
-impl Speech {
-    fn about(table: Table) -> Self {
+impl TableStatements {
+    fn new(table: Table) -> Self {
         let fill = |sql: &str, types: Vec<Type>| Statement {
             sql: table.fill(&without_comments(sql)),
             types,
         };
         Self {
-            statements: Statements::new(&table),
+            operations: Statements::new(&table),
             inside: fill(include_str!("sql/inside.sql"), Vec::new()),
             request: fill(
                 include_str!("sql/request.sql"),

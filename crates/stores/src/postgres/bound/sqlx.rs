@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Column as _, PgConnection, Row as _, TypeInfo as _};
 use tokio_postgres::types::Type;
 
 use super::super::driver::{Cells, Statement, Value};
-use super::super::error::Fault;
+use super::super::error::Error;
 use super::connection::Naming;
 
 type Bound<'q> = Query<'q, Postgres, <Postgres as sqlx::Database>::Arguments>;
@@ -16,22 +16,22 @@ pub(super) async fn rows(
     naming: Naming,
     statement: &Statement,
     values: &[Value],
-) -> Result<Vec<Cells>, Fault> {
+) -> Result<Vec<Cells>, Error> {
     // Nothing of it comes from outside but the table's checked name.
     let query = sqlx::query(AssertSqlSafe(statement.sql.as_str()));
     let mut query = query.persistent(naming == Naming::Usual);
     for (value, ty) in values.iter().zip(&statement.types) {
         query = bind(query, value, ty)?;
     }
-    let rows = query.fetch_all(connection).await.map_err(Fault::Sqlx)?;
+    let rows = query.fetch_all(connection).await.map_err(Error::Sqlx)?;
     rows.iter().map(cells).collect()
 }
 
-fn bind<'q>(query: Bound<'q>, value: &'q Value, ty: &Type) -> Result<Bound<'q>, Fault> {
+fn bind<'q>(query: Bound<'q>, value: &'q Value, ty: &Type) -> Result<Bound<'q>, Error> {
     Ok(match value {
         Value::Bool(value) => query.bind(*value),
         Value::Int(value) if *ty == Type::INT4 => {
-            let value = i32::try_from(*value).map_err(|_| Fault::Column("integer"))?;
+            let value = i32::try_from(*value).map_err(|_| Error::Column("integer"))?;
             query.bind(value)
         }
         Value::Int(value) => query.bind(*value),
@@ -45,11 +45,11 @@ fn bind<'q>(query: Bound<'q>, value: &'q Value, ty: &Type) -> Result<Bound<'q>, 
             _ => query.bind(None::<&str>),
         },
         // Only the pool's own store says several things at once.
-        Value::List(_) => return Err(Fault::Column("list")),
+        Value::List(_) => return Err(Error::Column("list")),
     })
 }
 
-fn cells(row: &PgRow) -> Result<Cells, Fault> {
+fn cells(row: &PgRow) -> Result<Cells, Error> {
     let cell = |place: usize| -> Result<Value, sqlx::Error> {
         Ok(match row.column(place).type_info().name() {
             "BOOL" => row.try_get::<Option<bool>, _>(place)?.into(),
@@ -61,6 +61,6 @@ fn cells(row: &PgRow) -> Result<Cells, Fault> {
     };
     let places = 0..row.len();
     places
-        .map(|place| cell(place).map_err(Fault::Sqlx))
+        .map(|place| cell(place).map_err(Error::Sqlx))
         .collect()
 }

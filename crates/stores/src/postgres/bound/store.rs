@@ -11,10 +11,10 @@ use onceward_core::record::{Answer, Attempt, Fence, Record, Settled, Settlement,
 use onceward_core::store::{Claim, ClaimRequest, Grant};
 
 use super::super::driver::{Cells, Driver as _, Statement, Value};
-use super::super::error::Fault;
-use super::super::row::{Found, Reader, answered, asked, fence_value, state_word};
+use super::super::error::Error as DatabaseError;
+use super::super::row::{ClaimRows, RowReader, answer_values, ask_values, fence_value, state_word};
 use super::connection::Connection;
-use super::{Shelf, Speech};
+use super::{RecordsShared, TableStatements};
 
 /// How often a claim is tried again that others got in the way of.
 const TURNS_MAX: u32 = 4;
@@ -28,43 +28,43 @@ const PURGE_BATCHES_MAX: u32 = 100;
 
 /// A connection with records on it. It has nothing to be dropped, so that the
 /// connection is free again after the last use, not at the end of the scope.
-pub struct Tied<'c> {
-    pub(super) shelf: &'c Shelf,
+pub struct BoundStore<'c> {
+    pub(super) shared: &'c RecordsShared,
     pub(super) connection: Connection<'c>,
 }
 
-impl fmt::Debug for Tied<'_> {
+impl fmt::Debug for BoundStore<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let namespace = self.shelf.scope.namespace();
-        write!(f, "Tied({namespace} on {:?})", self.connection)
+        let namespace = self.shared.scope.namespace();
+        write!(f, "BoundStore({namespace} on {:?})", self.connection)
     }
 }
 
-impl Tied<'_> {
-    fn speech(&self) -> &Speech {
-        &self.shelf.speech
+impl BoundStore<'_> {
+    fn statements(&self) -> &TableStatements {
+        &self.shared.statements
     }
 
     async fn rows(
         &mut self,
-        statement: impl FnOnce(&Speech) -> &Statement,
+        statement: impl FnOnce(&TableStatements) -> &Statement,
         values: &[Value],
     ) -> Result<Vec<Cells>, Error> {
-        let speech: &Speech = &self.shelf.speech;
-        let rows = self.connection.rows(statement(speech), values).await;
-        rows.map_err(|fault| speech.error(fault))
+        let statements: &TableStatements = &self.shared.statements;
+        let rows = self.connection.rows(statement(statements), values).await;
+        rows.map_err(|error| statements.error(error))
     }
 
     /// `$1` to `$5` of the statements about one record.
     fn about(&self, digest: &Digest) -> Vec<Value> {
         let digest = Value::bytes(digest.as_bytes());
-        let namespace = self.shelf.scope.namespace().as_str().into();
+        let namespace = self.shared.scope.namespace().as_str().into();
         vec![namespace, digest.clone(), digest, Value::Null, Value::Null]
     }
 
     /// `$1` to `$3` of the statements about the record of a grant.
     fn held(&self, digest: &Digest, fence: Fence) -> Vec<Value> {
-        let namespace = self.shelf.scope.namespace().as_str().into();
+        let namespace = self.shared.scope.namespace().as_str().into();
         vec![
             namespace,
             Value::bytes(digest.as_bytes()),
@@ -77,21 +77,21 @@ impl Tied<'_> {
         ask: &ClaimRequest,
         request: &Bytes,
         lost: Option<Fence>,
-    ) -> Result<Found, Error> {
+    ) -> Result<ClaimRows, Error> {
         let [namespace, digest] = [
-            self.shelf.scope.namespace().as_str().into(),
+            self.shared.scope.namespace().as_str().into(),
             Value::bytes(ask.digest.as_bytes()),
         ];
         let mut values = vec![namespace, digest, Value::Null];
-        values.extend(asked(ask));
+        values.extend(ask_values(ask));
         values.push(request.clone().into());
         values.push(lock_of(&ask.digest).into());
         values.push(lost.map_or(Value::Null, fence_value));
         values.push(Value::Null);
         let rows = self
-            .rows(|speech| &speech.statements.claim, &values)
+            .rows(|statements| &statements.operations.claim, &values)
             .await?;
-        Found::read(rows).map_err(|fault| self.speech().error(fault))
+        ClaimRows::read(rows).map_err(|error| self.statements().error(error))
     }
 
     /// What is there, in the application's words.
@@ -111,12 +111,12 @@ impl Tied<'_> {
 
     async fn request_of(&mut self, record: &Record) -> Result<Option<Bytes>, Error> {
         let values = self.held(&record.digest, record.fence);
-        let rows = self.rows(|speech| &speech.request, &values).await?;
+        let rows = self.rows(|statements| &statements.request, &values).await?;
         let Some(row) = rows.into_iter().next() else {
             return Ok(None);
         };
-        let request = Reader::new(row).optional_bytes("request");
-        request.map_err(|fault| self.speech().error(fault))
+        let request = RowReader::new(row).optional_bytes("request");
+        request.map_err(|error| self.statements().error(error))
     }
 
     /// Why a word did not count: it had been said already, or is stale.
@@ -127,16 +127,18 @@ impl Tied<'_> {
         settlement: &Settlement,
     ) -> Result<Settled, Error> {
         let values = self.about(digest);
-        let rows = self.rows(|speech| &speech.statements.get, &values).await?;
+        let rows = self
+            .rows(|statements| &statements.operations.get, &values)
+            .await?;
         let Some(row) = rows.into_iter().next() else {
             return Ok(Settled::Stale);
         };
         let read = || {
-            let mut row = Reader::new(row);
+            let mut row = RowReader::new(row);
             let now = row.moment("now_ms")?;
             Ok((row.record()?, now))
         };
-        let (before, now) = read().map_err(|fault| self.speech().error(fault))?;
+        let (before, now) = read().map_err(|error| self.statements().error(error))?;
         let mut record = before.clone();
         let settled = record.settle(fence, settlement, now);
         // What would change it now did not change it then: somebody is faster.
@@ -149,21 +151,21 @@ impl Tied<'_> {
 }
 
 #[async_trait]
-impl Binding for Tied<'_> {
+impl Binding for BoundStore<'_> {
     fn scope(&self) -> &Scope {
-        &self.shelf.scope
+        &self.shared.scope
     }
 
     async fn claim(&mut self, wanted: Wanted<'_>) -> Result<Claimed, Error> {
         let digest = wanted.identity.digest();
-        let entropy = &self.shelf.entropy;
+        let entropy = &self.shared.entropy;
         let ask = ClaimRequest {
             digest,
             id: OperationId::new(&digest, entropy.next_u64()),
             attempt: Attempt(entropy.next_u128()),
             identity: wanted.identity,
             fingerprint: wanted.fingerprint,
-            terms: self.shelf.scope.terms().clone(),
+            terms: self.shared.scope.terms().clone(),
         };
         let mut lost = None;
         for turn in 1..=TURNS_MAX {
@@ -197,24 +199,26 @@ impl Binding for Tied<'_> {
             Settlement::Completed(answer) | Settlement::Failed(answer) => {
                 values.extend(outcome(&settlement, answer));
                 let rows = self
-                    .rows(|speech| &speech.statements.finish, &values)
+                    .rows(|statements| &statements.operations.finish, &values)
                     .await?;
                 let Some(row) = rows.into_iter().next() else {
                     return self.said_before(&digest, fence, &settlement).await;
                 };
-                let completion = Reader::new(row).completion();
-                let completion = completion.map_err(|fault| self.speech().error(fault))?;
+                let completion = RowReader::new(row).completion();
+                let completion = completion.map_err(|error| self.statements().error(error))?;
                 return Ok(Settled::Finished(completion));
             }
             // Nothing is enqueued here, so there is nothing to deliver later.
             Settlement::Released | Settlement::Requeued { .. } | Settlement::Deferred { .. } => {
                 values.push("released".into());
-                self.rows(|speech| &speech.statements.free, &values).await?
+                self.rows(|statements| &statements.operations.free, &values)
+                    .await?
             }
             // Nobody but a gateway pauses.
             Settlement::Lost | Settlement::Paused => {
                 values.push("unknown".into());
-                self.rows(|speech| &speech.statements.free, &values).await?
+                self.rows(|statements| &statements.operations.free, &values)
+                    .await?
             }
         };
         if !rows.is_empty() {
@@ -225,30 +229,30 @@ impl Binding for Tied<'_> {
 
     async fn renew(&mut self, fresh: &Fresh) -> Result<Settled, Error> {
         let [namespace, digest] = [
-            self.shelf.scope.namespace().as_str().into(),
+            self.shared.scope.namespace().as_str().into(),
             Value::bytes(fresh.digest().as_bytes()),
         ];
         let values = [namespace, digest, Value::Null, fence_value(fresh.fence())];
         let rows = self
-            .rows(|speech| &speech.statements.renew, &values)
+            .rows(|statements| &statements.operations.renew, &values)
             .await?;
         Ok(settled(&rows))
     }
 
     async fn purge_expired(&mut self) -> Result<u64, Error> {
-        let namespace: Value = self.shelf.scope.namespace().as_str().into();
+        let namespace: Value = self.shared.scope.namespace().as_str().into();
         let values = [namespace, Value::Null, PURGE_BATCH.into()];
         let mut purged = 0;
         for _ in 0..PURGE_BATCHES_MAX {
             let rows = self
-                .rows(|speech| &speech.statements.sweep, &values)
+                .rows(|statements| &statements.operations.sweep, &values)
                 .await?;
             let counted = rows
                 .into_iter()
                 .next()
-                .map(|row| Reader::new(row).int("sweep"));
-            let taken = counted.unwrap_or(Err(Fault::Column("sweep")));
-            let taken = taken.map_err(|fault| self.speech().error(fault))?;
+                .map(|row| RowReader::new(row).int("sweep"));
+            let taken = counted.unwrap_or(Err(DatabaseError::Column("sweep")));
+            let taken = taken.map_err(|error| self.statements().error(error))?;
             purged += u64::try_from(taken).unwrap_or_default();
             if taken < PURGE_BATCH {
                 break;
@@ -259,21 +263,23 @@ impl Binding for Tied<'_> {
 
     async fn refer(&mut self, fresh: &Fresh, resource: &str, id: &str) -> Result<Settled, Error> {
         let column = resource_column(resource)?;
-        let rows = self.rows(|speech| &speech.resources, &[]).await?;
-        let names = rows.into_iter().map(|row| Reader::new(row).text("attname"));
-        let names: Result<Vec<_>, Fault> = names.collect();
-        let names = names.map_err(|fault| self.speech().error(fault))?;
+        let rows = self.rows(|statements| &statements.resources, &[]).await?;
+        let names = rows
+            .into_iter()
+            .map(|row| RowReader::new(row).text("attname"));
+        let names: Result<Vec<_>, DatabaseError> = names.collect();
+        let names = names.map_err(|error| self.statements().error(error))?;
         if !names.contains(&column) {
             return Err(Error::NoResource {
-                table: self.speech().table.to_string(),
+                table: self.statements().table.to_string(),
                 resource: resource.to_owned(),
             });
         }
-        let statement = self.speech().refer(&column, &names);
+        let statement = self.statements().refer(&column, &names);
         let mut values = self.held(&fresh.digest(), fresh.fence());
         values.push(id.into());
         let rows = self.connection.rows(&statement, &values).await;
-        let rows = rows.map_err(|fault| self.speech().error(fault))?;
+        let rows = rows.map_err(|error| self.statements().error(error))?;
         Ok(settled(&rows))
     }
 }
@@ -285,7 +291,7 @@ pub(super) fn outcome(settlement: &Settlement, answer: &Answer) -> Vec<Value> {
         _ => State::Completed,
     };
     let mut values = vec![state_word(state).into()];
-    values.extend(answered(Some(answer)));
+    values.extend(answer_values(Some(answer)));
     values
 }
 

@@ -8,16 +8,17 @@ use onceward_core::identity::Digest;
 use onceward_core::record::{Fence, Record, Settled, Settlement, State};
 
 use super::super::driver::Value;
-use super::super::error::Fault;
-use super::super::row::{Reader, answered, moment_ms, state_word, times};
+use super::super::error::Error;
+use super::super::row::{RowReader, answer_values, moment_ms, state_word, times};
 use super::super::session::Session;
-use super::{PostgresStore, Which, known};
+use super::{PostgresStore, known};
+use crate::lookup::Lookup;
 
 /// Stands for a fence that the server is to draw; it never draws this one.
 pub(super) const ANEW: Fence = Fence(u64::MAX);
 
 /// What a rule makes of a record.
-pub(super) enum Change<T> {
+pub(super) enum RuleOutcome<T> {
     /// Nothing.
     Leave(T),
     /// Another record; one with [`ANEW`] gets a new fence.
@@ -30,11 +31,11 @@ impl PostgresStore {
     /// Changes a record by a rule, under a lock. `None` where there is none.
     pub(super) async fn change<T>(
         &self,
-        which: Which<'_>,
-        rule: impl FnOnce(&Arc<Record>, Timestamp) -> Change<T>,
-    ) -> Result<Option<T>, Fault> {
-        let _turn = self.voice.turn().await;
-        let mut session = self.voice.session().await?;
+        which: Lookup,
+        rule: impl FnOnce(&Arc<Record>, Timestamp) -> RuleOutcome<T>,
+    ) -> Result<Option<T>, Error> {
+        let _turn = self.executor.turn().await;
+        let mut session = self.executor.session().await?;
         session.begin().await?;
         let rows = session
             .run(&self.statements.lock, &self.about(which))
@@ -43,21 +44,21 @@ impl PostgresStore {
             session.commit().await?;
             return Ok(None);
         };
-        let mut row = Reader::new(row);
+        let mut row = RowReader::new(row);
         let (record, now) = known(&mut row)?;
         let is_requested = row.bool("requested")?;
         let digest = record.digest;
         let told = match rule(&record, now) {
-            Change::Leave(told) => told,
+            RuleOutcome::Leave(told) => told,
             // There would be nothing to deliver.
-            Change::Write(after, _) if after.state == State::Queued && !is_requested => {
-                return Err(Fault::Column("request"));
+            RuleOutcome::Write(after, _) if after.state == State::Queued && !is_requested => {
+                return Err(Error::Column("request"));
             }
-            Change::Write(after, told) => {
+            RuleOutcome::Write(after, told) => {
                 self.write(&session, &record, &after).await?;
                 told
             }
-            Change::Purge(told) => {
+            RuleOutcome::Purge(told) => {
                 let digest = Value::bytes(digest.as_bytes());
                 let values = [self.namespace(), digest, moment_ms(now).into()];
                 session.run(&self.statements.purge, &values).await?;
@@ -74,8 +75,8 @@ impl PostgresStore {
         session: &Session,
         before: &Record,
         record: &Record,
-    ) -> Result<(), Fault> {
-        let [answer, status, mut reply] = answered(record.answer.as_ref());
+    ) -> Result<(), Error> {
+        let [answer, status, mut reply] = answer_values(record.answer.as_ref());
         if record.answer == before.answer {
             // What is there stays, and need not be sent again.
             reply = Value::Null;
@@ -110,15 +111,15 @@ impl PostgresStore {
         digest: &Digest,
         fence: Fence,
         settlement: &Settlement,
-    ) -> Result<Settled, Fault> {
+    ) -> Result<Settled, Error> {
         let settled = self
-            .change(Which::Digest(digest), |before, now| {
+            .change(Lookup::Digest(*digest), |before, now| {
                 let mut record = Record::clone(before);
                 let settled = record.settle(fence, settlement, now);
                 if record == **before {
-                    Change::Leave(settled)
+                    RuleOutcome::Leave(settled)
                 } else {
-                    Change::Write(Box::new(record), settled)
+                    RuleOutcome::Write(Box::new(record), settled)
                 }
             })
             .await?;

@@ -12,10 +12,11 @@ use onceward_core::store::{
 };
 
 use super::super::driver::Value;
-use super::super::error::Fault;
-use super::super::row::{Reader, moment_ms};
-use super::change::{ANEW, Change};
-use super::{PostgresStore, Which, count};
+use super::super::error::Error;
+use super::super::row::{RowReader, moment_ms};
+use super::change::{ANEW, RuleOutcome};
+use super::{PostgresStore, count};
+use crate::lookup::Lookup;
 
 /// How many pages of a table are read for one page of a listing.
 const LIST_READS_MAX: usize = 100;
@@ -32,13 +33,13 @@ impl PostgresStore {
     async fn operate(
         &self,
         id: OperationId,
-        rule: impl FnOnce(&Arc<Record>, State, Timestamp) -> Change<Changed>,
+        rule: impl FnOnce(&Arc<Record>, State, Timestamp) -> RuleOutcome<Changed>,
     ) -> Result<Changed, StoreError> {
         let changed = self
-            .change(Which::Id(id), |record, now| {
+            .change(Lookup::Id(id), |record, now| {
                 match record.shown_state_at(now) {
                     Some(state) => rule(record, state, now),
-                    None => Change::Leave(Changed::Absent),
+                    None => RuleOutcome::Leave(Changed::Absent),
                 }
             })
             .await?;
@@ -60,7 +61,7 @@ impl Inspect for PostgresStore {
         let mut records: Vec<(u64, Arc<Record>)> = Vec::new();
         let mut after = page.after.map(|cursor| cursor.0);
         let mut end = End::Perhaps;
-        let mut session = self.voice.session().await?;
+        let mut session = self.executor.session().await?;
         // What has its state only as of now is sorted out here, so one page may
         // take several reads.
         for _ in 0..LIST_READS_MAX {
@@ -69,15 +70,15 @@ impl Inspect for PostgresStore {
             let rows = session.look(&self.statements.list, &values).await?;
             let read = rows.len();
             for row in rows {
-                let mut row = Reader::new(row);
+                let mut row = RowReader::new(row);
                 let now = row.moment("now_ms")?;
                 let changed =
-                    u64::try_from(row.int("changed")?).map_err(|_| Fault::Column("changed"))?;
+                    u64::try_from(row.int("changed")?).map_err(|_| Error::Column("changed"))?;
                 after = Some(changed);
                 let record = match row.record() {
                     Ok(record) => Arc::new(record),
-                    Err(fault) => {
-                        tracing::error!(%fault, "a listing left out a damaged record");
+                    Err(error) => {
+                        tracing::error!(%error, "a listing left out a damaged record");
                         continue;
                     }
                 };
@@ -108,16 +109,16 @@ impl Inspect for PostgresStore {
     }
 
     async fn show(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
-        self.seen(Which::Id(id), |record, now| record.shown_at(now))
+        self.seen(Lookup::Id(id), |record, now| record.shown_at(now))
             .await
     }
 
     async fn purge(&self, id: OperationId, force: Force) -> Result<Changed, StoreError> {
         self.operate(id, |_, state, _| {
             if state == State::Running && force == Force::No {
-                return Change::Leave(Changed::Refused(state));
+                return RuleOutcome::Leave(Changed::Refused(state));
             }
-            Change::Purge(Changed::Done)
+            RuleOutcome::Purge(Changed::Done)
         })
         .await
     }
@@ -131,11 +132,11 @@ impl Inspect for PostgresStore {
         self.operate(id, |record, state, now| {
             let about_another = meant.is_some_and(|meant| meant != record.fence);
             if state != State::Unknown || about_another {
-                return Change::Leave(Changed::Refused(state));
+                return RuleOutcome::Leave(Changed::Refused(state));
             }
             let mut record = Record::clone(record);
             record.resolve(ANEW, &word, now);
-            Change::Write(Box::new(record), Changed::Done)
+            RuleOutcome::Write(Box::new(record), Changed::Done)
         })
         .await
     }
@@ -143,11 +144,11 @@ impl Inspect for PostgresStore {
     async fn resume(&self, id: OperationId) -> Result<Changed, StoreError> {
         self.operate(id, |record, state, now| {
             if state != State::Paused {
-                return Change::Leave(Changed::Refused(state));
+                return RuleOutcome::Leave(Changed::Refused(state));
             }
             let mut record = Record::clone(record);
             record.resume(now);
-            Change::Write(Box::new(record), Changed::Done)
+            RuleOutcome::Write(Box::new(record), Changed::Done)
         })
         .await
     }
@@ -156,8 +157,8 @@ impl Inspect for PostgresStore {
         self.operate(id, |record, _, now| {
             let mut record = Record::clone(record);
             match record.redeliver(ANEW, now) {
-                Changed::Done => Change::Write(Box::new(record), Changed::Done),
-                refused => Change::Leave(refused),
+                Changed::Done => RuleOutcome::Write(Box::new(record), Changed::Done),
+                refused => RuleOutcome::Leave(refused),
             }
         })
         .await
@@ -170,7 +171,7 @@ impl Inspect for PostgresStore {
             let batch = PAGE_MAX.min(limit - reclaimed);
             let values = [self.namespace(), self.time.value(), count(batch).into()];
             let rows = self.rows(&self.statements.sweep, &values).await?;
-            let mut row = Reader::new(rows.into_iter().next().unwrap_or_default());
+            let mut row = RowReader::new(rows.into_iter().next().unwrap_or_default());
             let taken = usize::try_from(row.int("sweep")?).unwrap_or_default();
             reclaimed += taken;
             if taken < batch || reclaimed >= limit {
@@ -182,7 +183,7 @@ impl Inspect for PostgresStore {
     async fn stats(&self) -> Result<Stats, StoreError> {
         let values = [self.namespace(), self.time.value()];
         let rows = self.rows(&self.statements.stats, &values).await?;
-        let mut row = Reader::new(rows.into_iter().next().unwrap_or_default());
+        let mut row = RowReader::new(rows.into_iter().next().unwrap_or_default());
         let mut next = |column| {
             row.int(column)
                 .map(|n| u64::try_from(n).unwrap_or_default())

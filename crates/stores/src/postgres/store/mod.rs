@@ -22,16 +22,19 @@ use onceward_core::record::{Answer, Attempt, Fence, Record, Settled, Settlement,
 use onceward_core::store::{Claim, ClaimRequest, Grant, Store, StoreError};
 use tokio::task::JoinHandle;
 
-use self::change::Change;
+use self::change::RuleOutcome;
 use super::address::{Address, Pooler};
-use super::batch::{Batches, Kind, Said, Step, Voice};
+use super::batch::{BatchKind, BatchStep, Batcher, Executor, Query};
 use super::driver::{Cells, Driver as _, Statement, Value};
-use super::error::Fault;
+use super::error::Error;
 use super::listen::listen;
-use super::row::{Found, Reader, answered, asked, fence_value, moment_ms, span_ms, state_word};
-use super::start::{StartError, check};
-use super::statements::{Statements, Steps};
+use super::row::{
+    ClaimRows, RowReader, answer_values, ask_values, fence_value, moment_ms, span_ms, state_word,
+};
+use super::start::{PostgresOpenError, check};
+use super::statements::{BatchStatement, Statements};
 use super::table::Table;
+use crate::lookup::Lookup;
 use crate::open::Settings;
 use crate::time::Time;
 
@@ -45,9 +48,9 @@ const HELD_PAUSE: Duration = Duration::from_millis(50);
 
 /// A store on PostgreSQL.
 pub struct PostgresStore {
-    voice: Arc<Voice>,
-    grants: Batches,
-    settlements: Batches,
+    executor: Arc<Executor>,
+    grants: Batcher,
+    settlements: Batcher,
     namespace: Namespace,
     statements: Statements,
     time: Time,
@@ -65,47 +68,42 @@ impl Time {
     }
 }
 
-/// Which record is meant.
-#[derive(Clone, Copy)]
-enum Which<'a> {
-    Digest(&'a Digest),
-    Id(OperationId),
-}
-
-impl Which<'_> {
-    /// The bounds of its digest, and its id if that is all that is known.
-    fn values(self) -> [Value; 3] {
-        match self {
-            Self::Digest(digest) => {
-                let digest = Value::bytes(digest.as_bytes());
-                [digest.clone(), digest, Value::Null]
-            }
-            Self::Id(id) => {
-                let (low, high) = id.digests();
-                [
-                    Value::bytes(low.as_bytes()),
-                    Value::bytes(high.as_bytes()),
-                    Value::bytes(id.as_bytes()),
-                ]
-            }
+/// `$2` to `$4` of the statements about one record: the bounds of its digest,
+/// and its id if only that is known.
+fn lookup_values(lookup: Lookup) -> [Value; 3] {
+    match lookup {
+        Lookup::Digest(digest) => {
+            let digest = Value::bytes(digest.as_bytes());
+            [digest.clone(), digest, Value::Null]
+        }
+        Lookup::Id(id) => {
+            let (low, high) = id.digests();
+            [
+                Value::bytes(low.as_bytes()),
+                Value::bytes(high.as_bytes()),
+                Value::bytes(id.as_bytes()),
+            ]
         }
     }
 }
 
 /// What entering came to.
-enum Entered {
+enum ClaimOutcome {
     Granted(Grant),
     Known(Claim),
 }
 
 impl PostgresStore {
     /// Opens the store and checks all that can be checked beforehand.
-    pub async fn open(settings: &Settings) -> Result<Self, StartError> {
-        Self::judged_by(settings, Time::Server).await
+    pub async fn open(settings: &Settings) -> Result<Self, PostgresOpenError> {
+        Self::open_with_time(settings, Time::Server).await
     }
 
     /// The same, judging by another clock than the server's.
-    pub async fn judged_by(settings: &Settings, time: Time) -> Result<Self, StartError> {
+    pub async fn open_with_time(
+        settings: &Settings,
+        time: Time,
+    ) -> Result<Self, PostgresOpenError> {
         let table = Table::parse(&settings.table)?;
         let address = Address::parse(&settings.url)?.within(settings.deadline);
         check(&address, &table).await?;
@@ -122,20 +120,20 @@ impl PostgresStore {
             tokio::spawn(listen(address, channel, namespace, notifier.clone()))
         });
         let pool = address.pool(settings.connections, settings.deadline);
-        let voice = Arc::new(Voice::new(pool, address.pooler()));
+        let executor = Arc::new(Executor::new(pool, address.pooler()));
         let statements = Statements::new(&table);
-        let batches = |steps: &Arc<Steps>| {
+        let batches = |steps: &Arc<BatchStatement>| {
             let (namespace, time) = (settings.namespace.clone(), time.clone());
-            let kind = Kind {
+            let kind = BatchKind {
                 steps: steps.clone(),
                 first: Box::new(move || vec![namespace.as_str().into(), time.value()]),
             };
-            Batches::new(kind, &voice, settings.deadline)
+            Batcher::new(kind, &executor, settings.deadline)
         };
         Ok(Self {
             grants: batches(&statements.grant),
             settlements: batches(&statements.settle),
-            voice,
+            executor,
             namespace: settings.namespace.clone(),
             statements,
             time,
@@ -145,8 +143,8 @@ impl PostgresStore {
     }
 
     /// One statement, committed by itself.
-    async fn rows(&self, statement: &Statement, values: &[Value]) -> Result<Vec<Cells>, Fault> {
-        self.voice.session().await?.rows(statement, values).await
+    async fn rows(&self, statement: &Statement, values: &[Value]) -> Result<Vec<Cells>, Error> {
+        self.executor.session().await?.rows(statement, values).await
     }
 
     fn namespace(&self) -> Value {
@@ -154,22 +152,22 @@ impl PostgresStore {
     }
 
     /// `$1` to `$5` of the statements about one record.
-    fn about(&self, which: Which<'_>) -> Vec<Value> {
-        let [low, high, id] = which.values();
+    fn about(&self, which: Lookup) -> Vec<Value> {
+        let [low, high, id] = lookup_values(which);
         vec![self.namespace(), low, high, id, self.time.value()]
     }
 
     /// Grants a new key, most likely; else tells how it stands.
-    async fn grant(&self, ask: &ClaimRequest) -> Result<Claim, Fault> {
+    async fn grant(&self, ask: &ClaimRequest) -> Result<Claim, Error> {
         let mut values = vec![Value::bytes(ask.digest.as_bytes())];
-        values.extend(asked(ask));
-        let step = Step {
+        values.extend(ask_values(ask));
+        let step = BatchStep {
             values,
             mark: Some(Value::bytes(&ask.attempt.0.to_be_bytes())),
             otherwise: Some(self.withdrawal(&ask.digest, ask.attempt)),
         };
         if let Some(row) = self.grants.row(step).await? {
-            let mut row = Reader::new(row);
+            let mut row = RowReader::new(row);
             row.skip(1);
             return Ok(Claim::Granted(Grant {
                 digest: ask.digest,
@@ -178,7 +176,7 @@ impl PostgresStore {
             }));
         }
         // It is known, and most likely finished or running: a look will do.
-        let about = self.about(Which::Digest(&ask.digest));
+        let about = self.about(Lookup::Digest(ask.digest));
         let rows = self.rows(&self.statements.get, &about).await?;
         if let Some(row) = rows.into_iter().next() {
             let (record, now) = read_known(row)?;
@@ -187,8 +185,8 @@ impl PostgresStore {
             }
         }
         Ok(match self.enter(ask, None, None).await? {
-            Entered::Granted(grant) => Claim::Granted(grant),
-            Entered::Known(claim) => claim,
+            ClaimOutcome::Granted(grant) => Claim::Granted(grant),
+            ClaimOutcome::Known(claim) => claim,
         })
     }
 
@@ -198,31 +196,31 @@ impl PostgresStore {
         ask: &ClaimRequest,
         request: Option<Bytes>,
         after: Option<Duration>,
-    ) -> Result<Entered, Fault> {
+    ) -> Result<ClaimOutcome, Error> {
         let mut lost = None;
         let mut last = None;
         for turn in 0..TURNS_MAX {
-            let mut values = self.asked(ask);
+            let mut values = self.claim_values(ask);
             values.push(request.clone().into());
             values.push(Value::Null);
             values.push(lost.map_or(Value::Null, fence_value));
             values.push(after.map(span_ms).into());
-            let said = Said {
+            let said = Query {
                 statement: self.statements.claim.clone(),
                 values,
             };
             let withdrawal = self.withdrawal(&ask.digest, ask.attempt);
-            let rows = self.voice.say_or_undo(said, withdrawal).await?;
-            let found = Found::read(rows)?;
+            let rows = self.executor.run_or_undo(said, withdrawal).await?;
+            let found = ClaimRows::read(rows)?;
             if let Some((id, fence)) = found.granted {
                 let digest = ask.digest;
-                return Ok(Entered::Granted(Grant { digest, id, fence }));
+                return Ok(ClaimOutcome::Granted(Grant { digest, id, fence }));
             }
             // Where nothing is known either, somebody else was faster, and
             // cannot be seen yet.
             if let Some((record, now)) = found.known {
                 if let Some(claim) = Claim::on(&record, ask, now) {
-                    return Ok(Entered::Known(claim));
+                    return Ok(ClaimOutcome::Known(claim));
                 }
                 // It is free, but by a rule that the statement leaves to us, or
                 // somebody is working on it.
@@ -232,36 +230,36 @@ impl PostgresStore {
             tokio::time::sleep(TURN_PAUSE * turn).await;
         }
         // A transaction holds it: as good as running.
-        let record = last.ok_or(Fault::Contended)?;
+        let record = last.ok_or(Error::Contended)?;
         let mut record = Arc::unwrap_or_clone(record);
         record.state = State::Running;
-        Ok(Entered::Known(Claim::Busy(Arc::new(record))))
+        Ok(ClaimOutcome::Known(Claim::Busy(Arc::new(record))))
     }
 
-    fn withdrawal(&self, digest: &Digest, attempt: Attempt) -> Said {
+    fn withdrawal(&self, digest: &Digest, attempt: Attempt) -> Query {
         let values = vec![
             self.namespace(),
             Value::bytes(digest.as_bytes()),
             self.time.value(),
             Value::bytes(&attempt.0.to_be_bytes()),
         ];
-        Said {
+        Query {
             statement: self.statements.withdraw.clone(),
             values,
         }
     }
 
     /// `$1` to `$22` of the statements that claim.
-    fn asked(&self, ask: &ClaimRequest) -> Vec<Value> {
+    fn claim_values(&self, ask: &ClaimRequest) -> Vec<Value> {
         let mut values = vec![self.namespace(), Value::bytes(ask.digest.as_bytes())];
         values.push(self.time.value());
-        values.extend(asked(ask));
+        values.extend(ask_values(ask));
         values
     }
 
     async fn seen(
         &self,
-        which: Which<'_>,
+        which: Lookup,
         see: impl FnOnce(Arc<Record>, Timestamp) -> Option<Arc<Record>>,
     ) -> Result<Option<Arc<Record>>, StoreError> {
         let rows = self.rows(&self.statements.get, &self.about(which)).await?;
@@ -279,14 +277,14 @@ impl PostgresStore {
         fence: Fence,
         state: State,
         answer: &Answer,
-    ) -> Result<Option<Settled>, Fault> {
+    ) -> Result<Option<Settled>, Error> {
         let mut values = vec![
             Value::bytes(digest.as_bytes()),
             fence_value(fence),
             state_word(state).into(),
         ];
-        values.extend(answered(Some(answer)));
-        let step = Step {
+        values.extend(answer_values(Some(answer)));
+        let step = BatchStep {
             values,
             mark: None,
             otherwise: None,
@@ -294,7 +292,7 @@ impl PostgresStore {
         let Some(row) = self.settlements.row(step).await? else {
             return Ok(None);
         };
-        let mut row = Reader::new(row);
+        let mut row = RowReader::new(row);
         row.skip(1); // the step's place in its batch
         Ok(Some(Settled::Finished(row.completion()?)))
     }
@@ -306,11 +304,14 @@ impl PostgresStore {
         digest: &Digest,
         fence: Fence,
         state: State,
-    ) -> Result<Option<Settled>, Fault> {
-        let mut values = self.about(Which::Digest(digest));
+    ) -> Result<Option<Settled>, Error> {
+        let mut values = self.about(Lookup::Digest(*digest));
         values.push(fence_value(fence));
         values.push(state_word(state).into());
-        let told = self.voice.say_soon(&self.statements.free, &values).await?;
+        let told = self
+            .executor
+            .run_without_waiting(&self.statements.free, &values)
+            .await?;
         Ok(told.filter(|rows| !rows.is_empty()).map(|_| Settled::Done))
     }
 }
@@ -323,11 +324,11 @@ impl Drop for PostgresStore {
     }
 }
 
-fn read_known(row: Cells) -> Result<(Arc<Record>, Timestamp), Fault> {
-    known(&mut Reader::new(row))
+fn read_known(row: Cells) -> Result<(Arc<Record>, Timestamp), Error> {
+    known(&mut RowReader::new(row))
 }
 
-fn known(row: &mut Reader) -> Result<(Arc<Record>, Timestamp), Fault> {
+fn known(row: &mut RowReader) -> Result<(Arc<Record>, Timestamp), Error> {
     let now = row.moment("now_ms")?;
     Ok((Arc::new(row.record()?), now))
 }
@@ -340,7 +341,7 @@ impl Store for PostgresStore {
 
     async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError> {
         let said = self.withdrawal(digest, attempt);
-        let _turn = self.voice.turn().await;
+        let _turn = self.executor.turn().await;
         let freed = self.rows(&said.statement, &said.values).await?;
         if !freed.is_empty() {
             self.notifier.notify(digest);
@@ -355,9 +356,12 @@ impl Store for PostgresStore {
             self.time.value(),
             fence_value(fence),
         ];
-        let renewed = self.voice.say_soon(&self.statements.renew, &values).await?;
+        let renewed = self
+            .executor
+            .run_without_waiting(&self.statements.renew, &values)
+            .await?;
         match renewed {
-            None => Err(Fault::Locked.into()),
+            None => Err(Error::Locked.into()),
             Some(renewed) if renewed.is_empty() => Ok(Settled::Stale),
             Some(_) => Ok(Settled::Done),
         }
@@ -386,23 +390,23 @@ impl Store for PostgresStore {
     }
 
     async fn get(&self, digest: &Digest) -> Result<Option<Arc<Record>>, StoreError> {
-        self.seen(Which::Digest(digest), |record, now| record.seen_at(now))
+        self.seen(Lookup::Digest(*digest), |record, now| record.seen_at(now))
             .await
     }
 
     async fn find(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
-        self.seen(Which::Id(id), |record, now| record.seen_at(now))
+        self.seen(Lookup::Id(id), |record, now| record.seen_at(now))
             .await
     }
 
     async fn touch(&self, digest: &Digest) -> Result<(), StoreError> {
-        self.change(Which::Digest(digest), |record, now| {
+        self.change(Lookup::Digest(*digest), |record, now| {
             if !record.wants_touch(now) {
-                return Change::Leave(());
+                return RuleOutcome::Leave(());
             }
             let mut record = Record::clone(record);
             record.touch(now);
-            Change::Write(Box::new(record), ())
+            RuleOutcome::Write(Box::new(record), ())
         })
         .await?;
         Ok(())
@@ -420,7 +424,7 @@ impl Store for PostgresStore {
         let Some(row) = rows.into_iter().next() else {
             return Ok(());
         };
-        let marked = Reader::new(row).text("mark").map_err(StoreError::from)? == "marked";
+        let marked = RowReader::new(row).text("mark").map_err(StoreError::from)? == "marked";
         let limit = if marked { limit } else { limit.min(HELD_PAUSE) };
         subscription.notified_within(limit).await;
         Ok(())

@@ -9,9 +9,9 @@ use onceward_core::clock::Timestamp;
 use onceward_core::store::{ClaimRequest, Due, Enqueued, PAGE_MAX, Queue, StoreError};
 
 use super::super::driver::Cells;
-use super::super::error::Fault;
-use super::super::row::Reader;
-use super::{Entered, PostgresStore, count};
+use super::super::error::Error;
+use super::super::row::RowReader;
+use super::{ClaimOutcome, PostgresStore, count};
 
 #[async_trait]
 impl Queue for PostgresStore {
@@ -22,8 +22,8 @@ impl Queue for PostgresStore {
         after: Duration,
     ) -> Result<Enqueued, StoreError> {
         Ok(match self.enter(ask, Some(request), Some(after)).await? {
-            Entered::Granted(grant) => Enqueued::Accepted(grant.id),
-            Entered::Known(claim) => Enqueued::Known(claim),
+            ClaimOutcome::Granted(grant) => Enqueued::Accepted(grant.id),
+            ClaimOutcome::Known(claim) => Enqueued::Known(claim),
         })
     }
 
@@ -33,15 +33,15 @@ impl Queue for PostgresStore {
             self.time.value(),
             count(limit.min(PAGE_MAX)).into(),
         ];
-        let mut session = self.voice.session().await?;
+        let mut session = self.executor.session().await?;
         let rows = session.look(&self.statements.due, &values).await?;
         let mut given = Vec::with_capacity(rows.len());
         for row in rows {
             match read_due(row) {
                 Ok(due) => given.push(due),
                 // The others are granted by now, and must not be lost with it.
-                Err(fault) => {
-                    tracing::error!(%fault, "queued work is damaged and cannot be delivered");
+                Err(error) => {
+                    tracing::error!(%error, "queued work is damaged and cannot be delivered");
                 }
             }
         }
@@ -52,13 +52,13 @@ impl Queue for PostgresStore {
         let rows = self
             .rows(&self.statements.next_due, &[self.namespace()])
             .await?;
-        let mut row = Reader::new(rows.into_iter().next().unwrap_or_default());
+        let mut row = RowReader::new(rows.into_iter().next().unwrap_or_default());
         Ok(row.optional_moment("due_ms")?)
     }
 }
 
-fn read_due(row: Cells) -> Result<Due, Fault> {
-    let mut row = Reader::new(row);
+fn read_due(row: Cells) -> Result<Due, Error> {
+    let mut row = RowReader::new(row);
     row.skip(2);
     let request = row.bytes("request")?;
     let record = Arc::new(row.record()?);

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use onceward_core::store::{Added, Collection, PAGE_MAX, Registry, SortOrder, StoreError};
 
 use super::super::driver::Value;
-use super::super::error::Fault;
-use super::super::row::Reader;
+use super::super::error::Error;
+use super::super::row::RowReader;
 use super::{PostgresStore, count};
 
 impl PostgresStore {
@@ -47,7 +47,7 @@ impl Registry for PostgresStore {
     async fn read(&self, sheet: Collection, name: &str) -> Result<Option<Bytes>, StoreError> {
         let values = self.document(sheet, name);
         let rows = self.rows(&self.statements.read, &values).await?;
-        let row = rows.into_iter().next().map(Reader::new);
+        let row = rows.into_iter().next().map(RowReader::new);
         let document = row.map(|mut row| row.bytes("document"));
         Ok(document.transpose()?)
     }
@@ -78,12 +78,12 @@ impl Registry for PostgresStore {
         let rows = self.rows(statement, &values).await?;
         rows.into_iter()
             .map(|row| {
-                let mut row = Reader::new(row);
+                let mut row = RowReader::new(row);
                 let name = String::from_utf8(row.bytes("name")?.into());
-                let name = name.map_err(|_| Fault::Column("name"))?;
+                let name = name.map_err(|_| Error::Column("name"))?;
                 Ok((name, row.bytes("document")?))
             })
-            .collect::<Result<_, Fault>>()
+            .collect::<Result<_, Error>>()
             .map_err(StoreError::from)
     }
 }

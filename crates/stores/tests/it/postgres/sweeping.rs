@@ -57,7 +57,7 @@ async fn a_request_goes_with_the_reply() {
     let postgres = server().await;
     let clock = clock();
     let time = Time::Given(clock.clone());
-    let store = PostgresStore::judged_by(&settings(&postgres.url()), time).await;
+    let store = PostgresStore::open_with_time(&settings(&postgres.url()), time).await;
     let store = store.unwrap_or_else(|error| panic!("the store opens: {error}"));
     let terms = ask(1)
         .terms

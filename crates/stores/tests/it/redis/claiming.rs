@@ -71,8 +71,8 @@ async fn fences_rise_when_the_clock_goes_back() {
     let server = Redis::start();
     let settings = settings(&server.url());
     let clock_at = |ms| Arc::new(ManualClock::new(Timestamp::from_unix_ms(ms)));
-    let late = judged_by(&settings, clock_at(1_700_000_000_000)).await;
-    let early = judged_by(&settings, clock_at(1_600_000_000_000)).await;
+    let late = open_with_time(&settings, clock_at(1_700_000_000_000)).await;
+    let early = open_with_time(&settings, clock_at(1_600_000_000_000)).await;
     let first = grant(&*late, &ask(1)).await;
     let purged = late.purge(first.id, Force::Yes).await;
     purged.expect("the store answers");

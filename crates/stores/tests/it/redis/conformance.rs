@@ -10,7 +10,7 @@ use onceward_stores::Settings;
 use crate::fixture::redis::*;
 
 async fn trial(settings: &Settings, clock: Arc<ManualClock>) -> Trial {
-    Trial::new(judged_by(settings, clock.clone()).await, clock)
+    Trial::new(open_with_time(settings, clock.clone()).await, clock)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -180,7 +180,7 @@ async fn a_full_server_is_swept_and_purged_all_the_same() {
     let server = Redis::start();
     let settings = settings(&server.url());
     let time = clock();
-    let judged = RedisStore::judged_by(&settings, Time::Given(time.clone())).await;
+    let judged = RedisStore::open_with_time(&settings, Time::Given(time.clone())).await;
     let store = judged.expect("the store opens");
     for number in 1..4 {
         complete(&store, number).await;

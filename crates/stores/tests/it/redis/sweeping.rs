@@ -28,7 +28,7 @@ fn fields(server: &Redis) -> usize {
 async fn what_is_over_leaves_nothing_behind() {
     let server = Redis::start();
     let clock = clock();
-    let store = judged_by(&settings(&server.url()), clock.clone()).await;
+    let store = open_with_time(&settings(&server.url()), clock.clone()).await;
     for number in 0..MANY {
         crate::fixture::complete(&*store, number).await;
     }
@@ -52,7 +52,7 @@ async fn what_is_over_leaves_nothing_behind() {
 async fn a_reply_goes_before_its_key() {
     let server = Redis::start();
     let clock = clock();
-    let store = judged_by(&settings(&server.url()), clock.clone()).await;
+    let store = open_with_time(&settings(&server.url()), clock.clone()).await;
     let mut terms = ask(1).terms;
     terms.remember = terms.retention * 3;
     for number in 0..MANY {
@@ -75,7 +75,7 @@ async fn a_reply_goes_before_its_key() {
 async fn a_request_goes_with_the_reply() {
     let server = Redis::start();
     let clock = clock();
-    let store = judged_by(&settings(&server.url()), clock.clone()).await;
+    let store = open_with_time(&settings(&server.url()), clock.clone()).await;
     let retention = ask(1).terms.retention;
     let not_kept = Settlement::Completed(Answer::NotKept { status: 200 });
     let words = [completed(1), not_kept.clone(), completed(3), not_kept];
@@ -117,7 +117,7 @@ async fn what_was_swept_is_no_other_than_before() {
     let server = Redis::start();
     let clock = clock();
     let settings = settings(&server.url());
-    let store = judged_by(&settings, clock.clone()).await;
+    let store = open_with_time(&settings, clock.clone()).await;
     let mut terms = ask(1).terms;
     terms.remember = terms.retention * 3;
     let words = [
@@ -135,7 +135,7 @@ async fn what_was_swept_is_no_other_than_before() {
     for (grant, word) in said {
         settle(&*store, &grant, word).await;
     }
-    let early = judged_by(&settings, crate::fixture::redis::clock()).await;
+    let early = open_with_time(&settings, crate::fixture::redis::clock()).await;
     for store in [&store, &early] {
         let claim = store.claim(&retry(&ask_with(0, terms.clone()))).await;
         assert!(matches!(claim, Ok(Claim::Expired(_))), "{claim:?}");
@@ -148,8 +148,8 @@ async fn two_sweep_at_once() {
     let server = Redis::start();
     let clock = clock();
     let settings = settings(&server.url());
-    let one = judged_by(&settings, clock.clone()).await;
-    let other = judged_by(&settings, clock.clone()).await;
+    let one = open_with_time(&settings, clock.clone()).await;
+    let other = open_with_time(&settings, clock.clone()).await;
     for number in 0..MANY {
         crate::fixture::complete(&*one, number).await;
     }

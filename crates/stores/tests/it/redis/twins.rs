@@ -83,7 +83,7 @@ async fn who_lies_further_on_is_found_when_the_first_is_gone() {
 async fn who_lies_further_on_is_found_when_the_first_was_swept() {
     let server = Redis::start();
     let clock = clock();
-    let store = judged_by(&settings(&server.url()), clock.clone()).await;
+    let store = open_with_time(&settings(&server.url()), clock.clone()).await;
     complete(&store, 1).await;
     let terms = twin(1).terms;
     clock.advance(terms.remember / 2);

@@ -31,7 +31,7 @@ fn url_of(postgres: &Postgres, user: &str) -> String {
 }
 
 async fn store(url: &str, time: Time) -> PostgresStore {
-    let store = PostgresStore::judged_by(&Settings::at(url), time).await;
+    let store = PostgresStore::open_with_time(&Settings::at(url), time).await;
     store.unwrap_or_else(|error| panic!("the store opens: {error}"))
 }
 
