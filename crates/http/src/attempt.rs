@@ -130,7 +130,7 @@ pub(crate) enum Tried {
 /// An upstream's answer, as far as it was read.
 pub(crate) struct Answered {
     pub(crate) meaning: Meaning,
-    hint: Option<Hint>,
+    pub(crate) hint: Option<Hint>,
     pub(crate) parts: Parts,
     pub(crate) body: Bytes,
     pub(crate) trailers: http::HeaderMap,
@@ -156,6 +156,14 @@ impl Tried {
             Self::Answered(answered) | Self::Streaming(answered, _) => {
                 Some(answered.parts.status.as_u16())
             }
+        }
+    }
+
+    /// Why there is no whole answer.
+    pub(crate) fn error(&self) -> Option<&BoxError> {
+        match self {
+            Self::NotSent(error) | Self::Lost(error) => Some(error),
+            Self::Answered(_) | Self::Streaming(..) => None,
         }
     }
 }

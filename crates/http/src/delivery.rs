@@ -1,11 +1,14 @@
-//! Delivering work that was queued with its request: one attempt for each grant.
+//! Delivering work that was queued with its request: one attempt per grant.
 //!
-//! Nobody waits for the answer. What is worth trying again goes back into the
-//! queue with the time of its next attempt, so a delivery holds nothing while it
-//! rests, and survives whoever carries it. What [`run`](crate::run::run) never
-//! repeats by itself, a request that may have run, is repeated here if its class
-//! says `retry`: that is what the sender of an event expects, and the upstream
-//! is told the same key and a higher fence.
+//! No client waits for the answer. A delivery ends with a 2xx, or with
+//! `Idempotency-Outcome: permanent`, which fails it for good. After every other
+//! answer the operation returns to the queue with the time of its next attempt:
+//! a 404 may be a mistyped path, and an acknowledged event must not be lost to
+//! one. Between attempts a delivery holds no lease, and it survives the process.
+//!
+//! Unlike [`run`](crate::run::run), a delivery repeats a request that may have
+//! run, if its class says `retry`: senders of events expect it, and the upstream
+//! gets the same key with a higher fence.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,40 +17,59 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use onceward_core::class::{AfterLoss, Class, OnExhausted};
-use onceward_core::classify::Meaning;
+use onceward_core::classify::{Hint, Meaning};
 use onceward_core::engine::{Lead, Recorded, Renewed};
-use onceward_core::record::{Answer, Record, State};
+use onceward_core::record::{Answer, Record, Settlement, State};
 use onceward_core::store::Due;
 use tokio::time::Instant;
 
 use crate::answer;
-use crate::attempt::{Tried, Work, causes, settlement};
+use crate::attempt::{Answered, Tried, Work, causes};
 use crate::body::Body;
 use crate::rules::Rules;
 use crate::run::{Granted, Protection, Unanswered};
 
-/// What a delivery came to.
+/// One call of [`deliver`]: the attempt, and what follows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeliveryReport {
+    /// What became of the operation.
+    pub outcome: DeliveryOutcome,
+    /// How many attempts were made, with this one.
+    pub attempts: u32,
+    /// The upstream's status, if it answered.
+    pub status: Option<u16>,
+    /// Why there is no answer. Without a status and an error, nothing was sent.
+    pub error: Option<String>,
+    /// The time until the next attempt, if there is one.
+    pub retry_after: Option<Duration>,
+}
+
+/// What became of an operation after an attempt to deliver it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delivered {
-    /// The upstream took it, or refused it for good; this is its state.
-    Settled(State),
-    /// It is queued again.
+#[non_exhaustive]
+pub enum DeliveryOutcome {
+    /// The upstream answered 2xx.
+    Completed,
+    /// The upstream refused it for good.
+    Failed,
+    /// It is queued for another attempt.
     Requeued,
-    /// It may have run, and stays so until somebody says more.
+    /// It may have run, and stays unknown until it is reconciled or resolved.
     Unknown,
-    /// Its attempts are used up.
+    /// Its attempts are used up; an operator can resume it.
     Paused,
     /// Its attempts are used up, and it is forgotten.
     Killed,
-    /// The store did not take the outcome, or somebody else has decided.
+    /// The store did not record the outcome, or a later grant has replaced it.
     NotRecorded,
 }
 
-impl Delivered {
+impl DeliveryOutcome {
     /// The word in logs and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Settled(state) => state.as_str(),
+            Self::Completed => "completed",
+            Self::Failed => "failed",
             Self::Requeued => "requeued",
             Self::Unknown => "unknown",
             Self::Paused => "paused",
@@ -57,30 +79,15 @@ impl Delivered {
     }
 }
 
-/// What follows an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    /// The answer is final.
-    Keep,
-    /// Another attempt, after a rest.
-    Again(Duration),
-    /// Nobody knows, and the class does not guess.
-    Doubt,
-    /// No further attempt before an operator says so.
-    Pause,
-    /// No further attempt, and the key is free.
-    Kill,
-}
-
-/// Delivers queued work whose turn has come, once, and records what it came to.
-/// It was taken out of the queue at a moment that is `taken`, or after it.
+/// Delivers queued work that is due, once, and records the outcome. `taken` is
+/// a moment not later than when the work left the queue.
 pub async fn deliver<F, Fut>(
     protection: &Arc<Protection>,
     (due, taken): (Due, Instant),
-    chosen: (Arc<Class>, Arc<Rules>),
+    (class, rules): (Arc<Class>, Arc<Rules>),
     request: Request<Bytes>,
     mut forward: F,
-) -> Delivered
+) -> DeliveryReport
 where
     F: FnMut(Request<Bytes>, Option<Granted>) -> Fut,
     Fut: Future<Output = Result<Response<Body>, Unanswered>>,
@@ -88,13 +95,12 @@ where
     let engine = protection.engine.clone();
     let lead = engine.take(&due);
     let Due { record, .. } = due;
-    let (class, rules) = chosen;
     let identity = &record.identity;
     let work = Work {
         granted: Granted {
             id: lead.id(),
             fence: lead.fence(),
-            // It was found short enough when it was recorded.
+            // Its length was checked when it was recorded.
             name: identity.name().unwrap_or_default(),
             key: identity.key.clone(),
             caller: identity.caller.clone(),
@@ -104,128 +110,169 @@ where
         rules,
         _held: None,
     };
+    let attempts = record.attempts;
+    let unsent = |outcome, error| DeliveryReport {
+        outcome,
+        attempts,
+        status: None,
+        error,
+        retry_after: None,
+    };
     let pauses = work.class.on_exhausted == OnExhausted::Pause;
-    if pauses && record.attempts > work.class.max_attempts {
-        // Its last attempts had no end: whoever carried it died each time.
-        tracing::error!(operation_id = %record.id, attempts = record.attempts, "a delivery never ends; paused");
-        return told(lead.pause().await, Delivered::Paused);
+    if pauses && attempts > work.class.max_attempts {
+        // The gateway ended during each of its last attempts.
+        let error = "no attempt came to an end".to_owned();
+        let outcome = recorded_as(lead.pause().await, DeliveryOutcome::Paused);
+        return unsent(outcome, Some(error));
     }
     if taken.elapsed() > record.terms.lease / 2 && lead.renew().await != Renewed::Confirmed {
-        // It may be another's by now, and nothing was sent.
-        return told(lead.defer(Duration::ZERO).await, Delivered::Requeued);
+        // Another gateway may hold it by now, and nothing was sent.
+        let deferred = lead.defer(Duration::ZERO).await;
+        return unsent(recorded_as(deferred, DeliveryOutcome::Requeued), None);
     }
     onceward_core::crash_point!("before-delivery");
     let tried = work.attempt(&lead, request, &mut forward).await;
-    let verdict = judge(Came::of(&tried), &record, &work.class, work.engine.chance());
-    tell(&record, &tried, verdict);
+    let next = decide(
+        AttemptEnd::of(&tried),
+        &record,
+        &work.class,
+        work.engine.chance(),
+    );
+    let (status, error) = (tried.status(), tried.error().map(causes));
     onceward_core::crash_point!("before-delivered");
-    let delivered = settle(lead, tried, verdict).await;
+    let outcome = settle(lead, tried, next).await;
     onceward_core::crash_point!("after-delivered");
-    if delivered == Delivered::Unknown {
+    if outcome == DeliveryOutcome::Unknown {
         reconcile(protection, &record, &work.class).await;
     }
-    delivered
+    DeliveryReport {
+        outcome,
+        attempts,
+        status,
+        error,
+        retry_after: match next {
+            NextStep::Retry(after) => Some(after),
+            _ => None,
+        },
+    }
 }
 
-/// How an attempt ended, as far as the verdict goes.
+/// How an attempt ended, as far as the next step depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Came {
-    Final,
-    ToNothing,
-    ToDoubt,
+enum AttemptEnd {
+    /// The upstream answered 2xx.
+    Accepted,
+    /// The upstream said that it will never accept it.
+    Rejected,
+    /// Another answer, or nothing was sent.
+    NotAccepted,
+    /// It may have run.
+    Uncertain,
 }
 
-impl Came {
+impl AttemptEnd {
     fn of(tried: &Tried) -> Self {
         match tried {
-            Tried::NotSent(_) => Self::ToNothing,
-            Tried::Lost(_) => Self::ToDoubt,
-            Tried::Answered(answered) | Tried::Streaming(answered, _) => match answered.meaning {
-                Meaning::Keep => Self::Final,
-                Meaning::Release => Self::ToNothing,
-                Meaning::Unknown => Self::ToDoubt,
-            },
+            Tried::NotSent(_) => Self::NotAccepted,
+            Tried::Lost(_) => Self::Uncertain,
+            Tried::Answered(answered) | Tried::Streaming(answered, _) => Self::of_answer(answered),
+        }
+    }
+
+    fn of_answer(answered: &Answered) -> Self {
+        match (answered.hint, answered.meaning) {
+            (Some(Hint::Transient), _) => Self::NotAccepted,
+            _ if answered.parts.status.is_success() => Self::Accepted,
+            (Some(Hint::Permanent), _) => Self::Rejected,
+            (None, Meaning::Unknown) => Self::Uncertain,
+            (None, Meaning::Keep | Meaning::Release) => Self::NotAccepted,
         }
     }
 }
 
-/// What was declared safe to send twice is on record: the class may have been
+/// What follows an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NextStep {
+    /// Record that it was delivered.
+    Complete,
+    /// Record that it failed for good.
+    Fail,
+    /// Queue it for another attempt.
+    Retry(Duration),
+    /// Record that it may have run.
+    Hold,
+    /// Pause it until an operator resumes it.
+    Pause,
+    /// Forget it.
+    Kill,
+}
+
+/// Whether a lost attempt may be repeated is on record: the class may have been
 /// changed since.
-fn judge(came: Came, record: &Record, class: &Class, chance: u64) -> Verdict {
+fn decide(end: AttemptEnd, record: &Record, class: &Class, chance: u64) -> NextStep {
     let (attempts, after_loss) = (record.attempts, record.terms.after_loss);
-    match (came, class.on_exhausted) {
-        (Came::Final, _) => Verdict::Keep,
-        (Came::ToDoubt, _) if after_loss == AfterLoss::Hold => Verdict::Doubt,
-        _ if attempts < class.max_attempts => Verdict::Again(class.backoff.after(attempts, chance)),
-        (Came::ToNothing, OnExhausted::Kill) => Verdict::Kill,
-        // What may have run is not forgotten: its key would be free.
-        (Came::ToDoubt, OnExhausted::Kill) => Verdict::Pause,
-        // `pause`, the default.
-        _ => Verdict::Pause,
-    }
-}
-
-async fn settle(lead: Lead, tried: Tried, verdict: Verdict) -> Delivered {
-    let (recorded, delivered) = match verdict {
-        Verdict::Keep => {
-            let (state, answer, reply) = match tried {
-                Tried::Answered(answered) => {
-                    let reply =
-                        answer::reply_of(&answered.parts, &answered.body, &answered.trailers);
-                    let reply = Arc::new(reply);
-                    let state = State::of_status(reply.status);
-                    (state, Answer::Kept(reply.clone()), Some(reply))
-                }
-                // Nobody waits for the rest of a large answer.
-                tried => {
-                    let status = tried.status().unwrap_or_default();
-                    (State::of_status(status), Answer::NotKept { status }, None)
-                }
-            };
-            let recorded = lead.finish(settlement(state, answer), reply).await;
-            (recorded, Delivered::Settled(state))
+    match (end, class.on_exhausted) {
+        (AttemptEnd::Accepted, _) => NextStep::Complete,
+        (AttemptEnd::Rejected, _) => NextStep::Fail,
+        (AttemptEnd::Uncertain, _) if after_loss == AfterLoss::Hold => NextStep::Hold,
+        _ if attempts < class.max_attempts => {
+            NextStep::Retry(class.backoff.after(attempts, chance))
         }
-        Verdict::Again(rest) => (lead.requeue(rest).await, Delivered::Requeued),
-        Verdict::Doubt => (lead.lose().await, Delivered::Unknown),
-        Verdict::Pause => (lead.pause().await, Delivered::Paused),
-        Verdict::Kill => (lead.release(None).await, Delivered::Killed),
-    };
-    told(recorded, delivered)
-}
-
-fn told(recorded: Recorded, delivered: Delivered) -> Delivered {
-    match recorded {
-        Recorded::Finished(_) | Recorded::Durably => delivered,
-        Recorded::Stale | Recorded::NotYet => Delivered::NotRecorded,
+        (AttemptEnd::NotAccepted, OnExhausted::Kill) => NextStep::Kill,
+        // Also with `kill`: forgetting what may have run would free its key.
+        _ => NextStep::Pause,
     }
 }
 
-/// Asks what became of a delivery, where its class says whom.
+async fn settle(lead: Lead, tried: Tried, next: NextStep) -> DeliveryOutcome {
+    let (recorded, outcome) = match next {
+        NextStep::Complete => {
+            let recorded = finish(lead, tried, Settlement::Completed).await;
+            (recorded, DeliveryOutcome::Completed)
+        }
+        NextStep::Fail => {
+            let recorded = finish(lead, tried, Settlement::Failed).await;
+            (recorded, DeliveryOutcome::Failed)
+        }
+        NextStep::Retry(after) => (lead.requeue(after).await, DeliveryOutcome::Requeued),
+        NextStep::Hold => (lead.lose().await, DeliveryOutcome::Unknown),
+        NextStep::Pause => (lead.pause().await, DeliveryOutcome::Paused),
+        NextStep::Kill => (lead.release(None).await, DeliveryOutcome::Killed),
+    };
+    recorded_as(recorded, outcome)
+}
+
+async fn finish(lead: Lead, tried: Tried, settled: fn(Answer) -> Settlement) -> Recorded {
+    match tried {
+        Tried::Answered(answered) => {
+            let reply = answer::reply_of(&answered.parts, &answered.body, &answered.trailers);
+            let reply = Arc::new(reply);
+            lead.finish(settled(Answer::Kept(reply.clone())), Some(reply))
+                .await
+        }
+        // No client waits for the rest of a large answer.
+        tried => {
+            let status = tried.status().unwrap_or_default();
+            lead.finish(settled(Answer::NotKept { status }), None).await
+        }
+    }
+}
+
+fn recorded_as(recorded: Recorded, outcome: DeliveryOutcome) -> DeliveryOutcome {
+    match recorded {
+        Recorded::Finished(_) | Recorded::Durably => outcome,
+        Recorded::Stale | Recorded::NotYet => DeliveryOutcome::NotRecorded,
+    }
+}
+
+/// Asks the class's `reconcile_url` what became of a lost delivery.
 async fn reconcile(protection: &Protection, record: &Record, class: &Class) {
     match protection.engine.look(&record.digest).await {
         Ok(Some(record)) if record.state == State::Unknown => {
             protection.reconcile(&record, class).await;
         }
         Ok(_) => {}
-        Err(error) => tracing::warn!(%error, "a lost delivery could not be asked about"),
-    }
-}
-
-fn tell(record: &Record, tried: &Tried, verdict: Verdict) {
-    let (id, attempts) = (record.id, record.attempts);
-    let error = match tried {
-        Tried::NotSent(error) | Tried::Lost(error) => Some(causes(error)),
-        Tried::Answered(_) | Tried::Streaming(..) => None,
-    };
-    let status = tried.status();
-    match verdict {
-        Verdict::Keep => tracing::debug!(operation_id = %id, attempts, status, "delivered"),
-        Verdict::Again(rest) => {
-            tracing::info!(operation_id = %id, attempts, status, error, ?rest, "a delivery is to be tried again");
-        }
-        Verdict::Doubt | Verdict::Pause | Verdict::Kill => {
-            tracing::warn!(operation_id = %id, attempts, status, error, ?verdict, "a delivery is given up");
-        }
+        Err(error) => tracing::warn!(%error, "lost delivery not reconciled: store unavailable"),
     }
 }
 
@@ -271,19 +318,21 @@ mod tests {
     }
 
     #[rstest]
-    #[case::taken(Came::Final, 1, AfterLoss::Free, OnExhausted::Pause, "keep")]
-    #[case::taken_at_last(Came::Final, 3, AfterLoss::Free, OnExhausted::Pause, "keep")]
-    #[case::refused_for_now(Came::ToNothing, 2, AfterLoss::Free, OnExhausted::Pause, "again")]
-    #[case::refused_and_held(Came::ToNothing, 2, AfterLoss::Hold, OnExhausted::Pause, "again")]
-    #[case::used_up(Came::ToNothing, 3, AfterLoss::Free, OnExhausted::Pause, "pause")]
-    #[case::killed(Came::ToNothing, 3, AfterLoss::Free, OnExhausted::Kill, "kill")]
-    #[case::lost(Came::ToDoubt, 2, AfterLoss::Free, OnExhausted::Pause, "again")]
-    #[case::lost_and_held(Came::ToDoubt, 1, AfterLoss::Hold, OnExhausted::Pause, "doubt")]
-    #[case::lost_and_asked(Came::ToDoubt, 3, AfterLoss::Hold, OnExhausted::Kill, "doubt")]
-    #[case::lost_at_last(Came::ToDoubt, 3, AfterLoss::Free, OnExhausted::Pause, "pause")]
-    #[case::lost_is_not_killed(Came::ToDoubt, 3, AfterLoss::Free, OnExhausted::Kill, "pause")]
+    #[case::accepted(AttemptEnd::Accepted, 1, AfterLoss::Free, OnExhausted::Pause, "complete")]
+    #[case::accepted_at_last(AttemptEnd::Accepted, 3, AfterLoss::Free, OnExhausted::Pause, "complete")]
+    #[case::rejected(AttemptEnd::Rejected, 1, AfterLoss::Free, OnExhausted::Pause, "fail")]
+    #[case::rejected_at_last(AttemptEnd::Rejected, 3, AfterLoss::Hold, OnExhausted::Kill, "fail")]
+    #[case::refused_for_now(AttemptEnd::NotAccepted, 2, AfterLoss::Free, OnExhausted::Pause, "retry")]
+    #[case::refused_and_held(AttemptEnd::NotAccepted, 2, AfterLoss::Hold, OnExhausted::Pause, "retry")]
+    #[case::used_up(AttemptEnd::NotAccepted, 3, AfterLoss::Free, OnExhausted::Pause, "pause")]
+    #[case::killed(AttemptEnd::NotAccepted, 3, AfterLoss::Free, OnExhausted::Kill, "kill")]
+    #[case::lost(AttemptEnd::Uncertain, 2, AfterLoss::Free, OnExhausted::Pause, "retry")]
+    #[case::lost_and_held(AttemptEnd::Uncertain, 1, AfterLoss::Hold, OnExhausted::Pause, "hold")]
+    #[case::lost_and_asked(AttemptEnd::Uncertain, 3, AfterLoss::Hold, OnExhausted::Kill, "hold")]
+    #[case::lost_at_last(AttemptEnd::Uncertain, 3, AfterLoss::Free, OnExhausted::Pause, "pause")]
+    #[case::lost_is_not_killed(AttemptEnd::Uncertain, 3, AfterLoss::Free, OnExhausted::Kill, "pause")]
     fn what_follows_an_attempt(
-        #[case] came: Came,
+        #[case] end: AttemptEnd,
         #[case] attempts: u32,
         #[case] after_loss: AfterLoss,
         #[case] on_exhausted: OnExhausted,
@@ -291,19 +340,21 @@ mod tests {
     ) {
         // Whatever the class says of it by now.
         for on_unknown in [OnUnknown::Hold, OnUnknown::Retry, OnUnknown::Reconcile] {
-            let class = Class::webhook().with(|class| {
-                class.on_unknown = on_unknown;
-                class.on_exhausted = on_exhausted;
-                class.max_attempts = 3;
-            });
-            let word = match judge(came, &record(attempts, after_loss), &class, 7) {
-                Verdict::Keep => "keep",
-                Verdict::Again(_) => "again",
-                Verdict::Doubt => "doubt",
-                Verdict::Pause => "pause",
-                Verdict::Kill => "kill",
+            let class = Class {
+                on_unknown,
+                on_exhausted,
+                max_attempts: 3,
+                ..Class::webhook()
             };
-            assert_eq!(word, want, "{on_unknown:?}");
+            let next = match decide(end, &record(attempts, after_loss), &class, 7) {
+                NextStep::Complete => "complete",
+                NextStep::Fail => "fail",
+                NextStep::Retry(_) => "retry",
+                NextStep::Hold => "hold",
+                NextStep::Pause => "pause",
+                NextStep::Kill => "kill",
+            };
+            assert_eq!(next, want, "{on_unknown:?}");
         }
     }
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod classes;
+mod deliveries;
 mod faults;
 mod harness;
 mod joined;
