@@ -259,7 +259,7 @@ impl Gateway {
         let courier = Courier::new(runtime.clone(), clock.clone());
         gateway
             .servers
-            .spawn(courier.keep_carrying(gateway.stop_serving.clone()));
+            .spawn(courier.run(gateway.stop_serving.clone()));
         gateway.keep(sweep(opened.inspect.clone()));
         gateway.keep(fold(runtime));
         if shared {

@@ -318,19 +318,55 @@ mod tests {
     }
 
     #[rstest]
-    #[case::accepted(AttemptEnd::Accepted, 1, AfterLoss::Free, OnExhausted::Pause, "complete")]
-    #[case::accepted_at_last(AttemptEnd::Accepted, 3, AfterLoss::Free, OnExhausted::Pause, "complete")]
+    #[case::accepted(
+        AttemptEnd::Accepted,
+        1,
+        AfterLoss::Free,
+        OnExhausted::Pause,
+        "complete"
+    )]
+    #[case::accepted_at_last(
+        AttemptEnd::Accepted,
+        3,
+        AfterLoss::Free,
+        OnExhausted::Pause,
+        "complete"
+    )]
     #[case::rejected(AttemptEnd::Rejected, 1, AfterLoss::Free, OnExhausted::Pause, "fail")]
     #[case::rejected_at_last(AttemptEnd::Rejected, 3, AfterLoss::Hold, OnExhausted::Kill, "fail")]
-    #[case::refused_for_now(AttemptEnd::NotAccepted, 2, AfterLoss::Free, OnExhausted::Pause, "retry")]
-    #[case::refused_and_held(AttemptEnd::NotAccepted, 2, AfterLoss::Hold, OnExhausted::Pause, "retry")]
-    #[case::used_up(AttemptEnd::NotAccepted, 3, AfterLoss::Free, OnExhausted::Pause, "pause")]
+    #[case::refused_for_now(
+        AttemptEnd::NotAccepted,
+        2,
+        AfterLoss::Free,
+        OnExhausted::Pause,
+        "retry"
+    )]
+    #[case::refused_and_held(
+        AttemptEnd::NotAccepted,
+        2,
+        AfterLoss::Hold,
+        OnExhausted::Pause,
+        "retry"
+    )]
+    #[case::used_up(
+        AttemptEnd::NotAccepted,
+        3,
+        AfterLoss::Free,
+        OnExhausted::Pause,
+        "pause"
+    )]
     #[case::killed(AttemptEnd::NotAccepted, 3, AfterLoss::Free, OnExhausted::Kill, "kill")]
     #[case::lost(AttemptEnd::Uncertain, 2, AfterLoss::Free, OnExhausted::Pause, "retry")]
     #[case::lost_and_held(AttemptEnd::Uncertain, 1, AfterLoss::Hold, OnExhausted::Pause, "hold")]
     #[case::lost_and_asked(AttemptEnd::Uncertain, 3, AfterLoss::Hold, OnExhausted::Kill, "hold")]
     #[case::lost_at_last(AttemptEnd::Uncertain, 3, AfterLoss::Free, OnExhausted::Pause, "pause")]
-    #[case::lost_is_not_killed(AttemptEnd::Uncertain, 3, AfterLoss::Free, OnExhausted::Kill, "pause")]
+    #[case::lost_is_not_killed(
+        AttemptEnd::Uncertain,
+        3,
+        AfterLoss::Free,
+        OnExhausted::Kill,
+        "pause"
+    )]
     fn what_follows_an_attempt(
         #[case] end: AttemptEnd,
         #[case] attempts: u32,

@@ -21,7 +21,8 @@ use super::{Action, AdminState, Applied, Change};
 use crate::config::units::Time;
 use crate::config::{self, Config};
 use crate::webhooks::registry::{
-    Deleted, Looked, NewSecrets, NewWebhook, Rotated, Shown, ShownSecrets, WebhooksError,
+    Deleted, EffectiveSettings, NewSecrets, NewWebhook, Rotated, SecretsView, WebhookView,
+    WebhooksError,
 };
 
 /// How long a change may take; OpenBao may be asked for it.
@@ -219,14 +220,14 @@ pub(super) async fn list(
 ) -> Result<Json<WebhooksPage>, Problem> {
     let all = admin.webhooks.list();
     let is = |want: &Option<String>, got: &str| want.as_ref().is_none_or(|want| want == got);
-    let wanted = |shown: &Shown| {
-        let record = &shown.record;
+    let wanted = |shown: &WebhookView| {
+        let record = &shown.registration;
         is(&query.tenant, record.caller.tenant())
             && is(&query.project, record.caller.project())
             && is(&query.provider, &record.provider)
     };
     let (limit, after) = (query.limit, query.after.as_deref());
-    let page = paginate(&all, |shown| &shown.record.id, wanted, limit, after)?;
+    let page = paginate(&all, |shown| &shown.registration.id, wanted, limit, after)?;
     let config = (admin.config)();
     let webhooks = page
         .items
@@ -263,7 +264,7 @@ pub(super) async fn create(
             (NewSecrets::Given(given), told)
         }
         (None, true) => (NewSecrets::Generated, "generated".to_owned()),
-        (None, false) => (NewSecrets::Unsaid, "none given".to_owned()),
+        (None, false) => (NewSecrets::Omitted, "none given".to_owned()),
     };
     let deliver = ask.deliver.map(|deliver| match deliver {
         Deliver::Async => config::Deliver::Async,
@@ -374,12 +375,12 @@ pub(super) async fn delete(
 fn made(
     admin: &AdminState,
     config: &Config,
-    shown: &Shown,
+    shown: &WebhookView,
     secret: Option<SecretString>,
 ) -> MadeWebhook {
     let webhook = Webhook::of(shown, admin, config);
     let upstream = webhook.upstream.as_deref();
-    let signing = upstream.and_then(|name| admin.webhooks.made_signing_secret(config, name));
+    let signing = upstream.and_then(|name| admin.webhooks.derived_signing_secret(config, name));
     let shown_once = |secret: SecretString| secret.expose_secret().to_owned();
     MadeWebhook {
         webhook_id: webhook.webhook_id.clone(),
@@ -423,7 +424,7 @@ fn refusal(error: &WebhooksError) -> Problem {
         | WebhooksError::UnkeySetup(_)
         | WebhooksError::Wire(_)
         | WebhooksError::Random(_)
-        | WebhooksError::Drawn => {
+        | WebhooksError::NoFreeId => {
             tracing::error!(%error, "a webhook could not be changed");
             Problem::store_unavailable(detail)
         }
@@ -431,18 +432,18 @@ fn refusal(error: &WebhooksError) -> Problem {
 }
 
 impl Webhook {
-    fn of(shown: &Shown, admin: &AdminState, config: &Config) -> Self {
-        let record = &shown.record;
-        let Looked {
+    fn of(shown: &WebhookView, admin: &AdminState, config: &Config) -> Self {
+        let record = &shown.registration;
+        let EffectiveSettings {
             upstream,
             path,
             deliver,
             secrets_path,
             problem,
-        } = shown.looked(config);
+        } = shown.effective(config);
         let (kept, valid) = match &shown.secrets {
-            ShownSecrets::OpenBao => ("openbao", None),
-            ShownSecrets::Sealed(valid) => {
+            SecretsView::OpenBao => ("openbao", None),
+            SecretsView::Sealed(valid) => {
                 let valid = valid.iter().map(|secret| ValidSecret {
                     created_at: secret.created_at.to_string(),
                     until: secret.until.map(|until| until.to_string()),

@@ -45,7 +45,7 @@ use crate::request::screen::screen;
 use crate::runtime::Runtime;
 use crate::runtime::plan::{Plan, PlannedRoute};
 use crate::upstream::forward::{ForwardContext, asks_for_upgrade};
-use crate::webhooks::ingest::Addressed;
+use crate::webhooks::ingest::WebhookPath;
 
 /// Where operations are found by their id.
 const OPERATIONS: &str = "/api/v1/operations/";
@@ -63,7 +63,7 @@ enum Turn<'a> {
     /// To the reply of an earlier one, by its id.
     Operation(&'a str, RecoveryTarget),
     /// To a webhook.
-    Webhook(Addressed),
+    Webhook(WebhookPath),
 }
 
 /// A request whose caller is known, or that needs none.
@@ -639,7 +639,7 @@ fn route<'a>(plan: &'a Plan, request: &'a Request<Incoming>) -> Result<Turn<'a>,
     {
         return Ok(turn);
     }
-    if !declared && let Some(to) = Addressed::parse(plan, method, path) {
+    if !declared && let Some(to) = WebhookPath::parse(plan, method, path) {
         return Ok(Turn::Webhook(to));
     }
     match found {

@@ -15,8 +15,9 @@ use arc_swap::ArcSwap;
 use onceward_core::class::Class;
 use onceward_core::clock::Timestamp;
 use onceward_core::engine::{self, Engine};
+use onceward_core::identity::OperationId;
 use onceward_core::store::{Due, Queue, StoreError};
-use onceward_http::delivery::Delivered;
+use onceward_http::delivery::DeliveryOutcome;
 use onceward_http::problem::{Code, Problem};
 use onceward_http::run::Protection;
 use tokio::sync::Notify;
@@ -150,8 +151,8 @@ impl Runtime {
     }
 
     /// Counts an attempt to deliver an event.
-    pub(crate) fn count_delivery(&self, upstream: &str, delivered: Delivered) {
-        self.metrics.delivered(upstream, delivered);
+    pub(crate) fn count_delivery(&self, upstream: &str, id: OperationId, outcome: DeliveryOutcome) {
+        self.metrics.delivered(upstream, id, outcome);
     }
 
     /// Puts a new plan in force, with the classes and limits that it brings.

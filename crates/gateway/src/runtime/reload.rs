@@ -118,7 +118,7 @@ impl Reloader {
         let webhooks = self.runtime.webhooks();
         let reopened = webhooks.reopen(&config, secrets);
         let reopened = reopened.map_err(|error| error.to_string())?;
-        let misfits = webhooks.misfits(&before.config, &config);
+        let misfits = webhooks.unservable(&before.config, &config);
         if !misfits.is_empty() {
             return Err(misfits.join("\n"));
         }

@@ -365,9 +365,32 @@ async fn eventful() -> String {
         ask.send().await;
     }
     ask_by_token(&gateway).await;
+    send_events(&gateway).await;
     gateway.reload(&origin.url(), "nonsense").await.unwrap_err();
     while gateway.get("/accepted").send().await.status != 429 {}
     gateway.metrics().await
+}
+
+/// Sends an event to a webhook, once with its password and once with another.
+async fn send_events(gateway: &Running) {
+    let webhook = r#"{"tenant": "t", "project": "p", "provider": "postmark",
+        "secrets": ["user:password"], "upstream": "origin", "path": "/events"}"#;
+    let created = gateway.change("/admin/v1/webhooks", webhook).send().await;
+    let created = created.json();
+    let id = created["webhook_id"].as_str().unwrap();
+    for password in ["password", "another"] {
+        let credential = data_encoding::BASE64.encode(format!("user:{password}").as_bytes());
+        let target = format!("POST /api/v1/webhooks/postmark/{id}");
+        let event = r#"{"RecordType": "Delivery", "MessageID": "m", "Recipient": "r"}"#;
+        let ask = gateway.ask(&target).body(event);
+        ask.header("authorization", format!("Basic {credential}"))
+            .send()
+            .await;
+    }
+    let deliveries = "onceward_webhook_deliveries_total{upstream=\"origin\"";
+    gateway
+        .shows(&format!("{deliveries},outcome=\"completed\"}} 1"))
+        .await;
 }
 
 /// Shows a token of an issuer whose keys cannot be fetched.

@@ -6,6 +6,7 @@
 //! from known callers and only the first so many have their own, endpoints come
 //! from routes, and all other words are the program's or the configuration's.
 
+mod failed_events;
 mod family;
 mod names;
 mod route;
@@ -21,10 +22,12 @@ use metrics_exporter_prometheus::{
 };
 use onceward_core::caller::Caller;
 use onceward_core::engine::Engine;
+use onceward_core::identity::OperationId;
 use onceward_core::store::{Inspect, Stats, Store};
-use onceward_http::delivery::Delivered;
+use onceward_http::delivery::DeliveryOutcome;
 use onceward_http::problem::Code;
 
+use self::failed_events::FailedEvents;
 use self::family::{Family, Handle};
 use self::route::Callers;
 pub(crate) use self::route::RouteMetrics;
@@ -90,6 +93,7 @@ pub(crate) struct Metrics {
     same_bytes: Family<Arc<Family<Counter>>>,
     /// By upstream, then by what it came to.
     deliveries: Family<Arc<Family<Counter>>>,
+    failed_events: FailedEvents,
     refused: Family<Counter>,
     jwks_failed: Family<Counter>,
     census: OnceLock<Arc<Census>>,
@@ -177,6 +181,7 @@ impl Metrics {
                 "upstream",
                 "outcome",
             ),
+            failed_events: FailedEvents::new(book.plain("onceward_webhook_failed")),
             refused: Family::counters(&book, "onceward_refused_total", vec![], "code"),
             jwks_failed: Family::counters(
                 &book,
@@ -272,11 +277,17 @@ impl Metrics {
     }
 
     /// An attempt to deliver an event has ended.
-    pub(crate) fn delivered(&self, upstream: &str, delivered: Delivered) {
+    pub(crate) fn delivered(&self, upstream: &str, id: OperationId, outcome: DeliveryOutcome) {
         self.deliveries
             .of(upstream)
-            .of(delivered.as_str())
+            .of(outcome.as_str())
             .increment(1);
+        match outcome {
+            DeliveryOutcome::Failed => self.failed_events.add(id),
+            // Whether an older failure still stands is not known.
+            DeliveryOutcome::NotRecorded => {}
+            _ => self.failed_events.remove(id),
+        }
     }
 
     /// How often the keys of an issuer in the configuration could not be fetched.
@@ -334,6 +345,7 @@ impl Metrics {
             self.connections_refused.absolute(census.turned_away());
             self.connections_cut.absolute(census.cut_off());
         }
+        self.failed_events.recheck(inspect, STATS_DEADLINE).await;
         match tokio::time::timeout(STATS_DEADLINE, inspect.stats()).await {
             Ok(Ok(stats)) => self.gauges.store(&stats),
             Ok(Err(error)) => tracing::warn!(%error, "the store does not tell how much it holds"),

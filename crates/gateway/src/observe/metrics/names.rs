@@ -89,7 +89,7 @@ const COUNTERS: [(&str, &str); 21] = [
     ),
 ];
 
-const GAUGES: [(&str, &str); 11] = [
+const GAUGES: [(&str, &str); 12] = [
     ("onceward_in_flight", "Operations that this gateway runs."),
     (
         "onceward_waiters",
@@ -98,6 +98,10 @@ const GAUGES: [(&str, &str); 11] = [
     ("onceward_queued", "Operations that wait for delivery."),
     ("onceward_unknown", "Operations that may have run."),
     ("onceward_paused", "Operations whose attempts are used up."),
+    (
+        "onceward_webhook_failed",
+        "Events that failed for good since the start and were neither purged nor redelivered.",
+    ),
     ("onceward_stored_operations", "Operations on record."),
     ("onceward_stored_bytes", "Bytes that the store takes."),
     ("onceward_connections", "Open connections of clients."),

@@ -1,11 +1,17 @@
-//! Carries queued events to their upstreams.
+//! The courier: delivers queued events to their upstreams.
 //!
-//! One task takes what is due, as much as there is room for, and each delivery
-//! is a task of the engine's own. What has no place at its upstream is put back,
-//! without counting as an attempt. Order is not promised.
+//! One task takes events that are due from the queue, as many as there is
+//! capacity for; each delivery is a task of the engine. An event whose upstream
+//! has no free slot returns to the queue, without counting as an attempt. Order
+//! is not promised.
+//!
+//! Each attempt goes where the event's webhook says at that moment, so that a
+//! corrected path reaches events that are already queued. If the webhook was
+//! deleted or cannot be served, the event goes where it was recorded to go.
 
+pub(crate) mod forwarder;
 mod lanes;
-pub(crate) mod sending;
+mod warnings;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,33 +19,37 @@ use std::time::Duration;
 use onceward_core::class::Class;
 use onceward_core::clock::Clock;
 use onceward_core::store::Due;
-use onceward_http::delivery::deliver;
+use onceward_http::delivery::{DeliveryOutcome, DeliveryReport, deliver};
 use onceward_http::rules::{Credentials, Rules};
 use onceward_http::run::Unanswered;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
-use self::lanes::{Bounds, Lanes, Place, WAIT_MAX, lock};
+use self::forwarder::rules;
+use self::lanes::{DeliveryLimits, LaneSlot, Lanes, WAIT_MAX, lock};
+use self::warnings::Warnings;
 use crate::runtime::Runtime;
 use crate::runtime::plan::Plan;
-use crate::webhooks::delivery::sending::rules;
-use crate::webhooks::event::Parcel;
+use crate::webhooks::queued_event::QueuedEvent;
+use crate::webhooks::registry::webhook_id_of;
 
-/// How many events are taken in one step.
+/// How many events are taken from the queue in one step.
 const TAKEN_MAX: usize = 64;
-/// How long the courier rests at most: others may have queued something, or
-/// have died with something in their hands.
-const REST_MAX: Duration = Duration::from_secs(1);
-/// How long at least, where something is due soon.
-const REST_MIN: Duration = Duration::from_millis(5);
-/// How long the courier rests when the store does not answer.
-const REST_AWAY: Duration = Duration::from_secs(1);
+/// The longest time between two looks at the queue: another gateway may have
+/// queued an event, or may have ended with one in hand.
+const IDLE_MAX: Duration = Duration::from_secs(1);
+/// The shortest, when an event is due soon.
+const IDLE_MIN: Duration = Duration::from_millis(5);
+/// The time before the store is asked again after it failed.
+const STORE_RETRY: Duration = Duration::from_secs(1);
 
-/// Carries events.
+/// Delivers queued events.
 pub(crate) struct Courier {
     runtime: Arc<Runtime>,
     clock: Arc<dyn Clock>,
     lanes: Arc<Mutex<Lanes>>,
+    warnings: Warnings,
 }
 
 impl Courier {
@@ -48,44 +58,46 @@ impl Courier {
             runtime,
             clock,
             lanes: Arc::default(),
+            warnings: Warnings::default(),
         })
     }
 
-    /// Takes and carries until told to stop, whatever happens to it.
-    pub(crate) async fn keep_carrying(self: Arc<Self>, stop: CancellationToken) {
-        while let Err(error) = tokio::spawn(self.clone().carry(stop.clone())).await {
-            tracing::error!(%error, "the courier broke off; it begins anew");
-            tokio::time::sleep(REST_AWAY).await;
+    /// Delivers until told to stop. A panic does not end it.
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
+        while let Err(error) = tokio::spawn(self.clone().work(stop.clone())).await {
+            tracing::error!(%error, "courier task panicked; restarting it");
+            tokio::time::sleep(STORE_RETRY).await;
         }
     }
 
-    /// What was taken is always carried: nobody else would before its lease is
-    /// over.
-    async fn carry(self: Arc<Self>, stop: CancellationToken) {
+    async fn work(self: Arc<Self>, stop: CancellationToken) {
         while !stop.is_cancelled() {
-            let rest = self.take(&stop).await;
+            let idle = self.take_due(&stop).await;
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = self.runtime.courier_wakeup().notified() => {}
-                () = tokio::time::sleep(rest) => {}
+                () = tokio::time::sleep(idle) => {}
             }
         }
     }
 
-    /// Takes what is due and tells how long there is nothing to do.
-    async fn take(self: &Arc<Self>, stop: &CancellationToken) -> Duration {
+    /// Starts the delivery of every event that is due, as far as there is
+    /// capacity. Returns how long there is nothing to do. What was taken is
+    /// always delivered or put back: until its lease ends, no other gateway
+    /// would take it.
+    async fn take_due(self: &Arc<Self>, stop: &CancellationToken) -> Duration {
         while !stop.is_cancelled() {
             let plan = self.runtime.plan();
-            let room = lock(&self.lanes).room(Bounds::of(&plan));
-            if room == 0 {
-                return REST_MAX;
+            let capacity = lock(&self.lanes).capacity(DeliveryLimits::of(&plan));
+            if capacity == 0 {
+                return IDLE_MAX;
             }
             let taken = Instant::now();
-            let due = match self.runtime.take_due(room.min(TAKEN_MAX)).await {
+            let due = match self.runtime.take_due(capacity.min(TAKEN_MAX)).await {
                 Ok(due) => due,
                 Err(error) => {
-                    tracing::warn!(%error, "what is due cannot be taken");
-                    return REST_AWAY;
+                    tracing::warn!(%error, "queued events not read: store unavailable");
+                    return STORE_RETRY;
                 }
             };
             if due.is_empty() {
@@ -100,74 +112,148 @@ impl Courier {
 
     async fn until_next(&self) -> Duration {
         match self.runtime.next_due().await {
-            // Our clock may be ahead of the store's.
-            Ok(Some(next)) => next.since(self.clock.now()).clamp(REST_MIN, REST_MAX),
-            Ok(None) => REST_MAX,
+            // This clock may be ahead of the store's.
+            Ok(Some(next)) => next.since(self.clock.now()).clamp(IDLE_MIN, IDLE_MAX),
+            Ok(None) => IDLE_MAX,
             Err(error) => {
-                tracing::warn!(%error, "when something is due cannot be told");
-                REST_AWAY
+                tracing::warn!(%error, "queue not read: store unavailable");
+                STORE_RETRY
             }
         }
     }
 
+    /// Starts the delivery of an event as a task of its own.
     fn dispatch(self: &Arc<Self>, plan: &Arc<Plan>, due: Due, taken: Instant) {
         let engine = self.runtime.engine().clone();
-        let parcel = match Parcel::from_bytes(due.request.clone()) {
-            Ok(parcel) => parcel,
+        let span = tracing::error_span!(
+            "operation",
+            operation_id = %due.grant.id,
+            endpoint = %due.record.identity.endpoint,
+        );
+        let event = match QueuedEvent::from_bytes(due.request.clone()) {
+            Ok(event) => self.redirected(plan, &due, event),
             Err(error) => {
-                tracing::error!(%error, operation_id = %due.grant.id, "an event cannot be delivered; paused");
+                span.in_scope(|| tracing::error!(%error, "queued event cannot be read; paused"));
                 engine.clone().spawn(async move {
                     engine.take(&due).pause().await;
                 });
                 return;
             }
         };
-        let (bounds, courier_wakeup) = (Bounds::of(plan), self.runtime.courier_wakeup());
-        let mut place = Place::enter(&self.lanes, &parcel.upstream, bounds, courier_wakeup);
+        let (limits, courier_wakeup) = (DeliveryLimits::of(plan), self.runtime.courier_wakeup());
+        let mut slot = LaneSlot::enter(&self.lanes, &event.upstream, limits, courier_wakeup);
         let (courier, plan) = (self.clone(), plan.clone());
-        engine.clone().spawn(async move {
-            // Well within the lease, which nobody renews before it is carried.
+        let delivery = async move {
+            // Well within the lease, which is not renewed before the attempt.
             let limit = WAIT_MAX.min(due.record.terms.lease / 4);
-            match place.at_upstream(bounds, limit).await {
-                Ok(()) => Box::pin(courier.deliver(&plan, (due, taken), parcel)).await,
-                Err(rest) => drop(engine.take(&due).defer(rest).await),
+            match slot.wait(limits, limit).await {
+                Ok(()) => Box::pin(courier.deliver(&plan, (due, taken), event)).await,
+                Err(after) => drop(courier.runtime.engine().take(&due).defer(after).await),
             }
-            drop(place);
-        });
+            drop(slot);
+        };
+        engine.spawn(delivery.instrument(span));
     }
 
-    async fn deliver(&self, plan: &Arc<Plan>, (due, taken): (Due, Instant), parcel: Parcel) {
+    /// The event with the destination that its webhook has now.
+    fn redirected(&self, plan: &Plan, due: &Due, event: QueuedEvent) -> QueuedEvent {
+        let webhook_id = webhook_id_of(&due.record.identity.endpoint);
+        let webhooks = self.runtime.webhooks();
+        match webhook_id.and_then(|id| webhooks.destination(&plan.config, id)) {
+            Some((upstream, path)) => QueuedEvent {
+                upstream: upstream.to_string(),
+                path,
+                ..event
+            },
+            None => event,
+        }
+    }
+
+    /// Makes one attempt to deliver an event.
+    async fn deliver(&self, plan: &Arc<Plan>, (due, taken): (Due, Instant), event: QueuedEvent) {
         let runtime = &self.runtime;
-        let class = runtime.classes().get(&due.record.terms.class);
+        let record = due.record.clone();
+        let class = runtime.classes().get(&record.terms.class);
         let class = class.unwrap_or_else(|| Arc::new(Class::webhook()));
-        let upstream = parcel.upstream.clone();
+        let upstream = event.upstream.clone();
         let route = plan.event_routes.get(&*upstream);
-        let caller = &due.record.identity.caller;
-        let carriage = route.map(|route| runtime.carriage(plan, route, &parcel, caller));
+        let caller = &record.identity.caller;
+        let forwarder = route.map(|route| runtime.event_forwarder(plan, route, &event, caller));
         let rules = match route {
             Some(route) => rules(route, &class),
             None => Arc::new(Rules::new(Credentials::Trusted)),
         };
-        let attempts = due.record.attempts;
+        let attempts = record.attempts;
         let forward = |request, granted| {
-            let carriage = carriage.clone();
+            let forwarder = forwarder.clone();
             async move {
-                match carriage {
-                    Some(carriage) => carriage.on_attempt(attempts).send(request, granted).await,
+                match forwarder {
+                    Some(forwarder) => forwarder.on_attempt(attempts).send(request, granted).await,
                     None => Err(Unanswered::NotSent(Box::new(NoUpstream))),
                 }
             }
         };
-        let request = parcel.into_request();
-        let delivered = deliver(
+        let report = deliver(
             runtime.protection(),
             (due, taken),
             (class, rules),
-            request,
+            event.into_request(),
             forward,
         );
-        let delivered = delivered.await;
-        runtime.count_delivery(&upstream, delivered);
+        let report = report.await;
+        runtime.count_delivery(&upstream, record.id, report.outcome);
+        self.log(webhook_id_of(&record.identity.endpoint), &upstream, &report);
+    }
+
+    /// Logs an attempt: every one that was not answered 2xx is a warning, at
+    /// most one per webhook and status a minute.
+    fn log(&self, webhook_id: Option<&str>, upstream: &str, report: &DeliveryReport) {
+        let DeliveryReport {
+            outcome,
+            attempts,
+            status,
+            error,
+            retry_after,
+        } = report;
+        if *outcome == DeliveryOutcome::Completed {
+            tracing::debug!(webhook_id, upstream, attempts, status, "event delivered");
+            return;
+        }
+        if status.is_none() && error.is_none() {
+            // No attempt was made.
+            return;
+        }
+        let now = self.clock.now();
+        let Some(suppressed) = self
+            .warnings
+            .allow(webhook_id.unwrap_or_default(), *status, now)
+        else {
+            return;
+        };
+        let next_attempt = retry_after.map(|after| now.plus(after).to_string());
+        tracing::warn!(
+            webhook_id,
+            upstream,
+            attempts,
+            status,
+            error,
+            outcome = outcome.as_str(),
+            next_attempt,
+            suppressed,
+            "{}",
+            message(*outcome)
+        );
+    }
+}
+
+fn message(outcome: DeliveryOutcome) -> &'static str {
+    match outcome {
+        DeliveryOutcome::Requeued => "event not delivered; retrying",
+        DeliveryOutcome::Failed => "event failed for good: its upstream answered permanent",
+        DeliveryOutcome::Paused => "event not delivered; paused after its last attempt",
+        DeliveryOutcome::Killed => "event not delivered; dropped after its last attempt",
+        DeliveryOutcome::Unknown => "event may have been delivered; outcome unknown",
+        _ => "delivery not recorded",
     }
 }
 

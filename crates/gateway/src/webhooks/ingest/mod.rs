@@ -1,15 +1,15 @@
-//! What providers send: read, verified, identified, recorded, acknowledged.
+//! Requests of providers: read, verified, identified, recorded, acknowledged.
 //!
-//! Whoever writes here is not a caller that we know; the signature over the raw
-//! bytes is all that speaks for it. So nothing is looked at before that, and an
-//! id that is nobody's, another provider's, or right with a wrong signature are
-//! told the same. After it, an event is an operation like any other: its key is
-//! the provider's own name for it, under the tenant and project of its webhook.
+//! A provider is not a known caller; only the signature over the raw bytes
+//! authenticates it. Nothing of the request is examined before that, and an
+//! unknown webhook, another provider's, and a wrong signature get the same
+//! answer. After verification an event is an operation like any other: its key
+//! is the provider's own id for it, under the webhook's tenant and project.
 
-mod at_once;
-mod queued;
-mod receipt;
+mod acknowledgement;
+mod queue;
 mod same_bytes;
+mod sync;
 
 use std::sync::Arc;
 
@@ -31,8 +31,8 @@ use onceward_webhooks::{
 };
 use tokio::sync::oneshot;
 
-use self::receipt::{SAME_BYTES, answered};
-use self::same_bytes::Met;
+use self::acknowledgement::{SAME_BYTES, response};
+use self::same_bytes::SameBytesCheck;
 use crate::config::{Deliver, Policy};
 use crate::listen::peer::Peer;
 use crate::observe::access_log::{Source, Subject as Logged};
@@ -41,21 +41,21 @@ use crate::request::limits::Buffered;
 use crate::request::{ClientRequest, Seen, pass};
 use crate::runtime::Runtime;
 use crate::runtime::plan::{Plan, PlannedRoute};
-use crate::webhooks::event::Parcel;
+use crate::webhooks::queued_event::QueuedEvent;
 use crate::webhooks::registry::{ID_PREFIX, NoSecret, Webhook, WebhooksError};
 
-/// Where providers write to.
+/// The path prefix of every webhook.
 pub(crate) const WEBHOOKS: &str = "/api/v1/webhooks/";
 
-/// Whom a request is for.
-pub(crate) struct Addressed {
-    /// None where nobody knows the provider.
+/// The webhook that a request's path names.
+pub(crate) struct WebhookPath {
+    /// None if there is no such provider.
     provider: Option<Provider>,
     id: String,
 }
 
-impl Addressed {
-    /// A webhook by its path, if it is one's.
+impl WebhookPath {
+    /// Parses the path, if it is a webhook's.
     pub(crate) fn parse(plan: &Plan, method: &Method, path: &str) -> Option<Self> {
         let (provider, id) = path.strip_prefix(WEBHOOKS)?.split_once('/')?;
         if method != Method::POST || !id.starts_with(ID_PREFIX) || id.contains('/') {
@@ -68,8 +68,8 @@ impl Addressed {
     }
 }
 
-/// An event that was verified, and all that recording it takes.
-struct Arriving<'a> {
+/// A verified request's webhook, and everything that recording its events needs.
+struct IngestContext<'a> {
     plan: &'a Arc<Plan>,
     webhook: &'a Webhook,
     route: &'a Arc<PlannedRoute>,
@@ -81,26 +81,27 @@ struct Arriving<'a> {
 }
 
 impl Runtime {
-    /// Answers a provider.
+    /// Answers a provider's request.
     pub(crate) async fn ingest(
         &self,
         plan: &Arc<Plan>,
-        to: Addressed,
+        to: WebhookPath,
         request: Request<Incoming>,
         peer: Peer,
         seen: &mut Seen,
     ) -> Result<Response<Body>, Problem> {
         seen.policy = Some(Policy::RequiredB);
-        let by_path = to.provider.ok_or_else(nobody_we_know)?;
+        let by_path = to.provider.ok_or_else(unauthenticated)?;
         let name = by_path.name();
         seen.label = Some(format!("webhooks.{name}"));
         let limit = plan.config.server.body_limit;
         let arrived = ClientRequest::Streaming(request);
-        let nobody = Caller::local();
-        let (request, held) = self.read(plan, limit, &nobody, arrived).await?;
+        // The tenant is not known before the signature is verified.
+        let unknown = Caller::local();
+        let (request, held) = self.read(plan, limit, &unknown, arrived).await?;
         let (parts, body) = request.into_parts();
 
-        let (webhook, keys) = self.addressee(plan, &by_path, &to.id).await?;
+        let (webhook, keys) = self.find_webhook(plan, &by_path, &to.id).await?;
         let url = plan.config.server.public_url.as_deref().unwrap_or_default();
         let target = parts
             .uri
@@ -112,54 +113,51 @@ impl Runtime {
             headers: &parts.headers,
             body: &body,
         };
-        // The provider of an unknown webhook is that of the path, and a key of
-        // its is there, so that a malformed header is told alike, whoever it is
-        // sent to.
+        // An unknown webhook is verified with the path's provider and a decoy
+        // key, so that a malformed header gets the same answer as at any other.
         let provider = webhook
             .as_ref()
             .map_or(&by_path, |webhook| &webhook.provider);
         let now = (self.clock().now().unix_ms() / 1000).cast_signed();
         let tolerance = plan.config.webhooks.tolerance;
         let verified = verify(provider, &sent, &keys, now, tolerance);
-        let verified = verified.map_err(|refusal| self.unverified(name, &refusal, seen))?;
-        // Whoever has guessed the decoy has guessed nothing.
-        let webhook = webhook.as_deref().ok_or_else(nobody_we_know)?;
+        let verified = verified.map_err(|refusal| self.refuse(name, &refusal, seen))?;
+        // A signature by the decoy key opens nothing.
+        let webhook = webhook.as_deref().ok_or_else(unauthenticated)?;
 
-        let arriving = self.arriving(plan, webhook, peer)?;
-        seen.caller = Some(arriving.caller.clone());
-        seen.endpoint = Some(arriving.endpoint.clone());
-        self.admit(&arriving.caller).await?;
+        let context = self.context(plan, webhook, peer)?;
+        seen.caller = Some(context.caller.clone());
+        seen.endpoint = Some(context.endpoint.clone());
+        self.admit(&context.caller).await?;
         let events = match identify(&verified) {
             Ok(Delivery::Handshake(Handshake::Answer { content_type, body })) => {
                 seen.outcome = Some("handshake");
-                return Ok(answered(Some(content_type), body));
+                return Ok(response(Some(content_type), body));
             }
             Ok(Delivery::Handshake(Handshake::Pass)) => {
                 seen.outcome = Some("handshake");
-                return self.pass_trial(&arriving, (&parts, body), held).await;
+                return self.pass_handshake(&context, (&parts, body), held).await;
             }
             Ok(Delivery::Events(events)) => events,
             Err(unidentified) => {
-                arriving.metrics.translation_failed(name);
+                context.metrics.translation_failed(name);
                 seen.reason = Some(unidentified.reason());
                 return Err(Problem::new(
                     Code::TranslationFailed,
-                    format!(
-                        "The provider's identifier cannot be found in this request: {unidentified}."
-                    ),
+                    format!("The request has no provider event id: {unidentified}."),
                 ));
             }
         };
         let sent = (&parts, &body);
         match webhook.deliver {
-            Deliver::Async => self.enqueue(&arriving, sent, &events, seen).await,
-            Deliver::Sync => self.forward(&arriving, sent, &events, seen).await,
+            Deliver::Async => self.enqueue(&context, sent, &events, seen).await,
+            Deliver::Sync => self.forward(&context, sent, &events, seen).await,
         }
     }
 
-    /// The webhook with this id and what it is verified with; for one that is
-    /// nobody's, or that nobody can sign for, a decoy.
-    async fn addressee(
+    /// The webhook with this id and its keys. For an unknown webhook, or one
+    /// without a valid secret: decoy keys.
+    async fn find_webhook(
         &self,
         plan: &Plan,
         provider: &Provider,
@@ -169,46 +167,46 @@ impl Runtime {
             .webhooks()
             .find(&plan.config, provider.name(), id)
             .await;
-        let Some(webhook) = found.map_err(|error| away(&error))? else {
-            return Ok((None, decoy(provider)));
+        let Some(webhook) = found.map_err(|error| lookup_failed(&error))? else {
+            return Ok((None, decoy_keys(provider)));
         };
         match self.webhooks().keys(&webhook).await {
             Ok(keys) => Ok((Some(webhook), keys)),
-            // It has none yet, or none any more.
+            // It has no secret yet, or none that is still valid.
             Err(WebhooksError::NoSecret {
-                problem: NoSecret::Ended,
+                problem: NoSecret::ProtectedResponse,
                 ..
-            }) => Ok((None, decoy(provider))),
-            Err(error) => Err(away(&error)),
+            }) => Ok((None, decoy_keys(provider))),
+            Err(error) => Err(lookup_failed(&error)),
         }
     }
 
-    /// Passes a provider's trial on, signed, and never recorded: the upstream's
+    /// Forwards a provider's handshake, signed and not recorded; the upstream's
     /// answer is the answer.
-    async fn pass_trial(
+    async fn pass_handshake(
         &self,
-        arriving: &Arriving<'_>,
+        context: &IngestContext<'_>,
         sent: (&Parts, Bytes),
         held: Buffered,
     ) -> Result<Response<Body>, Problem> {
-        let parcel = arriving.parcel_of(sent, &Met::First(None));
-        let carriage = self.carriage(arriving.plan, arriving.route, &parcel, &arriving.caller);
-        // Never the same: whoever remembers ids takes each for new.
+        let event = context.queued_event_of(sent, &SameBytesCheck::New(None));
+        let forwarder = self.event_forwarder(context.plan, context.route, &event, &context.caller);
+        // Always a new id: an upstream that remembers ids must not drop it.
         let id = format!("trial_{:016x}", self.engine().chance());
-        let request = carriage.sign(parcel.into_request(), &id).await;
-        let request = request.map_err(|error| away(&error))?;
-        pass(ClientRequest::Whole(request, held), carriage.context()).await
+        let request = forwarder.sign(event.into_request(), &id).await;
+        let request = request.map_err(|error| lookup_failed(&error))?;
+        pass(ClientRequest::Whole(request, held), forwarder.context()).await
     }
 
-    fn arriving<'a>(
+    fn context<'a>(
         &self,
         plan: &'a Arc<Plan>,
         webhook: &'a Webhook,
         peer: Peer,
-    ) -> Result<Arriving<'a>, Problem> {
+    ) -> Result<IngestContext<'a>, Problem> {
         let name = webhook.provider.name();
         let route = plan.event_routes.get(&webhook.upstream);
-        // The registry knows only upstreams of the configuration.
+        // The registry resolves only configured upstreams.
         let route = route.ok_or_else(|| {
             Problem::new(
                 Code::UpstreamUnreachable,
@@ -218,13 +216,13 @@ impl Runtime {
         let class = self.class(plan, &plan.config.webhooks.class)?;
         let caller = webhook.caller.clone();
         let label = format!("webhooks.{name}");
-        Ok(Arriving {
+        Ok(IngestContext {
             plan,
             webhook,
             route,
             metrics: self.metrics().of(&caller, &label, &class.name),
-            // Each webhook for itself: who may send to one cannot use up the
-            // names of events that come to another.
+            // Per webhook: a sender to one webhook cannot use up the event ids
+            // of another.
             endpoint: Endpoint::new(&format!("{label}.{}", webhook.id)),
             class,
             caller,
@@ -232,60 +230,60 @@ impl Runtime {
         })
     }
 
-    /// Follows the work for one event: counted, and logged under its key.
-    async fn follow<T>(
+    /// Does the work for one event, counts it and logs it under its key.
+    async fn count_and_log<T>(
         &self,
-        arriving: &Arriving<'_>,
+        context: &IngestContext<'_>,
         key: &Key,
         seen: &Seen,
         work: impl Future<Output = Result<T, Problem>>,
-        told: impl Fn(&T) -> (Outcome, Option<OperationId>),
+        outcome_of: impl Fn(&T) -> (Outcome, Option<OperationId>),
     ) -> Result<T, Problem> {
-        arriving.metrics.key_present(Policy::RequiredB.case());
-        let line = self.access_log().begin(arriving.logged(key, seen));
+        context.metrics.key_present(Policy::RequiredB.case());
+        let line = self.access_log().begin(context.log_subject(key, seen));
         let done = work.await;
         let (outcome, id) = match &done {
-            Ok(done) => told(done),
+            Ok(done) => outcome_of(done),
             Err(problem) => (Outcome::Refused(problem.code()), None),
         };
-        arriving.metrics.ended(outcome);
+        context.metrics.ended(outcome);
         self.access_log().end(line, outcome, id);
         done
     }
 
-    /// Does work to its end, whether or not the provider waits for it: one that
-    /// hangs up must not make the bytes of what is on record forgotten.
-    async fn outliving<T: Send + 'static>(
+    /// Does work to its end even if the provider hangs up: the bytes of a recorded
+    /// event must be remembered.
+    async fn run_detached<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, Problem> {
-        let (tell, told) = oneshot::channel();
+        let (reply, answer) = oneshot::channel();
         self.engine().spawn(async move {
-            // A provider that has gone needs no answer.
-            let _ = tell.send(work.await);
+            // A provider that hung up needs no answer.
+            let _ = reply.send(work.await);
         });
-        told.await.map_err(|_| {
-            // Without a word it was given up, as the gateway stops.
+        answer.await.map_err(|_| {
+            // The task was abandoned because the gateway stops.
             Problem::no_answer_to(
-                "The gateway stopped before an answer came; the event may have been recorded.",
+                "The gateway stopped before the upstream answered: the event may have arrived.",
             )
         })
     }
 
-    fn unverified(&self, provider: &str, refusal: &Refusal, seen: &mut Seen) -> Problem {
+    fn refuse(&self, provider: &str, refusal: &Refusal, seen: &mut Seen) -> Problem {
         self.metrics().webhook_refused(provider, refusal.reason());
         seen.reason = Some(refusal.reason());
         match refusal.is_shape() {
             true => Problem::new(
                 Code::BadRequest,
-                format!("The request is not what this provider sends: {refusal}."),
+                format!("The request is not in the form that this provider sends: {refusal}."),
             ),
-            false => nobody_we_know(),
+            false => unauthenticated(),
         }
     }
 }
 
-impl Arriving<'_> {
+impl IngestContext<'_> {
     fn identity(&self, key: Key) -> Identity {
         Identity {
             caller: self.caller.clone(),
@@ -295,7 +293,7 @@ impl Arriving<'_> {
         }
     }
 
-    fn logged<'a>(&'a self, key: &'a Key, seen: &Seen) -> Logged<'a> {
+    fn log_subject<'a>(&'a self, key: &'a Key, seen: &Seen) -> Logged<'a> {
         Logged {
             caller: &self.caller,
             endpoint: &self.endpoint,
@@ -306,34 +304,44 @@ impl Arriving<'_> {
         }
     }
 
-    /// An event as it goes to the upstream; one of several in its own envelope.
-    fn parcel(&self, (parts, body): (&Parts, &Bytes), event: &Event, met: &Met) -> Parcel {
+    /// The event as it goes to the upstream. One of a batch has an envelope of its
+    /// own.
+    fn queued_event(
+        &self,
+        (parts, body): (&Parts, &Bytes),
+        event: &Event,
+        check: &SameBytesCheck,
+    ) -> QueuedEvent {
         let body = match &event.body {
             EventBody::Whole => body.clone(),
             EventBody::Part(part) => part.clone().into(),
         };
-        self.parcel_of((parts, body), met)
+        self.queued_event_of((parts, body), check)
     }
 
-    fn parcel_of(&self, (parts, body): (&Parts, Bytes), met: &Met) -> Parcel {
+    fn queued_event_of(
+        &self,
+        (parts, body): (&Parts, Bytes),
+        check: &SameBytesCheck,
+    ) -> QueuedEvent {
         let mut headers = parts.headers.clone();
-        // What the sender's connection names goes before we say anything.
+        // Removed before the gateway adds headers that `Connection` might name.
         fields::strip_hop_by_hop(&mut headers);
         headers.remove(SAME_BYTES);
-        if matches!(met, Met::InOtherName) {
+        if matches!(check, SameBytesCheck::Repeated) {
             headers.insert(SAME_BYTES, HeaderValue::from_static("true"));
         }
         if matches!(self.webhook.provider, Provider::Postmark) {
-            // The password is for our own door, and is written down nowhere else.
+            // The password is for the gateway, and must not be stored or forwarded.
             headers.remove(header::AUTHORIZATION);
         }
-        // HTTP/2 has the host in its target, which is not kept.
+        // HTTP/2 has the host in the request target, which is not stored.
         if let Some(authority) = parts.uri.authority()
             && let Ok(host) = HeaderValue::try_from(authority.as_str())
         {
             headers.entry(header::HOST).or_insert(host);
         }
-        Parcel {
+        QueuedEvent {
             upstream: self.webhook.upstream.to_string(),
             path: self.webhook.path.clone(),
             peer: self.peer.clone(),
@@ -347,19 +355,19 @@ fn key_of(event: &Event) -> Result<Key, Problem> {
     Key::parse_wide(&event.key).map_err(Problem::invalid_key)
 }
 
-/// One answer for all who cannot show that they are the provider: nobody learns
-/// from it which webhooks there are.
-fn nobody_we_know() -> Problem {
+/// The one answer to every request that is not proven to be the provider's. It
+/// does not reveal which webhooks exist.
+fn unauthenticated() -> Problem {
     Problem::new(
         Code::Unauthenticated,
-        "There is no such webhook, or the request is not signed as it should be.",
+        "The webhook does not exist, or the request's signature is not valid.",
     )
 }
 
-/// A key for a webhook that is nobody's: a request to it is judged as one to any
-/// other. It opens nothing.
-fn decoy(provider: &Provider) -> Arc<[SigningKey]> {
-    // The second is for who takes a name and a password.
+/// Keys for an unknown webhook, so that a request to it is verified like any
+/// other. They open nothing.
+fn decoy_keys(provider: &Provider) -> Arc<[SigningKey]> {
+    // The second is for providers whose secret is a name and a password.
     let texts = ["00000000", "nobody:00000000"];
     texts
         .iter()
@@ -368,12 +376,12 @@ fn decoy(provider: &Provider) -> Arc<[SigningKey]> {
         .collect()
 }
 
-/// Whoever knows the webhook or its secrets does not answer.
-fn away(error: &WebhooksError) -> Problem {
-    tracing::error!(%error, "a webhook cannot be looked up");
+/// The source of the webhook or of its secrets does not answer.
+fn lookup_failed(error: &WebhooksError) -> Problem {
+    tracing::error!(%error, "webhook lookup failed");
     Problem::new(
         Code::AuthUnavailable,
-        "The webhook cannot be looked up at the moment. Send the event again.",
+        "The webhook or its secrets cannot be read at the moment. Send the event again later.",
     )
     .with_retry_after(5)
 }

@@ -1,13 +1,13 @@
-//! Whether the bytes of an event came before under another id.
+//! Detects the bytes of an event that came before under another id.
 //!
-//! Asked only where the id is not signed: whoever has caught one delivery can
-//! send it again under as many ids as they like. Bytes that were seen are
-//! operations of their own. They are claimed before their event is recorded and
-//! finished after it, so that no bytes are known whose event is not on record.
+//! Only for providers that do not sign the id: an attacker who captured one
+//! delivery can send it again under any number of ids. Seen bytes are operations
+//! of their own, claimed before their event is recorded and finished after it,
+//! so that no bytes are remembered whose event is not on record.
 
 use data_encoding::HEXLOWER;
 use http::StatusCode;
-use onceward_core::class::AfterLoss;
+use onceward_core::class::{AfterLoss, Terms};
 use onceward_core::engine::{Entered, Lead};
 use onceward_core::fingerprint::Fingerprint;
 use onceward_core::identity::{Endpoint, Identity};
@@ -18,24 +18,23 @@ use onceward_http::run::{key_only_fingerprint, store_unavailable};
 use onceward_webhooks::{Binding, Event};
 use sha2::{Digest as _, Sha256};
 
-use super::Arriving;
+use super::IngestContext;
 use crate::config::SameBytes;
 use crate::runtime::Runtime;
 
-/// How an event is met.
-pub(super) enum Met {
-    /// For the first time, or under the same id as before. Where its bytes are
-    /// to be remembered, this is the right to do it.
+/// Whether an event's bytes were seen before under another id.
+pub(super) enum SameBytesCheck {
+    /// They are new, or came under the same id. The lead is the right to remember
+    /// them, where they are to be remembered.
     First(Option<Lead>),
-    /// Its bytes came before under another id; it is delivered, and marked.
+    /// They were seen; the event is delivered, and marked.
     InOtherName,
-    /// The same, and that is not wanted again.
+    /// They were seen, and the webhook refuses such events.
     Before,
 }
 
-impl Met {
-    /// Remembers the bytes of an event that is on record; of one that is not
-    /// nothing is remembered.
+impl SameBytesCheck {
+    /// Remembers the bytes if their event is on record, else releases them.
     pub(super) async fn remember(self, on_record: bool) {
         let Self::First(Some(lead)) = self else {
             return;
@@ -43,7 +42,7 @@ impl Met {
         let status = StatusCode::NO_CONTENT.as_u16();
         let seen = Settlement::Completed(Answer::NotKept { status });
         match on_record {
-            // What the store does not take now is written later.
+            // The engine writes again what the store did not take.
             true => drop(lead.finish(seen, None).await),
             false => drop(lead.release(None).await),
         }
@@ -51,58 +50,58 @@ impl Met {
 }
 
 impl Runtime {
-    /// Whether the bytes of this event came before under another id.
-    pub(super) async fn meet(
+    /// Checks whether the bytes of this event were seen under another id.
+    pub(super) async fn check_same_bytes(
         &self,
-        arriving: &Arriving<'_>,
+        context: &IngestContext<'_>,
         event: &Event,
-    ) -> Result<Met, Problem> {
+    ) -> Result<SameBytesCheck, Problem> {
         let Binding::Unsigned { bytes } = &event.binding else {
-            return Ok(Met::First(None));
+            return Ok(SameBytesCheck::New(None));
         };
         let key = Key::parse(&HEXLOWER.encode(bytes)).map_err(Problem::invalid_key)?;
         let identity = Identity {
-            endpoint: Endpoint::new(&format!("{} bytes", arriving.endpoint)),
-            ..arriving.identity(key)
+            endpoint: Endpoint::new(&format!("{} bytes", context.endpoint)),
+            ..context.identity(key)
         };
         let asked = Fingerprint {
             digest: Sha256::digest(&event.key).into(),
             ..key_only_fingerprint()
         };
-        let terms = arriving.class.terms().with(|terms| {
-            // Whoever dies over it has remembered nothing.
-            terms.after_loss = AfterLoss::Free;
-        });
+        let terms = Terms {
+            // A gateway that ends meanwhile has remembered nothing.
+            after_loss: AfterLoss::Free,
+            ..context.class.terms()
+        };
         let (engine, digest) = (self.engine(), identity.digest());
         let entered = engine.enter(identity, asked, terms).await;
         match entered.map_err(|error| store_unavailable(&error))? {
-            // Who goes before it is said has remembered nothing either.
-            Entered::Lead(lead) => Ok(Met::First(Some(lead.joined()))),
+            // Nor has a task that is dropped before it finishes.
+            Entered::Lead(lead) => Ok(SameBytesCheck::New(Some(lead.joined()))),
             Entered::Mismatch => {
-                let rule = arriving.webhook.same_bytes;
+                let rule = context.webhook.same_bytes;
                 if rule == SameBytes::Refuse {
                     let mark = engine.look(&digest).await;
                     let mark = mark.map_err(|error| store_unavailable(&error))?;
                     if mark.is_none_or(|mark| mark.completed_at.is_none()) {
-                        return Err(not_yet());
+                        return Err(still_recording());
                     }
                 }
-                let provider = arriving.webhook.provider.name();
+                let provider = context.webhook.provider.name();
                 self.metrics().same_bytes(provider, rule);
                 Ok(match rule {
-                    SameBytes::Deliver => Met::InOtherName,
-                    SameBytes::Refuse => Met::Before,
+                    SameBytes::Deliver => SameBytesCheck::Repeated,
+                    SameBytes::Refuse => SameBytesCheck::Refused,
                 })
             }
-            // The same id: whether it is a duplicate, its own record tells.
-            _ => Ok(Met::First(None)),
+            // The same id: the event's own record tells whether it is a duplicate.
+            _ => Ok(SameBytesCheck::New(None)),
         }
     }
 }
 
-/// The same bytes are being recorded under another id; whether they were will be
-/// seen.
-fn not_yet() -> Problem {
+/// The same bytes are being recorded under another id at this moment.
+fn still_recording() -> Problem {
     Problem::new(
         Code::InProgress,
         "The same bytes are being recorded under another id. Send the event again.",

@@ -1,7 +1,7 @@
-//! Webhooks made, given other secrets, and taken away.
+//! Webhooks created, updated, given other secrets, and deleted.
 //!
-//! What is asked for is checked whole before anything is drawn or written, and
-//! a mistake names the field, what is wrong and what would be right.
+//! A request is checked completely before anything is generated or written, and
+//! a mistake names the field, the problem and a correction.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -13,140 +13,185 @@ use onceward_core::store::{Added, Collection};
 use onceward_webhooks::Provider;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::document::{self, Held, Kept, Record, caller};
+use super::document::{self, Registration, StoredSecret, StoredSecrets, caller};
 use super::error::WebhooksError;
-use super::openbao::{self, Read};
-use super::{ID_PREFIX, Resolved, SECRETS_MAX, Shown, WEBHOOKS_MAX, Webhooks};
+use super::openbao::{self, OpenBaoKeys};
+use super::{ID_PREFIX, Resolved, SECRETS_MAX, WEBHOOKS_MAX, WebhookView, Webhooks};
 use crate::config::{Config, Deliver, Mistake, SameBytes, nearest, path_problem};
 use crate::secrets::SecretError;
 
-/// How often a new id is drawn that is taken, before something is wrong.
-const DRAWS_MAX: usize = 3;
-/// Random bytes of an id: more than anybody guesses, and nothing of the tenant.
+/// How many ids are generated before a webhook is given up because all were taken.
+const ID_ATTEMPTS_MAX: usize = 3;
+/// Random bytes of an id: too many to guess, and unrelated to the tenant.
 const ID_BYTES: usize = 20;
 /// The longest secret.
 const SECRET_BYTES_MAX: usize = 4096;
 
-/// A webhook to be made.
+/// A webhook to be created.
 #[derive(Clone, Debug)]
 pub(crate) struct NewWebhook {
-    /// Whose events they are.
+    /// The tenant of its events.
     pub(crate) tenant: String,
-    /// Which project's.
+    /// The project of its events.
     pub(crate) project: String,
-    /// Who sends them.
+    /// The provider's name.
     pub(crate) provider: String,
-    /// How they are signed, where the provider has several ways.
+    /// The provider's signature scheme, if it has several.
     pub(crate) scheme: Option<String>,
-    /// Where they go; where the configuration says if nobody does here.
+    /// The upstream of its events; the configuration's if none.
     pub(crate) upstream: Option<String>,
-    /// Under which path.
+    /// The path at the upstream; the configuration's if none.
     pub(crate) path: Option<String>,
-    /// When they go.
+    /// Whether events are queued; the provider's default if none.
     pub(crate) deliver: Option<Deliver>,
-    /// What becomes of the same bytes under another id.
+    /// What happens to the same bytes under another id.
     pub(crate) same_bytes: Option<SameBytes>,
-    /// What they are signed with.
+    /// The secrets that the provider signs with.
     pub(crate) secrets: NewSecrets,
 }
 
-/// What a webhook's events are signed with.
+/// The secrets of a new webhook.
 #[derive(Clone, Debug)]
 pub(crate) enum NewSecrets {
-    /// With one of these.
+    /// One of these.
     Given(Vec<SecretString>),
-    /// With one that is made here and told the provider.
+    /// One that is generated here, to be entered at the provider.
     Generated,
-    /// Nobody says: with what is in OpenBao, where that is configured. Else with
-    /// nothing yet: some providers show their secret only to who has a URL.
-    Unsaid,
+    /// Those in OpenBao, if that is configured. Otherwise none yet: some
+    /// providers show their secret only after they have the URL.
+    Omitted,
 }
 
-/// A webhook that was made.
+/// A webhook that was created or given another secret.
 #[derive(Debug)]
 pub(crate) struct Created {
-    /// What is kept of it.
-    pub(crate) shown: Shown,
-    /// The secret, where it was made here: to be shown once.
+    /// The webhook.
+    pub(crate) shown: WebhookView,
+    /// The secret, if it was generated: to be shown once.
     pub(crate) secret: Option<SecretString>,
 }
 
-/// What giving another secret came to.
+/// The result of [`Webhooks::rotate`].
 #[derive(Debug)]
 pub(crate) enum Rotated {
-    /// The new one counts, and the old ones for a while.
+    /// The new secret is valid, and the old ones for a while.
     Done(Box<Created>),
-    /// There is no such webhook.
+    /// The webhook does not exist.
     Absent,
 }
 
-/// What taking a webhook away came to.
+/// A new destination of a webhook. What is `None` stays as it is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NewDestination {
+    /// The upstream.
+    pub(crate) upstream: Option<String>,
+    /// The path at the upstream.
+    pub(crate) path: Option<String>,
+}
+
+/// The result of [`Webhooks::update`].
+#[derive(Debug)]
+pub(crate) enum Updated {
+    /// Events go to the new destination.
+    Done(Box<WebhookView>),
+    /// The webhook does not exist.
+    Absent,
+}
+
+/// The result of [`Webhooks::delete`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deleted {
-    /// Nothing comes in by it any more.
+    /// It accepts nothing any more.
     Done,
-    /// There is no such webhook.
+    /// The webhook does not exist.
     Absent,
 }
 
 impl Webhooks {
-    /// Makes a webhook. Events come in as soon as this answers.
+    /// Creates a webhook. It accepts events as soon as this returns.
     pub(crate) async fn create(
         &self,
         config: &Config,
         new: NewWebhook,
     ) -> Result<Created, WebhooksError> {
         let now = self.clock.now();
-        let mut record = record(&new, now)?;
-        let Resolved { provider, .. } = Resolved::of(&record, config)?;
-        let (texts, made) = match new.secrets {
+        let mut registration = registration(&new, now)?;
+        let Resolved { provider, .. } = Resolved::of(&registration, config)?;
+        let (texts, generated) = match new.secrets {
             NewSecrets::Given(texts) => (check_secrets(&provider, texts)?, None),
             NewSecrets::Generated => {
-                let made = generate(&provider, &new.provider)?;
-                (vec![made.clone()], Some(made))
+                let generated = generate(&provider, &new.provider)?;
+                (vec![generated.clone()], Some(generated))
             }
-            NewSecrets::Unsaid => (Vec::new(), None),
+            NewSecrets::Omitted => (Vec::new(), None),
         };
-        let kept = match texts.is_empty() && config.secrets.openbao.is_some() {
+        let secrets = match texts.is_empty() && config.secrets.openbao.is_some() {
             true => {
-                self.check_openbao(&record, &provider, config).await?;
-                Kept::OpenBao
+                self.check_openbao(&registration, &provider, config).await?;
+                StoredSecrets::OpenBao
             }
             false => {
-                let held = texts.into_iter().zip(0..).map(|(text, serial)| Held {
+                let stored = texts.into_iter().zip(0..);
+                let stored = stored.map(|(text, serial)| StoredSecret {
                     serial,
                     text,
                     created_at: now,
                     until: None,
                 });
-                Kept::Sealed(held.collect())
+                StoredSecrets::Sealed(stored.collect())
             }
         };
         let _changing = self.changing.lock().await;
         if self.read().len() >= WEBHOOKS_MAX {
             return Err(WebhooksError::TooMany);
         }
-        for _ in 0..DRAWS_MAX {
-            record.id = draw()?.into();
-            let document = document::write(&record, &kept, &self.seal)?;
+        for _ in 0..ID_ATTEMPTS_MAX {
+            registration.id = random_id()?.into();
+            let document = document::write(&registration, &secrets, &self.sealer)?;
             let adding = self
                 .registry
-                .add(Collection::Webhooks, &record.id, document.clone());
+                .add(Collection::Webhooks, &registration.id, document.clone());
             match adding.await? {
                 Added::Known => {}
                 Added::Done => {
                     return Ok(Created {
-                        shown: self.hold(&record.id, document)?,
-                        secret: made,
+                        shown: self.insert(&registration.id, document)?,
+                        secret: generated,
                     });
                 }
             }
         }
-        Err(WebhooksError::Drawn)
+        Err(WebhooksError::NoFreeId)
     }
 
-    /// Gives a webhook another secret. The old ones count for `overlap`, unless
-    /// they end sooner; the same secret again is not a second one.
+    /// Changes where a webhook's events go, queued ones included.
+    pub(crate) async fn update(
+        &self,
+        config: &Config,
+        id: &str,
+        new: NewDestination,
+    ) -> Result<Updated, WebhooksError> {
+        let _changing = self.changing.lock().await;
+        let Some((mut registration, secrets)) = self.stored(id).await? else {
+            return Ok(Updated::Absent);
+        };
+        if let Some(path) = new.path {
+            check_path(&path)?;
+            registration.path = Some(path);
+        }
+        if let Some(upstream) = new.upstream {
+            registration.upstream = Some(upstream.into());
+        }
+        Resolved::of(&registration, config)?;
+        let document = document::write(&registration, &secrets, &self.sealer)?;
+        match self.replace_document(id, document).await? {
+            Some(shown) => Ok(Updated::Done(Box::new(shown))),
+            None => Ok(Updated::Absent),
+        }
+    }
+
+    /// Gives a webhook another secret. The old ones stay valid for `overlap`,
+    /// unless they end sooner; the same secret again does not count twice.
     pub(crate) async fn rotate(
         &self,
         config: &Config,
@@ -156,87 +201,94 @@ impl Webhooks {
     ) -> Result<Rotated, WebhooksError> {
         let now = self.clock.now();
         let _changing = self.changing.lock().await;
-        let document = self.registry.read(Collection::Webhooks, id).await?;
-        let Some(document) = document.filter(|_| !self.is_deleted(id)) else {
+        let Some((registration, secrets)) = self.stored(id).await? else {
             return Ok(Rotated::Absent);
         };
-        let read = document::read(id, &document, &self.seal);
-        let (record, kept) = read.map_err(|source| WebhooksError::Damaged {
-            id: id.to_owned(),
-            source,
-        })?;
-        let Kept::Sealed(mut held) = kept else {
-            let path = openbao::path(&record, config)?;
+        let StoredSecrets::Sealed(mut secrets) = secrets else {
+            let path = openbao::path(&registration, config)?;
             return Err(WebhooksError::InOpenBao { path });
         };
-        let Resolved { provider, .. } = Resolved::of(&record, config)?;
-        let (text, made) = match secret {
+        let Resolved { provider, .. } = Resolved::of(&registration, config)?;
+        let (text, generated) = match secret {
             Some(text) => (text, None),
             None => {
-                let made = generate(&provider, &record.provider)?;
-                (made.clone(), Some(made))
+                let generated = generate(&provider, &registration.provider)?;
+                (generated.clone(), Some(generated))
             }
         };
         check_secret("secret", &provider, &text)?;
-        let serial = held.iter().map(|held| held.serial).max();
         let end = now.plus(overlap.unwrap_or(config.webhooks.overlap));
-        for old in &mut held {
-            old.until = Some(old.until.map_or(end, |until| until.min(end)));
+        add_secret(&mut secrets, text, now, end)?;
+        let secrets = StoredSecrets::Sealed(secrets);
+        let document = document::write(&registration, &secrets, &self.sealer)?;
+        match self.replace_document(id, document).await? {
+            Some(shown) => Ok(Rotated::Done(Box::new(Created {
+                shown,
+                secret: generated,
+            }))),
+            None => Ok(Rotated::Absent),
         }
-        held.retain(|old| old.is_valid(now) && !old.is(&text));
-        if held.len() >= SECRETS_MAX {
-            return Err(WebhooksError::TooManySecrets);
-        }
-        held.push(Held {
-            serial: serial.map_or(0, |serial| serial.saturating_add(1)),
-            text,
-            created_at: now,
-            until: None,
-        });
-        let document = document::write(&record, &Kept::Sealed(held), &self.seal)?;
-        let put = self
-            .registry
-            .put(Collection::Webhooks, id, document.clone());
-        put.await?;
-        let shown = self.hold(id, document)?;
-        // Who deletes it waits for us, and removes what was just written.
-        if self.is_deleted(id) {
-            return Ok(Rotated::Absent);
-        }
-        Ok(Rotated::Done(Box::new(Created {
-            shown,
-            secret: made,
-        })))
     }
 
-    /// Takes a webhook away, here before anything else is done: while the
-    /// registry is slow or fails, this gateway refuses its events all the same,
-    /// and asking again finishes the work.
+    /// The stored form of a webhook that exists and is not being deleted.
+    async fn stored(
+        &self,
+        id: &str,
+    ) -> Result<Option<(Registration, StoredSecrets)>, WebhooksError> {
+        let document = self.registry.read(Collection::Webhooks, id).await?;
+        let Some(document) = document.filter(|_| !self.is_deleted(id)) else {
+            return Ok(None);
+        };
+        let read = document::read(id, &document, &self.sealer);
+        let read = read.map_err(|source| WebhooksError::Damaged {
+            id: id.to_owned(),
+            source,
+        })?;
+        Ok(Some(read))
+    }
+
+    /// Writes a changed document. Returns none if the webhook was deleted
+    /// meanwhile: the deletion waits for this change, and removes the document.
+    async fn replace_document(
+        &self,
+        id: &str,
+        document: bytes::Bytes,
+    ) -> Result<Option<WebhookView>, WebhooksError> {
+        let put = self.registry.put(Collection::Webhooks, id, document.clone());
+        put.await?;
+        let shown = self.insert(id, document)?;
+        Ok((!self.is_deleted(id)).then_some(shown))
+    }
+
+    /// Deletes a webhook, first in this gateway's memory: while the registry is
+    /// slow or fails, this gateway already refuses its events, and deleting again
+    /// finishes the work.
     pub(crate) async fn delete(&self, id: &str) -> Result<Deleted, WebhooksError> {
-        if self.held(id).is_some() {
+        if self.registered(id).is_some() {
             self.forget(id);
         }
         let _changing = self.changing.lock().await;
-        let there = self.registry.read(Collection::Webhooks, id).await?;
-        // A change that was under way may have made it known here only now.
+        let stored = self.registry.read(Collection::Webhooks, id).await?;
+        // A change that was under way may have inserted it only now.
         self.forget(id);
-        if there.is_some() {
+        if stored.is_some() {
             self.registry.remove(Collection::Webhooks, id).await?;
         }
         let mut deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
         deleted.remove(id);
-        Ok(match there {
+        Ok(match stored {
             Some(_) => Deleted::Done,
             None => Deleted::Absent,
         })
     }
 
-    /// Lets nothing in by this webhook from now on, whatever is read meanwhile.
+    /// Refuses this webhook's events from now on, whatever is read meanwhile.
     fn forget(&self, id: &str) {
         let mut deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        let registered = self.registered.write();
+        let mut registered = registered.unwrap_or_else(PoisonError::into_inner);
         deleted.insert(id.to_owned());
-        held.remove(id);
+        registered.remove(id);
     }
 
     fn is_deleted(&self, id: &str) -> bool {
@@ -244,33 +296,34 @@ impl Webhooks {
         deleted.contains(id)
     }
 
-    /// Holds what was written, unless it has been deleted meanwhile.
-    fn hold(&self, id: &str, document: bytes::Bytes) -> Result<Shown, WebhooksError> {
-        let entry = self.entry(id, document);
-        let entry = Arc::new(entry.map_err(|source| WebhooksError::Damaged {
+    /// Puts a written document into memory, unless it was deleted meanwhile.
+    fn insert(&self, id: &str, document: bytes::Bytes) -> Result<WebhookView, WebhooksError> {
+        let webhook = self.parse(id, document);
+        let webhook = Arc::new(webhook.map_err(|source| WebhooksError::Damaged {
             id: id.to_owned(),
             source,
         })?);
-        let shown = entry.shown(self.clock.now());
+        let shown = webhook.shown(self.clock.now());
         let deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
         if !deleted.contains(id) {
-            let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-            held.insert(entry.record.id.clone(), entry);
+            let registered = self.registered.write();
+            let mut registered = registered.unwrap_or_else(PoisonError::into_inner);
+            registered.insert(webhook.registration.id.clone(), webhook);
         }
         Ok(shown)
     }
 
-    /// Whether OpenBao has what the webhook's events are to be verified with.
+    /// Checks that OpenBao has the webhook's secrets.
     async fn check_openbao(
         &self,
-        record: &Record,
+        registration: &Registration,
         provider: &Provider,
         config: &Config,
     ) -> Result<(), WebhooksError> {
-        let path = openbao::path(record, config)?;
-        let there = self.sources.load_full().secrets.read_path(&path).await;
-        let wrong = match there {
-            Ok(fields) => match Read::new(&record.id, fields, provider) {
+        let path = openbao::path(registration, config)?;
+        let read = self.sources.load_full().secrets.read_path(&path).await;
+        let wrong = match read {
+            Ok(fields) => match OpenBaoKeys::new(&registration.id, fields, provider) {
                 Ok(_) => return Ok(()),
                 Err(WebhooksError::NoSecret { problem, .. }) => problem.to_string(),
                 Err(error) => return Err(error),
@@ -283,8 +336,32 @@ impl Webhooks {
     }
 }
 
-/// What was asked for, its id not yet drawn.
-fn record(new: &NewWebhook, now: Timestamp) -> Result<Record, WebhooksError> {
+/// Adds a secret to a webhook's, and lets the others end.
+fn add_secret(
+    secrets: &mut Vec<StoredSecret>,
+    text: SecretString,
+    now: Timestamp,
+    end: Timestamp,
+) -> Result<(), WebhooksError> {
+    let serial = secrets.iter().map(|secret| secret.serial).max();
+    for old in secrets.iter_mut() {
+        old.until = Some(old.until.map_or(end, |until| until.min(end)));
+    }
+    secrets.retain(|old| old.is_valid(now) && !old.is(&text));
+    if secrets.len() >= SECRETS_MAX {
+        return Err(WebhooksError::TooManySecrets);
+    }
+    secrets.push(StoredSecret {
+        serial: serial.map_or(0, |serial| serial.saturating_add(1)),
+        text,
+        created_at: now,
+        until: None,
+    });
+    Ok(())
+}
+
+/// The new webhook, without an id.
+fn registration(new: &NewWebhook, now: Timestamp) -> Result<Registration, WebhooksError> {
     let caller = caller(&new.tenant, &new.project).map_err(|error| {
         let key = match error {
             CallerError::Empty("project")
@@ -297,13 +374,10 @@ fn record(new: &NewWebhook, now: Timestamp) -> Result<Record, WebhooksError> {
         let right = "write 1 to 256 bytes that do not begin with _";
         WebhooksError::mistaken(key, error.to_string(), right)
     })?;
-    if let Some(path) = &new.path
-        && let Some(problem) = path_problem(path)
-    {
-        let right = "write a path such as \"/hooks/stripe\"";
-        return Err(WebhooksError::mistaken("path", problem, right));
+    if let Some(path) = &new.path {
+        check_path(path)?;
     }
-    Ok(Record {
+    Ok(Registration {
         id: "".into(),
         caller,
         provider: new.provider.as_str().into(),
@@ -316,16 +390,26 @@ fn record(new: &NewWebhook, now: Timestamp) -> Result<Record, WebhooksError> {
     })
 }
 
-/// Where events go: an upstream that is configured.
-pub(super) fn upstream(said: Option<&Arc<str>>, config: &Config) -> Result<Arc<str>, Mistake> {
+fn check_path(path: &str) -> Result<(), WebhooksError> {
+    match path_problem(path) {
+        None => Ok(()),
+        Some(problem) => {
+            let right = "write a path such as \"/hooks/stripe\"";
+            Err(WebhooksError::mistaken("path", problem, right))
+        }
+    }
+}
+
+/// The upstream of a webhook's events, which must be configured.
+pub(super) fn upstream(chosen: Option<&Arc<str>>, config: &Config) -> Result<Arc<str>, Mistake> {
     let known: Vec<&str> = config.upstreams.keys().map(AsRef::as_ref).collect();
     let mistake = |problem: String, right: String| Mistake::given("upstream", problem, right);
-    let Some(name) = said.or(config.webhooks.upstream.as_ref()) else {
+    let Some(name) = chosen.or(config.webhooks.upstream.as_ref()) else {
         let right = format!(
             "write one of {}, or upstream in [webhooks] for all",
             known.join(", ")
         );
-        return Err(mistake("nobody says where events go".to_owned(), right));
+        return Err(mistake("the webhook has no upstream".to_owned(), right));
     };
     if !config.upstreams.contains_key(name) {
         let shown: String = name.chars().take(64).collect();
@@ -338,15 +422,15 @@ pub(super) fn upstream(said: Option<&Arc<str>>, config: &Config) -> Result<Arc<s
     Ok(name.clone())
 }
 
-/// Secrets that are all the provider's, and none of them twice.
+/// Checks that all secrets have the provider's form, and that none is repeated.
 fn check_secrets(
     provider: &Provider,
     texts: Vec<SecretString>,
 ) -> Result<Vec<SecretString>, WebhooksError> {
     if !(1..=SECRETS_MAX).contains(&texts.len()) {
-        let problem = format!("there are {} of them", texts.len());
+        let problem = format!("{} secrets were given", texts.len());
         let right =
-            format!("give 1 to {SECRETS_MAX}, or leave them out for those in OpenBao, or none yet");
+            format!("give 1 to {SECRETS_MAX}, or omit them to use OpenBao or to add one later");
         return Err(WebhooksError::mistaken("secrets", problem, right));
     }
     for (at, text) in texts.iter().enumerate() {
@@ -354,7 +438,7 @@ fn check_secrets(
         check_secret(&key, provider, text)?;
         let same = |other: &SecretString| other.expose_secret() == text.expose_secret();
         if texts[..at].iter().any(same) {
-            let problem = "is there already";
+            let problem = "is a duplicate";
             return Err(WebhooksError::mistaken(&key, problem, "give each once"));
         }
     }
@@ -362,7 +446,7 @@ fn check_secrets(
 }
 
 fn check_secret(key: &str, provider: &Provider, text: &SecretString) -> Result<(), WebhooksError> {
-    let right = "give what the provider shows as the webhook's signing secret";
+    let right = "give the signing secret that the provider shows for the webhook";
     if text.expose_secret().len() > SECRET_BYTES_MAX {
         let problem = format!("is longer than {SECRET_BYTES_MAX} bytes");
         return Err(WebhooksError::mistaken(key, problem, right));
@@ -379,17 +463,17 @@ fn generate(provider: &Provider, name: &str) -> Result<SecretString, WebhooksErr
     match provider.generate(&seed) {
         Some(secret) => Ok(secret.into()),
         None => {
-            let problem = format!("{name} makes its secrets itself");
-            let right = "give the secret that it shows";
+            let problem = format!("{name} generates its secrets itself");
+            let right = "give the secret that the provider shows";
             Err(WebhooksError::mistaken("generate", problem, right))
         }
     }
 }
 
-/// A new id: Base32 in small letters, which stand plainly in a URL.
-fn draw() -> Result<String, getrandom::Error> {
+/// A new id in lower-case Base32, which needs no escaping in a URL.
+fn random_id() -> Result<String, getrandom::Error> {
     let mut bytes = [0; ID_BYTES];
     getrandom::fill(&mut bytes)?;
-    let drawn = BASE32_NOPAD.encode(&bytes).to_ascii_lowercase();
-    Ok(format!("{ID_PREFIX}{drawn}"))
+    let encoded = BASE32_NOPAD.encode(&bytes).to_ascii_lowercase();
+    Ok(format!("{ID_PREFIX}{encoded}"))
 }

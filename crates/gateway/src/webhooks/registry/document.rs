@@ -1,8 +1,8 @@
-//! A webhook as it is kept, and as it is held in memory.
+//! A webhook as it is stored, and as it is in memory.
 //!
-//! The document is versioned JSON; its secrets stand in it sealed. What was
-//! read is opened at once, so that a document that does not open is found when
-//! it is read and not when an event comes.
+//! The document is versioned JSON with sealed secrets. Secrets are unsealed when
+//! the document is read, so that a damaged document is found then and not when an
+//! event arrives.
 
 use std::sync::Arc;
 
@@ -13,111 +13,116 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
 use super::error::WebhooksError;
-use super::seal::{Broken, Label, Seal};
+use super::seal::{SealContext, SecretSealer, UnsealError};
 use crate::config::{Deliver, SameBytes, path_problem};
 
 /// The version of a document.
 const VERSION: u32 = 1;
 
-/// What was said of a webhook when it was made. What is `None` is as the
-/// configuration says.
+/// A webhook's own settings. For what is `None` the configuration's default
+/// holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
+pub(crate) struct Registration {
     /// Its id, which is in its URL.
     pub(crate) id: Arc<str>,
-    /// As whom its events come in: its tenant and project, and the gateway's
-    /// own subject for them.
+    /// The caller of its events: its tenant and project, and the gateway's own
+    /// subject for events.
     pub(crate) caller: Caller,
-    /// Who sends them, by name.
+    /// The provider's name.
     pub(crate) provider: Arc<str>,
-    /// How they are signed, where the provider has several ways.
+    /// The provider's signature scheme, if it has several.
     pub(crate) scheme: Option<Arc<str>>,
-    /// Where they go.
+    /// The upstream of its events.
     pub(crate) upstream: Option<Arc<str>>,
-    /// Under which path.
+    /// The path at the upstream.
     pub(crate) path: Option<String>,
-    /// When they go.
+    /// Whether events are queued.
     pub(crate) deliver: Option<Deliver>,
-    /// What becomes of the same bytes under another id.
+    /// What happens to the same bytes under another id.
     pub(crate) same_bytes: Option<SameBytes>,
-    /// When it was made.
+    /// When it was created.
     pub(crate) created_at: Timestamp,
 }
 
 /// Where the secrets of a webhook are.
 #[derive(Clone, Debug)]
-pub(super) enum Kept {
-    /// Here, sealed in the document.
-    Sealed(Vec<Held>),
-    /// In OpenBao, at the path of its names.
+pub(super) enum StoredSecrets {
+    /// Sealed in the document.
+    Sealed(Vec<StoredSecret>),
+    /// In OpenBao, at the path of its tenant, project and provider.
     OpenBao,
 }
 
 /// A secret of a webhook.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct StoredSecret {
     /// Its number, which no other secret of the webhook ever had.
     pub(super) serial: u32,
     pub(super) text: SecretString,
     pub(super) created_at: Timestamp,
-    /// When it ends; one that is current has no end.
+    /// When it ends; the current one has no end.
     pub(super) until: Option<Timestamp>,
 }
 
-impl Held {
+impl StoredSecret {
     pub(super) fn is_valid(&self, now: Timestamp) -> bool {
         self.until.is_none_or(|until| now < until)
     }
 
-    /// Whether it is this secret. Both are ours; there is nobody to time it.
+    /// Whether it is this secret. Only operators give both, so the comparison
+    /// need not take constant time.
     pub(super) fn is(&self, text: &SecretString) -> bool {
         self.text.expose_secret() == text.expose_secret()
     }
 }
 
-/// Why a document is not a webhook's.
+/// Why a document cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DocumentError {
-    /// Not our JSON.
+    /// Not the JSON of a webhook.
     #[error("it is not the JSON of a webhook")]
     Json(#[from] serde_json::Error),
     /// From another version of this program.
     #[error("it has version {0}")]
     Version(u32),
-    /// A word that this version does not know.
-    #[error("its {0} is a word that is not known")]
+    /// A value that this version does not know.
+    #[error("its {0} has an unknown value")]
     Word(&'static str),
-    /// It leads where no upstream's path does.
+    /// Not a valid path.
     #[error("its path {0}")]
     Path(&'static str),
-    /// Its names do not make a caller.
+    /// Its tenant or project is not valid.
     #[error(transparent)]
     Caller(#[from] CallerError),
-    /// A secret of it does not open.
+    /// A secret cannot be unsealed.
     #[error(transparent)]
-    Broken(#[from] Broken),
+    Unseal(#[from] UnsealError),
 }
 
-/// As whom the events of a tenant's project come in. The names are held to what
-/// a token could claim, so that no webhook speaks for the gateway itself.
+/// The caller of the events of a tenant's project. The names follow the rules for
+/// claims, so that no webhook uses a reserved one.
 pub(super) fn caller(tenant: &str, project: &str) -> Result<Caller, CallerError> {
-    let anybody = Subject::new(SubjectKind::Service, "anybody")?;
-    Caller::claimed(tenant, project, anybody)?;
+    let claimed = Subject::new(SubjectKind::Service, "anybody")?;
+    Caller::claimed(tenant, project, claimed)?;
     let ingest = Subject::new(SubjectKind::Service, WEBHOOK_INGEST)?;
     Caller::trusted(tenant, project, ingest)
 }
 
-pub(super) fn write(record: &Record, kept: &Kept, seal: &Seal) -> Result<Bytes, WebhooksError> {
-    let secrets = match kept {
-        Kept::OpenBao => None,
-        Kept::Sealed(held) => {
-            let sealed = held.iter().map(|held| {
-                let label = label(&record.id, held.serial);
+pub(super) fn write(
+    registration: &Registration,
+    secrets: &StoredSecrets,
+    sealer: &SecretSealer,
+) -> Result<Bytes, WebhooksError> {
+    let secrets = match secrets {
+        StoredSecrets::OpenBao => None,
+        StoredSecrets::Sealed(secrets) => {
+            let sealed = secrets.iter().map(|secret| {
+                let context = seal_context(&registration.id, secret.serial);
                 Ok(Sealed {
-                    serial: held.serial,
-                    sealed: seal.seal(label, &held.text)?,
-                    created_at: held.created_at.unix_ms(),
-                    until: held.until.map(Timestamp::unix_ms),
+                    serial: secret.serial,
+                    sealed: sealer.seal(context, &secret.text)?,
+                    created_at: secret.created_at.unix_ms(),
+                    until: secret.until.map(Timestamp::unix_ms),
                 })
             });
             Some(sealed.collect::<Result<Vec<_>, getrandom::Error>>()?)
@@ -126,22 +131,28 @@ pub(super) fn write(record: &Record, kept: &Kept, seal: &Seal) -> Result<Bytes, 
     let owned = |text: &Arc<str>| text.as_ref().to_owned();
     let document = Document {
         version: VERSION,
-        tenant: record.caller.tenant().to_owned(),
-        project: record.caller.project().to_owned(),
-        provider: owned(&record.provider),
-        scheme: record.scheme.as_ref().map(owned),
-        upstream: record.upstream.as_ref().map(owned),
-        path: record.path.clone(),
-        deliver: record.deliver.map(|deliver| deliver.as_str().to_owned()),
-        same_bytes: record.same_bytes.map(|same| same.as_str().to_owned()),
-        created_at: record.created_at.unix_ms(),
+        tenant: registration.caller.tenant().to_owned(),
+        project: registration.caller.project().to_owned(),
+        provider: owned(&registration.provider),
+        scheme: registration.scheme.as_ref().map(owned),
+        upstream: registration.upstream.as_ref().map(owned),
+        path: registration.path.clone(),
+        deliver: registration
+            .deliver
+            .map(|deliver| deliver.as_str().to_owned()),
+        same_bytes: registration.same_bytes.map(|same| same.as_str().to_owned()),
+        created_at: registration.created_at.unix_ms(),
         secrets,
     };
     let written = serde_json::to_vec(&document).map_err(WebhooksError::Wire)?;
     Ok(written.into())
 }
 
-pub(super) fn read(id: &str, bytes: &[u8], seal: &Seal) -> Result<(Record, Kept), DocumentError> {
+pub(super) fn read(
+    id: &str,
+    bytes: &[u8],
+    sealer: &SecretSealer,
+) -> Result<(Registration, StoredSecrets), DocumentError> {
     let document: Document = serde_json::from_slice(bytes)?;
     if document.version != VERSION {
         return Err(DocumentError::Version(document.version));
@@ -149,7 +160,7 @@ pub(super) fn read(id: &str, bytes: &[u8], seal: &Seal) -> Result<(Record, Kept)
     if let Some(problem) = document.path.as_deref().and_then(path_problem) {
         return Err(DocumentError::Path(problem));
     }
-    let record = Record {
+    let registration = Registration {
         id: id.into(),
         caller: caller(&document.tenant, &document.project)?,
         provider: document.provider.into(),
@@ -165,18 +176,18 @@ pub(super) fn read(id: &str, bytes: &[u8], seal: &Seal) -> Result<(Record, Kept)
         created_at: Timestamp::from_unix_ms(document.created_at),
     };
     let Some(secrets) = document.secrets else {
-        return Ok((record, Kept::OpenBao));
+        return Ok((registration, StoredSecrets::OpenBao));
     };
-    let held = secrets.into_iter().map(|secret| {
-        Ok(Held {
+    let unsealed = secrets.into_iter().map(|secret| {
+        Ok(StoredSecret {
             serial: secret.serial,
-            text: seal.open(label(id, secret.serial), &secret.sealed)?,
+            text: sealer.unseal(seal_context(id, secret.serial), &secret.sealed)?,
             created_at: Timestamp::from_unix_ms(secret.created_at),
             until: secret.until.map(Timestamp::from_unix_ms),
         })
     });
-    let held = held.collect::<Result<Vec<_>, Broken>>()?;
-    Ok((record, Kept::Sealed(held)))
+    let unsealed = unsealed.collect::<Result<Vec<_>, UnsealError>>()?;
+    Ok((registration, StoredSecrets::Sealed(unsealed)))
 }
 
 fn word<T>(
@@ -188,15 +199,15 @@ fn word<T>(
     parsed.transpose()
 }
 
-fn label(webhook: &str, serial: u32) -> Label<'_> {
-    Label {
+fn seal_context(webhook: &str, serial: u32) -> SealContext<'_> {
+    SealContext {
         version: VERSION,
         webhook,
         serial,
     }
 }
 
-/// A webhook as it is kept.
+/// A webhook as it is stored.
 #[derive(Serialize, Deserialize)]
 struct Document {
     version: u32,
@@ -209,7 +220,7 @@ struct Document {
     deliver: Option<String>,
     same_bytes: Option<String>,
     created_at: u64,
-    /// None where they are in OpenBao.
+    /// None if they are in OpenBao.
     secrets: Option<Vec<Sealed>>,
 }
 

@@ -1,4 +1,4 @@
-//! Why webhooks could not be read, used or changed.
+//! Errors of the registry of webhooks.
 
 use onceward_core::store::StoreError;
 
@@ -7,104 +7,104 @@ use crate::config::Mistake;
 use crate::secrets;
 use crate::upstream::fetch::FetchError;
 
-/// Why not. No text holds a secret.
+/// Why a webhook could not be read, used or changed. No text contains a secret.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WebhooksError {
-    /// What was asked for cannot be; which field, what is wrong, what is right.
+    /// The request is mistaken: which field, what is wrong, what would be right.
     #[error("{0}")]
     Mistaken(Box<Mistake>),
-    /// It would be one too many.
-    #[error("there are {} webhooks already", super::WEBHOOKS_MAX)]
+    /// There are as many webhooks as are allowed.
+    #[error("the limit of {} webhooks is reached", super::WEBHOOKS_MAX)]
     TooMany,
     /// The registry holds more than may be read.
     #[error("the registry holds more than {} webhooks", super::WEBHOOKS_MAX)]
     Overfull,
-    /// So many secrets are valid that another would be one too many.
+    /// The webhook has as many valid secrets as are allowed.
     #[error(
-        "{} of its secrets are valid, and no more may be at a time; rotate with an overlap of 0s to end them now",
+        "the webhook has {} valid secrets, the maximum; rotate with an overlap of 0s to end them now",
         super::SECRETS_MAX
     )]
     TooManySecrets,
-    /// Its secrets are not ours to change.
+    /// Its secrets are changed in OpenBao.
     #[error(
-        "its secrets are in OpenBao; write the new one to the field `secret` of {path}, and keep the old one in `secret_old` for as long as it is to count"
+        "the webhook's secrets are in OpenBao; write the new one to the field `secret` of {path}, and keep the old one in `secret_old` while it is to stay valid"
     )]
     InOpenBao {
-        /// Where they are.
+        /// Their path.
         path: String,
     },
-    /// What the registry says of it does not go with the configuration.
+    /// The configuration cannot serve it.
     #[error("the webhook {id} cannot be served: {source}")]
     Unfit {
-        /// Which.
+        /// The webhook's id.
         id: String,
-        /// What does not fit.
+        /// What is wrong.
         source: Box<Mistake>,
     },
-    /// None of what should be its secrets is one.
-    #[error("the webhook {id} has no secret that its provider could have: {problem}")]
+    /// It has no usable secret.
+    #[error("the webhook {id} has no usable secret: {problem}")]
     NoSecret {
-        /// Which.
+        /// The webhook's id.
         id: String,
-        /// What is the matter.
+        /// Why.
         problem: NoSecret,
     },
-    /// What is kept under this id is not a webhook's document.
+    /// The stored document cannot be read.
     #[error("the document of webhook {id} is damaged")]
     Damaged {
-        /// Which.
+        /// The webhook's id.
         id: String,
-        /// What is wrong with it.
+        /// Why.
         source: DocumentError,
     },
     /// A secret cannot be read.
     #[error(transparent)]
     Secret(#[from] secrets::SecretError),
-    /// Unkey does not answer, so nobody knows whether there is such a webhook.
-    #[error("Unkey cannot be asked now whether there is such a webhook")]
+    /// Unkey does not answer, so whether the webhook exists is not known.
+    #[error("Unkey does not answer whether the webhook exists")]
     Unkey,
-    /// Unkey is at no URL that could be asked.
-    #[error("Unkey cannot be asked: {0}")]
+    /// The client for Unkey cannot be set up.
+    #[error("the client for Unkey cannot be set up: {0}")]
     UnkeySetup(#[source] FetchError),
-    /// What the configuration gives to sign with is no signing secret.
+    /// The configured signing secret is malformed.
     #[error("the signing_secret of upstream {upstream} is not `whsec_` and base64")]
     Signing {
-        /// Whose.
+        /// The upstream's name.
         upstream: String,
     },
     /// The store failed; whether the change was made is not known.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A document could not be written down.
-    #[error("a webhook's document could not be written")]
+    /// A document could not be serialised.
+    #[error("a webhook's document could not be serialised")]
     Wire(#[source] serde_json::Error),
-    /// The system gives no random bytes.
-    #[error("the system gives no random bytes")]
+    /// The system provides no random bytes.
+    #[error("the system provides no random bytes")]
     Random(#[from] getrandom::Error),
-    /// Every id that was drawn was taken, which chance does not do.
+    /// Every generated id was taken, which does not happen by chance.
     #[error("no free id was found; the system's random bytes are not random")]
-    Drawn,
+    NoFreeId,
 }
 
-/// Why a webhook has nothing to verify with.
+/// Why a webhook has no usable secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoSecret {
-    /// There is none that counts now.
+    /// None is valid now.
     #[error("none is valid now")]
     Ended,
     /// The secret in OpenBao has no such field.
     #[error("OpenBao has no field `secret` or `secret_…` for it")]
     NoField,
-    /// More than may be tried.
-    #[error("OpenBao has more than {} of them", super::SECRETS_MAX)]
+    /// There are more than are tried.
+    #[error("OpenBao has more than {} secrets for it", super::SECRETS_MAX)]
     TooMany,
-    /// It is there, and the provider's secrets look otherwise.
-    #[error("one of them is not of the provider's form")]
+    /// A secret does not have the provider's form.
+    #[error("one of its secrets does not have the provider's form")]
     Malformed,
 }
 
 impl WebhooksError {
-    /// A field of a request that is not as it should be.
+    /// A mistaken field of a request.
     pub(super) fn mistaken(
         key: &str,
         problem: impl Into<String>,

@@ -1,13 +1,13 @@
-//! The registry of webhooks: which id belongs to whom, from which provider its
-//! events come, where they go, and with which secrets they are verified.
+//! The registry of webhooks: the tenant and project of each id, its provider, its
+//! destination, and the secrets that its events are verified with.
 //!
-//! A webhook is made here and kept in the gateway's own store, or its id is a
-//! key of Unkey's, which has a root key of its own for them. Secrets are sealed
-//! in the document, or live in OpenBao. The own ones are all in memory, so that
-//! an event asks no store, and each change goes through here.
+//! A webhook is created here and stored in the gateway's own store, or its id is
+//! an Unkey key, for which Unkey has a root key of its own. Secrets are sealed in
+//! the stored document, or are in OpenBao. All own webhooks are in memory, so
+//! that an event needs no store access, and every change goes through here.
 //!
-//! A webhook says as little as it can: what it does not say is taken from the
-//! configuration of the moment, so a reload moves it.
+//! Settings that a webhook leaves out come from the present configuration, so a
+//! reload changes them.
 
 mod changes;
 mod document;
@@ -27,157 +27,157 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use onceward_core::caller::{Caller, WEBHOOK_INGEST};
 use onceward_core::clock::Timestamp;
-use onceward_core::identity::NAME_LENGTH_MAX;
+use onceward_core::identity::{Endpoint, NAME_LENGTH_MAX};
 use onceward_core::key::KEY_LENGTH_MAX;
 use onceward_core::store::{Collection, PAGE_MAX, Registry, SortOrder};
 use onceward_webhooks::{KEYS_MAX as SECRETS_MAX, Provider, SigningKey};
 use percent_encoding::utf8_percent_encode;
 use quick_cache::sync::Cache;
 
-pub(crate) use self::changes::{Deleted, NewSecrets, NewWebhook, Rotated};
-pub(crate) use self::document::Record;
+pub(crate) use self::changes::{Deleted, NewDestination, NewSecrets, NewWebhook, Rotated, Updated};
+pub(crate) use self::document::Registration;
 pub(crate) use self::error::{NoSecret, WebhooksError};
 
-use self::document::{DocumentError, Held, Kept};
-use self::openbao::Read;
-use self::seal::Seal;
-use self::signing::Signing;
+use self::document::{DocumentError, StoredSecret, StoredSecrets};
+use self::openbao::OpenBaoKeys;
+use self::seal::SecretSealer;
+use self::signing::SigningSecrets;
 use crate::callers::WallClock;
 use crate::callers::unkey::Unkey;
 use crate::config::{Config, Deliver, Mistake, SameBytes};
 use crate::secrets::SecretReader;
 use crate::secrets::gateway_key::Secret;
 
-/// What an id begins with.
+/// The prefix of an id.
 pub(crate) const ID_PREFIX: &str = "wh_";
-/// The longest id; Unkey's are its own.
+/// The longest id; Unkey chooses its own.
 const ID_BYTES_MAX: usize = 128;
-/// The longest tenant and project together, as they stand in the name of an
-/// event with the longest key.
+/// The longest tenant and project together, so that the name of an event with
+/// the longest key still fits.
 const NAMES_LENGTH_MAX: usize =
     NAME_LENGTH_MAX - "t-::service::".len() - WEBHOOK_INGEST.len() - KEY_LENGTH_MAX;
 /// The most webhooks.
 pub(crate) const WEBHOOKS_MAX: usize = 100_000;
-/// Of how many webhooks with secrets in OpenBao the keys are held.
-const READ_MAX: usize = 10_000;
+/// For how many webhooks with secrets in OpenBao the keys are cached.
+const CACHED_MAX: usize = 10_000;
 
-/// A webhook, as it is to be served by the configuration of this moment.
+/// A webhook as the present configuration serves it.
 #[derive(Debug)]
 pub(crate) struct Webhook {
     /// Its id, which is in its URL.
     pub(crate) id: Arc<str>,
-    /// As whom its events come in.
+    /// The caller of its events.
     pub(crate) caller: Caller,
-    /// Who sends them, with the scheme that they are signed by.
+    /// The provider, with its signature scheme.
     pub(crate) provider: Provider,
-    /// Where they go; the configuration has it.
+    /// The upstream of its events, which is configured.
     pub(crate) upstream: Arc<str>,
-    /// Under which path.
+    /// The path at the upstream.
     pub(crate) path: String,
-    /// When they go.
+    /// Whether events are queued.
     pub(crate) deliver: Deliver,
-    /// What becomes of the same bytes under another id.
+    /// What happens to the same bytes under another id.
     pub(crate) same_bytes: SameBytes,
-    /// What they are verified with.
-    secrets: Secrets,
+    /// The secrets that events are verified with.
+    secrets: SecretSource,
 }
 
 /// Where the secrets of a webhook are.
 #[derive(Clone, Debug)]
-enum Secrets {
+enum SecretSource {
     /// In memory.
-    Held(Arc<Entry>),
+    Stored(Arc<RegisteredWebhook>),
     /// In OpenBao, at this path.
     OpenBao(String),
 }
 
-/// A webhook in memory.
+/// An own webhook in memory.
 #[derive(Debug)]
-struct Entry {
-    record: Record,
-    kept: Kept,
-    /// What was read, for telling whether it is still the same.
+struct RegisteredWebhook {
+    registration: Registration,
+    secrets: StoredSecrets,
+    /// The stored bytes, to detect a change.
     document: Bytes,
-    /// What its secrets were last parsed to.
+    /// The keys that its secrets were last parsed to.
     parsed: Mutex<Option<Parsed>>,
 }
 
-/// The keys of a webhook for a while.
+/// Cached keys of a webhook.
 #[derive(Debug)]
 struct Parsed {
-    /// By whom they were parsed: a provider's settings may change.
+    /// The provider that parsed them: its settings may change.
     by: Provider,
     /// When the first of them ends.
     until: Option<Timestamp>,
     keys: Arc<[SigningKey]>,
 }
 
-/// A webhook as operators see it: no secret is in it.
+/// A webhook as operators see it, without its secrets.
 #[derive(Clone, Debug)]
-pub(crate) struct Shown {
-    /// What was said of it.
-    pub(crate) record: Record,
+pub(crate) struct WebhookView {
+    /// The webhook.
+    pub(crate) registration: Registration,
     /// Where its secrets are.
-    pub(crate) secrets: ShownSecrets,
+    pub(crate) secrets: SecretsView,
 }
 
-/// What operators see of a webhook's secrets.
+/// A webhook's secrets as operators see them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ShownSecrets {
-    /// They are sealed in the store; those that are valid now, the oldest first.
-    Sealed(Vec<ShownSecret>),
-    /// They are in OpenBao.
+pub(crate) enum SecretsView {
+    /// Sealed in the store; those that are valid now, the oldest first.
+    Sealed(Vec<SecretView>),
+    /// In OpenBao.
     OpenBao,
 }
 
-/// What operators see of a secret.
+/// A secret as operators see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ShownSecret {
+pub(crate) struct SecretView {
     /// When it was given.
     pub(crate) created_at: Timestamp,
-    /// When it ends; one that is current has no end.
+    /// When it ends; the current one has no end.
     pub(crate) until: Option<Timestamp>,
 }
 
-/// What the configuration of now makes of a webhook, as far as it can.
+/// A webhook's settings with the defaults of the present configuration.
 #[derive(Debug)]
-pub(crate) struct Looked {
-    /// Where its events go.
+pub(crate) struct EffectiveSettings {
+    /// The upstream of its events.
     pub(crate) upstream: Option<String>,
-    /// Under which path.
+    /// The path at the upstream.
     pub(crate) path: Option<String>,
-    /// When they go.
+    /// Whether events are queued.
     pub(crate) deliver: Option<Deliver>,
-    /// Where its secrets are, if they are in OpenBao.
+    /// Where its secrets are in OpenBao, if they are there.
     pub(crate) secrets_path: Option<String>,
     /// Why it cannot be served.
     pub(crate) problem: Option<Mistake>,
 }
 
-impl Shown {
-    /// Looks at it by this configuration.
-    pub(crate) fn looked(&self, config: &Config) -> Looked {
-        let record = &self.record;
+impl WebhookView {
+    /// The settings by this configuration.
+    pub(crate) fn effective(&self, config: &Config) -> EffectiveSettings {
+        let registration = &self.registration;
         let path = match self.secrets {
-            ShownSecrets::Sealed(_) => Ok(None),
-            ShownSecrets::OpenBao => openbao::path(record, config).map(Some),
+            SecretsView::Sealed(_) => Ok(None),
+            SecretsView::OpenBao => openbao::path(registration, config).map(Some),
         };
         let (secrets_path, unread) = match path {
             Ok(path) => (path, None),
             Err(mistake) => (None, Some(mistake)),
         };
-        match Resolved::of(record, config) {
-            Ok(resolved) => Looked {
+        match Resolved::of(registration, config) {
+            Ok(resolved) => EffectiveSettings {
                 upstream: Some(resolved.upstream.to_string()),
                 path: Some(resolved.path),
                 deliver: Some(resolved.deliver),
                 secrets_path,
                 problem: unread,
             },
-            Err(mistake) => Looked {
-                upstream: record.upstream.as_ref().map(ToString::to_string),
-                path: record.path.clone(),
-                deliver: record.deliver,
+            Err(mistake) => EffectiveSettings {
+                upstream: registration.upstream.as_ref().map(ToString::to_string),
+                path: registration.path.clone(),
+                deliver: registration.deliver,
                 secrets_path,
                 problem: Some(mistake),
             },
@@ -185,28 +185,28 @@ impl Shown {
     }
 }
 
-/// Who else is asked; a reload replaces it whole.
+/// The other services that are asked; a reload replaces them together.
 struct Sources {
     secrets: SecretReader,
-    unkey: Option<Unkey<Arc<Record>>>,
+    unkey: Option<Unkey<Arc<Registration>>>,
 }
 
 /// All webhooks.
 pub(crate) struct Webhooks {
     registry: Arc<dyn Registry>,
-    seal: Seal,
-    signing: Signing,
+    sealer: SecretSealer,
+    signing: SigningSecrets,
     clock: WallClock,
     sources: ArcSwap<Sources>,
-    held: RwLock<HashMap<Arc<str>, Arc<Entry>>>,
-    /// Deleted here, while the registry has not confirmed it. Locked before
-    /// `held` by who needs both.
+    registered: RwLock<HashMap<Arc<str>, Arc<RegisteredWebhook>>>,
+    /// Deleted in memory, and not yet confirmed by the registry. Locked before
+    /// `registered` where both are needed.
     deleted: Mutex<HashSet<String>>,
-    /// Held over each change and its write. Two changes at once could leave in
-    /// memory what the registry no longer says.
+    /// Held during each change and its write. Concurrent changes could leave
+    /// memory and registry different.
     changing: tokio::sync::Mutex<()>,
     /// The keys of webhooks whose secrets are in OpenBao.
-    read: Cache<Arc<str>, Arc<Read>>,
+    openbao_keys: Cache<Arc<str>, Arc<OpenBaoKeys>>,
 }
 
 impl Webhooks {
@@ -220,20 +220,20 @@ impl Webhooks {
     ) -> Result<Self, WebhooksError> {
         let webhooks = Self {
             registry,
-            seal: Seal::new(secret),
-            signing: Signing::new(secret),
+            sealer: SecretSealer::new(secret),
+            signing: SigningSecrets::new(secret),
             sources: ArcSwap::from_pointee(Sources::new(config, secrets, &clock)?),
             clock,
-            held: RwLock::default(),
+            registered: RwLock::default(),
             deleted: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
-            read: Cache::new(READ_MAX),
+            openbao_keys: Cache::new(CACHED_MAX),
         };
         webhooks.refresh().await?;
         Ok(webhooks)
     }
 
-    /// Asks others as a changed configuration says. Nothing changes if it fails.
+    /// Prepares the services of a changed configuration; nothing is in force yet.
     pub(crate) fn reopen(
         &self,
         config: &Config,
@@ -243,12 +243,12 @@ impl Webhooks {
         Ok(Reopened(Arc::new(sources)))
     }
 
-    /// Puts in force what was opened.
+    /// Puts prepared services in force.
     pub(crate) fn replace(&self, reopened: Reopened) {
         self.sources.store(reopened.0);
     }
 
-    /// Reads all webhooks again, for a registry that others change too.
+    /// Reads all webhooks again, for a registry that other gateways change too.
     pub(crate) async fn refresh(&self) -> Result<(), WebhooksError> {
         let _changing = self.changing.lock().await;
         let mut read = HashMap::new();
@@ -271,30 +271,33 @@ impl Webhooks {
                 return Err(WebhooksError::Overfull);
             }
             for (id, document) in page {
-                let entry = match self.held(&id) {
+                let webhook = match self.registered(&id) {
                     // Its keys need not be parsed again.
-                    Some(entry) if entry.document == document => Ok(entry),
-                    _ => self.entry(&id, document).map(Arc::new),
+                    Some(webhook) if webhook.document == document => Ok(webhook),
+                    _ => self.parse(&id, document).map(Arc::new),
                 };
-                match entry {
-                    Ok(entry) => {
-                        read.insert(entry.record.id.clone(), entry);
+                match webhook {
+                    Ok(webhook) => {
+                        read.insert(webhook.registration.id.clone(), webhook);
                     }
-                    // Its events are refused; all others still come in.
+                    // Only this webhook's events are refused.
                     Err(source) => {
-                        tracing::error!(webhook_id = id, cause = %source, "a webhook's document is damaged; its events are not accepted");
+                        tracing::error!(webhook_id = id, cause = %source, "webhook document damaged; its events are refused");
                     }
                 }
             }
         }
         let deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
         read.retain(|id, _| !deleted.contains(id.as_ref()));
-        *self.held.write().unwrap_or_else(PoisonError::into_inner) = read;
+        *self
+            .registered
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = read;
         Ok(())
     }
 
-    /// The webhook with this id, if events of this provider come to it. Own ones
-    /// are found without waiting for anybody.
+    /// The webhook with this id, if it is this provider's. Own webhooks are found
+    /// in memory.
     pub(crate) async fn find(
         &self,
         config: &Config,
@@ -304,22 +307,22 @@ impl Webhooks {
         if !is_id(id) {
             return Ok(None);
         }
-        if let Some(entry) = self.held(id) {
-            if *entry.record.provider != *provider {
+        if let Some(registered) = self.registered(id) {
+            if *registered.registration.provider != *provider {
                 return Ok(None);
             }
-            let secrets = match entry.kept {
-                Kept::Sealed(_) => Some(Secrets::Held(entry.clone())),
-                Kept::OpenBao => None,
+            let secrets = match registered.secrets {
+                StoredSecrets::Sealed(_) => Some(SecretSource::Stored(registered.clone())),
+                StoredSecrets::OpenBao => None,
             };
-            let webhook = Webhook::of(&entry.record, secrets, config);
+            let webhook = Webhook::of(&registered.registration, secrets, config);
             return webhook.map(|webhook| Some(Arc::new(webhook)));
         }
         let sources = self.sources.load_full();
         let Some(unkey) = &sources.unkey else {
             return Ok(None);
         };
-        let Some(named) = unkey::named(unkey, id).await? else {
+        let Some(named) = unkey::find(unkey, id).await? else {
             return Ok(None);
         };
         if *named.provider != *provider {
@@ -329,75 +332,91 @@ impl Webhooks {
         webhook.map(|webhook| Some(Arc::new(webhook)))
     }
 
-    /// What the webhook's events are verified with now: at least one key.
+    /// The upstream and the path of an own webhook, if it can be served by this
+    /// configuration. Asks neither the store nor another service.
+    pub(crate) fn destination(&self, config: &Config, id: &str) -> Option<(Arc<str>, String)> {
+        let registered = self.registered(id)?;
+        let resolved = Resolved::of(&registered.registration, config).ok()?;
+        Some((resolved.upstream, resolved.path))
+    }
+
+    /// The keys that the webhook's events are verified with now: at least one.
     pub(crate) async fn keys(&self, webhook: &Webhook) -> Result<Arc<[SigningKey]>, WebhooksError> {
         match &webhook.secrets {
-            Secrets::Held(entry) => entry.keys(&webhook.provider, self.clock.now()),
-            Secrets::OpenBao(path) => {
+            SecretSource::Stored(registered) => {
+                registered.keys(&webhook.provider, self.clock.now())
+            }
+            SecretSource::OpenBao(path) => {
                 let sources = self.sources.load_full();
                 let fields = sources.secrets.read_path(path).await?;
-                let before = self.read.get(&webhook.id);
+                let before = self.openbao_keys.get(&webhook.id);
                 if let Some(before) = before.filter(|read| read.is_of(&fields, &webhook.provider)) {
                     return Ok(before.keys.clone());
                 }
-                let read = Read::new(&webhook.id, fields, &webhook.provider)?;
+                let read = OpenBaoKeys::new(&webhook.id, fields, &webhook.provider)?;
                 let keys = read.keys.clone();
-                self.read.insert(webhook.id.clone(), Arc::new(read));
+                self.openbao_keys.insert(webhook.id.clone(), Arc::new(read));
                 Ok(keys)
             }
         }
     }
 
     /// All own webhooks, the oldest first.
-    pub(crate) fn list(&self) -> Vec<Shown> {
+    pub(crate) fn list(&self) -> Vec<WebhookView> {
         let now = self.clock.now();
-        let mut shown: Vec<_> = self.read().values().map(|entry| entry.shown(now)).collect();
+        let mut shown: Vec<_> = self
+            .read()
+            .values()
+            .map(|webhook| webhook.shown(now))
+            .collect();
         shown.sort_by(|a, b| {
-            let (a, b) = (&a.record, &b.record);
+            let (a, b) = (&a.registration, &b.registration);
             (a.created_at, &a.id).cmp(&(b.created_at, &b.id))
         });
         shown
     }
 
-    /// One of them.
-    pub(crate) fn show(&self, id: &str) -> Option<Shown> {
+    /// An own webhook.
+    pub(crate) fn show(&self, id: &str) -> Option<WebhookView> {
         let now = self.clock.now();
-        self.held(id).map(|entry| entry.shown(now))
+        self.registered(id).map(|webhook| webhook.shown(now))
     }
 
-    /// The own webhooks that a changed configuration could no longer serve, and
-    /// why. Those that cannot be served as it is are no reason not to change it.
-    pub(crate) fn misfits(&self, before: &Config, after: &Config) -> Vec<String> {
+    /// Why the own webhooks that are served now could not be served by a changed
+    /// configuration. Webhooks that are not served now do not count.
+    pub(crate) fn unservable(&self, before: &Config, after: &Config) -> Vec<String> {
         let listed = self.list();
         let unfit = listed.iter().filter_map(|shown| {
-            let problem = shown.looked(after).problem?;
-            let served = shown.looked(before).problem.is_none();
-            let id = &shown.record.id;
+            let problem = shown.effective(after).problem?;
+            let served = shown.effective(before).problem.is_none();
+            let id = &shown.registration.id;
             served.then(|| format!("the webhook {id} could not be served: {problem}"))
         });
         unfit.collect()
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, HashMap<Arc<str>, Arc<Entry>>> {
-        self.held.read().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, HashMap<Arc<str>, Arc<RegisteredWebhook>>> {
+        self.registered
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn held(&self, id: &str) -> Option<Arc<Entry>> {
+    fn registered(&self, id: &str) -> Option<Arc<RegisteredWebhook>> {
         self.read().get(id).cloned()
     }
 
-    fn entry(&self, id: &str, document: Bytes) -> Result<Entry, DocumentError> {
-        let (record, kept) = document::read(id, &document, &self.seal)?;
-        Ok(Entry {
-            record,
-            kept,
+    fn parse(&self, id: &str, document: Bytes) -> Result<RegisteredWebhook, DocumentError> {
+        let (registration, secrets) = document::read(id, &document, &self.sealer)?;
+        Ok(RegisteredWebhook {
+            registration,
+            secrets,
             document,
             parsed: Mutex::default(),
         })
     }
 }
 
-/// What a changed configuration asks others with, opened and not yet in force.
+/// The services of a changed configuration, not yet in force.
 pub(crate) struct Reopened(Arc<Sources>);
 
 impl Sources {
@@ -414,7 +433,7 @@ impl Sources {
     }
 }
 
-/// What the configuration makes of what a webhook says.
+/// A webhook's settings, with defaults from the configuration.
 struct Resolved {
     provider: Provider,
     upstream: Arc<str>,
@@ -423,24 +442,32 @@ struct Resolved {
 }
 
 impl Resolved {
-    fn of(record: &Record, config: &Config) -> Result<Self, Mistake> {
+    fn of(registration: &Registration, config: &Config) -> Result<Self, Mistake> {
         let webhooks = &config.webhooks;
-        check_names(&record.caller)?;
-        let provider = provider::provider(webhooks, &record.provider, record.scheme.as_deref())?;
+        check_names(&registration.caller)?;
+        let provider = provider::provider(
+            webhooks,
+            &registration.provider,
+            registration.scheme.as_deref(),
+        )?;
         if provider.binds_url() && config.server.public_url.is_none() {
-            let name = &record.provider;
-            let problem = format!("{name} signs the URL, and nobody says what it is");
-            let right = "set server.public_url to where the provider finds this gateway";
+            let name = &registration.provider;
+            let problem =
+                format!("{name} signs the URL, and the gateway does not know its public URL");
+            let right =
+                "set server.public_url to the URL under which the provider reaches this gateway";
             return Err(Mistake::given("provider", problem, right.to_owned()));
         }
-        let upstream = changes::upstream(record.upstream.as_ref(), config)?;
-        let path = record.path.clone();
+        let upstream = changes::upstream(registration.upstream.as_ref(), config)?;
+        let path = registration.path.clone();
         Ok(Self {
-            path: path.unwrap_or_else(|| webhooks.path_for(&record.provider)),
-            deliver: record.deliver.unwrap_or(match provider.sync_by_default() {
-                true => Deliver::Sync,
-                false => Deliver::Async,
-            }),
+            path: path.unwrap_or_else(|| webhooks.path_for(&registration.provider)),
+            deliver: registration
+                .deliver
+                .unwrap_or(match provider.sync_by_default() {
+                    true => Deliver::Sync,
+                    false => Deliver::Async,
+                }),
             upstream,
             provider,
         })
@@ -448,36 +475,38 @@ impl Resolved {
 }
 
 impl Webhook {
-    /// A webhook by the configuration of now; without secrets at hand they are
-    /// in OpenBao.
+    /// A webhook by this configuration. Without stored secrets they are in
+    /// OpenBao.
     fn of(
-        record: &Record,
-        secrets: Option<Secrets>,
+        registration: &Registration,
+        secrets: Option<SecretSource>,
         config: &Config,
     ) -> Result<Self, WebhooksError> {
         let unfit = |source: Mistake| WebhooksError::Unfit {
-            id: record.id.as_ref().to_owned(),
+            id: registration.id.as_ref().to_owned(),
             source: Box::new(source),
         };
-        let resolved = Resolved::of(record, config).map_err(unfit)?;
+        let resolved = Resolved::of(registration, config).map_err(unfit)?;
         let secrets = match secrets {
             Some(secrets) => secrets,
-            None => Secrets::OpenBao(openbao::path(record, config).map_err(unfit)?),
+            None => SecretSource::OpenBao(openbao::path(registration, config).map_err(unfit)?),
         };
         Ok(Self {
-            id: record.id.clone(),
-            caller: record.caller.clone(),
+            id: registration.id.clone(),
+            caller: registration.caller.clone(),
             provider: resolved.provider,
             upstream: resolved.upstream,
             path: resolved.path,
             deliver: resolved.deliver,
-            same_bytes: record.same_bytes.unwrap_or(config.webhooks.same_bytes),
+            same_bytes: registration
+                .same_bytes
+                .unwrap_or(config.webhooks.same_bytes),
             secrets,
         })
     }
 }
 
-impl Entry {
+impl RegisteredWebhook {
     fn keys(
         &self,
         provider: &Provider,
@@ -490,52 +519,52 @@ impl Entry {
         {
             return Ok(parsed.keys.clone());
         }
-        let valid: Vec<&Held> = self.valid(now).collect();
+        let valid: Vec<&StoredSecret> = self.valid(now).collect();
         let no_secret = |problem| WebhooksError::NoSecret {
-            id: self.record.id.as_ref().to_owned(),
+            id: self.registration.id.as_ref().to_owned(),
             problem,
         };
-        let texts = valid.iter().map(|held| &held.text);
+        let texts = valid.iter().map(|secret| &secret.text);
         let keys = openbao::keys(texts, provider).map_err(no_secret)?;
         if keys.is_empty() {
             return Err(no_secret(NoSecret::Ended));
         }
         *parsed = Some(Parsed {
             by: provider.clone(),
-            until: valid.iter().filter_map(|held| held.until).min(),
+            until: valid.iter().filter_map(|secret| secret.until).min(),
             keys: keys.clone(),
         });
         Ok(keys)
     }
 
-    fn valid(&self, now: Timestamp) -> impl Iterator<Item = &Held> {
-        let held = match &self.kept {
-            Kept::Sealed(held) => held.as_slice(),
-            Kept::OpenBao => &[],
+    fn valid(&self, now: Timestamp) -> impl Iterator<Item = &StoredSecret> {
+        let secrets = match &self.secrets {
+            StoredSecrets::Sealed(secrets) => secrets.as_slice(),
+            StoredSecrets::OpenBao => &[],
         };
-        held.iter().filter(move |held| held.is_valid(now))
+        secrets.iter().filter(move |secret| secret.is_valid(now))
     }
 
-    fn shown(&self, now: Timestamp) -> Shown {
-        let secrets = match &self.kept {
-            Kept::OpenBao => ShownSecrets::OpenBao,
-            Kept::Sealed(_) => {
-                let valid = self.valid(now).map(|held| ShownSecret {
-                    created_at: held.created_at,
-                    until: held.until,
+    fn shown(&self, now: Timestamp) -> WebhookView {
+        let secrets = match &self.secrets {
+            StoredSecrets::OpenBao => SecretsView::OpenBao,
+            StoredSecrets::Sealed(_) => {
+                let valid = self.valid(now).map(|secret| SecretView {
+                    created_at: secret.created_at,
+                    until: secret.until,
                 });
-                ShownSecrets::Sealed(valid.collect())
+                SecretsView::Sealed(valid.collect())
             }
         };
-        Shown {
-            record: self.record.clone(),
+        WebhookView {
+            registration: self.registration.clone(),
             secrets,
         }
     }
 }
 
-/// Whether each event has a name, however long its key: one without would be
-/// refused whenever it comes.
+/// Checks that the name of every event fits, however long its key is. Otherwise
+/// some events would always be refused.
 fn check_names(caller: &Caller) -> Result<(), Mistake> {
     let length = |name| -> usize {
         let parts = utf8_percent_encode(name, openbao::PLAIN);
@@ -549,13 +578,19 @@ fn check_names(caller: &Caller) -> Result<(), Mistake> {
         true => "tenant",
         false => "project",
     };
-    let problem = format!(
-        "is so long that some events would have a name of more than {NAME_LENGTH_MAX} characters"
-    );
+    let problem =
+        format!("is too long: the names of some events would exceed {NAME_LENGTH_MAX} characters");
     let right = format!(
-        "take a tenant and a project of {NAMES_LENGTH_MAX} characters together, percent-encoded"
+        "use at most {NAMES_LENGTH_MAX} characters for tenant and project together, percent-encoded"
     );
     Err(Mistake::given(key, problem, right))
+}
+
+/// The webhook's id in the endpoint of its events, which is
+/// `webhooks.{provider}.{webhook_id}`.
+pub(crate) fn webhook_id_of(endpoint: &Endpoint) -> Option<&str> {
+    let (_, id) = endpoint.as_str().rsplit_once('.')?;
+    is_id(id).then_some(id)
 }
 
 /// Whether this could be the id of a webhook, ours or Unkey's.
@@ -563,7 +598,7 @@ fn is_id(text: &str) -> bool {
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     text.len() <= ID_BYTES_MAX
         && text.strip_prefix(ID_PREFIX).is_some_and(|tail| {
-            // Less could be guessed, whoever made it.
+            // A shorter id could be guessed.
             tail.len() >= 16 && tail.bytes().all(letter)
         })
 }

@@ -1,8 +1,8 @@
-//! Secrets of webhooks in OpenBao: where they are, and which fields are theirs.
+//! Secrets of webhooks in OpenBao: their path, and their fields.
 //!
-//! A field `secret`, and each that begins with `secret_`, is a secret of the
-//! webhook: while one is replaced by another, both are there. The names in a
-//! path are percent-encoded, so that no tenant's name leads into another's.
+//! The field `secret`, and every field that begins with `secret_`, is a secret of
+//! the webhook: during a rotation both the old and the new one are there. Names in
+//! a path are percent-encoded, so that no tenant's name leads to another's.
 
 use std::sync::Arc;
 
@@ -11,43 +11,44 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use secrecy::{ExposeSecret, SecretString};
 
 use super::SECRETS_MAX;
-use super::document::Record;
+use super::document::Registration;
 use super::error::{NoSecret, WebhooksError};
 use super::provider::same;
 use crate::config::{Config, Mistake};
 use crate::secrets::Fields;
 
-/// What stands in a name as it is, as in the name of an operation's key.
+/// The characters that a name keeps unencoded, as in the name of an operation.
 pub(super) const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// Where the secrets of a webhook are.
-pub(super) fn path(record: &Record, config: &Config) -> Result<String, Mistake> {
+/// The path of a webhook's secrets.
+pub(super) fn path(registration: &Registration, config: &Config) -> Result<String, Mistake> {
     let Some(openbao) = &config.secrets.openbao else {
         return Err(Mistake::given(
             "secrets",
-            "they are in OpenBao, and [secrets.openbao] is not configured".to_owned(),
-            "configure it, or make the webhook anew with its secrets".to_owned(),
+            "the webhook's secrets are in OpenBao, and [secrets.openbao] is not configured"
+                .to_owned(),
+            "configure it, or create the webhook again with its secrets".to_owned(),
         ));
     };
-    Ok(fill(&openbao.path, record))
+    Ok(fill(&openbao.path, registration))
 }
 
-/// Puts the names in their places, in one go: no name is taken for a place.
-fn fill(template: &str, record: &Record) -> String {
+/// Fills in the names, in one pass: no name is taken for a placeholder.
+fn fill(template: &str, registration: &Registration) -> String {
     let mut filled = String::new();
     let mut rest = template;
     while let Some((before, after)) = rest.split_once('{') {
         filled.push_str(before);
-        let (place, after) = after.split_once('}').unwrap_or((after, ""));
-        match place {
-            "tenant" => filled.push_str(&name(record.caller.tenant())),
-            "project" => filled.push_str(&name(record.caller.project())),
-            "provider" => filled.push_str(&name(&record.provider)),
-            // The configuration has been checked.
+        let (placeholder, after) = after.split_once('}').unwrap_or((after, ""));
+        match placeholder {
+            "tenant" => filled.push_str(&name(registration.caller.tenant())),
+            "project" => filled.push_str(&name(registration.caller.project())),
+            "provider" => filled.push_str(&name(&registration.provider)),
+            // The configuration allows no other placeholder.
             _ => {}
         }
         rest = after;
@@ -56,7 +57,7 @@ fn fill(template: &str, record: &Record) -> String {
     filled
 }
 
-/// A name that leads nowhere else: not even one of dots alone.
+/// A name as one path segment; one of dots alone is escaped too.
 fn name(text: &str) -> String {
     match text.bytes().all(|byte| byte == b'.') {
         true => text.replace('.', "%2E"),
@@ -64,14 +65,14 @@ fn name(text: &str) -> String {
     }
 }
 
-/// What was read, and the keys that it came to.
-pub(super) struct Read {
+/// The fields that were read, and the keys parsed from them.
+pub(super) struct OpenBaoKeys {
     fields: Arc<Fields>,
     by: Provider,
     pub(super) keys: Arc<[SigningKey]>,
 }
 
-impl Read {
+impl OpenBaoKeys {
     pub(super) fn new(
         id: &str,
         fields: Arc<Fields>,
@@ -92,22 +93,22 @@ impl Read {
         })
     }
 
-    /// Whether these fields and this provider would come to the same. Fields
-    /// that were not read anew are the same by address.
+    /// Whether these fields and this provider give the same keys. Cached fields
+    /// have the same address.
     pub(super) fn is_of(&self, fields: &Arc<Fields>, provider: &Provider) -> bool {
         Arc::ptr_eq(&self.fields, fields) && same(&self.by, provider)
     }
 }
 
-/// Those fields that are secrets of the webhook.
+/// The fields that are secrets of the webhook.
 fn texts(fields: &Fields) -> impl Iterator<Item = &SecretString> {
     let ours = |name: &str| name == "secret" || name.starts_with("secret_");
     let fields = fields.iter().filter(move |(name, _)| ours(name));
     fields.map(|(_, text)| text)
 }
 
-/// The keys that the provider makes of secrets. One that is malformed spoils
-/// all: events signed with it would be refused, and nobody would know why.
+/// The keys that the provider makes of secrets. One malformed secret is an error
+/// for all: events signed with it would be refused without a visible cause.
 pub(super) fn keys<'a>(
     texts: impl Iterator<Item = &'a SecretString>,
     provider: &Provider,
@@ -144,7 +145,7 @@ mod tests {
         #[case] project: &str,
         #[case] want: &str,
     ) {
-        let record = Record {
+        let registration = Registration {
             id: "wh_x".into(),
             caller: super::super::document::caller(tenant, project).expect("names"),
             provider: "stripe".into(),
@@ -155,6 +156,6 @@ mod tests {
             same_bytes: None,
             created_at: Timestamp::from_unix_ms(0),
         };
-        assert_eq!(fill(template, &record), want);
+        assert_eq!(fill(template, &registration), want);
     }
 }

@@ -1,5 +1,5 @@
-//! Which provider a webhook's events come from, and by which of its schemes
-//! they are signed. Both are said when the webhook is made, never by a request.
+//! The provider of a webhook and its signature scheme. Both are chosen when the
+//! webhook is created, never by a request.
 
 use std::mem::discriminant;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use onceward_webhooks::Provider;
 
 use crate::config::{self, Mistake, nearest};
 
-/// The provider of this name, by this scheme or its usual one.
+/// The provider of this name, with this scheme or its default one.
 pub(super) fn provider(
     webhooks: &config::Webhooks,
     name: &str,
@@ -23,12 +23,12 @@ pub(super) fn provider(
     known.with_scheme(scheme).map_err(|error| {
         let shown: String = scheme.chars().take(64).collect();
         let right = match error.known {
-            [] => "leave it out: this provider signs in one way".to_owned(),
+            [] => "omit it: this provider has one signature scheme".to_owned(),
             known => format!("write one of {}", known.join(", ")),
         };
         Mistake::given(
             "scheme",
-            format!("{name} does not sign by {shown:?}"),
+            format!("{name} has no signature scheme {shown:?}"),
             right,
         )
     })
@@ -48,8 +48,8 @@ fn unknown(webhooks: &config::Webhooks, name: &str) -> Mistake {
     Mistake::given("provider", format!("there is no provider {shown:?}"), right)
 }
 
-/// Whether both make the same keys of the same secrets. What a configuration
-/// describes is the same only until it is read again.
+/// Whether both parse the same secrets to the same keys. A configured provider
+/// equals only itself until the configuration is read again.
 pub(super) fn same(one: &Provider, other: &Provider) -> bool {
     match (one, other) {
         (Provider::Generic(one), Provider::Generic(other)) => Arc::ptr_eq(one, other),

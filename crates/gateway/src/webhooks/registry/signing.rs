@@ -1,9 +1,9 @@
-//! The gateway's own signature on what it delivers: by the time of a late
-//! delivery the provider's has gone stale.
+//! The secrets that the gateway signs its deliveries with: the provider's own
+//! signature has gone stale by the time of a late delivery.
 //!
 //! Each upstream has a secret of its own, in the form of Standard Webhooks: the
-//! one that the configuration gives it, or one made of the gateway's key and
-//! the upstream's name, which nobody has to keep.
+//! configured one, or one derived from the gateway's key and the upstream's name,
+//! which need not be stored.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -17,18 +17,18 @@ use super::error::WebhooksError;
 use crate::config::{Config, SecretValue};
 use crate::secrets::gateway_key::Secret;
 
-/// What the made secrets are for.
+/// The purpose of the derived secrets.
 const PURPOSE: &[u8] = b"onceward.webhook-signing.1";
 
 /// The secrets of upstreams.
-pub(super) struct Signing {
+pub(super) struct SigningSecrets {
     secret: Secret,
-    /// Keys by the upstream's name, with the text that each is made of. There
-    /// are as many as upstreams were ever configured.
+    /// Keys by the upstream's name, each with the text that it was parsed from.
+    /// Bounded by the number of upstreams that were ever configured.
     keys: RwLock<HashMap<String, (SecretString, Arc<SigningKey>)>>,
 }
 
-impl Signing {
+impl SigningSecrets {
     pub(super) fn new(secret: &Secret) -> Self {
         Self {
             secret: secret.clone(),
@@ -36,43 +36,43 @@ impl Signing {
         }
     }
 
-    /// The secret of an upstream that was given none.
-    fn made(&self, upstream: &str) -> SecretString {
-        let made = self.secret.hash_for(PURPOSE, upstream.as_bytes());
-        format!("whsec_{}", BASE64.encode(&made)).into()
+    /// The secret of an upstream without a configured one.
+    fn derive(&self, upstream: &str) -> SecretString {
+        let derived = self.secret.hash_for(PURPOSE, upstream.as_bytes());
+        format!("whsec_{}", BASE64.encode(&derived)).into()
     }
 }
 
 impl Webhooks {
-    /// What deliveries to this upstream are signed with, as text, if it was made
-    /// here: the upstream must be told. What was given is not ours to tell.
-    pub(crate) fn made_signing_secret(
+    /// The signing secret of an upstream as text, if it is derived: the upstream
+    /// must learn it. A configured one is not shown.
+    pub(crate) fn derived_signing_secret(
         &self,
         config: &Config,
         upstream: &str,
     ) -> Option<SecretString> {
-        match given(config, upstream) {
+        match configured(config, upstream) {
             Some(_) => None,
-            None => Some(self.signing.made(upstream)),
+            None => Some(self.signing.derive(upstream)),
         }
     }
 
-    /// The same whoever made it.
+    /// The signing secret of an upstream, configured or derived.
     async fn signing_secret(
         &self,
         config: &Config,
         upstream: &str,
     ) -> Result<SecretString, WebhooksError> {
-        match given(config, upstream) {
-            None => Ok(self.signing.made(upstream)),
-            Some(given) => {
+        match configured(config, upstream) {
+            None => Ok(self.signing.derive(upstream)),
+            Some(configured) => {
                 let sources = self.sources.load_full();
-                Ok(sources.secrets.read(given).await?)
+                Ok(sources.secrets.read(configured).await?)
             }
         }
     }
 
-    /// The same as a key. Made once for as long as the text is the same.
+    /// The same as a key, parsed again only when the text changes.
     pub(crate) async fn signing_key(
         &self,
         config: &Config,
@@ -97,7 +97,7 @@ impl Webhooks {
     }
 }
 
-fn given<'a>(config: &'a Config, upstream: &str) -> Option<&'a SecretValue> {
+fn configured<'a>(config: &'a Config, upstream: &str) -> Option<&'a SecretValue> {
     let upstream = config.upstreams.get(upstream)?;
     upstream.signing_secret.as_ref()
 }

@@ -1,15 +1,15 @@
-//! Webhooks whose ids are Unkey's keys: whom they belong to is in the metadata,
-//! `tenant_id`, `project_id` and `provider`, and, where it is not as the
-//! configuration says, `upstream`, `path`, `deliver`, `same_bytes`, `scheme`.
+//! Webhooks whose ids are Unkey keys. The key's metadata holds `tenant_id`,
+//! `project_id` and `provider`, and optionally `upstream`, `path`, `deliver`,
+//! `same_bytes` and `scheme`.
 //!
-//! They are asked about with a root key of their own, so that no API key is a
+//! They are verified with a root key of their own, so that no API key is a
 //! webhook's id and no webhook's id an API key.
 
 use std::sync::Arc;
 
 use onceward_core::clock::Timestamp;
 
-use super::document::{Record, caller};
+use super::document::{Registration, caller};
 use super::error::WebhooksError;
 use crate::callers::unkey::{Data, Unkey};
 use crate::callers::{AuthError, Refusal, WallClock};
@@ -17,39 +17,39 @@ use crate::config::{self, Deliver, SameBytes};
 use crate::secrets::SecretReader;
 use crate::upstream::fetch::FetchError;
 
-/// Unkey as the judge of webhooks' ids, where it is one.
+/// The client for webhooks' ids in Unkey, if they are configured.
 pub(super) fn open(
     auth: &config::Auth,
     secrets: &SecretReader,
     clock: &WallClock,
-) -> Result<Option<Unkey<Arc<Record>>>, FetchError> {
+) -> Result<Option<Unkey<Arc<Registration>>>, FetchError> {
     let Some(settings) = &auth.unkey else {
         return Ok(None);
     };
     let root_key = settings.webhook_root_key.clone();
     let unkey = root_key.map(|root_key| {
         let (secrets, clock) = (secrets.clone(), clock.clone());
-        Unkey::new(settings, root_key, record, secrets, clock)
+        Unkey::new(settings, root_key, registration, secrets, clock)
     });
     unkey.transpose()
 }
 
-/// Whom Unkey knows by this id, if anybody.
-pub(super) async fn named(
-    unkey: &Unkey<Arc<Record>>,
+/// The webhook with this id, if Unkey knows it.
+pub(super) async fn find(
+    unkey: &Unkey<Arc<Registration>>,
     id: &str,
-) -> Result<Option<Arc<Record>>, WebhooksError> {
+) -> Result<Option<Arc<Registration>>, WebhooksError> {
     match unkey.verify(id).await {
-        Ok(record) => Ok(Some(record)),
+        Ok(registration) => Ok(Some(registration)),
         Err(AuthError::Missing | AuthError::Refused(_) | AuthError::Forbidden(_)) => Ok(None),
-        // A provider sends again what is not accepted now.
+        // The provider resends events that are not accepted now.
         Err(AuthError::TooMany | AuthError::Unavailable) => Err(WebhooksError::Unkey),
     }
 }
 
-/// What the metadata of a valid key says. What is not as it should be makes it
-/// nobody's, and the log says why.
-fn record(id: &str, data: &Data) -> Result<Arc<Record>, Refusal> {
+/// The webhook in the metadata of a valid key. Invalid metadata refuses the id,
+/// and the log says why.
+fn registration(id: &str, data: &Data) -> Result<Arc<Registration>, Refusal> {
     let needed = |member, what| data.text(member, what)?.ok_or(Refusal::Claim(what));
     let tenant = needed("tenant_id", "tenant")?;
     let project = needed("project_id", "project")?;
@@ -58,7 +58,7 @@ fn record(id: &str, data: &Data) -> Result<Arc<Record>, Refusal> {
     if path.is_some_and(|path| config::path_problem(path).is_some()) {
         return Err(Refusal::Claim("path"));
     }
-    Ok(Arc::new(Record {
+    Ok(Arc::new(Registration {
         id: id.into(),
         caller,
         provider: needed("provider", "provider")?.into(),
@@ -67,7 +67,7 @@ fn record(id: &str, data: &Data) -> Result<Arc<Record>, Refusal> {
         path: path.map(ToOwned::to_owned),
         deliver: word(data, "deliver", Deliver::parse)?,
         same_bytes: word(data, "same_bytes", SameBytes::parse)?,
-        // Unkey knows when; nobody here asks.
+        // Unkey has it; it is not used here.
         created_at: Timestamp::default(),
     }))
 }

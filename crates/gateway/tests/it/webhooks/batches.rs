@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
+use super::duplicates::refusal;
 use super::signers::{Kind, Signed, adyen, adyen_item, cloud_event};
 use super::{Hook, House, house, house_before};
 use crate::harness::{Reply, origin};
@@ -147,9 +148,9 @@ async fn a_batch_is_taken_whole_or_not_at_all() {
 /// What one event comes to is not what the others come to.
 #[tokio::test]
 async fn each_event_of_a_batch_has_an_end_of_its_own() {
-    let refusing = origin().replying(|seen, _| {
-        let refused = seen.text().contains("note 2");
-        Reply::new(if refused { 422 } else { 200 }, "")
+    let refusing = origin().replying(|seen, _| match seen.text().contains("note 2") {
+        true => refusal(""),
+        false => Reply::new(200, ""),
     });
     let house = house_before(refusing, "", "").await;
     for kind in KINDS {

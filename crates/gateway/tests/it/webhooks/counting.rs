@@ -1,15 +1,15 @@
 //! What is counted of webhooks, and what is published of them.
 
-use super::duplicates::answering;
+use super::duplicates::{answering, refusal, refusing_first};
 use super::signers::Kind;
 use super::{house, house_before};
 use crate::harness::Reply;
 
 #[tokio::test]
 async fn events_are_counted_by_tenant_project_and_provider() {
-    let origin = crate::harness::origin().replying(|seen, _| {
-        let refused = seen.text().contains("evt_2");
-        Reply::new(if refused { 422 } else { 200 }, "")
+    let origin = crate::harness::origin().replying(|seen, _| match seen.text().contains("evt_2") {
+        true => refusal(""),
+        false => Reply::new(200, ""),
     });
     let house = house_before(origin, "", "").await;
     let hook = house.hook(Kind::Stripe).await;
@@ -37,6 +37,7 @@ async fn events_are_counted_by_tenant_project_and_provider() {
         "onceward_refused_total{code=\"unauthenticated\"} 2".to_owned(),
         "onceward_refused_total{code=\"translation-failed\"} 1".to_owned(),
         "onceward_queued 0".to_owned(),
+        "onceward_webhook_failed 1".to_owned(),
         "onceward_stored_operations 2".to_owned(),
     ] {
         house.counts(&line).await;
@@ -47,6 +48,23 @@ async fn events_are_counted_by_tenant_project_and_provider() {
         let line = format!("{deliveries},outcome=\"{outcome}\"}} 1");
         house.gateway.shows(&line).await;
     }
+}
+
+/// An event that failed for good is counted until an operator acts on it.
+#[tokio::test]
+async fn a_failed_event_is_a_gauge_until_it_is_purged() {
+    let house = house_before(refusing_first(&[200]), "", "").await;
+    let hook = house.hook(Kind::Stripe).await;
+    house.counts("onceward_webhook_failed 0").await;
+    house.accepted(&hook, &hook.event(1)).await;
+    let failed = house.is(&hook, "failed").await;
+    house.gateway.shows("onceward_webhook_failed 1").await;
+    let id = failed["operation_id"].as_str().unwrap();
+    let purge = format!("/admin/v1/operations/{id}/purge");
+    house
+        .operate(&purge, serde_json::json!({ "why": "a test" }))
+        .await;
+    house.gateway.shows("onceward_webhook_failed 0").await;
 }
 
 #[tokio::test]

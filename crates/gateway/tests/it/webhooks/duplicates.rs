@@ -16,6 +16,19 @@ pub(super) fn answering(statuses: &'static [u16]) -> OriginBuilder {
     })
 }
 
+/// An origin that refuses its first event for good, then gives these answers.
+pub(super) fn refusing_first(then: &'static [u16]) -> OriginBuilder {
+    origin().replying(|_, run| match run {
+        1 => refusal("no such order"),
+        _ => Reply::new(then[(run - 1).min(then.len()) - 1], format!("run {run}")),
+    })
+}
+
+/// An answer that ends the delivery of an event: it failed for good.
+pub(super) fn refusal(body: &str) -> Reply {
+    Reply::new(422, body.to_owned()).header("idempotency-outcome", "permanent")
+}
+
 /// A webhook before this origin, whose first event was sent.
 async fn sent(origin: OriginBuilder, class: &str) -> (House, Hook) {
     let house = house_before(origin, class, "").await;
@@ -43,7 +56,7 @@ async fn of_a_delivered_event() {
 /// to the provider.
 #[tokio::test]
 async fn of_an_event_that_the_upstream_refused_for_good() {
-    let (house, hook) = sent(answering(&[422]), "").await;
+    let (house, hook) = sent(refusing_first(&[200]), "").await;
     let shown = house.is(&hook, "failed").await;
     assert_eq!(shown["original_status"], 422);
     let again = house.send(&hook, &hook.event(1)).await;

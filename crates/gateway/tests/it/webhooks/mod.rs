@@ -117,7 +117,7 @@ impl House {
             kind,
             id: text("webhook_id"),
             secret,
-            path: ask["path"].as_str().unwrap().to_owned(),
+            path: ask["path"].as_str().unwrap_or_default().to_owned(),
             signing_secret: text("signing_secret"),
         };
         assert!(hook.id.starts_with("wh_"), "{}", hook.id);

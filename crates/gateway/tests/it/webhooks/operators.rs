@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::duplicates::answering;
+use super::duplicates::{answering, refusing_first};
 use super::signers::Kind;
 use super::{Hook, House, house, house_before};
 use crate::harness::{OriginBuilder, origin};
@@ -32,8 +32,7 @@ impl House {
 
 #[tokio::test]
 async fn a_purge_frees_the_id() {
-    for (state, status) in [("completed", 200), ("failed", 422)] {
-        let origin = origin().reply(status, "");
+    for (state, origin) in [("completed", origin()), ("failed", refusing_first(&[200]))] {
         let (house, hook, id) = come_to(state, origin, "").await;
         house.push(&id, "purge").await;
         let entry = house.audited().await;
@@ -103,8 +102,8 @@ async fn a_resumed_event_is_delivered() {
 /// fence, a signature of now.
 #[tokio::test]
 async fn an_event_is_redelivered_as_it_was() {
-    for (state, statuses) in [("completed", &[200, 200]), ("failed", &[422, 200])] {
-        let (house, hook, id) = come_to(state, answering(statuses), "").await;
+    for (state, origin) in [("completed", origin()), ("failed", refusing_first(&[200]))] {
+        let (house, hook, id) = come_to(state, origin, "").await;
         assert_eq!(house.push(&id, "redeliver").await["operation_id"], *id);
         house.called(&hook, 2).await;
         house.is(&hook, "completed").await;
@@ -144,8 +143,7 @@ async fn an_event_is_redelivered_as_it_was() {
 #[tokio::test]
 async fn a_redelivered_event_has_all_its_attempts() {
     let class = "max_attempts = 2";
-    let statuses = &[422, 500, 200];
-    let (house, hook, id) = come_to("failed", answering(statuses), class).await;
+    let (house, hook, id) = come_to("failed", refusing_first(&[500, 200]), class).await;
     house.push(&id, "redeliver").await;
     house.is(&hook, "completed").await;
     assert_eq!(house.got(&hook).await.len(), 3);
@@ -200,7 +198,7 @@ async fn an_event_that_was_not_stored_is_not_redelivered() {
 /// to know why the provider's resend does nothing.
 #[tokio::test]
 async fn an_operator_sees_why_an_event_failed() {
-    let origin = origin().reply(422, "no such order");
+    let origin = refusing_first(&[200]);
     let (house, hook, id) = come_to("failed", origin, "").await;
     let path = format!("/admin/v1/operations/{id}?body=1");
     let shown = house.gateway.admin(&path).await.json();

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use super::duplicates::answering;
 use super::signers::Kind;
 use super::{Hook, House, PATIENT, PAUSE, house_at, house_before, settings};
-use crate::harness::{Reply, Reserved, Seen, configured, configured_to, origin};
+use crate::harness::{Reply, Reserved, Seen, configured, configured_to, origin, until};
 
 #[tokio::test]
 async fn an_upstream_that_stumbles_gets_the_event_again() {
@@ -37,12 +37,68 @@ async fn an_upstream_that_stumbles_gets_the_event_again() {
     }
 }
 
+/// A mistyped path is corrected by an operator: events that were queued before
+/// the correction arrive at the corrected path.
+#[tokio::test]
+async fn a_corrected_path_reaches_events_that_are_queued() {
+    let routed = || {
+        origin().replying(|seen, _| match seen.target.as_str() {
+            "/hooks/stripe" => Reply::new(200, ""),
+            _ => Reply::new(404, "no such page"),
+        })
+    };
+    let path = |path: &str| settings(PATIENT, &format!("[webhooks]\npath = \"{path}\"\n"));
+    let origin = routed().run().await;
+    let gateway = configured(&origin, &path("/hoks/{provider}")).run().await;
+    let house = House { origin, gateway };
+    let hook = house.hook_with(Kind::Stripe, json!({ "path": null })).await;
+    for number in 1..=5 {
+        house.accepted(&hook, &hook.event(number)).await;
+    }
+    until(|| house.origin.runs() >= 10).await;
+    for shown in house.of(&hook).await {
+        assert!(
+            shown["state"] == "queued" || shown["state"] == "running",
+            "{shown}"
+        );
+    }
+    let url = house.origin.url();
+    let corrected = path("/hooks/{provider}");
+    house.gateway.reload(&url, &corrected).await.unwrap();
+    let hook = Hook {
+        path: "/hooks/stripe".to_owned(),
+        ..hook
+    };
+    check_each_once(&house, &hook, 5).await;
+}
+
+/// An event that no attempt delivers is paused, not lost: after the correction an
+/// operator resumes it.
+#[tokio::test]
+async fn a_paused_event_is_delivered_after_the_correction() {
+    for verb in ["resume", "redeliver"] {
+        let house = house_before(answering(&[404, 404, 200]), "max_attempts = 2", "").await;
+        let hook = house.hook(Kind::Stripe).await;
+        house.accepted(&hook, &hook.event(1)).await;
+        let paused = house.is(&hook, "paused").await;
+        house.gateway.shows("onceward_paused 1").await;
+        let id = paused["operation_id"].as_str().unwrap();
+        let path = format!("/admin/v1/operations/{id}/{verb}");
+        house
+            .operate(&path, json!({ "why": "the path is right now" }))
+            .await;
+        house.is(&hook, "completed").await;
+    }
+}
+
 /// The upstream knows better than its status whether an answer is its last.
 #[tokio::test]
 async fn an_upstream_says_itself_whether_to_try_again() {
     for (status, said, attempts, state) in [
         (500, "permanent", 1, "failed"),
         (404, "transient", 2, "completed"),
+        (404, "permanent", 1, "failed"),
+        (200, "transient", 2, "completed"),
     ] {
         let origin = origin().replying(move |_, run| match run {
             1 => Reply::new(status, "").header("idempotency-outcome", said),
@@ -62,7 +118,9 @@ async fn an_upstream_says_itself_whether_to_try_again() {
 async fn an_answer_that_is_too_large_to_keep_is_one() {
     for (status, state) in [(200, "completed"), (422, "failed")] {
         let large = "a".repeat(3 << 20);
-        let house = house_before(origin().reply(status, large.clone()), "", "").await;
+        let origin = origin().reply(status, large.clone());
+        let origin = origin.header("idempotency-outcome", "permanent");
+        let house = house_before(origin, "", "").await;
         let hook = house.hook(Kind::Stripe).await;
         house.accepted(&hook, &hook.event(1)).await;
         let shown = house.is(&hook, state).await;

@@ -34,23 +34,23 @@ use super::*;
 )]
 #[case::scheme(
     NewWebhook { provider: "adyen".into(), scheme: Some("sha1".into()), ..new() },
-    "scheme: adyen does not sign by \"sha1\"; write one of payments, platform"
+    "scheme: adyen has no signature scheme \"sha1\"; write one of payments, platform"
 )]
 #[case::no_schemes(
     NewWebhook { scheme: Some("sha1".into()), ..new() },
-    "scheme: svix does not sign by \"sha1\"; leave it out: this provider signs in one way"
+    "scheme: svix has no signature scheme \"sha1\"; omit it: this provider has one signature scheme"
 )]
 #[case::url_bound(
     NewWebhook { provider: "square".into(), ..new() },
-    "provider: square signs the URL, and nobody says what it is; set server.public_url to where the provider finds this gateway"
+    "provider: square signs the URL, and the gateway does not know its public URL; set server.public_url to the URL under which the provider reaches this gateway"
 )]
 #[case::long_tenant(
     NewWebhook { tenant: "ä".repeat(128), ..new() },
-    "tenant: is so long that some events would have a name of more than 640 characters; take a tenant and a project of 358 characters together, percent-encoded"
+    "tenant: is too long: the names of some events would exceed 640 characters; use at most 358 characters for tenant and project together, percent-encoded"
 )]
 #[case::long_project(
     NewWebhook { project: format!("{}:", "p".repeat(255)), tenant: "t".repeat(101), ..new() },
-    "project: is so long that some events would have a name of more than 640 characters; take a tenant and a project of 358 characters together, percent-encoded"
+    "project: is too long: the names of some events would exceed 640 characters; use at most 358 characters for tenant and project together, percent-encoded"
 )]
 #[case::upstream(
     NewWebhook { upstream: Some("leger".into()), ..new() },
@@ -70,15 +70,15 @@ use super::*;
 )]
 #[case::no_secrets(
     with(&[]),
-    "secrets: there are 0 of them; give 1 to 5, or leave them out for those in OpenBao, or none yet"
+    "secrets: 0 secrets were given; give 1 to 5, or omit them to use OpenBao or to add one later"
 )]
 #[case::six_secrets(
     with(&["AAAA", "BBBB", "CCCC", "DDDD", "EEEE", "FFFF"]),
-    "secrets: there are 6 of them; give 1 to 5, or leave them out for those in OpenBao, or none yet"
+    "secrets: 6 secrets were given; give 1 to 5, or omit them to use OpenBao or to add one later"
 )]
 #[case::the_same_twice(
     with(&["AAAA", "AAAA"]),
-    "secrets[1]: is there already; give each once"
+    "secrets[1]: is a duplicate; give each once"
 )]
 #[case::malformed_secret(
     with(&["AAAA", "canary!"]),
@@ -86,7 +86,7 @@ use super::*;
 )]
 #[case::generated_for_stripe(
     NewWebhook { provider: "stripe".into(), secrets: NewSecrets::Generated, ..new() },
-    "generate: stripe makes its secrets itself; give the secret that it shows"
+    "generate: stripe generates its secrets itself; give the secret that the provider shows"
 )]
 #[tokio::test]
 async fn what_cannot_be_is_refused_in_a_sentence(#[case] new: NewWebhook, #[case] want: &str) {
@@ -132,16 +132,16 @@ async fn a_webhook_whose_url_is_signed_is_not_served_without_one() {
         ..new()
     };
     let id = house.make(&webhooks, said).await;
-    let misfits = webhooks.misfits(&house.config, &without);
+    let unservable = webhooks.unservable(&house.config, &without);
     assert_eq!(
-        misfits,
+        unservable,
         [format!(
-            "the webhook {id} could not be served: provider: square signs the URL, and nobody says what it is; set server.public_url to where the provider finds this gateway"
+            "the webhook {id} could not be served: provider: square signs the URL, and the gateway does not know its public URL; set server.public_url to the URL under which the provider reaches this gateway"
         )]
     );
     let shown = webhooks.show(&id).expect("shown");
-    assert!(shown.looked(&house.config).problem.is_none());
-    assert!(shown.looked(&without).problem.is_some());
+    assert!(shown.effective(&house.config).problem.is_none());
+    assert!(shown.effective(&without).problem.is_some());
     let error = webhooks.find(&without, "square", &id).await;
     let error = error.expect_err("unfit");
     assert!(matches!(error, WebhooksError::Unfit { .. }), "{error}");
@@ -155,7 +155,7 @@ async fn without_a_default_each_webhook_says_where_its_events_go() {
     let refused = webhooks.create(&house.config, new()).await;
     assert_eq!(
         refused.expect_err("refused").to_string(),
-        "upstream: nobody says where events go; write one of default, ledger, or upstream in [webhooks] for all"
+        "upstream: the webhook has no upstream; write one of default, ledger, or upstream in [webhooks] for all"
     );
     let said = NewWebhook {
         upstream: Some("ledger".to_owned()),
@@ -210,21 +210,21 @@ async fn a_changed_configuration_holds_for_what_a_webhook_does_not_say() {
         .webhooks
         .providers
         .insert(acme.clone(), generic("hex"));
-    assert_eq!(webhooks.misfits(&house.config, &after), [""; 0]);
+    assert_eq!(webhooks.unservable(&house.config, &after), [""; 0]);
     let (upstream, path, as_hex) = find(&after).await.expect("found");
     assert_eq!((upstream.as_str(), path.as_str()), ("ledger", "/in/acme"));
     assert_ne!(as_hex, as_text);
     assert_eq!(find(&house.config).await.expect("found").2, as_text);
 
     after.webhooks.providers.remove(&acme);
-    let misfits = webhooks.misfits(&house.config, &after);
-    assert_eq!(misfits.len(), 1);
+    let unservable = webhooks.unservable(&house.config, &after);
+    assert_eq!(unservable.len(), 1);
     assert!(
-        misfits[0].contains("there is no provider \"acme\""),
-        "{misfits:?}"
+        unservable[0].contains("there is no provider \"acme\""),
+        "{unservable:?}"
     );
     // What is so already is no reason to refuse.
-    assert_eq!(webhooks.misfits(&after, &after), [""; 0]);
+    assert_eq!(webhooks.unservable(&after, &after), [""; 0]);
     let error = find(&after).await.expect_err("unfit");
     assert!(matches!(error, WebhooksError::Unfit { .. }), "{error}");
 }
@@ -240,7 +240,7 @@ async fn a_webhook_whose_upstream_is_gone_is_not_served() {
     let id = house.make(&webhooks, said).await;
     let mut after = house.config.clone();
     after.upstreams.remove("ledger");
-    assert_eq!(webhooks.misfits(&house.config, &after).len(), 1);
+    assert_eq!(webhooks.unservable(&house.config, &after).len(), 1);
     let error = webhooks.find(&after, "svix", &id).await.expect_err("unfit");
     assert!(matches!(error, WebhooksError::Unfit { .. }), "{error}");
 }
@@ -250,7 +250,7 @@ async fn each_upstream_has_a_signing_secret_of_its_own_that_stays() {
     let mut house = House::new();
     let webhooks = house.open().await;
     let made = |config: &Config, webhooks: &Webhooks, upstream: &str| {
-        let made = webhooks.made_signing_secret(config, upstream);
+        let made = webhooks.derived_signing_secret(config, upstream);
         made.map(|text| text.expose_secret().to_owned())
     };
     let one = made(&house.config, &webhooks, "default").expect("a secret");

@@ -59,7 +59,7 @@ impl House {
     /// Makes a webhook and gives its id.
     async fn make(&self, webhooks: &Webhooks, new: NewWebhook) -> String {
         let made = webhooks.create(&self.config, new).await;
-        made.expect("made").shown.record.id.to_string()
+        made.expect("made").shown.registration.id.to_string()
     }
 
     /// What the registry holds, by name.

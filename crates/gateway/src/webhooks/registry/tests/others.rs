@@ -9,7 +9,7 @@ use super::*;
 use crate::callers::tests::standin::{self, StandIn, told as answer};
 use crate::config::{self, Deliver, SecretValue};
 use crate::secrets::tests::{reader, settings, token};
-use crate::webhooks::registry::{NoSecret, ShownSecrets};
+use crate::webhooks::registry::{NoSecret, SecretsView};
 
 const UNKEYS: &str = "wh_3ZfKjNzMv8xQpRt2Yw";
 
@@ -36,7 +36,7 @@ fn fields(fields: &Value) -> Value {
 
 fn in_openbao() -> NewWebhook {
     NewWebhook {
-        secrets: NewSecrets::Unsaid,
+        secrets: NewSecrets::Omitted,
         ..new()
     }
 }
@@ -64,7 +64,7 @@ async fn secrets_are_read_from_openbao_where_none_are_given(
     assert_eq!(house.keys(&webhooks, &id).await.expect("keys"), both);
     assert_eq!(
         webhooks.show(&id).expect("shown").secrets,
-        ShownSecrets::OpenBao
+        SecretsView::OpenBao
     );
     let (_, document) = &house.documents().await[0];
     let document = String::from_utf8(document.to_vec()).expect("JSON");
@@ -321,7 +321,7 @@ async fn a_webhook_whose_openbao_is_no_longer_configured_says_so() {
     let id = house.make(&webhooks, in_openbao()).await;
     let mut after = house.config.clone();
     after.secrets.openbao = None;
-    assert_eq!(webhooks.misfits(&house.config, &after).len(), 1);
+    assert_eq!(webhooks.unservable(&house.config, &after).len(), 1);
     let error = webhooks.find(&after, "svix", &id).await.expect_err("unfit");
     assert!(matches!(error, WebhooksError::Unfit { .. }), "{error}");
     // An empty list of fields is no secret either.

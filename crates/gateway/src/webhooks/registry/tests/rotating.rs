@@ -1,7 +1,7 @@
 //! Secrets that take each other's place, and how long the old ones count.
 
 use super::*;
-use crate::webhooks::registry::{NoSecret, Rotated, ShownSecrets};
+use crate::webhooks::registry::{NoSecret, Rotated, SecretsView};
 
 async fn rotate(
     house: &House,
@@ -121,7 +121,7 @@ async fn a_secret_is_made_where_the_provider_takes_one() {
     let made = webhooks.create(&house.config, wanted).await.expect("made");
     let text = made.secret.expect("it was made here");
     let text = secrecy::ExposeSecret::expose_secret(&text);
-    let id = made.shown.record.id;
+    let id = made.shown.registration.id;
     assert_eq!(
         house.keys(&webhooks, &id).await.expect("keys"),
         of_secrets(&[text])
@@ -180,5 +180,5 @@ async fn where_no_secret_counts_nothing_is_verified() {
         "{error}"
     );
     let shown = webhooks.show(&id).expect("shown");
-    assert_eq!(shown.secrets, ShownSecrets::Sealed(Vec::new()));
+    assert_eq!(shown.secrets, SecretsView::Sealed(Vec::new()));
 }

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::config::{Deliver, SameBytes};
-use crate::webhooks::registry::{Deleted, Rotated, ShownSecrets};
+use crate::webhooks::registry::{Deleted, Rotated, SecretsView};
 
 #[tokio::test]
 async fn a_webhook_is_the_same_after_a_restart() {
@@ -31,14 +31,14 @@ async fn a_webhook_is_the_same_after_a_restart() {
     let before = webhooks.list();
     let webhooks = house.open().await;
     let after = webhooks.list();
-    let records = |shown: &[crate::webhooks::registry::Shown]| -> Vec<_> {
+    let records = |shown: &[crate::webhooks::registry::WebhookView]| -> Vec<_> {
         let shown = shown.iter();
         shown
-            .map(|one| (one.record.clone(), one.secrets.clone()))
+            .map(|one| (one.registration.clone(), one.secrets.clone()))
             .collect()
     };
     assert_eq!(records(&before), records(&after));
-    assert!(matches!(&after[0].secrets, ShownSecrets::Sealed(valid) if valid.len() == 1));
+    assert!(matches!(&after[0].secrets, SecretsView::Sealed(valid) if valid.len() == 1));
 
     let found = webhooks.find(&house.config, "twilio", &id).await;
     let found = found.expect("found").expect("there");

@@ -1,5 +1,5 @@
-//! The way of an event to its upstream: as its own provider sent it, in our name
-//! and signed by us.
+//! Forwards one event to its upstream: the provider's request, with the
+//! gateway's headers and the gateway's signature.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use crate::callers::WallClock;
 use crate::runtime::Runtime;
 use crate::runtime::plan::{Plan, PlannedRoute};
 use crate::upstream::forward::ForwardContext;
-use crate::webhooks::event::Parcel;
+use crate::webhooks::queued_event::QueuedEvent;
 use crate::webhooks::registry::{Webhooks, WebhooksError};
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 
-/// What an upstream's answer to an event means. No attempt is given more time
-/// than its lease, as the class of now has it.
+/// The rules for an upstream's answer to an event. No attempt gets more time
+/// than the lease of the present class.
 pub(crate) fn rules(route: &PlannedRoute, class: &Class) -> Arc<Rules> {
     if route.timeout <= class.lease {
         return route.rules.clone();
@@ -35,9 +35,9 @@ pub(crate) fn rules(route: &PlannedRoute, class: &Class) -> Arc<Rules> {
     })
 }
 
-/// The way of one event: to its upstream, in our name.
+/// Forwards one event to its upstream.
 #[derive(Clone)]
-pub(crate) struct Carriage {
+pub(crate) struct EventForwarder {
     webhooks: Arc<Webhooks>,
     clock: WallClock,
     plan: Arc<Plan>,
@@ -45,19 +45,19 @@ pub(crate) struct Carriage {
 }
 
 impl Runtime {
-    pub(crate) fn carriage(
+    pub(crate) fn event_forwarder(
         &self,
         plan: &Arc<Plan>,
         route: &Arc<PlannedRoute>,
-        parcel: &Parcel,
+        event: &QueuedEvent,
         caller: &Caller,
-    ) -> Carriage {
-        Carriage {
+    ) -> EventForwarder {
+        EventForwarder {
             webhooks: self.webhooks().clone(),
             clock: self.clock().clone(),
             plan: plan.clone(),
             context: ForwardContext {
-                peer: parcel.peer.clone(),
+                peer: event.peer.clone(),
                 route: route.clone(),
                 caller: caller.clone(),
                 by: None,
@@ -69,7 +69,7 @@ impl Runtime {
     }
 }
 
-impl Carriage {
+impl EventForwarder {
     pub(crate) fn on_attempt(mut self, attempt: u32) -> Self {
         self.context.attempt = attempt;
         self
@@ -79,7 +79,7 @@ impl Carriage {
         &self.context
     }
 
-    /// Sends an event once, in the name of its grant.
+    /// Sends the event once, under its grant.
     pub(crate) async fn send(
         self,
         mut request: Request<Bytes>,
@@ -93,8 +93,8 @@ impl Carriage {
         forwarder.protected(request, granted, &self.context).await
     }
 
-    /// Signs a request in our name: what the provider signed with a time has
-    /// gone stale when it is sent again.
+    /// Signs a request with the upstream's signing secret: the provider's own
+    /// signature has gone stale by the time of a late delivery.
     pub(crate) async fn sign(
         &self,
         mut request: Request<Bytes>,

@@ -1,4 +1,4 @@
-//! What a provider is told of its events.
+//! The answers to providers about their events.
 
 use bytes::Bytes;
 use http::Response;
@@ -14,32 +14,32 @@ use onceward_http::run::{Outcome, ProtectedResponse};
 use onceward_http::status::{IdempotencyStatus, id_header};
 use onceward_webhooks::Acknowledgement;
 
-/// Tells that the same bytes came before under another id.
+/// Says that the same bytes came before under another id.
 pub(super) const SAME_BYTES: HeaderName = HeaderName::from_static("idempotency-same-bytes");
 
 /// What became of one event.
-pub(super) struct Receipt {
+pub(super) struct EventResult {
     pub(super) outcome: Outcome,
-    word: IdempotencyStatus,
+    status: IdempotencyStatus,
     pub(super) id: Option<OperationId>,
-    /// Until when it is known what became of it.
+    /// When its outcome is forgotten.
     expires: Option<Timestamp>,
     /// The same bytes came before under another id.
     pub(super) same_bytes: bool,
 }
 
-impl Receipt {
+impl EventResult {
     pub(super) fn of(enqueued: &Enqueued) -> Self {
         let known = |outcome, record: &Record| Self {
             outcome,
-            word: IdempotencyStatus::of_record(record),
+            status: IdempotencyStatus::of_record(record),
             id: Some(record.id),
             expires: record.expires_at(),
             same_bytes: false,
         };
         let open = |outcome, id| Self {
             outcome,
-            word: IdempotencyStatus::Processing,
+            status: IdempotencyStatus::Processing,
             id,
             expires: None,
             same_bytes: false,
@@ -50,21 +50,21 @@ impl Receipt {
                 Claim::Finished(record) | Claim::Expired(record) => {
                     known(Outcome::Replayed(record.state), record)
                 }
-                // An operator has to act, and knows of it.
+                // Only an operator can change it; the provider need not resend.
                 Claim::Paused(record) => known(Outcome::Paused, record),
                 Claim::Unknown(record) => known(Outcome::Lost, record),
                 Claim::Busy(record) => known(Outcome::Accepted, record),
-                // Nobody is granted what is to be queued, and nothing is compared.
+                // Enqueueing never grants, and compares no fingerprint.
                 Claim::Granted(_) | Claim::Mismatch => open(Outcome::Accepted, None),
             },
         }
     }
 
-    /// The same bytes came before under another id, and are not wanted again.
+    /// The same bytes came before under another id, and are refused.
     pub(super) fn same_bytes() -> Self {
         Self {
             outcome: Outcome::Replayed(State::Completed),
-            word: IdempotencyStatus::Completed,
+            status: IdempotencyStatus::Completed,
             id: None,
             expires: None,
             same_bytes: true,
@@ -76,29 +76,30 @@ impl Receipt {
     }
 }
 
-/// What a provider is told whose events are recorded.
-pub(super) fn acknowledged(ack: &Acknowledgement, receipts: &[Receipt]) -> Response<Body> {
-    let mut response = answered(ack.content_type, ack.body);
+/// The acknowledgement of recorded events.
+pub(super) fn acknowledged(ack: &Acknowledgement, results: &[EventResult]) -> Response<Body> {
+    let mut response = response(ack.content_type, ack.body);
     let headers = response.headers_mut();
-    let is_over = |receipt: &&Receipt| receipt.word != IdempotencyStatus::Processing;
-    if let Some(first) = receipts.first() {
-        // Of several, one that is not over yet speaks for all.
-        let open = receipts.iter().find(|receipt| !is_over(receipt));
-        let word = open.unwrap_or(first).word;
-        headers.insert(fields::IDEMPOTENCY_STATUS, word.to_header());
-        if receipts.iter().all(Receipt::is_replayed) {
+    if let Some(first) = results.first() {
+        // A batch is `processing` while any of its events is.
+        let open = results
+            .iter()
+            .find(|result| result.status == IdempotencyStatus::Processing);
+        let status = open.unwrap_or(first).status;
+        headers.insert(fields::IDEMPOTENCY_STATUS, status.to_header());
+        if results.iter().all(EventResult::is_replayed) {
             let replayed = HeaderValue::from_static("true");
             headers.insert(fields::IDEMPOTENT_REPLAYED, replayed);
         }
-        if receipts.iter().any(|receipt| receipt.same_bytes) {
+        if results.iter().any(|result| result.same_bytes) {
             headers.insert(SAME_BYTES, HeaderValue::from_static("true"));
         }
     }
-    if let [receipt] = receipts {
-        if let Some(id) = receipt.id {
+    if let [result] = results {
+        if let Some(id) = result.id {
             headers.insert(fields::OPERATION_ID, id_header(id));
         }
-        if let Some(at) = receipt.expires {
+        if let Some(at) = result.expires {
             let at = HeaderValue::try_from(at.to_string()).expect("a timestamp is visible ASCII");
             headers.insert(fields::IDEMPOTENCY_EXPIRES, at);
         }
@@ -106,7 +107,7 @@ pub(super) fn acknowledged(ack: &Acknowledgement, receipts: &[Receipt]) -> Respo
     response
 }
 
-pub(super) fn answered(
+pub(super) fn response(
     content_type: Option<&'static str>,
     body: impl Into<Bytes>,
 ) -> Response<Body> {
@@ -120,29 +121,29 @@ pub(super) fn answered(
     response
 }
 
-/// What a provider is told that waits for the upstream: what the upstream says.
-/// But a duplicate of what was settled is not to come again, whatever the
-/// upstream thought of it then.
-pub(super) fn told_at_once(
+/// The answer to a `sync` event: the upstream's. But a duplicate of a finished
+/// event gets a 2xx whatever the upstream answered then, so that the provider
+/// does not resend it.
+pub(super) fn answer_of_sync(
     ended: ProtectedResponse,
     ack: &Acknowledgement,
 ) -> Result<Response<Body>, Problem> {
-    let settled = |word| {
-        let receipt = Receipt {
+    let finished = |status| {
+        let result = EventResult {
             outcome: Outcome::Replayed(State::Completed),
-            word,
+            status,
             id: ended.id,
             expires: None,
             same_bytes: false,
         };
-        Ok(acknowledged(ack, &[receipt]))
+        Ok(acknowledged(ack, &[result]))
     };
     match (ended.outcome, ended.response) {
-        (Outcome::Replayed(State::Failed), Ok(_)) => settled(IdempotencyStatus::Failed),
+        (Outcome::Replayed(State::Failed), Ok(_)) => finished(IdempotencyStatus::Failed),
         (Outcome::Replayed(_), Ok(response)) if !response.status().is_success() => {
-            settled(IdempotencyStatus::Completed)
+            finished(IdempotencyStatus::Completed)
         }
-        (Outcome::Refused(Code::ReplyNotKept | Code::ReplyExpired), Err(problem)) => settled(
+        (Outcome::Refused(Code::ReplyNotKept | Code::ReplyExpired), Err(problem)) => finished(
             problem
                 .idempotency_status()
                 .unwrap_or(IdempotencyStatus::Completed),

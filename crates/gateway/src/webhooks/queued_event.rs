@@ -1,8 +1,9 @@
-//! An event as it is queued: all that delivering it takes, in one piece of bytes.
+//! An event as it is queued: everything that its delivery needs, in one versioned
+//! piece of bytes.
 //!
-//! The headers and the body are the provider's, to the byte. Where they go was
-//! decided when the event came, so that one that waits is not sent elsewhere
-//! because its webhook was changed or deleted meanwhile.
+//! The headers and the body are the provider's, to the byte. The destination is
+//! the webhook's at the time of the event; it is used if the webhook no longer
+//! exists when the event is delivered.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,33 +15,33 @@ use crate::listen::peer::{Peer, Scheme};
 /// The version of the bytes.
 const VERSION: u8 = 1;
 
-/// An event on its way to an upstream.
+/// An event with its destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Parcel {
+pub(crate) struct QueuedEvent {
     /// The name of the upstream.
     pub(crate) upstream: String,
-    /// Where there.
+    /// The path at the upstream.
     pub(crate) path: String,
-    /// Who sent it.
+    /// The provider's connection.
     pub(crate) peer: Peer,
-    /// What came with it.
+    /// The provider's headers.
     pub(crate) headers: HeaderMap,
-    /// The event.
+    /// The provider's body.
     pub(crate) body: Bytes,
 }
 
-/// Why bytes are not an event.
+/// Why bytes cannot be read as an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ParcelError {
-    /// Written by a program that is newer than this one.
-    #[error("the event was written as version {0}, of which this program knows nothing")]
+pub(crate) enum QueuedEventError {
+    /// Written by a newer program.
+    #[error("the event was written as version {0}, which this program does not know")]
     Version(u8),
-    /// Not what was written.
+    /// Changed or cut off since it was written.
     #[error("the event is damaged: its {0} cannot be read")]
     Damaged(&'static str),
 }
 
-impl Parcel {
+impl QueuedEvent {
     pub(crate) fn to_bytes(&self) -> Bytes {
         let mut bytes = BytesMut::with_capacity(self.body.len() + 1024);
         bytes.put_u8(VERSION);
@@ -61,21 +62,21 @@ impl Parcel {
         bytes.freeze()
     }
 
-    /// The request that the upstream gets, before anybody dresses it.
+    /// The request to the upstream, before the gateway adds its headers.
     pub(crate) fn into_request(self) -> Request<Bytes> {
         let mut request = Request::new(self.body);
         *request.method_mut() = Method::POST;
-        // Paths of webhooks are checked when they are made.
+        // A webhook's path is checked when the webhook is created.
         *request.uri_mut() = Uri::try_from(self.path).unwrap_or_default();
         *request.headers_mut() = self.headers;
         request
     }
 
-    pub(crate) fn from_bytes(mut bytes: Bytes) -> Result<Self, ParcelError> {
-        let damaged = ParcelError::Damaged;
+    pub(crate) fn from_bytes(mut bytes: Bytes) -> Result<Self, QueuedEventError> {
+        let damaged = QueuedEventError::Damaged;
         match bytes.try_get_u8() {
             Ok(VERSION) => {}
-            Ok(other) => return Err(ParcelError::Version(other)),
+            Ok(other) => return Err(QueuedEventError::Version(other)),
             Err(_) => return Err(damaged("version")),
         }
         let upstream = text(&mut bytes).ok_or(damaged("upstream"))?;
@@ -130,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    fn parcel() -> Parcel {
+    fn event() -> QueuedEvent {
         let mut headers = HeaderMap::new();
         headers.append("stripe-signature", HeaderValue::from_static("t=1,v1=ab"));
         headers.append("x-twice", HeaderValue::from_static("one"));
@@ -138,7 +139,7 @@ mod tests {
             "x-twice",
             HeaderValue::from_bytes(b"\xff two").expect("a value"),
         );
-        Parcel {
+        QueuedEvent {
             upstream: "payments".to_owned(),
             path: "/hooks/stripe?a=b".to_owned(),
             peer: Peer::told(
@@ -152,21 +153,21 @@ mod tests {
     }
 
     #[test]
-    fn an_event_comes_back_as_it_was() {
-        let without_host = Parcel {
+    fn a_round_trip_changes_nothing() {
+        let without_host = QueuedEvent {
             peer: Peer::told("[::1]:0".parse().expect("an address"), Scheme::Http, None),
             headers: HeaderMap::new(),
             body: Bytes::new(),
-            ..parcel()
+            ..event()
         };
-        for parcel in [parcel(), without_host] {
-            assert_eq!(Parcel::from_bytes(parcel.to_bytes()), Ok(parcel));
+        for event in [event(), without_host] {
+            assert_eq!(QueuedEvent::from_bytes(event.to_bytes()), Ok(event));
         }
     }
 
-    /// What an older program queued is delivered by a newer one.
+    /// A newer program delivers what an older one queued.
     #[test]
-    fn version_one_is_read_for_ever() {
+    fn version_one_stays_readable() {
         let golden = concat!(
             "0100000008",
             "7061796d656e7473",
@@ -195,25 +196,25 @@ mod tests {
         );
         let golden = data_encoding::HEXLOWER.decode(golden.as_bytes());
         let golden = Bytes::from(golden.expect("hexadecimal"));
-        assert_eq!(parcel().to_bytes(), golden);
-        assert_eq!(Parcel::from_bytes(golden), Ok(parcel()));
+        assert_eq!(event().to_bytes(), golden);
+        assert_eq!(QueuedEvent::from_bytes(golden), Ok(event()));
     }
 
     #[test]
     fn another_version_is_refused_by_name() {
-        let mut bytes = parcel().to_bytes().to_vec();
+        let mut bytes = event().to_bytes().to_vec();
         bytes[0] = 255;
-        let read = Parcel::from_bytes(bytes.into());
-        assert_eq!(read, Err(ParcelError::Version(255)));
+        let read = QueuedEvent::from_bytes(bytes.into());
+        assert_eq!(read, Err(QueuedEventError::Version(255)));
     }
 
     proptest! {
         #[test]
         fn what_is_cut_off_before_the_body_is_damaged(end in 0usize..150) {
-            let bytes = parcel().to_bytes();
-            let head = bytes.len() - parcel().body.len();
-            let read = Parcel::from_bytes(bytes.slice(..end.min(head - 1)));
-            prop_assert!(matches!(read, Err(ParcelError::Damaged(_))));
+            let bytes = event().to_bytes();
+            let head = bytes.len() - event().body.len();
+            let read = QueuedEvent::from_bytes(bytes.slice(..end.min(head - 1)));
+            prop_assert!(matches!(read, Err(QueuedEventError::Damaged(_))));
         }
 
         #[test]
@@ -222,7 +223,7 @@ mod tests {
             if let Some(first) = bytes.first_mut() {
                 *first = VERSION;
             }
-            let _ = Parcel::from_bytes(bytes.into());
+            let _ = QueuedEvent::from_bytes(bytes.into());
         }
     }
 }
