@@ -183,7 +183,7 @@ fn log_to_stderr(filter: EnvFilter) {
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
-        .with_current_span(false)
+        .with_current_span(true)
         .with_span_list(false)
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

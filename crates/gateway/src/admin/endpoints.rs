@@ -235,6 +235,13 @@ pub(super) fn all() -> Vec<AdminEndpoint> {
             post(webhooks::create),
         )
         .answering(201),
+        change::<webhooks::UpdateWebhook, webhooks::Webhook>(
+            Admin,
+            "/admin/v1/webhooks/{webhook_id}/update",
+            "updateWebhook",
+            "Changes where a webhook's events go. Queued events follow at their next attempt.",
+            post(webhooks::update),
+        ),
         change::<webhooks::RotateWebhook, webhooks::MadeWebhook>(
             Admin,
             "/admin/v1/webhooks/{webhook_id}/rotate",

@@ -21,8 +21,8 @@ use super::{Action, AdminState, Applied, Change};
 use crate::config::units::Time;
 use crate::config::{self, Config};
 use crate::webhooks::registry::{
-    Deleted, EffectiveSettings, NewSecrets, NewWebhook, Rotated, SecretsView, WebhookView,
-    WebhooksError,
+    Deleted, EffectiveSettings, NewDestination, NewSecrets, NewWebhook, Rotated, SecretsView,
+    Updated, WebhookView, WebhooksError,
 };
 
 /// How long a change may take; OpenBao may be asked for it.
@@ -162,6 +162,18 @@ enum SameBytes {
     Refuse,
 }
 
+/// A new destination of a webhook's events.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UpdateWebhook {
+    /// The upstream. Default: unchanged.
+    upstream: Option<String>,
+    /// The path at the upstream. Default: unchanged.
+    path: Option<String>,
+    /// The reason, for the audit.
+    why: String,
+}
+
 /// A wish for another secret.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -188,6 +200,7 @@ pub(super) struct DeleteWebhook {
 }
 
 impl RequestBody for CreateWebhook {}
+impl RequestBody for UpdateWebhook {}
 impl RequestBody for RotateWebhook {}
 impl RequestBody for DeleteWebhook {}
 
@@ -348,6 +361,43 @@ pub(super) async fn rotate(
             result: json!({ "valid_secrets": valid }),
             answer,
         })
+    };
+    admin.change(change, work).await.map(Json)
+}
+
+pub(super) async fn update(
+    State(admin): State<AdminState>,
+    Extension(operator): Extension<Operator>,
+    PathParam(id): PathParam,
+    JsonBody(ask): JsonBody<UpdateWebhook>,
+) -> Result<Json<Webhook>, Problem> {
+    let why = parse_why(&ask.why)?;
+    if ask.upstream.is_none() && ask.path.is_none() {
+        return Err(Problem::bad_request(
+            "Give the new `upstream`, the new `path`, or both.",
+        ));
+    }
+    let request = json!({ "upstream": ask.upstream, "path": ask.path });
+    let change = Change::by(&operator, Action::UpdateWebhook, &why)
+        .on(id.clone())
+        .with_request(request);
+    let destination = NewDestination {
+        upstream: ask.upstream,
+        path: ask.path,
+    };
+    let (webhooks, config) = (admin.webhooks.clone(), (admin.config)());
+    let at = admin.clone();
+    let work = async move {
+        match within_deadline(webhooks.update(&config, &id, destination)).await? {
+            Updated::Absent => Err(no_webhook()),
+            Updated::Done(shown) => {
+                let webhook = Webhook::of(&shown, &at, &config);
+                Ok(Applied {
+                    result: json!({ "upstream": webhook.upstream, "path": webhook.path }),
+                    answer: webhook,
+                })
+            }
+        }
     };
     admin.change(change, work).await.map(Json)
 }

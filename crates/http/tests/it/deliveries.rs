@@ -22,7 +22,7 @@ use onceward_http::body;
 use onceward_http::delivery::{DeliveryOutcome, DeliveryReport, deliver};
 use onceward_http::fields::IDEMPOTENCY_OUTCOME;
 use onceward_http::rules::{Credentials, Rules};
-use onceward_http::run::{Protection, by_key_alone};
+use onceward_http::run::{Protection, key_only_fingerprint};
 use tokio::time::Instant;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -68,7 +68,13 @@ impl Deliveries {
         let engine = &self.protection.engine;
         let (identity, terms) = (Self::identity(number), self.class.terms());
         let request = Bytes::from(number.to_string());
-        let enqueued = engine.enqueue(&*self.store, identity, by_key_alone(), terms, request);
+        let enqueued = engine.enqueue(
+            &*self.store,
+            identity,
+            key_only_fingerprint(),
+            terms,
+            request,
+        );
         assert!(matches!(enqueued.await, Ok(Enqueued::Accepted(_))));
     }
 

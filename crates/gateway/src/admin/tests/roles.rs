@@ -21,6 +21,7 @@ fn body(name: &str) -> Value {
             json!({ "tenant": "acme", "project": "shop", "provider": "svix", "generate": true })
         }
         "rotateWebhook" => json!({ "generate": true }),
+        "updateWebhook" => json!({ "path": "/hooks" }),
         _ => json!({}),
     };
     body["why"] = "because".into();
@@ -111,6 +112,7 @@ async fn the_roles_are_those_of_the_contract() {
             "createKey",
             "revokeKey",
             "createWebhook",
+            "updateWebhook",
             "rotateWebhook",
             "deleteWebhook",
             "reload"

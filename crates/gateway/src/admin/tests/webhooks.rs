@@ -61,6 +61,17 @@ async fn a_webhook_is_made_listed_rotated_and_taken_away() {
     let page = bench.get("viewer", WEBHOOKS).await.json();
     assert_eq!(page, json!({ "webhooks": [shown], "next": null }));
 
+    let update = json!({ "path": "/hooks/right", "why": "mistyped" });
+    let said = bench.post("root", &format!("{one}/update"), &update).await;
+    assert_eq!(said.json()["path"], "/hooks/right");
+    for wrong in [
+        json!({ "why": "nothing is changed" }),
+        json!({ "path": "no slash", "why": "mistyped" }),
+        json!({ "upstream": "nowhere", "why": "mistyped" }),
+    ] {
+        let said = bench.post("root", &format!("{one}/update"), &wrong).await;
+        assert_eq!(said.status, 400, "{wrong}");
+    }
     let rotate = json!({ "generate": true, "overlap": "1h", "why": "it leaked" });
     let said = bench.post("root", &format!("{one}/rotate"), &rotate).await;
     assert_eq!(said.status, 200, "{}", said.text());
@@ -87,6 +98,7 @@ async fn a_webhook_is_made_listed_rotated_and_taken_away() {
     for said in [
         bench.get("viewer", &one).await,
         bench.post("root", &format!("{one}/delete"), &delete).await,
+        bench.post("root", &format!("{one}/update"), &update).await,
         bench.post("root", &format!("{one}/rotate"), &rotate).await,
     ] {
         assert_eq!((said.status, said.code().as_str()), (404, "not-found"));

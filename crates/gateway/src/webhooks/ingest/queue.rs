@@ -130,7 +130,7 @@ impl Recording {
 
     async fn enqueue(&self) -> Result<Enqueued, Problem> {
         let (identity, request) = (self.identity.clone(), self.request.clone());
-        let (engine, terms) = (self.engine(), self.class.terms());
+        let (engine, terms) = (&self.protection.engine, self.class.terms());
         let enqueued = engine.enqueue(
             &*self.queue,
             identity,

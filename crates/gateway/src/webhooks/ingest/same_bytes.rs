@@ -26,17 +26,17 @@ use crate::runtime::Runtime;
 pub(super) enum SameBytesCheck {
     /// They are new, or came under the same id. The lead is the right to remember
     /// them, where they are to be remembered.
-    First(Option<Lead>),
+    New(Option<Lead>),
     /// They were seen; the event is delivered, and marked.
-    InOtherName,
+    Repeated,
     /// They were seen, and the webhook refuses such events.
-    Before,
+    Refused,
 }
 
 impl SameBytesCheck {
     /// Remembers the bytes if their event is on record, else releases them.
     pub(super) async fn remember(self, on_record: bool) {
-        let Self::First(Some(lead)) = self else {
+        let Self::New(Some(lead)) = self else {
             return;
         };
         let status = StatusCode::NO_CONTENT.as_u16();

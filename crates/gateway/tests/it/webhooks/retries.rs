@@ -72,6 +72,29 @@ async fn a_corrected_path_reaches_events_that_are_queued() {
     check_each_once(&house, &hook, 5).await;
 }
 
+/// The same for a webhook that has a path of its own.
+#[tokio::test]
+async fn an_updated_webhook_takes_its_queued_events_along() {
+    let routed = origin().replying(|seen, _| match seen.target.as_str() {
+        "/hooks/stripe" => Reply::new(200, ""),
+        _ => Reply::new(404, "no such page"),
+    });
+    let house = house_before(routed, PATIENT, "").await;
+    let mistyped = json!({ "path": "/hoks/stripe" });
+    let hook = house.hook_with(Kind::Stripe, mistyped).await;
+    house.accepted(&hook, &hook.event(1)).await;
+    house.called(&hook, 2).await;
+    let update = format!("/admin/v1/webhooks/{}/update", hook.id);
+    let corrected = json!({ "path": "/hooks/stripe", "why": "mistyped" });
+    house.operate(&update, corrected).await;
+    house.is(&hook, "completed").await;
+    let hook = Hook {
+        path: "/hooks/stripe".to_owned(),
+        ..hook
+    };
+    check_each_once(&house, &hook, 1).await;
+}
+
 /// An event that no attempt delivers is paused, not lost: after the correction an
 /// operator resumes it.
 #[tokio::test]
