@@ -174,7 +174,7 @@ impl Runtime {
             Ok(keys) => Ok((Some(webhook), keys)),
             // It has no secret yet, or none that is still valid.
             Err(WebhooksError::NoSecret {
-                problem: NoSecret::ProtectedResponse,
+                problem: NoSecret::Ended,
                 ..
             }) => Ok((None, decoy_keys(provider))),
             Err(error) => Err(lookup_failed(&error)),

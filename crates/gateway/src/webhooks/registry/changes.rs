@@ -148,9 +148,9 @@ impl Webhooks {
         for _ in 0..ID_ATTEMPTS_MAX {
             registration.id = random_id()?.into();
             let document = document::write(&registration, &secrets, &self.sealer)?;
-            let adding = self
-                .registry
-                .add(Collection::Webhooks, &registration.id, document.clone());
+            let adding =
+                self.registry
+                    .add(Collection::Webhooks, &registration.id, document.clone());
             match adding.await? {
                 Added::Known => {}
                 Added::Done => {
@@ -254,7 +254,9 @@ impl Webhooks {
         id: &str,
         document: bytes::Bytes,
     ) -> Result<Option<WebhookView>, WebhooksError> {
-        let put = self.registry.put(Collection::Webhooks, id, document.clone());
+        let put = self
+            .registry
+            .put(Collection::Webhooks, id, document.clone());
         put.await?;
         let shown = self.insert(id, document)?;
         Ok((!self.is_deleted(id)).then_some(shown))
