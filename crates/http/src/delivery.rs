@@ -376,12 +376,11 @@ mod tests {
     ) {
         // Whatever the class says of it by now.
         for on_unknown in [OnUnknown::Hold, OnUnknown::Retry, OnUnknown::Reconcile] {
-            let class = Class {
-                on_unknown,
-                on_exhausted,
-                max_attempts: 3,
-                ..Class::webhook()
-            };
+            let class = Class::webhook().with(|class| {
+                class.on_unknown = on_unknown;
+                class.on_exhausted = on_exhausted;
+                class.max_attempts = 3;
+            });
             let next = match decide(end, &record(attempts, after_loss), &class, 7) {
                 NextStep::Complete => "complete",
                 NextStep::Fail => "fail",

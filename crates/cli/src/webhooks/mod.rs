@@ -32,6 +32,8 @@ enum Command {
     Create(CreateWebhook),
     /// List the webhooks, the oldest first, without their secrets.
     List(ListWebhooks),
+    /// Change where a webhook's events go; queued events follow.
+    Update(UpdateWebhook),
     /// Give a webhook a new secret; the old ones stay valid for a while.
     Rotate(RotateWebhook),
     /// Delete a webhook: requests to its URL are refused from then on.
@@ -115,6 +117,26 @@ struct ListWebhooks {
 }
 
 #[derive(clap::Args)]
+struct UpdateWebhook {
+    /// Webhook id, wh_…
+    #[arg(value_name = "WEBHOOK")]
+    id: String,
+    /// Upstream that receives the events. Default: unchanged.
+    #[arg(long, value_name = "UPSTREAM", required_unless_present = "path")]
+    upstream: Option<String>,
+    /// Path at the upstream. Default: unchanged.
+    #[arg(long, value_name = "PATH")]
+    path: Option<String>,
+    /// The reason for the change, recorded in the audit log.
+    #[arg(
+        long,
+        value_name = "REASON",
+        default_value = "updated on the command line"
+    )]
+    why: String,
+}
+
+#[derive(clap::Args)]
 struct RotateWebhook {
     /// Webhook id, wh_…
     #[arg(value_name = "WEBHOOK")]
@@ -138,6 +160,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Create(webhook) => create(&client, webhook).await,
         Command::List(args) => list(&client, args).await,
+        Command::Update(args) => update(&client, &args).await,
         Command::Rotate(args) => rotate(&client, &args).await,
         Command::Delete { id, why } => {
             let url = path("/admin/v1/webhooks/", &id, "/delete");
@@ -185,6 +208,20 @@ async fn list(client: &Client, args: ListWebhooks) -> anyhow::Result<ExitCode> {
     let url = query(WEBHOOKS, &parameters);
     let result = client.get(Role::Read, &url).await?;
     client.report(&result, |page| show::listing(page, Timestamp::now()))
+}
+
+async fn update(client: &Client, args: &UpdateWebhook) -> anyhow::Result<ExitCode> {
+    let body = json!({ "upstream": args.upstream, "path": args.path, "why": args.why });
+    let url = path("/admin/v1/webhooks/", &args.id, "/update");
+    let result = client.post(Role::Admin, &url, &body).await?;
+    client.report(&result, |webhook| {
+        format!(
+            "Events of {} go to {}{}.\n",
+            cell(&webhook["webhook_id"]),
+            cell(&webhook["upstream"]),
+            cell(&webhook["path"])
+        )
+    })
 }
 
 async fn rotate(client: &Client, args: &RotateWebhook) -> anyhow::Result<ExitCode> {

@@ -117,9 +117,9 @@ struct Recording {
 
 impl Recording {
     async fn record(&self) -> Result<EventResult, Problem> {
-        fail::fail_point!("before-enqueue", |_| std::process::abort());
+        onceward_core::crash_point!("before-enqueue");
         let mut enqueued = self.enqueue().await?;
-        fail::fail_point!("after-enqueue", |_| std::process::abort());
+        onceward_core::crash_point!("after-enqueue");
         if let Enqueued::Known(Claim::Unknown(record)) = &enqueued
             && self.protection.reconcile(record, &self.class).await == Reconciled::Settled
         {

@@ -7,7 +7,7 @@
 
 use data_encoding::HEXLOWER;
 use http::StatusCode;
-use onceward_core::class::{AfterLoss, Terms};
+use onceward_core::class::AfterLoss;
 use onceward_core::engine::{Entered, Lead};
 use onceward_core::fingerprint::Fingerprint;
 use onceward_core::identity::{Endpoint, Identity};
@@ -68,11 +68,10 @@ impl Runtime {
             digest: Sha256::digest(&event.key).into(),
             ..key_only_fingerprint()
         };
-        let terms = Terms {
+        let terms = context.class.terms().with(|terms| {
             // A gateway that ends meanwhile has remembered nothing.
-            after_loss: AfterLoss::Free,
-            ..context.class.terms()
-        };
+            terms.after_loss = AfterLoss::Free;
+        });
         let (engine, digest) = (self.engine(), identity.digest());
         let entered = engine.enter(identity, asked, terms).await;
         match entered.map_err(|error| store_unavailable(&error))? {

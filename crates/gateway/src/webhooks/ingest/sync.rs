@@ -82,11 +82,10 @@ impl Runtime {
             key,
             source: KeySource::Provider,
             // The provider itself retries, and does not wait for a duplicate.
-            class: Arc::new(Class {
-                in_flight: InFlight::Reject,
-                max_attempts: 1,
-                ..Class::clone(&context.class)
-            }),
+            class: Arc::new(Class::clone(&context.class).with(|class| {
+                class.in_flight = InFlight::Reject;
+                class.max_attempts = 1;
+            })),
             rules: rules(context.route, &context.class),
             held: Some(Box::new(running)),
             request: event.into_request(),
