@@ -4,33 +4,13 @@
 // A test that fails says what it wanted; a panic is how.
 #![allow(clippy::unwrap_used)]
 
-mod attempts;
+mod admin;
 mod callers;
-mod clients;
-mod configuration;
-mod crowds;
-mod dashboards;
-mod edge;
-mod expiry;
-mod fields;
-mod forwarding;
+mod config;
 mod harness;
-mod keys;
-mod large;
-mod loss;
-mod observing;
-mod operating;
-mod outcomes;
+mod listen;
+mod observe;
 mod pages;
-mod passing;
-mod payloads;
-mod protocols;
-mod recovery;
-mod refusals;
-mod replay;
-mod settings;
-mod shared;
-mod trailers;
-mod tunnels;
-mod waiting;
+mod request;
+mod upstream;
 mod webhooks;

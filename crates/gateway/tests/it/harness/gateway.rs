@@ -11,7 +11,7 @@ use onceward_gateway::{ConfigFile, Drained, Gateway};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
-use super::{Answer, Ask, Origin, RawClient};
+use super::{Answer, Ask, Origin, RawClient, until};
 
 /// How long a drain may take where the test does not say.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
@@ -206,9 +206,7 @@ impl Running {
 
     /// Waits until the metrics hold this line.
     pub(crate) async fn shows(&self, line: &str) {
-        while !self.metrics().await.lines().any(|is| is == line) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until(async || self.metrics().await.lines().any(|is| is == line)).await;
     }
 
     /// Waits until so many requests wait for another.

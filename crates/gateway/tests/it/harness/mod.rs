@@ -8,6 +8,8 @@
 
 mod bulk;
 mod client;
+pub(crate) mod credentials;
+pub(crate) mod fixture;
 mod gateway;
 mod origin;
 mod raw;
@@ -21,8 +23,8 @@ pub(crate) use self::origin::{Origin, OriginBuilder, Reply, Reserved, Seen, orig
 pub(crate) use self::raw::{RawAnswer, RawClient, RawMessage, raw_origin};
 
 /// Waits until something holds; the test runner's deadline is the limit.
-pub(crate) async fn until(mut holds: impl FnMut() -> bool) {
-    while !holds() {
+pub(crate) async fn until(mut holds: impl AsyncFnMut() -> bool) {
+    while !holds().await {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

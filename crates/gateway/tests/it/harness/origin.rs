@@ -314,7 +314,7 @@ impl Origin {
 
     /// Waits until so many requests came whole.
     pub(crate) async fn called(&self, times: usize) {
-        until(|| self.runs() >= times).await;
+        until(async || self.runs() >= times).await;
     }
 
     /// Lets one request be answered, or be read.

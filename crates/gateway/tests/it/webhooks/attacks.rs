@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::events::check_signed;
 use super::signers::{Kind, Signed};
-use super::{Hook, house, house_before};
+use super::{Hook, fixture, fixture_with};
 use crate::harness::{Reply, origin};
 
 const MARK: &str = "idempotency-same-bytes";
@@ -24,16 +24,18 @@ fn under(hook: &Hook, sent: &Signed, name: &'static str, number: u32) -> Signed 
 #[tokio::test]
 async fn a_caught_delivery_does_not_block_one_that_is_to_come() {
     for rule in ["deliver", "refuse"] {
-        let house = house().await;
+        let fixture = fixture().await;
         for (kind, name) in UNSIGNED {
-            let hook = house.hook_with(kind, json!({ "same_bytes": rule })).await;
+            let hook = fixture.hook_with(kind, json!({ "same_bytes": rule })).await;
             let caught = hook.event(1);
-            house.accepted(&hook, &caught).await;
-            house.accepted(&hook, &under(&hook, &caught, name, 2)).await;
+            fixture.accepted(&hook, &caught).await;
+            fixture
+                .accepted(&hook, &under(&hook, &caught, name, 2))
+                .await;
             let real = hook.event(2);
-            let told = house.accepted(&hook, &real).await;
+            let told = fixture.accepted(&hook, &real).await;
             assert!(!told.is_replay(), "{kind:?} {rule}");
-            let got = house.got(&hook).await;
+            let got = fixture.got(&hook).await;
             let arrived = got.iter().filter(|seen| seen.body == real.body).count();
             assert_eq!(arrived, 1, "{kind:?} {rule}");
         }
@@ -45,18 +47,18 @@ async fn a_caught_delivery_does_not_block_one_that_is_to_come() {
 #[tokio::test]
 async fn the_same_bytes_under_another_id_are_delivered_and_marked() {
     for (kind, name) in UNSIGNED {
-        let house = house().await;
-        let hook = house.hook(kind).await;
+        let fixture = fixture().await;
+        let hook = fixture.hook(kind).await;
         let first = hook.event(1);
         // Nobody but us says so.
         let first = first.with(MARK, "true");
-        let told = house.accepted(&hook, &first).await;
+        let told = fixture.accepted(&hook, &first).await;
         assert_eq!(told.header(MARK), "", "{kind:?}");
         let second = under(&hook, &first, name, 2);
-        let told = house.accepted(&hook, &second).await;
+        let told = fixture.accepted(&hook, &second).await;
         assert_eq!(told.header(MARK), "true", "{kind:?}");
         assert!(!told.is_replay(), "{kind:?}");
-        let got = house.got(&hook).await;
+        let got = fixture.got(&hook).await;
         let id = |number: u32| kind.id(number);
         let mut marks: Vec<_> = got
             .iter()
@@ -71,7 +73,7 @@ async fn the_same_bytes_under_another_id_are_delivered_and_marked() {
         assert_ne!(keys[0], keys[1], "{kind:?}");
         let provider = kind.provider();
         let line = "onceward_webhook_same_bytes_total";
-        house
+        fixture
             .counts(&format!(
                 "{line}{{provider=\"{provider}\",answer=\"delivered\"}} 1"
             ))
@@ -85,20 +87,26 @@ async fn the_same_bytes_under_another_id_can_be_refused() {
     let more = "[webhooks]\nsame_bytes = \"refuse\"";
     for (more, said) in [("", json!({ "same_bytes": "refuse" })), (more, json!({}))] {
         for (kind, name) in UNSIGNED {
-            let house = house_before(origin(), "", more).await;
-            let hook = house.hook_with(kind, said.clone()).await;
+            let fixture = fixture_with(origin(), "", more).await;
+            let hook = fixture.hook_with(kind, said.clone()).await;
             let first = hook.event(1);
-            house.accepted(&hook, &first).await;
-            let told = house.accepted(&hook, &under(&hook, &first, name, 2)).await;
+            fixture.accepted(&hook, &first).await;
+            let told = fixture
+                .accepted(&hook, &under(&hook, &first, name, 2))
+                .await;
             assert!(told.is_replay(), "{kind:?}");
             assert_eq!(told.header(MARK), "true", "{kind:?}");
             // The first is still known by its own id.
-            let told = house.accepted(&hook, &first).await;
+            let told = fixture.accepted(&hook, &first).await;
             assert_eq!(told.header(MARK), "", "{kind:?}");
-            assert_eq!(house.only(&hook).await.header(name), kind.id(1), "{kind:?}");
+            assert_eq!(
+                fixture.only(&hook).await.header(name),
+                kind.id(1),
+                "{kind:?}"
+            );
             let provider = kind.provider();
             let line = "onceward_webhook_same_bytes_total";
-            house
+            fixture
                 .counts(&format!(
                     "{line}{{provider=\"{provider}\",answer=\"refused\"}} 1"
                 ))
@@ -110,15 +118,15 @@ async fn the_same_bytes_under_another_id_can_be_refused() {
 /// A webhook that says `deliver` has its way where the configuration refuses.
 #[tokio::test]
 async fn a_webhooks_own_word_comes_first() {
-    let house = house_before(origin(), "", "[webhooks]\nsame_bytes = \"refuse\"").await;
-    let hook = house
+    let fixture = fixture_with(origin(), "", "[webhooks]\nsame_bytes = \"refuse\"").await;
+    let hook = fixture
         .hook_with(Kind::GitHub, json!({ "same_bytes": "deliver" }))
         .await;
     let first = hook.event(1);
-    house.accepted(&hook, &first).await;
+    fixture.accepted(&hook, &first).await;
     let second = under(&hook, &first, "x-github-delivery", 2);
-    house.accepted(&hook, &second).await;
-    assert_eq!(house.got(&hook).await.len(), 2);
+    fixture.accepted(&hook, &second).await;
+    assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 
 /// Of many at once with the same bytes, each under an id of its own, one is the
@@ -126,15 +134,15 @@ async fn a_webhooks_own_word_comes_first() {
 /// be that they are all there is.
 #[tokio::test]
 async fn of_the_same_bytes_at_once_one_is_the_first() {
-    let house = house().await;
-    let hook = house
+    let fixture = fixture().await;
+    let hook = fixture
         .hook_with(Kind::GitHub, json!({ "same_bytes": "refuse" }))
         .await;
     let first = hook.event(0);
     let asks: Vec<_> = (0..16)
         .map(|number| {
             let sent = under(&hook, &first, "x-github-delivery", number);
-            (house.ask(&hook, &sent).spawn(), sent)
+            (fixture.ask(&hook, &sent).spawn(), sent)
         })
         .collect();
     let mut marked = 0;
@@ -142,12 +150,12 @@ async fn of_the_same_bytes_at_once_one_is_the_first() {
         let mut told = told.await.unwrap();
         while told.status != 200 {
             assert_eq!(told.problem(), (503, "in-progress".to_owned()));
-            told = house.send(&hook, &sent).await;
+            told = fixture.send(&hook, &sent).await;
         }
         marked += usize::from(told.header(MARK) == "true");
     }
     assert_eq!(marked, 15);
-    house.only(&hook).await;
+    fixture.only(&hook).await;
 }
 
 /// Bytes are known when their event is. One that there was no room for, or that
@@ -157,66 +165,66 @@ async fn bytes_whose_event_is_not_on_record_are_not_known() {
     let gated = origin()
         .replying(|_, run| Reply::new(if run == 2 { 500 } else { 200 }, ""))
         .gated();
-    let house = house_before(gated, "", "[limits]\nin_flight_per_tenant = 1").await;
+    let fixture = fixture_with(gated, "", "[limits]\nin_flight_per_tenant = 1").await;
     let sync = json!({ "deliver": "sync", "same_bytes": "refuse" });
-    let other = house.hook_with(Kind::Stripe, sync.clone()).await;
-    let hook = house.hook_with(Kind::GitHub, sync).await;
-    let busy = house.ask(&other, &other.event(1)).spawn();
-    house.called(&other, 1).await;
+    let other = fixture.hook_with(Kind::Stripe, sync.clone()).await;
+    let hook = fixture.hook_with(Kind::GitHub, sync).await;
+    let busy = fixture.ask(&other, &other.event(1)).spawn();
+    fixture.called(&other, 1).await;
     let first = hook.event(1);
-    let told = house.send(&hook, &first).await;
+    let told = fixture.send(&hook, &first).await;
     assert_eq!(told.problem(), (429, "too-many-requests".to_owned()));
     for _ in 0..3 {
-        house.origin.open();
+        fixture.origin.open();
     }
     assert_eq!(busy.await.unwrap().status, 200);
     for (number, status) in [(2, 500), (3, 200)] {
         let sent = under(&hook, &first, "x-github-delivery", number);
-        let mut told = house.send(&hook, &sent).await;
+        let mut told = fixture.send(&hook, &sent).await;
         // A place is free a little after its answer is out.
         while told.status == 429 {
-            told = house.send(&hook, &sent).await;
+            told = fixture.send(&hook, &sent).await;
         }
         let was = (told.status, told.header(MARK));
         assert_eq!(was, (status, ""), "{number}: {}", told.text());
     }
-    let told = house
+    let told = fixture
         .accepted(&hook, &under(&hook, &first, "x-github-delivery", 4))
         .await;
     assert_eq!(told.header(MARK), "true");
-    assert_eq!(house.got(&hook).await.len(), 2);
+    assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 
 /// Whether or not the provider waits for the end, what arrived is known by its
 /// bytes.
 #[tokio::test]
 async fn bytes_are_remembered_of_a_provider_that_hangs_up() {
-    let house = house_before(origin().gated(), "", "").await;
+    let fixture = fixture_with(origin().gated(), "", "").await;
     let sync = json!({ "deliver": "sync", "same_bytes": "refuse" });
-    let hook = house.hook_with(Kind::GitHub, sync).await;
+    let hook = fixture.hook_with(Kind::GitHub, sync).await;
     let first = hook.event(1);
-    let gone = house.ask(&hook, &first).spawn();
-    house.called(&hook, 1).await;
+    let gone = fixture.ask(&hook, &first).spawn();
+    fixture.called(&hook, 1).await;
     gone.abort();
     assert!(gone.await.is_err(), "it was not to be answered yet");
-    house.origin.open();
-    house.quiet().await;
+    fixture.origin.open();
+    fixture.quiet().await;
     let again = under(&hook, &first, "x-github-delivery", 2);
-    let told = house.accepted(&hook, &again).await;
+    let told = fixture.accepted(&hook, &again).await;
     assert_eq!(told.header(MARK), "true");
-    assert_eq!(house.got(&hook).await.len(), 1);
+    assert_eq!(fixture.got(&hook).await.len(), 1);
 }
 
 /// The message is the same, whatever the token says that Twilio does not sign.
 #[tokio::test]
 async fn twilios_token_makes_no_second_message() {
-    let house = house().await;
-    let hook = house.hook(Kind::Twilio).await;
+    let fixture = fixture().await;
+    let hook = fixture.hook(Kind::Twilio).await;
     for token in ["one", "two"] {
         let sent = hook.event(1).with("i-twilio-idempotency-token", token);
-        house.accepted(&hook, &sent).await;
+        fixture.accepted(&hook, &sent).await;
     }
-    house.only(&hook).await;
+    fixture.only(&hook).await;
 }
 
 /// Of a call many requests may be alike to the byte, as when the caller presses
@@ -224,17 +232,17 @@ async fn twilios_token_makes_no_second_message() {
 #[tokio::test]
 async fn a_call_is_known_by_its_token() {
     const TOKEN: &str = "i-twilio-idempotency-token";
-    let house = house().await;
-    let hook = house.hook(Kind::Twilio).await;
+    let fixture = fixture().await;
+    let hook = fixture.hook(Kind::Twilio).await;
     let body = format!("CallSid=CA{:032x}&CallStatus=in-progress&Digits=1", 7);
-    let pressed = hook.letter(1).body(body).signed();
+    let pressed = hook.unsigned(1).body(body).signed();
     for (token, replay) in [("one", false), ("one", true), ("two", false), ("two", true)] {
-        let told = house
+        let told = fixture
             .accepted(&hook, &pressed.clone().with(TOKEN, token))
             .await;
         assert_eq!(told.is_replay(), replay, "{token}");
     }
-    let got = house.got(&hook).await;
+    let got = fixture.got(&hook).await;
     let marks = got
         .iter()
         .map(|seen| (seen.header(TOKEN), seen.header(MARK)));
@@ -245,7 +253,7 @@ async fn a_call_is_known_by_its_token() {
 /// not who retries.
 #[tokio::test]
 async fn unsigned_headers_do_not_make_a_second_event() {
-    let house = house().await;
+    let fixture = fixture().await;
     for (kind, name) in [
         (Kind::Slack, "x-slack-retry-num"),
         (Kind::GitHub, "x-github-event"),
@@ -253,11 +261,11 @@ async fn unsigned_headers_do_not_make_a_second_event() {
         (Kind::Stripe, "idempotency-key"),
         (Kind::Square, "x-operation-id"),
     ] {
-        let hook = house.hook(kind).await;
-        house.accepted(&hook, &hook.event(1)).await;
+        let hook = fixture.hook(kind).await;
+        fixture.accepted(&hook, &hook.event(1)).await;
         let again = hook.event(1).with(name, "2");
-        house.accepted(&hook, &again).await;
-        house.only(&hook).await;
+        fixture.accepted(&hook, &again).await;
+        fixture.only(&hook).await;
     }
 }
 
@@ -265,8 +273,8 @@ async fn unsigned_headers_do_not_make_a_second_event() {
 /// speaks as one.
 #[tokio::test]
 async fn nobody_speaks_for_the_gateway() {
-    let house = house().await;
-    let hook = house.hook(Kind::GitHub).await;
+    let fixture = fixture().await;
+    let hook = fixture.hook(Kind::GitHub).await;
     let mut sent = hook.event(1);
     for name in [
         "x-tenant-id",
@@ -280,8 +288,8 @@ async fn nobody_speaks_for_the_gateway() {
     ] {
         sent = sent.with(name, "forged");
     }
-    house.accepted(&hook, &sent).await;
-    let seen = house.only(&hook).await;
+    fixture.accepted(&hook, &sent).await;
+    let seen = fixture.only(&hook).await;
     let values = seen.headers.values();
     let forged: Vec<_> = values.filter(|value| *value == "forged").collect();
     assert!(forged.is_empty(), "{:?}", seen.headers);
@@ -304,22 +312,22 @@ async fn nobody_silences_the_gateway() {
     ];
     let silence = [&SAID[..], &["webhook-timestamp", "webhook-signature"]].concat();
     let silence = silence.join(", ");
-    let house = house().await;
+    let fixture = fixture().await;
     for deliver in ["async", "sync"] {
-        let hook = house
+        let hook = fixture
             .hook_with(
                 Kind::GitHub,
                 json!({ "deliver": deliver, "path": format!("/{deliver}") }),
             )
             .await;
         let caught = hook.event(1);
-        house.accepted(&hook, &caught).await;
-        house.only(&hook).await;
+        fixture.accepted(&hook, &caught).await;
+        fixture.only(&hook).await;
         let again = under(&hook, &caught, "x-github-delivery", 2);
-        house
+        fixture
             .accepted(&hook, &again.with("connection", &silence))
             .await;
-        let got = house.got(&hook).await;
+        let got = fixture.got(&hook).await;
         assert_eq!(got.len(), 2, "{deliver}");
         assert_eq!(got[1].header(MARK), "true", "{deliver}");
         for name in SAID {
@@ -331,15 +339,15 @@ async fn nobody_silences_the_gateway() {
 
 #[tokio::test]
 async fn nobody_silences_the_signature_of_a_trial() {
-    let house = house().await;
-    let hook = house.hook(Kind::GitHub).await;
+    let fixture = fixture().await;
+    let hook = fixture.hook(Kind::GitHub).await;
     let ping = json!({ "zen": "Keep it logically awesome.", "hook_id": 7 }).to_string();
     let silence = "webhook-id, webhook-timestamp, webhook-signature, x-tenant-id";
-    let ping = hook.letter(1).body(ping).signed();
-    house
+    let ping = hook.unsigned(1).body(ping).signed();
+    fixture
         .accepted(&hook, &ping.with("connection", silence))
         .await;
-    let seen = house.only(&hook).await;
+    let seen = fixture.only(&hook).await;
     assert_eq!(seen.header("x-tenant-id"), "acme");
     check_signed(&hook, &seen);
 }

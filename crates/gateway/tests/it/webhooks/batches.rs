@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::duplicates::refusal;
 use super::signers::{Kind, Signed, adyen, adyen_item, cloud_event};
-use super::{Hook, House, house, house_before};
+use super::{Fixture, Hook, fixture, fixture_with};
 use crate::harness::{Reply, origin};
 
 const KINDS: [Kind; 2] = [Kind::TwilioEvents, Kind::AdyenPayments];
@@ -25,7 +25,7 @@ fn batch(hook: &Hook, numbers: &[u32]) -> Signed {
             adyen(&items)
         }
     };
-    hook.letter(0).body(body).signed()
+    hook.unsigned(0).body(body).signed()
 }
 
 fn element(hook: &Hook, number: u32) -> Value {
@@ -36,7 +36,7 @@ fn element(hook: &Hook, number: u32) -> Value {
     }
 }
 
-impl House {
+impl Fixture {
     /// The events that arrived, each by its number, in order.
     async fn numbers(&self, hook: &Hook) -> Vec<u32> {
         let got = self.got(hook).await;
@@ -80,68 +80,72 @@ fn number(hook: &Hook, body: &[u8]) -> u32 {
 
 #[tokio::test]
 async fn of_a_batch_only_what_is_new_is_delivered() {
-    let house = house().await;
+    let fixture = fixture().await;
     for kind in KINDS {
-        let hook = house.hook(kind).await;
-        house.accepted(&hook, &batch(&hook, &[1, 2])).await;
-        assert_eq!(house.numbers(&hook).await, [1, 2], "{kind:?}");
-        let told = house.accepted(&hook, &batch(&hook, &[2, 3, 1, 4])).await;
+        let hook = fixture.hook(kind).await;
+        fixture.accepted(&hook, &batch(&hook, &[1, 2])).await;
+        assert_eq!(fixture.numbers(&hook).await, [1, 2], "{kind:?}");
+        let told = fixture.accepted(&hook, &batch(&hook, &[2, 3, 1, 4])).await;
         assert!(!told.is_replay(), "{kind:?}: some of it is new");
-        assert_eq!(house.numbers(&hook).await, [1, 2, 3, 4], "{kind:?}");
-        let told = house.accepted(&hook, &batch(&hook, &[4, 3, 2, 1])).await;
+        assert_eq!(fixture.numbers(&hook).await, [1, 2, 3, 4], "{kind:?}");
+        let told = fixture.accepted(&hook, &batch(&hook, &[4, 3, 2, 1])).await;
         assert!(told.is_replay(), "{kind:?}: all of it is known");
         assert_eq!(told.header("idempotency-status"), "completed", "{kind:?}");
-        assert_eq!(house.numbers(&hook).await, [1, 2, 3, 4], "{kind:?}");
+        assert_eq!(fixture.numbers(&hook).await, [1, 2, 3, 4], "{kind:?}");
     }
 }
 
 #[tokio::test]
 async fn an_event_that_is_twice_in_a_batch_is_one() {
-    let house = house().await;
+    let fixture = fixture().await;
     for kind in KINDS {
-        let hook = house.hook(kind).await;
-        house.accepted(&hook, &batch(&hook, &[1, 2, 1])).await;
-        assert_eq!(house.numbers(&hook).await, [1, 2], "{kind:?}");
+        let hook = fixture.hook(kind).await;
+        fixture.accepted(&hook, &batch(&hook, &[1, 2, 1])).await;
+        assert_eq!(fixture.numbers(&hook).await, [1, 2], "{kind:?}");
     }
 }
 
 #[tokio::test]
 async fn overlapping_batches_at_once_deliver_each_event_once() {
-    let house = house().await;
+    let fixture = fixture().await;
     for kind in KINDS {
-        let hook = house.hook(kind).await;
+        let hook = fixture.hook(kind).await;
         let batches = [[1, 2, 3], [3, 4, 5], [5, 1, 6], [2, 4, 6]];
-        let asks = batches.map(|numbers| house.ask(&hook, &batch(&hook, &numbers)).spawn());
+        let asks = batches.map(|numbers| fixture.ask(&hook, &batch(&hook, &numbers)).spawn());
         for told in asks {
             assert_eq!(told.await.unwrap().status, 200, "{kind:?}");
         }
-        assert_eq!(house.numbers(&hook).await, [1, 2, 3, 4, 5, 6], "{kind:?}");
+        assert_eq!(fixture.numbers(&hook).await, [1, 2, 3, 4, 5, 6], "{kind:?}");
     }
 }
 
 /// One element that nobody signed, or that has no id, and none of them counts.
 #[tokio::test]
 async fn a_batch_is_taken_whole_or_not_at_all() {
-    let house = house().await;
-    let hook = house.hook(Kind::AdyenPayments).await;
+    let fixture = fixture().await;
+    let hook = fixture.hook(Kind::AdyenPayments).await;
     let mut forged = element(&hook, 2);
     forged["NotificationRequestItem"]["amount"]["value"] = json!(1);
     let body = adyen(&[element(&hook, 1), forged]);
-    let told = house.send(&hook, &hook.letter(0).body(body).signed()).await;
+    let told = fixture
+        .send(&hook, &hook.unsigned(0).body(body).signed())
+        .await;
     assert_eq!(told.status, 401);
     let body = adyen(&[element(&hook, 1), adyen_item(&hook.secret, "", "note 2")]);
-    let told = house.send(&hook, &hook.letter(0).body(body).signed()).await;
+    let told = fixture
+        .send(&hook, &hook.unsigned(0).body(body).signed())
+        .await;
     assert_eq!(told.problem(), (400, "translation-failed".to_owned()));
 
-    let events = house.hook(Kind::TwilioEvents).await;
+    let events = fixture.hook(Kind::TwilioEvents).await;
     let body = json!([element(&events, 1), cloud_event(None, "note 2")]).to_string();
-    let told = house
-        .send(&events, &events.letter(0).body(body).signed())
+    let told = fixture
+        .send(&events, &events.unsigned(0).body(body).signed())
         .await;
     assert_eq!(told.problem(), (400, "translation-failed".to_owned()));
     for hook in [&hook, &events] {
-        assert!(house.got(hook).await.is_empty());
-        assert!(house.of(hook).await.is_empty());
+        assert!(fixture.got(hook).await.is_empty());
+        assert!(fixture.of(hook).await.is_empty());
     }
 }
 
@@ -152,12 +156,12 @@ async fn each_event_of_a_batch_has_an_end_of_its_own() {
         true => refusal(""),
         false => Reply::new(200, ""),
     });
-    let house = house_before(refusing, "", "").await;
+    let fixture = fixture_with(refusing, "", "").await;
     for kind in KINDS {
-        let hook = house.hook(kind).await;
-        house.accepted(&hook, &batch(&hook, &[1, 2, 3])).await;
-        assert_eq!(house.numbers(&hook).await, [1, 2, 3], "{kind:?}");
-        let of = house.of(&hook).await;
+        let hook = fixture.hook(kind).await;
+        fixture.accepted(&hook, &batch(&hook, &[1, 2, 3])).await;
+        assert_eq!(fixture.numbers(&hook).await, [1, 2, 3], "{kind:?}");
+        let of = fixture.of(&hook).await;
         let mut states: Vec<_> = of
             .iter()
             .map(|one| one["state"].as_str().unwrap())
@@ -171,7 +175,7 @@ async fn each_event_of_a_batch_has_an_end_of_its_own() {
 /// and what was taken before it is not sent again.
 #[tokio::test]
 async fn at_once_a_batch_goes_as_far_as_it_can() {
-    let house = house_before(
+    let fixture = fixture_with(
         origin().replying({
             let refused = AtomicUsize::new(0);
             move |seen, _| {
@@ -185,10 +189,10 @@ async fn at_once_a_batch_goes_as_far_as_it_can() {
     )
     .await;
     let sync = json!({ "deliver": "sync" });
-    let hook = house.hook_with(Kind::TwilioEvents, sync).await;
+    let hook = fixture.hook_with(Kind::TwilioEvents, sync).await;
     let sent = batch(&hook, &[1, 2, 3]);
-    assert_eq!(house.send(&hook, &sent).await.status, 500);
-    assert_eq!(house.numbers(&hook).await, [1, 2]);
-    assert_eq!(house.send(&hook, &sent).await.status, 200);
-    assert_eq!(house.numbers(&hook).await, [1, 2, 2, 3]);
+    assert_eq!(fixture.send(&hook, &sent).await.status, 500);
+    assert_eq!(fixture.numbers(&hook).await, [1, 2]);
+    assert_eq!(fixture.send(&hook, &sent).await.status, 200);
+    assert_eq!(fixture.numbers(&hook).await, [1, 2, 2, 3]);
 }

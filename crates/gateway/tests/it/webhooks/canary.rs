@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::signers::{Kind, standard_tag};
-use super::{Hook, House, house_at, settings};
+use super::{Fixture, Hook, fixture_at, settings};
 use crate::harness::{Reply, configured, origin};
 
 /// What opens OpenBao.
@@ -103,16 +103,16 @@ async fn no_secret_is_anywhere() {
         let waits = seen.text().contains("note 2");
         Reply::new(if waits { 500 } else { 200 }, "taken")
     });
-    let house = house_at(origin.run().await, directory.path()).await;
+    let fixture = fixture_at(origin.run().await, directory.path()).await;
 
     let mut secrets = Vec::new();
     let mut seen: Vec<(String, Vec<u8>)> = Vec::new();
     elsewhere(&directory.path().join("other"), &mut secrets, &mut seen).await;
     for kind in Kind::ALL {
-        let hook = house.hook_with(kind, json!({ "deliver": "async" })).await;
+        let hook = fixture.hook_with(kind, json!({ "deliver": "async" })).await;
         let new = kind.secret();
         let rotate = format!("/admin/v1/webhooks/{}/rotate", hook.id);
-        let rotated = house
+        let rotated = fixture
             .operate(&rotate, json!({ "secret": new, "why": "a test" }))
             .await;
         // What the upstream needs is shown on purpose.
@@ -120,13 +120,13 @@ async fn no_secret_is_anywhere() {
         assert!(!rotated.to_string().contains(&new), "{kind:?}");
         let stranger = kind.secret();
         for (number, secret) in [(1, &hook.secret), (2, &new), (3, &stranger)] {
-            let sent = hook.letter(number).secret(secret).signed();
-            let told = house.send(&hook, &sent).await;
+            let sent = hook.unsigned(number).secret(secret).signed();
+            let told = fixture.send(&hook, &sent).await;
             seen.push((format!("{kind:?}: told"), told.body.to_vec()));
         }
-        let without = hook.letter(4).without_id().signed();
+        let without = hook.unsigned(4).without_id().signed();
         for sent in [without, hook.event(5).with("webhook-id", "x")] {
-            let told = house.send(&hook, &sent).await;
+            let told = fixture.send(&hook, &sent).await;
             seen.push((format!("{kind:?}: told"), told.body.to_vec()));
         }
         // As a mistake of the operator's.
@@ -135,7 +135,11 @@ async fn no_secret_is_anywhere() {
             json!({ "secret": [&new], "why": "a test" }),
             json!({ "secret": new, "overlap": new, "why": "a test" }),
         ] {
-            let told = house.gateway.change(&rotate, &ask.to_string()).send().await;
+            let told = fixture
+                .gateway
+                .change(&rotate, &ask.to_string())
+                .send()
+                .await;
             if ask["overlap"].is_null() {
                 seen.push((format!("{kind:?}: refused"), told.body.to_vec()));
             }
@@ -149,13 +153,13 @@ async fn no_secret_is_anywhere() {
         ]);
     }
     for kind in [Kind::GitHub, Kind::Svix, Kind::Postmark, Kind::Acme] {
-        let hook = house.generated(kind).await;
-        house.accepted(&hook, &hook.event(1)).await;
+        let hook = fixture.generated(kind).await;
+        fixture.accepted(&hook, &hook.event(1)).await;
         secrets.push(hook.secret);
     }
-    house.called(&stripe(&house).await, 1).await;
+    fixture.called(&stripe(&fixture).await, 1).await;
 
-    look(&house, &mut seen).await;
+    look(&fixture, &mut seen).await;
     let mut stored = Vec::new();
     files(directory.path(), &mut stored);
     // What is on its way to the upstream is in the store, so this looks where
@@ -217,7 +221,7 @@ async fn elsewhere(directory: &Path, secrets: &mut Vec<String>, seen: &mut Vec<(
     );
     let gateway = configured(&origin, &settings("", &more)).directory(directory);
     let gateway = gateway.run().await;
-    let house = House { origin, gateway };
+    let fixture = Fixture { origin, gateway };
 
     let ask = |project: &str, kind: Kind| {
         json!({
@@ -228,15 +232,15 @@ async fn elsewhere(directory: &Path, secrets: &mut Vec<String>, seen: &mut Vec<(
     for (kind, secret) in &kept {
         let mut ask = ask(&at(*kind), *kind);
         ask["path"] = format!("/kept/{kind:?}").into();
-        let made = house.operate("/admin/v1/webhooks", ask).await;
+        let made = fixture.operate("/admin/v1/webhooks", ask).await;
         assert_eq!(made["webhook"]["secrets"]["kept"], "openbao");
         let hook = hook(*kind, secret, &made);
-        house.accepted(&hook, &hook.event(1)).await;
-        house.called(&hook, 1).await;
+        fixture.accepted(&hook, &hook.event(1)).await;
+        fixture.called(&hook, 1).await;
         seen.push((format!("{kind:?}: made"), made.to_string().into_bytes()));
     }
     let refused = ask("malformed", Kind::Svix).to_string();
-    let refused = house.gateway.change("/admin/v1/webhooks", &refused);
+    let refused = fixture.gateway.change("/admin/v1/webhooks", &refused);
     let refused = refused.send().await;
     assert_eq!(refused.status, 400);
     seen.push(("malformed: refused".to_owned(), refused.body.to_vec()));
@@ -247,23 +251,23 @@ async fn elsewhere(directory: &Path, secrets: &mut Vec<String>, seen: &mut Vec<(
         ask["secrets"] = json!([&secret]);
         ask["upstream"] = upstream.into();
         ask["path"] = format!("/{upstream}").into();
-        let made = house.operate("/admin/v1/webhooks", ask).await;
+        let made = fixture.operate("/admin/v1/webhooks", ask).await;
         let hook = hook(Kind::Svix, &secret, &made);
         let rotate = format!("/admin/v1/webhooks/{}/rotate", hook.id);
         let new = Kind::Svix.secret();
-        let rotate = house.operate(&rotate, json!({ "secret": new, "why": "a test" }));
+        let rotate = fixture.operate(&rotate, json!({ "secret": new, "why": "a test" }));
         for answer in [&made, &rotate.await] {
             assert_eq!(answer["signing_secret"], Value::Null, "{answer}");
             seen.push((upstream.to_owned(), answer.to_string().into_bytes()));
         }
-        house.accepted(&hook, &hook.event(1)).await;
-        let arrived = house.only(&hook).await;
+        fixture.accepted(&hook, &hook.event(1)).await;
+        let arrived = fixture.only(&hook).await;
         let [id, at] = ["webhook-id", "webhook-timestamp"].map(|name| arrived.header(name));
         let tag = standard_tag(signing, id, at, &arrived.body);
         assert_eq!(arrived.header("webhook-signature"), tag, "{upstream}");
         secrets.extend([secret, new]);
     }
-    look(&house, seen).await;
+    look(&fixture, seen).await;
     secrets.extend(kept.into_iter().map(|(_, secret)| secret));
     secrets.extend(given);
     secrets.extend([malformed, TOKEN.to_owned()]);
@@ -281,35 +285,41 @@ fn hook(kind: Kind, secret: &str, made: &Value) -> Hook {
 }
 
 /// Looks wherever an operator can.
-async fn look(house: &House, seen: &mut Vec<(String, Vec<u8>)>) {
+async fn look(fixture: &Fixture, seen: &mut Vec<(String, Vec<u8>)>) {
     for path in [
         "/metrics",
         "/admin/v1/webhooks",
         "/admin/v1/operations?limit=1000",
         "/admin/v1/audit?limit=200",
     ] {
-        let told = house.gateway.admin(path).await;
+        let told = fixture.gateway.admin(path).await;
         assert_eq!(told.status, 200, "{path}");
         seen.push((path.to_owned(), told.body.to_vec()));
     }
-    let listed = house.gateway.admin("/admin/v1/webhooks").await.json();
+    let listed = fixture.gateway.admin("/admin/v1/webhooks").await.json();
     for hook in listed["webhooks"].as_array().unwrap() {
         let path = format!(
             "/admin/v1/webhooks/{}",
             hook["webhook_id"].as_str().unwrap()
         );
-        seen.push((path.clone(), house.gateway.admin(&path).await.body.to_vec()));
+        seen.push((
+            path.clone(),
+            fixture.gateway.admin(&path).await.body.to_vec(),
+        ));
     }
-    for operation in house.operations("").await {
+    for operation in fixture.operations("").await {
         let id = operation["operation_id"].as_str().unwrap();
         let path = format!("/admin/v1/operations/{id}?body=1");
-        seen.push((path.clone(), house.gateway.admin(&path).await.body.to_vec()));
+        seen.push((
+            path.clone(),
+            fixture.gateway.admin(&path).await.body.to_vec(),
+        ));
     }
 }
 
 /// The webhook of Stripe's that was made first.
-async fn stripe(house: &House) -> Hook {
-    let listed = house
+async fn stripe(fixture: &Fixture) -> Hook {
+    let listed = fixture
         .gateway
         .admin("/admin/v1/webhooks?provider=stripe")
         .await

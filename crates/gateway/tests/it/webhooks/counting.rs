@@ -1,9 +1,10 @@
 //! What is counted of webhooks, and what is published of them.
 
-use super::duplicates::{answering, refusal, refusing_first};
+use super::duplicates::{refusal, refusing_first};
 use super::signers::Kind;
-use super::{house, house_before};
+use super::{fixture, fixture_with};
 use crate::harness::Reply;
+use crate::harness::fixture::answering;
 
 #[tokio::test]
 async fn events_are_counted_by_tenant_project_and_provider() {
@@ -11,20 +12,22 @@ async fn events_are_counted_by_tenant_project_and_provider() {
         true => refusal(""),
         false => Reply::new(200, ""),
     });
-    let house = house_before(origin, "", "").await;
-    let hook = house.hook(Kind::Stripe).await;
+    let fixture = fixture_with(origin, "", "").await;
+    let hook = fixture.hook(Kind::Stripe).await;
     for number in [1, 2] {
-        house.accepted(&hook, &hook.event(number)).await;
+        fixture.accepted(&hook, &hook.event(number)).await;
     }
-    house.quiet().await;
+    fixture.quiet().await;
     for number in [1, 1, 2] {
-        house.accepted(&hook, &hook.event(number)).await;
+        fixture.accepted(&hook, &hook.event(number)).await;
     }
-    house
-        .send(&hook, &hook.letter(3).without_id().signed())
+    fixture
+        .send(&hook, &hook.unsigned(3).without_id().signed())
         .await;
-    house.send(&hook, &hook.event(3).tampered()).await;
-    house.send(&hook, &hook.letter(3).at(-1000).signed()).await;
+    fixture.send(&hook, &hook.event(3).tampered()).await;
+    fixture
+        .send(&hook, &hook.unsigned(3).at(-1000).signed())
+        .await;
 
     let labels = "tenant=\"acme\",project=\"shop\",endpoint=\"webhooks.stripe\"";
     for line in [
@@ -40,43 +43,43 @@ async fn events_are_counted_by_tenant_project_and_provider() {
         "onceward_webhook_failed 1".to_owned(),
         "onceward_stored_operations 2".to_owned(),
     ] {
-        house.counts(&line).await;
+        fixture.counts(&line).await;
     }
     // Counted after it was recorded, which others see first.
     let deliveries = "onceward_webhook_deliveries_total{upstream=\"origin\"";
     for outcome in ["completed", "failed"] {
         let line = format!("{deliveries},outcome=\"{outcome}\"}} 1");
-        house.gateway.shows(&line).await;
+        fixture.gateway.shows(&line).await;
     }
 }
 
 /// An event that failed for good is counted until an operator acts on it.
 #[tokio::test]
 async fn a_failed_event_is_a_gauge_until_it_is_purged() {
-    let house = house_before(refusing_first(&[200]), "", "").await;
-    let hook = house.hook(Kind::Stripe).await;
-    house.counts("onceward_webhook_failed 0").await;
-    house.accepted(&hook, &hook.event(1)).await;
-    let failed = house.is(&hook, "failed").await;
-    house.gateway.shows("onceward_webhook_failed 1").await;
+    let fixture = fixture_with(refusing_first(&[200]), "", "").await;
+    let hook = fixture.hook(Kind::Stripe).await;
+    fixture.counts("onceward_webhook_failed 0").await;
+    fixture.accepted(&hook, &hook.event(1)).await;
+    let failed = fixture.is(&hook, "failed").await;
+    fixture.gateway.shows("onceward_webhook_failed 1").await;
     let id = failed["operation_id"].as_str().unwrap();
     let purge = format!("/admin/v1/operations/{id}/purge");
-    house
+    fixture
         .operate(&purge, serde_json::json!({ "why": "a test" }))
         .await;
-    house.gateway.shows("onceward_webhook_failed 0").await;
+    fixture.gateway.shows("onceward_webhook_failed 0").await;
 }
 
 #[tokio::test]
 async fn what_waits_and_what_is_paused_shows() {
-    let house = house_before(answering(&[500]), "max_attempts = 2", "").await;
-    let hook = house.hook(Kind::Stripe).await;
-    house.accepted(&hook, &hook.event(1)).await;
-    house.is(&hook, "paused").await;
-    house.counts("onceward_paused 1").await;
-    house.counts("onceward_queued 0").await;
+    let fixture = fixture_with(answering(&[500]), "max_attempts = 2", "").await;
+    let hook = fixture.hook(Kind::Stripe).await;
+    fixture.accepted(&hook, &hook.event(1)).await;
+    fixture.is(&hook, "paused").await;
+    fixture.counts("onceward_paused 1").await;
+    fixture.counts("onceward_queued 0").await;
     let deliveries = "onceward_webhook_deliveries_total{upstream=\"origin\"";
-    house
+    fixture
         .gateway
         .shows(&format!("{deliveries},outcome=\"paused\"}} 1"))
         .await;
@@ -85,15 +88,15 @@ async fn what_waits_and_what_is_paused_shows() {
 /// Neither an id nor a key nor what a stranger wrote becomes a label.
 #[tokio::test]
 async fn nothing_that_a_sender_chooses_becomes_a_label() {
-    let house = house().await;
-    let hook = house.hook(Kind::GitHub).await;
-    house.accepted(&hook, &hook.event(1)).await;
-    house.quiet().await;
+    let fixture = fixture().await;
+    let hook = fixture.hook(Kind::GitHub).await;
+    fixture.accepted(&hook, &hook.event(1)).await;
+    fixture.quiet().await;
     for provider in ["github", "unheardof"] {
         let target = format!("/api/v1/webhooks/{provider}/wh_chosenbysomebodyelse");
-        house.ask_at(&target, &hook.event(1)).send().await;
+        fixture.ask_at(&target, &hook.event(1)).send().await;
     }
-    let metrics = house.gateway.metrics().await;
+    let metrics = fixture.gateway.metrics().await;
     for chosen in [
         "chosenbysomebodyelse",
         "unheardof",
@@ -106,8 +109,8 @@ async fn nothing_that_a_sender_chooses_becomes_a_label() {
 
 #[tokio::test]
 async fn the_published_policy_has_the_route_of_webhooks() {
-    let house = house().await;
-    let policy = house.gateway.get("/.well-known/idempotency");
+    let fixture = fixture().await;
+    let policy = fixture.gateway.get("/.well-known/idempotency");
     let policy = policy
         .header("accept", "application/json")
         .send()

@@ -5,16 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::json;
 
 use super::signers::Kind;
-use super::{Hook, House, PATIENT, house_before};
+use super::{Fixture, Hook, PATIENT, fixture_with};
+use crate::harness::fixture::answering;
 use crate::harness::{Answer, OriginBuilder, Reply, origin};
-
-/// An origin that gives these answers in turn, the last one for ever.
-pub(super) fn answering(statuses: &'static [u16]) -> OriginBuilder {
-    origin().replying(|_, run| {
-        let status = statuses[run.min(statuses.len()) - 1];
-        Reply::new(status, format!("run {run}"))
-    })
-}
 
 /// An origin that refuses its first event for good, then gives these answers.
 pub(super) fn refusing_first(then: &'static [u16]) -> OriginBuilder {
@@ -30,11 +23,11 @@ pub(super) fn refusal(body: &str) -> Reply {
 }
 
 /// A webhook before this origin, whose first event was sent.
-async fn sent(origin: OriginBuilder, class: &str) -> (House, Hook) {
-    let house = house_before(origin, class, "").await;
-    let hook = house.hook(Kind::Stripe).await;
-    house.accepted(&hook, &hook.event(1)).await;
-    (house, hook)
+async fn sent(origin: OriginBuilder, class: &str) -> (Fixture, Hook) {
+    let fixture = fixture_with(origin, class, "").await;
+    let hook = fixture.hook(Kind::Stripe).await;
+    fixture.accepted(&hook, &hook.event(1)).await;
+    (fixture, hook)
 }
 
 /// What the provider is told of an event that is acknowledged.
@@ -45,56 +38,56 @@ fn told(answer: &Answer) -> (u16, &str, bool) {
 
 #[tokio::test]
 async fn of_a_delivered_event() {
-    let (house, hook) = sent(origin(), "").await;
-    house.is(&hook, "completed").await;
-    let again = house.send(&hook, &hook.event(1)).await;
+    let (fixture, hook) = sent(origin(), "").await;
+    fixture.is(&hook, "completed").await;
+    let again = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!(told(&again), (200, "completed", true));
-    house.only(&hook).await;
+    fixture.only(&hook).await;
 }
 
 /// What the upstream answered to a delivery is its own business, and no answer
 /// to the provider.
 #[tokio::test]
 async fn of_an_event_that_the_upstream_refused_for_good() {
-    let (house, hook) = sent(refusing_first(&[200]), "").await;
-    let shown = house.is(&hook, "failed").await;
+    let (fixture, hook) = sent(refusing_first(&[200]), "").await;
+    let shown = fixture.is(&hook, "failed").await;
     assert_eq!(shown["original_status"], 422);
-    let again = house.send(&hook, &hook.event(1)).await;
+    let again = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!(told(&again), (200, "failed", true));
     assert_eq!(again.text(), "");
-    house.only(&hook).await;
+    fixture.only(&hook).await;
 }
 
 #[tokio::test]
 async fn of_an_event_on_its_way() {
-    let (house, hook) = sent(origin().gated(), "").await;
-    house.called(&hook, 1).await;
-    let again = house.send(&hook, &hook.event(1)).await;
+    let (fixture, hook) = sent(origin().gated(), "").await;
+    fixture.called(&hook, 1).await;
+    let again = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!(told(&again), (200, "processing", false));
-    house.origin.open();
-    house.only(&hook).await;
+    fixture.origin.open();
+    fixture.only(&hook).await;
 }
 
 #[tokio::test]
 async fn of_an_event_that_waits_for_its_next_attempt() {
     let class = "backoff = { first = \"1h\", max = \"1h\" }";
-    let (house, hook) = sent(answering(&[500]), class).await;
-    house.called(&hook, 1).await;
-    house.is(&hook, "queued").await;
-    let again = house.send(&hook, &hook.event(1)).await;
+    let (fixture, hook) = sent(answering(&[500]), class).await;
+    fixture.called(&hook, 1).await;
+    fixture.is(&hook, "queued").await;
+    let again = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!(told(&again), (200, "processing", false));
-    assert_eq!(house.came(&hook).len(), 1);
+    assert_eq!(fixture.came(&hook).len(), 1);
 }
 
 /// The upstream may have done its work, and hangs up: by default the gateway
 /// asks again, with the same key and a higher fence.
 #[tokio::test]
 async fn of_an_event_that_may_have_arrived_the_gateway_itself_tries_again() {
-    let (house, hook) = sent(origin().hanging_up(), PATIENT).await;
-    house.called(&hook, 3).await;
-    let again = house.send(&hook, &hook.event(1)).await;
+    let (fixture, hook) = sent(origin().hanging_up(), PATIENT).await;
+    fixture.called(&hook, 3).await;
+    let again = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!(told(&again), (200, "processing", false));
-    let came = house.came(&hook);
+    let came = fixture.came(&hook);
     let name = hook.name(1, &came[0].body);
     let mut last = 0;
     for seen in came {
@@ -107,34 +100,34 @@ async fn of_an_event_that_may_have_arrived_the_gateway_itself_tries_again() {
 
 #[tokio::test]
 async fn of_an_event_that_may_have_arrived_and_is_held() {
-    let (house, hook) = sent(origin().hanging_up(), "on_unknown = \"hold\"").await;
-    house.is(&hook, "unknown").await;
-    let again = house.send(&hook, &hook.event(1)).await;
+    let (fixture, hook) = sent(origin().hanging_up(), "on_unknown = \"hold\"").await;
+    fixture.is(&hook, "unknown").await;
+    let again = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!(told(&again), (200, "unknown", false));
-    house.only(&hook).await;
+    fixture.only(&hook).await;
 }
 
 #[tokio::test]
 async fn of_an_event_that_is_paused() {
-    let (house, hook) = sent(answering(&[500]), "max_attempts = 3").await;
-    let shown = house.is(&hook, "paused").await;
+    let (fixture, hook) = sent(answering(&[500]), "max_attempts = 3").await;
+    let shown = fixture.is(&hook, "paused").await;
     assert_eq!(shown["attempts"], 3);
-    let again = house.send(&hook, &hook.event(1)).await;
+    let again = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!(told(&again), (200, "paused", false));
-    assert_eq!(house.got(&hook).await.len(), 3);
+    assert_eq!(fixture.got(&hook).await.len(), 3);
 }
 
 /// An event that was given up is the provider's again.
 #[tokio::test]
 async fn of_an_event_that_was_given_up() {
     let class = "max_attempts = 2\non_exhausted = \"kill\"";
-    let (house, hook) = sent(answering(&[500, 503, 200]), class).await;
-    house.called(&hook, 2).await;
-    house.quiet().await;
-    let again = house.send(&hook, &hook.event(1)).await;
+    let (fixture, hook) = sent(answering(&[500, 503, 200]), class).await;
+    fixture.called(&hook, 2).await;
+    fixture.quiet().await;
+    let again = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!(told(&again), (200, "processing", false));
-    assert_eq!(house.got(&hook).await.len(), 3);
-    let fences: Vec<u64> = house
+    assert_eq!(fixture.got(&hook).await.len(), 3);
+    let fences: Vec<u64> = fixture
         .came(&hook)
         .iter()
         .map(|seen| seen.header("idempotency-fence").parse().unwrap())
@@ -145,85 +138,85 @@ async fn of_an_event_that_was_given_up() {
 /// While the upstream's answer is awaited.
 #[tokio::test]
 async fn at_once_of_an_event_on_its_way() {
-    let house = house_before(origin().gated(), "", "").await;
-    let hook = house
+    let fixture = fixture_with(origin().gated(), "", "").await;
+    let hook = fixture
         .hook_with(Kind::Stripe, json!({ "deliver": "sync" }))
         .await;
-    let first = house.ask(&hook, &hook.event(1)).spawn();
-    house.called(&hook, 1).await;
-    let again = house.send(&hook, &hook.event(1)).await;
+    let first = fixture.ask(&hook, &hook.event(1)).spawn();
+    fixture.called(&hook, 1).await;
+    let again = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!(again.problem(), (503, "in-progress".to_owned()));
     assert!(again.header("retry-after").parse::<u64>().unwrap() >= 1);
-    house.origin.open();
+    fixture.origin.open();
     assert_eq!(first.await.unwrap().status, 200);
-    let again = house.send(&hook, &hook.event(1)).await;
+    let again = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!(told(&again), (200, "completed", true));
-    house.only(&hook).await;
+    fixture.only(&hook).await;
 }
 
 #[tokio::test]
 async fn at_once_of_an_event_that_the_upstream_did_not_take() {
-    let house = house_before(answering(&[500, 201]), "", "").await;
-    let hook = house
+    let fixture = fixture_with(answering(&[500, 201]), "", "").await;
+    let hook = fixture
         .hook_with(Kind::Stripe, json!({ "deliver": "sync" }))
         .await;
-    let first = house.send(&hook, &hook.event(1)).await;
+    let first = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!(
         (told(&first), first.text()),
         ((500, "released", false), "run 1")
     );
-    let again = house.send(&hook, &hook.event(1)).await;
+    let again = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!(
         (told(&again), again.text()),
         ((201, "completed", false), "run 2")
     );
-    let last = house.send(&hook, &hook.event(1)).await;
+    let last = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!(
         (told(&last), last.text()),
         ((201, "completed", true), "run 2")
     );
-    assert_eq!(house.got(&hook).await.len(), 2);
+    assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 
 /// The first answer is the upstream's own; a provider that sends it again would
 /// do so for days, so from then on it is acknowledged.
 #[tokio::test]
 async fn at_once_of_an_event_that_the_upstream_refused_for_good() {
-    let house = house_before(answering(&[422]), "", "").await;
-    let hook = house
+    let fixture = fixture_with(answering(&[422]), "", "").await;
+    let hook = fixture
         .hook_with(Kind::Stripe, json!({ "deliver": "sync" }))
         .await;
-    let first = house.send(&hook, &hook.event(1)).await;
+    let first = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!(
         (told(&first), first.text()),
         ((422, "failed", false), "run 1")
     );
-    let again = house.send(&hook, &hook.event(1)).await;
+    let again = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!((told(&again), again.text()), ((200, "failed", true), ""));
-    house.only(&hook).await;
+    fixture.only(&hook).await;
 }
 
 #[tokio::test]
 async fn at_once_of_an_event_that_may_have_arrived() {
     for (class, second) in [("", 504), ("on_unknown = \"hold\"", 409)] {
-        let house = house_before(origin().hanging_up(), class, "").await;
-        let hook = house
+        let fixture = fixture_with(origin().hanging_up(), class, "").await;
+        let hook = fixture
             .hook_with(Kind::Stripe, json!({ "deliver": "sync" }))
             .await;
-        let first = house.send(&hook, &hook.event(1)).await;
+        let first = fixture.send(&hook, &hook.event(1)).await;
         assert_eq!(
             first.problem(),
             (504, "outcome-unknown".to_owned()),
             "{class}"
         );
-        let again = house.send(&hook, &hook.event(1)).await;
+        let again = fixture.send(&hook, &hook.event(1)).await;
         assert_eq!(
             again.problem(),
             (second, "outcome-unknown".to_owned()),
             "{class}"
         );
         let runs = if second == 504 { 2 } else { 1 };
-        assert_eq!(house.got(&hook).await.len(), runs, "{class}");
+        assert_eq!(fixture.got(&hook).await.len(), runs, "{class}");
     }
 }
 
@@ -239,16 +232,16 @@ async fn in_a_crowd_each_event_is_taken_once() {
         };
         Reply::new(status, "")
     });
-    let house = house_before(stumbling, "", "").await;
-    let hook = house.hook(Kind::Stripe).await;
+    let fixture = fixture_with(stumbling, "", "").await;
+    let hook = fixture.hook(Kind::Stripe).await;
     let asks: Vec<_> = (0..120)
-        .map(|number| house.ask(&hook, &hook.event(number % 20)).spawn())
+        .map(|number| fixture.ask(&hook, &hook.event(number % 20)).spawn())
         .collect();
     for told in asks {
         assert_eq!(told.await.unwrap().status, 200);
     }
-    house.quiet().await;
-    let operations = house.of(&hook).await;
+    fixture.quiet().await;
+    let operations = fixture.of(&hook).await;
     assert_eq!(operations.len(), 20);
     for operation in &operations {
         assert_eq!(operation["state"], "completed", "{operation}");
@@ -257,5 +250,5 @@ async fn in_a_crowd_each_event_is_taken_once() {
         .iter()
         .map(|one| one["attempts"].as_u64().unwrap());
     let attempts: u64 = attempts.sum();
-    assert_eq!(house.came(&hook).len() as u64, attempts);
+    assert_eq!(fixture.came(&hook).len() as u64, attempts);
 }

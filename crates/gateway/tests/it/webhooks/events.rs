@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::signers::{Identity, Kind, Signed, standard_tag};
-use super::{Hook, House, house, house_before};
-use crate::harness::{Answer, Seen, origin};
+use super::{Fixture, Hook, fixture, fixture_with};
+use crate::harness::{Answer, Seen, origin, until};
 
 /// The three headers by which Standard Webhooks signs, and so do we.
 const OURS: [&str; 3] = ["webhook-id", "webhook-timestamp", "webhook-signature"];
@@ -58,24 +58,24 @@ pub(super) fn check_signed(hook: &Hook, seen: &Seen) {
 
 #[tokio::test]
 async fn an_event_is_acknowledged_and_arrives_once_as_it_was() {
-    let house = house().await;
+    let fixture = fixture().await;
     for kind in Kind::ALL {
-        let hook = house.hook(kind).await;
+        let hook = fixture.hook(kind).await;
         let sent = hook.event(1);
-        let told = house.accepted(&hook, &sent).await;
+        let told = fixture.accepted(&hook, &sent).await;
         assert!(!told.is_replay(), "{kind:?}");
-        check_arrived(&hook, &sent, &told, &house.only(&hook).await);
-        assert_eq!(house.of(&hook).await[0]["attempts"], 1, "{kind:?}");
+        check_arrived(&hook, &sent, &told, &fixture.only(&hook).await);
+        assert_eq!(fixture.of(&hook).await[0]["attempts"], 1, "{kind:?}");
     }
 }
 
 /// Each provider expects another body in answer to an event, or none.
 #[tokio::test]
 async fn an_acknowledgement_says_what_the_provider_expects() {
-    let house = house().await;
+    let fixture = fixture().await;
     for kind in Kind::ALL {
-        let hook = house.hook_with(kind, json!({ "deliver": "async" })).await;
-        let told = house.accepted(&hook, &hook.event(1)).await;
+        let hook = fixture.hook_with(kind, json!({ "deliver": "async" })).await;
+        let told = fixture.accepted(&hook, &hook.event(1)).await;
         let want = match kind {
             Kind::Twilio | Kind::TwilioSharedKey => ("text/xml", "<Response/>"),
             Kind::AdyenPayments | Kind::AdyenPlatform => ("text/plain", "[accepted]"),
@@ -89,96 +89,94 @@ async fn an_acknowledgement_says_what_the_provider_expects() {
 
 #[tokio::test]
 async fn what_the_provider_did_not_sign_is_refused() {
-    let house = house().await;
+    let fixture = fixture().await;
     for kind in Kind::ALL {
-        let hook = house.hook(kind).await;
-        let mut wrong = vec![hook.letter(1).secret(&kind.secret()).signed()];
+        let hook = fixture.hook(kind).await;
+        let mut wrong = vec![hook.unsigned(1).secret(&kind.secret()).signed()];
         // Postmark signs nothing: who has its password is Postmark.
         if kind != Kind::Postmark {
             wrong.push(hook.event(1).tampered());
         }
         if kind.has_time() {
-            wrong.push(hook.letter(1).at(-320).signed());
-            wrong.push(hook.letter(1).at(320).signed());
+            wrong.push(hook.unsigned(1).at(-320).signed());
+            wrong.push(hook.unsigned(1).at(320).signed());
         }
         for wrong in &wrong {
-            let told = house.send(&hook, wrong).await;
+            let told = fixture.send(&hook, wrong).await;
             let want = (401, "unauthenticated".to_owned());
             assert_eq!(told.problem(), want, "{kind:?}: {wrong:?}");
         }
-        assert!(house.of(&hook).await.is_empty(), "{kind:?}");
+        assert!(fixture.of(&hook).await.is_empty(), "{kind:?}");
         // And none of it has burnt the id.
-        house.accepted(&hook, &hook.event(1)).await;
-        house.only(&hook).await;
+        fixture.accepted(&hook, &hook.event(1)).await;
+        fixture.only(&hook).await;
     }
 }
 
 #[tokio::test]
 async fn clocks_may_be_off_by_less_than_the_tolerance() {
-    let house = house().await;
+    let fixture = fixture().await;
     for kind in Kind::ALL.into_iter().filter(|kind| kind.has_time()) {
-        let hook = house.hook(kind).await;
+        let hook = fixture.hook(kind).await;
         for (number, seconds) in [(1, -280), (2, 280)] {
-            let sent = hook.letter(number).at(seconds).signed();
-            house.accepted(&hook, &sent).await;
+            let sent = hook.unsigned(number).at(seconds).signed();
+            fixture.accepted(&hook, &sent).await;
         }
-        assert_eq!(house.got(&hook).await.len(), 2, "{kind:?}");
+        assert_eq!(fixture.got(&hook).await.len(), 2, "{kind:?}");
     }
 }
 
 #[tokio::test]
 async fn after_a_rotation_both_secrets_are_good_until_the_old_one_ends() {
-    let house = house().await;
+    let fixture = fixture().await;
     for kind in Kind::ALL {
-        let hook = house.hook(kind).await;
+        let hook = fixture.hook(kind).await;
         let (old, new, last) = (&hook.secret, kind.secret(), kind.secret());
         let rotate = format!("/admin/v1/webhooks/{}/rotate", hook.id);
         let ask = json!({ "secret": new, "why": "a test" });
-        house.operate(&rotate, ask).await;
+        fixture.operate(&rotate, ask).await;
         for (number, secret) in [(1, old), (2, &new)] {
-            let sent = hook.letter(number).secret(secret).signed();
-            house.accepted(&hook, &sent).await;
+            let sent = hook.unsigned(number).secret(secret).signed();
+            fixture.accepted(&hook, &sent).await;
         }
         let ask = json!({ "secret": last, "overlap": "0s", "why": "a test" });
-        house.operate(&rotate, ask).await;
+        fixture.operate(&rotate, ask).await;
         for (number, secret, status) in [(3, old, 401), (4, &new, 401), (5, &last, 200)] {
-            let sent = hook.letter(number).secret(secret).signed();
-            let told = house.send(&hook, &sent).await;
+            let sent = hook.unsigned(number).secret(secret).signed();
+            let told = fixture.send(&hook, &sent).await;
             assert_eq!(told.status, status, "{kind:?} {number}");
         }
-        assert_eq!(house.got(&hook).await.len(), 3, "{kind:?}");
+        assert_eq!(fixture.got(&hook).await.len(), 3, "{kind:?}");
     }
 }
 
 #[tokio::test]
 async fn an_old_secret_ends_by_itself() {
-    let house = house().await;
-    let hook = house.hook(Kind::Stripe).await;
+    let fixture = fixture().await;
+    let hook = fixture.hook(Kind::Stripe).await;
     let rotate = format!("/admin/v1/webhooks/{}/rotate", hook.id);
     let new = Kind::Stripe.secret();
     let ask = json!({ "secret": new, "overlap": "300ms", "why": "a test" });
-    house.operate(&rotate, ask).await;
+    fixture.operate(&rotate, ask).await;
     let old = hook.event(1);
-    while house.send(&hook, &old).await.status == 200 {
-        tokio::time::sleep(super::PAUSE).await;
-    }
-    assert_eq!(house.send(&hook, &old).await.status, 401);
-    let sent = hook.letter(2).secret(&new).signed();
-    house.accepted(&hook, &sent).await;
+    until(async || fixture.send(&hook, &old).await.status != 200).await;
+    assert_eq!(fixture.send(&hook, &old).await.status, 401);
+    let sent = hook.unsigned(2).secret(&new).signed();
+    fixture.accepted(&hook, &sent).await;
 }
 
 #[tokio::test]
 async fn an_event_without_an_id_is_told_and_counted() {
-    let house = house().await;
+    let fixture = fixture().await;
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
     for kind in Kind::ALL {
         let (provider, id_is) = (kind.provider(), kind.identity());
         if id_is == Identity::Content {
             continue;
         }
-        let hook = house.hook(kind).await;
-        let told = house
-            .send(&hook, &hook.letter(1).without_id().signed())
+        let hook = fixture.hook(kind).await;
+        let told = fixture
+            .send(&hook, &hook.unsigned(1).without_id().signed())
             .await;
         // Where the id is part of what is signed, nothing is signed without it.
         let want = match kind {
@@ -189,26 +187,28 @@ async fn an_event_without_an_id_is_told_and_counted() {
         if want.0 == 400 {
             let count = counts.entry(provider).or_default();
             *count += 1;
-            house
+            fixture
                 .counts(&format!(
                     "transport_translation_failed_total{{tenant=\"acme\",project=\"shop\",\
                      endpoint=\"webhooks.{provider}\",provider=\"{provider}\"}} {count}"
                 ))
                 .await;
         }
-        assert!(house.got(&hook).await.is_empty(), "{kind:?}");
+        assert!(fixture.got(&hook).await.is_empty(), "{kind:?}");
     }
 }
 
 /// Providers send again what they have signed anew, for days.
 #[tokio::test]
 async fn an_event_that_comes_again_is_acknowledged_and_does_not_arrive_again() {
-    let house = house().await;
+    let fixture = fixture().await;
     for kind in Kind::ALL {
-        let hook = house.hook(kind).await;
-        let first = house.accepted(&hook, &hook.event(1)).await;
-        house.is(&hook, "completed").await;
-        let again = house.accepted(&hook, &hook.letter(1).at(2).signed()).await;
+        let hook = fixture.hook(kind).await;
+        let first = fixture.accepted(&hook, &hook.event(1)).await;
+        fixture.is(&hook, "completed").await;
+        let again = fixture
+            .accepted(&hook, &hook.unsigned(1).at(2).signed())
+            .await;
         assert!(again.is_replay(), "{kind:?}");
         assert_eq!(again.header("idempotency-status"), "completed", "{kind:?}");
         assert!(
@@ -217,38 +217,38 @@ async fn an_event_that_comes_again_is_acknowledged_and_does_not_arrive_again() {
         );
         let id = |told: &Answer| told.header("x-operation-id").to_owned();
         assert_eq!(id(&first), id(&again), "{kind:?}");
-        house.only(&hook).await;
+        fixture.only(&hook).await;
     }
 }
 
 #[tokio::test]
 async fn an_event_that_comes_many_times_at_once_arrives_once() {
-    let house = house_before(origin().gated(), "", "").await;
+    let fixture = fixture_with(origin().gated(), "", "").await;
     for kind in Kind::ALL {
-        let hook = house.hook_with(kind, json!({ "deliver": "async" })).await;
+        let hook = fixture.hook_with(kind, json!({ "deliver": "async" })).await;
         let sent = hook.event(1);
-        let asks: Vec<_> = (0..8).map(|_| house.ask(&hook, &sent).spawn()).collect();
+        let asks: Vec<_> = (0..8).map(|_| fixture.ask(&hook, &sent).spawn()).collect();
         for told in asks {
             let told = told.await.unwrap();
             let state = told.header("idempotency-status");
             assert_eq!((told.status, state), (200, "processing"), "{kind:?}");
         }
-        house.origin.open();
-        house.only(&hook).await;
+        fixture.origin.open();
+        fixture.only(&hook).await;
     }
 }
 
 #[tokio::test]
 async fn the_same_id_with_other_words_is_the_same_event_if_the_id_is_signed() {
-    let house = house().await;
+    let fixture = fixture().await;
     for kind in Kind::ALL {
-        let hook = house.hook(kind).await;
-        house.accepted(&hook, &hook.event(1)).await;
-        house.is(&hook, "completed").await;
-        let other = hook.letter(1).note("in other words").signed();
-        let told = house.accepted(&hook, &other).await;
-        let got = house.got(&hook).await;
-        let operations = house.of(&hook).await;
+        let hook = fixture.hook(kind).await;
+        fixture.accepted(&hook, &hook.event(1)).await;
+        fixture.is(&hook, "completed").await;
+        let other = hook.unsigned(1).note("in other words").signed();
+        let told = fixture.accepted(&hook, &other).await;
+        let got = fixture.got(&hook).await;
+        let operations = fixture.of(&hook).await;
         match kind.identity() {
             Identity::Signed => {
                 assert!(told.is_replay(), "{kind:?}");
@@ -272,15 +272,15 @@ async fn the_same_id_with_other_words_is_the_same_event_if_the_id_is_signed() {
 /// work to do, and who may send to one cannot use up the other's ids.
 #[tokio::test]
 async fn webhooks_do_not_know_each_others_events() {
-    let house = house().await;
-    let one = house.hook(Kind::Stripe).await;
-    let other = house
+    let fixture = fixture().await;
+    let one = fixture.hook(Kind::Stripe).await;
+    let other = fixture
         .hook_with(Kind::Stripe, json!({ "path": "/elsewhere" }))
         .await;
     for hook in [&one, &other] {
-        let told = house.accepted(hook, &hook.event(1)).await;
+        let told = fixture.accepted(hook, &hook.event(1)).await;
         assert!(!told.is_replay());
-        house.only(hook).await;
+        fixture.only(hook).await;
     }
 }
 
@@ -288,8 +288,8 @@ async fn webhooks_do_not_know_each_others_events() {
 /// another's.
 #[tokio::test]
 async fn odd_ids_are_ids() {
-    let house = house().await;
-    let hook = house.hook(Kind::Stripe).await;
+    let fixture = fixture().await;
+    let hook = fixture.hook(Kind::Stripe).await;
     let long = "e".repeat(5000);
     let longer = "e".repeat(5001);
     let ids = [
@@ -310,13 +310,13 @@ async fn odd_ids_are_ids() {
     for id in ids {
         for replay in [false, true] {
             let body = json!({ "id": id }).to_string();
-            let sent = hook.letter(0).body(body).signed();
-            let told = house.accepted(&hook, &sent).await;
-            house.quiet().await;
+            let sent = hook.unsigned(0).body(body).signed();
+            let told = fixture.accepted(&hook, &sent).await;
+            fixture.quiet().await;
             assert_eq!(told.is_replay(), replay, "{id:?}");
         }
     }
-    let got = house.got(&hook).await;
+    let got = fixture.got(&hook).await;
     let names = got.iter().map(|seen| seen.header("idempotency-key"));
     let names: std::collections::BTreeSet<_> = names.collect();
     assert_eq!((got.len(), names.len()), (ids.len(), ids.len()));
@@ -330,16 +330,16 @@ async fn odd_ids_are_ids() {
 /// Nor do tenants, whatever their events are called.
 #[tokio::test]
 async fn tenants_do_not_know_each_others_events() {
-    let house = house().await;
-    let one = house.hook(Kind::Stripe).await;
-    let other = house
+    let fixture = fixture().await;
+    let one = fixture.hook(Kind::Stripe).await;
+    let other = fixture
         .hook_with(Kind::Stripe, json!({ "tenant": "a:b" }))
         .await;
     for hook in [&one, &other] {
-        let told = house.accepted(hook, &hook.event(1)).await;
+        let told = fixture.accepted(hook, &hook.event(1)).await;
         assert!(!told.is_replay());
     }
-    let keys = house.got(&one).await;
+    let keys = fixture.got(&one).await;
     let keys = keys.iter().map(|seen| seen.header("idempotency-key"));
     let mut keys: Vec<_> = keys.collect();
     keys.sort_unstable();
@@ -347,7 +347,7 @@ async fn tenants_do_not_know_each_others_events() {
     assert_eq!(keys, [name("a%3Ab"), name("acme")]);
 }
 
-impl House {
+impl Fixture {
     /// A webhook whose secret was made by the gateway.
     pub(super) async fn generated(&self, kind: Kind) -> Hook {
         let ask = json!({
@@ -373,7 +373,7 @@ impl House {
 
 #[tokio::test]
 async fn a_secret_that_was_made_here_is_one_that_the_provider_can_sign_with() {
-    let house = house().await;
+    let fixture = fixture().await;
     for kind in [
         Kind::GitHub,
         Kind::StandardWebhooks,
@@ -381,20 +381,20 @@ async fn a_secret_that_was_made_here_is_one_that_the_provider_can_sign_with() {
         Kind::Postmark,
         Kind::Acme,
     ] {
-        let hook = house.generated(kind).await;
-        house.accepted(&hook, &hook.event(1)).await;
-        house.only(&hook).await;
+        let hook = fixture.generated(kind).await;
+        fixture.accepted(&hook, &hook.event(1)).await;
+        fixture.only(&hook).await;
     }
 }
 
 #[tokio::test]
 async fn events_come_over_http2_as_well() {
-    let house = house().await;
+    let fixture = fixture().await;
     for kind in Kind::ALL {
-        let hook = house.hook(kind).await;
+        let hook = fixture.hook(kind).await;
         let sent = hook.event(1);
-        let told = house.ask(&hook, &sent).h2c().send().await;
+        let told = fixture.ask(&hook, &sent).h2c().send().await;
         assert_eq!(told.status, 200, "{kind:?}: {}", told.text());
-        check_arrived(&hook, &sent, &told, &house.only(&hook).await);
+        check_arrived(&hook, &sent, &told, &fixture.only(&hook).await);
     }
 }

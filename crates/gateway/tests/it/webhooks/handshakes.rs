@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::signers::{Kind, adyen, adyen_item, cloud_event, standard_tag};
-use super::{House, house, house_before};
+use super::{Fixture, fixture, fixture_with};
 use crate::harness::origin;
 
-impl House {
+impl Fixture {
     /// Nothing at all is on record, not even bytes that were seen.
     async fn knows_nothing(&self) {
         let page = self.gateway.admin("/admin/v1/operations").await.json();
@@ -16,12 +16,12 @@ impl House {
 
 #[tokio::test]
 async fn slack_gets_each_challenge_back() {
-    let house = house().await;
-    let hook = house.hook(Kind::Slack).await;
+    let fixture = fixture().await;
+    let hook = fixture.hook(Kind::Slack).await;
     for challenge in ["one", "one", "two \"and\" <three>"] {
         let body = json!({ "type": "url_verification", "challenge": challenge });
-        let sent = hook.letter(1).body(body.to_string()).signed();
-        let told = house.accepted(&hook, &sent).await;
+        let sent = hook.unsigned(1).body(body.to_string()).signed();
+        let told = fixture.accepted(&hook, &sent).await;
         assert_eq!(
             (told.header("content-type"), told.text()),
             ("text/plain", challenge)
@@ -29,14 +29,14 @@ async fn slack_gets_each_challenge_back() {
         assert!(!told.is_replay());
         // Only to who can sign.
         let sent = hook
-            .letter(1)
+            .unsigned(1)
             .body(body.to_string())
             .secret("another")
             .signed();
-        assert_eq!(house.send(&hook, &sent).await.status, 401);
+        assert_eq!(fixture.send(&hook, &sent).await.status, 401);
     }
-    assert_eq!(house.origin.runs(), 0);
-    house.knows_nothing().await;
+    assert_eq!(fixture.origin.runs(), 0);
+    fixture.knows_nothing().await;
 }
 
 /// What each provider tries the way with.
@@ -54,17 +54,17 @@ fn trial(kind: Kind, secret: &str) -> String {
 
 #[tokio::test]
 async fn trials_reach_the_upstream_each_time_and_its_answer_is_the_answer() {
-    let house = house_before(origin().reply(202, "[accepted]"), "", "").await;
+    let fixture = fixture_with(origin().reply(202, "[accepted]"), "", "").await;
     for kind in [Kind::GitHub, Kind::TwilioEvents, Kind::AdyenPayments] {
-        let hook = house.hook(kind).await;
+        let hook = fixture.hook(kind).await;
         let body = trial(kind, &hook.secret);
-        let sent = hook.letter(1).body(body.as_str()).signed();
+        let sent = hook.unsigned(1).body(body.as_str()).signed();
         for _ in 0..2 {
-            let told = house.send(&hook, &sent).await;
+            let told = fixture.send(&hook, &sent).await;
             assert_eq!((told.status, told.text()), (202, "[accepted]"), "{kind:?}");
             assert!(!told.is_replay(), "{kind:?}");
         }
-        let came = house.came(&hook);
+        let came = fixture.came(&hook);
         assert_eq!(came.len(), 2, "{kind:?}");
         for seen in came {
             assert_eq!(seen.text(), body, "{kind:?}");
@@ -76,25 +76,25 @@ async fn trials_reach_the_upstream_each_time_and_its_answer_is_the_answer() {
             let tag = standard_tag(&hook.signing_secret, id, at, &seen.body);
             assert_eq!(signature, tag, "{kind:?}");
         }
-        let wrong = hook.letter(1).secret(&kind.secret());
+        let wrong = hook.unsigned(1).secret(&kind.secret());
         let wrong = wrong.body(trial(kind, &kind.secret())).signed();
-        assert_eq!(house.send(&hook, &wrong).await.status, 401, "{kind:?}");
-        assert_eq!(house.came(&hook).len(), 2, "{kind:?}");
+        assert_eq!(fixture.send(&hook, &wrong).await.status, 401, "{kind:?}");
+        assert_eq!(fixture.came(&hook).len(), 2, "{kind:?}");
     }
-    house.knows_nothing().await;
+    fixture.knows_nothing().await;
 }
 
 /// Several tenants may have one upstream, which is told whose trial it is.
 #[tokio::test]
 async fn trials_say_whose_they_are() {
-    let house = house().await;
+    let fixture = fixture().await;
     for kind in [Kind::GitHub, Kind::TwilioEvents, Kind::AdyenPayments] {
-        let hook = house.hook(kind).await;
+        let hook = fixture.hook(kind).await;
         let body = trial(kind, &hook.secret);
-        house
-            .accepted(&hook, &hook.letter(1).body(body).signed())
+        fixture
+            .accepted(&hook, &hook.unsigned(1).body(body).signed())
             .await;
-        let seen = house.only(&hook).await;
+        let seen = fixture.only(&hook).await;
         let whose = ["x-tenant-id", "x-project-id", "x-subject"].map(|name| seen.header(name));
         assert_eq!(
             whose,
@@ -108,42 +108,42 @@ async fn trials_say_whose_they_are() {
 /// would otherwise arrive as often as somebody likes.
 #[tokio::test]
 async fn a_push_does_not_pass_for_a_ping() {
-    let house = house().await;
-    let hook = house.hook(Kind::GitHub).await;
+    let fixture = fixture().await;
+    let hook = fixture.hook(Kind::GitHub).await;
     let push = hook.event(1);
-    house.accepted(&hook, &push).await;
+    fixture.accepted(&hook, &push).await;
     for _ in 0..3 {
-        let told = house
+        let told = fixture
             .accepted(&hook, &push.clone().with("x-github-event", "ping"))
             .await;
         assert!(!told.header("idempotency-status").is_empty());
     }
-    house.only(&hook).await;
+    fixture.only(&hook).await;
 }
 
 /// Nor a ping for an event, whose id it could burn.
 #[tokio::test]
 async fn a_ping_does_not_burn_an_id() {
-    let house = house().await;
-    let hook = house.hook(Kind::GitHub).await;
-    let ping = hook.letter(1).body(trial(Kind::GitHub, "")).signed();
-    house.accepted(&hook, &ping).await;
-    let told = house.accepted(&hook, &hook.event(1)).await;
+    let fixture = fixture().await;
+    let hook = fixture.hook(Kind::GitHub).await;
+    let ping = hook.unsigned(1).body(trial(Kind::GitHub, "")).signed();
+    fixture.accepted(&hook, &ping).await;
+    let told = fixture.accepted(&hook, &hook.event(1)).await;
     assert!(!told.is_replay());
-    assert_eq!(house.got(&hook).await.len(), 2);
+    assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 
 /// A trial among real events is left out, and they are delivered.
 #[tokio::test]
 async fn a_trial_among_events_is_not_one_of_them() {
-    let house = house().await;
-    let hook = house.hook(Kind::TwilioEvents).await;
+    let fixture = fixture().await;
+    let hook = fixture.hook(Kind::TwilioEvents).await;
     let trial: Value = serde_json::from_str(&trial(Kind::TwilioEvents, "")).unwrap();
     let event = cloud_event(Some(&Kind::TwilioEvents.id(1)), "note 1");
     let body = json!([trial[0], event]).to_string();
-    let sent = hook.letter(1).body(body).signed();
-    house.accepted(&hook, &sent).await;
-    let seen = house.only(&hook).await;
+    let sent = hook.unsigned(1).body(body).signed();
+    fixture.accepted(&hook, &sent).await;
+    let seen = fixture.only(&hook).await;
     let seen: Value = serde_json::from_slice(&seen.body).unwrap();
     assert_eq!(seen, json!([event]));
 }

@@ -2,9 +2,9 @@
 //! and what arrives at the upstream.
 //!
 //! ```ignore
-//! let house = house().await;
-//! let hook = house.hook(Kind::Stripe).await;
-//! let told = house.send(&hook, &hook.event(1)).await;
+//! let fixture = fixture().await;
+//! let hook = fixture.hook(Kind::Stripe).await;
+//! let told = fixture.send(&hook, &hook.event(1)).await;
 //! ```
 
 mod attacks;
@@ -39,29 +39,29 @@ const PATIENT: &str = "max_attempts = 1000\nbackoff = { first = \"5ms\", max = \
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A gateway for webhooks, and the origin that they go to.
-struct House {
+struct Fixture {
     origin: Origin,
     gateway: Running,
 }
 
 /// One whose origin takes everything.
-async fn house() -> House {
-    house_before(origin(), "", "").await
+async fn fixture() -> Fixture {
+    fixture_with(origin(), "", "").await
 }
 
 /// One before this origin, with more said of the class of webhooks, and more
 /// configured.
-async fn house_before(origin: OriginBuilder, class: &str, more: &str) -> House {
+async fn fixture_with(origin: OriginBuilder, class: &str, more: &str) -> Fixture {
     let origin = origin.run().await;
     let gateway = configured(&origin, &settings(class, more)).run().await;
-    House { origin, gateway }
+    Fixture { origin, gateway }
 }
 
 /// The same, its store in this directory.
-async fn house_at(origin: Origin, directory: &Path) -> House {
+async fn fixture_at(origin: Origin, directory: &Path) -> Fixture {
     let gateway = configured(&origin, &settings("", "")).directory(directory);
     let gateway = gateway.run().await;
-    House { origin, gateway }
+    Fixture { origin, gateway }
 }
 
 /// Unless the class says otherwise, rests are so short that who waits for a
@@ -89,7 +89,7 @@ struct Hook {
     signing_secret: String,
 }
 
-impl House {
+impl Fixture {
     /// Makes a webhook, as its provider is used most.
     async fn hook(&self, kind: Kind) -> Hook {
         self.hook_with(kind, json!({})).await
@@ -172,7 +172,7 @@ impl House {
 
     /// Waits until so many events of a webhook came.
     async fn called(&self, hook: &Hook, times: usize) {
-        until(|| self.came(hook).len() >= times).await;
+        until(async || self.came(hook).len() >= times).await;
     }
 
     /// Waits until nothing is queued and nothing runs. All are in one listing,
@@ -180,9 +180,7 @@ impl House {
     async fn quiet(&self) {
         let moving =
             |operation: &Value| matches!(operation["state"].as_str(), Some("queued" | "running"));
-        while self.operations("").await.iter().any(moving) {
-            tokio::time::sleep(PAUSE).await;
-        }
+        until(async || !self.operations("").await.iter().any(moving)).await;
     }
 
     /// The events on record that a query selects.
@@ -241,12 +239,12 @@ impl Hook {
 
     /// The provider's nth event, signed now.
     fn event(&self, number: u32) -> Signed {
-        self.letter(number).signed()
+        self.unsigned(number).signed()
     }
 
     /// The provider's nth event, not yet signed.
-    fn letter(&self, number: u32) -> Letter<'_> {
-        Letter {
+    fn unsigned(&self, number: u32) -> UnsignedEvent<'_> {
+        UnsignedEvent {
             hook: self,
             id: Some(self.kind.id(number)),
             note: format!("note {number}"),
@@ -266,7 +264,7 @@ impl Hook {
 
 /// What a provider is about to sign.
 #[derive(Clone)]
-struct Letter<'a> {
+struct UnsignedEvent<'a> {
     hook: &'a Hook,
     id: Option<String>,
     note: String,
@@ -275,7 +273,7 @@ struct Letter<'a> {
     body: Option<String>,
 }
 
-impl Letter<'_> {
+impl UnsignedEvent<'_> {
     fn without_id(mut self) -> Self {
         self.id = None;
         self

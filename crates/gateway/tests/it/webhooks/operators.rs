@@ -2,22 +2,23 @@
 
 use serde_json::{Value, json};
 
-use super::duplicates::{answering, refusing_first};
+use super::duplicates::refusing_first;
 use super::signers::Kind;
-use super::{Hook, House, house, house_before};
+use super::{Fixture, Hook, fixture, fixture_with};
+use crate::harness::fixture::answering;
 use crate::harness::{OriginBuilder, origin};
 
 /// A webhook before this origin, whose first event has come to this state.
-async fn come_to(state: &str, origin: OriginBuilder, class: &str) -> (House, Hook, String) {
-    let house = house_before(origin, class, "").await;
-    let hook = house.hook(Kind::Stripe).await;
-    house.accepted(&hook, &hook.event(1)).await;
-    let shown = house.is(&hook, state).await;
+async fn come_to(state: &str, origin: OriginBuilder, class: &str) -> (Fixture, Hook, String) {
+    let fixture = fixture_with(origin, class, "").await;
+    let hook = fixture.hook(Kind::Stripe).await;
+    fixture.accepted(&hook, &hook.event(1)).await;
+    let shown = fixture.is(&hook, state).await;
     let id = shown["operation_id"].as_str().unwrap().to_owned();
-    (house, hook, id)
+    (fixture, hook, id)
 }
 
-impl House {
+impl Fixture {
     /// An operator's change of an operation.
     async fn push(&self, id: &str, verb: &str) -> Value {
         let path = format!("/admin/v1/operations/{id}/{verb}");
@@ -33,16 +34,16 @@ impl House {
 #[tokio::test]
 async fn a_purge_frees_the_id() {
     for (state, origin) in [("completed", origin()), ("failed", refusing_first(&[200]))] {
-        let (house, hook, id) = come_to(state, origin, "").await;
-        house.push(&id, "purge").await;
-        let entry = house.audited().await;
+        let (fixture, hook, id) = come_to(state, origin, "").await;
+        fixture.push(&id, "purge").await;
+        let entry = fixture.audited().await;
         assert_eq!(
             (&entry["action"], &entry["why"]),
             (&json!("operations.purge"), &json!("ticket 7"))
         );
-        let told = house.accepted(&hook, &hook.event(1)).await;
+        let told = fixture.accepted(&hook, &hook.event(1)).await;
         assert!(!told.is_replay(), "{state}");
-        let got = house.got(&hook).await;
+        let got = fixture.got(&hook).await;
         assert_eq!(got.len(), 2, "{state}");
         let key = |at: usize| got[at].header("idempotency-key");
         assert_eq!(key(0), key(1), "{state}");
@@ -57,45 +58,45 @@ async fn a_purge_frees_the_id() {
 #[tokio::test]
 async fn a_purge_takes_back_what_waits() {
     let class = "backoff = { first = \"1h\", max = \"1h\" }";
-    let house = house_before(answering(&[500, 200]), class, "").await;
-    let hook = house.hook(Kind::Stripe).await;
-    house.accepted(&hook, &hook.event(1)).await;
-    house.called(&hook, 1).await;
-    let shown = house.is(&hook, "queued").await;
-    house
+    let fixture = fixture_with(answering(&[500, 200]), class, "").await;
+    let hook = fixture.hook(Kind::Stripe).await;
+    fixture.accepted(&hook, &hook.event(1)).await;
+    fixture.called(&hook, 1).await;
+    let shown = fixture.is(&hook, "queued").await;
+    fixture
         .push(shown["operation_id"].as_str().unwrap(), "purge")
         .await;
-    assert!(house.of(&hook).await.is_empty());
-    house.accepted(&hook, &hook.event(1)).await;
-    assert_eq!(house.got(&hook).await.len(), 2);
+    assert!(fixture.of(&hook).await.is_empty());
+    fixture.accepted(&hook, &hook.event(1)).await;
+    assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 
 /// Where the id is not signed, that the bytes were seen does not stand in the
 /// way of the same delivery.
 #[tokio::test]
 async fn a_purge_frees_an_unsigned_id_as_well() {
-    let house = house().await;
-    let hook = house
+    let fixture = fixture().await;
+    let hook = fixture
         .hook_with(Kind::GitHub, json!({ "same_bytes": "refuse" }))
         .await;
-    house.accepted(&hook, &hook.event(1)).await;
-    let shown = house.is(&hook, "completed").await;
-    house
+    fixture.accepted(&hook, &hook.event(1)).await;
+    let shown = fixture.is(&hook, "completed").await;
+    fixture
         .push(shown["operation_id"].as_str().unwrap(), "purge")
         .await;
-    let told = house.accepted(&hook, &hook.event(1)).await;
+    let told = fixture.accepted(&hook, &hook.event(1)).await;
     assert!(!told.is_replay());
-    assert_eq!(house.got(&hook).await.len(), 2);
+    assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 
 #[tokio::test]
 async fn a_resumed_event_is_delivered() {
     let class = "max_attempts = 2";
-    let (house, hook, id) = come_to("paused", answering(&[500, 500, 200]), class).await;
-    house.push(&id, "resume").await;
-    house.is(&hook, "completed").await;
-    assert_eq!(house.got(&hook).await.len(), 3);
-    assert_eq!(house.audited().await["action"], "operations.resume");
+    let (fixture, hook, id) = come_to("paused", answering(&[500, 500, 200]), class).await;
+    fixture.push(&id, "resume").await;
+    fixture.is(&hook, "completed").await;
+    assert_eq!(fixture.got(&hook).await.len(), 3);
+    assert_eq!(fixture.audited().await["action"], "operations.resume");
 }
 
 /// The stored event goes out again: the same bytes, the same key, a higher
@@ -103,11 +104,11 @@ async fn a_resumed_event_is_delivered() {
 #[tokio::test]
 async fn an_event_is_redelivered_as_it_was() {
     for (state, origin) in [("completed", origin()), ("failed", refusing_first(&[200]))] {
-        let (house, hook, id) = come_to(state, origin, "").await;
-        assert_eq!(house.push(&id, "redeliver").await["operation_id"], *id);
-        house.called(&hook, 2).await;
-        house.is(&hook, "completed").await;
-        let got = house.got(&hook).await;
+        let (fixture, hook, id) = come_to(state, origin, "").await;
+        assert_eq!(fixture.push(&id, "redeliver").await["operation_id"], *id);
+        fixture.called(&hook, 2).await;
+        fixture.is(&hook, "completed").await;
+        let got = fixture.got(&hook).await;
         let [first, second] = &got[..] else {
             panic!("{state}: {got:?}")
         };
@@ -123,7 +124,7 @@ async fn an_event_is_redelivered_as_it_was() {
         let fence =
             |seen: &crate::harness::Seen| seen.header("idempotency-fence").parse::<u64>().unwrap();
         assert!(fence(second) > fence(first), "{state}");
-        let entry = house.audited().await;
+        let entry = fixture.audited().await;
         assert_eq!(entry["target"], *id, "{state}");
         assert_eq!(entry["why"], "ticket 7", "{state}");
         assert!(
@@ -132,10 +133,10 @@ async fn an_event_is_redelivered_as_it_was() {
         );
         // And the provider's own is a duplicate, as before.
         assert!(
-            house.accepted(&hook, &hook.event(1)).await.is_replay(),
+            fixture.accepted(&hook, &hook.event(1)).await.is_replay(),
             "{state}"
         );
-        assert_eq!(house.got(&hook).await.len(), 2, "{state}");
+        assert_eq!(fixture.got(&hook).await.len(), 2, "{state}");
     }
 }
 
@@ -143,55 +144,55 @@ async fn an_event_is_redelivered_as_it_was() {
 #[tokio::test]
 async fn a_redelivered_event_has_all_its_attempts() {
     let class = "max_attempts = 2";
-    let (house, hook, id) = come_to("failed", refusing_first(&[500, 200]), class).await;
-    house.push(&id, "redeliver").await;
-    house.is(&hook, "completed").await;
-    assert_eq!(house.got(&hook).await.len(), 3);
+    let (fixture, hook, id) = come_to("failed", refusing_first(&[500, 200]), class).await;
+    fixture.push(&id, "redeliver").await;
+    fixture.is(&hook, "completed").await;
+    assert_eq!(fixture.got(&hook).await.len(), 3);
 }
 
 /// A paused or an unknown event too, without a word about what became of it.
 #[tokio::test]
 async fn what_was_given_up_or_is_in_doubt_is_redelivered() {
     let class = "max_attempts = 1";
-    let (house, hook, id) = come_to("paused", answering(&[500, 200]), class).await;
-    house.push(&id, "redeliver").await;
-    house.is(&hook, "completed").await;
-    assert_eq!(house.got(&hook).await.len(), 2);
+    let (fixture, hook, id) = come_to("paused", answering(&[500, 200]), class).await;
+    fixture.push(&id, "redeliver").await;
+    fixture.is(&hook, "completed").await;
+    assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 
 /// What is on its way is not sent a second time beside it.
 #[tokio::test]
 async fn an_event_on_its_way_is_not_redelivered() {
-    let house = house_before(origin().gated(), "", "").await;
-    let hook = house.hook(Kind::Stripe).await;
-    let told = house.accepted(&hook, &hook.event(1)).await;
-    house.called(&hook, 1).await;
+    let fixture = fixture_with(origin().gated(), "", "").await;
+    let hook = fixture.hook(Kind::Stripe).await;
+    let told = fixture.accepted(&hook, &hook.event(1)).await;
+    fixture.called(&hook, 1).await;
     let id = told.header("x-operation-id");
     let path = format!("/admin/v1/operations/{id}/redeliver");
-    let refused = house
+    let refused = fixture
         .gateway
         .change(&path, &json!({ "why": "ticket 7" }).to_string());
     assert_eq!(refused.send().await.status, 409);
-    house.origin.open();
-    house.only(&hook).await;
+    fixture.origin.open();
+    fixture.only(&hook).await;
 }
 
 /// What was forwarded within a request has no stored event; the operator is
 /// told so, and nothing goes out.
 #[tokio::test]
 async fn an_event_that_was_not_stored_is_not_redelivered() {
-    let house = house().await;
-    let hook = house
+    let fixture = fixture().await;
+    let hook = fixture
         .hook_with(Kind::Stripe, json!({ "deliver": "sync" }))
         .await;
-    let told = house.accepted(&hook, &hook.event(1)).await;
+    let told = fixture.accepted(&hook, &hook.event(1)).await;
     let id = told.header("x-operation-id");
     let path = format!("/admin/v1/operations/{id}/redeliver");
-    let refused = house
+    let refused = fixture
         .gateway
         .change(&path, &json!({ "why": "ticket 7" }).to_string());
     assert_eq!(refused.send().await.status, 409);
-    house.only(&hook).await;
+    fixture.only(&hook).await;
 }
 
 /// The upstream's last word on an event that it refused is there for who wants
@@ -199,9 +200,9 @@ async fn an_event_that_was_not_stored_is_not_redelivered() {
 #[tokio::test]
 async fn an_operator_sees_why_an_event_failed() {
     let origin = refusing_first(&[200]);
-    let (house, hook, id) = come_to("failed", origin, "").await;
+    let (fixture, hook, id) = come_to("failed", origin, "").await;
     let path = format!("/admin/v1/operations/{id}?body=1");
-    let shown = house.gateway.admin(&path).await.json();
+    let shown = fixture.gateway.admin(&path).await.json();
     assert_eq!(shown["original_status"], 422);
     assert_eq!(shown["reply"]["body_text"], "no such order");
     assert_eq!(shown["delivered"], true);
@@ -213,12 +214,12 @@ async fn an_operator_sees_why_an_event_failed() {
 /// Whoever calls the API cannot have an event's key, nor see what became of it.
 #[tokio::test]
 async fn a_caller_is_not_the_provider() {
-    let house = house().await;
-    let hook = house.hook(Kind::Stripe).await;
-    let told = house.accepted(&hook, &hook.event(1)).await;
-    house.is(&hook, "completed").await;
+    let fixture = fixture().await;
+    let hook = fixture.hook(Kind::Stripe).await;
+    let told = fixture.accepted(&hook, &hook.event(1)).await;
+    fixture.is(&hook, "completed").await;
     let id = told.header("x-operation-id");
-    let asked = house
+    let asked = fixture
         .gateway
         .get(&format!("/api/v1/operations/{id}"))
         .send()

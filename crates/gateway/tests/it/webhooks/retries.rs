@@ -7,19 +7,19 @@ use onceward_gateway::Drained;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::duplicates::answering;
 use super::signers::Kind;
-use super::{Hook, House, PATIENT, PAUSE, house_at, house_before, settings};
+use super::{Fixture, Hook, PATIENT, fixture_at, fixture_with, settings};
+use crate::harness::fixture::answering;
 use crate::harness::{Reply, Reserved, Seen, configured, configured_to, origin, until};
 
 #[tokio::test]
 async fn an_upstream_that_stumbles_gets_the_event_again() {
-    let house = house_before(answering(&[500, 429, 502, 504, 200]), "", "").await;
-    let hook = house.hook(Kind::Stripe).await;
-    house.accepted(&hook, &hook.event(1)).await;
-    let shown = house.is(&hook, "completed").await;
+    let fixture = fixture_with(answering(&[500, 429, 502, 504, 200]), "", "").await;
+    let hook = fixture.hook(Kind::Stripe).await;
+    fixture.accepted(&hook, &hook.event(1)).await;
+    let shown = fixture.is(&hook, "completed").await;
     assert_eq!(shown["attempts"], 5);
-    let got = house.got(&hook).await;
+    let got = fixture.got(&hook).await;
     assert_eq!(got.len(), 5);
     let mut fences = Vec::new();
     for seen in &got {
@@ -30,7 +30,7 @@ async fn an_upstream_that_stumbles_gets_the_event_again() {
     assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
     let deliveries = "onceward_webhook_deliveries_total{upstream=\"origin\"";
     for counted in ["\"requeued\"} 4", "\"completed\"} 1"] {
-        house
+        fixture
             .gateway
             .shows(&format!("{deliveries},outcome={counted}"))
             .await;
@@ -50,26 +50,28 @@ async fn a_corrected_path_reaches_events_that_are_queued() {
     let path = |path: &str| settings(PATIENT, &format!("[webhooks]\npath = \"{path}\"\n"));
     let origin = routed().run().await;
     let gateway = configured(&origin, &path("/hoks/{provider}")).run().await;
-    let house = House { origin, gateway };
-    let hook = house.hook_with(Kind::Stripe, json!({ "path": null })).await;
+    let fixture = Fixture { origin, gateway };
+    let hook = fixture
+        .hook_with(Kind::Stripe, json!({ "path": null }))
+        .await;
     for number in 1..=5 {
-        house.accepted(&hook, &hook.event(number)).await;
+        fixture.accepted(&hook, &hook.event(number)).await;
     }
-    until(|| house.origin.runs() >= 10).await;
-    for shown in house.of(&hook).await {
+    until(async || fixture.origin.runs() >= 10).await;
+    for shown in fixture.of(&hook).await {
         assert!(
             shown["state"] == "queued" || shown["state"] == "running",
             "{shown}"
         );
     }
-    let url = house.origin.url();
+    let url = fixture.origin.url();
     let corrected = path("/hooks/{provider}");
-    house.gateway.reload(&url, &corrected).await.unwrap();
+    fixture.gateway.reload(&url, &corrected).await.unwrap();
     let hook = Hook {
         path: "/hooks/stripe".to_owned(),
         ..hook
     };
-    check_each_once(&house, &hook, 5).await;
+    check_each_once(&fixture, &hook, 5).await;
 }
 
 /// The same for a webhook that has a path of its own.
@@ -79,20 +81,20 @@ async fn an_updated_webhook_takes_its_queued_events_along() {
         "/hooks/stripe" => Reply::new(200, ""),
         _ => Reply::new(404, "no such page"),
     });
-    let house = house_before(routed, PATIENT, "").await;
+    let fixture = fixture_with(routed, PATIENT, "").await;
     let mistyped = json!({ "path": "/hoks/stripe" });
-    let hook = house.hook_with(Kind::Stripe, mistyped).await;
-    house.accepted(&hook, &hook.event(1)).await;
-    house.called(&hook, 2).await;
+    let hook = fixture.hook_with(Kind::Stripe, mistyped).await;
+    fixture.accepted(&hook, &hook.event(1)).await;
+    fixture.called(&hook, 2).await;
     let update = format!("/admin/v1/webhooks/{}/update", hook.id);
     let corrected = json!({ "path": "/hooks/stripe", "why": "mistyped" });
-    house.operate(&update, corrected).await;
-    house.is(&hook, "completed").await;
+    fixture.operate(&update, corrected).await;
+    fixture.is(&hook, "completed").await;
     let hook = Hook {
         path: "/hooks/stripe".to_owned(),
         ..hook
     };
-    check_each_once(&house, &hook, 1).await;
+    check_each_once(&fixture, &hook, 1).await;
 }
 
 /// An event that no attempt delivers is paused, not lost: after the correction an
@@ -100,17 +102,17 @@ async fn an_updated_webhook_takes_its_queued_events_along() {
 #[tokio::test]
 async fn a_paused_event_is_delivered_after_the_correction() {
     for verb in ["resume", "redeliver"] {
-        let house = house_before(answering(&[404, 404, 200]), "max_attempts = 2", "").await;
-        let hook = house.hook(Kind::Stripe).await;
-        house.accepted(&hook, &hook.event(1)).await;
-        let paused = house.is(&hook, "paused").await;
-        house.gateway.shows("onceward_paused 1").await;
+        let fixture = fixture_with(answering(&[404, 404, 200]), "max_attempts = 2", "").await;
+        let hook = fixture.hook(Kind::Stripe).await;
+        fixture.accepted(&hook, &hook.event(1)).await;
+        let paused = fixture.is(&hook, "paused").await;
+        fixture.gateway.shows("onceward_paused 1").await;
         let id = paused["operation_id"].as_str().unwrap();
         let path = format!("/admin/v1/operations/{id}/{verb}");
-        house
+        fixture
             .operate(&path, json!({ "why": "the path is right now" }))
             .await;
-        house.is(&hook, "completed").await;
+        fixture.is(&hook, "completed").await;
     }
 }
 
@@ -127,12 +129,12 @@ async fn an_upstream_says_itself_whether_to_try_again() {
             1 => Reply::new(status, "").header("idempotency-outcome", said),
             _ => Reply::new(200, ""),
         });
-        let house = house_before(origin, "", "").await;
-        let hook = house.hook(Kind::Stripe).await;
-        house.accepted(&hook, &hook.event(1)).await;
-        let shown = house.is(&hook, state).await;
+        let fixture = fixture_with(origin, "", "").await;
+        let hook = fixture.hook(Kind::Stripe).await;
+        fixture.accepted(&hook, &hook.event(1)).await;
+        let shown = fixture.is(&hook, state).await;
         assert_eq!(shown["attempts"], attempts, "{said}");
-        assert_eq!(house.got(&hook).await.len(), attempts, "{said}");
+        assert_eq!(fixture.got(&hook).await.len(), attempts, "{said}");
     }
 }
 
@@ -143,24 +145,24 @@ async fn an_answer_that_is_too_large_to_keep_is_one() {
         let large = "a".repeat(3 << 20);
         let origin = origin().reply(status, large.clone());
         let origin = origin.header("idempotency-outcome", "permanent");
-        let house = house_before(origin, "", "").await;
-        let hook = house.hook(Kind::Stripe).await;
-        house.accepted(&hook, &hook.event(1)).await;
-        let shown = house.is(&hook, state).await;
+        let fixture = fixture_with(origin, "", "").await;
+        let hook = fixture.hook(Kind::Stripe).await;
+        fixture.accepted(&hook, &hook.event(1)).await;
+        let shown = fixture.is(&hook, state).await;
         assert_eq!(shown["original_status"], status);
-        let again = house.accepted(&hook, &hook.event(1)).await;
+        let again = fixture.accepted(&hook, &hook.event(1)).await;
         assert!(again.is_replay(), "{status}");
         assert_eq!(again.header("idempotency-status"), state);
-        house.only(&hook).await;
+        fixture.only(&hook).await;
 
         let said = json!({ "deliver": "sync", "path": "/sync" });
-        let hook = house.hook_with(Kind::Stripe, said).await;
-        let first = house.send(&hook, &hook.event(1)).await;
+        let hook = fixture.hook_with(Kind::Stripe, said).await;
+        let first = fixture.send(&hook, &hook.event(1)).await;
         assert_eq!((first.status, first.text()), (status, &*large));
-        let again = house.accepted(&hook, &hook.event(1)).await;
+        let again = fixture.accepted(&hook, &hook.event(1)).await;
         assert!(again.is_replay(), "{status}");
         assert_eq!(again.header("idempotency-status"), state);
-        house.only(&hook).await;
+        fixture.only(&hook).await;
     }
 }
 
@@ -184,29 +186,29 @@ async fn what_may_have_arrived_is_asked_about() {
             "on_unknown = \"reconcile\"\nreconcile_url = \"{}/asked\"",
             who_knows.url()
         );
-        let house = house_before(answering(&[504, 200]), &class, "").await;
-        let hook = house.hook(Kind::Stripe).await;
-        house.accepted(&hook, &hook.event(1)).await;
+        let fixture = fixture_with(answering(&[504, 200]), &class, "").await;
+        let hook = fixture.hook(Kind::Stripe).await;
+        fixture.accepted(&hook, &hook.event(1)).await;
         who_knows.called(1).await;
-        house.is(&hook, state).await;
-        assert_eq!(house.got(&hook).await.len(), times, "{word}");
+        fixture.is(&hook, state).await;
+        assert_eq!(fixture.got(&hook).await.len(), times, "{word}");
     }
 }
 
 /// An operator who knows that an event did not run says so, and it goes out.
 #[tokio::test]
 async fn what_an_operator_knows_did_not_arrive_goes_out_again() {
-    let house = house_before(answering(&[504, 200]), "on_unknown = \"hold\"", "").await;
-    let hook = house.hook(Kind::Stripe).await;
-    house.accepted(&hook, &hook.event(1)).await;
-    let shown = house.is(&hook, "unknown").await;
+    let fixture = fixture_with(answering(&[504, 200]), "on_unknown = \"hold\"", "").await;
+    let hook = fixture.hook(Kind::Stripe).await;
+    fixture.accepted(&hook, &hook.event(1)).await;
+    let shown = fixture.is(&hook, "unknown").await;
     let id = shown["operation_id"].as_str().unwrap();
     let path = format!("/admin/v1/operations/{id}/resolve");
-    house
+    fixture
         .operate(&path, json!({ "outcome": "not_run", "why": "a test" }))
         .await;
-    house.is(&hook, "completed").await;
-    assert_eq!(house.got(&hook).await.len(), 2);
+    fixture.is(&hook, "completed").await;
+    assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 
 /// The same events to the same webhook, while nobody is there and after.
@@ -217,7 +219,7 @@ async fn away_then_back(directory: Option<TempDir>) {
         Some(directory) => configured_to(&url, &settings(PATIENT, "")).directory(directory.path()),
         None => configured_to(&url, &settings(PATIENT, "")),
     };
-    let away = House {
+    let away = Fixture {
         // Somebody who is never asked.
         origin: origin().run().await,
         gateway: start().run().await,
@@ -232,9 +234,7 @@ async fn away_then_back(directory: Option<TempDir>) {
             "onceward_webhook_deliveries_total{upstream=\"origin\",outcome=\"requeued\"}",
         )
     };
-    while !away.gateway.metrics().await.lines().any(tried) {
-        tokio::time::sleep(PAUSE).await;
-    }
+    until(async || away.gateway.metrics().await.lines().any(tried)).await;
     let gateway = match directory {
         None => away.gateway,
         Some(_) => {
@@ -243,13 +243,13 @@ async fn away_then_back(directory: Option<TempDir>) {
         }
     };
     let origin = origin().run_at(reserved);
-    let house = House { origin, gateway };
-    check_each_once(&house, &hook, 10).await;
+    let fixture = Fixture { origin, gateway };
+    check_each_once(&fixture, &hook, 10).await;
 }
 
 /// Every event arrived, each once and by its own name.
-async fn check_each_once(house: &House, hook: &Hook, most: u32) {
-    let mut names: Vec<_> = house
+async fn check_each_once(fixture: &Fixture, hook: &Hook, most: u32) {
+    let mut names: Vec<_> = fixture
         .got(hook)
         .await
         .iter()
@@ -275,17 +275,17 @@ async fn events_wait_for_a_gateway_that_starts_again() {
 #[tokio::test]
 async fn a_gateway_that_starts_again_knows_what_it_delivered() {
     let directory = TempDir::new().unwrap();
-    let house = house_at(origin().run().await, directory.path()).await;
-    let hook = house.hook(Kind::GitHub).await;
-    house.accepted(&hook, &hook.event(1)).await;
-    house.is(&hook, "completed").await;
-    let House { origin, gateway } = house;
+    let fixture = fixture_at(origin().run().await, directory.path()).await;
+    let hook = fixture.hook(Kind::GitHub).await;
+    fixture.accepted(&hook, &hook.event(1)).await;
+    fixture.is(&hook, "completed").await;
+    let Fixture { origin, gateway } = fixture;
     gateway.drain().await;
-    let house = house_at(origin, directory.path()).await;
-    let told = house.accepted(&hook, &hook.event(1)).await;
+    let fixture = fixture_at(origin, directory.path()).await;
+    let told = fixture.accepted(&hook, &hook.event(1)).await;
     assert!(told.is_replay());
-    house.accepted(&hook, &hook.event(2)).await;
-    assert_eq!(house.got(&hook).await.len(), 2);
+    fixture.accepted(&hook, &hook.event(2)).await;
+    assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 
 /// A gateway that stops waits for what is under way only so long. What it gives
@@ -294,19 +294,19 @@ async fn a_gateway_that_starts_again_knows_what_it_delivered() {
 #[tokio::test]
 async fn what_a_gateway_gives_up_when_it_stops_is_sent_by_the_next() {
     let directory = TempDir::new().unwrap();
-    let house = house_at(origin().gated().run().await, directory.path()).await;
-    let hook = house.hook(Kind::Stripe).await;
-    house.accepted(&hook, &hook.event(1)).await;
-    house.called(&hook, 1).await;
-    let House { origin, gateway } = house;
+    let fixture = fixture_at(origin().gated().run().await, directory.path()).await;
+    let hook = fixture.hook(Kind::Stripe).await;
+    fixture.accepted(&hook, &hook.event(1)).await;
+    fixture.called(&hook, 1).await;
+    let Fixture { origin, gateway } = fixture;
     let drained = gateway.drain_within(Duration::from_millis(50)).await;
     assert_eq!(drained, Drained::Cut { running: 1 });
-    let house = house_at(origin, directory.path()).await;
-    house.called(&hook, 2).await;
+    let fixture = fixture_at(origin, directory.path()).await;
+    fixture.called(&hook, 2).await;
     for _ in 0..2 {
-        house.origin.open();
+        fixture.origin.open();
     }
-    let got = house.got(&hook).await;
+    let got = fixture.got(&hook).await;
     let [first, second] = got.as_slice() else {
         panic!("{got:?}");
     };
@@ -329,21 +329,21 @@ async fn a_slow_upstream_delays_nobody_else() {
         slow.url()
     );
     let gateway = configured(&quick, &settings("", &more)).run().await;
-    let house = House {
+    let fixture = Fixture {
         origin: quick,
         gateway,
     };
     let said = json!({ "upstream": "slow", "path": "/slow" });
-    let to_slow = house.hook_with(Kind::Stripe, said).await;
-    let to_quick = house.hook(Kind::Stripe).await;
+    let to_slow = fixture.hook_with(Kind::Stripe, said).await;
+    let to_quick = fixture.hook(Kind::Stripe).await;
     for number in 1..=20 {
-        house.accepted(&to_slow, &to_slow.event(number)).await;
+        fixture.accepted(&to_slow, &to_slow.event(number)).await;
     }
     slow.called(2).await;
     for number in 1..=20 {
-        house.accepted(&to_quick, &to_quick.event(number)).await;
+        fixture.accepted(&to_quick, &to_quick.event(number)).await;
     }
-    house.called(&to_quick, 20).await;
+    fixture.called(&to_quick, 20).await;
     assert_eq!(slow.runs(), 2, "its share, and no more");
 }
 
@@ -351,15 +351,15 @@ async fn a_slow_upstream_delays_nobody_else() {
 #[tokio::test]
 async fn what_waits_for_a_slow_upstream_arrives_in_the_end() {
     let more = "[webhooks]\ndeliveries_per_upstream = 1";
-    let house = house_before(origin().gated(), "max_attempts = 1", more).await;
-    let hook = house.hook(Kind::Stripe).await;
+    let fixture = fixture_with(origin().gated(), "max_attempts = 1", more).await;
+    let hook = fixture.hook(Kind::Stripe).await;
     for number in 1..=2 {
-        house.accepted(&hook, &hook.event(number)).await;
+        fixture.accepted(&hook, &hook.event(number)).await;
     }
-    house.called(&hook, 1).await;
-    house.origin.open();
-    house.origin.open();
-    check_each_once(&house, &hook, 2).await;
+    fixture.called(&hook, 1).await;
+    fixture.origin.open();
+    fixture.origin.open();
+    check_each_once(&fixture, &hook, 2).await;
 }
 
 /// An upstream that webhooks go to is not taken away beneath them.
@@ -367,18 +367,18 @@ async fn what_waits_for_a_slow_upstream_arrives_in_the_end() {
 async fn a_configuration_without_a_webhooks_upstream_is_refused() {
     let second = origin().run().await;
     let more = format!("[upstreams.second]\nurl = \"{}\"\n", second.url());
-    let house = house_before(origin(), "", &more).await;
-    let hook = house
+    let fixture = fixture_with(origin(), "", &more).await;
+    let hook = fixture
         .hook_with(Kind::Stripe, json!({ "upstream": "second" }))
         .await;
-    let url = house.origin.url();
-    let refused = house
+    let url = fixture.origin.url();
+    let refused = fixture
         .gateway
         .reload(&url, &settings("", ""))
         .await
         .unwrap_err();
     assert!(refused.contains(&hook.id), "{refused}");
-    house.accepted(&hook, &hook.event(1)).await;
+    fixture.accepted(&hook, &hook.event(1)).await;
     second.called(1).await;
 }
 
@@ -387,30 +387,28 @@ async fn events_wait_for_an_upstream_that_is_configured_again() {
     let reserved = Reserved::new();
     let text = |url: &str| settings(PATIENT, &format!("[upstreams.second]\nurl = \"{url}\"\n"));
     let first = origin().run().await;
-    let house = House {
+    let fixture = Fixture {
         gateway: configured(&first, &text(&reserved.url())).run().await,
         origin: first,
     };
-    let hook = house
+    let hook = fixture
         .hook_with(Kind::Stripe, json!({ "upstream": "second" }))
         .await;
-    house.accepted(&hook, &hook.event(1)).await;
+    fixture.accepted(&hook, &hook.event(1)).await;
     let delete = format!("/admin/v1/webhooks/{}/delete", hook.id);
-    house.operate(&delete, json!({ "why": "a test" })).await;
-    let url = house.origin.url();
-    house
+    fixture.operate(&delete, json!({ "why": "a test" })).await;
+    let url = fixture.origin.url();
+    fixture
         .gateway
         .reload(&url, &settings(PATIENT, ""))
         .await
         .unwrap();
     let second = origin().run_at(reserved);
-    let attempts = async || house.of(&hook).await[0]["attempts"].as_u64().unwrap();
+    let attempts = async || fixture.of(&hook).await[0]["attempts"].as_u64().unwrap();
     let before = attempts().await;
-    while attempts().await < before + 2 {
-        tokio::time::sleep(PAUSE).await;
-    }
+    until(async || attempts().await >= before + 2).await;
     assert_eq!(second.runs(), 0, "nobody says where it is");
-    house
+    fixture
         .gateway
         .reload(&url, &text(&second.url()))
         .await
@@ -418,19 +416,19 @@ async fn events_wait_for_an_upstream_that_is_configured_again() {
     second.called(1).await;
     let seen = second.only();
     assert_eq!(seen.header("idempotency-key"), hook.name(1, &seen.body));
-    house.is(&hook, "completed").await;
-    assert_eq!(house.origin.runs(), 0);
+    fixture.is(&hook, "completed").await;
+    assert_eq!(fixture.origin.runs(), 0);
 }
 
 /// Where an event goes was decided when it came: taking its webhook away does
 /// not take the event away.
 #[tokio::test]
 async fn an_event_outlives_its_webhook() {
-    let house = house_before(answering(&[503, 503, 503, 200]), "", "").await;
-    let hook = house.hook(Kind::Stripe).await;
-    house.accepted(&hook, &hook.event(1)).await;
+    let fixture = fixture_with(answering(&[503, 503, 503, 200]), "", "").await;
+    let hook = fixture.hook(Kind::Stripe).await;
+    fixture.accepted(&hook, &hook.event(1)).await;
     let delete = format!("/admin/v1/webhooks/{}/delete", hook.id);
-    house.operate(&delete, json!({ "why": "a test" })).await;
-    house.is(&hook, "completed").await;
-    assert_eq!(house.got(&hook).await.len(), 4);
+    fixture.operate(&delete, json!({ "why": "a test" })).await;
+    fixture.is(&hook, "completed").await;
+    assert_eq!(fixture.got(&hook).await.len(), 4);
 }

@@ -7,7 +7,7 @@ use onceward_servers::{Postgres, Redis};
 use onceward_stores::postgres::migrate;
 
 use super::signers::Kind;
-use super::{House, PATIENT, settings};
+use super::{Fixture, PATIENT, settings};
 use crate::harness::{Origin, Reserved, Running, configured_to, origin};
 
 /// How many events.
@@ -32,12 +32,12 @@ async fn check(store: &str) {
     let reserved = Reserved::new();
     let url = reserved.url();
     let (idle, other_idle): (Origin, Origin) = (origin().run().await, origin().run().await);
-    let one = House {
+    let one = Fixture {
         origin: idle,
         gateway: gateway(&url, store).await,
     };
     let hook = one.hook(Kind::GitHub).await;
-    let other = House {
+    let other = Fixture {
         origin: other_idle,
         gateway: gateway(&url, store).await,
     };
@@ -55,11 +55,11 @@ async fn check(store: &str) {
         assert_eq!(told.status, 200, "{}", told.text());
     }
     one.gateway.drain().await;
-    let house = House {
+    let fixture = Fixture {
         origin: origin().run_at(reserved),
         gateway: other.gateway,
     };
-    let mut got: Vec<_> = house
+    let mut got: Vec<_> = fixture
         .got(&hook)
         .await
         .iter()
@@ -68,7 +68,7 @@ async fn check(store: &str) {
     got.sort();
     let want: Vec<_> = (1..=EVENTS).map(|number| hook.kind.id(number)).collect();
     assert_eq!(got, want);
-    assert!(house.accepted(&hook, &hook.event(1)).await.is_replay());
+    assert!(fixture.accepted(&hook, &hook.event(1)).await.is_replay());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

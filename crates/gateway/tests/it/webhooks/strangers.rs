@@ -4,7 +4,7 @@ use http::HeaderMap;
 use serde_json::json;
 
 use super::signers::Kind;
-use super::{Hook, House, PUBLIC_URL, house, house_before};
+use super::{Fixture, Hook, PUBLIC_URL, fixture, fixture_with};
 use crate::harness::{Answer, origin};
 
 const NOBODY: &str = "wh_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -21,8 +21,12 @@ fn bare(answer: &Answer, target: &str) -> (u16, HeaderMap, String) {
     (answer.status, headers, text.replace(target, "…"))
 }
 
-impl House {
-    async fn told(&self, hook: &Hook, letter: super::Letter<'_>) -> (u16, HeaderMap, String) {
+impl Fixture {
+    async fn told(
+        &self,
+        hook: &Hook,
+        letter: super::UnsignedEvent<'_>,
+    ) -> (u16, HeaderMap, String) {
         let signed = letter.signed_for(&hook.url());
         bare(&self.send(hook, &signed).await, &hook.target())
     }
@@ -30,22 +34,22 @@ impl House {
 
 #[tokio::test]
 async fn no_such_webhook_another_provider_and_a_bad_signature_are_told_alike() {
-    let house = house().await;
+    let fixture = fixture().await;
     let want = {
-        let hook = house.hook(Kind::Stripe).await;
-        let letter = hook.letter(1).secret("whsec_another");
-        house.told(&hook, letter).await
+        let hook = fixture.hook(Kind::Stripe).await;
+        let letter = hook.unsigned(1).secret("whsec_another");
+        fixture.told(&hook, letter).await
     };
     assert_eq!(want.0, 401);
     let target = format!("/api/v1/webhooks/unheardof/{NOBODY}");
-    let told = house.gateway.ask(&format!("POST {target}")).send().await;
+    let told = fixture.gateway.ask(&format!("POST {target}")).send().await;
     assert_eq!(bare(&told, &target), want);
     for kind in Kind::ALL {
-        let hook = house.hook(kind).await;
-        let letter = hook.letter(1);
+        let hook = fixture.hook(kind).await;
+        let letter = hook.unsigned(1);
         let wrong = letter.clone().secret(&kind.secret());
         assert_eq!(
-            house.told(&hook, wrong).await,
+            fixture.told(&hook, wrong).await,
             want,
             "{kind:?}: bad signature"
         );
@@ -54,7 +58,7 @@ async fn no_such_webhook_another_provider_and_a_bad_signature_are_told_alike() {
             ..hook.clone()
         };
         assert_eq!(
-            house.told(&nobody, letter.clone()).await,
+            fixture.told(&nobody, letter.clone()).await,
             want,
             "{kind:?}: nobody's"
         );
@@ -69,27 +73,27 @@ async fn no_such_webhook_another_provider_and_a_bad_signature_are_told_alike() {
             ..hook.clone()
         };
         assert_eq!(
-            house.told(&other, other.letter(1)).await,
+            fixture.told(&other, other.unsigned(1)).await,
             want,
             "{kind:?}: another's"
         );
         let delete = format!("/admin/v1/webhooks/{}/delete", hook.id);
-        house.operate(&delete, json!({ "why": "a test" })).await;
+        fixture.operate(&delete, json!({ "why": "a test" })).await;
         assert_eq!(
-            house.told(&hook, letter.clone()).await,
+            fixture.told(&hook, letter.clone()).await,
             want,
             "{kind:?}: deleted"
         );
     }
-    assert_eq!(house.origin.runs(), 0);
-    assert!(house.operations("").await.is_empty());
+    assert_eq!(fixture.origin.runs(), 0);
+    assert!(fixture.operations("").await.is_empty());
 }
 
 /// What a request looks like is judged before anybody is looked up, so that
 /// nobody finds webhooks by sending nonsense.
 #[tokio::test]
 async fn nonsense_is_told_alike_whoever_it_is_sent_to() {
-    let house = house().await;
+    let fixture = fixture().await;
     for (kind, name, value) in [
         (Kind::Stripe, "stripe-signature", "nonsense"),
         (Kind::StandardWebhooks, "webhook-timestamp", "1614265330.9"),
@@ -99,23 +103,23 @@ async fn nonsense_is_told_alike_whoever_it_is_sent_to() {
         (Kind::Postmark, "authorization", "Basic ?"),
         (Kind::Acme, "x-acme-time", "-1"),
     ] {
-        let hook = house.hook(kind).await;
+        let hook = fixture.hook(kind).await;
         let nobody = Hook {
             id: NOBODY.to_owned(),
             ..hook.clone()
         };
         let sent = hook.event(1).with(name, value);
-        let told = house.send(&hook, &sent).await;
+        let told = fixture.send(&hook, &sent).await;
         assert_eq!(told.problem(), (400, "bad-request".to_owned()), "{kind:?}");
         let told = bare(&told, &hook.target());
-        let nobody_told = house.send(&nobody, &sent).await;
+        let nobody_told = fixture.send(&nobody, &sent).await;
         assert_eq!(bare(&nobody_told, &nobody.target()), told, "{kind:?}");
     }
 }
 
 #[tokio::test]
 async fn a_header_that_decides_comes_once() {
-    let house = house().await;
+    let fixture = fixture().await;
     for (kind, name) in [
         (Kind::Stripe, "stripe-signature"),
         (Kind::GitHub, "x-github-delivery"),
@@ -130,22 +134,22 @@ async fn a_header_that_decides_comes_once() {
         (Kind::Postmark, "authorization"),
         (Kind::Acme, "x-acme-signature"),
     ] {
-        let hook = house.hook(kind).await;
+        let hook = fixture.hook(kind).await;
         let sent = hook.event(1);
         let (_, value) = sent.headers.iter().find(|(is, _)| *is == name).unwrap();
-        let told = house.ask(&hook, &sent).header(name, value).send().await;
+        let told = fixture.ask(&hook, &sent).header(name, value).send().await;
         assert_eq!(
             told.problem(),
             (400, "bad-request".to_owned()),
             "{kind:?} {name}"
         );
-        assert!(house.got(&hook).await.is_empty(), "{kind:?} {name}");
+        assert!(fixture.got(&hook).await.is_empty(), "{kind:?} {name}");
     }
 }
 
 #[tokio::test]
 async fn headers_of_two_families_are_refused() {
-    let house = house().await;
+    let fixture = fixture().await;
     for (kind, name) in [
         (Kind::Svix, "webhook-id"),
         (Kind::Svix, "webhook-signature"),
@@ -154,47 +158,47 @@ async fn headers_of_two_families_are_refused() {
         (Kind::Shopify, "shopify-webhook-id"),
         (Kind::Shopify, "shopify-hmac-sha256"),
     ] {
-        let hook = house.hook(kind).await;
-        let told = house.send(&hook, &hook.event(1).with(name, "1")).await;
+        let hook = fixture.hook(kind).await;
+        let told = fixture.send(&hook, &hook.event(1).with(name, "1")).await;
         assert_eq!(
             told.problem(),
             (400, "bad-request".to_owned()),
             "{kind:?} {name}"
         );
-        assert!(house.got(&hook).await.is_empty(), "{kind:?} {name}");
+        assert!(fixture.got(&hook).await.is_empty(), "{kind:?} {name}");
     }
 }
 
 #[tokio::test]
 async fn what_is_too_large_is_refused_before_anything_else() {
-    let house = house_before(origin(), "", "").await;
-    let hook = house.hook(Kind::GitHub).await;
+    let fixture = fixture_with(origin(), "", "").await;
+    let hook = fixture.hook(Kind::GitHub).await;
     let large = "a".repeat((1 << 20) + 1);
-    let sent = hook.letter(1).body(large).signed();
+    let sent = hook.unsigned(1).body(large).signed();
     for target in [hook.target(), format!("/api/v1/webhooks/github/{NOBODY}")] {
-        let told = house.ask_at(&target, &sent).send().await;
+        let told = fixture.ask_at(&target, &sent).send().await;
         assert_eq!(
             told.problem(),
             (413, "body-too-large".to_owned()),
             "{target}"
         );
     }
-    let metrics = house.gateway.metrics().await;
+    let metrics = fixture.gateway.metrics().await;
     assert!(
         !metrics.contains("onceward_webhook_refused_total"),
         "{metrics}"
     );
-    assert!(house.got(&hook).await.is_empty());
+    assert!(fixture.got(&hook).await.is_empty());
 }
 
 /// The URL that is signed is the one we are known by, whatever a request says
 /// about where it went.
 #[tokio::test]
 async fn a_signed_url_is_the_public_one() {
-    let house = house().await;
+    let fixture = fixture().await;
     for kind in Kind::ALL.into_iter().filter(|kind| kind.binds_url()) {
-        let hook = house.hook(kind).await;
-        let good = house
+        let hook = fixture.hook(kind).await;
+        let good = fixture
             .ask(&hook, &hook.event(1))
             .host("internal.example:8080");
         let good = good.header("x-forwarded-host", "elsewhere.example");
@@ -204,9 +208,9 @@ async fn a_signed_url_is_the_public_one() {
             (2, format!("{PUBLIC_URL}:443{target}")),
             (3, format!("{PUBLIC_URL}{target}")),
         ] {
-            let sent = hook.letter(number).signed_for(&url);
+            let sent = hook.unsigned(number).signed_for(&url);
             assert_eq!(
-                house.send(&hook, &sent).await.status,
+                fixture.send(&hook, &sent).await.status,
                 200,
                 "{kind:?}: {url}"
             );
@@ -217,12 +221,12 @@ async fn a_signed_url_is_the_public_one() {
             (6, format!("{PUBLIC_URL}:8443{target}")),
             (7, format!("{PUBLIC_URL}{target}/more")),
         ] {
-            let sent = hook.letter(number).signed_for(&url);
-            let ask = house.ask(&hook, &sent).host("internal.example");
+            let sent = hook.unsigned(number).signed_for(&url);
+            let ask = fixture.ask(&hook, &sent).host("internal.example");
             let ask = ask.header("x-forwarded-host", "internal.example");
             assert_eq!(ask.send().await.status, 401, "{kind:?}: {url}");
         }
-        assert_eq!(house.got(&hook).await.len(), 3, "{kind:?}");
+        assert_eq!(fixture.got(&hook).await.len(), 3, "{kind:?}");
     }
 }
 
@@ -230,15 +234,15 @@ async fn a_signed_url_is_the_public_one() {
 /// where both have the same secret.
 #[tokio::test]
 async fn what_was_signed_for_one_webhook_is_not_good_for_another() {
-    let house = house().await;
+    let fixture = fixture().await;
     for kind in Kind::ALL.into_iter().filter(|kind| kind.binds_url()) {
-        let one = house.hook(kind).await;
-        let other = house
+        let one = fixture.hook(kind).await;
+        let other = fixture
             .hook_with(kind, json!({ "secrets": [one.secret] }))
             .await;
         let sent = one.event(1);
-        assert_eq!(house.send(&other, &sent).await.status, 401, "{kind:?}");
-        house.accepted(&one, &sent).await;
+        assert_eq!(fixture.send(&other, &sent).await.status, 401, "{kind:?}");
+        fixture.accepted(&one, &sent).await;
     }
 }
 
@@ -268,18 +272,18 @@ async fn a_webhook_that_binds_a_url_needs_one() {
 /// Only POST is for webhooks, and only what could be one.
 #[tokio::test]
 async fn what_is_no_webhook_is_no_route() {
-    let house = house().await;
-    let hook = house.hook(Kind::Stripe).await;
+    let fixture = fixture().await;
+    let hook = fixture.hook(Kind::Stripe).await;
     for what in [
         format!("GET {}", hook.target()),
         format!("POST {}/more", hook.target()),
         "POST /api/v1/webhooks/stripe/something".to_owned(),
         "POST /api/v1/webhooks/stripe".to_owned(),
     ] {
-        let told = house.gateway.ask(&what).send().await;
+        let told = fixture.gateway.ask(&what).send().await;
         assert!(matches!(told.status, 404 | 405), "{what}: {}", told.text());
     }
-    assert_eq!(house.origin.runs(), 0);
+    assert_eq!(fixture.origin.runs(), 0);
 }
 
 /// A route of the configuration wins over a path of ours.
@@ -287,9 +291,9 @@ async fn what_is_no_webhook_is_no_route() {
 async fn a_declared_route_comes_first() {
     let route = "[[routes]]\nendpoint = \"own.hooks\"\nmethod = \"POST\"\n\
                  path = \"/api/v1/webhooks/stripe/{id}\"\nupstream = \"origin\"\n";
-    let house = house_before(origin().reply(202, "mine"), "", route).await;
-    let hook = house.hook(Kind::Stripe).await;
-    let told = house.send(&hook, &hook.event(1).tampered()).await;
+    let fixture = fixture_with(origin().reply(202, "mine"), "", route).await;
+    let hook = fixture.hook(Kind::Stripe).await;
+    let told = fixture.send(&hook, &hook.event(1).tampered()).await;
     assert_eq!((told.status, told.text()), (202, "mine"));
 }
 
@@ -297,28 +301,28 @@ async fn a_declared_route_comes_first() {
 /// first. Nobody can have signed then, whatever they guess.
 #[tokio::test]
 async fn a_webhook_without_a_secret_accepts_nothing_before_it_has_one() {
-    let house = house().await;
+    let fixture = fixture().await;
     let ask = json!({
         "tenant": "acme", "project": "shop", "provider": "stripe",
         "upstream": "origin", "path": "/hooks/early",
     });
-    let made = house.operate("/admin/v1/webhooks", ask).await;
+    let made = fixture.operate("/admin/v1/webhooks", ask).await;
     let hook = Hook {
         id: made["webhook_id"].as_str().unwrap().to_owned(),
         path: "/hooks/early".to_owned(),
-        ..house.hook(Kind::Stripe).await
+        ..fixture.hook(Kind::Stripe).await
     };
     for guess in [hook.secret.as_str(), "00000000", ""] {
         let guessed = Hook {
             secret: guess.to_owned(),
             ..hook.clone()
         };
-        let told = house.send(&hook, &guessed.event(1)).await;
+        let told = fixture.send(&hook, &guessed.event(1)).await;
         assert_eq!(told.status, 401, "{guess}");
     }
     let rotate = format!("/admin/v1/webhooks/{}/rotate", hook.id);
     let secret = json!({ "secret": hook.secret, "why": "Stripe has shown it" });
-    house.operate(&rotate, secret).await;
-    house.accepted(&hook, &hook.event(1)).await;
-    assert_eq!(house.got(&hook).await.len(), 1);
+    fixture.operate(&rotate, secret).await;
+    fixture.accepted(&hook, &hook.event(1)).await;
+    assert_eq!(fixture.got(&hook).await.len(), 1);
 }

@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::signers::Kind;
-use super::{House, house_before, settings};
+use super::{Fixture, fixture_with, settings};
 use crate::harness::{Reply, Reserved, configured_to, origin};
 
 const TWIML: &str = "<Response><Say>Hello</Say></Response>";
@@ -13,7 +13,7 @@ const TWIML: &str = "<Response><Say>Hello</Say></Response>";
 /// again.
 #[tokio::test]
 async fn twilio_is_told_what_to_do_and_told_the_same_again() {
-    let house = house_before(
+    let fixture = fixture_with(
         origin()
             .reply(200, TWIML)
             .header("content-type", "text/xml"),
@@ -21,9 +21,9 @@ async fn twilio_is_told_what_to_do_and_told_the_same_again() {
         "",
     )
     .await;
-    let hook = house.hook(Kind::Twilio).await;
-    let first = house.accepted(&hook, &hook.event(1)).await;
-    let again = house.accepted(&hook, &hook.event(1)).await;
+    let hook = fixture.hook(Kind::Twilio).await;
+    let first = fixture.accepted(&hook, &hook.event(1)).await;
+    let again = fixture.accepted(&hook, &hook.event(1)).await;
     for told in [&first, &again] {
         assert_eq!(
             (told.header("content-type"), told.text()),
@@ -33,26 +33,26 @@ async fn twilio_is_told_what_to_do_and_told_the_same_again() {
         assert!(!told.header("x-operation-id").is_empty());
     }
     assert_eq!((first.is_replay(), again.is_replay()), (false, true));
-    house.only(&hook).await;
+    fixture.only(&hook).await;
 }
 
 #[tokio::test]
 async fn every_provider_can_be_told_the_upstreams_answer() {
-    let house = house_before(
+    let fixture = fixture_with(
         origin().replying(|seen, _| Reply::new(202, seen.target.clone())),
         "",
         "",
     )
     .await;
     for kind in Kind::ALL {
-        let hook = house.hook_with(kind, json!({ "deliver": "sync" })).await;
+        let hook = fixture.hook_with(kind, json!({ "deliver": "sync" })).await;
         let sent = hook.event(1);
         for replay in [false, true] {
-            let told = house.send(&hook, &sent).await;
+            let told = fixture.send(&hook, &sent).await;
             assert_eq!((told.status, told.text()), (202, &*hook.path), "{kind:?}");
             assert_eq!(told.is_replay(), replay, "{kind:?}");
         }
-        let seen = house.only(&hook).await;
+        let seen = fixture.only(&hook).await;
         assert_eq!(seen.body, sent.body, "{kind:?}");
         assert_eq!(
             seen.header("idempotency-key"),
@@ -68,7 +68,7 @@ async fn who_is_not_there_is_told_and_the_event_comes_again() {
     let gateway = configured_to(&reserved.url(), &settings("", ""))
         .run()
         .await;
-    let away = House {
+    let away = Fixture {
         // Somebody who is never asked.
         origin: origin().run().await,
         gateway,
@@ -78,27 +78,27 @@ async fn who_is_not_there_is_told_and_the_event_comes_again() {
         .await;
     let told = away.send(&hook, &hook.event(1)).await;
     assert_eq!(told.problem(), (502, "upstream-unreachable".to_owned()));
-    let house = House {
+    let fixture = Fixture {
         origin: origin().run_at(reserved),
         gateway: away.gateway,
     };
-    let told = house.accepted(&hook, &hook.event(1)).await;
+    let told = fixture.accepted(&hook, &hook.event(1)).await;
     assert!(!told.is_replay());
-    house.only(&hook).await;
+    fixture.only(&hook).await;
 }
 
 /// What was forwarded goes on when the provider has stopped waiting, and what
 /// it sends again is answered from what was recorded.
 #[tokio::test]
 async fn a_provider_that_hangs_up_does_not_stop_its_event() {
-    let house = house_before(origin().reply(200, TWIML).gated(), "", "").await;
-    let hook = house.hook(Kind::Twilio).await;
-    let first = house.ask(&hook, &hook.event(1)).spawn();
-    house.called(&hook, 1).await;
+    let fixture = fixture_with(origin().reply(200, TWIML).gated(), "", "").await;
+    let hook = fixture.hook(Kind::Twilio).await;
+    let first = fixture.ask(&hook, &hook.event(1)).spawn();
+    fixture.called(&hook, 1).await;
     first.abort();
-    house.origin.open();
-    house.is(&hook, "completed").await;
-    let again = house.accepted(&hook, &hook.event(1)).await;
+    fixture.origin.open();
+    fixture.is(&hook, "completed").await;
+    let again = fixture.accepted(&hook, &hook.event(1)).await;
     assert_eq!((again.text(), again.is_replay()), (TWIML, true));
-    house.only(&hook).await;
+    fixture.only(&hook).await;
 }

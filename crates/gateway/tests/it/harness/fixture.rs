@@ -1,34 +1,20 @@
-//! The configured edge, as its callers and its operators see it: who is who,
-//! what a key means where, and what each setting of a route or a class does.
-
-mod attempts;
-mod callers;
-mod classes;
-mod cors;
-mod derived;
-mod isolation;
-mod limits;
-mod policies;
-mod problems;
-mod routes;
-mod schedules;
-mod unknown;
+//! Configurations, origins and questions that many tests share.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::{Answer, Ask, Origin, OriginBuilder, Reply, Running, configured, origin};
+use super::{Answer, Ask, Origin, OriginBuilder, Reply, Running, configured, origin};
 
 /// Between two looks at something that time alone changes.
-const PAUSE: Duration = Duration::from_millis(10);
+pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 
 /// The name under which an upstream knows a key where nobody is known.
-const LOCAL: &str = "t-_local:_local:client:anonymous";
+pub(crate) const LOCAL: &str = "t-_local:_local:client:anonymous";
 
 /// An origin that says whom it works for, and how often it did.
-fn echo() -> OriginBuilder {
+pub(crate) fn echo() -> OriginBuilder {
     origin().replying(|seen, run| {
         let who = ["x-tenant-id", "x-project-id", "x-subject"].map(|name| seen.header(name));
         Reply::new(201, format!("run {run} for {}", who.join(" ")))
@@ -36,7 +22,7 @@ fn echo() -> OriginBuilder {
 }
 
 /// An origin that gives these answers in turn, the last one for ever.
-fn answering(statuses: &'static [u16]) -> OriginBuilder {
+pub(crate) fn answering(statuses: &'static [u16]) -> OriginBuilder {
     origin().replying(|_, run| {
         let status = statuses[run.min(statuses.len()) - 1];
         Reply::new(status, format!("run {run}"))
@@ -44,11 +30,11 @@ fn answering(statuses: &'static [u16]) -> OriginBuilder {
 }
 
 /// A protected route for POST /payments, with more said of it.
-fn payments(more: &str) -> String {
+pub(crate) fn payments(more: &str) -> String {
     route("payments.create", "POST", "/payments", more)
 }
 
-fn route(endpoint: &str, method: &str, path: &str, more: &str) -> String {
+pub(crate) fn route(endpoint: &str, method: &str, path: &str, more: &str) -> String {
     format!(
         "\n[[routes]]\nendpoint = \"{endpoint}\"\nmethod = \"{method}\"\npath = \"{path}\"\n\
          upstream = \"origin\"\n{more}\n"
@@ -56,13 +42,13 @@ fn route(endpoint: &str, method: &str, path: &str, more: &str) -> String {
 }
 
 /// A gateway that protects POST /payments under a class of its own.
-async fn classy(origin: &Origin, class: &str) -> Running {
+pub(crate) async fn classy(origin: &Origin, class: &str) -> Running {
     let text = format!("[classes.own]\n{class}\n{}", payments("class = \"own\""));
     configured(origin, &text).run().await
 }
 
 /// The problem's status and code, as one word.
-fn word(answer: &Answer) -> String {
+pub(crate) fn word(answer: &Answer) -> String {
     match answer.problem() {
         (status, code) if code.is_empty() => status.to_string(),
         (status, code) => format!("{status} {code}"),
@@ -70,7 +56,7 @@ fn word(answer: &Answer) -> String {
 }
 
 /// Asks the admin API, as somebody on this machine.
-async fn look(gateway: &Running, path: &str) -> Answer {
+pub(crate) async fn look(gateway: &Running, path: &str) -> Answer {
     Ask::new(gateway.admin_address(), &format!("GET {path}"))
         .host("localhost")
         .send()
@@ -78,7 +64,7 @@ async fn look(gateway: &Running, path: &str) -> Answer {
 }
 
 /// Changes something through the admin API, which must take it.
-async fn operate(gateway: &Running, path: &str, body: Value) -> Value {
+pub(crate) async fn operate(gateway: &Running, path: &str, body: Value) -> Value {
     let answer = gateway.change(path, &body.to_string());
     let answer = answer.host("localhost").send().await;
     assert!(answer.status < 300, "{path}: {}", answer.text());
@@ -86,14 +72,14 @@ async fn operate(gateway: &Running, path: &str, body: Value) -> Value {
 }
 
 /// What an operator sees of an operation.
-async fn shown(gateway: &Running, id: &str) -> Value {
+pub(crate) async fn shown(gateway: &Running, id: &str) -> Value {
     let answer = look(gateway, &format!("/admin/v1/operations/{id}")).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     answer.json()
 }
 
 /// Sends until the answer is as wished, and gives that one.
-async fn ask_until(ask: impl Fn() -> Ask, holds: impl Fn(&Answer) -> bool) -> Answer {
+pub(crate) async fn ask_until(ask: impl Fn() -> Ask, holds: impl Fn(&Answer) -> bool) -> Answer {
     loop {
         let answer = ask().send().await;
         if holds(&answer) {
@@ -106,7 +92,7 @@ async fn ask_until(ask: impl Fn() -> Ask, holds: impl Fn(&Answer) -> bool) -> An
 /// A gateway whose store has less time than any store needs, and the answer of
 /// a request whose claim came too late. Many are sent at once, each with a key
 /// of its own: some have to stand in line.
-async fn without_store(origin: &Origin, class: &str) -> (Running, Answer) {
+pub(crate) async fn without_store(origin: &Origin, class: &str) -> (Running, Answer) {
     let text = format!("[classes.own]\n{class}\n{}", payments("class = \"own\""));
     let gateway = configured(origin, &text)
         .with(|config| config.limits.store_deadline = Duration::from_nanos(1))

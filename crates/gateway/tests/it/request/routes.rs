@@ -3,8 +3,8 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::callers::{API_KEYS, Sent, api_key};
-use super::{answering, payments, route, without_store, word};
+use crate::harness::credentials::{API_KEYS, Sent, api_key};
+use crate::harness::fixture::{answering, payments, route, without_store, word};
 use crate::harness::{Origin, Reply, Running, configured, origin};
 
 async fn one(origin: &Origin, settings: &str) -> Running {

@@ -7,10 +7,7 @@ use onceward_gateway::{Drained, Gateway, StartError};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
-use crate::harness::{Ask, Reply, Running, gateway, origin};
-
-/// Between two looks at something that takes its time.
-const PAUSE: Duration = Duration::from_millis(5);
+use crate::harness::{Ask, Reply, Running, gateway, origin, until};
 
 const LABELS: &str = "tenant=\"_local\",project=\"_local\",endpoint=\"_default\"";
 
@@ -146,14 +143,10 @@ async fn a_drain_waits_for_what_runs_and_records_it() {
     gone.abort();
 
     let draining = tokio::spawn(gateway.drain());
-    while Ask::new(admin, "GET /readyz").send().await.status != 503 {
-        tokio::time::sleep(PAUSE).await;
-    }
+    until(async || Ask::new(admin, "GET /readyz").send().await.status == 503).await;
     assert_eq!(Ask::new(admin, "GET /livez").send().await.status, 200);
     // No new connections.
-    while TcpStream::connect(listen).await.is_ok() {
-        tokio::time::sleep(PAUSE).await;
-    }
+    until(async || TcpStream::connect(listen).await.is_err()).await;
     origin.open();
     origin.open();
     assert_eq!(

@@ -3,8 +3,10 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{PAUSE, answering, ask_until, classy, look, operate, payments, route, shown, word};
-use crate::harness::{Reply, Running, configured, origin};
+use crate::harness::fixture::{
+    PAUSE, answering, ask_until, classy, look, operate, payments, route, shown, word,
+};
+use crate::harness::{Reply, Running, configured, origin, until};
 
 async fn status(gateway: &Running, key: &str) -> Value {
     let path = format!("/payments/by-idempotency-key/{key}/status");
@@ -70,12 +72,10 @@ async fn a_lease_is_renewed_for_as_long_as_the_work_takes() {
         .as_str()
         .unwrap()
         .to_owned();
-    let until = async || shown(&gateway, &id).await["lease_until"].clone();
+    let lease_until = async || shown(&gateway, &id).await["lease_until"].clone();
     for _ in 0..4 {
-        let now = until().await;
-        while until().await == now {
-            tokio::time::sleep(PAUSE).await;
-        }
+        let now = lease_until().await;
+        until(async || lease_until().await != now).await;
     }
     let document = shown(&gateway, &id).await;
     assert_eq!(document["terms"]["lease"], "2s");

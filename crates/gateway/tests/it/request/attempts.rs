@@ -1,12 +1,10 @@
 //! Attempts of the gateway's own, within one claim, and what comes after the last.
 
-use std::time::Duration;
-
 use rstest::rstest;
 use serde_json::json;
 
-use super::{answering, classy, operate, payments, shown, word};
-use crate::harness::{Reply, Reserved, configured_to, origin};
+use crate::harness::fixture::{answering, classy, operate, payments, shown, word};
+use crate::harness::{Reply, Reserved, configured_to, origin, until};
 
 const THREE: &str = "max_attempts = 3\nbackoff = { first = \"1ms\", max = \"4ms\" }";
 
@@ -134,9 +132,7 @@ async fn what_never_reached_the_upstream_is_repeated_until_it_does() {
     let first = gateway.post("/payments", "k").spawn();
     // Until it has been refused at least once.
     let refused = "onceward_upstream_duration_seconds_count{";
-    while !gateway.metrics().await.contains(refused) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until(async || gateway.metrics().await.contains(refused)).await;
     let origin = origin().reply(201, "paid").run_at(reserved);
     let first = first.await.unwrap();
     assert_eq!((first.status, first.text()), (201, "paid"));

@@ -6,8 +6,10 @@ use std::collections::BTreeSet;
 use rstest::rstest;
 use serde_json::json;
 
-use super::callers::{API_KEYS, ApiKey, Issuer, Sent, Who, api_key, ready, revoke, scoped_key};
-use super::{echo, look, operate, payments, route, word};
+use crate::harness::credentials::{
+    API_KEYS, ApiKey, Issuer, Sent, Who, api_key, ready, revoke, scoped_key,
+};
+use crate::harness::fixture::{echo, look, operate, payments, route, word};
 use crate::harness::{Answer, Origin, Running, configured};
 
 const ANN: Who<'_> = ("acme", "shop", "user:ann");

@@ -5,6 +5,7 @@ mod manual;
 mod mistakes;
 mod random;
 mod sources;
+mod start;
 mod warnings;
 mod webhooks;
 

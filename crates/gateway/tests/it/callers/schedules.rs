@@ -3,8 +3,8 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::callers::{API_KEYS, Issuer, Sent, Tick, api_key, now_ms, ready};
-use super::{echo, payments, route, word};
+use crate::harness::credentials::{API_KEYS, Issuer, Sent, Tick, api_key, now_ms, ready};
+use crate::harness::fixture::{echo, payments, route, word};
 use crate::harness::{Ask, Origin, Running, configured};
 
 const SECRET: &str = "a secret of the scheduler";

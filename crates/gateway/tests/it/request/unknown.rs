@@ -3,15 +3,15 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::callers::{API_KEYS, Sent, api_key};
-use super::{answering, operate, payments, word};
+use crate::harness::credentials::{API_KEYS, Sent, api_key};
+use crate::harness::fixture::{answering, operate, payments, word};
 use crate::harness::{Origin, OriginBuilder, Reply, Running, configured, origin};
 
 /// An origin whose first answer is lost on the way, and a gateway before it
 /// whose class says what then.
 async fn doubtful(class: &str) -> (Origin, Running) {
     let origin = answering(&[504, 201]).run().await;
-    let gateway = super::classy(&origin, class).await;
+    let gateway = crate::harness::fixture::classy(&origin, class).await;
     (origin, gateway)
 }
 

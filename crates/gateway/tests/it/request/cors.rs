@@ -1,7 +1,7 @@
 //! Pages of other sites: which may call, what they may send and what they read.
 
-use super::callers::{API_KEYS, Sent, api_key};
-use super::{payments, route, word};
+use crate::harness::credentials::{API_KEYS, Sent, api_key};
+use crate::harness::fixture::{payments, route, word};
 use crate::harness::{Answer, Running, configured, origin};
 
 const APP: &str = "https://app.example";

@@ -5,8 +5,8 @@ use onceward_gateway::config::Policy;
 use onceward_http::problem::Code;
 use serde_json::json;
 
-use super::callers::{API_KEYS, Sent, api_key, scoped_key};
-use super::{answering, ask_until, classy, payments, without_store, word};
+use crate::harness::credentials::{API_KEYS, Sent, api_key, scoped_key};
+use crate::harness::fixture::{answering, ask_until, classy, payments, without_store, word};
 use crate::harness::{Answer, Reserved, Running, configured, configured_to, origin};
 
 #[tokio::test]

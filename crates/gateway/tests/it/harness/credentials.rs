@@ -10,23 +10,23 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-use super::{PAUSE, operate};
-use crate::harness::{Ask, Running};
+use super::fixture::operate;
+use super::{Ask, Running, until};
 
 /// Opens the gateway to API keys.
-pub(super) const API_KEYS: &str = "[auth.api_keys]\n";
+pub(crate) const API_KEYS: &str = "[auth.api_keys]\n";
 
 /// Tenant, project and subject.
-pub(super) type Who<'a> = (&'a str, &'a str, &'a str);
+pub(crate) type Who<'a> = (&'a str, &'a str, &'a str);
 
 /// A key of ours.
-pub(super) struct ApiKey {
-    pub(super) id: String,
-    pub(super) secret: String,
+pub(crate) struct ApiKey {
+    pub(crate) id: String,
+    pub(crate) secret: String,
 }
 
 /// Makes a key with these scopes; a project that is empty is none.
-pub(super) async fn scoped_key(gateway: &Running, who: Who<'_>, scopes: &[&str]) -> ApiKey {
+pub(crate) async fn scoped_key(gateway: &Running, who: Who<'_>, scopes: &[&str]) -> ApiKey {
     let (tenant, project, subject) = who;
     let project = (!project.is_empty()).then_some(project);
     let wish = json!({
@@ -40,17 +40,17 @@ pub(super) async fn scoped_key(gateway: &Running, who: Who<'_>, scopes: &[&str])
     }
 }
 
-pub(super) async fn api_key(gateway: &Running, who: Who<'_>) -> ApiKey {
+pub(crate) async fn api_key(gateway: &Running, who: Who<'_>) -> ApiKey {
     scoped_key(gateway, who, &[]).await
 }
 
-pub(super) async fn revoke(gateway: &Running, key: &ApiKey) {
+pub(crate) async fn revoke(gateway: &Running, key: &ApiKey) {
     let path = format!("/admin/v1/keys/{}/revoke", key.id);
     operate(gateway, &path, json!({ "why": "it leaked" })).await;
 }
 
 /// Brings a credential along.
-pub(super) trait Sent {
+pub(crate) trait Sent {
     fn by(self, key: &ApiKey) -> Ask;
     fn bearing(self, token: &str) -> Ask;
 }
@@ -66,13 +66,13 @@ impl Sent for Ask {
 }
 
 /// Signs tokens.
-pub(super) struct Issuer {
+pub(crate) struct Issuer {
     pair: Ed25519KeyPair,
     directory: TempDir,
 }
 
 impl Issuer {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let pair = Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap();
         let directory = TempDir::new().unwrap();
         let x = BASE64URL_NOPAD.encode(pair.public_key().as_ref());
@@ -82,7 +82,7 @@ impl Issuer {
     }
 
     /// Opens the gateway to its tokens.
-    pub(super) fn section(&self) -> String {
+    pub(crate) fn section(&self) -> String {
         format!(
             "[[auth.jwt]]\nissuer = \"https://id.example/\"\naudience = \"shop\"\n\
              jwks_file = \"{}\"\nalgorithms = [\"EdDSA\"]\ntenant = \"/tenant\"\n\
@@ -92,7 +92,7 @@ impl Issuer {
     }
 
     /// A token with these claims, beside the usual ones.
-    pub(super) fn token(&self, claims: &Value) -> String {
+    pub(crate) fn token(&self, claims: &Value) -> String {
         let mut all = json!({
             "iss": "https://id.example/", "aud": "shop", "exp": now_ms() / 1000 + 600,
         });
@@ -108,32 +108,30 @@ impl Issuer {
 }
 
 /// Waits until the issuers' keys are there.
-pub(super) async fn ready(gateway: &Running) {
-    while gateway.admin("/readyz").await.status != 200 {
-        tokio::time::sleep(PAUSE).await;
-    }
+pub(crate) async fn ready(gateway: &Running) {
+    until(async || gateway.admin("/readyz").await.status == 200).await;
 }
 
-pub(super) fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     now.as_millis().try_into().unwrap()
 }
 
 /// What a scheduler signs, and with what.
 #[derive(Clone, Copy)]
-pub(super) struct Tick<'a> {
-    pub(super) secret: &'a str,
-    pub(super) tenant: &'a str,
-    pub(super) project: &'a str,
-    pub(super) endpoint: &'a str,
-    pub(super) key: &'a str,
-    pub(super) time_ms: u64,
-    pub(super) body: &'a str,
+pub(crate) struct Tick<'a> {
+    pub(crate) secret: &'a str,
+    pub(crate) tenant: &'a str,
+    pub(crate) project: &'a str,
+    pub(crate) endpoint: &'a str,
+    pub(crate) key: &'a str,
+    pub(crate) time_ms: u64,
+    pub(crate) body: &'a str,
 }
 
 impl Tick<'_> {
     /// The header's value.
-    pub(super) fn signature(&self) -> String {
+    pub(crate) fn signature(&self) -> String {
         let Self {
             tenant, project, ..
         } = self;

@@ -1,7 +1,7 @@
 //! What a key means on a route: each policy against each kind of request, as
 //! one table.
 
-use super::{LOCAL, route, word};
+use crate::harness::fixture::{LOCAL, route, word};
 use crate::harness::{Answer, Origin, Running, configured, origin};
 
 /// What a request comes to, in a word or two:

@@ -3,8 +3,8 @@
 
 use serde_json::json;
 
-use super::callers::{API_KEYS, Sent, api_key};
-use super::{ask_until, look, payments, route, word};
+use crate::harness::credentials::{API_KEYS, Sent, api_key};
+use crate::harness::fixture::{ask_until, look, payments, route, word};
 use crate::harness::{Answer, Running, configured, origin};
 
 const ANN: (&str, &str, &str) = ("acme", "shop", "user:ann");

@@ -3,8 +3,8 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::callers::{API_KEYS, Sent, api_key};
-use super::{PAUSE, echo, payments, route, shown, word};
+use crate::harness::credentials::{API_KEYS, Sent, api_key};
+use crate::harness::fixture::{PAUSE, echo, payments, route, shown, word};
 use crate::harness::{Ask, Origin, Running, configured, origin};
 
 const BY_ORDER: &str = "derived_key = { from = [\"/order/id\"], window = \"10m\" }";

@@ -1,0 +1,4 @@
+//! Operating a gateway, and several on one store.
+
+mod operating;
+mod shared;

@@ -1,0 +1,4 @@
+//! Metrics, traces, the dashboard and the alerts.
+
+mod dashboards;
+mod requests;

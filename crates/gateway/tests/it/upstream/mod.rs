@@ -1,0 +1,4 @@
+//! Requests as upstreams get them, protected and not.
+
+mod forwarding;
+mod unprotected;
