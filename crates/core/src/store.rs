@@ -5,7 +5,7 @@
 //! the fate of the step is not known: the caller may repeat it, because each
 //! step is recognised when it comes again.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -467,6 +467,25 @@ impl Stats {
             State::Unknown => self.unknown += 1,
             State::Paused => self.paused += 1,
             State::Completed | State::Failed | State::Released | State::Expired => {}
+        }
+    }
+}
+
+/// How many records one sweep reclaims at most.
+const SWEEP_MAX: usize = 50_000;
+
+/// Reclaims expired records at an interval, for as long as the store is in use
+/// elsewhere.
+pub async fn sweep_every(interval: Duration, inspect: Weak<dyn Inspect>) {
+    loop {
+        tokio::time::sleep(interval).await;
+        let Some(inspect) = inspect.upgrade() else {
+            return;
+        };
+        match inspect.sweep(SWEEP_MAX).await {
+            Ok(0) => {}
+            Ok(records) => tracing::info!(records, "expired records reclaimed"),
+            Err(error) => tracing::warn!(%error, "expired records could not be reclaimed"),
         }
     }
 }

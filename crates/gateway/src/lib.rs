@@ -27,7 +27,7 @@ use onceward_core::clock::{Clock, SystemClock};
 use onceward_core::engine::Engine;
 use onceward_core::entropy::Entropy;
 use onceward_core::fingerprint::Fingerprinter;
-use onceward_core::store::{Inspect, StoreError};
+use onceward_core::store::{StoreError, sweep_every};
 use onceward_http::run::Protection;
 use onceward_stores::{OpenError, open};
 use tokio::net::TcpListener;
@@ -57,8 +57,6 @@ use crate::webhooks::registry::{Webhooks, WebhooksError};
 
 /// How often what has expired is looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
-/// How many operations one sweep reclaims at most, before it rests.
-const SWEEP_MAX: usize = 50_000;
 /// How long what is given up at the end may take to be recorded.
 const ABANDON_LIMIT: Duration = Duration::from_secs(3);
 /// How often histograms are folded and what tenants asked is forgotten.
@@ -260,7 +258,7 @@ impl Gateway {
         gateway
             .servers
             .spawn(courier.run(gateway.stop_serving.clone()));
-        gateway.keep(sweep(opened.inspect.clone()));
+        gateway.keep(sweep_every(SWEEP_INTERVAL, Arc::downgrade(&opened.inspect)));
         gateway.keep(fold(runtime));
         if shared {
             gateway.keep(runtime::refresh::keep_fresh(
@@ -406,18 +404,6 @@ fn local_address(listener: &TcpListener, asked: &str) -> Result<SocketAddr, Star
         address: asked.to_owned(),
         source,
     })
-}
-
-/// Reclaims room from what is over, a little at a time.
-async fn sweep(inspect: Arc<dyn Inspect>) {
-    loop {
-        tokio::time::sleep(SWEEP_INTERVAL).await;
-        match inspect.sweep(SWEEP_MAX).await {
-            Ok(0) => {}
-            Ok(operations) => tracing::info!(operations, "swept"),
-            Err(error) => tracing::warn!(%error, "could not sweep"),
-        }
-    }
 }
 
 async fn fold(runtime: Arc<Runtime>) {

@@ -131,9 +131,25 @@ pub async fn open(
             let store = crate::redis::RedisStore::open(&settings).await?;
             Ok(Opened::new(store))
         }
-        _ => Err(OpenError::Url {
-            scheme: scheme.to_owned(),
+        _ => Err(match feature_of(scheme) {
+            Some(feature) => OpenError::FeatureMissing {
+                scheme: scheme.to_owned(),
+                feature,
+            },
+            None => OpenError::Url {
+                scheme: scheme.to_owned(),
+            },
         }),
+    }
+}
+
+/// The feature of the store that a scheme names.
+fn feature_of(scheme: &str) -> Option<&'static str> {
+    match scheme {
+        "embedded" => Some("embedded"),
+        "postgres" | "postgresql" => Some("postgres"),
+        "redis" | "rediss" => Some("redis"),
+        _ => None,
     }
 }
 
@@ -143,11 +159,21 @@ pub async fn open(
 pub enum OpenError {
     /// The URL names no store. Only its scheme is told: the rest may hold a password.
     #[error(
-        "there is no store `{scheme}:` in this build; use `embedded:DIR`, `postgres://…`, `redis://…` or `memory:`"
+        "there is no store `{scheme}:`; use `embedded:DIR`, `postgres://…`, `redis://…` or `memory:`"
     )]
     Url {
         /// What stood before the colon.
         scheme: String,
+    },
+    /// The store exists, but this program was built without it.
+    #[error(
+        "`{scheme}:` needs the feature `{feature}` of the crate `onceward`; add it in Cargo.toml"
+    )]
+    FeatureMissing {
+        /// What stood before the colon.
+        scheme: String,
+        /// The feature to add.
+        feature: &'static str,
     },
     /// `embedded:` alone.
     #[error("`embedded:` lacks its directory; write `embedded:./onceward-data`, for example")]

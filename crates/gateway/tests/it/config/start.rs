@@ -29,7 +29,7 @@ fn upstream(config: &mut Config, url: &str) {
 )]
 #[case::store(
     |s: &mut Config| s.store = "mysql://user:password@a".into(),
-    "there is no store `mysql:` in this build; use `embedded:DIR`, `postgres://…`, `redis://…` or `memory:`"
+    "there is no store `mysql:`; use `embedded:DIR`, `postgres://…`, `redis://…` or `memory:`"
 )]
 #[case::shared_store_without_a_secret(
     |s: &mut Config| s.store = "postgres://user:password@a/b".into(),
