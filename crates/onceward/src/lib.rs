@@ -40,8 +40,9 @@ pub use ::bytes;
 pub use ::http;
 pub use onceward_core::application::{
     Begun, Binding, CONTENT_BYTES_MAX, Claimed, Error, Failure, Fresh, InternalError, KeyRefused,
-    Minter, Mismatch, Outcome, OutcomeError, OutcomeKind, RawStore, RecordOptions, RecordOptionsError,
-    RecordedRequest, Records, Scope, ScopedKey, StoredError, TypedStore, Wanted, parse_key,
+    Minter, Mismatch, Outcome, OutcomeError, OutcomeKind, RawStore, RecordOptions,
+    RecordOptionsError, RecordedRequest, Records, Scope, ScopedKey, StoredError, TypedStore,
+    Wanted, parse_key,
 };
 pub use onceward_core::caller::{Caller, CallerError, Subject, SubjectKind};
 pub use onceward_core::class::{
@@ -75,8 +76,8 @@ pub use self::onceward::{Builder, Closed, Onceward, StartError};
 #[cfg(feature = "postgres")]
 pub mod postgres {
     pub use onceward_stores::postgres::{
-        BoundStore, Connection, JoinedRecords, JoinedStore, Records, StartError, Table, TableError, Tx,
-        migrate,
+        BoundStore, Connection, JoinedRecords, JoinedStore, Records, StartError, Table, TableError,
+        Tx, migrate,
     };
 }
 
