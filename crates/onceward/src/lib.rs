@@ -76,8 +76,7 @@ pub use self::onceward::{Builder, Closed, Onceward, StartError};
 #[cfg(feature = "postgres")]
 pub mod postgres {
     pub use onceward_stores::postgres::{
-        BoundStore, Connection, JoinedRecords, JoinedStore, Records, StartError, Table, TableError,
-        Tx, migrate,
+        BoundStore, Connection, JoinedRecords, JoinedStore, Records, Table, TableError, Tx, migrate,
     };
 }
 
