@@ -374,6 +374,10 @@ fn algorithm_code(algorithm: Algorithm) -> u8 {
         Algorithm::Form1 => 1,
         Algorithm::Multipart1 => 2,
         Algorithm::Raw1 => 3,
+        Algorithm::JsonHost1 => 4,
+        Algorithm::FormHost1 => 5,
+        Algorithm::MultipartHost1 => 6,
+        Algorithm::RawHost1 => 7,
     }
 }
 

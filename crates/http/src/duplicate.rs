@@ -14,7 +14,7 @@ use crate::answer;
 use crate::fields;
 use crate::problem::Problem;
 use crate::rules::KeySource;
-use crate::run::{Call, Outcome, ProtectedResponse, Protection, store_unavailable};
+use crate::run::{Call, Outcome, ProtectedResponse, Protection, host, store_unavailable};
 use crate::status::IdempotencyStatus;
 
 /// What a duplicate gets while the first still runs.
@@ -128,7 +128,8 @@ pub(crate) async fn mismatched(
 /// what else differs is the route's choice to ignore.
 fn may_read(protection: &Protection, call: &Call, record: &Record) -> bool {
     let there = &record.identity;
+    let (headers, uri) = (call.request.headers(), call.request.uri());
     there.endpoint == call.endpoint
         && there.caller == call.caller
-        && protection.is_sender(record, &call.rules, call.request.headers())
+        && protection.is_sender(record, &call.rules, headers, host(headers, Some(uri)))
 }

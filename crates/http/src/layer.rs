@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Method, Request, Response, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header};
 use onceward_core::caller::Caller;
 use onceward_core::class::Class;
 use onceward_core::engine::Engine;
@@ -27,8 +27,8 @@ use crate::fields::IDEMPOTENCY_KEY;
 use crate::problem::{Problem, ProblemLinks, pages};
 use crate::read::read;
 use crate::recovery::{RecoveryContext, RecoveryPath, recover};
-use crate::rules::{Credentials, KeySource, Rules};
-use crate::run::{Call, Granted, Protection, Unanswered, run};
+use crate::rules::{Credentials, Hosts, KeySource, Rules};
+use crate::run::{Call, Granted, Protection, Unanswered, host, run};
 
 /// Whether a POST or PATCH may come without a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +73,7 @@ pub struct IdempotencyBuilder {
     fingerprinter: Fingerprinter,
     class: Class,
     caller: Option<Box<NameCaller>>,
+    hosts: Hosts,
     demand: Demand,
     body_limit: usize,
     reply_limit: usize,
@@ -103,6 +104,7 @@ impl IdempotencyLayer {
             fingerprinter: Fingerprinter::plain(),
             class: Class::interactive(),
             caller: None,
+            hosts: Hosts::Compared,
             demand: Demand::Accepted,
             body_limit: 1 << 20,
             reply_limit: 1 << 20,
@@ -134,6 +136,16 @@ impl IdempotencyBuilder {
     pub fn caller(self, name: impl Fn(&Parts) -> Caller + Send + Sync + 'static) -> Self {
         Self {
             caller: Some(Box::new(name)),
+            ..self
+        }
+    }
+
+    /// Does not compare the Host: the service answers alike whatever name a client
+    /// knows it by. Without this, requests to different virtual hosts are different
+    /// requests, and never get each other's replies.
+    pub fn ignore_host(self) -> Self {
+        Self {
+            hosts: Hosts::Ignored,
             ..self
         }
     }
@@ -212,6 +224,7 @@ impl IdempotencyBuilder {
             rules: Arc::new(Rules {
                 upstream_timeout: self.timeout,
                 reply_limit: self.reply_limit,
+                hosts: self.hosts,
                 ..Rules::new(credentials)
             }),
             class: Arc::new(self.class),
@@ -455,6 +468,10 @@ impl Guard {
     }
 
     async fn recover(&self, parts: &Parts) -> Result<Response<Body>, Problem> {
+        let mut headers = parts.headers.clone();
+        if let Ok(host) = HeaderValue::from_bytes(host(&parts.headers, Some(&parts.uri))) {
+            headers.insert(header::HOST, host);
+        }
         let caller = (self.caller)(parts);
         let Some(recovery) = RecoveryPath::parse(parts.uri.path()) else {
             return Err(Problem::no_operation());
@@ -466,7 +483,7 @@ impl Guard {
             caller: &caller,
             class: &self.class,
             rules: &self.rules,
-            headers: &parts.headers,
+            headers: &headers,
         };
         let place = (&endpoints[..], recovery.path);
         recover(&self.protection, context, place, &key, recovery.target)

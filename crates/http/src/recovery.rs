@@ -15,7 +15,9 @@ use crate::answer;
 use crate::duplicate::{awaited, preferred_wait};
 use crate::problem::Problem;
 use crate::rules::Rules;
-use crate::run::{Outcome, ProtectedResponse, Protection, Reconciled, dress, store_unavailable};
+use crate::run::{
+    Outcome, ProtectedResponse, Protection, Reconciled, dress, host, store_unavailable,
+};
 
 /// What stands between an endpoint's path and the key.
 const MARK: &str = "/by-idempotency-key/";
@@ -79,7 +81,7 @@ pub struct RecoveryContext<'a> {
     pub class: &'a Class,
     /// What else the route chose.
     pub rules: &'a Rules,
-    /// The headers of the request.
+    /// The headers of the request, with the `Host` that the client asked for.
     pub headers: &'a HeaderMap,
 }
 
@@ -123,7 +125,8 @@ pub async fn recover_record(
     record: Arc<Record>,
     target: RecoveryTarget,
 ) -> ProtectedResponse {
-    if !protection.is_sender(&record, context.rules, context.headers) {
+    let host = host(context.headers, None);
+    if !protection.is_sender(&record, context.rules, context.headers, host) {
         return ProtectedResponse::refused(Problem::no_operation());
     }
     let ended = give(protection, context, record, target).await;
@@ -141,7 +144,12 @@ fn is_theirs(
     let there = &record.identity;
     there.endpoint == asked.endpoint
         && there.caller == asked.caller
-        && protection.is_sender(record, context.rules, context.headers)
+        && protection.is_sender(
+            record,
+            context.rules,
+            context.headers,
+            host(context.headers, None),
+        )
 }
 
 async fn give(

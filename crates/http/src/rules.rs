@@ -19,6 +19,16 @@ pub enum Credentials {
     Trusted,
 }
 
+/// Whether the Host of a request is part of what is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hosts {
+    /// Yes: the service sees the client's own Host, and may serve several virtual
+    /// hosts, which never share a reply.
+    Compared,
+    /// No: the service sees the same Host whatever the client asked for.
+    Ignored,
+}
+
 /// What a replayed 201 is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DuplicateCreate {
@@ -34,6 +44,8 @@ pub enum DuplicateCreate {
 pub struct Rules {
     /// Whether credentials are compared.
     pub credentials: Credentials,
+    /// Whether the Host is compared.
+    pub hosts: Hosts,
     /// How far a key is unique.
     pub space: KeySpace,
     /// Whether the route serves many paths under one name. Then an operation is
@@ -62,6 +74,7 @@ impl Rules {
     pub fn new(credentials: Credentials) -> Self {
         Self {
             credentials,
+            hosts: Hosts::Compared,
             space: KeySpace::Endpoint,
             many_paths: false,
             selection: Arc::default(),

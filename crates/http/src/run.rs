@@ -13,11 +13,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::header::HeaderValue;
-use http::{HeaderMap, Request, Response, StatusCode, header};
+use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
 use onceward_core::caller::Caller;
 use onceward_core::class::{AfterLoss, Class, Expiry, OnUnknown, Terms, TtlBasis};
 use onceward_core::engine::{Engine, Entered};
-use onceward_core::fingerprint::{Algorithm, Asked, Fingerprint, Fingerprinter};
+use onceward_core::fingerprint::{Algorithm, ComparedParts, Fingerprint, Fingerprinter, Sender};
 use onceward_core::identity::{Endpoint, Identity, OperationId};
 use onceward_core::key::Key;
 use onceward_core::record::{Fence, Record, State};
@@ -29,7 +29,7 @@ use crate::body::{Body, BoxError};
 use crate::duplicate::{mismatched, wait_for};
 use crate::fields;
 use crate::problem::{Code, Problem};
-use crate::rules::{Credentials, DuplicateCreate, KeySource, Rules};
+use crate::rules::{Credentials, DuplicateCreate, Hosts, KeySource, Rules};
 
 /// How requests are protected.
 pub struct Protection {
@@ -308,54 +308,57 @@ async fn enter(
     identity: &Identity,
     fingerprint: Fingerprint,
 ) -> Result<Entered, StoreError> {
-    let engine = &protection.engine;
-    let entry = engine
-        .enter(identity.clone(), fingerprint, call.terms())
-        .await?;
-    if let Entered::Unknown(record) = &entry
+    let entered = claim(protection, call, identity, fingerprint).await?;
+    if let Entered::Unknown(record) = &entered
         && protection.reconcile(record, &call.class).await == Reconciled::Settled
     {
-        return engine
-            .enter(identity.clone(), fingerprint, call.terms())
-            .await;
+        return claim(protection, call, identity, fingerprint).await;
     }
-    Ok(entry)
+    Ok(entered)
+}
+
+/// Claims the operation. A record that was made under the other rule about hosts
+/// (by a version that never compared them, or before a reload changed what the
+/// upstream sees) is compared as it was made.
+async fn claim(
+    protection: &Protection,
+    call: &Call,
+    identity: &Identity,
+    fingerprint: Fingerprint,
+) -> Result<Entered, StoreError> {
+    let engine = &protection.engine;
+    let enter = |fingerprint| engine.enter(identity.clone(), fingerprint, call.terms());
+    let entered = enter(fingerprint).await?;
+    if !matches!(entered, Entered::Mismatch) {
+        return Ok(entered);
+    }
+    let Some(record) = engine.look(&identity.digest()).await? else {
+        return Ok(Entered::Mismatch);
+    };
+    let hosts = match record.fingerprint.algorithm.compares_host() {
+        true => Hosts::Compared,
+        false => Hosts::Ignored,
+    };
+    let as_recorded = protection.fingerprint(call, identity, hosts);
+    if hosts == call.rules.hosts || record.fingerprint != as_recorded {
+        return Ok(Entered::Mismatch);
+    }
+    match enter(as_recorded).await? {
+        Entered::Lead(lead) => {
+            // The key became free in between: a new record follows the present
+            // rule, and nothing was sent under this claim.
+            lead.release(None).await;
+            enter(fingerprint).await
+        }
+        entered => Ok(entered),
+    }
 }
 
 /// Who, where, which key; and what is asked for.
 fn identify(protection: &Protection, call: &Call) -> Result<(Identity, Fingerprint), Problem> {
     let identity = call.identity();
     identity.check_name().map_err(Problem::invalid_key)?;
-    if call.source == KeySource::Provider {
-        return Ok((identity, key_only_fingerprint()));
-    }
-    let request = &call.request;
-    let credentials = match call.rules.credentials {
-        Credentials::Compared => credentials(request.headers()),
-        Credentials::Trusted => Vec::new(),
-    };
-    let selection = &*call.rules.selection;
-    let fingerprint = protection.fingerprinter.fingerprint(&Asked {
-        method: &effective_method(request),
-        path: request.uri().path(),
-        query: request.uri().query(),
-        content_type: request
-            .headers()
-            .get(header::CONTENT_TYPE)
-            .map(HeaderValue::as_bytes),
-        body: request.body(),
-        credentials: &credentials,
-        place: &identity.place(),
-        selection,
-        headers: &lines(request.headers(), selection.headers()),
-    });
-    let fingerprint = match call.rules.many_paths {
-        true => {
-            let path = request.uri().path();
-            protection.fingerprinter.sent_to(path, fingerprint)
-        }
-        false => fingerprint,
-    };
+    let fingerprint = protection.fingerprint(call, &identity, call.rules.hosts);
     Ok((identity, fingerprint))
 }
 
@@ -396,12 +399,16 @@ fn effective_method(request: &Request<Bytes>) -> Cow<'_, str> {
     }
 }
 
-/// The headers by which clients identify themselves to somebody else.
-fn credentials(headers: &HeaderMap) -> Vec<(&str, &[u8])> {
-    lines(
-        headers,
-        ["authorization", "x-api-key", "cookie"].into_iter(),
-    )
+/// The headers by which clients identify themselves to the upstream, where they
+/// are compared.
+fn compared_credentials<'a>(rules: &Rules, headers: &'a HeaderMap) -> Vec<(&'a str, &'a [u8])> {
+    match rules.credentials {
+        Credentials::Compared => {
+            let names = ["authorization", "x-api-key", "cookie"];
+            lines(headers, names.into_iter())
+        }
+        Credentials::Trusted => Vec::new(),
+    }
 }
 
 /// All lines of these headers.
@@ -417,24 +424,74 @@ fn lines<'a, 'b: 'a>(
         .collect()
 }
 
+/// The Host that a client asked for. HTTP/2 may name it in the request's target
+/// alone.
+pub(crate) fn host<'a>(headers: &'a HeaderMap, uri: Option<&'a Uri>) -> &'a [u8] {
+    match (headers.get(header::HOST), uri.and_then(Uri::authority)) {
+        (Some(host), _) => host.as_bytes(),
+        (None, Some(authority)) => authority.as_str().as_bytes(),
+        // HTTP/1.0 need not name one.
+        (None, None) => b"",
+    }
+}
+
 impl Protection {
+    /// What a request is compared by.
+    fn fingerprint(&self, call: &Call, identity: &Identity, hosts: Hosts) -> Fingerprint {
+        if call.source == KeySource::Provider {
+            return key_only_fingerprint();
+        }
+        let request = &call.request;
+        let (headers, uri) = (request.headers(), request.uri());
+        let selection = &*call.rules.selection;
+        let fingerprint = self.fingerprinter.fingerprint(&ComparedParts {
+            method: &effective_method(request),
+            path: uri.path(),
+            query: uri.query(),
+            content_type: headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes),
+            body: request.body(),
+            host: match hosts {
+                Hosts::Compared => Some(host(headers, Some(uri))),
+                Hosts::Ignored => None,
+            },
+            credentials: &compared_credentials(&call.rules, headers),
+            place: &identity.place(),
+            selection,
+            headers: &lines(headers, selection.headers()),
+        });
+        match call.rules.many_paths {
+            true => self.fingerprinter.sent_to(uri.path(), fingerprint),
+            false => fingerprint,
+        }
+    }
+
     /// Whether an operation was sent to this path, where its route has several.
     pub(crate) fn is_at(&self, record: &Record, rules: &Rules, path: &str) -> bool {
         !rules.many_paths || self.fingerprinter.is_sent_to(path, &record.fingerprint)
     }
 
-    /// Whether a request with these headers may read what a record holds. Where
-    /// nobody authenticates, only who sent the operation may.
-    pub(crate) fn is_sender(&self, record: &Record, rules: &Rules, headers: &HeaderMap) -> bool {
+    /// Whether a request with these headers may read what a record holds: with
+    /// the credentials of the operation where callers are not authenticated, and
+    /// under its Host where that was compared.
+    pub(crate) fn is_sender(
+        &self,
+        record: &Record,
+        rules: &Rules,
+        headers: &HeaderMap,
+        host: &[u8],
+    ) -> bool {
         let fingerprint = &record.fingerprint;
-        match (rules.credentials, rules.many_paths) {
-            (Credentials::Trusted, _) => true,
-            (Credentials::Compared, false) => self
-                .fingerprinter
-                .is_from(fingerprint, &credentials(headers)),
-            (Credentials::Compared, true) => self
-                .fingerprinter
-                .is_from_wherever(fingerprint, &credentials(headers)),
+        let trusted = rules.credentials == Credentials::Trusted;
+        if trusted && !fingerprint.algorithm.compares_host() {
+            return true;
+        }
+        let sender = Sender {
+            credentials: &compared_credentials(rules, headers),
+            host,
+        };
+        match rules.many_paths {
+            false => self.fingerprinter.is_from(fingerprint, sender),
+            true => self.fingerprinter.is_from_wherever(fingerprint, sender),
         }
     }
 

@@ -31,7 +31,8 @@ pub use selection::{PART_BYTES_MAX, Part, PartError, Pointer, Selection};
 /// Separates these digests from all others made with SHA-256 or the secret.
 const DOMAIN: &[u8] = b"onceward.fingerprint.1";
 
-/// How a digest was made.
+/// How a digest was made. Each way to read a body has two algorithms: with the
+/// Host that the client asked for, and without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
@@ -43,11 +44,36 @@ pub enum Algorithm {
     Multipart1,
     /// The body as it is.
     Raw1,
+    /// As [`Json1`](Self::Json1), with the Host.
+    JsonHost1,
+    /// As [`Form1`](Self::Form1), with the Host.
+    FormHost1,
+    /// As [`Multipart1`](Self::Multipart1), with the Host.
+    MultipartHost1,
+    /// As [`Raw1`](Self::Raw1), with the Host.
+    RawHost1,
 }
 
 impl Algorithm {
     /// Every algorithm that a record may name.
-    pub const ALL: [Self; 4] = [Self::Json1, Self::Form1, Self::Multipart1, Self::Raw1];
+    pub const ALL: [Self; 8] = [
+        Self::Json1,
+        Self::Form1,
+        Self::Multipart1,
+        Self::Raw1,
+        Self::JsonHost1,
+        Self::FormHost1,
+        Self::MultipartHost1,
+        Self::RawHost1,
+    ];
+
+    /// Whether the Host was compared.
+    pub fn compares_host(self) -> bool {
+        matches!(
+            self,
+            Self::JsonHost1 | Self::FormHost1 | Self::MultipartHost1 | Self::RawHost1
+        )
+    }
 
     /// The name in records.
     pub fn as_str(self) -> &'static str {
@@ -56,6 +82,10 @@ impl Algorithm {
             Self::Form1 => "form-1",
             Self::Multipart1 => "multipart-1",
             Self::Raw1 => "raw-1",
+            Self::JsonHost1 => "json-1+host",
+            Self::FormHost1 => "form-1+host",
+            Self::MultipartHost1 => "multipart-1+host",
+            Self::RawHost1 => "raw-1+host",
         }
     }
 }
@@ -67,8 +97,9 @@ pub struct Fingerprint {
     pub algorithm: Algorithm,
     /// The digest.
     pub digest: [u8; 32],
-    /// A digest of the credentials that came with it, on its own, so that who
-    /// asks for the reply later can be compared without the request.
+    /// A digest of the credentials that came with it, and of the Host where that
+    /// is compared, on its own, so that a later question for the reply can be
+    /// compared without the request.
     pub sender: [u8; 16],
 }
 
@@ -90,7 +121,7 @@ impl fmt::Debug for Fingerprint {
 
 /// What of a request is compared.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct ComparedParts<'a> {
     /// The method, as it was sent.
     pub method: &'a str,
     /// The path, as it was sent.
@@ -102,6 +133,9 @@ pub struct Asked<'a> {
     pub content_type: Option<&'a [u8]>,
     /// The whole body, as it was sent.
     pub body: &'a [u8],
+    /// The Host that the client asked for, where it is compared: see
+    /// [`Sender::host`].
+    pub host: Option<&'a [u8]>,
     /// The headers that tell clients apart where callers are not known.
     pub credentials: &'a [(&'a str, &'a [u8])],
     /// What the key's space took out of the identity:
@@ -112,6 +146,17 @@ pub struct Asked<'a> {
     /// The lines of the headers that the selection names, in their order; of
     /// others nothing counts.
     pub headers: &'a [(&'a str, &'a [u8])],
+}
+
+/// What a request for an earlier reply shows of its sender.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender<'a> {
+    /// The headers that tell clients apart where callers are not known.
+    pub credentials: &'a [(&'a str, &'a [u8])],
+    /// The Host that it was sent to. Its name counts without case, its port does
+    /// not: virtual hosts differ in their names, and one of them may be reached
+    /// by several ports.
+    pub host: &'a [u8],
 }
 
 /// Makes fingerprints.
@@ -136,16 +181,20 @@ impl Fingerprinter {
     }
 
     /// The fingerprint of a request. Any bytes have one.
-    pub fn fingerprint(&self, asked: &Asked<'_>) -> Fingerprint {
+    pub fn fingerprint(&self, asked: &ComparedParts<'_>) -> Fingerprint {
         let content_type = asked.content_type.map(ContentType::parse);
         let content = Content::read(content_type.as_ref(), asked.body, asked.selection);
-        let algorithm = content.algorithm();
+        let algorithm = content.algorithm(asked.host.is_some());
+        let host = asked.host.map(host_name);
 
         let mut hash = self.0.clone();
         if !asked.place.is_empty() || !asked.selection.is_everything() {
             hash_choice(&mut hash, asked);
         }
         hash.part(algorithm.as_str().as_bytes());
+        if let Some(host) = &host {
+            hash.part(host);
+        }
         hash.part(asked.method.as_bytes());
         hash.part(asked.path.as_bytes());
         hash.list(&asked.selection.of_query(asked.query), |hash, pair| {
@@ -162,13 +211,18 @@ impl Fingerprinter {
         Fingerprint {
             algorithm,
             digest: hash.finish(),
-            sender: self.sender(asked.credentials),
+            sender: self.sender(asked.credentials, host.as_deref()),
         }
     }
 
-    /// Whether a request with this fingerprint came with these credentials.
-    pub fn is_from(&self, fingerprint: &Fingerprint, credentials: &[(&str, &[u8])]) -> bool {
-        bool::from(fingerprint.sender.ct_eq(&self.sender(credentials)))
+    /// Whether a request with this fingerprint came with these credentials, and
+    /// to this host where its algorithm compares hosts.
+    pub fn is_from(&self, fingerprint: &Fingerprint, sender: Sender<'_>) -> bool {
+        bool::from(
+            fingerprint
+                .sender
+                .ct_eq(&self.sender_of(fingerprint, sender)),
+        )
     }
 
     /// The same fingerprint, which also tells where the request was sent: half
@@ -176,7 +230,7 @@ impl Fingerprinter {
     #[must_use]
     pub fn sent_to(&self, path: &str, fingerprint: Fingerprint) -> Fingerprint {
         let mut sender = fingerprint.sender;
-        let at = self.sender(&[(":path", path.as_bytes())]);
+        let at = self.path(path);
         sender[8..].copy_from_slice(&at[..8]);
         Fingerprint {
             sender,
@@ -186,22 +240,30 @@ impl Fingerprinter {
 
     /// Whether a fingerprint that tells it was sent to this path.
     pub fn is_sent_to(&self, path: &str, fingerprint: &Fingerprint) -> bool {
-        let at = self.sender(&[(":path", path.as_bytes())]);
+        let at = self.path(path);
         bool::from(fingerprint.sender[8..].ct_eq(&at[..8]))
     }
 
     /// As [`is_from`](Self::is_from), for a fingerprint that also tells where it
     /// was sent.
-    pub fn is_from_wherever(
-        &self,
-        fingerprint: &Fingerprint,
-        credentials: &[(&str, &[u8])],
-    ) -> bool {
-        bool::from(fingerprint.sender[..8].ct_eq(&self.sender(credentials)[..8]))
+    pub fn is_from_wherever(&self, fingerprint: &Fingerprint, sender: Sender<'_>) -> bool {
+        let sender = self.sender_of(fingerprint, sender);
+        bool::from(fingerprint.sender[..8].ct_eq(&sender[..8]))
     }
 
-    fn sender(&self, credentials: &[(&str, &[u8])]) -> [u8; 16] {
-        if credentials.is_empty() {
+    /// The digest of a sender, made as this fingerprint was.
+    fn sender_of(&self, fingerprint: &Fingerprint, sender: Sender<'_>) -> [u8; 16] {
+        let host = fingerprint.algorithm.compares_host();
+        let host = host.then(|| host_name(sender.host));
+        self.sender(sender.credentials, host.as_deref())
+    }
+
+    fn path(&self, path: &str) -> [u8; 16] {
+        self.sender(&[(":path", path.as_bytes())], None)
+    }
+
+    fn sender(&self, credentials: &[(&str, &[u8])], host: Option<&[u8]>) -> [u8; 16] {
+        if credentials.is_empty() && host.is_none() {
             return [0; 16];
         }
         let mut hash = self.0.clone();
@@ -210,6 +272,10 @@ impl Fingerprinter {
             hash.part(name.as_bytes());
             hash.part(value);
         });
+        if let Some(host) = host {
+            hash.part(b"host");
+            hash.part(host);
+        }
         let [sender @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = hash.finish();
         sender
     }
@@ -227,7 +293,7 @@ impl fmt::Debug for Fingerprinter {
 /// What a route chose besides the request itself. It comes before all else
 /// and begins with what is no algorithm's name, so that a digest with a choice
 /// never meets one without.
-fn hash_choice(hash: &mut Hash, asked: &Asked<'_>) {
+fn hash_choice(hash: &mut Hash, asked: &ComparedParts<'_>) {
     let selection = asked.selection;
     hash.part(b"chosen");
     hash.list(asked.place, |hash, part| hash.part(part.as_bytes()));
@@ -246,6 +312,17 @@ fn hash_choice(hash: &mut Hash, asked: &Asked<'_>) {
         let lines: Vec<_> = lines.map(|(_, value)| *value).collect();
         hash.list(&lines, |hash, line| hash.part(line));
     });
+}
+
+/// The name in a Host, in lower case and without its port.
+fn host_name(host: &[u8]) -> Vec<u8> {
+    let port = host.iter().rposition(|byte| *byte == b':');
+    let name = match port {
+        Some(colon) if host[colon + 1..].iter().all(u8::is_ascii_digit) => &host[..colon],
+        // None, or the last group of an address in brackets.
+        _ => host,
+    };
+    name.to_ascii_lowercase()
 }
 
 /// By name; a repeated name keeps the order of its values, which may matter.
@@ -286,12 +363,16 @@ impl<'a> Content<'a> {
         read.unwrap_or(Self::Raw(body))
     }
 
-    fn algorithm(&self) -> Algorithm {
-        match self {
-            Self::Json(_) => Algorithm::Json1,
-            Self::Form(_) => Algorithm::Form1,
-            Self::Multipart(_) => Algorithm::Multipart1,
-            Self::Raw(_) => Algorithm::Raw1,
+    fn algorithm(&self, with_host: bool) -> Algorithm {
+        match (self, with_host) {
+            (Self::Json(_), false) => Algorithm::Json1,
+            (Self::Form(_), false) => Algorithm::Form1,
+            (Self::Multipart(_), false) => Algorithm::Multipart1,
+            (Self::Raw(_), false) => Algorithm::Raw1,
+            (Self::Json(_), true) => Algorithm::JsonHost1,
+            (Self::Form(_), true) => Algorithm::FormHost1,
+            (Self::Multipart(_), true) => Algorithm::MultipartHost1,
+            (Self::Raw(_), true) => Algorithm::RawHost1,
         }
     }
 
@@ -361,26 +442,27 @@ mod tests {
 
     use super::*;
 
-    const PAYMENT: Asked<'_> = Asked {
+    const PAYMENT: ComparedParts<'_> = ComparedParts {
         method: "POST",
         path: "/payments",
         query: Some("a=1&b=2"),
         content_type: Some(b"application/json"),
         body: br#"{"amount":100,"currency":"EUR"}"#,
+        host: None,
         credentials: &[("authorization", b"Bearer 1")],
         place: &[],
         selection: Selection::EVERYTHING,
         headers: &[],
     };
 
-    fn json(body: &str) -> Asked<'_> {
-        Asked {
+    fn json(body: &str) -> ComparedParts<'_> {
+        ComparedParts {
             body: body.as_bytes(),
             ..PAYMENT
         }
     }
 
-    fn of(asked: &Asked<'_>) -> Fingerprint {
+    fn of(asked: &ComparedParts<'_>) -> Fingerprint {
         let keyed = Fingerprinter::keyed([7; 32]).fingerprint(asked);
         let plain = Fingerprinter::plain().fingerprint(asked);
         assert_ne!(keyed, plain, "the secret counts");
@@ -390,31 +472,31 @@ mod tests {
     #[rstest]
     #[case::the_same(PAYMENT)]
     #[case::members_in_another_order(json(r#"{ "currency": "EUR", "amount": 1e2 }"#))]
-    #[case::query_in_another_order(Asked { query: Some("b=2&a=1"), ..PAYMENT })]
-    #[case::type_in_capitals(Asked { content_type: Some(b"Application/JSON"), ..PAYMENT })]
-    fn the_same_question(#[case] asked: Asked<'_>) {
+    #[case::query_in_another_order(ComparedParts { query: Some("b=2&a=1"), ..PAYMENT })]
+    #[case::type_in_capitals(ComparedParts { content_type: Some(b"Application/JSON"), ..PAYMENT })]
+    fn the_same_question(#[case] asked: ComparedParts<'_>) {
         assert_eq!(of(&asked), of(&PAYMENT));
         assert_eq!(of(&asked).algorithm, Algorithm::Json1);
     }
 
     #[rstest]
-    #[case::method(Asked { method: "PATCH", ..PAYMENT })]
-    #[case::method_in_lower_case(Asked { method: "post", ..PAYMENT })]
-    #[case::path(Asked { path: "/payments/", ..PAYMENT })]
-    #[case::query(Asked { query: Some("a=1&b=3"), ..PAYMENT })]
-    #[case::no_query(Asked { query: None, ..PAYMENT })]
-    #[case::query_in_the_path(Asked { path: "/payments?a=1&b=2", query: None, ..PAYMENT })]
-    #[case::pair_twice(Asked { query: Some("a=1&a=1&b=2"), ..PAYMENT })]
-    #[case::content_type(Asked { content_type: Some(b"application/problem+json"), ..PAYMENT })]
-    #[case::charset(Asked { content_type: Some(b"application/json; charset=latin1"), ..PAYMENT })]
-    #[case::no_content_type(Asked { content_type: None, ..PAYMENT })]
-    #[case::credential(Asked { credentials: &[("authorization", b"Bearer 2")], ..PAYMENT })]
-    #[case::other_credential(Asked { credentials: &[("cookie", b"Bearer 1")], ..PAYMENT })]
-    #[case::no_credentials(Asked { credentials: &[], ..PAYMENT })]
+    #[case::method(ComparedParts { method: "PATCH", ..PAYMENT })]
+    #[case::method_in_lower_case(ComparedParts { method: "post", ..PAYMENT })]
+    #[case::path(ComparedParts { path: "/payments/", ..PAYMENT })]
+    #[case::query(ComparedParts { query: Some("a=1&b=3"), ..PAYMENT })]
+    #[case::no_query(ComparedParts { query: None, ..PAYMENT })]
+    #[case::query_in_the_path(ComparedParts { path: "/payments?a=1&b=2", query: None, ..PAYMENT })]
+    #[case::pair_twice(ComparedParts { query: Some("a=1&a=1&b=2"), ..PAYMENT })]
+    #[case::content_type(ComparedParts { content_type: Some(b"application/problem+json"), ..PAYMENT })]
+    #[case::charset(ComparedParts { content_type: Some(b"application/json; charset=latin1"), ..PAYMENT })]
+    #[case::no_content_type(ComparedParts { content_type: None, ..PAYMENT })]
+    #[case::credential(ComparedParts { credentials: &[("authorization", b"Bearer 2")], ..PAYMENT })]
+    #[case::other_credential(ComparedParts { credentials: &[("cookie", b"Bearer 1")], ..PAYMENT })]
+    #[case::no_credentials(ComparedParts { credentials: &[], ..PAYMENT })]
     #[case::amount(json(r#"{"amount":101,"currency":"EUR"}"#))]
     #[case::amount_as_text(json(r#"{"amount":"100","currency":"EUR"}"#))]
     #[case::empty_body(json(""))]
-    fn another_question(#[case] asked: Asked<'_>) {
+    fn another_question(#[case] asked: ComparedParts<'_>) {
         assert_ne!(of(&asked), of(&PAYMENT));
     }
 
@@ -435,7 +517,7 @@ mod tests {
     #[test]
     fn charset_is_compared_without_case() {
         let typed = |content_type: &'static str| {
-            of(&Asked {
+            of(&ComparedParts {
                 content_type: Some(content_type.as_bytes()),
                 ..PAYMENT
             })
@@ -468,36 +550,39 @@ mod tests {
     #[case::absent_in_both(&[], &["/absent"], json(r#"{"amount":1}"#), true)]
     #[case::scalar_body(&[], &["/absent"], json("1"), true)]
     #[case::ignored_within_an_included(&["/amount"], &["/amount", "/currency"], json(r#"{"amount":7,"currency":"EUR"}"#), true)]
-    #[case::included_does_not_free_the_path(&[], &["/amount"], Asked { path: "/refunds", ..PAYMENT }, false)]
-    #[case::included_does_not_free_the_query(&[], &["/amount"], Asked { query: None, ..PAYMENT }, false)]
+    #[case::included_does_not_free_the_path(&[], &["/amount"], ComparedParts { path: "/refunds", ..PAYMENT }, false)]
+    #[case::included_does_not_free_the_query(&[], &["/amount"], ComparedParts { query: None, ..PAYMENT }, false)]
     #[case::body_that_cannot_be_read(&["/at"], &[], json("{"), false)]
-    #[case::ignored_pair(&["query:b"], &[], Asked { query: Some("a=1&b=9&%62=8"), ..PAYMENT }, true)]
-    #[case::no_ignored_pair(&["query:b"], &[], Asked { query: Some("a=1"), ..PAYMENT }, true)]
-    #[case::other_pair(&["query:b"], &[], Asked { query: Some("a=2&b=2"), ..PAYMENT }, false)]
-    #[case::included_pair(&[], &["query:b"], Asked { query: Some("c=1&b=2"), ..PAYMENT }, true)]
-    #[case::included_pair_twice(&[], &["query:b"], Asked { query: Some("b=2&b=2"), ..PAYMENT }, false)]
-    #[case::included_header(&[], &["header:X-A"], Asked { headers: &[("x-a", b"1")], ..PAYMENT }, false)]
-    #[case::other_header(&[], &["header:X-A"], Asked { headers: &[("x-b", b"1")], ..PAYMENT }, true)]
-    #[case::another_type_is_another_question(&["/at"], &[], Asked { content_type: FORM, ..PAYMENT }, false)]
+    #[case::ignored_pair(&["query:b"], &[], ComparedParts { query: Some("a=1&b=9&%62=8"), ..PAYMENT }, true)]
+    #[case::no_ignored_pair(&["query:b"], &[], ComparedParts { query: Some("a=1"), ..PAYMENT }, true)]
+    #[case::other_pair(&["query:b"], &[], ComparedParts { query: Some("a=2&b=2"), ..PAYMENT }, false)]
+    #[case::included_pair(&[], &["query:b"], ComparedParts { query: Some("c=1&b=2"), ..PAYMENT }, true)]
+    #[case::included_pair_twice(&[], &["query:b"], ComparedParts { query: Some("b=2&b=2"), ..PAYMENT }, false)]
+    #[case::included_header(&[], &["header:X-A"], ComparedParts { headers: &[("x-a", b"1")], ..PAYMENT }, false)]
+    #[case::other_header(&[], &["header:X-A"], ComparedParts { headers: &[("x-b", b"1")], ..PAYMENT }, true)]
+    #[case::another_type_is_another_question(&["/at"], &[], ComparedParts { content_type: FORM, ..PAYMENT }, false)]
     fn selected(
         #[case] ignore: &[&str],
         #[case] include: &[&str],
-        #[case] asked: Asked<'_>,
+        #[case] asked: ComparedParts<'_>,
         #[case] is_same: bool,
     ) {
         let selection = &selection(ignore, include);
-        let payment = of(&Asked {
+        let payment = of(&ComparedParts {
             selection,
             ..PAYMENT
         });
-        assert_eq!(of(&Asked { selection, ..asked }) == payment, is_same);
+        assert_eq!(
+            of(&ComparedParts { selection, ..asked }) == payment,
+            is_same
+        );
         assert_ne!(payment, of(&PAYMENT), "the selection counts");
     }
 
     #[test]
     fn fields_of_forms_are_selected_by_name() {
         let form = |ignore: &[&str], include: &[&str], body: &'static str| {
-            of(&Asked {
+            of(&ComparedParts {
                 content_type: FORM,
                 selection: &selection(ignore, include),
                 ..json(body)
@@ -516,7 +601,7 @@ mod tests {
     fn lines_of_a_header_keep_their_order_and_pass_into_no_other() {
         let selection = &selection(&[], &["header:a", "header:b"]);
         let with = |headers: &[(&str, &[u8])]| {
-            of(&Asked {
+            of(&ComparedParts {
                 selection,
                 headers,
                 ..PAYMENT
@@ -533,7 +618,7 @@ mod tests {
     fn order_of_a_selection_does_not_count_and_its_kind_does() {
         let with = |ignore: &[&str], include: &[&str]| {
             let selection = &selection(ignore, include);
-            of(&Asked {
+            of(&ComparedParts {
                 selection,
                 ..PAYMENT
             })
@@ -546,7 +631,7 @@ mod tests {
 
     #[test]
     fn place_counts_part_by_part() {
-        let at = |place: &[&str]| of(&Asked { place, ..PAYMENT });
+        let at = |place: &[&str]| of(&ComparedParts { place, ..PAYMENT });
         let places: [&[&str]; 5] = [&[], &["a.b"], &["a", "b"], &["b", "a"], &[""]];
         for (number, one) in places.iter().enumerate() {
             for (other_number, other) in places.iter().enumerate() {
@@ -565,7 +650,7 @@ mod tests {
     #[test]
     fn values_of_a_repeated_name_keep_their_order() {
         let query = |query| {
-            of(&Asked {
+            of(&ComparedParts {
                 query: Some(query),
                 ..PAYMENT
             })
@@ -573,7 +658,7 @@ mod tests {
         assert_eq!(query("sort=a&x=1&sort=b"), query("x=1&sort=a&sort=b"));
         assert_ne!(query("sort=a&sort=b"), query("sort=b&sort=a"));
         let form = |body: &'static str| {
-            of(&Asked {
+            of(&ComparedParts {
                 content_type: Some(b"application/x-www-form-urlencoded"),
                 ..json(body)
             })
@@ -590,7 +675,7 @@ mod tests {
             let body = format!(
                 "--{boundary}\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n{content}\r\n--{boundary}--\r\n"
             );
-            of(&Asked {
+            of(&ComparedParts {
                 content_type: Some(content_type.as_bytes()),
                 ..json(&body)
             })
@@ -628,15 +713,19 @@ mod tests {
     fn sender_is_known_without_the_request() {
         let fingerprinter = Fingerprinter::keyed([7; 32]);
         let paid = fingerprinter.fingerprint(&PAYMENT);
-        let bare = fingerprinter.fingerprint(&Asked {
+        let bare = fingerprinter.fingerprint(&ComparedParts {
             credentials: &[],
             ..PAYMENT
         });
-        assert!(fingerprinter.is_from(&paid, PAYMENT.credentials));
-        assert!(!fingerprinter.is_from(&paid, &[("authorization", b"Bearer 2")]));
-        assert!(!fingerprinter.is_from(&paid, &[]));
-        assert!(fingerprinter.is_from(&bare, &[]));
-        assert!(!fingerprinter.is_from(&bare, PAYMENT.credentials));
+        let is_from = |fingerprint, credentials| {
+            let host: &[u8] = b"any.example";
+            fingerprinter.is_from(fingerprint, Sender { credentials, host })
+        };
+        assert!(is_from(&paid, PAYMENT.credentials));
+        assert!(!is_from(&paid, &[("authorization", b"Bearer 2")]));
+        assert!(!is_from(&paid, &[]));
+        assert!(is_from(&bare, &[]));
+        assert!(!is_from(&bare, PAYMENT.credentials));
     }
 
     #[test]
@@ -645,8 +734,56 @@ mod tests {
         let paid = fingerprinter.sent_to("/a/1", fingerprinter.fingerprint(&PAYMENT));
         assert!(fingerprinter.is_sent_to("/a/1", &paid));
         assert!(!fingerprinter.is_sent_to("/a/2", &paid));
-        assert!(fingerprinter.is_from_wherever(&paid, PAYMENT.credentials));
-        assert!(!fingerprinter.is_from_wherever(&paid, &[]));
+        let is_from = |credentials| {
+            let host: &[u8] = b"any.example";
+            fingerprinter.is_from_wherever(&paid, Sender { credentials, host })
+        };
+        assert!(is_from(PAYMENT.credentials));
+        assert!(!is_from(&[]));
+    }
+
+    fn at_host(host: &[u8]) -> Fingerprint {
+        let host = Some(host);
+        of(&ComparedParts { host, ..PAYMENT })
+    }
+
+    #[test]
+    fn a_host_counts_where_it_is_compared() {
+        let shop = at_host(b"shop.example");
+        assert_eq!(shop.algorithm, Algorithm::JsonHost1);
+        assert_ne!(
+            shop,
+            of(&PAYMENT),
+            "a host that is compared is another algorithm"
+        );
+        for same in ["Shop.EXAMPLE", "shop.example:8080", "shop.example:"] {
+            assert_eq!(at_host(same.as_bytes()), shop, "{same}");
+        }
+        for other in ["", "shop.example.org", "example", "shop.example:x"] {
+            assert_ne!(at_host(other.as_bytes()), shop, "{other}");
+        }
+        assert_eq!(at_host(b"[::1]:80"), at_host(b"[::1]"));
+        assert_ne!(at_host(b"[::1]"), at_host(b"[::2]"));
+    }
+
+    #[test]
+    fn a_host_is_known_without_the_request() {
+        let fingerprinter = Fingerprinter::keyed([7; 32]);
+        for credentials in [PAYMENT.credentials, &[]] {
+            let host = Some(&b"a.example"[..]);
+            let paid = fingerprinter.fingerprint(&ComparedParts {
+                host,
+                credentials,
+                ..PAYMENT
+            });
+            let sent = fingerprinter.sent_to("/a/1", paid);
+            for (host, want) in [("A.example:1", true), ("b.example", false), ("", false)] {
+                let host = host.as_bytes();
+                let sender = Sender { credentials, host };
+                assert_eq!(fingerprinter.is_from(&paid, sender), want);
+                assert_eq!(fingerprinter.is_from_wherever(&sent, sender), want);
+            }
+        }
     }
 
     #[test]
@@ -736,7 +873,7 @@ mod tests {
             let delimited = [b"--B\r\n", body.as_slice(), b"\r\n--B--"].concat();
             for content_type in [kind.as_bytes(), &typed, &noise] {
                 for body in [&body, &delimited] {
-                    of(&Asked { content_type: Some(content_type), body, ..PAYMENT });
+                    of(&ComparedParts { content_type: Some(content_type), body, ..PAYMENT });
                 }
             }
         }

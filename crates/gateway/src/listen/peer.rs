@@ -10,7 +10,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::Request;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 
 use crate::listen::framing::is_host;
@@ -102,6 +103,22 @@ impl Peer {
     /// The host that the client asked a trusted proxy for, if it said so.
     pub(crate) fn host(&self) -> Option<&HeaderValue> {
         self.host.as_ref()
+    }
+
+    /// Makes `Host` the host that the client asked for: what it asked a trusted
+    /// proxy for, or what HTTP/2 names in the request's target.
+    pub(crate) fn name_host<B>(&self, request: &mut Request<B>) {
+        let host = match (&self.host, request.headers().get(header::HOST)) {
+            (Some(host), _) => Some(host.clone()),
+            (None, Some(_)) => return,
+            (None, None) => {
+                let authority = request.uri().authority();
+                authority.and_then(|authority| HeaderValue::from_str(authority.as_str()).ok())
+            }
+        };
+        if let Some(host) = host {
+            request.headers_mut().insert(header::HOST, host);
+        }
     }
 
     /// Who sends the request with these headers on this peer's connection.

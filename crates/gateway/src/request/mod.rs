@@ -160,11 +160,12 @@ impl Runtime {
     async fn answer(
         &self,
         plan: &Arc<Plan>,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         peer: Peer,
         seen: &mut Seen,
     ) -> Result<Response<Body>, Problem> {
         screen(&request)?;
+        peer.name_host(&mut request);
         let route = match route(plan, &request)? {
             Turn::Serve(route) => route.clone(),
             Turn::Page(page) => {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward_core::identity::Endpoint;
-use onceward_http::rules::{Credentials, Rules};
+use onceward_http::rules::{Credentials, Hosts, Rules};
 
 use crate::callers::Callers;
 use crate::config::{self, Access, Config};
@@ -248,6 +248,10 @@ fn planned(
     Ok(PlannedRoute {
         rules: Arc::new(Rules {
             credentials,
+            hosts: match settings.host {
+                Some(_) => Hosts::Ignored,
+                None => Hosts::Compared,
+            },
             space: route.key_space,
             many_paths: route.endpoint != config::EndpointName::ByPath && route.path.contains('{'),
             selection: route.fingerprint.clone(),

@@ -175,8 +175,8 @@ impl Protected {
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
-        self.send(Request::get(path).body(Full::default()).unwrap())
-            .await
+        let request = Request::get(path).header("host", "shop.example");
+        self.send(request.body(Full::default()).unwrap()).await
     }
 
     /// `POST /pay` in a task of its own.

@@ -99,7 +99,9 @@ async fn without_callers_credentials_tell_clients_apart() {
     assert_eq!((thief.status, thief.code().as_str()), (422, "key-reused"));
 
     let recover = |token: &'static str| {
-        let request = Request::get("/pay/by-idempotency-key/k").header("authorization", token);
+        let request = Request::get("/pay/by-idempotency-key/k")
+            .header("host", "shop.example")
+            .header("authorization", token);
         service.send(request.body(Full::default()).unwrap())
     };
     assert_eq!(recover("Bearer one").await.body, first.body);

@@ -7,5 +7,6 @@ mod classes;
 mod deliveries;
 mod faults;
 mod harness;
+mod hosts;
 mod joined;
 mod layer;

@@ -6,6 +6,7 @@ mod cors;
 mod derived_keys;
 mod disconnects;
 mod expiry;
+mod hosts;
 mod keys;
 mod large_replies;
 mod limits;

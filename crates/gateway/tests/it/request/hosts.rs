@@ -1,0 +1,179 @@
+//! Virtual hosts behind one gateway: where the upstream sees the client's own
+//! Host, no host ever gets a reply of another.
+
+use rstest::rstest;
+
+use crate::harness::credentials::{API_KEYS, Sent, api_key};
+use crate::harness::fixture::{echo, look, payments, route, word};
+use crate::harness::{Ask, OriginBuilder, Reply, Running, configured, origin};
+
+const FIXED_HOST: &str = "host = \"payments.internal\"\n";
+
+/// Says which host it answers for.
+fn virtual_hosts() -> OriginBuilder {
+    origin().replying(|seen, run| Reply::new(201, format!("run {run} for {}", seen.header("host"))))
+}
+
+fn pay(gateway: &Running, host: &str) -> Ask {
+    gateway.post("/payments", "k").body("10").host(host)
+}
+
+#[rstest]
+#[case::http1(false)]
+#[case::http2(true)]
+#[tokio::test]
+async fn the_same_key_under_another_host_is_another_request(#[case] over_h2: bool) {
+    let origin = virtual_hosts().run().await;
+    let gateway = configured(&origin, &payments("")).run().await;
+    let send = async |host: &str| match over_h2 {
+        true => pay(&gateway, host).h2c().send().await,
+        false => pay(&gateway, host).send().await,
+    };
+    let first = send("a.example").await;
+    assert_eq!((first.status, first.text()), (201, "run 1 for a.example"));
+    let other = send("b.example").await;
+    assert_eq!(word(&other), "422 key-reused");
+    assert!(!other.text().contains("a.example"), "{}", other.text());
+    let again = send("a.example").await;
+    assert!(again.is_replay());
+    assert_eq!(again.text(), "run 1 for a.example");
+    assert_eq!(origin.runs(), 1);
+    let id = first.header("x-operation-id");
+    let shown = look(&gateway, &format!("/admin/v1/operations/{id}")).await;
+    assert_eq!(shown.json()["fingerprint"], "raw-1+host");
+}
+
+#[rstest]
+#[case::one_path("/payments", "/payments")]
+#[case::many_paths("/shops/{shop}/payments", "/shops/7/payments")]
+#[tokio::test]
+async fn a_reply_is_not_recovered_under_another_host(#[case] pattern: &str, #[case] path: &str) {
+    let origin = virtual_hosts().run().await;
+    let text = route("payments.create", "POST", pattern, "");
+    let gateway = configured(&origin, &text).run().await;
+    let first = gateway.post(path, "k").host("a.example").send().await;
+    let id = first.header("x-operation-id");
+    for asked in [
+        format!("{path}/by-idempotency-key/k"),
+        format!("{path}/by-idempotency-key/k/output"),
+        format!("{path}/by-idempotency-key/k/status"),
+        format!("/api/v1/operations/{id}"),
+        format!("/api/v1/operations/{id}/status"),
+    ] {
+        let own = gateway.get(&asked).host("A.example:8080").send().await;
+        assert!(own.status < 300, "{asked}: {}", own.text());
+        let other = gateway.get(&asked).host("b.example").send().await;
+        assert_eq!(word(&other), "404 no-operation", "{asked}");
+    }
+}
+
+#[tokio::test]
+async fn waiters_under_another_host_get_nothing_of_a_run_under_way() {
+    let origin = virtual_hosts().gated().run().await;
+    let gateway = configured(&origin, &payments("")).run().await;
+    let first = pay(&gateway, "a.example").spawn();
+    origin.called(1).await;
+    assert_eq!(
+        word(&pay(&gateway, "b.example").send().await),
+        "422 key-reused"
+    );
+    origin.open();
+    assert_eq!(first.await.unwrap().status, 201);
+}
+
+#[tokio::test]
+async fn a_mismatch_that_may_be_replayed_is_not_replayed_across_hosts() {
+    let origin = virtual_hosts().run().await;
+    let class = "[classes.own]\nmismatch = \"replay\"\n";
+    let text = format!("{class}{}", payments("class = \"own\""));
+    let gateway = configured(&origin, &text).run().await;
+    pay(&gateway, "a.example").send().await;
+    let other_body = pay(&gateway, "a.example").body("11").send().await;
+    assert!(other_body.is_replay());
+    let other_host = pay(&gateway, "b.example").send().await;
+    assert_eq!(word(&other_host), "422 key-reused");
+}
+
+/// What a trusted proxy was asked for is what the upstream sees.
+#[tokio::test]
+async fn the_host_is_the_one_that_a_trusted_proxy_was_asked_for() {
+    let origin = virtual_hosts().run().await;
+    let text = format!("server: trusted_proxies = ['127.0.0.1']\n{}", payments(""));
+    let gateway = configured(&origin, &text).run().await;
+    let asked_for =
+        |host: &'static str| pay(&gateway, "gateway.internal").header("x-forwarded-host", host);
+    let first = asked_for("a.example").send().await;
+    assert_eq!(first.text(), "run 1 for a.example");
+    assert_eq!(word(&asked_for("b.example").send().await), "422 key-reused");
+    assert!(asked_for("a.example").send().await.is_replay());
+    let recovered = gateway.get("/payments/by-idempotency-key/k");
+    let recovered = recovered
+        .header("x-forwarded-host", "b.example")
+        .send()
+        .await;
+    assert_eq!(word(&recovered), "404 no-operation");
+}
+
+#[tokio::test]
+async fn an_upstream_with_a_host_of_its_own_does_not_tell_clients_apart() {
+    let origin = virtual_hosts().run().await;
+    let text = format!("{FIXED_HOST}{}", payments(""));
+    let gateway = configured(&origin, &text).run().await;
+    let first = pay(&gateway, "a.example").send().await;
+    assert_eq!(first.text(), "run 1 for payments.internal");
+    let again = pay(&gateway, "b.example").send().await;
+    assert!(again.is_replay());
+    let recovered = gateway.get("/payments/by-idempotency-key/k");
+    assert_eq!(recovered.host("b.example").send().await.status, 201);
+    assert_eq!(origin.runs(), 1);
+}
+
+/// A caller that is known gets no reply of another host either: tenants of the
+/// upstream may be its virtual hosts.
+#[tokio::test]
+async fn a_known_caller_shares_no_reply_between_hosts() {
+    let origin = virtual_hosts().run().await;
+    let text = [API_KEYS, &payments("")].concat();
+    let gateway = configured(&origin, &text).run().await;
+    let key = api_key(&gateway, ("acme", "shop", "service:worker")).await;
+    let first = pay(&gateway, "a.example").by(&key).send().await;
+    assert_eq!((first.status, first.text()), (201, "run 1 for a.example"));
+    let other = pay(&gateway, "b.example").by(&key).send().await;
+    assert_eq!(word(&other), "422 key-reused");
+    let id = first.header("x-operation-id");
+    for path in [
+        "/payments/by-idempotency-key/k".to_owned(),
+        format!("/api/v1/operations/{id}"),
+    ] {
+        let own = gateway.get(&path).host("a.example").by(&key).send().await;
+        assert_eq!((own.status, own.text()), (201, "run 1 for a.example"));
+        let other = gateway.get(&path).host("b.example").by(&key).send().await;
+        assert_eq!(word(&other), "404 no-operation");
+    }
+}
+
+/// What was recorded without its Host, as every version before did, is compared
+/// without it; what comes after the change is compared with it.
+#[tokio::test]
+async fn records_are_compared_as_they_were_made() {
+    let origin = echo().run().await;
+    let fixed = format!("{FIXED_HOST}{}", payments(""));
+    let gateway = configured(&origin, &fixed).run().await;
+    assert_eq!(pay(&gateway, "a.example").send().await.status, 201);
+
+    gateway.reload(&origin.url(), &payments("")).await.unwrap();
+    let again = pay(&gateway, "a.example").send().await;
+    assert!(again.is_replay(), "{}", again.text());
+    let other = pay(&gateway, "a.example").body("11").send().await;
+    assert_eq!(word(&other), "422 key-reused");
+    let recovered = gateway.get("/payments/by-idempotency-key/k").send().await;
+    assert_eq!(recovered.status, 201);
+    let new = |host| gateway.post("/payments", "new").host(host).send();
+    assert_eq!(new("a.example").await.status, 201);
+    assert_eq!(word(&new("b.example").await), "422 key-reused");
+
+    // And back: a record with a Host still belongs to it.
+    gateway.reload(&origin.url(), &fixed).await.unwrap();
+    assert!(new("a.example").await.is_replay());
+    assert_eq!(word(&new("b.example").await), "422 key-reused");
+}

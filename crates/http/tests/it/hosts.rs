@@ -1,0 +1,142 @@
+//! Virtual hosts in one service, and records that were made before hosts were
+//! compared.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use onceward_core::caller::Caller;
+use onceward_core::class::{Class, OnMismatch};
+use onceward_core::engine::{Engine, Entered, Limits};
+use onceward_core::entropy::Entropy;
+use onceward_core::fingerprint::{ComparedParts, Fingerprinter, Selection};
+use onceward_core::identity::{Endpoint, Identity, KeySpace};
+use onceward_core::key::Key;
+use onceward_core::record::{Answer, Reply, Settlement};
+use onceward_core::store::Store;
+use onceward_http::layer::IdempotencyLayer;
+
+use crate::harness::{Origin, Protected, memory, protect, protect_with, until};
+
+fn at(host: &str, body: &'static str) -> Request<Full<Bytes>> {
+    let request = Request::post("/pay")
+        .header("host", host)
+        .header("idempotency-key", "k");
+    request.body(Full::from(body)).unwrap()
+}
+
+fn ignoring_hosts(origin: &Origin, store: Arc<dyn Store>) -> Protected {
+    let engine = Engine::new(store, Entropy::seeded(7), Limits::default());
+    let layer = IdempotencyLayer::builder(engine.clone()).ignore_host();
+    protect_with(origin, &layer.build().unwrap(), engine)
+}
+
+#[tokio::test]
+async fn virtual_hosts_never_share_a_reply() {
+    let origin = Origin::status(201);
+    let mut replaying = Class::interactive();
+    replaying.mismatch = OnMismatch::Replay;
+    for class in [Class::interactive(), replaying] {
+        let service = protect(&origin, class, memory());
+        let first = service.send(at("a.example", "1")).await;
+        assert_eq!(first.status, 201);
+        let other = service.send(at("b.example", "1")).await;
+        assert_eq!(other.code(), "key-reused");
+        let again = service.send(at("A.example:8080", "1")).await;
+        assert!(again.is_replay());
+        // HTTP/2 names the host in the target.
+        let mut absolute = at("a.example", "1");
+        absolute.headers_mut().remove("host");
+        *absolute.uri_mut() = "http://a.example/pay".parse().unwrap();
+        assert!(service.send(absolute).await.is_replay());
+        for (host, status) in [("a.example", 201), ("b.example", 404)] {
+            let asked = Request::get("/pay/by-idempotency-key/k").header("host", host);
+            let asked = asked.body(Full::default()).unwrap();
+            assert_eq!(service.send(asked).await.status, status, "{host}");
+            let url = format!("http://{host}/pay/by-idempotency-key/k");
+            let asked = Request::get(url).body(Full::default()).unwrap();
+            assert_eq!(service.send(asked).await.status, status, "{host}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_is_the_same_under_every_name_ignores_hosts() {
+    let origin = Origin::status(201);
+    let service = ignoring_hosts(&origin, memory());
+    service.send(at("a.example", "1")).await;
+    assert!(service.send(at("b.example", "1")).await.is_replay());
+    assert_eq!(origin.runs(), 1);
+}
+
+/// As it was written before hosts were compared.
+async fn write_earlier_record(store: Arc<dyn Store>) {
+    let engine = Engine::new(store, Entropy::seeded(8), Limits::default());
+    let identity = Identity {
+        caller: Caller::local(),
+        endpoint: Endpoint::new("POST /pay"),
+        key: Key::parse("k").unwrap(),
+        space: KeySpace::Endpoint,
+    };
+    let fingerprint = Fingerprinter::plain().fingerprint(&ComparedParts {
+        method: "POST",
+        path: "/pay",
+        query: None,
+        content_type: None,
+        body: b"1",
+        host: None,
+        credentials: &[],
+        place: &[],
+        selection: Selection::EVERYTHING,
+        headers: &[],
+    });
+    assert_eq!(fingerprint.algorithm.as_str(), "raw-1");
+    let terms = Class::interactive().terms();
+    let Ok(Entered::Lead(lead)) = engine.enter(identity, fingerprint, terms).await else {
+        panic!("the key is free");
+    };
+    let reply = Arc::new(Reply {
+        status: 201,
+        headers: Vec::new(),
+        body: Bytes::from_static(b"from before"),
+        trailers: Vec::new(),
+    });
+    let settlement = Settlement::Completed(Answer::Kept(reply.clone()));
+    lead.finish(settlement, Some(reply)).await;
+}
+
+#[tokio::test]
+async fn a_record_made_before_hosts_were_compared_still_replays() {
+    let (origin, store) = (Origin::status(201), memory());
+    write_earlier_record(store.clone()).await;
+    let service = protect(&origin, Class::interactive(), store);
+    let again = service.send(at("a.example", "1")).await;
+    assert_eq!(
+        (again.body.as_str(), again.is_replay()),
+        ("from before", true)
+    );
+    let other = service.send(at("a.example", "2")).await;
+    assert_eq!(other.code(), "key-reused");
+    let asked = Request::get("/pay/by-idempotency-key/k").header("host", "a.example");
+    let asked = asked.body(Full::default()).unwrap();
+    assert_eq!(service.send(asked).await.body, "from before");
+    assert_eq!(origin.runs(), 0);
+}
+
+#[tokio::test]
+async fn a_duplicate_of_a_run_that_ignores_hosts_waits_for_it() {
+    let origin = Origin::status(201).gated();
+    let earlier = ignoring_hosts(&origin, memory());
+    let engine = earlier.engine.clone();
+    let layer = IdempotencyLayer::builder(engine.clone()).build().unwrap();
+    let service = protect_with(&origin, &layer, engine.clone());
+    let first = tokio::spawn(async move { earlier.send(at("a.example", "1")).await });
+    origin.called(1).await;
+    let second = tokio::spawn(async move { service.send(at("a.example", "1")).await });
+    until(|| engine.waiters() == 1).await;
+    origin.open();
+    assert_eq!(first.await.unwrap().status, 201);
+    assert!(second.await.unwrap().is_replay());
+    assert_eq!(origin.runs(), 1);
+}
