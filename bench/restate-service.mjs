@@ -1,8 +1,8 @@
-// The service behind Restate in bench/compare: the least that answers a payment. It has no
-// journaled step of its own, so what is measured is Restate's own durable path at its best.
+// The service behind Restate in bench/compare: the minimum that answers a payment. It has no
+// journaled step of its own, so the benchmark measures the best case of Restate's durable path.
 //
 // Usage: node restate-service.mjs PORT ADMIN_URL
-// Listens, registers itself with Restate, and says "ready" on standard output.
+// Listens, registers itself with Restate, and prints "ready" to standard output.
 
 import { createServer } from "node:http2";
 import * as restate from "@restatedev/restate-sdk";
@@ -11,7 +11,7 @@ const [port, admin] = process.argv.slice(2);
 const RETRIES_MAX = 100;
 const RETRY_PAUSE_MS = 100;
 
-// The SDK expects a newer Node.js than some distributions have.
+// The SDK requires a newer Node.js than some distributions have.
 Promise.withResolvers ??= () => {
   const parts = {};
   parts.promise = new Promise((resolve, reject) => Object.assign(parts, { resolve, reject }));
@@ -25,7 +25,7 @@ const pay = restate.service({
   },
 });
 
-// Restate's admin API comes up a moment after its process does.
+// Restate's admin API is available a moment after its process starts.
 async function register() {
   for (let attempt = 1; ; attempt += 1) {
     try {

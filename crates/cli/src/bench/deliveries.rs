@@ -56,7 +56,7 @@ impl DeliveryMonitor {
         })
     }
 
-    /// DeliveryCounts what was there before the first event.
+    /// Takes the counts before the first event.
     pub(super) async fn begin(self) -> anyhow::Result<DeliveryRun> {
         let before = DeliveryCounts {
             arrived: self.arrived().await?,

@@ -132,7 +132,7 @@ fn measure_chunks(rest: &[u8]) -> Result<Option<usize>, Malformed> {
     Ok(None)
 }
 
-/// Connection the last chunk come trailer lines, mostly none, and an empty line.
+/// Trailers, usually none, and an empty line follow the last chunk.
 fn measure_trailers(rest: &[u8], before: usize) -> Result<Option<usize>, Malformed> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     match httparse::parse_headers(rest, &mut headers) {

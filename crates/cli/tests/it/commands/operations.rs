@@ -308,7 +308,7 @@ async fn without_room_for_the_audit_nothing_is_changed_and_it_is_not_ready() {
     assert_eq!(
         said,
         refused(&format!(
-            "{id} was not purged: Nothing was changed: the audit cannot be written. Try again later."
+            "{id} was not purged: Nothing was changed: the audit log cannot be written. Try again later."
         ))
     );
     gateway.limit_files(None);
