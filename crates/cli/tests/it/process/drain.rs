@@ -122,7 +122,7 @@ async fn what_has_not_ended_at_the_deadline_is_unknown_and_is_not_run_again() {
     assert!(signalled.elapsed() >= SHORT, "no work was cut early");
     let cut_line = log
         .iter()
-        .find(|line| line.contains("they are unknown now"));
+        .find(|line| line.contains("they are now unknown"));
     let cut_line: Value = serde_json::from_str(cut_line.unwrap()).unwrap();
     assert_eq!(cut_line["running"], 2, "{log:?}");
     for cut in cut.into_iter().chain([waits]) {
