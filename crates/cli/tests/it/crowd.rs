@@ -1,5 +1,5 @@
-//! Ten thousand requests that wait for one operation, over HTTP/2 streams: the
-//! process stays small, the next one is told at once, and all get one answer.
+//! Ten thousand requests that wait for one operation, over HTTP/2 streams: memory stays bounded, one
+//! more request is refused immediately, and all get the same reply.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -12,24 +12,24 @@ use tokio::time::timeout;
 
 use crate::fixture::BODY;
 use crate::fixture::gateway::{Gateway, gateway_of};
-use crate::fixture::origin::{Manner, Order, origin_choosing};
+use crate::fixture::origin::{Behaviour, Sequence, origin_choosing};
 
 const CONNECTIONS: usize = 40;
 /// Within `limits.streams`.
 const STREAMS: usize = 250;
 /// `limits.waiters_per_key`.
 const WAITERS: usize = CONNECTIONS * STREAMS;
-/// The most that the process may ever have resident. It is about 240 MiB: 30 by
-/// itself, and 21 KiB for each that waits, of which a stream of HTTP/2 takes most.
+/// The maximum resident memory. It is about 240 MiB: 30 for the process, and 21 KiB for each waiting
+/// request, most of it for the HTTP/2 stream.
 const MEMORY_BYTES_MAX: u64 = 384 << 20;
-/// What is told at once is told within this, on a busy machine too.
+/// The limit for an immediate answer, on a busy machine too.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_wait_for_one_within_memory_and_the_next_is_told_at_once() {
-    let origin = origin_choosing(Order::default(), |key, _| match key {
-        "crowd" => Manner::Hold,
-        _ => Manner::PAY,
+    let origin = origin_choosing(Sequence::default(), |key, _| match key {
+        "crowd" => Behaviour::Hold,
+        _ => Behaviour::PAY,
     })
     .await;
     let directory = tempfile::tempdir().unwrap();
@@ -55,7 +55,7 @@ async fn ten_thousand_wait_for_one_within_memory_and_the_next_is_told_at_once() 
     let mut crowd = JoinSet::new();
     let mut lines = Vec::new();
     for _ in 0..CONNECTIONS {
-        let line = Line::open(gateway.listen()).await;
+        let line = Http2Connection::open(gateway.listen()).await;
         for _ in 0..STREAMS {
             crowd.spawn(ask(line.sender.clone()));
         }
@@ -101,13 +101,13 @@ async fn ten_thousand_wait_for_one_within_memory_and_the_next_is_told_at_once() 
     assert!(peak < MEMORY_BYTES_MAX, "{} MiB", peak >> 20);
 }
 
-/// A connection of HTTP/2, driven as long as this lives.
-pub(crate) struct Line {
+/// An HTTP/2 connection, driven until it is dropped.
+pub(crate) struct Http2Connection {
     pub(crate) sender: SendRequest<Bytes>,
     driver: JoinHandle<()>,
 }
 
-impl Line {
+impl Http2Connection {
     pub(crate) async fn open(to: SocketAddr) -> Self {
         let stream = TcpStream::connect(to).await.unwrap();
         stream.set_nodelay(true).unwrap();
@@ -117,21 +117,21 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for Http2Connection {
     fn drop(&mut self) {
         self.driver.abort();
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct StreamResponse {
     pub(crate) status: u16,
     pub(crate) replayed: bool,
     pub(crate) body: Vec<u8>,
 }
 
-/// `POST /payments` under the crowd's key, on a stream of its own.
-pub(crate) async fn ask(sender: SendRequest<Bytes>) -> Answer {
+/// `POST /payments` with the shared key, on its own stream.
+pub(crate) async fn ask(sender: SendRequest<Bytes>) -> StreamResponse {
     let request = hyper::Request::post("http://shop.example/payments")
         .header("content-type", "application/json")
         .header("idempotency-key", "crowd")
@@ -147,7 +147,7 @@ pub(crate) async fn ask(sender: SendRequest<Bytes>) -> Answer {
         body.extend_from_slice(&piece);
         stream.flow_control().release_capacity(piece.len()).unwrap();
     }
-    Answer {
+    StreamResponse {
         status: head.status.as_u16(),
         replayed: head.headers.contains_key("idempotent-replayed"),
         body,
@@ -162,7 +162,7 @@ async fn waiters(gateway: &Gateway) -> usize {
     count.unwrap().parse().unwrap()
 }
 
-/// What the kernel says of the process's memory, in bytes.
+/// A memory figure of the process from the kernel, in bytes.
 fn memory(gateway: &Gateway, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.pid())).unwrap();
     let mut lines = status.lines();

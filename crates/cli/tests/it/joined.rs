@@ -25,8 +25,8 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::fixture::BODY;
-use crate::fixture::client::{Answer, Client, Gone, Kept};
-use crate::fixture::gateway::{Gateway, Plan, gateway_of, onceward, run_to_end};
+use crate::fixture::client::{Client, Kept, NoResponse, Response};
+use crate::fixture::gateway::{Gateway, GatewayCommand, gateway_of, onceward, run_to_end};
 use crate::fixture::until;
 use crate::fixture::{free_address, seed};
 
@@ -51,7 +51,7 @@ const GATEWAY_POINTS: [&str; 6] = [
 ];
 
 /// A database with the gateway's table, and room for configurations.
-struct House {
+struct JoinedDeployment {
     postgres: Postgres,
     url: String,
     directory: TempDir,
@@ -59,7 +59,7 @@ struct House {
     application: SocketAddr,
 }
 
-impl House {
+impl JoinedDeployment {
     async fn new(random: &mut Rng) -> Self {
         let postgres = Postgres::start();
         let url = postgres.database(DATABASE);
@@ -91,7 +91,7 @@ impl House {
         path
     }
 
-    fn gateway(&self, at: SocketAddr) -> Plan {
+    fn gateway(&self, at: SocketAddr) -> GatewayCommand {
         gateway_of(&self.configuration(at)).option("--log", "warn")
     }
 
@@ -147,7 +147,7 @@ impl House {
 
 /// Who dies, and where.
 #[derive(Clone, Copy, Debug)]
-enum Dies {
+enum Victim {
     Application(&'static str),
     Gateway(&'static str),
 }
@@ -156,31 +156,37 @@ enum Dies {
 /// caller hears then, how many payments are made by then, and the rest is the
 /// same for all: a retry gets the reply, and there is one payment.
 #[rstest]
-#[case::application_after_insert(Dies::Application("after-insert"), "502 upstream-unreachable", 0)]
-#[case::application_before_commit(
-    Dies::Application("before-commit"),
+#[case::application_after_insert(
+    Victim::Application("after-insert"),
     "502 upstream-unreachable",
     0
 )]
-#[case::application_after_commit(Dies::Application("after-commit"), "201", 1)]
-#[case::gateway_before_claim(Dies::Gateway("before-claim"), "nothing", 0)]
-#[case::gateway_after_claim(Dies::Gateway("after-claim"), "nothing", 0)]
-#[case::gateway_before_connect(Dies::Gateway("before-connect"), "nothing", 0)]
-#[case::gateway_after_sent(Dies::Gateway("after-sent"), "nothing", 1)]
-#[case::gateway_before_record(Dies::Gateway("before-record"), "nothing", 1)]
-#[case::gateway_before_answer(Dies::Gateway("before-answer"), "nothing", 1)]
+#[case::application_before_commit(
+    Victim::Application("before-commit"),
+    "502 upstream-unreachable",
+    0
+)]
+#[case::application_after_commit(Victim::Application("after-commit"), "201", 1)]
+#[case::gateway_before_claim(Victim::Gateway("before-claim"), "nothing", 0)]
+#[case::gateway_after_claim(Victim::Gateway("after-claim"), "nothing", 0)]
+#[case::gateway_before_connect(Victim::Gateway("before-connect"), "nothing", 0)]
+#[case::gateway_after_sent(Victim::Gateway("after-sent"), "nothing", 1)]
+#[case::gateway_before_record(Victim::Gateway("before-record"), "nothing", 1)]
+#[case::gateway_before_answer(Victim::Gateway("before-answer"), "nothing", 1)]
 #[tokio::test]
-async fn crash(#[case] dies: Dies, #[case] first: &str, #[case] payments: usize) {
+async fn crash(#[case] dies: Victim, #[case] first: &str, #[case] payments: usize) {
     let mut random = Rng::with_seed(seed());
-    let house = House::new(&mut random).await;
+    let deployment = JoinedDeployment::new(&mut random).await;
     let at = free_address(&mut random);
     let [of_application, of_gateway] = match dies {
-        Dies::Application(point) => [Some(point), None],
-        Dies::Gateway(point) => [None, Some(point)],
+        Victim::Application(point) => [Some(point), None],
+        Victim::Gateway(point) => [None, Some(point)],
     };
     let point = |point: &str| format!("{point}=return");
-    let mut application = house.serving(of_application.map(point).as_deref()).await;
-    let healthy = house.gateway(at);
+    let mut application = deployment
+        .serving(of_application.map(point).as_deref())
+        .await;
+    let healthy = deployment.gateway(at);
     let gateway = match of_gateway {
         Some(name) => healthy.clone().failing(&point(name)).run().await,
         None => healthy.run().await,
@@ -189,23 +195,23 @@ async fn crash(#[case] dies: Dies, #[case] first: &str, #[case] payments: usize)
     let heard = gateway.post("k", BODY).await;
     assert_eq!(word(&heard), first);
     let gateway = match dies {
-        Dies::Application(_) => {
+        Victim::Application(_) => {
             assert_eq!(application.wait().await.unwrap().signal(), Some(ABORTED));
-            application = house.serving(None).await;
+            application = deployment.serving(None).await;
             gateway
         }
-        Dies::Gateway(_) => {
+        Victim::Gateway(_) => {
             let (status, log) = gateway.ended().await;
             assert_eq!(status.signal(), Some(ABORTED), "{log:?}");
             // What was sent goes on without the gateway.
             until("the payment is made", async || {
-                house.payments().len() == payments
+                deployment.payments().len() == payments
             })
             .await;
             healthy.run().await
         }
     };
-    assert_eq!(house.payments().len(), payments, "after the crash");
+    assert_eq!(deployment.payments().len(), payments, "after the crash");
 
     let reply = paid(&gateway).await;
     if let Ok(first) = &heard
@@ -222,17 +228,17 @@ async fn crash(#[case] dies: Dies, #[case] first: &str, #[case] payments: usize)
     assert_eq!(again.kept(), reply.kept());
     let id = reply.json()["payment"].as_u64().unwrap();
     assert_eq!(
-        house.payments(),
+        deployment.payments(),
         BTreeMap::from([("k".to_owned(), vec![id])])
     );
-    assert_eq!(house.states(), "completed|1");
+    assert_eq!(deployment.states(), "completed|1");
     application.kill().await.unwrap();
 }
 
 const ABORTED: i32 = Signal::ABORT.as_raw();
 
 /// Asks until the reply is there, as a client does.
-async fn paid(gateway: &Gateway) -> Answer {
+async fn paid(gateway: &Gateway) -> Response {
     for _ in 0..TRIES_MAX {
         let heard = gateway.post("k", BODY).await;
         match word(&heard).as_str() {
@@ -245,12 +251,12 @@ async fn paid(gateway: &Gateway) -> Answer {
 }
 
 /// Status and code, or nothing.
-fn word(heard: &Result<Answer, Gone>) -> String {
+fn word(heard: &Result<Response, NoResponse>) -> String {
     match heard {
         Ok(answer) => format!("{} {}", answer.status, answer.code())
             .trim()
             .to_owned(),
-        Err(Gone) => "nothing".to_owned(),
+        Err(NoResponse) => "nothing".to_owned(),
     }
 }
 
@@ -259,21 +265,21 @@ fn word(heard: &Result<Answer, Gone>) -> String {
 #[tokio::test]
 async fn a_commit_that_comes_too_late_is_refused() {
     let mut random = Rng::with_seed(seed());
-    let house = House::new(&mut random).await;
-    let _application = house.serving(Some("after-insert=1*sleep(2500)")).await;
-    let gateway = house.gateway(free_address(&mut random)).run().await;
+    let deployment = JoinedDeployment::new(&mut random).await;
+    let _application = deployment.serving(Some("after-insert=1*sleep(2500)")).await;
+    let gateway = deployment.gateway(free_address(&mut random)).run().await;
     let first = gateway.post("k", BODY).await;
     assert_eq!(word(&first), "502 upstream-unreachable");
     let reply = paid(&gateway).await;
     // Nobody else works on it any more.
     let busy = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'";
     until("no statement runs", async || {
-        house.postgres.sql(DATABASE, busy) == "0"
+        deployment.postgres.sql(DATABASE, busy) == "0"
     })
     .await;
     let id = reply.json()["payment"].as_u64().unwrap();
     assert_eq!(
-        house.payments(),
+        deployment.payments(),
         BTreeMap::from([("k".to_owned(), vec![id])])
     );
     let again = gateway.post("k", BODY).await.unwrap();
@@ -285,16 +291,18 @@ async fn a_commit_that_comes_too_late_is_refused() {
 #[tokio::test]
 async fn a_commit_under_way_is_not_taken_for_undone() {
     let mut random = Rng::with_seed(seed());
-    let house = House::new(&mut random).await;
-    let _application = house.serving(Some("before-commit=1*sleep(9000)")).await;
-    let gateway = house.gateway(free_address(&mut random)).run().await;
+    let deployment = JoinedDeployment::new(&mut random).await;
+    let _application = deployment
+        .serving(Some("before-commit=1*sleep(9000)"))
+        .await;
+    let gateway = deployment.gateway(free_address(&mut random)).run().await;
     let first = gateway.post("k", BODY).await;
     assert_eq!(word(&first), "504 outcome-unknown");
-    assert_eq!(house.payments(), BTreeMap::new(), "not yet");
+    assert_eq!(deployment.payments(), BTreeMap::new(), "not yet");
     let reply = paid(&gateway).await;
     assert!(reply.is_replay(), "what was committed at last");
-    assert_eq!(house.payments().len(), 1);
-    assert_eq!(house.states(), "completed|1");
+    assert_eq!(deployment.payments().len(), 1);
+    assert_eq!(deployment.states(), "completed|1");
 }
 
 /// A fence that is refused, an answer without a commit, a request that came
@@ -302,9 +310,9 @@ async fn a_commit_under_way_is_not_taken_for_undone() {
 #[tokio::test]
 async fn what_is_not_committed_is_told_by_its_status() {
     let mut random = Rng::with_seed(seed());
-    let house = House::new(&mut random).await;
-    let _application = house.serving(None).await;
-    let gateway = house.gateway(free_address(&mut random)).run().await;
+    let deployment = JoinedDeployment::new(&mut random).await;
+    let _application = deployment.serving(None).await;
+    let gateway = deployment.gateway(free_address(&mut random)).run().await;
 
     let refused = gateway.post("k", r#"{"amount":0}"#).await.unwrap();
     assert_eq!(
@@ -318,7 +326,7 @@ async fn what_is_not_committed_is_told_by_its_status() {
             .unwrap()
             .is_replay()
     );
-    assert_eq!(house.payments(), BTreeMap::new());
+    assert_eq!(deployment.payments(), BTreeMap::new());
 
     // The id is of no operation: to the application that is a stale fence.
     let mut past = crate::fixture::client::post_request("k", BODY);
@@ -328,14 +336,17 @@ async fn what_is_not_committed_is_told_by_its_status() {
         "op_0f8b4c1d2e3a59687f60718293a4b5c6".parse().unwrap(),
     );
     headers.insert("idempotency-fence", "7".parse().unwrap());
-    let stale = Client::new(house.application).send(past).await.unwrap();
+    let stale = Client::new(deployment.application)
+        .send(past)
+        .await
+        .unwrap();
     assert_eq!(stale.status, 409);
-    let bare = Client::new(house.application)
+    let bare = Client::new(deployment.application)
         .post("k", BODY)
         .await
         .unwrap();
     assert_eq!(bare.status, 400);
-    assert_eq!(house.payments(), BTreeMap::new());
+    assert_eq!(deployment.payments(), BTreeMap::new());
 
     // The same headers from a client do not pass the gateway.
     let mut forged = crate::fixture::client::post_request("other", BODY);
@@ -347,7 +358,7 @@ async fn what_is_not_committed_is_told_by_its_status() {
     headers.insert("idempotency-fence", "7".parse().unwrap());
     let answer = Client::new(gateway.listen()).send(forged).await.unwrap();
     assert_eq!(answer.status, 201);
-    assert_eq!(house.states(), "completed|1\nfailed|1");
+    assert_eq!(deployment.states(), "completed|1\nfailed|1");
 }
 
 #[tokio::test]
@@ -371,19 +382,19 @@ async fn killed_on_both_sides_again_and_again_there_are_as_many_rows_as_keys() {
         "ONCEWARD_SEED={seed} draws the same moments again; how threads interleave is not drawn"
     );
     let mut random = Rng::with_seed(seed);
-    let house = Arc::new(House::new(&mut random).await);
+    let deployment = Arc::new(JoinedDeployment::new(&mut random).await);
     let at = [free_address(&mut random), free_address(&mut random)];
-    let shop = Arc::new(Shop {
+    let shop = Arc::new(JoinedClients {
         at,
-        ..Shop::default()
+        ..JoinedClients::default()
     });
 
     let mut victims = JoinSet::new();
-    let (keeper, closed) = (house.clone(), shop.clone());
+    let (keeper, closed) = (deployment.clone(), shop.clone());
     let application = move || keeper.application(Some(&ailments(&APPLICATION_POINTS, DEADLY)));
     victims.spawn(keep_killing(application, closed, random.fork()));
     for at in at {
-        let path = house.configuration(at);
+        let path = deployment.configuration(at);
         let gateway = move || {
             let mut command = onceward();
             command
@@ -408,15 +419,15 @@ async fn killed_on_both_sides_again_and_again_there_are_as_many_rows_as_keys() {
     }
 
     // Whoever still asks finds all of them well.
-    let _application = house.serving(None).await;
-    let [one, other] = at.map(|at| house.gateway(at));
+    let _application = deployment.serving(None).await;
+    let [one, other] = at.map(|at| deployment.gateway(at));
     let _gateways = tokio::join!(one.run(), other.run());
     while let Some(client) = clients.join_next().await {
         client.unwrap();
     }
     let keys = shop.ask_all_again().await;
 
-    let payments = house.payments();
+    let payments = deployment.payments();
     let heard = shop.heard.lock().unwrap().clone();
     let told: BTreeMap<_, _> = heard
         .iter()
@@ -431,7 +442,7 @@ async fn killed_on_both_sides_again_and_again_there_are_as_many_rows_as_keys() {
     assert_eq!(payments.values().map(Vec::len).sum::<usize>(), keys, "rows");
     assert_eq!(payments, told, "each client was told of its own row");
     assert_eq!(
-        house.states(),
+        deployment.states(),
         format!("completed|{keys}"),
         "nothing is unknown"
     );
@@ -458,14 +469,18 @@ fn ailments(points: &[&str], what: &str) -> String {
 
 /// How often a program died.
 #[derive(Clone, Copy, Debug, Default)]
-struct Deaths {
+struct KillCounts {
     by_itself: usize,
     killed: usize,
 }
 
 /// Starts a program again whenever it has died, and kills it now and then.
-async fn keep_killing(program: impl Fn() -> Command, shop: Arc<Shop>, mut random: Rng) -> Deaths {
-    let mut deaths = Deaths::default();
+async fn keep_killing(
+    program: impl Fn() -> Command,
+    shop: Arc<JoinedClients>,
+    mut random: Rng,
+) -> KillCounts {
+    let mut deaths = KillCounts::default();
     while !shop.closed.load(Ordering::SeqCst) {
         let mut child = program().spawn().unwrap();
         let life = Duration::from_millis(random.u64(500..6000));
@@ -483,7 +498,7 @@ async fn keep_killing(program: impl Fn() -> Command, shop: Arc<Shop>, mut random
 }
 
 /// What the clients share.
-struct Shop {
+struct JoinedClients {
     at: [SocketAddr; 2],
     closed: AtomicBool,
     keys: AtomicUsize,
@@ -493,7 +508,7 @@ struct Shop {
     words: Mutex<BTreeMap<String, usize>>,
 }
 
-impl Default for Shop {
+impl Default for JoinedClients {
     fn default() -> Self {
         Self {
             at: [SocketAddr::from(([127, 0, 0, 1], 0)); 2],
@@ -505,7 +520,7 @@ impl Default for Shop {
     }
 }
 
-impl Shop {
+impl JoinedClients {
     /// The life of one client: a fresh key, at one gateway or at both at once,
     /// until it has the reply; then the next.
     async fn buy(self: Arc<Self>, mut random: Rng) {
@@ -527,7 +542,7 @@ impl Shop {
         for _ in 0..TRIES_MAX {
             let heard = match timeout(PATIENCE, client.post(key, BODY)).await {
                 Ok(heard) => heard,
-                Err(_) => Err(Gone),
+                Err(_) => Err(NoResponse),
             };
             let word = word(&heard);
             *self.words.lock().unwrap().entry(word.clone()).or_default() += 1;
@@ -544,7 +559,7 @@ impl Shop {
         panic!("{key} had no reply after {TRIES_MAX} tries");
     }
 
-    fn note(&self, key: &str, answer: &Answer) {
+    fn note(&self, key: &str, answer: &Response) {
         let mut heard = self.heard.lock().unwrap();
         let replies = heard.entry(key.to_owned()).or_default();
         let kept = answer.kept();

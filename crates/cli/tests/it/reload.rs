@@ -20,9 +20,9 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::fixture::client::{Answer, Client, PATH, get_request};
+use crate::fixture::client::{Client, PATH, Response, get_request};
 use crate::fixture::gateway::{Gateway, gateway_of};
-use crate::fixture::origin::{Manner, Order, Origin, origin, origin_choosing};
+use crate::fixture::origin::{Behaviour, Origin, Sequence, origin, origin_choosing};
 use crate::fixture::{BODY, until};
 
 /// A path that no test but the load looks at.
@@ -35,7 +35,7 @@ const MISTAKEN_EVERY: usize = 3;
 
 /// A configuration, and what may be said differently in it.
 #[derive(Clone)]
-struct Text {
+struct ConfigText {
     number: usize,
     upstream: String,
     server: String,
@@ -47,7 +47,7 @@ struct Text {
     more: String,
 }
 
-impl Text {
+impl ConfigText {
     /// `POST /payments` is protected, before this service.
     fn before(origin: &Origin) -> Self {
         Self {
@@ -95,13 +95,13 @@ impl Text {
 }
 
 /// A gateway, its file, and the service behind it.
-struct House {
+struct ReloadedGateway {
     directory: TempDir,
     gateway: Gateway,
 }
 
-impl House {
-    async fn open(text: &Text) -> Self {
+impl ReloadedGateway {
+    async fn open(text: &ConfigText) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("onceward.toml");
         std::fs::write(&file, text.write(&directory.path().join("data"))).unwrap();
@@ -124,7 +124,7 @@ impl House {
     }
 
     /// Changes the file and waits until that is in force.
-    async fn change_to(&self, text: &Text) {
+    async fn change_to(&self, text: &ConfigText) {
         self.replace(&text.write(&self.directory.path().join("data")));
         until("it is in force", || async {
             self.number().await == text.number
@@ -164,13 +164,13 @@ impl House {
     }
 }
 
-async fn get(gateway: &Gateway, path: &str) -> Answer {
+async fn get(gateway: &Gateway, path: &str) -> Response {
     let mut client = Client::new(gateway.listen());
     client.send(get_request(path)).await.unwrap()
 }
 
 /// `POST /admin/v1/reload`, as somebody on this machine.
-async fn reload(gateway: &Gateway) -> Answer {
+async fn reload(gateway: &Gateway) -> Response {
     let request = Request::post("/admin/v1/reload")
         .header("host", "localhost")
         .header("content-type", "application/json")
@@ -182,17 +182,17 @@ async fn reload(gateway: &Gateway) -> Answer {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reloads_under_load_fail_no_request_and_run_nothing_twice() {
-    let origin = origin_choosing(Order::default(), |key, times| {
+    let origin = origin_choosing(Sequence::default(), |key, times| {
         // Some are refused the first time, so that retries run as well.
         match key.ends_with('7') && times == 1 {
-            true => Manner::Refuse,
-            false => Manner::Pay(Duration::from_millis(key.len() as u64 % 5 * 10)),
+            true => Behaviour::Refuse,
+            false => Behaviour::Pay(Duration::from_millis(key.len() as u64 % 5 * 10)),
         }
     })
     .await;
-    let text = Text::before(&origin);
-    let house = House::open(&text).await;
-    let shop = Arc::new(Shop::new(&house.gateway));
+    let text = ConfigText::before(&origin);
+    let fixture = ReloadedGateway::open(&text).await;
+    let shop = Arc::new(ReloadClients::new(&fixture.gateway));
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
         clients.spawn(shop.clone().buy());
@@ -200,13 +200,13 @@ async fn reloads_under_load_fail_no_request_and_run_nothing_twice() {
 
     let mut mistakes = 0;
     for number in 1..=CHANGES {
-        let way = [Way::File, Way::Signal, Way::Admin][number / MISTAKEN_EVERY % 3];
+        let way = [Trigger::File, Trigger::Signal, Trigger::Admin][number / MISTAKEN_EVERY % 3];
         eprintln!("change {number} by {way:?}");
         if number.is_multiple_of(MISTAKEN_EVERY) {
             mistakes += 1;
-            refused(&house, &mistaken(&text, mistakes), way).await;
+            refused(&fixture, &mistaken(&text, mistakes), way).await;
         } else {
-            taken(&house, &changed(&text, number), way).await;
+            taken(&fixture, &changed(&text, number), way).await;
         }
         // The load goes on under each for a while.
         let before = shop.bought();
@@ -223,13 +223,13 @@ async fn reloads_under_load_fail_no_request_and_run_nothing_twice() {
     let bought = shop.told.lock().unwrap().len();
     let mut runs: HashMap<_, usize> = HashMap::new();
     for run in origin.runs() {
-        if run.manner != Manner::Refuse && !run.key.is_empty() {
+        if run.behaviour != Behaviour::Refuse && !run.key.is_empty() {
             *runs.entry(run.key).or_default() += 1;
         }
     }
     assert_eq!(runs.values().max(), Some(&1), "nothing ran twice");
     assert_eq!(runs.len(), bought, "and all that was answered ran");
-    let all = house.audit().await;
+    let all = fixture.audit().await;
     let refusals = all.iter().filter(|entry| entry["outcome"] == "refused");
     assert!(refusals.count() >= mistakes && all.len() >= CHANGES);
     eprintln!("{bought} operations under {CHANGES} changes, {mistakes} of them mistaken");
@@ -237,13 +237,13 @@ async fn reloads_under_load_fail_no_request_and_run_nothing_twice() {
 
 /// How a reload is asked for.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum Trigger {
     File,
     Signal,
     Admin,
 }
 
-impl Way {
+impl Trigger {
     /// Who the audit says it was.
     fn who(self) -> &'static str {
         match self {
@@ -255,12 +255,12 @@ impl Way {
 }
 
 /// Another configuration, with much said differently.
-fn changed(text: &Text, number: usize) -> Text {
+fn changed(text: &ConfigText, number: usize) -> ConfigText {
     let pick = |texts: [&'static str; 4]| texts[number % 4];
     // A class of the busy route that comes and goes.
     let class = pick(["interactive", "gold", "financial", "gold-2"]);
     let own = format!("[classes.{class}]\nretention = \"{}h\"\n", 24 + number);
-    Text {
+    ConfigText {
         number,
         limits: format!(
             "waiters_per_key = {}\nrequests_per_tenant = {{ per_second = 100000, burst = {} }}",
@@ -277,18 +277,18 @@ fn changed(text: &Text, number: usize) -> Text {
 }
 
 /// A configuration that cannot be taken, and what is said of it.
-fn mistaken(text: &Text, number: usize) -> (Text, &'static str) {
-    let text = Text {
+fn mistaken(text: &ConfigText, number: usize) -> (ConfigText, &'static str) {
+    let text = ConfigText {
         // It would show if it were taken.
         number: 1_000_000,
         payments: Some("policy = \"PROHIBITED\"".to_owned()),
         ..text.clone()
     };
-    let server = |line: &str| Text {
+    let server = |line: &str| ConfigText {
         server: line.to_owned(),
         ..text.clone()
     };
-    let more = |line: &str| Text {
+    let more = |line: &str| ConfigText {
         more: line.to_owned(),
         ..text.clone()
     };
@@ -308,47 +308,47 @@ fn mistaken(text: &Text, number: usize) -> (Text, &'static str) {
 }
 
 /// Puts a configuration in force.
-async fn taken(house: &House, text: &Text, way: Way) {
-    house.replace(&text.write(&house.directory.path().join("data")));
+async fn taken(fixture: &ReloadedGateway, text: &ConfigText, way: Trigger) {
+    fixture.replace(&text.write(&fixture.directory.path().join("data")));
     match way {
-        Way::File => {}
-        Way::Signal => house.gateway.signal(Signal::HUP),
-        Way::Admin => {
-            let answer = reload(&house.gateway).await;
+        Trigger::File => {}
+        Trigger::Signal => fixture.gateway.signal(Signal::HUP),
+        Trigger::Admin => {
+            let answer = reload(&fixture.gateway).await;
             assert_eq!(answer.status, 200, "{answer:?}");
-            assert_eq!(house.number().await, text.number, "at once");
+            assert_eq!(fixture.number().await, text.number, "at once");
         }
     }
     until("it is in force", || async {
-        house.number().await == text.number
+        fixture.number().await == text.number
     })
     .await;
-    assert_eq!(house.counted("onceward_reload_successful").await, 1);
+    assert_eq!(fixture.counted("onceward_reload_successful").await, 1);
 }
 
 /// Tries to put a mistaken configuration in force: it changes nothing, and it
 /// is told why.
-async fn refused(house: &House, (text, why): &(Text, &str), way: Way) {
-    let (before, failures) = (house.number().await, house.failures().await);
-    house.replace(&text.write(&house.directory.path().join("data")));
+async fn refused(fixture: &ReloadedGateway, (text, why): &(ConfigText, &str), way: Trigger) {
+    let (before, failures) = (fixture.number().await, fixture.failures().await);
+    fixture.replace(&text.write(&fixture.directory.path().join("data")));
     match way {
-        Way::File => {}
-        Way::Signal => house.gateway.signal(Signal::HUP),
-        Way::Admin => {
-            let answer = reload(&house.gateway).await;
+        Trigger::File => {}
+        Trigger::Signal => fixture.gateway.signal(Signal::HUP),
+        Trigger::Admin => {
+            let answer = reload(&fixture.gateway).await;
             assert_eq!(answer.status, 409, "{answer:?}");
             let detail = answer.json()["detail"].as_str().unwrap().to_owned();
             assert!(detail.contains(why), "{detail}");
         }
     }
     until("it is counted", || async {
-        house.failures().await > failures
+        fixture.failures().await > failures
     })
     .await;
-    assert_eq!(house.number().await, before);
-    assert_eq!(house.counted("onceward_reload_successful").await, 0);
+    assert_eq!(fixture.number().await, before);
+    assert_eq!(fixture.counted("onceward_reload_successful").await, 0);
     let told = || async {
-        let audit = house.audit().await;
+        let audit = fixture.audit().await;
         audit.iter().any(|entry| {
             entry["outcome"] == "refused"
                 && entry["who"] == way.who()
@@ -359,7 +359,7 @@ async fn refused(house: &House, (text, why): &(Text, &str), way: Way) {
 }
 
 /// What the clients share.
-struct Shop {
+struct ReloadClients {
     to: std::net::SocketAddr,
     closed: AtomicBool,
     keys: AtomicUsize,
@@ -367,7 +367,7 @@ struct Shop {
     told: Mutex<HashMap<String, Bytes>>,
 }
 
-impl Shop {
+impl ReloadClients {
     fn new(gateway: &Gateway) -> Self {
         Self {
             to: gateway.listen(),
@@ -401,7 +401,7 @@ impl Shop {
 
     /// Asks until the service has done it. Nothing else may be heard than that
     /// it refused.
-    async fn until_answered(&self, client: &mut Client, key: &str) -> Answer {
+    async fn until_answered(&self, client: &mut Client, key: &str) -> Response {
         loop {
             let answer = client.post(key, BODY).await;
             let answer = answer.unwrap_or_else(|_| panic!("{key}: the connection broke"));
@@ -419,35 +419,35 @@ impl Shop {
 
 /// What becomes of a route while its work is under way.
 #[rstest]
-#[case::prohibited(|text: &mut Text| text.payments = Some("policy = \"PROHIBITED\"".into()), Some((400, "key-prohibited")), 201)]
-#[case::removed(|text: &mut Text| text.payments = None, Some((404, "no-route")), 404)]
+#[case::prohibited(|text: &mut ConfigText| text.payments = Some("policy = \"PROHIBITED\"".into()), Some((400, "key-prohibited")), 201)]
+#[case::removed(|text: &mut ConfigText| text.payments = None, Some((404, "no-route")), 404)]
 #[case::another_upstream(
-    |text: &mut Text| text.upstream = "http://127.0.0.1:9".into(), Some((502, "upstream-unreachable")), 201)]
-#[case::hardly_any_time(|text: &mut Text| text.timeout = "1ms", None, 201)]
+    |text: &mut ConfigText| text.upstream = "http://127.0.0.1:9".into(), Some((502, "upstream-unreachable")), 201)]
+#[case::hardly_any_time(|text: &mut ConfigText| text.timeout = "1ms", None, 201)]
 #[tokio::test]
 async fn work_under_way_ends_by_the_rules_that_it_began_with(
-    #[case] change: fn(&mut Text),
+    #[case] change: fn(&mut ConfigText),
     #[case] others: Option<(u16, &str)>,
     #[case] by_id: u16,
 ) {
-    let origin = origin(Manner::Hold).await;
-    let text = Text::before(&origin);
-    let house = House::open(&text).await;
-    let gateway = &house.gateway;
+    let origin = origin(Behaviour::Hold).await;
+    let text = ConfigText::before(&origin);
+    let fixture = ReloadedGateway::open(&text).await;
+    let gateway = &fixture.gateway;
     let first = gateway.spawn_post("k", BODY);
     origin.called(1).await;
     let second = gateway.spawn_post("k", BODY);
     until("it waits", || async {
-        house.counted("onceward_waiters").await == 1
+        fixture.counted("onceward_waiters").await == 1
     })
     .await;
 
-    let mut after = Text {
+    let mut after = ConfigText {
         number: 1,
         ..text.clone()
     };
     change(&mut after);
-    house.replace(&after.write(&house.directory.path().join("data")));
+    fixture.replace(&after.write(&fixture.directory.path().join("data")));
     assert_eq!(reload(gateway).await.status, 200);
     if let Some(others) = others {
         let other = gateway.post("other", BODY).await.unwrap();
@@ -471,11 +471,11 @@ async fn work_under_way_ends_by_the_rules_that_it_began_with(
     let found = get(gateway, &path).await;
     assert_eq!(found.status, by_id, "{found:?}");
 
-    let back = Text {
+    let back = ConfigText {
         number: 2,
         ..text.clone()
     };
-    house.replace(&back.write(&house.directory.path().join("data")));
+    fixture.replace(&back.write(&fixture.directory.path().join("data")));
     assert_eq!(reload(gateway).await.status, 200);
     for answer in [
         gateway.post("k", BODY).await.unwrap(),
@@ -490,15 +490,15 @@ async fn work_under_way_ends_by_the_rules_that_it_began_with(
 
 #[tokio::test]
 async fn mistake_is_in_the_log_and_a_stop_after_it_is_in_order() {
-    let origin = origin(Manner::PAY).await;
-    let text = Text::before(&origin);
-    let house = House::open(&text).await;
+    let origin = origin(Behaviour::PAY).await;
+    let text = ConfigText::before(&origin);
+    let fixture = ReloadedGateway::open(&text).await;
     let (mistaken, why) = mistaken(&text, 1);
-    refused(&house, &(mistaken, why), Way::File).await;
-    assert_eq!(house.gateway.post("k", BODY).await.unwrap().status, 201);
-    house.change_to(&Text { number: 3, ..text }).await;
-    house.gateway.signal(Signal::TERM);
-    let (status, log) = house.gateway.ended().await;
+    refused(&fixture, &(mistaken, why), Trigger::File).await;
+    assert_eq!(fixture.gateway.post("k", BODY).await.unwrap().status, 201);
+    fixture.change_to(&ConfigText { number: 3, ..text }).await;
+    fixture.gateway.signal(Signal::TERM);
+    let (status, log) = fixture.gateway.ended().await;
     assert_eq!(status.code(), Some(0), "{log:?}");
     let lines: Vec<Value> = log
         .iter()
@@ -521,10 +521,10 @@ async fn mistake_is_in_the_log_and_a_stop_after_it_is_in_order() {
 /// and only the second is changed.
 #[tokio::test]
 async fn configuration_behind_a_link_is_followed() {
-    let origin = origin(Manner::PAY).await;
-    let text = Text::before(&origin);
+    let origin = origin(Behaviour::PAY).await;
+    let text = ConfigText::before(&origin);
     let directory = tempfile::tempdir().unwrap();
-    let place = |text: &Text| {
+    let place = |text: &ConfigText| {
         let there = directory.path().join(format!("..{}", text.number));
         std::fs::create_dir(&there).unwrap();
         let written = text.write(&directory.path().join("data"));
@@ -538,7 +538,7 @@ async fn configuration_behind_a_link_is_followed() {
     std::os::unix::fs::symlink("..data/onceward.toml", &file).unwrap();
     let gateway = gateway_of(&file).run().await;
     assert_eq!(get(&gateway, OTHER).await.header("x-number"), "0");
-    place(&Text { number: 1, ..text });
+    place(&ConfigText { number: 1, ..text });
     until("it is in force", || async {
         get(&gateway, OTHER).await.header("x-number") == "1"
     })
@@ -548,11 +548,11 @@ async fn configuration_behind_a_link_is_followed() {
 
 #[tokio::test]
 async fn change_while_the_gateway_starts_is_not_missed() {
-    let origin = origin(Manner::PAY).await;
-    let text = Text::before(&origin);
+    let origin = origin(Behaviour::PAY).await;
+    let text = ConfigText::before(&origin);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("onceward.toml");
-    let write = |text: &Text| {
+    let write = |text: &ConfigText| {
         let beside = directory.path().join("beside");
         std::fs::write(&beside, text.write(&directory.path().join("data"))).unwrap();
         std::fs::rename(&beside, &file).unwrap();
@@ -561,7 +561,7 @@ async fn change_while_the_gateway_starts_is_not_missed() {
     let starting = gateway_of(&file).start();
     // At once, and now and then while it starts; it ends with this one.
     for number in 1..=10 {
-        write(&Text {
+        write(&ConfigText {
             number,
             ..text.clone()
         });

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::fixture::BODY;
 use crate::fixture::command::{CommandOutput, command_at, finish};
 use crate::fixture::gateway::{gateway, onceward};
-use crate::fixture::origin::{Manner, origin};
+use crate::fixture::origin::{Behaviour, origin};
 
 /// 128 + SIGPIPE.
 const CLOSED: i32 = 141;
@@ -56,7 +56,7 @@ async fn a_command_without_a_gateway_ends_quietly(#[case] args: &[&str]) {
 
 #[tokio::test]
 async fn commands_against_a_gateway_end_quietly() {
-    let origin = origin(Manner::PAY).await;
+    let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let gateway = gateway(&origin, directory.path()).run().await;
     let reply = gateway.post("k", BODY).await.unwrap();
@@ -102,7 +102,7 @@ async fn an_error_message_needs_no_standard_error() {
 /// A gateway is not ended by a closed log or by a closed standard output.
 #[tokio::test]
 async fn a_gateway_keeps_serving_when_its_output_is_closed() {
-    let origin = origin(Manner::PAY).await;
+    let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let plan = gateway(&origin, directory.path());
     let mut command = onceward();

@@ -4,13 +4,13 @@ use crate::fixture::BODY;
 use crate::fixture::client::hours_kept;
 use crate::fixture::command::{refused, run, run_at};
 use crate::fixture::gateway::{gateway, gateway_of};
-use crate::fixture::origin::{Manner, origin};
+use crate::fixture::origin::{Behaviour, origin};
 
 use super::{configured, token};
 
 #[tokio::test]
 async fn changed_class_holds_for_new_operations_and_after_a_restart() {
-    let origin = origin(Manner::PAY).await;
+    let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let plan = gateway(&origin, directory.path());
     let serving = plan.run().await;
@@ -68,7 +68,7 @@ async fn changed_class_holds_for_new_operations_and_after_a_restart() {
 
 #[tokio::test]
 async fn configuration_is_read_again_at_an_operators_word() {
-    let origin = origin(Manner::PAY).await;
+    let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let file = configured(&origin, directory.path());
     let gateway = gateway_of(&file).run().await;
@@ -88,7 +88,7 @@ async fn configuration_is_read_again_at_an_operators_word() {
 
 #[tokio::test]
 async fn gateway_without_a_file_has_nothing_to_read_again() {
-    let origin = origin(Manner::PAY).await;
+    let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let gateway = gateway(&origin, directory.path()).run().await;
     assert_eq!(

@@ -4,13 +4,13 @@ use crate::fixture::BODY;
 use crate::fixture::client::{Client, post_request};
 use crate::fixture::command::{done, refused, run_at};
 use crate::fixture::gateway::gateway_of;
-use crate::fixture::origin::{Manner, origin};
+use crate::fixture::origin::{Behaviour, origin};
 
 use super::{CANARY, configured, token};
 
 #[tokio::test]
 async fn tokens_let_in_by_their_role_and_the_program_says_which_is_needed() {
-    let origin = origin(Manner::PAY).await;
+    let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let gateway = gateway_of(&configured(&origin, directory.path()))
         .run()
@@ -53,7 +53,7 @@ async fn tokens_let_in_by_their_role_and_the_program_says_which_is_needed() {
 
 #[tokio::test]
 async fn made_key_lets_in_until_it_is_revoked() {
-    let origin = origin(Manner::PAY).await;
+    let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let gateway = gateway_of(&configured(&origin, directory.path()))
         .run()

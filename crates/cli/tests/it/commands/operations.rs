@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::fixture::BODY;
 use crate::fixture::command::{CommandOutput, done, refused, run};
 use crate::fixture::gateway::{Gateway, gateway};
-use crate::fixture::origin::{Manner, Order, Origin, origin, origin_choosing};
+use crate::fixture::origin::{Behaviour, Origin, Sequence, origin, origin_choosing};
 use crate::fixture::until;
 
 /// The ids of the operations that match a filter.
@@ -21,10 +21,10 @@ async fn ids(gateway: &Gateway, filter: &[&str]) -> Vec<String> {
 
 /// A service that does not finish its first response to keys that begin with `lost`.
 async fn forgetful() -> Origin {
-    origin_choosing(Order::default(), |key, times| {
+    origin_choosing(Sequence::default(), |key, times| {
         match key.starts_with("lost") && times == 1 {
-            true => Manner::Half,
-            false => Manner::PAY,
+            true => Behaviour::Half,
+            false => Behaviour::PAY,
         }
     })
     .await
@@ -162,7 +162,7 @@ async fn unknown_operation_is_found_resolved_and_replayed() {
 
 #[tokio::test]
 async fn word_on_one_run_does_not_settle_a_later_one() {
-    let origin = origin_choosing(Order::default(), |_, _| Manner::Half).await;
+    let origin = origin_choosing(Sequence::default(), |_, _| Behaviour::Half).await;
     let directory = tempfile::tempdir().unwrap();
     let plan = gateway(&origin, directory.path()).option("--upstream-timeout-ms", "300");
     let gateway = plan.run().await;
@@ -249,7 +249,7 @@ async fn bulk_purge_counts_asks_and_purges_what_matches() {
 
 #[tokio::test]
 async fn running_work_is_left_unless_forced() {
-    let origin = origin(Manner::Hold).await;
+    let origin = origin(Behaviour::Hold).await;
     let directory = tempfile::tempdir().unwrap();
     let gateway = gateway(&origin, directory.path()).run().await;
     let _asked = gateway.spawn_post("k", BODY);
@@ -273,7 +273,7 @@ async fn running_work_is_left_unless_forced() {
 /// A key cannot write to the terminal of the operator.
 #[tokio::test]
 async fn nothing_that_a_client_sent_moves_the_cursor() {
-    let origin = origin(Manner::PAY).await;
+    let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let gateway = gateway(&origin, directory.path()).run().await;
     let args: Vec<OsString> = ["operations", "list", "--key", "\u{1b}[2J"]
@@ -295,7 +295,7 @@ async fn nothing_that_a_client_sent_moves_the_cursor() {
 
 #[tokio::test]
 async fn without_room_for_the_audit_nothing_is_changed_and_it_is_not_ready() {
-    let origin = origin(Manner::PAY).await;
+    let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let plan = gateway(&origin, directory.path()).surviving_the_file_limit();
     let gateway = plan.run().await;

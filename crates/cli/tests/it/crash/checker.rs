@@ -1,51 +1,51 @@
-//! The judge of a randomised run: from what the clients heard and what the
-//! service got, whether each operation ran at most once and was answered alike
-//! ever after. It knows neither processes nor HTTP, so that it can be put to
-//! the test itself: each rule has a history that breaks it.
+//! The checker of a randomised run. From the responses that clients got and the requests that the
+//! service got, it decides whether each operation ran at most once and was always answered alike.
+//! It knows neither processes nor HTTP, so that it can itself be tested: each rule has a history
+//! that breaks it.
 
 use std::collections::HashMap;
 
 /// A key; clients number theirs.
 pub(crate) type Key = usize;
 
-/// One request of a client, and what came of it.
+/// One request of a client and its outcome.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RequestRecord {
     pub(crate) key: Key,
     pub(crate) body: Body,
-    /// When it was sent, and when it was answered, in the order of all things.
+    /// When it was sent and answered, by the logical clock.
     pub(crate) sent: u64,
     pub(crate) heard_at: u64,
-    pub(crate) heard: Heard,
+    pub(crate) heard: Outcome,
 }
 
-/// Which request was sent under a key.
+/// Which request was sent with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
-    /// The one that the key stands for.
+    /// The request that the key belongs to.
     Own,
-    /// A different one, when the key's own had been answered.
+    /// A different request, after the first was answered.
     Other,
 }
 
-/// What a client heard.
+/// What a client got.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// The service's answer, first or replayed.
+pub(crate) enum Outcome {
+    /// The service's response, first or replayed.
     Final(Vec<u8>),
     /// It may have run.
     Unknown,
     /// The key belongs to a different request.
     Reused,
-    /// To come again: nothing was done, or it still runs.
+    /// To be retried: nothing was done, or it still runs.
     Later,
-    /// No word on the operation: the connection broke, or the store was away.
+    /// No information: the connection broke, or the store was unavailable.
     Nothing,
 }
 
 /// One request that the service got.
 #[derive(Clone, Debug)]
-pub(crate) struct Ran {
+pub(crate) struct RunRecord {
     pub(crate) key: Key,
     pub(crate) at: u64,
     pub(crate) fence: u64,
@@ -56,41 +56,41 @@ pub(crate) struct Ran {
 /// What the service did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// The work, and this is its answer.
+    /// The work, with this response.
     Done(Vec<u8>),
-    /// Nothing: it asked to come again.
+    /// Nothing; it asked for a retry.
     Refused,
 }
 
-/// What must not be.
+/// A broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Violation {
     /// It ran again although an earlier run had not been refused.
     RanAgain(Key),
-    /// It ran after a client had been told the end.
+    /// It ran after a client had got the outcome.
     RanAfterTheEnd(Key),
     /// A later run did not have a higher fence.
     FenceDidNotRise(Key),
-    /// A request ran under the key of another.
+    /// A different request ran with the key.
     OtherRan(Key),
-    /// A client was told of work that was not done, or not so.
+    /// A client got a response that the service did not give.
     NotDone(Key),
-    /// Two clients were told different ends.
+    /// Two clients got different outcomes.
     EndsDiffer(Key),
-    /// The end was told, and not told any more.
+    /// The outcome was given, and later not given any more.
     EndForgotten(Key),
-    /// A different request under the key was not refused as such.
+    /// A different request with the key was not refused as such.
     OtherNotRefused(Key),
     /// The key's own request was refused as a different one.
     OwnRefused(Key),
-    /// The last word on it was no end.
+    /// The last response was not final.
     NotEnded(Key),
 }
 
-/// How much was seen, so that nobody takes an empty run for a good one.
+/// How much happened, so that an empty run does not pass for a good one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Figures {
-    /// Operations whose answer a client heard.
+    /// Operations whose response a client got.
     pub(crate) completed: usize,
     /// Operations that ended as unknown.
     pub(crate) unknown: usize,
@@ -106,9 +106,9 @@ pub(crate) struct Figures {
     pub(crate) refused: usize,
 }
 
-/// Judges a history.
-pub(crate) fn check(asked: &[Asked], ran: &[Ran]) -> (Figures, Vec<Violation>) {
-    let mut stories: HashMap<Key, Story<'_>> = HashMap::new();
+/// Checks a history.
+pub(crate) fn check(asked: &[RequestRecord], ran: &[RunRecord]) -> (Figures, Vec<Violation>) {
+    let mut stories: HashMap<Key, KeyHistory<'_>> = HashMap::new();
     for one in asked {
         stories.entry(one.key).or_default().asked.push(one);
     }
@@ -126,14 +126,14 @@ pub(crate) fn check(asked: &[Asked], ran: &[Ran]) -> (Figures, Vec<Violation>) {
     (figures, violations)
 }
 
-/// All that happened under one key.
+/// All events of one key.
 #[derive(Default)]
-struct Story<'a> {
-    asked: Vec<&'a Asked>,
-    ran: Vec<&'a Ran>,
+struct KeyHistory<'a> {
+    asked: Vec<&'a RequestRecord>,
+    ran: Vec<&'a RunRecord>,
 }
 
-impl Story<'_> {
+impl KeyHistory<'_> {
     fn judge(&self, key: Key, violations: &mut Vec<Violation>) {
         let mut must = |holds: bool, violation: fn(Key) -> Violation| {
             if !holds {
@@ -178,11 +178,11 @@ impl Story<'_> {
         );
         must(
             self.others()
-                .all(|asked| matches!(asked.heard, Heard::Reused | Heard::Nothing)),
+                .all(|asked| matches!(asked.heard, Outcome::Reused | Outcome::Nothing)),
             Violation::OtherNotRefused,
         );
         must(
-            self.own().all(|asked| asked.heard != Heard::Reused),
+            self.own().all(|asked| asked.heard != Outcome::Reused),
             Violation::OwnRefused,
         );
         must(
@@ -191,12 +191,12 @@ impl Story<'_> {
         );
     }
 
-    /// Whether a request was told the end that somebody had heard before it was sent.
-    fn remembers(&self, asked: &Asked) -> bool {
+    /// Whether a request got the outcome that a client had got before it was sent.
+    fn remembers(&self, asked: &RequestRecord) -> bool {
         let mut before = self.own().filter(|other| other.heard_at < asked.sent);
         let end = before.find_map(|other| other.heard.answer());
         match (end, &asked.heard) {
-            (None, _) | (_, Heard::Nothing) => true,
+            (None, _) | (_, Outcome::Nothing) => true,
             (Some(end), heard) => heard.answer() == Some(end),
         }
     }
@@ -207,14 +207,14 @@ impl Story<'_> {
             .any(|ran| matches!(&ran.effect, Effect::Done(done) if done == answer))
     }
 
-    fn own(&self) -> impl Iterator<Item = &Asked> {
+    fn own(&self) -> impl Iterator<Item = &RequestRecord> {
         self.asked
             .iter()
             .copied()
             .filter(|asked| asked.body == Body::Own)
     }
 
-    fn others(&self) -> impl Iterator<Item = &Asked> {
+    fn others(&self) -> impl Iterator<Item = &RequestRecord> {
         self.asked
             .iter()
             .copied()
@@ -225,13 +225,13 @@ impl Story<'_> {
         let unanswered = self
             .asked
             .iter()
-            .filter(|asked| asked.heard == Heard::Nothing);
+            .filter(|asked| asked.heard == Outcome::Nothing);
         let unanswered = unanswered.count();
         let done = self.ran.iter().any(|ran| ran.effect != Effect::Refused);
         figures.unanswered += unanswered;
         figures.reused += self
             .others()
-            .filter(|asked| asked.heard == Heard::Reused)
+            .filter(|asked| asked.heard == Outcome::Reused)
             .count();
         figures.refused += self
             .ran
@@ -241,14 +241,14 @@ impl Story<'_> {
         if self.own().any(|asked| asked.heard.answer().is_some()) {
             figures.completed += 1;
             figures.completed_by_retry += usize::from(unanswered > 0);
-        } else if self.own().any(|asked| asked.heard == Heard::Unknown) {
+        } else if self.own().any(|asked| asked.heard == Outcome::Unknown) {
             figures.unknown += 1;
             figures.unknown_and_done += usize::from(done);
         }
     }
 }
 
-impl Heard {
+impl Outcome {
     fn is_end(&self) -> bool {
         matches!(self, Self::Final(_) | Self::Unknown)
     }
@@ -271,8 +271,8 @@ mod tests {
     use super::*;
 
     /// A request with the key's own body, sent and heard at these times.
-    fn own(sent: u64, heard_at: u64, heard: Heard) -> Asked {
-        Asked {
+    fn own(sent: u64, heard_at: u64, heard: Outcome) -> RequestRecord {
+        RequestRecord {
             key: 1,
             body: Body::Own,
             sent,
@@ -281,19 +281,19 @@ mod tests {
         }
     }
 
-    fn other(sent: u64, heard_at: u64, heard: Heard) -> Asked {
-        Asked {
+    fn other(sent: u64, heard_at: u64, heard: Outcome) -> RequestRecord {
+        RequestRecord {
             body: Body::Other,
             ..own(sent, heard_at, heard)
         }
     }
 
-    fn paid(answer: &str) -> Heard {
-        Heard::Final(answer.into())
+    fn paid(answer: &str) -> Outcome {
+        Outcome::Final(answer.into())
     }
 
-    fn done(at: u64, fence: u64, answer: &str) -> Ran {
-        Ran {
+    fn done(at: u64, fence: u64, answer: &str) -> RunRecord {
+        RunRecord {
             key: 1,
             at,
             fence,
@@ -302,8 +302,8 @@ mod tests {
         }
     }
 
-    fn refused(at: u64, fence: u64) -> Ran {
-        Ran {
+    fn refused(at: u64, fence: u64) -> RunRecord {
+        RunRecord {
             effect: Effect::Refused,
             ..done(at, fence, "")
         }
@@ -313,14 +313,14 @@ mod tests {
     #[case::it_ran_and_was_replayed(
         vec![own(0, 2, paid("a")), own(3, 4, paid("a"))], vec![done(1, 1, "a")])]
     #[case::it_was_lost_and_found(
-        vec![own(0, 2, Heard::Nothing), own(3, 4, paid("a"))], vec![done(1, 1, "a")])]
+        vec![own(0, 2, Outcome::Nothing), own(3, 4, paid("a"))], vec![done(1, 1, "a")])]
     #[case::it_was_refused_and_ran(
-        vec![own(0, 2, Heard::Later), own(3, 5, paid("a"))], vec![refused(1, 1), done(4, 2, "a")])]
+        vec![own(0, 2, Outcome::Later), own(3, 5, paid("a"))], vec![refused(1, 1), done(4, 2, "a")])]
     #[case::it_is_unknown_and_had_run(
-        vec![own(0, 2, Heard::Nothing), own(3, 4, Heard::Unknown)], vec![done(1, 1, "a")])]
+        vec![own(0, 2, Outcome::Nothing), own(3, 4, Outcome::Unknown)], vec![done(1, 1, "a")])]
     #[case::another_was_refused(
-        vec![own(0, 2, paid("a")), other(3, 4, Heard::Reused), own(5, 6, paid("a"))], vec![done(1, 1, "a")])]
-    fn a_good_history_passes(#[case] asked: Vec<Asked>, #[case] ran: Vec<Ran>) {
+        vec![own(0, 2, paid("a")), other(3, 4, Outcome::Reused), own(5, 6, paid("a"))], vec![done(1, 1, "a")])]
+    fn a_good_history_passes(#[case] asked: Vec<RequestRecord>, #[case] ran: Vec<RunRecord>) {
         assert_eq!(check(&asked, &ran).1, []);
     }
 
@@ -328,28 +328,28 @@ mod tests {
     #[case::ran_twice(
         vec![own(0, 4, paid("b"))], vec![done(1, 1, "a"), done(2, 2, "b")], RanAgain)]
     #[case::ran_after_it_was_called_unknown(
-        vec![own(0, 1, Heard::Unknown)], vec![done(2, 1, "a")], RanAfterTheEnd)]
+        vec![own(0, 1, Outcome::Unknown)], vec![done(2, 1, "a")], RanAfterTheEnd)]
     #[case::one_fence_twice(
         vec![own(0, 4, paid("b"))], vec![refused(1, 1), done(2, 1, "b")], FenceDidNotRise)]
     #[case::a_different_request_ran(
-        vec![own(0, 4, paid("a"))], vec![Ran { body: Body::Other, ..done(1, 1, "a") }], OtherRan)]
+        vec![own(0, 4, paid("a"))], vec![RunRecord { body: Body::Other, ..done(1, 1, "a") }], OtherRan)]
     #[case::answered_and_never_ran(
         vec![own(0, 1, paid("a"))], vec![], NotDone)]
     #[case::two_answers(
         vec![own(0, 5, paid("a")), own(1, 6, paid("b"))], vec![refused(2, 1), done(3, 2, "a")], EndsDiffer)]
     #[case::answered_then_unknown(
-        vec![own(0, 2, paid("a")), own(3, 4, Heard::Unknown)], vec![done(1, 1, "a")], EndForgotten)]
+        vec![own(0, 2, paid("a")), own(3, 4, Outcome::Unknown)], vec![done(1, 1, "a")], EndForgotten)]
     #[case::answered_then_running(
-        vec![own(0, 2, paid("a")), own(3, 4, Heard::Later), own(5, 6, paid("a"))], vec![done(1, 1, "a")], EndForgotten)]
+        vec![own(0, 2, paid("a")), own(3, 4, Outcome::Later), own(5, 6, paid("a"))], vec![done(1, 1, "a")], EndForgotten)]
     #[case::a_different_request_was_answered(
         vec![own(0, 2, paid("a")), other(3, 4, paid("a"))], vec![done(1, 1, "a")], OtherNotRefused)]
     #[case::taken_for_a_different_request(
-        vec![own(0, 2, paid("a")), own(3, 4, Heard::Reused)], vec![done(1, 1, "a")], OwnRefused)]
+        vec![own(0, 2, paid("a")), own(3, 4, Outcome::Reused)], vec![done(1, 1, "a")], OwnRefused)]
     #[case::still_running_at_the_end(
-        vec![own(0, 2, Heard::Later)], vec![done(1, 1, "a")], NotEnded)]
+        vec![own(0, 2, Outcome::Later)], vec![done(1, 1, "a")], NotEnded)]
     fn a_bad_history_is_caught(
-        #[case] asked: Vec<Asked>,
-        #[case] ran: Vec<Ran>,
+        #[case] asked: Vec<RequestRecord>,
+        #[case] ran: Vec<RunRecord>,
         #[case] wanted: fn(Key) -> Violation,
     ) {
         let (_, violations) = check(&asked, &ran);

@@ -1,11 +1,9 @@
-//! A minute of `kill -9`: sixteen clients with fresh keys and retries, and a
-//! gateway that is killed about once a second, at random moments, also while
-//! it starts. What the clients heard and what the service got goes before the
-//! checker.
+//! A minute of `kill -9`: sixteen clients with new keys and retries, and a gateway that is killed
+//! about once a second, at random times, also while it starts. The checker decides over what the
+//! clients and the service got.
 //!
-//! Two shorter storms stand beside it: one where the gateway is asked to stop,
-//! so that nothing may be left unknown; and one on a store that forgets, which
-//! must be found out.
+//! Two shorter runs complete it: one in which the gateway is stopped by SIGTERM, so that nothing may
+//! be unknown, and one on a store that forgets, which the checker must find out.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -19,18 +17,20 @@ use rustix::process::Signal;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::crash::checker::{Asked, Body, Effect, Figures, Heard, Key, Ran, Violation, check};
-use crate::fixture::client::{Answer, Client};
-use crate::fixture::gateway::{Gateway, Plan, gateway_on};
-use crate::fixture::origin::{Manner, Order, Run, origin_choosing, raw};
+use crate::crash::checker::{
+    Body, Effect, Figures, Key, Outcome, RequestRecord, RunRecord, Violation, check,
+};
+use crate::fixture::client::{Client, Response};
+use crate::fixture::gateway::{Gateway, GatewayCommand, gateway_on};
+use crate::fixture::origin::{Behaviour, Run, Sequence, origin_choosing, raw};
 use crate::fixture::{free_address, seed};
 
 pub(crate) const CLIENTS: usize = 16;
-/// How long the service may take, at most: most kills find requests under way.
+/// The maximum time of the service, so that most kills interrupt requests.
 const WORK_MS_MAX: u64 = 120;
-/// How long a client waits for one answer before it asks again.
+/// How long a client waits for a response before it retries.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a client asks in vain before it calls the gateway dead.
+/// How often a client retries before the test fails.
 const TRIES_MAX: usize = 2000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -40,8 +40,7 @@ async fn killed_every_second_for_a_minute_nothing_runs_twice_and_nothing_is_forg
     let seen = storm(store, Stop::Kill, Duration::from_secs(60)).await;
     let (stops, figures) = (&seen.stops, &seen.figures);
     assert_eq!(seen.violations, []);
-    // A run that saw little proves little. The bounds are far below what any
-    // machine does.
+    // A run with few events proves little. Any machine exceeds these bounds by far.
     assert!(stops.serving >= 20, "{stops:?}");
     assert!(figures.completed >= 500, "{figures:?}");
     assert!(
@@ -53,7 +52,7 @@ async fn killed_every_second_for_a_minute_nothing_runs_twice_and_nothing_is_forg
         "{figures:?}"
     );
     assert!(figures.reused > 0 && figures.refused > 0, "{figures:?}");
-    // The store knows exactly the unknown operations that clients were told of.
+    // The store has exactly the unknown operations that were reported to clients.
     assert_eq!(seen.unknown_in_store, figures.unknown);
 }
 
@@ -92,14 +91,14 @@ fn embedded(directory: &tempfile::TempDir) -> OsString {
 /// How the gateway is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
-    /// Without a word.
+    /// With SIGKILL.
     Kill,
-    /// With SIGTERM; it ends what runs.
+    /// With SIGTERM, after which running operations finish.
     Terminate,
 }
 
-/// What came of a storm.
-struct Seen {
+/// The result of a run.
+struct StormResult {
     stops: Stops,
     figures: Figures,
     violations: Vec<Violation>,
@@ -113,38 +112,36 @@ struct Stops {
     starting: usize,
 }
 
-/// Clients buy while the gateway is stopped and started; then everything is
-/// asked for once more, after one more stop, and judged.
-async fn storm(store: OsString, stop: Stop, length: Duration) -> Seen {
+/// Clients send requests while the gateway is stopped and started. Then, after one more stop, every
+/// key is requested once more, and the history is checked.
+async fn storm(store: OsString, stop: Stop, length: Duration) -> StormResult {
     let seed = seed();
-    eprintln!(
-        "ONCEWARD_SEED={seed} draws the same moments again; how threads interleave is not drawn"
-    );
+    eprintln!("ONCEWARD_SEED={seed} repeats the random choices, but not how threads interleave");
     let mut random = Rng::with_seed(seed);
-    let order = Order::default();
-    let origin = origin_choosing(order.clone(), manners(random.fork())).await;
+    let order = Sequence::default();
+    let origin = origin_choosing(order.clone(), behaviours(random.fork())).await;
     let at = free_address(&mut random);
     let plan = gateway_on(&origin, store).at(at).option("--log", "error");
 
     let gateway = plan.run().await;
-    let shop = Arc::new(Shop::new([at; 2], order));
+    let shop = Arc::new(Clients::new([at; 2], order));
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
         clients.spawn(shop.clone().buy(random.fork()));
     }
-    let (gateway, stops) = blow(gateway, &plan, stop, length, &mut random).await;
+    let (gateway, stops) = stop_repeatedly(gateway, &plan, stop, length, &mut random).await;
     shop.closed.store(true, Ordering::SeqCst);
     while let Some(client) = clients.join_next().await {
         client.unwrap();
     }
 
-    // Everybody has an end now. It must outlive one more.
+    // Every key has an outcome now, which must survive another kill.
     gateway.kill().await;
     let gateway = plan.run().await;
     ask_all_again(&shop).await;
     let (figures, violations) = check(&shop.log(), &ledger(&origin.runs()));
     eprintln!("{stops:?}, {figures:?}");
-    Seen {
+    StormResult {
         stops,
         figures,
         violations,
@@ -152,22 +149,22 @@ async fn storm(store: OsString, stop: Stop, length: Duration) -> Seen {
     }
 }
 
-/// The service refuses some keys the first time, without doing anything.
-pub(crate) fn manners(random: Rng) -> impl Fn(&str, usize) -> Manner {
+/// The service refuses some keys the first time, without doing the work.
+pub(crate) fn behaviours(random: Rng) -> impl Fn(&str, usize) -> Behaviour {
     let random = Mutex::new(random);
     move |key, times| {
         let work_ms = random.lock().unwrap().u64(..WORK_MS_MAX);
         match number(key).is_multiple_of(8) && times == 1 {
-            true => Manner::Refuse,
-            false => Manner::Pay(Duration::from_millis(work_ms)),
+            true => Behaviour::Refuse,
+            false => Behaviour::Pay(Duration::from_millis(work_ms)),
         }
     }
 }
 
-/// Stops and starts until the time is over; gives the gateway that is left.
-async fn blow(
+/// Stops and starts the gateway until the time is over. Returns the running one.
+async fn stop_repeatedly(
     mut gateway: Gateway,
-    plan: &Plan,
+    plan: &GatewayCommand,
     stop: Stop,
     length: Duration,
     random: &mut Rng,
@@ -195,18 +192,18 @@ async fn blow(
     (gateway, stops)
 }
 
-/// What the clients share.
-pub(crate) struct Shop {
-    /// Where each client asks, and where its twin does.
+/// The state that all clients share.
+pub(crate) struct Clients {
+    /// The addresses of each client and of its twin.
     at: [SocketAddr; 2],
-    order: Order,
+    order: Sequence,
     pub(crate) closed: AtomicBool,
     keys: AtomicUsize,
-    log: Mutex<Vec<Asked>>,
+    log: Mutex<Vec<RequestRecord>>,
 }
 
-impl Shop {
-    pub(crate) fn new(at: [SocketAddr; 2], order: Order) -> Self {
+impl Clients {
+    pub(crate) fn new(at: [SocketAddr; 2], order: Sequence) -> Self {
         Self {
             at,
             order,
@@ -216,12 +213,12 @@ impl Shop {
         }
     }
 
-    pub(crate) fn log(&self) -> Vec<Asked> {
+    pub(crate) fn log(&self) -> Vec<RequestRecord> {
         self.log.lock().unwrap().clone()
     }
 
-    /// The life of one client: a fresh key, alone or twice at once, until its
-    /// end is known; then perhaps an old one, or one with another body.
+    /// One client: sends a new key, alone or twice at once, until its outcome is known; then perhaps
+    /// an old key, or one with another body.
     pub(crate) async fn buy(self: Arc<Self>, mut random: Rng) {
         let [mut client, mut twin] = self.at.map(Client::new);
         if random.bool() {
@@ -246,19 +243,19 @@ impl Shop {
         }
     }
 
-    /// Asks again and again, as a client does that wants to know.
+    /// Retries until the outcome is known.
     async fn until_ended(&self, client: &mut Client, key: Key) {
         for _ in 0..TRIES_MAX {
             match self.ask(client, key, Body::Own).await {
-                Heard::Final(_) | Heard::Unknown | Heard::Reused => return,
-                Heard::Later | Heard::Nothing => sleep(Duration::from_millis(15)).await,
+                Outcome::Final(_) | Outcome::Unknown | Outcome::Reused => return,
+                Outcome::Later | Outcome::Nothing => sleep(Duration::from_millis(15)).await,
             }
         }
         panic!("key {key} had no end after {TRIES_MAX} tries");
     }
 
-    /// Asks once, and writes down what was heard.
-    async fn ask(&self, client: &mut Client, key: Key, body: Body) -> Heard {
+    /// Sends one request and records its outcome.
+    async fn ask(&self, client: &mut Client, key: Key, body: Body) -> Outcome {
         let sent = self.order.next();
         let asked = timeout(
             PATIENCE,
@@ -267,9 +264,9 @@ impl Shop {
         .await;
         let heard = match asked {
             Ok(Ok(answer)) => heard(&answer),
-            Ok(Err(_)) | Err(_) => Heard::Nothing,
+            Ok(Err(_)) | Err(_) => Outcome::Nothing,
         };
-        self.log.lock().unwrap().push(Asked {
+        self.log.lock().unwrap().push(RequestRecord {
             key,
             body,
             sent,
@@ -280,8 +277,8 @@ impl Shop {
     }
 }
 
-/// Asks for every key once more, each client for its share.
-pub(crate) async fn ask_all_again(shop: &Arc<Shop>) {
+/// Requests every key once more, each client its share.
+pub(crate) async fn ask_all_again(shop: &Arc<Clients>) {
     let keys = shop.keys.load(Ordering::SeqCst);
     let mut clients = JoinSet::new();
     for first in 0..CLIENTS {
@@ -290,9 +287,9 @@ pub(crate) async fn ask_all_again(shop: &Arc<Shop>) {
             let mut client = Client::new(shop.at[first % 2]);
             for key in (first..keys).step_by(CLIENTS) {
                 let mut tries = 0..TRIES_MAX;
-                // No word is no word; but the first word is the last.
+                // Without a response it is repeated; the first response is final.
                 while tries.next().is_some()
-                    && shop.ask(&mut client, key, Body::Own).await == Heard::Nothing
+                    && shop.ask(&mut client, key, Body::Own).await == Outcome::Nothing
                 {
                 }
             }
@@ -303,7 +300,7 @@ pub(crate) async fn ask_all_again(shop: &Arc<Shop>) {
     }
 }
 
-/// What the request under a key says.
+/// The body of the request with a key.
 fn text(key: Key, body: Body) -> String {
     match body {
         Body::Own => format!(r#"{{"order":{key}}}"#),
@@ -316,24 +313,24 @@ fn number(key: &str) -> Key {
     number.expect("all keys are ours").expect("and numbered")
 }
 
-fn heard(answer: &Answer) -> Heard {
+fn heard(answer: &Response) -> Outcome {
     match (answer.status, answer.code().as_str()) {
-        (201, _) => Heard::Final(whole(answer)),
-        (409 | 504, "outcome-unknown") => Heard::Unknown,
-        (422, "key-reused") => Heard::Reused,
+        (201, _) => Outcome::Final(whole(answer)),
+        (409 | 504, "outcome-unknown") => Outcome::Unknown,
+        (422, "key-reused") => Outcome::Reused,
         // It runs, or the service refused it.
-        (409, "in-progress") | (503, "") => Heard::Later,
-        // A machine so slow that the store's deadline passed.
-        (503, "store-unavailable") => Heard::Nothing,
-        _ => panic!("nobody answers like this: {answer:?}"),
+        (409, "in-progress") | (503, "") => Outcome::Later,
+        // The machine is so slow that the store's deadline passed.
+        (503, "store-unavailable") => Outcome::Nothing,
+        _ => panic!("unexpected response: {answer:?}"),
     }
 }
 
-/// The answer in bytes: status, kept headers, body.
-fn whole(answer: &Answer) -> Vec<u8> {
+/// The response in bytes: status, kept headers, body.
+fn whole(answer: &Response) -> Vec<u8> {
     let kept = answer.kept();
     let mut fields = kept.fields;
-    // Told by the gateway of the run, and not by the service.
+    // Added by the gateway, not by the service.
     fields.retain(|(name, _)| name != "x-operation-id");
     reply(kept.status, &fields, &kept.body)
 }
@@ -350,12 +347,12 @@ fn reply(status: u16, fields: &[(String, Vec<u8>)], body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The service's ledger in the checker's words.
-pub(crate) fn ledger(runs: &[Run]) -> Vec<Ran> {
+/// The service's records in the form of the checker.
+pub(crate) fn ledger(runs: &[Run]) -> Vec<RunRecord> {
     runs.iter()
         .map(|run| {
             let key = number(raw(&run.key));
-            Ran {
+            RunRecord {
                 key,
                 at: run.at,
                 fence: run.fence,
@@ -363,8 +360,8 @@ pub(crate) fn ledger(runs: &[Run]) -> Vec<Ran> {
                     true => Body::Own,
                     false => Body::Other,
                 },
-                effect: match run.manner {
-                    Manner::Refuse => Effect::Refused,
+                effect: match run.behaviour {
+                    Behaviour::Refuse => Effect::Refused,
                     _ => Effect::Done(reply(201, &run.fields(), run.reply.as_bytes())),
                 },
             }
@@ -372,7 +369,7 @@ pub(crate) fn ledger(runs: &[Run]) -> Vec<Ran> {
         .collect()
 }
 
-/// What the gateway counts.
+/// A gauge of the gateway.
 async fn gauge(gateway: &Gateway, name: &str) -> usize {
     let page = gateway.admin("/metrics").await.unwrap();
     let page = String::from_utf8(page.body.into()).unwrap();

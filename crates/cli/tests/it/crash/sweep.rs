@@ -1,10 +1,9 @@
-//! The crash sweep: the process dies at every step of a request, is started
-//! again on the same directory, and the same request comes again, twice.
+//! The crash sweep: the process dies at every step of a request, is restarted on the same directory,
+//! and the same request is sent twice more.
 //!
-//! Where the claim was not durable the key is free and the request runs. Where
-//! the reply was durable it is replayed. Between the two nobody can know, not
-//! even where this test can see that nothing was sent: it is unknown, and does
-//! not run again.
+//! If the claim was not durable, the key is free and the request runs. If the reply was durable, it
+//! is replayed. Between the two the outcome is unknown and the request does not run again, even
+//! where this test can see that nothing was sent.
 
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
@@ -14,9 +13,9 @@ use rustix::process::Signal;
 use tokio::time::sleep;
 
 use crate::fixture::BODY;
-use crate::fixture::client::Answer;
-use crate::fixture::gateway::{Gateway, Plan, gateway};
-use crate::fixture::origin::{Manner, Order, Origin, origin, origin_choosing};
+use crate::fixture::client::Response;
+use crate::fixture::gateway::{Gateway, GatewayCommand, gateway};
+use crate::fixture::origin::{Behaviour, Origin, Sequence, origin, origin_choosing};
 
 /// How the process dies while it serves the request.
 enum Death {
@@ -24,30 +23,27 @@ enum Death {
     At(&'static str),
     /// Killed while the service works on the request.
     WhileTheServiceWorks,
-    /// Killed when half of the service's answer is on its way.
+    /// Killed when half of the service's response was sent.
     InTheMiddleOfTheReply,
 }
 use Death::{At, InTheMiddleOfTheReply, WhileTheServiceWorks};
 
-/// What must be found after the restart.
+/// The expected state after the restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
-    /// No trace, and nothing was sent: it runs now.
+    /// No record, and nothing was sent: it runs now.
     Free,
-    /// Let go of by a first run that did nothing: it runs now.
+    /// Released by a first run that did nothing: it runs now.
     Released,
     /// It may have run; it does not run again.
     Unknown,
-    /// The reply is there.
+    /// The reply is stored.
     Completed,
 }
 use Found::{Completed, Free, Released, Unknown};
 
-/// How often the request had reached the service when the process died.
-type Sent = usize;
-
-const PAY: Manner = Manner::PAY;
-const REFUSE: Manner = Manner::Refuse;
+const PAY: Behaviour = Behaviour::PAY;
+const REFUSE: Behaviour = Behaviour::Refuse;
 
 #[rstest]
 #[case::before_the_claim(At("before-claim=return"), PAY, 0, Free)]
@@ -60,9 +56,9 @@ const REFUSE: Manner = Manner::Refuse;
 )]
 #[case::after_the_claim(At("after-claim=return"), PAY, 0, Unknown)]
 #[case::before_connecting(At("before-connect=return"), PAY, 0, Unknown)]
-#[case::while_the_service_works(WhileTheServiceWorks, Manner::Hold, 1, Unknown)]
+#[case::while_the_service_works(WhileTheServiceWorks, Behaviour::Hold, 1, Unknown)]
 #[case::after_the_request_is_sent(At("after-sent=return"), PAY, 1, Unknown)]
-#[case::in_the_middle_of_the_reply(InTheMiddleOfTheReply, Manner::Half, 1, Unknown)]
+#[case::in_the_middle_of_the_reply(InTheMiddleOfTheReply, Behaviour::Half, 1, Unknown)]
 #[case::before_the_record(At("before-record=return"), PAY, 1, Unknown)]
 #[case::before_the_reply_is_durable(At("store-before-commit=1*off->return"), PAY, 1, Unknown)]
 #[case::when_the_reply_is_durable_and_not_acknowledged(
@@ -78,14 +74,14 @@ const REFUSE: Manner = Manner::Refuse;
 #[tokio::test]
 async fn crash(
     #[case] death: Death,
-    #[case] manner: Manner,
-    #[case] sent: Sent,
+    #[case] behaviour: Behaviour,
+    #[case] sent: usize,
     #[case] found: Found,
 ) {
     let directory = tempfile::tempdir().unwrap();
-    let order = Order::default();
+    let order = Sequence::default();
     let origin = origin_choosing(order, move |key, times| match (key, times) {
-        (CRASHED, 1) => manner,
+        (CRASHED, 1) => behaviour,
         _ => PAY,
     })
     .await;
@@ -123,7 +119,7 @@ async fn crash(
 #[tokio::test]
 async fn killed_at_any_moment_of_its_first_start_it_starts_again() {
     let origin = origin(PAY).await;
-    // Longer than a start takes, in steps shorter than any part of it.
+    // Longer than a start, in steps shorter than any part of it.
     for after in (0..120).step_by(4).map(Duration::from_millis) {
         let directory = tempfile::tempdir().unwrap();
         let plan = gateway(&origin, directory.path());
@@ -138,11 +134,11 @@ async fn killed_at_any_moment_of_its_first_start_it_starts_again() {
 
 /// The key of an operation that was acknowledged before the crash.
 const EARLIER: &str = "earlier";
-/// The key of the operation that the process dies of.
+/// The key of the operation during which the process dies.
 const CRASHED: &str = "crashed";
 
 impl Found {
-    /// What recovery says.
+    /// The state by recovery.
     fn state(self) -> Option<&'static str> {
         match self {
             Free => None,
@@ -153,8 +149,8 @@ impl Found {
     }
 }
 
-/// Starts a gateway, sends the request, and sees it die without an answer.
-async fn die(death: &Death, plan: Plan, origin: &Origin) {
+/// Starts a gateway and sends the request, during which the gateway dies without a response.
+async fn die(death: &Death, plan: GatewayCommand, origin: &Origin) {
     let (plan, signal) = match death {
         At(point) => (plan.failing(point), Signal::ABORT),
         WhileTheServiceWorks | InTheMiddleOfTheReply => (plan, Signal::KILL),
@@ -179,7 +175,7 @@ async fn die(death: &Death, plan: Plan, origin: &Origin) {
     );
 }
 
-fn check_answers(found: Found, origin: &Origin, first: &Answer, second: &Answer) {
+fn check_answers(found: Found, origin: &Origin, first: &Response, second: &Response) {
     match found {
         Free | Released => {
             assert_eq!((first.status, first.is_replay()), (201, false), "{first:?}");
@@ -206,7 +202,7 @@ fn check_answers(found: Found, origin: &Origin, first: &Answer, second: &Answer)
     }
 }
 
-/// At most one run per grant: a fence never comes twice, and it rises.
+/// At most one run per grant: every fence is higher than the one before.
 fn check_ledger(origin: &Origin, runs: usize) {
     let ledger = origin.runs_of(CRASHED);
     assert_eq!(ledger.len(), runs, "{ledger:?}");
@@ -217,12 +213,12 @@ fn check_ledger(origin: &Origin, runs: usize) {
     assert!(ledger.iter().all(|run| run.body == BODY), "{ledger:?}");
 }
 
-/// What was acknowledged before the crash is replayed byte for byte.
-async fn check_earlier(gateway: &Gateway, acknowledged: &Answer) {
+/// A reply that was acknowledged before the crash is replayed byte for byte.
+async fn check_earlier(gateway: &Gateway, acknowledged: &Response) {
     let again = gateway.post(EARLIER, BODY).await.unwrap();
     assert!(again.is_replay());
     assert_eq!(again.kept(), acknowledged.kept());
-    let expires = |answer: &Answer| answer.header("idempotency-expires").to_owned();
+    let expires = |answer: &Response| answer.header("idempotency-expires").to_owned();
     assert_eq!(expires(&again), expires(acknowledged));
     assert_eq!(gateway.state(EARLIER).await.as_deref(), Some("completed"));
 }

@@ -1,19 +1,18 @@
-//! A disk without room, as the process meets it: a limit on the size of its
-//! files, which binds root too and can be lifted while it runs. What the store
-//! makes of it is shown by the stores' own tests.
+//! A full disk, simulated by a limit on the size of files, which applies to root too and can be
+//! lifted while the process runs. The tests of the stores cover the store itself.
 
 use crate::fixture::BODY;
 use crate::fixture::gateway::gateway;
-use crate::fixture::origin::{Manner, Order, origin_choosing};
+use crate::fixture::origin::{Behaviour, Sequence, origin_choosing};
 use crate::fixture::until;
 
 #[tokio::test]
 async fn without_room_nothing_is_forwarded_and_with_room_service_goes_on() {
     let choice = |key: &str, _| match key {
-        "under-way" => Manner::Hold,
-        _ => Manner::PAY,
+        "under-way" => Behaviour::Hold,
+        _ => Behaviour::PAY,
     };
-    let origin = origin_choosing(Order::default(), choice).await;
+    let origin = origin_choosing(Sequence::default(), choice).await;
     let directory = tempfile::tempdir().unwrap();
     let plan = gateway(&origin, directory.path()).surviving_the_file_limit();
     let gateway = plan.run().await;
@@ -39,7 +38,7 @@ async fn without_room_nothing_is_forwarded_and_with_room_service_goes_on() {
     assert_eq!(origin.runs_of("k").len(), 0);
     let again = gateway.post("earlier", BODY).await.unwrap();
     assert_eq!(again.kept(), earlier.kept(), "what is there is still given");
-    // What ran meanwhile is answered, and recorded when there is room.
+    // The running operation is answered, and recorded when there is room.
     origin.open();
     let under_way = under_way.await.unwrap().unwrap();
     assert_eq!(

@@ -1,5 +1,5 @@
-//! A configured gateway that is told to stop while slow work is under way: what
-//! ends in time is recorded, and what does not is unknown and is not run again.
+//! A gateway that is stopped while slow operations run: those that finish in time are recorded, and
+//! the others are unknown and do not run again.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,24 +9,26 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::fixture::BODY;
-use crate::fixture::gateway::{Gateway, Plan, gateway_of, onceward};
-use crate::fixture::origin::{Manner, Order, Origin, origin_choosing};
+use crate::fixture::gateway::{Gateway, GatewayCommand, gateway_of, onceward};
+use crate::fixture::origin::{Behaviour, Origin, Sequence, origin_choosing};
 
-/// Longer than the slow work, on a busy machine too.
+/// Longer than the slow operations, on a busy machine too.
 const LONG: &str = "60s";
 const SHORT: Duration = Duration::from_secs(2);
 const SLOW: Duration = Duration::from_millis(700);
 
-/// A service that takes its time, and for keys beginning with `held` all of it.
+/// A slow service, which never answers keys that begin with `held`.
 async fn slow() -> Origin {
-    origin_choosing(Order::default(), |key, _| match key.starts_with("held") {
-        true => Manner::Hold,
-        false => Manner::Pay(SLOW),
+    origin_choosing(Sequence::default(), |key, _| {
+        match key.starts_with("held") {
+            true => Behaviour::Hold,
+            false => Behaviour::Pay(SLOW),
+        }
     })
     .await
 }
 
-fn plan(origin: &Origin, directory: &TempDir, drain: &str) -> Plan {
+fn plan(origin: &Origin, directory: &TempDir, drain: &str) -> GatewayCommand {
     let file = directory.path().join("onceward.toml");
     let text = text(origin, &directory.path().join("data"), drain);
     std::fs::write(&file, text).unwrap();
@@ -44,7 +46,7 @@ fn text(origin: &Origin, store: &Path, drain: &str) -> String {
     )
 }
 
-/// The keys that `onceward operations list --state unknown` tells.
+/// The keys that `onceward operations list --state unknown` lists.
 async fn unknown(gateway: &Gateway) -> Vec<String> {
     let admin = format!("http://{}", gateway.admin_address());
     let output = onceward()
@@ -111,7 +113,7 @@ async fn what_has_not_ended_at_the_deadline_is_unknown_and_is_not_run_again() {
     let cut = held.map(|key| gateway.spawn_post(key, BODY));
     let ends = gateway.spawn_post("ends", BODY);
     origin.called(3).await;
-    // One waits for what never comes.
+    // A duplicate waits for a reply that never arrives.
     let waits = gateway.spawn_post("held-1", BODY);
     gateway.signal(Signal::TERM);
     let signalled = Instant::now();
@@ -126,7 +128,7 @@ async fn what_has_not_ended_at_the_deadline_is_unknown_and_is_not_run_again() {
     let cut_line: Value = serde_json::from_str(cut_line.unwrap()).unwrap();
     assert_eq!(cut_line["running"], 2, "{log:?}");
     for cut in cut.into_iter().chain([waits]) {
-        // The connection breaks, or there is time to say so.
+        // The connection breaks, or the answer still arrives.
         if let Ok(told) = cut.await.unwrap() {
             assert_eq!(told.code(), "outcome-unknown", "{told:?}");
         }

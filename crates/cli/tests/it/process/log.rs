@@ -1,5 +1,4 @@
-//! The log: JSON lines with the contract's names, and nothing of what clients
-//! keep to themselves.
+//! The log: JSON lines with the documented field names, and none of the clients' secrets.
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -9,7 +8,7 @@ use serde_json::Value;
 
 use crate::fixture::client::{Client, PATH, get_request, post_request};
 use crate::fixture::gateway::gateway;
-use crate::fixture::origin::{Manner, origin};
+use crate::fixture::origin::{Behaviour, origin};
 
 /// Stands in every place that must not be told.
 const CANARY: &str = "canary7e41";
@@ -30,7 +29,7 @@ const NAMES: [&str; 10] = [
 
 #[tokio::test]
 async fn tells_what_became_of_each_request_and_none_of_its_secrets() {
-    let origin = origin(Manner::PAY).await;
+    let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     // As much as it can be made to say.
     let plan = gateway(&origin, directory.path())

@@ -10,12 +10,12 @@ use tokio::net::TcpStream;
 
 use crate::fixture::BODY;
 use crate::fixture::gateway::{Gateway, gateway, run_to_end};
-use crate::fixture::origin::{Manner, origin};
+use crate::fixture::origin::{Behaviour, origin};
 use crate::fixture::until;
 
 #[tokio::test]
 async fn sigterm_lets_what_runs_end_and_be_recorded() {
-    let origin = origin(Manner::Hold).await;
+    let origin = origin(Behaviour::Hold).await;
     let directory = tempfile::tempdir().unwrap();
     let plan = gateway(&origin, directory.path());
     let gateway = plan.run().await;
@@ -44,7 +44,7 @@ async fn sigterm_lets_what_runs_end_and_be_recorded() {
 
 #[tokio::test]
 async fn sigterm_waits_for_work_whose_client_has_gone() {
-    let origin = origin(Manner::Hold).await;
+    let origin = origin(Behaviour::Hold).await;
     let directory = tempfile::tempdir().unwrap();
     let plan = gateway(&origin, directory.path());
     let gateway = plan.run().await;
@@ -66,7 +66,7 @@ async fn sigterm_waits_for_work_whose_client_has_gone() {
 #[case::ctrl_c(Signal::INT)]
 #[tokio::test]
 async fn second_signal_ends_it_at_once(#[case] signal: Signal) {
-    let origin = origin(Manner::Hold).await;
+    let origin = origin(Behaviour::Hold).await;
     let directory = tempfile::tempdir().unwrap();
     let plan = gateway(&origin, directory.path());
     let gateway = plan.run().await;
@@ -80,7 +80,7 @@ async fn second_signal_ends_it_at_once(#[case] signal: Signal) {
     assert_eq!(status.code(), Some(1), "{log:?}");
     // Draining would take the upstream's 30 seconds.
     assert!(second.elapsed() < Duration::from_secs(10));
-    // The connection breaks, or there is time to say so.
+    // The connection breaks, or the answer still arrives.
     if let Ok(told) = asked.await.unwrap() {
         assert_eq!(told.code(), "outcome-unknown", "{told:?}");
     }
@@ -95,7 +95,7 @@ async fn second_signal_ends_it_at_once(#[case] signal: Signal) {
 
 #[tokio::test]
 async fn drain_that_takes_too_long_is_cut_and_what_ran_is_unknown() {
-    let origin = origin(Manner::Hold).await;
+    let origin = origin(Behaviour::Hold).await;
     let directory = tempfile::tempdir().unwrap();
     let plan = gateway(&origin, directory.path());
     let gateway = plan.clone().option("--drain-ms", "300").run().await;
@@ -110,7 +110,7 @@ async fn drain_that_takes_too_long_is_cut_and_what_ran_is_unknown() {
         log.iter().any(|line| line.contains("they are now unknown")),
         "{log:?}"
     );
-    // The connection breaks, or there is time to say so.
+    // The connection breaks, or the answer still arrives.
     if let Ok(told) = asked.await.unwrap() {
         assert_eq!(told.code(), "outcome-unknown", "{told:?}");
     }
@@ -128,7 +128,7 @@ async fn refused(gateway: &Gateway) {
 
 #[tokio::test]
 async fn second_process_on_a_store_is_told_who_has_it() {
-    let origin = origin(Manner::PAY).await;
+    let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let plan = gateway(&origin, directory.path());
     let owner = plan.run().await;
@@ -140,7 +140,7 @@ async fn second_process_on_a_store_is_told_who_has_it() {
 
 #[tokio::test]
 async fn taken_port_is_named() {
-    let origin = origin(Manner::PAY).await;
+    let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = holder.local_addr().unwrap();
@@ -199,7 +199,7 @@ async fn mistake_is_told_in_one_sentence(
     assert!(!said.contains("hunter2"), "{said}");
 }
 
-/// Runs what must be refused; gives the one line in which it is.
+/// Runs a command that must be refused. Returns its one line on standard error.
 async fn refusal(args: &[OsString]) -> String {
     let output = run_to_end(args).await;
     let said = String::from_utf8(output.stderr).unwrap();

@@ -1,8 +1,7 @@
-//! A holder that is stopped for longer than its lease, and then goes on.
+//! A gateway that is suspended for longer than its lease and then continues.
 //!
-//! On the embedded store there is one process, so nobody can be granted
-//! meanwhile; that a stale fence changes nothing where somebody was is shown
-//! for every store by `core`'s conformance suite.
+//! The embedded store has one process, so nothing else can be granted meanwhile. The conformance
+//! suite of `core` shows for every store that a stale fence changes nothing after another grant.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +10,14 @@ use tokio::time::sleep;
 
 use crate::fixture::BODY;
 use crate::fixture::gateway::gateway;
-use crate::fixture::origin::{Manner, origin};
+use crate::fixture::origin::{Behaviour, origin};
 
-/// As short as the lease may be: it must not end before the upstream's time.
+/// The shortest lease: it must not be shorter than the upstream's timeout.
 const LEASE: Duration = Duration::from_millis(1000);
 
 #[tokio::test]
 async fn stopped_for_longer_than_its_lease_it_runs_nothing_twice() {
-    let origin = origin(Manner::Hold).await;
+    let origin = origin(Behaviour::Hold).await;
     let directory = tempfile::tempdir().unwrap();
     let gateway = gateway(&origin, directory.path())
         .option("--lease-ms", LEASE.as_millis().to_string())
@@ -62,7 +61,7 @@ async fn stopped_for_longer_than_its_lease_it_runs_nothing_twice() {
 
 #[tokio::test]
 async fn stopped_between_answer_and_record_it_still_records() {
-    let origin = origin(Manner::PAY).await;
+    let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     // The pause at the fail point makes sure that the process is stopped there.
     let at_record = Duration::from_secs(2);

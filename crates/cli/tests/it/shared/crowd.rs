@@ -7,11 +7,11 @@ use rstest::rstest;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::crowd::{Line, ask};
+use crate::crowd::{Http2Connection, ask};
 use crate::fixture::client::Client;
-use crate::fixture::origin::{Manner, origin};
+use crate::fixture::origin::{Behaviour, origin};
 use crate::fixture::{BODY, until};
-use crate::shared::deployment::{House, Kind, Words};
+use crate::shared::deployment::{Deployment, Settings, StoreKind};
 
 const CLIENTS: usize = 200;
 const CONNECTIONS: usize = 10;
@@ -22,12 +22,12 @@ const WAITERS: usize = CONNECTIONS * STREAMS;
 const LOOKS: Duration = Duration::from_secs(3);
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_key_at_two_gateways_runs_once_and_all_get_its_reply(#[case] kind: Kind) {
-    let house = House::open(kind, origin(Manner::Hold).await).await;
-    let gateways = house.two(&Words::default()).await;
+async fn one_key_at_two_gateways_runs_once_and_all_get_its_reply(#[case] kind: StoreKind) {
+    let deployment = Deployment::open(kind, origin(Behaviour::Hold).await).await;
+    let gateways = deployment.two(&Settings::default()).await;
     let mut clients = JoinSet::new();
     for number in 0..CLIENTS {
         let mut client = Client::new(gateways[number % 2].listen());
@@ -44,10 +44,10 @@ async fn one_key_at_two_gateways_runs_once_and_all_get_its_reply(#[case] kind: K
         waiters().await == CLIENTS - 1
     })
     .await;
-    house.origin.open();
+    deployment.origin.open();
 
     let answers = clients.join_all().await;
-    assert_eq!(house.origin.runs().len(), 1);
+    assert_eq!(deployment.origin.runs().len(), 1);
     let first = answers.iter().filter(|answer| !answer.is_replay());
     let [first] = first.collect::<Vec<_>>()[..] else {
         panic!("more than one ran: {answers:?}");
@@ -66,26 +66,26 @@ async fn one_key_at_two_gateways_runs_once_and_all_get_its_reply(#[case] kind: K
         let other = gateway.post("k", r#"{"amount":1}"#).await.unwrap();
         assert_eq!((other.status, other.code().as_str()), (422, "key-reused"));
     }
-    assert_eq!(house.origin.runs().len(), 1);
+    assert_eq!(deployment.origin.runs().len(), 1);
 }
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thousand_wait_at_one_gateway_for_a_run_at_the_other(#[case] kind: Kind) {
-    let house = House::open(kind, origin(Manner::Hold).await).await;
-    let words = Words {
+async fn thousand_wait_at_one_gateway_for_a_run_at_the_other(#[case] kind: StoreKind) {
+    let deployment = Deployment::open(kind, origin(Behaviour::Hold).await).await;
+    let words = Settings {
         more: "timeout = \"5m\"\n[classes.interactive]\nwait = \"5m\"\nlease = \"5m\"",
-        ..Words::default()
+        ..Settings::default()
     };
-    let [one, other] = house.two(&words).await;
+    let [one, other] = deployment.two(&words).await;
     let leader = one.spawn_post("crowd", BODY);
-    house.origin.called(1).await;
+    deployment.origin.called(1).await;
     let mut crowd = JoinSet::new();
     let mut lines = Vec::new();
     for _ in 0..CONNECTIONS {
-        let line = Line::open(other.listen()).await;
+        let line = Http2Connection::open(other.listen()).await;
         for _ in 0..STREAMS {
             crowd.spawn(ask(line.sender.clone()));
         }
@@ -100,7 +100,7 @@ async fn thousand_wait_at_one_gateway_for_a_run_at_the_other(#[case] kind: Kind)
     for gateway in [&one, &other] {
         assert!(gateway.is_ready().await, "the store bears it");
     }
-    house.origin.open();
+    deployment.origin.open();
     let first = leader.await.unwrap().unwrap();
     assert_eq!(
         (first.status, first.header("idempotency-status")),
@@ -110,5 +110,5 @@ async fn thousand_wait_at_one_gateway_for_a_run_at_the_other(#[case] kind: Kind)
         assert_eq!((answer.status, answer.replayed), (201, true), "{answer:?}");
         assert_eq!(answer.body, first.body);
     }
-    assert_eq!(house.origin.runs().len(), 1);
+    assert_eq!(deployment.origin.runs().len(), 1);
 }

@@ -1,5 +1,5 @@
-//! Gateways that share a store: a real PostgreSQL or Redis, and processes of the
-//! program with one configuration before one service.
+//! Gateways that share a store: a real PostgreSQL or Redis, and gateway processes with one
+//! configuration in front of one service.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,30 +9,30 @@ use onceward_servers::{Postgres, Redis};
 use tempfile::TempDir;
 use tokio::task::block_in_place;
 
-use crate::fixture::gateway::{Gateway, Plan, gateway_of, run_to_end};
+use crate::fixture::gateway::{Gateway, GatewayCommand, gateway_of, run_to_end};
 use crate::fixture::origin::Origin;
 use crate::fixture::until;
 
-/// The secret of all gateways, unless a test says otherwise.
+/// The secret of all gateways, unless a test sets another.
 const KEY: &str = "the same for all gateways";
 
-/// Which store the gateways share.
+/// The kind of the shared store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum StoreKind {
     Postgres,
     Redis,
 }
 
-/// The server of the store. What it has acknowledged is on its disk.
+/// The server of the store, configured so that acknowledged writes are on disk.
 pub(crate) enum Server {
     Postgres(Postgres),
     Redis(Redis),
 }
 
 impl Server {
-    async fn start(kind: Kind) -> Self {
+    async fn start(kind: StoreKind) -> Self {
         match kind {
-            Kind::Postgres => {
+            StoreKind::Postgres => {
                 let server = block_in_place(Postgres::start);
                 let url = server.url();
                 let apply = ["migrate", "apply", "--store", &url].map(OsString::from);
@@ -40,7 +40,7 @@ impl Server {
                 assert!(applied.status.success(), "{applied:?}");
                 Self::Postgres(server)
             }
-            Kind::Redis => {
+            StoreKind::Redis => {
                 let always = ["--appendfsync", "always"];
                 Self::Redis(block_in_place(|| Redis::start_with(&always)))
             }
@@ -51,7 +51,7 @@ impl Server {
         self.url_at(self.port())
     }
 
-    /// The same by another port of this machine.
+    /// The same server through another port of this machine.
     pub(crate) fn url_at(&self, port: u16) -> String {
         match self {
             Self::Postgres(_) => format!("postgres://postgres@127.0.0.1:{port}/postgres"),
@@ -66,7 +66,7 @@ impl Server {
         }
     }
 
-    /// As a loss of power would.
+    /// Ends it as a power failure would.
     pub(crate) fn kill(&mut self) {
         block_in_place(|| match self {
             Self::Postgres(server) => server.kill(),
@@ -82,7 +82,7 @@ impl Server {
         });
     }
 
-    /// How many gateways are told what others settle.
+    /// The number of gateways that are subscribed to settlements of others.
     pub(crate) fn listeners(&self) -> usize {
         let told = block_in_place(|| match self {
             Self::Postgres(server) => server.sql("postgres", LISTENING),
@@ -91,11 +91,12 @@ impl Server {
         told.lines().filter(|line| !line.is_empty()).count()
     }
 
-    /// Breaks the connections on which they are told.
-    pub(crate) fn deafen(&self) {
+    /// Breaks the connections of these subscriptions.
+    pub(crate) fn break_subscriptions(&self) {
         block_in_place(|| match self {
             Self::Postgres(server) => {
-                let all = format!("SELECT pg_terminate_backend(pid) FROM ({LISTENING}) AS ears");
+                let all =
+                    format!("SELECT pg_terminate_backend(pid) FROM ({LISTENING}) AS subscribers");
                 server.sql("postgres", &all)
             }
             Self::Redis(server) => server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]),
@@ -103,31 +104,31 @@ impl Server {
     }
 }
 
-/// Who listens, and does nothing else on its connection.
+/// The connections that only listen.
 const LISTENING: &str = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN %'";
 
-/// A server, a service, and the files of the gateways between them.
-pub(crate) struct House {
+/// A server, a service, and the configuration files of the gateways.
+pub(crate) struct Deployment {
     pub(crate) origin: Origin,
     pub(crate) server: Server,
     directory: TempDir,
     files: AtomicUsize,
 }
 
-/// What a test says in the configuration beside the usual.
+/// The settings of a test beyond the defaults.
 #[derive(Clone, Debug)]
-pub(crate) struct Words {
-    /// Where the store is, if not at its server.
+pub(crate) struct Settings {
+    /// The URL of the store, if not that of its server.
     pub(crate) url: Option<String>,
-    /// More of `[store]`.
+    /// More lines of `[store]`.
     pub(crate) store: &'static str,
     /// The secret.
     pub(crate) key: &'static str,
-    /// More sections, and more of the route before them.
+    /// More lines of the route, and more sections after them.
     pub(crate) more: &'static str,
 }
 
-impl Default for Words {
+impl Default for Settings {
     fn default() -> Self {
         Self {
             url: None,
@@ -138,8 +139,8 @@ impl Default for Words {
     }
 }
 
-impl House {
-    pub(crate) async fn open(kind: Kind, origin: Origin) -> Self {
+impl Deployment {
+    pub(crate) async fn open(kind: StoreKind, origin: Origin) -> Self {
         Self {
             origin,
             server: Server::start(kind).await,
@@ -148,16 +149,16 @@ impl House {
         }
     }
 
-    /// A gateway with a file of its own, on any free port.
-    pub(crate) fn plan(&self, words: &Words) -> Plan {
+    /// A gateway with its own configuration file, on a free port.
+    pub(crate) fn plan(&self, words: &Settings) -> GatewayCommand {
         let log = "info,onceward::access=off";
         gateway_of(&self.write(words)).option("--log", log)
     }
 
-    fn write(&self, words: &Words) -> PathBuf {
+    fn write(&self, words: &Settings) -> PathBuf {
         let number = self.files.fetch_add(1, Ordering::Relaxed);
         let file = self.directory.path().join(format!("{number}.toml"));
-        let Words {
+        let Settings {
             url,
             store,
             key,
@@ -176,19 +177,19 @@ impl House {
         file
     }
 
-    /// Two gateways that serve.
-    pub(crate) async fn two(&self, words: &Words) -> [Gateway; 2] {
+    /// Two gateways that are ready.
+    pub(crate) async fn two(&self, words: &Settings) -> [Gateway; 2] {
         two(&self.plan(words)).await
     }
 }
 
-/// Two processes of one plan.
-pub(crate) async fn two(plan: &Plan) -> [Gateway; 2] {
+/// Two processes of one command.
+pub(crate) async fn two(plan: &GatewayCommand) -> [Gateway; 2] {
     let (one, other) = tokio::join!(plan.run(), plan.run());
     [one, other]
 }
 
-/// Waits until so many requests wait at a gateway.
+/// Waits until this many requests wait at a gateway.
 pub(crate) async fn waiting(gateway: &Gateway, count: usize) {
     let there = || async { gateway.counted("onceward_waiters").await >= count };
     until("the requests wait", there).await;

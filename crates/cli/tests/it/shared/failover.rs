@@ -8,13 +8,13 @@ use onceward_servers::Redis;
 use tokio::task::block_in_place;
 
 use crate::fixture::gateway::Gateway;
-use crate::fixture::origin::{Manner, Order, origin, origin_choosing};
+use crate::fixture::origin::{Behaviour, Sequence, origin, origin_choosing};
 use crate::fixture::{BODY, until};
-use crate::shared::deployment::{House, Kind, Server, Words};
+use crate::shared::deployment::{Deployment, Server, Settings, StoreKind};
 use crate::shared::relay::Relay;
 
-fn primary(house: &House) -> &Redis {
-    match &house.server {
+fn primary(deployment: &Deployment) -> &Redis {
+    match &deployment.server {
         Server::Redis(server) => server,
         Server::Postgres(_) => panic!("these tests are of Redis"),
     }
@@ -28,13 +28,13 @@ async fn catch_up(primary: &Redis, replica: &Redis) {
 }
 
 /// Two gateways that reach the primary by an address that can lead elsewhere.
-async fn two_apart(house: &House) -> (Relay, [Gateway; 2]) {
-    let relay = Relay::to(primary(house).port()).await;
-    let words = Words {
-        url: Some(house.server.url_at(relay.port())),
-        ..Words::default()
+async fn two_apart(deployment: &Deployment) -> (Relay, [Gateway; 2]) {
+    let relay = Relay::to(primary(deployment).port()).await;
+    let words = Settings {
+        url: Some(deployment.server.url_at(relay.port())),
+        ..Settings::default()
     };
-    let gateways = house.two(&words).await;
+    let gateways = deployment.two(&words).await;
     (relay, gateways)
 }
 
@@ -46,22 +46,22 @@ async fn ready(gateways: &[Gateway; 2]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_replica_had_is_kept_and_what_it_had_not_is_lost() {
-    let origin = origin_choosing(Order::default(), |key, times| {
+    let origin = origin_choosing(Sequence::default(), |key, times| {
         match key.starts_with("held") && times == 1 {
-            true => Manner::Hold,
-            false => Manner::PAY,
+            true => Behaviour::Hold,
+            false => Behaviour::PAY,
         }
     });
-    let mut house = House::open(Kind::Redis, origin.await).await;
-    let replica = block_in_place(|| primary(&house).replica());
-    let (relay, gateways) = two_apart(&house).await;
+    let mut deployment = Deployment::open(StoreKind::Redis, origin.await).await;
+    let replica = block_in_place(|| primary(&deployment).replica());
+    let (relay, gateways) = two_apart(&deployment).await;
     let [one, other] = &gateways;
 
     let kept = one.post("kept", BODY).await.unwrap();
     assert_eq!(kept.status, 201);
     let held_kept = one.spawn_post("held-kept", BODY);
-    house.origin.called(2).await;
-    catch_up(primary(&house), &replica).await;
+    deployment.origin.called(2).await;
+    catch_up(primary(&deployment), &replica).await;
     // Cut off from its replica, the primary takes what nobody else will have.
     block_in_place(|| replica.promote());
     let lost = one.post("lost", BODY).await.unwrap();
@@ -71,8 +71,8 @@ async fn what_the_replica_had_is_kept_and_what_it_had_not_is_lost() {
     );
     assert!(other.post("lost", BODY).await.unwrap().is_replay());
     let held_lost = one.spawn_post("held-lost", BODY);
-    house.origin.called(4).await;
-    house.server.kill();
+    deployment.origin.called(4).await;
+    deployment.server.kill();
     relay.lead_to(replica.port());
     ready(&gateways).await;
 
@@ -84,8 +84,8 @@ async fn what_the_replica_had_is_kept_and_what_it_had_not_is_lost() {
     }
     // What ran over the failover is recorded where its claim is known, and
     // told as unknown where it is not.
-    house.origin.open();
-    house.origin.open();
+    deployment.origin.open();
+    deployment.origin.open();
     let held_kept = held_kept.await.unwrap().unwrap();
     assert_eq!(
         (held_kept.status, held_kept.header("idempotency-status")),
@@ -103,26 +103,26 @@ async fn what_the_replica_had_is_kept_and_what_it_had_not_is_lost() {
     for key in ["lost", "held-lost"] {
         let again = other.post(key, BODY).await.unwrap();
         assert_eq!((again.status, again.is_replay()), (201, false), "{key}");
-        let runs = house.origin.runs_of(key);
+        let runs = deployment.origin.runs_of(key);
         assert_eq!(runs.len(), 2, "{key}");
         assert!(runs[0].fence < runs[1].fence, "{runs:?}");
     }
-    assert_eq!(house.origin.runs().len(), 6);
+    assert_eq!(deployment.origin.runs().len(), 6);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn primary_that_became_a_replica_is_left_for_the_new_one() {
-    let house = House::open(Kind::Redis, origin(Manner::PAY).await).await;
-    let replica = block_in_place(|| primary(&house).replica());
-    let (relay, gateways) = two_apart(&house).await;
+    let deployment = Deployment::open(StoreKind::Redis, origin(Behaviour::PAY).await).await;
+    let replica = block_in_place(|| primary(&deployment).replica());
+    let (relay, gateways) = two_apart(&deployment).await;
     let [one, other] = &gateways;
     let kept = one.post("kept", BODY).await.unwrap();
-    catch_up(primary(&house), &replica).await;
+    catch_up(primary(&deployment), &replica).await;
     // In order: nobody writes, and no connection is cut.
     let new = replica.port().to_string();
     block_in_place(|| {
         replica.promote();
-        primary(&house).cli(&["REPLICAOF", "127.0.0.1", &new])
+        primary(&deployment).cli(&["REPLICAOF", "127.0.0.1", &new])
     });
     relay.move_to(replica.port());
     for gateway in &gateways {
@@ -131,11 +131,11 @@ async fn primary_that_became_a_replica_is_left_for_the_new_one() {
     let again = other.post("kept", BODY).await.unwrap();
     assert!(again.is_replay(), "{again:?}");
     assert_eq!(again.kept(), kept.kept());
-    assert_eq!(house.origin.runs_of("after").len(), 1);
-    assert_eq!(house.origin.runs().len(), 2);
+    assert_eq!(deployment.origin.runs_of("after").len(), 1);
+    assert_eq!(deployment.origin.runs().len(), 2);
 }
 
-const WAIT_FOR_ONE: Words = Words {
+const WAIT_FOR_ONE: Settings = Settings {
     url: None,
     store: "durability = \"wait:1\"",
     key: "the same for all gateways",
@@ -143,7 +143,7 @@ const WAIT_FOR_ONE: Words = Words {
 };
 
 /// A gateway that waits for a replica refuses, and forwards nothing.
-async fn refuses(house: &House, gateway: &Gateway, key: &str) {
+async fn refuses(deployment: &Deployment, gateway: &Gateway, key: &str) {
     let refused = gateway.post(key, BODY).await.unwrap();
     assert_eq!(
         (refused.status, refused.code().as_str()),
@@ -151,7 +151,7 @@ async fn refuses(house: &House, gateway: &Gateway, key: &str) {
         "{key}"
     );
     assert_ne!(refused.header("retry-after"), "");
-    assert_eq!(house.origin.runs_of(key).len(), 0, "{key}");
+    assert_eq!(deployment.origin.runs_of(key).len(), 0, "{key}");
     assert!(!gateway.is_ready().await);
 }
 
@@ -174,23 +174,23 @@ async fn until_paid(gateway: &Gateway, key: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_its_replica_nothing_is_granted_that_must_be_confirmed() {
-    let house = House::open(Kind::Redis, origin(Manner::PAY).await).await;
-    let mut replica = block_in_place(|| primary(&house).replica());
-    let gateways = house.two(&WAIT_FOR_ONE).await;
+    let deployment = Deployment::open(StoreKind::Redis, origin(Behaviour::PAY).await).await;
+    let mut replica = block_in_place(|| primary(&deployment).replica());
+    let gateways = deployment.two(&WAIT_FOR_ONE).await;
     let [one, other] = &gateways;
     let kept = one.post("kept", BODY).await.unwrap();
     assert_eq!(kept.status, 201);
 
     block_in_place(|| replica.kill());
-    refuses(&house, one, "refused-1").await;
-    refuses(&house, other, "refused-2").await;
+    refuses(&deployment, one, "refused-1").await;
+    refuses(&deployment, other, "refused-2").await;
 
     block_in_place(|| replica.restart());
     ready(&gateways).await;
     for key in ["refused-1", "refused-2"] {
         until_paid(other, key).await;
         assert!(one.post(key, BODY).await.unwrap().is_replay());
-        assert_eq!(house.origin.runs_of(key).len(), 1);
+        assert_eq!(deployment.origin.runs_of(key).len(), 1);
     }
     let again = other.post("kept", BODY).await.unwrap();
     assert!(again.is_replay(), "{again:?}");
@@ -199,12 +199,12 @@ async fn without_its_replica_nothing_is_granted_that_must_be_confirmed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_confirmed_survives_the_primary() {
-    let mut house = House::open(Kind::Redis, origin(Manner::PAY).await).await;
-    let replica = block_in_place(|| primary(&house).replica());
-    let relay = Relay::to(primary(&house).port()).await;
-    let gateways = house
-        .two(&Words {
-            url: Some(house.server.url_at(relay.port())),
+    let mut deployment = Deployment::open(StoreKind::Redis, origin(Behaviour::PAY).await).await;
+    let replica = block_in_place(|| primary(&deployment).replica());
+    let relay = Relay::to(primary(&deployment).port()).await;
+    let gateways = deployment
+        .two(&Settings {
+            url: Some(deployment.server.url_at(relay.port())),
             ..WAIT_FOR_ONE
         })
         .await;
@@ -218,11 +218,11 @@ async fn what_was_confirmed_survives_the_primary() {
     }
     // Cut off from its replica, the primary is of no use to anybody.
     block_in_place(|| replica.promote());
-    refuses(&house, one, "refused").await;
-    house.server.kill();
+    refuses(&deployment, one, "refused").await;
+    deployment.server.kill();
     relay.lead_to(replica.port());
     // Nor is the one in its place, until it has a replica.
-    refuses(&house, other, "refused").await;
+    refuses(&deployment, other, "refused").await;
     let _second = block_in_place(|| replica.replica());
     ready(&gateways).await;
     until_paid(one, "refused").await;
@@ -233,13 +233,13 @@ async fn what_was_confirmed_survives_the_primary() {
             assert_eq!(again.kept(), reply);
         }
     }
-    assert_eq!(house.origin.runs().len(), 21);
+    assert_eq!(deployment.origin.runs().len(), 21);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gateway_that_would_wait_for_nobody_does_not_start() {
-    let house = House::open(Kind::Redis, origin(Manner::PAY).await).await;
-    let starting = house.plan(&WAIT_FOR_ONE).start();
+    let deployment = Deployment::open(StoreKind::Redis, origin(Behaviour::PAY).await).await;
+    let starting = deployment.plan(&WAIT_FOR_ONE).start();
     let (status, log) = starting.ended().await;
     assert_eq!(status.code(), Some(1), "{log:?}");
     let last = log.last().unwrap();

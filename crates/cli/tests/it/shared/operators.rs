@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::fixture::client::{Answer, Client, hours_kept, post_request};
+use crate::fixture::client::{Client, Response, hours_kept, post_request};
 use crate::fixture::command::run;
 use crate::fixture::gateway::Gateway;
-use crate::fixture::origin::{Manner, origin};
+use crate::fixture::origin::{Behaviour, origin};
 use crate::fixture::{BODY, until};
-use crate::shared::deployment::{House, Kind, Words};
+use crate::shared::deployment::{Deployment, Settings, StoreKind};
 
 /// How soon the others follow, as `docs/operating.md` says.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(5);
@@ -29,7 +29,7 @@ async fn revoke(gateway: &Gateway, id: &str) {
     assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
 }
 
-async fn pay(gateway: &Gateway, api_key: &str, key: &str) -> Answer {
+async fn pay(gateway: &Gateway, api_key: &str, key: &str) -> Response {
     let mut request = post_request(key, BODY);
     let value = format!("Bearer {api_key}").parse().unwrap();
     request.headers_mut().insert("authorization", value);
@@ -47,16 +47,18 @@ async fn followed<F: Future<Output = bool>>(what: &str, holds: impl FnMut() -> F
 }
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_and_classes_changed_at_one_gateway_are_in_force_at_the_other(#[case] kind: Kind) {
-    let house = House::open(kind, origin(Manner::PAY).await).await;
-    let words = Words {
+async fn keys_and_classes_changed_at_one_gateway_are_in_force_at_the_other(
+    #[case] kind: StoreKind,
+) {
+    let deployment = Deployment::open(kind, origin(Behaviour::PAY).await).await;
+    let words = Settings {
         more: "[auth.api_keys]",
-        ..Words::default()
+        ..Settings::default()
     };
-    let [one, other] = house.two(&words).await;
+    let [one, other] = deployment.two(&words).await;
 
     let (id, api_key) = create(&one).await;
     assert_eq!(pay(&one, &api_key, "k").await.status, 201, "at once");
@@ -104,5 +106,5 @@ async fn keys_and_classes_changed_at_one_gateway_are_in_force_at_the_other(#[cas
         let of = |why: &str| entries.iter().filter(|entry| entry["why"] == why).count();
         assert_eq!((of("it leaked"), of("a test")), (2, 1), "{audit}");
     }
-    assert_eq!(house.origin.runs_of("k").len(), 1);
+    assert_eq!(deployment.origin.runs_of("k").len(), 1);
 }

@@ -11,30 +11,30 @@ use rstest::rstest;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::crash::checker::{Heard, check};
-use crate::crash::storm::{CLIENTS, Shop, ask_all_again, ledger, manners};
+use crate::crash::checker::{Outcome, check};
+use crate::crash::storm::{CLIENTS, Clients, ask_all_again, behaviours, ledger};
 use crate::fixture::gateway::Gateway;
-use crate::fixture::origin::{Manner, Order, origin, origin_choosing};
+use crate::fixture::origin::{Behaviour, Sequence, origin, origin_choosing};
 use crate::fixture::seed;
 use crate::fixture::{BODY, until};
-use crate::shared::deployment::{House, Kind, Words, waiting};
+use crate::shared::deployment::{Deployment, Settings, StoreKind, waiting};
 
 const OUTAGES: usize = 3;
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_under_load_the_store_loses_nothing_and_gateways_find_back(#[case] kind: Kind) {
+async fn killed_under_load_the_store_loses_nothing_and_gateways_find_back(#[case] kind: StoreKind) {
     let seed = seed();
     eprintln!("ONCEWARD_SEED={seed} draws the same moments again");
     let mut random = Rng::with_seed(seed);
-    let order = Order::default();
-    let origin = origin_choosing(order.clone(), manners(random.fork())).await;
-    let mut house = House::open(kind, origin).await;
-    let gateways = house.two(&Words::default()).await;
+    let order = Sequence::default();
+    let origin = origin_choosing(order.clone(), behaviours(random.fork())).await;
+    let mut deployment = Deployment::open(kind, origin).await;
+    let gateways = deployment.two(&Settings::default()).await;
     let at = gateways.each_ref().map(Gateway::listen);
-    let shop = Arc::new(Shop::new(at, order));
+    let shop = Arc::new(Clients::new(at, order));
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
         clients.spawn(shop.clone().buy(random.fork()));
@@ -42,13 +42,13 @@ async fn killed_under_load_the_store_loses_nothing_and_gateways_find_back(#[case
 
     for _ in 0..OUTAGES {
         sell_more(&shop).await;
-        house.server.kill();
+        deployment.server.kill();
         for gateway in &gateways {
             refuses(gateway).await;
         }
-        assert_eq!(house.origin.runs_of(PROBE).len(), 0);
+        assert_eq!(deployment.origin.runs_of(PROBE).len(), 0);
         sleep(Duration::from_millis(random.u64(..1_000))).await;
-        house.server.restart();
+        deployment.server.restart();
         for gateway in &gateways {
             until("it is ready again", || async { gateway.is_ready().await }).await;
         }
@@ -60,13 +60,13 @@ async fn killed_under_load_the_store_loses_nothing_and_gateways_find_back(#[case
     }
 
     // Everybody has an end now. It must outlive one more.
-    house.server.kill();
-    house.server.restart();
+    deployment.server.kill();
+    deployment.server.restart();
     for gateway in &gateways {
         until("it is ready again", || async { gateway.is_ready().await }).await;
     }
     ask_all_again(&shop).await;
-    let (figures, violations) = check(&shop.log(), &ledger(&house.origin.runs()));
+    let (figures, violations) = check(&shop.log(), &ledger(&deployment.origin.runs()));
     eprintln!("{figures:?}");
     assert_eq!(violations, []);
     // Gateways live and the leases are long: each knows what became of its runs.
@@ -95,12 +95,12 @@ async fn refuses(gateway: &Gateway) {
 }
 
 /// Waits until there is more to lose.
-async fn sell_more(shop: &Shop) {
+async fn sell_more(shop: &Clients) {
     let answered = || {
         let log = shop.log();
         let finals = log
             .iter()
-            .filter(|asked| matches!(asked.heard, Heard::Final(_)));
+            .filter(|asked| matches!(asked.heard, Outcome::Final(_)));
         finals.count()
     };
     let before = answered();
@@ -111,28 +111,28 @@ async fn sell_more(shop: &Shop) {
 }
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_ran_while_the_store_went_is_answered_and_recorded_when_it_is_back(
-    #[case] kind: Kind,
+    #[case] kind: StoreKind,
 ) {
-    let mut house = House::open(kind, origin(Manner::Hold).await).await;
-    let [one, other] = house.two(&Words::default()).await;
+    let mut deployment = Deployment::open(kind, origin(Behaviour::Hold).await).await;
+    let [one, other] = deployment.two(&Settings::default()).await;
     let first = one.spawn_post("k", BODY);
-    house.origin.called(1).await;
+    deployment.origin.called(1).await;
     let here = one.spawn_post("k", BODY);
     let there = other.spawn_post("k", BODY);
     waiting(&one, 1).await;
     waiting(&other, 1).await;
-    house.server.kill();
+    deployment.server.kill();
     // Nobody can tell what becomes of a run elsewhere.
     let there = there.await.unwrap().unwrap();
     assert_eq!(
         (there.status, there.code().as_str()),
         (503, "store-unavailable")
     );
-    house.origin.open();
+    deployment.origin.open();
     let first = first.await.unwrap().unwrap();
     assert_eq!(
         (first.status, first.header("idempotency-status")),
@@ -147,7 +147,7 @@ async fn what_ran_while_the_store_went_is_answered_and_recorded_when_it_is_back(
     );
     assert_eq!(here.body, first.body);
 
-    house.server.restart();
+    deployment.server.restart();
     for gateway in [&one, &other] {
         until("it is ready again", || async { gateway.is_ready().await }).await;
         let again = gateway.post("k", BODY).await.unwrap();
@@ -155,5 +155,5 @@ async fn what_ran_while_the_store_went_is_answered_and_recorded_when_it_is_back(
         assert_eq!(again.kept(), first.kept());
         assert_eq!(gateway.state("k").await.as_deref(), Some("completed"));
     }
-    assert_eq!(house.origin.runs().len(), 1);
+    assert_eq!(deployment.origin.runs().len(), 1);
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use rstest::rstest;
 
 use crate::fixture::gateway::Gateway;
-use crate::fixture::origin::{Manner, Order, origin, origin_choosing};
+use crate::fixture::origin::{Behaviour, Sequence, origin, origin_choosing};
 use crate::fixture::{BODY, until};
-use crate::shared::deployment::{House, Kind, Words, two, waiting};
+use crate::shared::deployment::{Deployment, Settings, StoreKind, two, waiting};
 use crate::shared::relay::Relay;
 
 /// The store has two seconds for a step, and a machine may be busy.
@@ -20,11 +20,11 @@ const REFUSED_MAX: usize = 3;
 /// Who waits and is not told looks by itself after a second.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
-async fn apart(house: &House) -> (Relay, [Gateway; 2]) {
-    let relay = Relay::to(house.server.port()).await;
-    let plan = house.plan(&Words {
-        url: Some(house.server.url_at(relay.port())),
-        ..Words::default()
+async fn apart(deployment: &Deployment) -> (Relay, [Gateway; 2]) {
+    let relay = Relay::to(deployment.server.port()).await;
+    let plan = deployment.plan(&Settings {
+        url: Some(deployment.server.url_at(relay.port())),
+        ..Settings::default()
     });
     let gateways = two(&plan).await;
     (relay, gateways)
@@ -39,12 +39,12 @@ async fn fill(gateways: &[Gateway; 2]) {
 }
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silent_store_is_as_good_as_none(#[case] kind: Kind) {
-    let house = House::open(kind, origin(Manner::PAY).await).await;
-    let (relay, gateways) = apart(&house).await;
+async fn silent_store_is_as_good_as_none(#[case] kind: StoreKind) {
+    let deployment = Deployment::open(kind, origin(Behaviour::PAY).await).await;
+    let (relay, gateways) = apart(&deployment).await;
     fill(&gateways).await;
     relay.fall_silent();
     for gateway in &gateways {
@@ -58,30 +58,32 @@ async fn silent_store_is_as_good_as_none(#[case] kind: Kind) {
         assert!(asked.elapsed() < ANSWERED_WITHIN, "{:?}", asked.elapsed());
         assert!(!gateway.is_ready().await);
     }
-    assert_eq!(house.origin.runs_of("refused").len(), 0);
-    relay.lead_to(house.server.port());
+    assert_eq!(deployment.origin.runs_of("refused").len(), 0);
+    relay.lead_to(deployment.server.port());
     for gateway in &gateways {
         until("it is ready again", || async { gateway.is_ready().await }).await;
         let again = gateway.post("key-0", BODY).await.unwrap();
         assert!(again.is_replay(), "{again:?}");
         assert_eq!(gateway.post("refused", BODY).await.unwrap().status, 201);
     }
-    assert_eq!(house.origin.runs_of("refused").len(), 1);
+    assert_eq!(deployment.origin.runs_of("refused").len(), 1);
 }
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_lead_nowhere_are_given_up(#[case] kind: Kind) {
-    let origin = origin_choosing(Order::default(), |key, _| match key.starts_with("held") {
-        true => Manner::Hold,
-        false => Manner::PAY,
+async fn connections_that_lead_nowhere_are_given_up(#[case] kind: StoreKind) {
+    let origin = origin_choosing(Sequence::default(), |key, _| {
+        match key.starts_with("held") {
+            true => Behaviour::Hold,
+            false => Behaviour::PAY,
+        }
     });
-    let house = House::open(kind, origin.await).await;
-    let (relay, gateways) = apart(&house).await;
+    let deployment = Deployment::open(kind, origin.await).await;
+    let (relay, gateways) = apart(&deployment).await;
     fill(&gateways).await;
-    relay.forget(house.server.port());
+    relay.forget(deployment.server.port());
     for gateway in &gateways {
         let mut refused = 0;
         while gateway.post("late", BODY).await.unwrap().status != 201 {
@@ -95,28 +97,33 @@ async fn connections_that_lead_nowhere_are_given_up(#[case] kind: Kind) {
         let again = gateway.post(&format!("key-{number}"), BODY).await.unwrap();
         assert!(again.is_replay(), "{again:?}");
     }
-    assert_eq!(house.origin.runs().len(), FILLED + 1);
+    assert_eq!(deployment.origin.runs().len(), FILLED + 1);
     // Who waits is told at once, as before.
     let [one, other] = &gateways;
     let mut number = 0;
     until("who waits is told again", || {
         number += 1;
-        told_at_once(&house, one, other, format!("held-{number}"))
+        told_at_once(&deployment, one, other, format!("held-{number}"))
     })
     .await;
 }
 
 /// Whether who waits at one gateway hears of the end of a run at the other
 /// before it looks by itself.
-async fn told_at_once(house: &House, one: &Gateway, other: &Gateway, key: String) -> bool {
+async fn told_at_once(
+    deployment: &Deployment,
+    one: &Gateway,
+    other: &Gateway,
+    key: String,
+) -> bool {
     let leader = one.spawn_post(&key, BODY);
     until("it is held", || async {
-        house.origin.runs_of(&key).len() == 1
+        deployment.origin.runs_of(&key).len() == 1
     })
     .await;
     let waiter = other.spawn_post(&key, BODY);
     waiting(other, 1).await;
-    house.origin.open();
+    deployment.origin.open();
     let opened = Instant::now();
     assert!(waiter.await.unwrap().unwrap().is_replay());
     let waited = opened.elapsed();

@@ -16,12 +16,12 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::fixture::client::{Answer, Client};
-use crate::fixture::gateway::{Gateway, Plan};
-use crate::fixture::origin::{Manner, Order, origin_choosing, raw};
+use crate::fixture::client::{Client, Response};
+use crate::fixture::gateway::{Gateway, GatewayCommand};
+use crate::fixture::origin::{Behaviour, Sequence, origin_choosing, raw};
 use crate::fixture::{BODY, until};
 use crate::fixture::{free_address, seed};
-use crate::shared::deployment::{House, Kind, Words};
+use crate::shared::deployment::{Deployment, Settings, StoreKind};
 
 const CLIENTS: usize = 12;
 /// How often each gateway is restarted.
@@ -31,24 +31,28 @@ const ROUNDS: usize = 3;
 const TRIES_MAX: usize = 4;
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rolling_restarts_under_load_fail_no_request_and_run_nothing_twice(#[case] kind: Kind) {
-    let origin = origin_choosing(Order::default(), |key, _| match key.starts_with("held") {
-        true => Manner::Hold,
-        false => Manner::Pay(Duration::from_millis(key.len() as u64 % 4 * 15)),
+async fn rolling_restarts_under_load_fail_no_request_and_run_nothing_twice(
+    #[case] kind: StoreKind,
+) {
+    let origin = origin_choosing(Sequence::default(), |key, _| {
+        match key.starts_with("held") {
+            true => Behaviour::Hold,
+            false => Behaviour::Pay(Duration::from_millis(key.len() as u64 % 4 * 15)),
+        }
     });
-    let house = House::open(kind, origin.await).await;
+    let deployment = Deployment::open(kind, origin.await).await;
     let mut random = Rng::with_seed(seed());
     let at = [(); 2].map(|()| free_address(&mut random));
-    let plan = house.plan(&Words::default());
+    let plan = deployment.plan(&Settings::default());
     let plans = at.map(|at| {
         let listen = at.to_string();
         plan.clone().variable("ONCEWARD__SERVER__LISTEN", listen)
     });
     let mut gateways = [plans[0].run().await, plans[1].run().await];
-    let shop = Arc::new(Shop::new(at));
+    let shop = Arc::new(RollingClients::new(at));
     let mut clients = JoinSet::new();
     for number in 0..CLIENTS {
         clients.spawn(shop.clone().buy(number % 2));
@@ -60,9 +64,12 @@ async fn rolling_restarts_under_load_fail_no_request_and_run_nothing_twice(#[cas
             let held = format!("held-{round}-{stopped}");
             let [one, other] = gateways;
             gateways = match stopped {
-                0 => [roll(&house, &plans[0], one, &other, &held).await, other],
+                0 => [
+                    roll(&deployment, &plans[0], one, &other, &held).await,
+                    other,
+                ],
                 _ => {
-                    let other = roll(&house, &plans[1], other, &one, &held).await;
+                    let other = roll(&deployment, &plans[1], other, &one, &held).await;
                     [one, other]
                 }
             };
@@ -75,9 +82,9 @@ async fn rolling_restarts_under_load_fail_no_request_and_run_nothing_twice(#[cas
     }
 
     let told = shop.told.lock().unwrap();
-    let runs = house.origin.runs();
+    let runs = deployment.origin.runs();
     assert_eq!(runs.len(), told.len() + 2 * ROUNDS);
-    for run in runs.iter().filter(|run| run.manner != Manner::Hold) {
+    for run in runs.iter().filter(|run| run.behaviour != Behaviour::Hold) {
         assert_eq!(told[raw(&run.key)], run.reply, "{run:?}");
     }
     let gone = shop.gone.load(Ordering::SeqCst);
@@ -87,10 +94,16 @@ async fn rolling_restarts_under_load_fail_no_request_and_run_nothing_twice(#[cas
 
 /// Restarts a gateway at which a request is under way, and waits until it is
 /// ready again.
-async fn roll(house: &House, plan: &Plan, leaves: Gateway, stays: &Gateway, held: &str) -> Gateway {
+async fn roll(
+    deployment: &Deployment,
+    plan: &GatewayCommand,
+    leaves: Gateway,
+    stays: &Gateway,
+    held: &str,
+) -> Gateway {
     let first = leaves.spawn_post(held, BODY);
     until("it is held", || async {
-        house.origin.runs_of(held).len() == 1
+        deployment.origin.runs_of(held).len() == 1
     })
     .await;
     leaves.signal(Signal::TERM);
@@ -106,7 +119,7 @@ async fn roll(house: &House, plan: &Plan, leaves: Gateway, stays: &Gateway, held
     .await;
     // What it still does is waited for where one can still ask.
     let again = stays.spawn_post(held, BODY);
-    house.origin.open();
+    deployment.origin.open();
     let first = first.await.unwrap().unwrap();
     assert_eq!(
         (first.status, first.header("idempotency-status")),
@@ -124,7 +137,7 @@ async fn roll(house: &House, plan: &Plan, leaves: Gateway, stays: &Gateway, held
 }
 
 /// What the clients share.
-struct Shop {
+struct RollingClients {
     at: [SocketAddr; 2],
     closed: AtomicBool,
     keys: AtomicUsize,
@@ -134,7 +147,7 @@ struct Shop {
     told: Mutex<HashMap<String, Bytes>>,
 }
 
-impl Shop {
+impl RollingClients {
     fn new(at: [SocketAddr; 2]) -> Self {
         Self {
             at,
@@ -167,7 +180,7 @@ impl Shop {
             );
             let third = self.ask(&mut clients, 1 - gateway, &key).await;
             assert!(third.is_replay(), "{third:?}");
-            let replies = [&first, &second, &third].map(Answer::kept);
+            let replies = [&first, &second, &third].map(Response::kept);
             assert!(
                 replies.iter().all(|kept| *kept == replies[0]),
                 "{replies:?}"
@@ -179,7 +192,7 @@ impl Shop {
 
     /// Asks one gateway, and if that is gone the other. Nothing else may be
     /// heard than the service's answer.
-    async fn ask(&self, clients: &mut [Client; 2], first: usize, key: &str) -> Answer {
+    async fn ask(&self, clients: &mut [Client; 2], first: usize, key: &str) -> Response {
         for turn in 0..TRIES_MAX {
             let Ok(answer) = clients[(first + turn) % 2].post(key, BODY).await else {
                 self.gone.fetch_add(1, Ordering::SeqCst);

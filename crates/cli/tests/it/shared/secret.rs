@@ -6,10 +6,10 @@ use rstest::rstest;
 
 use crate::fixture::BODY;
 use crate::fixture::gateway::gateway_on;
-use crate::fixture::origin::{Manner, origin};
-use crate::shared::deployment::{House, Kind, Words};
+use crate::fixture::origin::{Behaviour, origin};
+use crate::shared::deployment::{Deployment, Settings, StoreKind};
 
-const ANOTHER: Words = Words {
+const ANOTHER: Settings = Settings {
     url: None,
     store: "",
     key: "some other secret of ours",
@@ -17,17 +17,17 @@ const ANOTHER: Words = Words {
 };
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gateway_with_another_secret_does_not_start(#[case] kind: Kind) {
-    let house = House::open(kind, origin(Manner::PAY).await).await;
+async fn gateway_with_another_secret_does_not_start(#[case] kind: StoreKind) {
+    let deployment = Deployment::open(kind, origin(Behaviour::PAY).await).await;
     let refused = "Error: this store belongs to gateways with another secret: with this one retries would look like \
                    different requests and API keys would be unknown; give the same secret as to the others, or a \
                    namespace of its own to begin anew";
-    let one = house.plan(&Words::default()).run().await;
+    let one = deployment.plan(&Settings::default()).run().await;
     let first = one.post("k", BODY).await.unwrap();
-    let (status, log) = house.plan(&ANOTHER).start().ended().await;
+    let (status, log) = deployment.plan(&ANOTHER).start().ended().await;
     assert_eq!(
         (status.code(), log.last()),
         (Some(1), Some(&refused.to_owned()))
@@ -35,33 +35,33 @@ async fn gateway_with_another_secret_does_not_start(#[case] kind: Kind) {
 
     // The first one is not asked: what the store knows, counts.
     one.kill().await;
-    let (status, log) = house.plan(&ANOTHER).start().ended().await;
+    let (status, log) = deployment.plan(&ANOTHER).start().ended().await;
     assert_eq!(
         (status.code(), log.last()),
         (Some(1), Some(&refused.to_owned()))
     );
-    let one = house.plan(&Words::default()).run().await;
+    let one = deployment.plan(&Settings::default()).run().await;
     let again = one.post("k", BODY).await.unwrap();
     assert!(again.is_replay(), "{again:?}");
     assert_eq!(again.kept(), first.kept());
 
     // In a namespace of its own it is the first.
-    let apart = Words {
+    let apart = Settings {
         store: "namespace = \"apart\"",
         ..ANOTHER
     };
-    let apart = house.plan(&apart).run().await;
+    let apart = deployment.plan(&apart).run().await;
     let fresh = apart.post("k", BODY).await.unwrap();
     assert_eq!((fresh.status, fresh.is_replay()), (201, false));
 }
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_file_the_secret_comes_from_the_environment(#[case] kind: Kind) {
-    let house = House::open(kind, origin(Manner::PAY).await).await;
-    let plan = gateway_on(&house.origin, house.server.url());
+async fn without_a_file_the_secret_comes_from_the_environment(#[case] kind: StoreKind) {
+    let deployment = Deployment::open(kind, origin(Behaviour::PAY).await).await;
+    let plan = gateway_on(&deployment.origin, deployment.server.url());
     let with = |key: &str| plan.clone().variable("ONCEWARD_KEY", key);
     let (one, other) = (with(ANOTHER.key).run().await, with(ANOTHER.key).run().await);
     let first = one.post("k", BODY).await.unwrap();
@@ -81,5 +81,5 @@ async fn without_a_file_the_secret_comes_from_the_environment(#[case] kind: Kind
         let last = log.last().unwrap();
         assert!(last.starts_with(&format!("Error: {words}")), "{last}");
     }
-    assert_eq!(house.origin.runs().len(), 1);
+    assert_eq!(deployment.origin.runs().len(), 1);
 }

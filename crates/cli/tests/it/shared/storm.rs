@@ -12,29 +12,29 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::crash::checker::check;
-use crate::crash::storm::{CLIENTS, Shop, ask_all_again, ledger, manners};
-use crate::fixture::origin::{Order, origin_choosing};
+use crate::crash::storm::{CLIENTS, Clients, ask_all_again, behaviours, ledger};
+use crate::fixture::origin::{Sequence, origin_choosing};
 use crate::fixture::{free_address, seed};
-use crate::shared::deployment::{House, Kind, Words};
+use crate::shared::deployment::{Deployment, Settings, StoreKind};
 
 const LENGTH: Duration = Duration::from_secs(10);
 /// A killed gateway's runs are known to be lost when their lease ends.
 const LEASE: &str = "timeout = \"2s\"\n[classes.interactive]\nlease = \"2s\"";
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_in_turn_two_gateways_run_nothing_twice_and_forget_nothing(#[case] kind: Kind) {
+async fn killed_in_turn_two_gateways_run_nothing_twice_and_forget_nothing(#[case] kind: StoreKind) {
     let seed = seed();
     eprintln!("ONCEWARD_SEED={seed} draws the same moments again");
     let mut random = Rng::with_seed(seed);
-    let order = Order::default();
-    let origin = origin_choosing(order.clone(), manners(random.fork())).await;
-    let house = House::open(kind, origin).await;
-    let plan = house.plan(&Words {
+    let order = Sequence::default();
+    let origin = origin_choosing(order.clone(), behaviours(random.fork())).await;
+    let deployment = Deployment::open(kind, origin).await;
+    let plan = deployment.plan(&Settings {
         more: LEASE,
-        ..Words::default()
+        ..Settings::default()
     });
     let at = [(); 2].map(|()| free_address(&mut random));
     let plans = at.map(|at| {
@@ -42,7 +42,7 @@ async fn killed_in_turn_two_gateways_run_nothing_twice_and_forget_nothing(#[case
         plan.clone().variable("ONCEWARD__SERVER__LISTEN", listen)
     });
     let mut gateways = [plans[0].run().await, plans[1].run().await];
-    let shop = Arc::new(Shop::new(at, order));
+    let shop = Arc::new(Clients::new(at, order));
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
         clients.spawn(shop.clone().buy(random.fork()));
@@ -77,7 +77,7 @@ async fn killed_in_turn_two_gateways_run_nothing_twice_and_forget_nothing(#[case
     }
 
     ask_all_again(&shop).await;
-    let (figures, violations) = check(&shop.log(), &ledger(&house.origin.runs()));
+    let (figures, violations) = check(&shop.log(), &ledger(&deployment.origin.runs()));
     eprintln!("{kills} kills, {figures:?}");
     assert_eq!(violations, []);
     assert!(kills >= 5 && figures.completed >= 50, "{figures:?}");

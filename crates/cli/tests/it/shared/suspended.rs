@@ -4,12 +4,12 @@
 use rstest::rstest;
 use rustix::process::Signal;
 
-use crate::fixture::client::Answer;
+use crate::fixture::client::Response;
 use crate::fixture::command::run;
-use crate::fixture::gateway::{Gateway, Plan};
-use crate::fixture::origin::{Manner, Order, Origin, origin_choosing};
+use crate::fixture::gateway::{Gateway, GatewayCommand};
+use crate::fixture::origin::{Behaviour, Origin, Sequence, origin_choosing};
 use crate::fixture::{BODY, until};
-use crate::shared::deployment::{House, Kind, Words, two, waiting};
+use crate::shared::deployment::{Deployment, Settings, StoreKind, two, waiting};
 use crate::shared::relay::Relay;
 
 /// The lease is short, so that its end comes soon, and long beside what a busy
@@ -21,40 +21,40 @@ const RETRY: &str =
 
 /// A service that answers the first run when it is let, and later ones at once.
 async fn held_once() -> Origin {
-    origin_choosing(Order::default(), |_, times| match times {
-        1 => Manner::Hold,
-        _ => Manner::PAY,
+    origin_choosing(Sequence::default(), |_, times| match times {
+        1 => Behaviour::Hold,
+        _ => Behaviour::PAY,
     })
     .await
 }
 
-fn plan(house: &House, more: &'static str) -> Plan {
-    house.plan(&Words {
+fn plan(deployment: &Deployment, more: &'static str) -> GatewayCommand {
+    deployment.plan(&Settings {
         more,
-        ..Words::default()
+        ..Settings::default()
     })
 }
 
 /// Two gateways, the first of which reaches the store by a relay.
-async fn two_apart(house: &House, more: &'static str) -> (Relay, [Gateway; 2]) {
-    let relay = Relay::to(house.server.port()).await;
-    let plan_apart = house.plan(&Words {
-        url: Some(house.server.url_at(relay.port())),
+async fn two_apart(deployment: &Deployment, more: &'static str) -> (Relay, [Gateway; 2]) {
+    let relay = Relay::to(deployment.server.port()).await;
+    let plan_apart = deployment.plan(&Settings {
+        url: Some(deployment.server.url_at(relay.port())),
         more,
-        ..Words::default()
+        ..Settings::default()
     });
-    let (one, other) = (plan_apart.run().await, plan(house, more).run().await);
+    let (one, other) = (plan_apart.run().await, plan(deployment, more).run().await);
     (relay, [one, other])
 }
 
-fn assert_told(answer: &Answer, status: u16, code: &str) {
+fn assert_told(answer: &Response, status: u16, code: &str) {
     let told = (answer.status, answer.code());
     assert_eq!(told, (status, code.to_owned()), "{answer:?}");
 }
 
 /// Asks until a run of its own is answered; before the lease ends it is told
 /// that another is under way.
-async fn until_run(gateway: &Gateway, key: &str) -> Answer {
+async fn until_run(gateway: &Gateway, key: &str) -> Response {
     loop {
         let answer = gateway.post(key, BODY).await.unwrap();
         match (answer.status, answer.code().as_str()) {
@@ -66,15 +66,17 @@ async fn until_run(gateway: &Gateway, key: &str) -> Answer {
 }
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn run_of_a_killed_gateway_is_unknown_everywhere_when_its_lease_ends(#[case] kind: Kind) {
-    let house = House::open(kind, held_once().await).await;
-    let plan = plan(&house, HOLD);
+async fn run_of_a_killed_gateway_is_unknown_everywhere_when_its_lease_ends(
+    #[case] kind: StoreKind,
+) {
+    let deployment = Deployment::open(kind, held_once().await).await;
+    let plan = plan(&deployment, HOLD);
     let [one, other] = two(&plan).await;
     let first = one.spawn_post("k", BODY);
-    house.origin.called(1).await;
+    deployment.origin.called(1).await;
     let waiter = other.spawn_post("k", BODY);
     waiting(&other, 1).await;
     one.kill().await;
@@ -88,7 +90,7 @@ async fn run_of_a_killed_gateway_is_unknown_everywhere_when_its_lease_ends(#[cas
         assert_told(&again, 409, "outcome-unknown");
         assert_eq!(gateway.counted("onceward_unknown").await, 1);
     }
-    assert_eq!(house.origin.runs().len(), 1);
+    assert_eq!(deployment.origin.runs().len(), 1);
 
     // What an operator says of it at one gateway holds at the other.
     let listed = ["operations", "list", "--state", "unknown", "--json"];
@@ -112,30 +114,32 @@ async fn run_of_a_killed_gateway_is_unknown_everywhere_when_its_lease_ends(#[cas
     let again = other.post("k", BODY).await.unwrap();
     assert_eq!((again.status, again.is_replay()), (201, true));
     assert_eq!(again.body, "paid");
-    assert_eq!(house.origin.runs().len(), 1);
+    assert_eq!(deployment.origin.runs().len(), 1);
 }
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_the_class_says_retry_the_next_request_runs_when_the_lease_ends(#[case] kind: Kind) {
-    let house = House::open(kind, held_once().await).await;
-    let plan = plan(&house, RETRY);
+async fn where_the_class_says_retry_the_next_request_runs_when_the_lease_ends(
+    #[case] kind: StoreKind,
+) {
+    let deployment = Deployment::open(kind, held_once().await).await;
+    let plan = plan(&deployment, RETRY);
     let [one, other] = two(&plan).await;
     let first = one.spawn_post("k", BODY);
-    house.origin.called(1).await;
+    deployment.origin.called(1).await;
     let waiter = other.spawn_post("k", BODY);
     waiting(&other, 1).await;
     one.kill().await;
     assert!(first.await.unwrap().is_err());
     // Who waits does not run by itself.
     assert_told(&waiter.await.unwrap().unwrap(), 409, "in-progress");
-    assert_eq!(house.origin.runs().len(), 1);
+    assert_eq!(deployment.origin.runs().len(), 1);
 
     let ran = until_run(&other, "k").await;
     assert!(!ran.is_replay(), "{ran:?}");
-    let runs = house.origin.runs();
+    let runs = deployment.origin.runs();
     assert_eq!(runs.len(), 2);
     assert!(runs[0].fence < runs[1].fence, "{runs:?}");
     let one = plan.run().await;
@@ -144,20 +148,20 @@ async fn where_the_class_says_retry_the_next_request_runs_when_the_lease_ends(#[
         assert!(again.is_replay(), "{again:?}");
         assert_eq!(again.kept(), ran.kept());
     }
-    assert_eq!(house.origin.runs().len(), 2);
+    assert_eq!(deployment.origin.runs().len(), 2);
 }
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn outcome_that_comes_after_the_lease_counts_if_nobody_ran_since(#[case] kind: Kind) {
-    let house = House::open(kind, held_once().await).await;
-    let (relay, [one, other]) = two_apart(&house, HOLD).await;
+async fn outcome_that_comes_after_the_lease_counts_if_nobody_ran_since(#[case] kind: StoreKind) {
+    let deployment = Deployment::open(kind, held_once().await).await;
+    let (relay, [one, other]) = two_apart(&deployment, HOLD).await;
     let first = one.spawn_post("k", BODY);
-    house.origin.called(1).await;
+    deployment.origin.called(1).await;
     relay.cut();
-    house.origin.open();
+    deployment.origin.open();
     let first = first.await.unwrap().unwrap();
     assert_eq!(
         (first.status, first.header("idempotency-status")),
@@ -165,7 +169,7 @@ async fn outcome_that_comes_after_the_lease_counts_if_nobody_ran_since(#[case] k
     );
     let told = other.post("k", BODY).await.unwrap();
     assert_told(&told, 409, "outcome-unknown");
-    relay.lead_to(house.server.port());
+    relay.lead_to(deployment.server.port());
     until("the outcome is recorded", || async {
         other.state("k").await.as_deref() == Some("completed")
     })
@@ -176,20 +180,20 @@ async fn outcome_that_comes_after_the_lease_counts_if_nobody_ran_since(#[case] k
         assert!(again.is_replay(), "{again:?}");
         assert_eq!(again.kept(), first.kept());
     }
-    assert_eq!(house.origin.runs().len(), 1);
+    assert_eq!(deployment.origin.runs().len(), 1);
 }
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn outcome_that_comes_after_another_run_changes_nothing(#[case] kind: Kind) {
-    let house = House::open(kind, held_once().await).await;
-    let (relay, [one, other]) = two_apart(&house, RETRY).await;
+async fn outcome_that_comes_after_another_run_changes_nothing(#[case] kind: StoreKind) {
+    let deployment = Deployment::open(kind, held_once().await).await;
+    let (relay, [one, other]) = two_apart(&deployment, RETRY).await;
     let first = one.spawn_post("k", BODY);
-    house.origin.called(1).await;
+    deployment.origin.called(1).await;
     relay.cut();
-    house.origin.open();
+    deployment.origin.open();
     // It gets what really came of its request, and is told that it may not count.
     let first = first.await.unwrap().unwrap();
     assert_eq!(
@@ -198,7 +202,7 @@ async fn outcome_that_comes_after_another_run_changes_nothing(#[case] kind: Kind
     );
     let ran = until_run(&other, "k").await;
     assert!(!ran.is_replay() && ran.body != first.body, "{ran:?}");
-    relay.lead_to(house.server.port());
+    relay.lead_to(deployment.server.port());
     until("it is ready again", || async { one.is_ready().await }).await;
     let again = one.post("k", BODY).await.unwrap();
     assert_eq!(again.kept(), ran.kept());
@@ -209,22 +213,22 @@ async fn outcome_that_comes_after_another_run_changes_nothing(#[case] kind: Kind
     let again = other.post("k", BODY).await.unwrap();
     assert!(again.is_replay(), "{again:?}");
     assert_eq!(again.kept(), ran.kept());
-    assert_eq!(house.origin.runs().len(), 2);
+    assert_eq!(deployment.origin.runs().len(), 2);
 }
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gateway_that_stood_still_while_another_ran_changes_nothing(#[case] kind: Kind) {
-    let house = House::open(kind, held_once().await).await;
-    let [one, other] = two(&plan(&house, RETRY)).await;
+async fn gateway_that_stood_still_while_another_ran_changes_nothing(#[case] kind: StoreKind) {
+    let deployment = Deployment::open(kind, held_once().await).await;
+    let [one, other] = two(&plan(&deployment, RETRY)).await;
     let first = one.spawn_post("k", BODY);
-    house.origin.called(1).await;
+    deployment.origin.called(1).await;
     one.signal(Signal::STOP);
     let ran = until_run(&other, "k").await;
     assert!(!ran.is_replay(), "{ran:?}");
-    house.origin.open();
+    deployment.origin.open();
     one.signal(Signal::CONT);
     // Its service's answer and the end of its patience come at once.
     let first = first.await.unwrap().unwrap();
@@ -237,7 +241,7 @@ async fn gateway_that_stood_still_while_another_ran_changes_nothing(#[case] kind
         assert!(again.is_replay(), "{again:?}");
         assert_eq!(again.kept(), ran.kept());
     }
-    let runs = house.origin.runs();
+    let runs = deployment.origin.runs();
     assert_eq!(runs.len(), 2);
     assert!(runs[0].fence < runs[1].fence, "{runs:?}");
 }

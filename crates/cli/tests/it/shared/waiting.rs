@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use rstest::rstest;
 
-use crate::fixture::client::{Answer, Client, PATH, get_request};
+use crate::fixture::client::{Client, PATH, Response, get_request};
 use crate::fixture::gateway::Gateway;
-use crate::fixture::origin::{Manner, origin};
+use crate::fixture::origin::{Behaviour, origin};
 use crate::fixture::{BODY, until};
-use crate::shared::deployment::{House, Kind, Server, Words, waiting};
+use crate::shared::deployment::{Deployment, Server, Settings, StoreKind, waiting};
 
 /// Told at once means within this.
 const AT_ONCE: Duration = Duration::from_millis(100);
@@ -28,7 +28,7 @@ const CHANCES: usize = 2;
 /// other has its reply: one of the shortest of several, as a busy machine only
 /// ever makes it longer.
 async fn short_wait(
-    house: &House,
+    deployment: &Deployment,
     [one, other]: [&Gateway; 2],
     name: &str,
     tries: usize,
@@ -36,14 +36,14 @@ async fn short_wait(
     let mut waits = Vec::new();
     for number in 0..tries {
         let key = format!("{name}-{number}");
-        let before = house.origin.runs().len();
+        let before = deployment.origin.runs().len();
         let leader = one.spawn_post(&key, BODY);
-        house.origin.called(before + 1).await;
+        deployment.origin.called(before + 1).await;
         let asked = Instant::now();
         let waiter = other.spawn_post(&key, BODY);
         waiting(other, 1).await;
         let soon = asked.elapsed() < SOON;
-        house.origin.open();
+        deployment.origin.open();
         let opened = Instant::now();
         let told = waiter.await.unwrap().unwrap();
         if soon {
@@ -52,7 +52,7 @@ async fn short_wait(
         let first = leader.await.unwrap().unwrap();
         assert!(told.is_replay() && !first.is_replay(), "{told:?}");
         assert_eq!(told.kept(), first.kept());
-        assert_eq!(house.origin.runs_of(&key).len(), 1);
+        assert_eq!(deployment.origin.runs_of(&key).len(), 1);
     }
     eprintln!("{name}: {waits:?}");
     waits.sort();
@@ -60,77 +60,80 @@ async fn short_wait(
 }
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_is_told_at_once_by_the_other_gateway(#[case] kind: Kind) {
-    let house = House::open(kind, origin(Manner::Hold).await).await;
-    let [one, other] = house.two(&Words::default()).await;
-    let server = &house.server;
+async fn who_waits_is_told_at_once_by_the_other_gateway(#[case] kind: StoreKind) {
+    let deployment = Deployment::open(kind, origin(Behaviour::Hold).await).await;
+    let [one, other] = deployment.two(&Settings::default()).await;
+    let server = &deployment.server;
     until("both listen", || async { server.listeners() == 2 }).await;
-    let wait = short_wait(&house, [&one, &other], "listening", TRIES).await;
+    let wait = short_wait(&deployment, [&one, &other], "listening", TRIES).await;
     assert!(wait < AT_ONCE, "{wait:?}");
 
     // What is cut comes back by itself.
-    server.deafen();
+    server.break_subscriptions();
     until("both listen again", || async { server.listeners() == 2 }).await;
-    let wait = short_wait(&house, [&other, &one], "again", TRIES).await;
+    let wait = short_wait(&deployment, [&other, &one], "again", TRIES).await;
     assert!(wait < AT_ONCE, "{wait:?}");
 }
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_not_told_gets_the_reply_all_the_same(#[case] kind: Kind) {
-    let house = House::open(kind, origin(Manner::Hold).await).await;
-    let mut words = Words::default();
-    if kind == Kind::Postgres {
+async fn who_is_not_told_gets_the_reply_all_the_same(#[case] kind: StoreKind) {
+    let deployment = Deployment::open(kind, origin(Behaviour::Hold).await).await;
+    let mut words = Settings::default();
+    if kind == StoreKind::Postgres {
         // Behind a pooler, nobody listens.
-        words.url = Some(format!("{}?pgbouncer=true", house.server.url()));
+        words.url = Some(format!("{}?pgbouncer=true", deployment.server.url()));
     }
-    let [one, other] = house.two(&words).await;
-    if let Server::Redis(server) = &house.server {
+    let [one, other] = deployment.two(&words).await;
+    if let Server::Redis(server) = &deployment.server {
         // From now on nobody may listen.
         server.cli(&["ACL", "SETUSER", "default", "-psubscribe"]);
-        house.server.deafen();
+        deployment.server.break_subscriptions();
     }
-    until("nobody listens", || async { house.server.listeners() == 0 }).await;
-    let wait = short_wait(&house, [&one, &other], "deaf", TRIES_DEAF).await;
+    until("nobody listens", || async {
+        deployment.server.listeners() == 0
+    })
+    .await;
+    let wait = short_wait(&deployment, [&one, &other], "deaf", TRIES_DEAF).await;
     // Else the test above would show nothing.
     assert!(wait > AT_ONCE, "{wait:?}");
-    assert_eq!(house.server.listeners(), 0);
+    assert_eq!(deployment.server.listeners(), 0);
 }
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_cut_while_one_waits_costs_no_reply(#[case] kind: Kind) {
-    let house = House::open(kind, origin(Manner::Hold).await).await;
-    let [one, other] = house.two(&Words::default()).await;
+async fn what_is_cut_while_one_waits_costs_no_reply(#[case] kind: StoreKind) {
+    let deployment = Deployment::open(kind, origin(Behaviour::Hold).await).await;
+    let [one, other] = deployment.two(&Settings::default()).await;
     let leader = one.spawn_post("k", BODY);
-    house.origin.called(1).await;
+    deployment.origin.called(1).await;
     let waiter = other.spawn_post("k", BODY);
     waiting(&other, 1).await;
-    house.server.deafen();
-    house.origin.open();
+    deployment.server.break_subscriptions();
+    deployment.origin.open();
     let first = leader.await.unwrap().unwrap();
     let told = waiter.await.unwrap().unwrap();
     assert!(told.is_replay(), "{told:?}");
     assert_eq!(told.kept(), first.kept());
-    assert_eq!(house.origin.runs().len(), 1);
+    assert_eq!(deployment.origin.runs().len(), 1);
 }
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reply_is_recovered_at_the_other_gateway(#[case] kind: Kind) {
-    let house = House::open(kind, origin(Manner::Hold).await).await;
-    let [one, other] = house.two(&Words::default()).await;
+async fn reply_is_recovered_at_the_other_gateway(#[case] kind: StoreKind) {
+    let deployment = Deployment::open(kind, origin(Behaviour::Hold).await).await;
+    let [one, other] = deployment.two(&Settings::default()).await;
     let leader = one.spawn_post("k", BODY);
-    house.origin.called(1).await;
+    deployment.origin.called(1).await;
     assert_eq!(other.state("k").await.as_deref(), Some("running"));
     let path = format!("{PATH}/by-idempotency-key/k");
     let output = recover(&other, &format!("{path}/output")).await;
@@ -141,7 +144,7 @@ async fn reply_is_recovered_at_the_other_gateway(#[case] kind: Kind) {
         tokio::spawn(async move { Client::new(address).send(request).await })
     };
     waiting(&other, 1).await;
-    house.origin.open();
+    deployment.origin.open();
     let first = leader.await.unwrap().unwrap();
     let told = waiter.await.unwrap().unwrap();
     assert_eq!((told.status, &told.body), (201, &first.body));
@@ -150,10 +153,10 @@ async fn reply_is_recovered_at_the_other_gateway(#[case] kind: Kind) {
         let again = recover(&other, &path).await;
         assert_eq!((again.status, &again.body), (201, &first.body), "{path}");
     }
-    assert_eq!(house.origin.runs().len(), 1);
+    assert_eq!(deployment.origin.runs().len(), 1);
 }
 
-async fn recover(gateway: &Gateway, path: &str) -> Answer {
+async fn recover(gateway: &Gateway, path: &str) -> Response {
     let mut client = Client::new(gateway.listen());
     client.send(get_request(path)).await.unwrap()
 }

@@ -8,10 +8,10 @@ use serde_json::json;
 
 use crate::fixture::client::Client;
 use crate::fixture::command::run;
-use crate::fixture::gateway::Plan;
-use crate::fixture::origin::{Manner, Order, Origin, origin, origin_choosing};
+use crate::fixture::gateway::GatewayCommand;
+use crate::fixture::origin::{Behaviour, Origin, Sequence, origin, origin_choosing};
 use crate::fixture::until;
-use crate::shared::deployment::{House, Kind, Words, two};
+use crate::shared::deployment::{Deployment, Settings, StoreKind, two};
 use crate::webhooks::provider::{Provider, Webhook, delivered};
 
 /// The lease is short, so that its end comes soon, and long beside what a busy
@@ -20,22 +20,22 @@ const WEBHOOKS: &str = "timeout = \"3s\"\n[webhooks]\nupstream = \"origin\"\n\
     deliveries = 8\ndeliveries_per_upstream = 2\n\
     [classes.webhook]\nlease = \"3s\"\nbackoff = { first = \"25ms\", max = \"250ms\" }";
 
-fn plan(house: &House) -> Plan {
-    let words = Words {
+fn plan(deployment: &Deployment) -> GatewayCommand {
+    let words = Settings {
         more: WEBHOOKS,
-        ..Words::default()
+        ..Settings::default()
     };
-    let plan = house.plan(&words);
+    let plan = deployment.plan(&words);
     plan.variable("ONCEWARD__UPSTREAMS__ORIGIN__TIMEOUT", "3s")
 }
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn webhook_made_at_one_gateway_is_served_by_the_other(#[case] kind: Kind) {
-    let house = House::open(kind, origin(Manner::PAY).await).await;
-    let [one, other] = two(&plan(&house)).await;
+async fn webhook_made_at_one_gateway_is_served_by_the_other(#[case] kind: StoreKind) {
+    let deployment = Deployment::open(kind, origin(Behaviour::PAY).await).await;
+    let [one, other] = two(&plan(&deployment)).await;
     let webhook = Webhook::create(&one, Provider::Stripe, json!({})).await;
     webhook.tell(&one, "at-once").await;
     until("the other serves it", || async {
@@ -70,7 +70,7 @@ async fn webhook_made_at_one_gateway_is_served_by_the_other(#[case] kind: Kind) 
         .map(String::as_str)
         .chain(["at-once", "later"])
     {
-        let carried = webhook.carried(&house.origin, event);
+        let carried = webhook.carried(&deployment.origin, event);
         assert_eq!(carried.len(), 1, "{event}: {carried:?}");
     }
 
@@ -88,38 +88,38 @@ async fn webhook_made_at_one_gateway_is_served_by_the_other(#[case] kind: Kind) 
 /// A service that answers the first two requests never, and later ones at once.
 async fn held_twice() -> Origin {
     let requests = AtomicUsize::new(0);
-    origin_choosing(Order::default(), move |_, _| {
+    origin_choosing(Sequence::default(), move |_, _| {
         match requests.fetch_add(1, Ordering::SeqCst) {
-            0 | 1 => Manner::Hold,
-            _ => Manner::PAY,
+            0 | 1 => Behaviour::Hold,
+            _ => Behaviour::PAY,
         }
     })
     .await
 }
 
 #[rstest]
-#[case::postgres(Kind::Postgres)]
-#[case::redis(Kind::Redis)]
+#[case::postgres(StoreKind::Postgres)]
+#[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_of_a_killed_gateway_are_delivered_by_the_other(#[case] kind: Kind) {
-    let house = House::open(kind, held_twice().await).await;
-    let plan = plan(&house);
+async fn events_of_a_killed_gateway_are_delivered_by_the_other(#[case] kind: StoreKind) {
+    let deployment = Deployment::open(kind, held_twice().await).await;
+    let plan = plan(&deployment);
     let one = plan.run().await;
     let webhook = Webhook::create(&one, Provider::Stripe, json!({})).await;
     let events: Vec<_> = (0..8).map(|number| format!("event-{number}")).collect();
     for event in &events {
         webhook.tell(&one, event).await;
     }
-    house.origin.called(2).await;
+    deployment.origin.called(2).await;
     one.kill().await;
-    house.origin.quiet().await;
-    let running = house.origin.runs();
+    deployment.origin.quiet().await;
+    let running = deployment.origin.runs();
     assert_eq!(running.len(), 2, "one upstream has two places: {running:?}");
 
     let other = plan.run().await;
     delivered(&other).await;
     for event in &events {
-        let carried = webhook.carried(&house.origin, event);
+        let carried = webhook.carried(&deployment.origin, event);
         let was_running = carried[0].number <= 2;
         assert_eq!(carried.len(), 1 + usize::from(was_running), "{carried:?}");
         assert!(carried.iter().all(|run| run.key == carried[0].key));
@@ -127,5 +127,5 @@ async fn events_of_a_killed_gateway_are_delivered_by_the_other(#[case] kind: Kin
         let again = webhook.tell(&other, event).await;
         assert!(again.is_replay(), "{again:?}");
     }
-    assert_eq!(house.origin.runs().len(), events.len() + 2);
+    assert_eq!(deployment.origin.runs().len(), events.len() + 2);
 }

@@ -9,20 +9,20 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// An event; providers number theirs.
 pub(crate) type Event = usize;
 /// A moment in the order of all things.
-pub(crate) type Moment = u64;
+pub(crate) type LogicalTime = u64;
 
 /// One request of a provider, and what came of it.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct SentEvent {
     pub(crate) event: Event,
-    pub(crate) sent: Moment,
-    pub(crate) heard_at: Moment,
-    pub(crate) heard: Heard,
+    pub(crate) sent: LogicalTime,
+    pub(crate) heard_at: LogicalTime,
+    pub(crate) heard: Acknowledgement,
 }
 
 /// What a provider heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum Acknowledgement {
     /// 2xx: it need not send the event again.
     Acknowledged,
     /// 2xx, and the event was delivered before.
@@ -33,17 +33,17 @@ pub(crate) enum Heard {
 
 /// One request that the service got.
 #[derive(Clone, Debug)]
-pub(crate) struct Carried {
+pub(crate) struct Delivery {
     pub(crate) event: Event,
-    pub(crate) at: Moment,
+    pub(crate) at: LogicalTime,
     pub(crate) key: String,
     pub(crate) fence: u64,
-    pub(crate) effect: Effect,
+    pub(crate) effect: DeliveryEffect,
 }
 
 /// What the service did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub(crate) enum DeliveryEffect {
     /// It took the event.
     Taken,
     /// It asked to come again.
@@ -53,20 +53,20 @@ pub(crate) enum Effect {
 /// All that was seen.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    pub(crate) told: Vec<Told>,
-    pub(crate) carried: Vec<Carried>,
+    pub(crate) told: Vec<SentEvent>,
+    pub(crate) carried: Vec<Delivery>,
     /// When the gateway was dead, and all that it had sent was read. What came
     /// between two of these came from one process.
-    pub(crate) deaths: Vec<Moment>,
+    pub(crate) deaths: Vec<LogicalTime>,
     /// When the providers had all they wanted, and nothing was queued any more.
-    pub(crate) settled: Moment,
+    pub(crate) settled: LogicalTime,
     /// How many deliveries one process has under way at most.
     pub(crate) under_way_max: usize,
 }
 
 /// What must not be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Violation {
+pub(crate) enum EventViolation {
     /// It was acknowledged, and the service had not taken it when all was settled.
     Lost(Event),
     /// One process delivered again what the service had taken.
@@ -85,12 +85,12 @@ pub(crate) enum Violation {
     /// The service got what no provider sent.
     NeverSent(Event),
     /// After this death more came again than can have been under way.
-    TooManyAgain(Moment),
+    TooManyAgain(LogicalTime),
 }
 
 /// How much was seen, so that nobody takes an empty run for a good one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Figures {
+pub(crate) struct EventFigures {
     /// Events that a provider need not send again.
     pub(crate) acknowledged: usize,
     /// Of these, those of which a request went unanswered before.
@@ -106,8 +106,8 @@ pub(crate) struct Figures {
 }
 
 /// Judges a history.
-pub(crate) fn check(history: &History) -> (Figures, Vec<Violation>) {
-    let mut stories: BTreeMap<Event, Story<'_>> = BTreeMap::new();
+pub(crate) fn check(history: &History) -> (EventFigures, Vec<EventViolation>) {
+    let mut stories: BTreeMap<Event, EventStory<'_>> = BTreeMap::new();
     for told in &history.told {
         stories.entry(told.event).or_default().told.push(told);
     }
@@ -115,9 +115,9 @@ pub(crate) fn check(history: &History) -> (Figures, Vec<Violation>) {
         let story = stories.entry(carried.event).or_default();
         story.carried.push(carried);
     }
-    let mut figures = Figures::default();
+    let mut figures = EventFigures::default();
     let mut violations = Vec::new();
-    let mut again: HashMap<Moment, HashSet<Event>> = HashMap::new();
+    let mut again: HashMap<LogicalTime, HashSet<Event>> = HashMap::new();
     for (event, mut story) in stories {
         story.told.sort_by_key(|told| told.sent);
         story.carried.sort_by_key(|carried| carried.at);
@@ -130,94 +130,96 @@ pub(crate) fn check(history: &History) -> (Figures, Vec<Violation>) {
     let too_many = again
         .into_iter()
         .filter(|(_, events)| events.len() > history.under_way_max);
-    violations.extend(too_many.map(|(death, _)| Violation::TooManyAgain(death)));
+    violations.extend(too_many.map(|(death, _)| EventViolation::TooManyAgain(death)));
     (figures, violations)
 }
 
 /// All that happened to one event.
 #[derive(Default)]
-struct Story<'a> {
-    told: Vec<&'a Told>,
-    carried: Vec<&'a Carried>,
+struct EventStory<'a> {
+    told: Vec<&'a SentEvent>,
+    carried: Vec<&'a Delivery>,
 }
 
-impl Story<'_> {
-    fn judge(&self, event: Event, history: &History, violations: &mut Vec<Violation>) {
-        let mut must = |holds: bool, violation: fn(Event) -> Violation| {
+impl EventStory<'_> {
+    fn judge(&self, event: Event, history: &History, violations: &mut Vec<EventViolation>) {
+        let mut must = |holds: bool, violation: fn(Event) -> EventViolation| {
             if !holds {
                 violations.push(violation(event));
             }
         };
         let (deaths, settled) = (&history.deaths, history.settled);
         let mut before = self.told.iter().filter(|told| told.heard_at < settled);
-        let acknowledged = before.any(|told| told.heard != Heard::Nothing);
+        let acknowledged = before.any(|told| told.heard != Acknowledgement::Nothing);
         let sent = self.told.iter().map(|told| told.sent).min();
         let ends = || {
             self.told
                 .iter()
-                .filter(|told| told.heard == Heard::Replayed)
+                .filter(|told| told.heard == Acknowledgement::Replayed)
         };
         let first_end = ends().map(|told| told.heard_at).min();
         let carried = &self.carried;
 
         must(
             !acknowledged || self.taken().any(|one| one.at < settled),
-            Violation::Lost,
+            EventViolation::Lost,
         );
         let repeated = carried.windows(2).any(|pair| {
             let [one, next] = pair else { return false };
             let by_one = process(deaths, one.at) == process(deaths, next.at);
-            one.effect == Effect::Taken && by_one
+            one.effect == DeliveryEffect::Taken && by_one
         });
-        must(!repeated, Violation::CarriedAgain);
-        let over_at = |moment: Moment| first_end.is_some_and(|end| end < moment);
+        must(!repeated, EventViolation::CarriedAgain);
+        let over_at = |moment: LogicalTime| first_end.is_some_and(|end| end < moment);
         must(
             !carried
                 .iter()
                 .any(|one| over_at(one.at) || acknowledged && one.at > settled),
-            Violation::CarriedAfterTheEnd,
+            EventViolation::CarriedAfterTheEnd,
         );
         must(
             ends().all(|told| self.taken().any(|one| one.at < told.heard_at)),
-            Violation::NotDelivered,
+            EventViolation::NotDelivered,
         );
         must(
             !self
                 .told
                 .iter()
-                .any(|told| over_at(told.sent) && told.heard == Heard::Acknowledged),
-            Violation::EndForgotten,
+                .any(|told| over_at(told.sent) && told.heard == Acknowledgement::Acknowledged),
+            EventViolation::EndForgotten,
         );
         let rises = carried.is_sorted_by(|one, next| one.fence < next.fence);
-        must(rises, Violation::FenceDidNotRise);
+        must(rises, EventViolation::FenceDidNotRise);
         let same = carried.is_sorted_by(|one, next| one.key == next.key);
-        must(same, Violation::KeyChanged);
-        let sent_before = |moment: Moment| sent.is_some_and(|sent| sent < moment);
+        must(same, EventViolation::KeyChanged);
+        let sent_before = |moment: LogicalTime| sent.is_some_and(|sent| sent < moment);
         must(
             carried.iter().all(|one| sent_before(one.at)),
-            Violation::NeverSent,
+            EventViolation::NeverSent,
         );
     }
 
-    fn taken(&self) -> impl Iterator<Item = &Carried> {
+    fn taken(&self) -> impl Iterator<Item = &Delivery> {
         let carried = self.carried.iter().copied();
-        carried.filter(|carried| carried.effect == Effect::Taken)
+        carried.filter(|carried| carried.effect == DeliveryEffect::Taken)
     }
 
     /// The deaths at which it must have been under way: it was taken before, and
     /// came again after.
-    fn survived(&self, deaths: &[Moment]) -> Vec<Moment> {
+    fn survived(&self, deaths: &[LogicalTime]) -> Vec<LogicalTime> {
         let Some((_, earlier)) = self.carried.split_last() else {
             return Vec::new();
         };
-        let taken = earlier.iter().filter(|one| one.effect == Effect::Taken);
+        let taken = earlier
+            .iter()
+            .filter(|one| one.effect == DeliveryEffect::Taken);
         taken.filter_map(|one| next_death(deaths, one.at)).collect()
     }
 
-    fn count(&self, figures: &mut Figures) {
+    fn count(&self, figures: &mut EventFigures) {
         let unanswered = self.told.iter();
         let unanswered = unanswered
-            .filter(|told| told.heard == Heard::Nothing)
+            .filter(|told| told.heard == Acknowledgement::Nothing)
             .count();
         let acknowledged = unanswered < self.told.len();
         let taken = self.taken().count();
@@ -231,30 +233,30 @@ impl Story<'_> {
 }
 
 /// Which process was there at a moment: how many had died.
-fn process(deaths: &[Moment], at: Moment) -> usize {
+fn process(deaths: &[LogicalTime], at: LogicalTime) -> usize {
     deaths.iter().filter(|death| **death < at).count()
 }
 
 /// The first death after a moment.
-fn next_death(deaths: &[Moment], after: Moment) -> Option<Moment> {
+fn next_death(deaths: &[LogicalTime], after: LogicalTime) -> Option<LogicalTime> {
     deaths.iter().copied().filter(|death| *death > after).min()
 }
 
 mod tests {
     use rstest::rstest;
 
-    use super::Effect::{Refused, Taken};
-    use super::Heard::{Acknowledged, Nothing, Replayed};
-    use super::Violation::{
+    use super::Acknowledgement::{Acknowledged, Nothing, Replayed};
+    use super::DeliveryEffect::{Refused, Taken};
+    use super::EventViolation::{
         CarriedAfterTheEnd, CarriedAgain, EndForgotten, FenceDidNotRise, KeyChanged, Lost,
         NeverSent, NotDelivered,
     };
     use super::*;
 
-    const SETTLED: Moment = 10;
+    const SETTLED: LogicalTime = 10;
 
-    fn told(sent: Moment, heard_at: Moment, heard: Heard) -> Told {
-        Told {
+    fn told(sent: LogicalTime, heard_at: LogicalTime, heard: Acknowledgement) -> SentEvent {
+        SentEvent {
             event: 1,
             sent,
             heard_at,
@@ -262,8 +264,8 @@ mod tests {
         }
     }
 
-    fn carried(at: Moment, fence: u64, effect: Effect) -> Carried {
-        Carried {
+    fn carried(at: LogicalTime, fence: u64, effect: DeliveryEffect) -> Delivery {
+        Delivery {
             event: 1,
             at,
             key: "k".to_owned(),
@@ -272,7 +274,11 @@ mod tests {
         }
     }
 
-    fn judge(told: Vec<Told>, carried: Vec<Carried>, deaths: &[Moment]) -> Vec<Violation> {
+    fn judge(
+        told: Vec<SentEvent>,
+        carried: Vec<Delivery>,
+        deaths: &[LogicalTime],
+    ) -> Vec<EventViolation> {
         let history = History {
             told,
             carried,
@@ -298,9 +304,9 @@ mod tests {
         vec![told(0, 1, Acknowledged)],
         vec![carried(2, 1, Taken), carried(4, 2, Taken), carried(6, 3, Taken)], &[3, 5])]
     fn a_good_history_passes(
-        #[case] told: Vec<Told>,
-        #[case] carried: Vec<Carried>,
-        #[case] deaths: &[Moment],
+        #[case] told: Vec<SentEvent>,
+        #[case] carried: Vec<Delivery>,
+        #[case] deaths: &[LogicalTime],
     ) {
         assert_eq!(judge(told, carried, deaths), []);
     }
@@ -332,10 +338,10 @@ mod tests {
     #[case::nobody_sent_it(
         vec![told(5, 6, Acknowledged)], vec![carried(2, 1, Taken)], &[], NeverSent)]
     fn a_bad_history_is_caught(
-        #[case] told: Vec<Told>,
-        #[case] carried: Vec<Carried>,
-        #[case] deaths: &[Moment],
-        #[case] wanted: fn(Event) -> Violation,
+        #[case] told: Vec<SentEvent>,
+        #[case] carried: Vec<Delivery>,
+        #[case] deaths: &[LogicalTime],
+        #[case] wanted: fn(Event) -> EventViolation,
     ) {
         let violations = judge(told, carried, deaths);
         assert!(violations.contains(&wanted(1)), "{violations:?}");
@@ -343,7 +349,7 @@ mod tests {
 
     #[test]
     fn another_key_is_caught() {
-        let other = Carried {
+        let other = Delivery {
             key: "other".to_owned(),
             ..carried(4, 2, Taken)
         };
@@ -355,8 +361,8 @@ mod tests {
     /// One delivery at a time was under way, and two events came again.
     #[test]
     fn more_than_can_have_been_under_way_is_caught() {
-        let of = |event, carried| Carried { event, ..carried };
-        let all = [1, 2].map(|event| Told {
+        let of = |event, carried| Delivery { event, ..carried };
+        let all = [1, 2].map(|event| SentEvent {
             event,
             ..told(0, 1, Acknowledged)
         });
@@ -367,6 +373,6 @@ mod tests {
             ]
         });
         let violations = judge(all.into(), twice.concat(), &[3]);
-        assert_eq!(violations, [Violation::TooManyAgain(3)]);
+        assert_eq!(violations, [EventViolation::TooManyAgain(3)]);
     }
 }

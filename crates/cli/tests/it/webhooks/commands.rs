@@ -1,5 +1,5 @@
-//! `onceward webhooks` as an operator has it: the program against a running
-//! gateway, its words compared, and its secrets looked for where none may be.
+//! `onceward webhooks` against a running gateway: its output is compared, and its secrets are searched
+//! for where they must not be.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -10,15 +10,15 @@ use tokio::io::AsyncWriteExt;
 
 use crate::fixture::command::{CommandOutput, command_at, run};
 use crate::fixture::gateway::{Gateway, gateway, gateway_of, onceward};
-use crate::fixture::origin::{Manner, origin};
+use crate::fixture::origin::{Behaviour, origin};
 use crate::fixture::until;
 use crate::webhooks::provider::{Provider, Webhook, delivered};
 
-/// Stands in every secret that is given here.
+/// Part of every secret in these tests, so that a leak is found.
 const CANARY: &str = "Y2FuYXJ5N2U0MQ";
 const WHO: [&str; 4] = ["--tenant", "acme", "--project", "shop"];
 
-/// Runs the program with something on its standard input.
+/// Runs a command with text on its standard input.
 async fn run_with(gateway: &Gateway, input: &str, args: &[&str]) -> CommandOutput {
     let mut command = command_at(gateway.admin_address(), None, args);
     command
@@ -34,7 +34,7 @@ async fn run_with(gateway: &Gateway, input: &str, args: &[&str]) -> CommandOutpu
 
 #[tokio::test]
 async fn webhook_is_made_listed_rotated_and_deleted_and_no_secret_is_left_behind() {
-    let origin = origin(Manner::PAY).await;
+    let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let gateway = gateway(&origin, directory.path()).run().await;
     assert_eq!(
@@ -98,7 +98,7 @@ async fn webhook_is_made_listed_rotated_and_deleted_and_no_secret_is_left_behind
         assert!(audit.out.contains(action), "{}", audit.out);
     }
 
-    // A webhook that stays, so that its secret is in the store.
+    // A webhook that is not deleted, so that its secret is in the store.
     let kept = ["webhooks", "create", "--provider", "svix", "--secret", "-"];
     let input = format!("whsec_{CANARY}dd\n");
     run_with(&gateway, &input, &[&kept[..], &WHO].concat()).await;
@@ -120,7 +120,7 @@ async fn webhook_is_made_listed_rotated_and_deleted_and_no_secret_is_left_behind
     }
 }
 
-/// Every file beneath a directory, one after the other.
+/// The contents of all files in a directory.
 fn contents(directory: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap() {
@@ -135,7 +135,7 @@ fn contents(directory: &Path) -> Vec<u8> {
 
 #[tokio::test]
 async fn delivered_event_is_delivered_again_at_an_operators_word() {
-    let origin = origin(Manner::PAY).await;
+    let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let gateway = gateway(&origin, directory.path()).run().await;
     let webhook = Webhook::create(&gateway, Provider::Stripe, serde_json::json!({})).await;
@@ -150,7 +150,7 @@ async fn delivered_event_is_delivered_again_at_an_operators_word() {
         "the handler is mended",
     ];
     let said = run(&gateway, &redeliver).await;
-    // It may be under way already, or even over.
+    // The delivery may already be running, or even done.
     assert!(said.out.starts_with(&format!("{id} is ")), "{said:?}");
     until("it is delivered again", async || {
         webhook.carried(&origin, "once").len() == 2
@@ -162,7 +162,7 @@ async fn delivered_event_is_delivered_again_at_an_operators_word() {
 
 #[tokio::test]
 async fn configuration_that_takes_a_webhooks_upstream_away_is_not_taken() {
-    let origin = origin(Manner::PAY).await;
+    let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("onceward.toml");
     let text = format!(

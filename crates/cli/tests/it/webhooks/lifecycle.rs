@@ -1,14 +1,14 @@
-//! The life of webhooks and their events in an operator's hand: what the program
-//! is told holds for the next request of the provider.
+//! Webhooks and their events, managed by commands: each change applies to the provider's next
+//! request.
 
 use rstest::rstest;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::fixture::client::Answer;
+use crate::fixture::client::Response;
 use crate::fixture::command::{CommandOutput, run};
 use crate::fixture::gateway::{Gateway, gateway_of};
-use crate::fixture::origin::{Manner, Order, Origin, origin, origin_choosing};
+use crate::fixture::origin::{Behaviour, Origin, Sequence, origin, origin_choosing};
 use crate::webhooks::provider::{Provider, Webhook, configured, delivered, embedded, operations};
 
 const CLASS: &str =
@@ -42,7 +42,7 @@ async fn only(gateway: &Gateway, state: &str) -> String {
 
 #[tokio::test]
 async fn made_rotated_and_deleted_at_the_operators_word() {
-    let origin = origin(Manner::PAY).await;
+    let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let gateway = serve(&origin, &directory).await;
     let create = "webhooks create --tenant acme --project shop --provider github \
@@ -65,7 +65,7 @@ async fn made_rotated_and_deleted_at_the_operators_word() {
         secret: text(&rotated["secret"]),
         ..old.clone()
     };
-    // Both, until the overlap is over; and what they sign is one webhook's.
+    // Both are valid until the overlap ends, and both sign events of one webhook.
     new.tell(&gateway, "second").await;
     old.tell(&gateway, "third").await;
     delivered(&gateway).await;
@@ -105,7 +105,7 @@ async fn made_rotated_and_deleted_at_the_operators_word() {
     };
     let nobodys = nobody.send(&gateway, "fifth").await.unwrap();
     assert_eq!((refused.status, nobodys.status), (401, 401));
-    let said = |answer: &Answer, id: &str| {
+    let said = |answer: &Response, id: &str| {
         let body = String::from_utf8(answer.body.to_vec()).unwrap();
         body.replace(id, "wh_")
     };
@@ -115,24 +115,26 @@ async fn made_rotated_and_deleted_at_the_operators_word() {
     assert_eq!(list.json(), json!({ "webhooks": [], "next": null }));
 }
 
-/// What sets an event free that the service has refused for good.
+/// How an operator handles an event that failed for good.
 #[derive(Clone, Copy)]
-enum Word {
-    /// Forgotten: it is delivered when the provider sends it again.
+enum OperatorAction {
+    /// Purge: it is delivered when the provider sends it again.
     Purge,
-    /// Delivered from what is stored.
+    /// Redeliver: it is delivered from the stored request.
     Redeliver,
 }
 
 #[rstest]
-#[case::purged(Word::Purge)]
-#[case::redelivered(Word::Redeliver)]
+#[case::purged(OperatorAction::Purge)]
+#[case::redelivered(OperatorAction::Redeliver)]
 #[tokio::test]
-async fn event_that_failed_for_good_is_delivered_when_an_operator_acts(#[case] word: Word) {
-    // The handler is mended after it refused the event once.
-    let origin = origin_choosing(Order::default(), |_, times| match times {
-        1 => Manner::Deny,
-        _ => Manner::PAY,
+async fn event_that_failed_for_good_is_delivered_when_an_operator_acts(
+    #[case] word: OperatorAction,
+) {
+    // The service is repaired after it refused the event once.
+    let origin = origin_choosing(Sequence::default(), |_, times| match times {
+        1 => Behaviour::Deny,
+        _ => Behaviour::PAY,
     })
     .await;
     let directory = tempfile::tempdir().unwrap();
@@ -142,7 +144,7 @@ async fn event_that_failed_for_good_is_delivered_when_an_operator_acts(#[case] w
     delivered(&gateway).await;
     let id = only(&gateway, "failed").await;
 
-    // The provider's own resend does nothing, and is told so.
+    // Sending the event again does nothing, as the response shows.
     let again = webhook.tell(&gateway, "refused").await;
     let told = (again.is_replay(), again.header("idempotency-status"));
     assert_eq!(told, (true, "failed"), "{again:?}");
@@ -166,7 +168,7 @@ async fn event_that_failed_for_good_is_delivered_when_an_operator_acts(#[case] w
 
     let why = ["--why", "the handler is mended"];
     let (action, fresh) = match word {
-        Word::Purge => {
+        OperatorAction::Purge => {
             let purge = [&["operations", "purge", &id][..], &why].concat();
             done(&gateway, &purge).await;
             delivered(&gateway).await;
@@ -178,7 +180,7 @@ async fn event_that_failed_for_good_is_delivered_when_an_operator_acts(#[case] w
                 fresh.header("x-operation-id").to_owned(),
             )
         }
-        Word::Redeliver => {
+        OperatorAction::Redeliver => {
             let redeliver = [&["webhooks", "redeliver", &id][..], &why].concat();
             let said = done(&gateway, &redeliver).await;
             // It may be under way already, or even over.
@@ -208,9 +210,9 @@ async fn event_that_failed_for_good_is_delivered_when_an_operator_acts(#[case] w
 
 #[tokio::test]
 async fn event_whose_attempts_are_used_up_waits_for_an_operator() {
-    let origin = origin_choosing(Order::default(), |_, times| match times {
-        1 | 2 => Manner::Refuse,
-        _ => Manner::PAY,
+    let origin = origin_choosing(Sequence::default(), |_, times| match times {
+        1 | 2 => Behaviour::Refuse,
+        _ => Behaviour::PAY,
     })
     .await;
     let directory = tempfile::tempdir().unwrap();

@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 
 use crate::fixture::free_address;
 use crate::fixture::gateway::gateway_of;
-use crate::fixture::origin::{Manner, Order, Origin, origin, origin_at};
+use crate::fixture::origin::{Behaviour, Origin, Sequence, origin, origin_at};
 use crate::fixture::until;
 use crate::webhooks::provider::{Provider, Webhook, configured, delivered, embedded, operations};
 
@@ -37,8 +37,8 @@ fn named(prefix: &str) -> Vec<String> {
 async fn service_that_was_dead_gets_every_event_once() {
     let directory = tempfile::tempdir().unwrap();
     let address = free_address(&mut Rng::new());
-    let pays = |_: &str, _: usize| Manner::PAY;
-    let origin = origin_at(address, Order::default(), pays).await;
+    let pays = |_: &str, _: usize| Behaviour::PAY;
+    let origin = origin_at(address, Sequence::default(), pays).await;
     let store = embedded(directory.path());
     let file = configured(directory.path(), &store, &[("origin", address)], CLASS);
     let plan = gateway_of(&file);
@@ -77,7 +77,7 @@ async fn service_that_was_dead_gets_every_event_once() {
     // The outage is longer than the life of one gateway.
     gateway.kill().await;
     let gateway = plan.run().await;
-    let origin = origin_at(address, Order::default(), pays).await;
+    let origin = origin_at(address, Sequence::default(), pays).await;
     delivered(&gateway).await;
     for webhook in &webhooks {
         assert_each_once(&origin, webhook, &events);
@@ -94,8 +94,8 @@ async fn service_that_was_dead_gets_every_event_once() {
 async fn slow_service_delays_no_acknowledgement_and_nobody_else() {
     let directory = tempfile::tempdir().unwrap();
     // It answers when it is let, and that is at the end.
-    let slow = origin(Manner::Hold).await;
-    let quick = origin(Manner::PAY).await;
+    let slow = origin(Behaviour::Hold).await;
+    let quick = origin(Behaviour::PAY).await;
     let upstreams = [("slow", slow.address()), ("quick", quick.address())];
     // More is sent to the slow one than there are places in all.
     let words = format!("deliveries = 16\ndeliveries_per_upstream = {SHARE}\n{CLASS}");

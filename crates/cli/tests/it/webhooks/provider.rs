@@ -15,7 +15,7 @@ use hyper::Request;
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use crate::fixture::client::{Answer, Client, Gone};
+use crate::fixture::client::{Client, NoResponse, Response};
 use crate::fixture::gateway::Gateway;
 use crate::fixture::origin::{Origin, Run};
 use crate::fixture::until;
@@ -111,13 +111,17 @@ impl Webhook {
     }
 
     /// Sends an event once, on a connection of its own.
-    pub(crate) async fn send(&self, gateway: &Gateway, event: &str) -> Result<Answer, Gone> {
+    pub(crate) async fn send(
+        &self,
+        gateway: &Gateway,
+        event: &str,
+    ) -> Result<Response, NoResponse> {
         let request = self.request(event);
         Client::new(gateway.listen()).send(request).await
     }
 
     /// Sends an event once, and it is acknowledged.
-    pub(crate) async fn tell(&self, gateway: &Gateway, event: &str) -> Answer {
+    pub(crate) async fn tell(&self, gateway: &Gateway, event: &str) -> Response {
         let answer = self.send(gateway, event).await.unwrap();
         assert_eq!(answer.status, 200, "{answer:?}");
         answer

@@ -11,9 +11,9 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
-use crate::fixture::client::{Answer, Client};
+use crate::fixture::client::{Client, Response};
 use crate::fixture::gateway::{Gateway, gateway_of};
-use crate::fixture::origin::{Manner, Origin, Run, origin};
+use crate::fixture::origin::{Behaviour, Origin, Run, origin};
 use crate::webhooks::provider::{configured, create, delivered, embedded, path};
 
 /// Where providers find the gateway; some sign it.
@@ -82,7 +82,7 @@ async fn signed_by(
         Node => Signer::node(),
     });
     let directory = tempfile::tempdir().unwrap();
-    let origin = origin(Manner::PAY).await;
+    let origin = origin(Behaviour::PAY).await;
     let gateway = serve(&origin, &directory).await;
     let secret = kind.fresh();
     let (name, scheme) = match provider.split_once('/') {
@@ -190,7 +190,7 @@ async fn serve(origin: &Origin, directory: &tempfile::TempDir) -> Gateway {
 }
 
 /// Sends what was signed, with this body in the place of its own.
-async fn send(gateway: &Gateway, signed: &Signed, body: Vec<u8>) -> Answer {
+async fn send(gateway: &Gateway, signed: &Signed, body: Vec<u8>) -> Response {
     let path = signed.url.strip_prefix(PUBLIC).unwrap();
     let mut request = Request::post(path).header("host", "hooks.example");
     for (name, value) in &signed.headers {

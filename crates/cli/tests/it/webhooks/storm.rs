@@ -18,11 +18,12 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::fixture::client::Client;
-use crate::fixture::gateway::{Gateway, Plan, gateway_of};
-use crate::fixture::origin::{Manner, Order, Origin, Run, origin_choosing};
+use crate::fixture::gateway::{Gateway, GatewayCommand, gateway_of};
+use crate::fixture::origin::{Behaviour, Origin, Run, Sequence, origin_choosing};
 use crate::fixture::{free_address, seed};
 use crate::webhooks::checker::{
-    Carried, Effect, Event, Figures, Heard, History, Told, Violation, check,
+    Acknowledgement, Delivery, DeliveryEffect, Event, EventFigures, EventViolation, History,
+    SentEvent, check,
 };
 use crate::webhooks::provider::{Provider, Webhook, configured, delivered, embedded};
 
@@ -70,36 +71,36 @@ async fn store_that_forgets_is_found_out() {
     let seen = storm(directory.path(), "memory:", Duration::from_secs(4)).await;
     let mut violations = seen.violations.iter();
     assert!(
-        violations.any(|violation| matches!(violation, Violation::Lost(_))),
+        violations.any(|violation| matches!(violation, EventViolation::Lost(_))),
         "{:?}",
         seen.figures
     );
 }
 
 /// What came of a storm.
-struct Seen {
-    kills: Kills,
-    figures: Figures,
-    violations: Vec<Violation>,
+struct EventStormResult {
+    kills: KillTimes,
+    figures: EventFigures,
+    violations: Vec<EventViolation>,
 }
 
 /// How often the gateway was killed.
 #[derive(Clone, Copy, Debug, Default)]
-struct Kills {
+struct KillTimes {
     serving: usize,
     starting: usize,
 }
 
 /// Providers send while the gateway is killed and started; then it is killed
 /// once more, delivers what is left, and is told of everything again.
-async fn storm(directory: &Path, store: &str, length: Duration) -> Seen {
+async fn storm(directory: &Path, store: &str, length: Duration) -> EventStormResult {
     let seed = seed();
     eprintln!(
         "ONCEWARD_SEED={seed} draws the same moments again; how threads interleave is not drawn"
     );
     let mut random = Rng::with_seed(seed);
-    let order = Order::default();
-    let origin = origin_choosing(order.clone(), manners(random.fork())).await;
+    let order = Sequence::default();
+    let origin = origin_choosing(order.clone(), behaviours(random.fork())).await;
     let at = free_address(&mut random);
     let upstreams = [("origin", origin.address())];
     let file = configured(directory, store, &upstreams, &words());
@@ -108,15 +109,15 @@ async fn storm(directory: &Path, store: &str, length: Duration) -> Seen {
         .variable("ONCEWARD__SERVER__LISTEN", at.to_string());
 
     let gateway = plan.run().await;
-    let outside = Arc::new(Outside::new(at, order, webhooks(&gateway).await));
+    let outside = Arc::new(Providers::new(at, order, webhooks(&gateway).await));
     let sending = tokio::spawn(outside.clone().happen(length));
-    let mut weather = Weather {
+    let mut weather = KillSchedule {
         plan: &plan,
         origin: &origin,
         outside: &outside,
         forgets: store == "memory:",
         deaths: Vec::new(),
-        kills: Kills::default(),
+        kills: KillTimes::default(),
         random: &mut random,
     };
     let gateway = weather.blow(gateway, length).await;
@@ -137,7 +138,7 @@ async fn storm(directory: &Path, store: &str, length: Duration) -> Seen {
     };
     let (figures, violations) = check(&history);
     eprintln!("{kills:?}, {figures:?}");
-    Seen {
+    EventStormResult {
         kills,
         figures,
         violations,
@@ -155,13 +156,13 @@ fn words() -> String {
 }
 
 /// The service refuses some events the first time.
-fn manners(random: Rng) -> impl Fn(&str, usize) -> Manner {
+fn behaviours(random: Rng) -> impl Fn(&str, usize) -> Behaviour {
     let random = Mutex::new(random);
     move |_, times| {
         let mut random = random.lock().unwrap();
         match random.u8(..8) == 0 && times == 1 {
-            true => Manner::Refuse,
-            false => Manner::Pay(Duration::from_millis(random.u64(..WORK_MS_MAX))),
+            true => Behaviour::Refuse,
+            false => Behaviour::Pay(Duration::from_millis(random.u64(..WORK_MS_MAX))),
         }
     }
 }
@@ -174,18 +175,18 @@ async fn webhooks(gateway: &Gateway) -> [Webhook; 2] {
 }
 
 /// What kills the gateway.
-struct Weather<'a> {
-    plan: &'a Plan,
+struct KillSchedule<'a> {
+    plan: &'a GatewayCommand,
     origin: &'a Origin,
-    outside: &'a Outside,
+    outside: &'a Providers,
     /// Its store forgets the webhooks too, and they are made again.
     forgets: bool,
     deaths: Vec<u64>,
-    kills: Kills,
+    kills: KillTimes,
     random: &'a mut Rng,
 }
 
-impl Weather<'_> {
+impl KillSchedule<'_> {
     /// Kills and starts until the time is over; gives the gateway that is left.
     async fn blow(&mut self, mut gateway: Gateway, length: Duration) -> Gateway {
         let end = Instant::now() + length;
@@ -223,15 +224,15 @@ impl Weather<'_> {
 }
 
 /// The world of the providers.
-struct Outside {
+struct Providers {
     at: SocketAddr,
-    order: Order,
+    order: Sequence,
     webhooks: RwLock<[Webhook; 2]>,
-    log: Mutex<Vec<Told>>,
+    log: Mutex<Vec<SentEvent>>,
 }
 
-impl Outside {
-    fn new(at: SocketAddr, order: Order, webhooks: [Webhook; 2]) -> Self {
+impl Providers {
+    fn new(at: SocketAddr, order: Sequence, webhooks: [Webhook; 2]) -> Self {
         Self {
             at,
             order,
@@ -270,15 +271,15 @@ impl Outside {
         let mut client = Client::new(self.at);
         for _ in 0..TRIES_MAX {
             match self.tell(&mut client, event).await {
-                Heard::Acknowledged | Heard::Replayed => return,
-                Heard::Nothing => sleep(REST).await,
+                Acknowledgement::Acknowledged | Acknowledgement::Replayed => return,
+                Acknowledgement::Nothing => sleep(REST).await,
             }
         }
         panic!("event {event} was not acknowledged after {TRIES_MAX} tries");
     }
 
     /// Sends an event once, and writes down what was heard.
-    async fn tell(&self, client: &mut Client, event: Event) -> Heard {
+    async fn tell(&self, client: &mut Client, event: Event) -> Acknowledgement {
         let request = {
             let webhooks = self.webhooks.read().unwrap();
             let webhook = &webhooks[usize::from(event.is_multiple_of(4))];
@@ -287,16 +288,16 @@ impl Outside {
         let sent = self.order.next();
         let heard = match timeout(PATIENCE, client.send(request)).await {
             Ok(Ok(answer)) => match (answer.status, answer.is_replay()) {
-                (200, true) => Heard::Replayed,
-                (200, false) => Heard::Acknowledged,
+                (200, true) => Acknowledgement::Replayed,
+                (200, false) => Acknowledgement::Acknowledged,
                 // A webhook that was forgotten, or a machine so slow that the
                 // store's deadline passed.
-                (401 | 503, _) => Heard::Nothing,
+                (401 | 503, _) => Acknowledgement::Nothing,
                 _ => panic!("nobody answers like this: {answer:?}"),
             },
-            Ok(Err(_)) | Err(_) => Heard::Nothing,
+            Ok(Err(_)) | Err(_) => Acknowledgement::Nothing,
         };
-        self.log.lock().unwrap().push(Told {
+        self.log.lock().unwrap().push(SentEvent {
             event,
             sent,
             heard_at: self.order.next(),
@@ -325,21 +326,21 @@ impl Outside {
 }
 
 /// What the service got, in the checker's words.
-fn carried(run: &Run) -> Carried {
+fn carried(run: &Run) -> Delivery {
     let digits = |text: &str| {
         text.chars()
             .filter(char::is_ascii_digit)
             .collect::<String>()
     };
-    Carried {
+    Delivery {
         // The number is all that there is of digits in an event.
         event: digits(&run.body).parse().expect("all events are ours"),
         at: run.at,
         key: run.key.clone(),
         fence: run.fence,
-        effect: match run.manner {
-            Manner::Refuse => Effect::Refused,
-            _ => Effect::Taken,
+        effect: match run.behaviour {
+            Behaviour::Refuse => DeliveryEffect::Refused,
+            _ => DeliveryEffect::Taken,
         },
     }
 }

@@ -16,16 +16,16 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::fixture::client::{Answer, Client, Gone};
-use crate::fixture::gateway::{Gateway, Plan, gateway_of};
-use crate::fixture::origin::{Manner, Order, Origin, origin_choosing};
+use crate::fixture::client::{Client, NoResponse, Response};
+use crate::fixture::gateway::{Gateway, GatewayCommand, gateway_of};
+use crate::fixture::origin::{Behaviour, Origin, Sequence, origin_choosing};
 use crate::fixture::until;
 use crate::webhooks::provider::Provider::{GitHub, Stripe};
 use crate::webhooks::provider::{Provider, Webhook, configured, delivered, embedded, operations};
 
 /// How the process dies while it serves the event.
 #[derive(Clone, Copy, Debug)]
-enum Death {
+enum EventDeath {
     /// By itself, at a fail point.
     At(&'static str),
     /// Killed while the service works on the event, which is acknowledged.
@@ -33,11 +33,11 @@ enum Death {
     /// Killed when half of the service's answer is on its way.
     InTheMiddleOfTheReply,
 }
-use Death::{At, InTheMiddleOfTheReply, WhileTheServiceWorks};
+use EventDeath::{At, InTheMiddleOfTheReply, WhileTheServiceWorks};
 
 /// How far the event had come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Came {
+enum EventState {
     /// It was not recorded.
     Nowhere,
     /// It was recorded, and nobody had taken it.
@@ -49,7 +49,7 @@ enum Came {
     /// It was to come again, and that was recorded.
     PutBack,
 }
-use Came::{Delivered, Nowhere, PutBack, Queued, UnderWay};
+use EventState::{Delivered, Nowhere, PutBack, Queued, UnderWay};
 
 /// What the class says of an event that may have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,11 +58,8 @@ enum OnUnknown {
     Hold,
 }
 
-/// How often the event had reached the service when the process died.
-type Sent = usize;
-
-const PAY: Manner = Manner::PAY;
-const REFUSE: Manner = Manner::Refuse;
+const PAY: Behaviour = Behaviour::PAY;
+const REFUSE: Behaviour = Behaviour::Refuse;
 /// An event that was delivered before the crash.
 const EARLIER: &str = "earlier";
 /// The event that the process dies of.
@@ -83,9 +80,9 @@ const CRASHED: &str = "crashed";
 #[case::when_it_is_taken(Stripe, At("store-after-commit=1*off->return"), PAY, 0, UnderWay)]
 #[case::before_the_delivery(Stripe, At("before-delivery=return"), PAY, 0, UnderWay)]
 #[case::before_connecting(Stripe, At("before-connect=return"), PAY, 0, UnderWay)]
-#[case::while_the_service_works(Stripe, WhileTheServiceWorks, Manner::Hold, 1, UnderWay)]
+#[case::while_the_service_works(Stripe, WhileTheServiceWorks, Behaviour::Hold, 1, UnderWay)]
 #[case::after_it_is_sent(Stripe, At("after-sent=return"), PAY, 1, UnderWay)]
-#[case::in_the_middle_of_the_reply(Stripe, InTheMiddleOfTheReply, Manner::Half, 1, UnderWay)]
+#[case::in_the_middle_of_the_reply(Stripe, InTheMiddleOfTheReply, Behaviour::Half, 1, UnderWay)]
 #[case::before_its_delivery_is_recorded(Stripe, At("before-delivered=return"), PAY, 1, UnderWay)]
 #[case::before_its_delivery_is_durable(
     Stripe,
@@ -118,21 +115,21 @@ const CRASHED: &str = "crashed";
 #[case::while_the_service_works_on_unsigned(
     GitHub,
     WhileTheServiceWorks,
-    Manner::Hold,
+    Behaviour::Hold,
     1,
     UnderWay
 )]
 #[tokio::test]
 async fn event(
     #[case] provider: Provider,
-    #[case] death: Death,
-    #[case] manner: Manner,
-    #[case] sent: Sent,
-    #[case] came: Came,
+    #[case] death: EventDeath,
+    #[case] behaviour: Behaviour,
+    #[case] sent: usize,
+    #[case] came: EventState,
     #[values(OnUnknown::Retry, OnUnknown::Hold)] on_unknown: OnUnknown,
 ) {
-    let stage = Stage::set(provider, on_unknown, manner).await;
-    let Stage {
+    let stage = CrashedGateway::set(provider, on_unknown, behaviour).await;
+    let CrashedGateway {
         plan,
         origin,
         webhook,
@@ -192,7 +189,7 @@ async fn event(
 /// event again: so it goes again, under the same key and a higher fence.
 #[tokio::test]
 async fn event_whose_provider_waits() {
-    let stage = Stage::set(Stripe, OnUnknown::Retry, Manner::Hold).await;
+    let stage = CrashedGateway::set(Stripe, OnUnknown::Retry, Behaviour::Hold).await;
     let gateway = stage.plan.run().await;
     let webhook = Webhook::create(&gateway, Stripe, json!({ "deliver": "sync" })).await;
     let asked = spawn(&gateway, &webhook, "waited-for");
@@ -219,21 +216,21 @@ async fn event_whose_provider_waits() {
 }
 
 /// A service, a webhook that delivered one event, and how its gateway is started.
-struct Stage {
-    plan: Plan,
+struct CrashedGateway {
+    plan: GatewayCommand,
     origin: Origin,
     webhook: Webhook,
     _directory: TempDir,
 }
 
-impl Stage {
+impl CrashedGateway {
     /// The service treats the second event so, the first time that it comes.
-    async fn set(provider: Provider, on_unknown: OnUnknown, manner: Manner) -> Self {
+    async fn set(provider: Provider, on_unknown: OnUnknown, behaviour: Behaviour) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let origin = origin_choosing(Order::default(), move |key, times| {
+        let origin = origin_choosing(Sequence::default(), move |key, times| {
             match key.contains(EARLIER) || times > 1 {
                 true => PAY,
-                false => manner,
+                false => behaviour,
             }
         })
         .await;
@@ -262,14 +259,18 @@ impl Stage {
     }
 }
 
-fn spawn(gateway: &Gateway, webhook: &Webhook, event: &str) -> JoinHandle<Result<Answer, Gone>> {
+fn spawn(
+    gateway: &Gateway,
+    webhook: &Webhook,
+    event: &str,
+) -> JoinHandle<Result<Response, NoResponse>> {
     let (mut client, request) = (Client::new(gateway.listen()), webhook.request(event));
     tokio::spawn(async move { client.send(request).await })
 }
 
 /// Starts a gateway, sends the event, and sees it die; gives what the provider
 /// heard. It is acknowledged while it is delivered, so it may have heard.
-async fn die(stage: &Stage, death: Death) -> Result<Answer, Gone> {
+async fn die(stage: &CrashedGateway, death: EventDeath) -> Result<Response, NoResponse> {
     let (plan, signal) = match death {
         At(point) => (stage.plan.clone().failing(point), Signal::ABORT),
         WhileTheServiceWorks | InTheMiddleOfTheReply => (stage.plan.clone(), Signal::KILL),
@@ -313,7 +314,7 @@ async fn assert_died(doomed: Gateway, by: Signal) {
 }
 
 /// It went so often, as it came, each time under the same key and a higher fence.
-fn check_ledger(stage: &Stage, runs: usize) {
+fn check_ledger(stage: &CrashedGateway, runs: usize) {
     let ledger = stage.webhook.carried(&stage.origin, CRASHED);
     assert_eq!(ledger.len(), runs, "{ledger:?}");
     let rises = ledger.is_sorted_by(|one, next| one.fence < next.fence);
