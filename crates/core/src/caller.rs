@@ -33,6 +33,9 @@ pub enum SubjectKind {
 }
 
 impl SubjectKind {
+    /// Every kind.
+    pub const ALL: [Self; 4] = [Self::User, Self::Service, Self::TenantMember, Self::Client];
+
     /// The word in names, headers and logs.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -44,9 +47,7 @@ impl SubjectKind {
     }
 
     fn parse(word: &str) -> Option<Self> {
-        [Self::User, Self::Service, Self::TenantMember, Self::Client]
-            .into_iter()
-            .find(|kind| kind.as_str() == word)
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 }
 

@@ -34,7 +34,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{Admin, Audit, Operators, StoreHealth};
+use crate::admin::{Admin, Audit, FrozenSets, Operators, StoreHealth};
 use crate::callers::{Callers, CallersError, WallClock};
 use crate::config::{Config, StoreKind};
 use crate::listen::Door;
@@ -286,6 +286,7 @@ impl Gateway {
             listen,
             operators,
             audit,
+            frozen_sets: FrozenSets::new(clock.clone(), entropy()?),
             reload: reloader.by_operators(),
             reply_limit,
             clock,

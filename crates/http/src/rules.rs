@@ -39,6 +39,19 @@ pub enum DuplicateCreate {
     Ok,
 }
 
+impl DuplicateCreate {
+    /// Every choice.
+    pub const ALL: [Self; 2] = [Self::Same, Self::Ok];
+
+    /// The word in configurations and documents.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Same => "same",
+            Self::Ok => "200",
+        }
+    }
+}
+
 /// What a route chose.
 #[derive(Clone, Debug)]
 pub struct Rules {

@@ -1,4 +1,4 @@
-//! `onceward operations purge`: by id, or in bulk by a filter with a count, a question and a
+//! `onceward operations purge`: by id, or in bulk by a filter with a preview, a question and a
 //! progress bar.
 
 use std::io::{BufRead, IsTerminal};
@@ -11,14 +11,8 @@ use serde_json::{Map, Value, json};
 
 use super::filter::Filter;
 use super::{OPERATIONS, operation_path};
-use crate::admin::{Client, Role, query, table};
+use crate::admin::{Client, Role, table};
 use crate::output;
-
-/// How many operations one request counts or purges.
-const COUNT_PAGE: usize = 1_000;
-const PURGE_PAGE: usize = 200;
-/// Counting stops here; a larger number is shown as `more than`.
-const COUNT_MAX: u64 = 100_000;
 
 #[derive(clap::Args)]
 pub(super) struct PurgeArgs {
@@ -66,15 +60,16 @@ async fn purge_by_id(
         let result = client
             .post(Role::Operate, &operation_path(id, "/purge"), &body)
             .await?;
-        let answer = result
+        result
             .done()
             .with_context(|| format!("{} was not purged", table::escape(id)))?;
-        total.add(&answer);
+        total.purged += 1;
     }
     total.report(client)
 }
 
-/// Counts, asks, then purges page by page.
+/// Previews, asks, then purges the frozen set. Where more operations match than
+/// one set holds, the next set follows.
 async fn purge_matching(
     client: &Client,
     args: &PurgeArgs,
@@ -84,65 +79,72 @@ async fn purge_matching(
     if parameters.is_empty() != args.all {
         bail!("give operation ids, a filter (such as --tenant T --state unknown), or --all");
     }
-    let count = count(client, &parameters).await?;
-    if count == 0 {
-        return Total::default().report(client);
-    }
-    if !args.yes {
-        confirm(count)?;
-    }
     let filter: Map<_, _> = parameters
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value.into()))
         .collect();
-    let mut body = json!({ "force": args.force, "why": args.why, "limit": PURGE_PAGE });
+    let mut body = json!({ "force": args.force, "why": args.why });
     match args.all {
         true => body["all"] = true.into(),
         false => body["filter"] = filter.into(),
     }
-    let bar = progress(count);
     let mut total = Total::default();
+    let mut confirmed = args.yes;
+    let bar = progress();
     loop {
-        let result = client
-            .post(Role::Operate, &format!("{OPERATIONS}/purge"), &body)
-            .await?;
-        let answer = result
-            .done()
-            .with_context(|| format!("{} operations had been purged", total.purged))?;
-        total.add(&answer);
-        bar.set_length(count.max(total.processed()));
-        bar.set_position(total.processed());
-        if answer["more"] != true {
+        let preview = post_purge(client, &body, &total).await?;
+        let count = preview["count"].as_u64().unwrap_or(0);
+        if count > 0 && !confirmed {
+            confirm(count, !preview["next"].is_null())?;
+            confirmed = true;
+        }
+        bar.inc_length(count);
+        if preview["set"].is_string() {
+            purge_set(client, args, &preview["set"], &mut total, &bar).await?;
+        }
+        if preview["next"].is_null() {
             break;
         }
-        body["after"] = answer["after"].clone();
+        body["after"] = preview["next"].clone();
     }
     bar.finish_and_clear();
     total.report(client)
 }
 
-async fn count(
+/// Purges a frozen set, batch by batch.
+async fn purge_set(
     client: &Client,
-    parameters: &[(&'static str, Option<String>)],
-) -> anyhow::Result<u64> {
-    let (mut count, mut after) = (0, None);
+    args: &PurgeArgs,
+    set: &Value,
+    total: &mut Total,
+    bar: &ProgressBar,
+) -> anyhow::Result<()> {
+    let body = json!({ "set": set, "why": args.why });
     loop {
-        let mut parameters = parameters.to_vec();
-        parameters.extend([("limit", Some(COUNT_PAGE.to_string())), ("after", after)]);
-        let url = query(OPERATIONS, &parameters);
-        let page = client.get(Role::Read, &url).await?.done()?;
-        count += table::items(&page, "operations").len() as u64;
-        after = page["next"].as_str().map(ToOwned::to_owned);
-        if after.is_none() || count > COUNT_MAX {
-            return Ok(count);
+        let answer = post_purge(client, &body, total).await?;
+        total.add(&answer);
+        bar.set_position(total.processed());
+        if answer["remaining"].as_u64().unwrap_or(0) == 0 {
+            return Ok(());
         }
     }
 }
 
+async fn post_purge(client: &Client, body: &Value, total: &Total) -> anyhow::Result<Value> {
+    let url = format!("{OPERATIONS}/purge");
+    let result = client.post(Role::Operate, &url, body).await?;
+    match total.purged {
+        0 => result.done(),
+        purged => result
+            .done()
+            .with_context(|| format!("{purged} operations had been purged")),
+    }
+}
+
 /// Asks for confirmation, because a bulk purge frees many keys at once.
-fn confirm(count: u64) -> anyhow::Result<()> {
-    let number = match count > COUNT_MAX {
-        true => format!("more than {COUNT_MAX}"),
+fn confirm(count: u64, more: bool) -> anyhow::Result<()> {
+    let number = match more {
+        true => format!("{count} or more"),
         false => count.to_string(),
     };
     if !std::io::stdin().is_terminal() {
@@ -160,9 +162,9 @@ fn confirm(count: u64) -> anyhow::Result<()> {
 }
 
 /// A progress bar on standard error, drawn only on a terminal.
-fn progress(count: u64) -> ProgressBar {
+fn progress() -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} operations, {eta} left");
-    let bar = ProgressBar::new(count);
+    let bar = ProgressBar::new(0);
     match style {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
@@ -174,24 +176,31 @@ fn progress(count: u64) -> ProgressBar {
 struct Total {
     purged: u64,
     refused: u64,
+    skipped: u64,
 }
 
 impl Total {
     fn add(&mut self, answer: &Value) {
-        self.purged += answer["purged"].as_u64().unwrap_or(0);
-        self.refused += answer["refused"].as_u64().unwrap_or(0);
+        let number = |name: &str| answer[name].as_u64().unwrap_or(0);
+        self.purged += number("done");
+        self.refused += number("refused");
+        self.skipped += number("skipped");
     }
 
     fn processed(&self) -> u64 {
-        self.purged + self.refused
+        self.purged + self.refused + self.skipped
     }
 
     fn report(&self, client: &Client) -> anyhow::Result<ExitCode> {
-        let Self { purged, refused } = self;
+        let Self {
+            purged,
+            refused,
+            skipped,
+        } = self;
         output::print(&match (client.is_json(), purged) {
             (true, _) => format!(
                 "{}\n",
-                json!({ "purged": purged, "refused": refused, "more": false, "after": null })
+                json!({ "purged": purged, "refused": refused, "skipped": skipped })
             ),
             (false, 1) => "1 operation purged.\n".to_owned(),
             (false, purged) => format!("{purged} operations purged.\n"),

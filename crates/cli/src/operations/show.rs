@@ -98,7 +98,7 @@ fn terms(terms: &Value) -> String {
         ("lease", "lease"),
         ("ttl_basis", "ttl_basis"),
         ("expiry", "expiry"),
-        ("on_unknown", "after_loss"),
+        ("on_unknown", "on_unknown"),
     ];
     let settings = settings.map(|(name, member)| format!("{name} = {}", cell(&terms[member])));
     settings.join(", ")
@@ -126,7 +126,7 @@ mod tests {
             "created_at": "2026-11-16T10:00:00.000Z", "completed_at": "2026-11-16T10:00:01.000Z",
             "expires_at": "2026-11-23T10:00:01.000Z", "forgotten_at": null, "lease_until": null, "due_at": null,
             "terms": { "retention": "7d", "remember": "30d", "lease": "2m", "ttl_basis": "completion",
-                       "expiry": "strict", "after_loss": "hold" },
+                       "expiry": "strict", "on_unknown": "hold" },
             "reply": { "kept": "whole", "status": 201, "headers": [["content-type", "text/plain"]],
                        "body_bytes": 9, "body_text": "paid\n\u{1b}[2J", "body_base64": "" },
         });

@@ -53,18 +53,6 @@ impl From<Listed> for Class {
     }
 }
 
-/// A change of a class, or a new one.
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct SetNamed {
-    /// Which class.
-    name: String,
-    /// The settings to change; the others stay.
-    settings: ClassSettings,
-    /// Why; the audit keeps it.
-    why: String,
-}
-
 /// A change of the class that the path names.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -83,7 +71,6 @@ pub(super) struct Unset {
     why: String,
 }
 
-impl RequestBody for SetNamed {}
 impl RequestBody for Set {}
 impl RequestBody for Unset {}
 
@@ -110,14 +97,6 @@ pub(super) async fn show(
     let listed = admin.classes.show(&name);
     let listed = listed.ok_or_else(|| Problem::not_found("There is no class of this name."))?;
     Ok(Json(listed.into()))
-}
-
-pub(super) async fn set_named(
-    State(admin): State<AdminState>,
-    Extension(operator): Extension<Operator>,
-    JsonBody(ask): JsonBody<SetNamed>,
-) -> Result<Json<Class>, Problem> {
-    change(&admin, &operator, ask.name, ask.settings, &ask.why).await
 }
 
 pub(super) async fn set(

@@ -103,61 +103,61 @@ pub(super) fn all() -> Vec<AdminEndpoint> {
             get(operations::show),
         )
         .asking::<operations::ShowQuery>(),
-        change::<operations::PurgeAsk, operations::Purged>(
-            Operate,
-            "/admin/v1/operations/purge",
-            "purgeOperations",
-            "Forgets an operation, or a page of those that match: their keys are free.",
-            post(operations::purge),
-        ),
-        change::<operations::PurgeOne, operations::Purged>(
+        change::<operations::PurgeRequest, operations::ChangedOperation>(
             Operate,
             "/admin/v1/operations/{operation_id}/purge",
             "purgeOperation",
-            "Forgets an operation: its key is free.",
-            post(operations::purge_one),
+            "Forgets an operation; its key is free.",
+            post(operations::purge),
         ),
-        change::<operations::ResolveAsk, operations::Standing>(
+        change::<operations::BulkPurgeRequest, operations::BulkAnswer>(
             Operate,
-            "/admin/v1/operations/resolve",
-            "resolveOperations",
-            "Says what became of an unknown operation.",
-            post(operations::resolve),
+            "/admin/v1/operations/purge",
+            "purgeOperations",
+            "Forgets operations; their keys are free. With `filter` or `all`, previews the change and freezes the set of operations; with `set`, changes that set.",
+            post(operations::purge_many),
         ),
-        change::<operations::ResolveOne, operations::Standing>(
+        change::<operations::ResolveRequest, operations::ChangedOperation>(
             Operate,
             "/admin/v1/operations/{operation_id}/resolve",
             "resolveOperation",
-            "Says what became of an unknown operation.",
-            post(operations::resolve_one),
+            "States what happened to an unknown operation.",
+            post(operations::resolve),
         ),
-        change::<operations::OperationAsk, operations::Standing>(
+        change::<operations::BulkResolveRequest, operations::BulkAnswer>(
             Operate,
-            "/admin/v1/operations/resume",
-            "resumeOperations",
-            "Lets a paused operation go on.",
-            post(operations::resume),
+            "/admin/v1/operations/resolve",
+            "resolveOperations",
+            "States what happened to unknown operations. With `filter` or `all`, previews the change and freezes the set of operations; with `set`, changes that set.",
+            post(operations::resolve_many),
         ),
-        change::<operations::OperationOne, operations::Standing>(
+        change::<operations::WhyRequest, operations::ChangedOperation>(
             Operate,
             "/admin/v1/operations/{operation_id}/resume",
             "resumeOperation",
-            "Lets a paused operation go on.",
-            post(operations::resume_one),
+            "Lets a paused operation continue.",
+            post(operations::resume),
         ),
-        change::<operations::OperationAsk, operations::Standing>(
+        change::<operations::BulkRequest, operations::BulkAnswer>(
             Operate,
-            "/admin/v1/operations/redeliver",
-            "redeliverOperations",
-            "Delivers a webhook's stored event again, under a new fence.",
-            post(operations::redeliver),
+            "/admin/v1/operations/resume",
+            "resumeOperations",
+            "Lets paused operations continue. With `filter` or `all`, previews the change and freezes the set of operations; with `set`, changes that set.",
+            post(operations::resume_many),
         ),
-        change::<operations::OperationOne, operations::Standing>(
+        change::<operations::WhyRequest, operations::ChangedOperation>(
             Operate,
             "/admin/v1/operations/{operation_id}/redeliver",
             "redeliverOperation",
-            "Delivers a webhook's stored event again, under a new fence.",
-            post(operations::redeliver_one),
+            "Delivers the stored event of a webhook again, under a higher fence.",
+            post(operations::redeliver),
+        ),
+        change::<operations::BulkRequest, operations::BulkAnswer>(
+            Operate,
+            "/admin/v1/operations/redeliver",
+            "redeliverOperations",
+            "Delivers stored events of webhooks again, under higher fences. With `filter` or `all`, previews the change and freezes the set of operations; with `set`, changes that set.",
+            post(operations::redeliver_many),
         ),
         look::<classes::Classes>(
             "/admin/v1/classes",
@@ -170,13 +170,6 @@ pub(super) fn all() -> Vec<AdminEndpoint> {
             "showClass",
             "A retention class.",
             get(classes::show),
-        ),
-        change::<classes::SetNamed, classes::Class>(
-            Admin,
-            "/admin/v1/classes",
-            "setClasses",
-            "Changes settings of a class, or makes a new one. What is on record keeps its terms.",
-            post(classes::set_named),
         ),
         change::<classes::Set, classes::Class>(
             Admin,

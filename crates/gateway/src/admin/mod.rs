@@ -45,6 +45,7 @@ use tokio::sync::Notify;
 
 pub(crate) use self::audit::{Action, Audit, Change, ChangeOutcome};
 pub(crate) use self::health::StoreHealth;
+pub(crate) use self::operations::FrozenSets;
 pub(crate) use self::operators::{OperatorToken, Operators};
 pub(crate) use self::serve::serve;
 
@@ -102,6 +103,8 @@ pub(crate) struct Admin {
     pub(crate) operators: Arc<Operators>,
     /// The audit log.
     pub(crate) audit: Arc<Audit>,
+    /// The sets of operations that were previewed for bulk changes.
+    pub(crate) frozen_sets: FrozenSets,
     /// Reloads the configuration, where there is a file.
     pub(crate) reload: Option<Reload>,
     /// The clock.

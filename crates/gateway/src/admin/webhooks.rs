@@ -19,7 +19,7 @@ use super::page::paginate;
 use super::problem::Problem;
 use super::{Action, AdminState, Applied, Change};
 use crate::config::units::Time;
-use crate::config::{self, Config};
+use crate::config::{Config, Deliver, SameBytes};
 use crate::webhooks::registry::{
     Deleted, EffectiveSettings, NewDestination, NewSecrets, NewWebhook, Rotated, SecretsView,
     Updated, WebhookView, WebhooksError,
@@ -142,26 +142,6 @@ fn created() -> String {
     "created through the admin API".to_owned()
 }
 
-/// When events go to their upstream.
-#[derive(Clone, Copy, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-enum Deliver {
-    /// After they were recorded and acknowledged.
-    Async,
-    /// Within the provider's request, whose answer is the upstream's.
-    Sync,
-}
-
-/// What becomes of the same bytes under another id.
-#[derive(Clone, Copy, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-enum SameBytes {
-    /// They are delivered, marked and counted.
-    Deliver,
-    /// They are acknowledged and not delivered.
-    Refuse,
-}
-
 /// A new destination of a webhook's events.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -279,14 +259,6 @@ pub(super) async fn create(
         (None, true) => (NewSecrets::Generated, "generated".to_owned()),
         (None, false) => (NewSecrets::Omitted, "none given".to_owned()),
     };
-    let deliver = ask.deliver.map(|deliver| match deliver {
-        Deliver::Async => config::Deliver::Async,
-        Deliver::Sync => config::Deliver::Sync,
-    });
-    let same_bytes = ask.same_bytes.map(|same| match same {
-        SameBytes::Deliver => config::SameBytes::Deliver,
-        SameBytes::Refuse => config::SameBytes::Refuse,
-    });
     let change = Change::by(&operator, Action::CreateWebhook, &reason).with_request(json!({
         "tenant": ask.tenant,
         "project": ask.project,
@@ -294,8 +266,8 @@ pub(super) async fn create(
         "scheme": ask.scheme,
         "upstream": ask.upstream,
         "path": ask.path,
-        "deliver": deliver.map(config::Deliver::as_str),
-        "same_bytes": same_bytes.map(config::SameBytes::as_str),
+        "deliver": ask.deliver.map(Deliver::as_str),
+        "same_bytes": ask.same_bytes.map(SameBytes::as_str),
         "secrets": told,
     }));
     let new = NewWebhook {
@@ -305,8 +277,8 @@ pub(super) async fn create(
         scheme: ask.scheme,
         upstream: ask.upstream,
         path: ask.path,
-        deliver,
-        same_bytes,
+        deliver: ask.deliver,
+        same_bytes: ask.same_bytes,
         secrets,
     };
     let (webhooks, config) = (admin.webhooks.clone(), (admin.config)());
@@ -511,7 +483,7 @@ impl Webhook {
             scheme: record.scheme.as_ref().map(ToString::to_string),
             upstream,
             path,
-            deliver: deliver.map(config::Deliver::as_str),
+            deliver: deliver.map(Deliver::as_str),
             same_bytes: same_bytes.as_str(),
             secrets: Secrets {
                 kept,
@@ -541,13 +513,13 @@ fn secret_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SecretString
     match Value::deserialize(from)? {
         Value::Null => Ok(None),
         Value::String(text) => Ok(Some(text.into())),
-        _ => Err(serde::de::Error::custom("`secret` is a text")),
+        _ => Err(serde::de::Error::custom("`secret` must be a string")),
     }
 }
 
 /// The same for several.
 fn secret_texts<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<SecretString>>, D::Error> {
-    let wrong = || serde::de::Error::custom("`secrets` is a list of texts");
+    let wrong = || serde::de::Error::custom("`secrets` must be a list of strings");
     match Value::deserialize(from)? {
         Value::Null => Ok(None),
         Value::Array(texts) => {

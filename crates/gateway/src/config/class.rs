@@ -7,13 +7,17 @@
 use std::fmt;
 use std::time::Duration;
 
-use onceward_core::class::{self as core, Backoff, Class};
+use onceward_core::class::{
+    Backoff, Class, Expiry, InFlight, OnError, OnExhausted, OnMismatch, OnStoreFailure, OnUnknown,
+    TtlBasis,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Config;
 use super::mistake::Mistake;
 use super::units::{Time, UnitError};
+use super::words::Word;
 
 /// How often the gateway may run one operation at most.
 const ATTEMPTS_MAX: u32 = 1000;
@@ -35,16 +39,16 @@ pub struct ClassSettings {
     pub lease: Option<Time>,
     /// What a duplicate gets while the first request still runs. Default: wait.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub in_flight: Option<InFlight>,
+    pub in_flight: Option<Word<InFlight>>,
     /// How long a duplicate waits for the first request's reply. Default: 30s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait: Option<Time>,
     /// What a different request under the same key gets. Default: 422.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mismatch: Option<Mismatch>,
+    pub mismatch: Option<Word<OnMismatch>>,
     /// What becomes of an operation that may have run. Default: hold.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_unknown: Option<OnUnknown>,
+    pub on_unknown: Option<Word<OnUnknown>>,
     /// Where to ask what became of an operation that may have run; for on_unknown = "reconcile".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reconcile_url: Option<String>,
@@ -57,114 +61,22 @@ pub struct ClassSettings {
     pub backoff: Option<BackoffSettings>,
     /// What becomes of an operation when its attempts are used up. Default: pause.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_exhausted: Option<OnExhausted>,
+    pub on_exhausted: Option<Word<OnExhausted>>,
     /// What an answered 500, or another 5xx but 501 to 504, means for the key. Default: release.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_error: Option<OnError>,
+    pub on_error: Option<Word<OnError>>,
     /// What becomes of requests while the store is away. Default: reject.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_store_failure: Option<OnStoreFailure>,
+    pub on_store_failure: Option<Word<OnStoreFailure>>,
     /// From when retention is counted. Default: completion.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ttl_basis: Option<TtlBasis>,
+    pub ttl_basis: Option<Word<TtlBasis>>,
     /// Whether a reply is gone when its time is over, or when it is swept. Default: strict.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub expiry: Option<Expiry>,
+    pub expiry: Option<Word<Expiry>>,
     /// How long operators still see a trace of the operation, without its reply, after its key is forgotten. Default: 0s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_expired: Option<Time>,
-}
-
-/// What a duplicate gets while the first still runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum InFlight {
-    /// It waits for the reply.
-    Wait,
-    /// 409 at once.
-    Reject,
-    /// 202, with the place to ask later.
-    Accept,
-}
-
-/// What a different request under the same key gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Mismatch {
-    /// 422.
-    #[serde(rename = "422")]
-    Unprocessable,
-    /// 409.
-    #[serde(rename = "409")]
-    Conflict,
-    /// The stored reply all the same.
-    #[serde(rename = "replay")]
-    Replay,
-}
-
-/// What becomes of an operation that may have run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum OnUnknown {
-    /// It stays unknown until somebody resolves it.
-    Hold,
-    /// The next request runs it again.
-    Retry,
-    /// Somebody who knows is asked first.
-    Reconcile,
-}
-
-/// What becomes of an operation whose attempts are used up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum OnExhausted {
-    /// It waits for an operator.
-    Pause,
-    /// The key is free, and the last answer is the answer.
-    Kill,
-}
-
-/// What an answered 500, or another 5xx but 501 to 504, means for the key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum OnError {
-    /// The key is free: a retry runs again.
-    Release,
-    /// It may have run: later requests get 409 outcome-unknown.
-    Unknown,
-    /// The error is kept and replayed.
-    Keep,
-}
-
-/// What becomes of requests while the store is away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum OnStoreFailure {
-    /// 503, and nothing is forwarded.
-    Reject,
-    /// They are forwarded unprotected, and the answer says so.
-    Bypass,
-}
-
-/// From when retention is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum TtlBasis {
-    /// From when the reply was recorded.
-    Completion,
-    /// From when the operation was first claimed.
-    Creation,
-    /// From when the reply was last given.
-    Access,
-}
-
-/// When a reply is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Expiry {
-    /// When its time is over.
-    Strict,
-    /// When it is swept.
-    Lazy,
 }
 
 /// How long the gateway rests between its own attempts.
@@ -189,37 +101,6 @@ pub struct BackoffRange {
     pub max: Option<Time>,
 }
 
-/// The words of the file and the engine's are the same.
-macro_rules! same_words {
-    ($($word:ident = $meaning:path { $($variant:ident),+ })+) => {$(
-        impl From<$word> for $meaning {
-            fn from(word: $word) -> Self {
-                match word { $($word::$variant => Self::$variant),+ }
-            }
-        }
-        impl From<$meaning> for $word {
-            fn from(meaning: $meaning) -> Self {
-                match meaning {
-                    $(<$meaning>::$variant => Self::$variant,)+
-                    // The gateway is built with its own version of the core.
-                    other => unreachable!("{other:?} has no word in the configuration"),
-                }
-            }
-        }
-    )+};
-}
-
-same_words! {
-    InFlight = core::InFlight { Wait, Reject, Accept }
-    Mismatch = core::OnMismatch { Unprocessable, Conflict, Replay }
-    OnUnknown = core::OnUnknown { Hold, Retry, Reconcile }
-    OnExhausted = core::OnExhausted { Pause, Kill }
-    OnError = core::OnError { Release, Unknown, Keep }
-    OnStoreFailure = core::OnStoreFailure { Reject, Bypass }
-    TtlBasis = core::TtlBasis { Completion, Creation, Access }
-    Expiry = core::Expiry { Strict, Lazy }
-}
-
 impl ClassSettings {
     /// A class in the words of the file, with everything said.
     pub fn of(class: &Class) -> Self {
@@ -227,21 +108,21 @@ impl ClassSettings {
             retention: Some(Time::of(class.retention)),
             remember: Some(Time::of(class.remember)),
             lease: Some(Time::of(class.lease)),
-            in_flight: Some(class.in_flight.into()),
+            in_flight: Some(Word(class.in_flight)),
             wait: Some(Time::of(class.wait)),
-            mismatch: Some(class.mismatch.into()),
-            on_unknown: Some(class.on_unknown.into()),
+            mismatch: Some(Word(class.mismatch)),
+            on_unknown: Some(Word(class.on_unknown)),
             reconcile_url: class.reconcile_url.as_deref().map(ToOwned::to_owned),
             max_attempts: Some(class.max_attempts),
             backoff: Some(BackoffSettings::Both(BackoffRange {
                 first: Some(Time::of(class.backoff.first)),
                 max: Some(Time::of(class.backoff.max)),
             })),
-            on_exhausted: Some(class.on_exhausted.into()),
-            on_error: Some(class.on_error.into()),
-            on_store_failure: Some(class.on_store_failure.into()),
-            ttl_basis: Some(class.ttl_basis.into()),
-            expiry: Some(class.expiry.into()),
+            on_exhausted: Some(Word(class.on_exhausted)),
+            on_error: Some(Word(class.on_error)),
+            on_store_failure: Some(Word(class.on_store_failure)),
+            ttl_basis: Some(Word(class.ttl_basis)),
+            expiry: Some(Word(class.expiry)),
             keep_expired: Some(Time::of(class.keep_expired)),
         }
     }
@@ -287,21 +168,21 @@ pub fn class(name: &str, raw: &ClassSettings, base: &Class) -> Result<Class, Vec
         class.remember = remember;
         class.remember_chosen |= raw.remember.is_some();
         class.lease = lease;
-        class.in_flight = raw.in_flight.map_or(base.in_flight, Into::into);
+        class.in_flight = raw.in_flight.map_or(base.in_flight, |word| word.0);
         class.wait = wait;
-        class.mismatch = raw.mismatch.map_or(base.mismatch, Into::into);
-        class.on_unknown = raw.on_unknown.map_or(base.on_unknown, Into::into);
+        class.mismatch = raw.mismatch.map_or(base.mismatch, |word| word.0);
+        class.on_unknown = raw.on_unknown.map_or(base.on_unknown, |word| word.0);
         if let Some(url) = &raw.reconcile_url {
             class.reconcile_url = Some(url.as_str().into());
         }
         class.max_attempts = raw.max_attempts.unwrap_or(base.max_attempts);
         class.backoff = backoff;
-        class.on_exhausted = raw.on_exhausted.map_or(base.on_exhausted, Into::into);
-        class.on_error = raw.on_error.map_or(base.on_error, Into::into);
-        let on_store_failure = raw.on_store_failure.map(Into::into);
+        class.on_exhausted = raw.on_exhausted.map_or(base.on_exhausted, |word| word.0);
+        class.on_error = raw.on_error.map_or(base.on_error, |word| word.0);
+        let on_store_failure = raw.on_store_failure.map(|word| word.0);
         class.on_store_failure = on_store_failure.unwrap_or(base.on_store_failure);
-        class.ttl_basis = raw.ttl_basis.map_or(base.ttl_basis, Into::into);
-        class.expiry = raw.expiry.map_or(base.expiry, Into::into);
+        class.ttl_basis = raw.ttl_basis.map_or(base.ttl_basis, |word| word.0);
+        class.expiry = raw.expiry.map_or(base.expiry, |word| word.0);
         class.keep_expired = keep_expired;
     });
     judge(&class, &mut mistakes);
@@ -357,7 +238,7 @@ fn judge(class: &Class, mistakes: &mut Vec<Mistake>) {
         wrong("max_attempts", problem, "write a number from 1 to 1000");
     }
     match &class.reconcile_url {
-        None if class.on_unknown == core::OnUnknown::Reconcile => wrong(
+        None if class.on_unknown == OnUnknown::Reconcile => wrong(
             "on_unknown",
             "there is nobody to ask: reconcile_url is missing".to_owned(),
             "write reconcile_url = \"https://…\" beside it, or on_unknown = \"hold\"",

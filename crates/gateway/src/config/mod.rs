@@ -21,6 +21,7 @@ pub mod units;
 mod url;
 mod warnings;
 mod webhooks;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -45,8 +46,12 @@ pub use self::mistake::{Location, Mistake, Warning};
 pub(crate) use self::schema::nearest;
 pub use self::schema::schema;
 pub use self::store::StoreKind;
+pub use self::webhooks::Webhooks;
 pub(crate) use self::webhooks::path_problem;
-pub use self::webhooks::{Deliver, SameBytes, Webhooks};
+pub use self::words::{
+    Choice, Deliver, ForwardKey, KeyFormat, KnownBy, LoggedKeys, Policy, Role, SameBytes, Scope,
+    Word,
+};
 
 /// All of it.
 #[derive(Clone, Debug)]
@@ -162,28 +167,6 @@ pub struct AdminToken {
     pub role: Role,
     /// The token.
     pub token: SecretValue,
-}
-
-/// What an operator may do; each may do what the one before may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
-    /// Look.
-    Read,
-    /// Purge, resolve, resume and redeliver operations.
-    Operate,
-    /// Change classes, keys and webhooks, reload the configuration.
-    Admin,
-}
-
-impl Role {
-    /// The word in the file, in the audit log and in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Operate => "operate",
-            Self::Admin => "admin",
-        }
-    }
 }
 
 /// A secret, or where it is.
@@ -498,74 +481,6 @@ pub enum EndpointName {
     ByPath,
 }
 
-/// What a key means on a route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// The sender must send one.
-    RequiredA,
-    /// The gateway lifts one out of what a provider sends.
-    RequiredB,
-    /// The sender may send one.
-    Accepted,
-    /// The handler sees to it; the header is not looked at.
-    HandlerInternalC,
-    /// Nobody may send one.
-    Prohibited,
-}
-
-impl Policy {
-    /// Every policy.
-    pub const ALL: [Self; 5] = [
-        Self::RequiredA,
-        Self::RequiredB,
-        Self::Accepted,
-        Self::HandlerInternalC,
-        Self::Prohibited,
-    ];
-
-    /// The word in the file, in logs and in what is published.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::RequiredA => "REQUIRED_A",
-            Self::RequiredB => "REQUIRED_B",
-            Self::Accepted => "ACCEPTED",
-            Self::HandlerInternalC => "HANDLER_INTERNAL_C",
-            Self::Prohibited => "PROHIBITED",
-        }
-    }
-
-    /// Which of the three cases of callers it is for, as logs and metrics say.
-    pub fn case(self) -> &'static str {
-        match self {
-            Self::RequiredA | Self::Accepted | Self::Prohibited => "A",
-            Self::RequiredB => "B",
-            Self::HandlerInternalC => "C",
-        }
-    }
-}
-
-/// Whose names a route's keys live under.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// The caller's project.
-    Project,
-    /// The caller's tenant, above all projects.
-    Tenant,
-    /// The platform's operators.
-    Platform,
-}
-
-impl Scope {
-    /// The project in whose place it stands, if it is not a project's.
-    pub fn sentinel(self) -> Option<&'static str> {
-        match self {
-            Self::Project => None,
-            Self::Tenant => Some("_tenant"),
-            Self::Platform => Some("_platform"),
-        }
-    }
-}
-
 /// Who may call a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -593,19 +508,6 @@ impl Access {
     }
 }
 
-/// By what a caller is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KnownBy {
-    /// One of our keys.
-    ApiKey,
-    /// An issuer's token.
-    Jwt,
-    /// One of Unkey's keys.
-    Unkey,
-    /// The scheduler's signature.
-    Scheduler,
-}
-
 /// Which subjects: `user:*`, or `service:billing`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubjectPattern {
@@ -613,18 +515,6 @@ pub struct SubjectPattern {
     pub kind: SubjectKind,
     /// With this id; any where there is none.
     pub id: Option<String>,
-}
-
-/// What a key must look like.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum KeyFormat {
-    /// As the contract says.
-    #[default]
-    Any,
-    /// A UUID, hyphens included.
-    Uuid,
-    /// A ULID.
-    Ulid,
 }
 
 /// A key for clients that cannot send one.
@@ -651,17 +541,6 @@ pub enum KeyPart {
     Query(String),
     /// The whole body: never unless it is asked for.
     Body,
-}
-
-/// What the upstream is told of the key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ForwardKey {
-    /// The namespaced name.
-    Namespaced,
-    /// What the client sent.
-    Raw,
-    /// Nothing.
-    None,
 }
 
 /// Which other sites' pages may call.
@@ -760,16 +639,6 @@ pub struct Telemetry {
     pub keys: LoggedKeys,
     /// Where traces go.
     pub otlp: Option<Otlp>,
-}
-
-/// How keys stand in logs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LoggedKeys {
-    /// As a keyed hash.
-    #[default]
-    Hashed,
-    /// As they are.
-    Clear,
 }
 
 /// Where traces go.

@@ -1,16 +1,23 @@
 //! What the file says, word by word.
 //!
 //! Every field may be absent: what must be there carries `required`, so that
-//! the schema says it and `shape` reports it together with everything else.
+//! the schema says it and `schema` reports it together with everything else.
 //! The sentences above the fields are the schema's descriptions.
 
 use std::collections::BTreeMap;
 
+use onceward_core::caller::SubjectKind;
+use onceward_core::identity::KeySpace;
+use onceward_http::rules::DuplicateCreate;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::class::ClassSettings;
 use super::units::{Size, Time, Tolerance};
+use super::words::{
+    ForwardKey, KeyFormat, KnownBy, LoggedKeys, Policy, Role, SameBytes, Scope, Word,
+};
+use crate::listen::tls::ClientAuth;
 
 /// The configuration of a gateway.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -90,18 +97,6 @@ pub(super) struct AdminToken {
     pub(super) token: Option<Secret>,
 }
 
-/// What an operator may do; each may do what the one before may.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Role {
-    /// Look.
-    Read,
-    /// Purge, resolve, resume and redeliver operations.
-    Operate,
-    /// Change classes, keys and webhooks, reload the configuration.
-    Admin,
-}
-
 /// The certificate of the listener.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -116,16 +111,6 @@ pub(super) struct ServerTls {
     pub(super) client_ca: Option<String>,
     /// Whether clients must show a certificate. Default: required, where there is a client_ca.
     pub(super) client_auth: Option<ClientAuth>,
-}
-
-/// Whether clients must show a certificate.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum ClientAuth {
-    /// A client without one is refused.
-    Required,
-    /// One that is shown must be good.
-    Optional,
 }
 
 /// A secret, or where it is.
@@ -260,7 +245,7 @@ pub(super) struct Jwt {
     /// Where the subject's id is. Default: /sub.
     pub(super) subject: Option<Claim>,
     /// What kind of subject it is. Default: user.
-    pub(super) subject_type: Option<SubjectType>,
+    pub(super) subject_type: Option<Word<SubjectKind>>,
     /// Where the scopes are: a JSON Pointer to a list, or to words between blanks.
     pub(super) scopes: Option<String>,
     /// How far the issuer's clock may be off, 60s at most. Default: 30s.
@@ -304,20 +289,6 @@ pub(super) struct Fixed {
     /// The name.
     #[schemars(required)]
     pub(super) value: Option<String>,
-}
-
-/// What kind of subject acts.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum SubjectType {
-    /// A person.
-    User,
-    /// A program.
-    Service,
-    /// A person as a member of the tenant.
-    TenantMember,
-    /// An application that acts for itself.
-    Client,
 }
 
 /// Keys that Unkey gives out.
@@ -424,7 +395,7 @@ pub(super) struct Route {
     /// Makes a key of parts of the request when clients cannot send one.
     pub(super) derived_key: Option<DerivedKey>,
     /// How far a key is unique. Default: endpoint.
-    pub(super) key_space: Option<KeySpace>,
+    pub(super) key_space: Option<Word<KeySpace>>,
     /// What the upstream is told of the key. Default: namespaced.
     pub(super) forward_key: Option<ForwardKey>,
     /// Which parts of a request are compared when a key comes again. Default: method, path, query, content type and body.
@@ -438,7 +409,7 @@ pub(super) struct Route {
     #[serde(default)]
     pub(super) release_statuses: Vec<u16>,
     /// What a replayed 201 is. Default: same.
-    pub(super) duplicate_create: Option<DuplicateCreate>,
+    pub(super) duplicate_create: Option<Word<DuplicateCreate>>,
     /// Whether the upstream commits the outcome itself, in one transaction with its own rows; it needs a store at postgres://. Default: false.
     pub(super) joined: Option<bool>,
     /// The largest body here. Default: the server's.
@@ -457,76 +428,22 @@ pub(super) struct Route {
     pub(super) response_headers: HeaderRules,
 }
 
-/// What a key means on a route.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub(super) enum Policy {
-    /// The sender must send one.
-    RequiredA,
-    /// The gateway lifts one out of what a provider sends.
-    RequiredB,
-    /// The sender may send one.
-    Accepted,
-    /// The handler sees to it; the header is not looked at.
-    HandlerInternalC,
-    /// Nobody may send one.
-    Prohibited,
-}
-
-/// Whose names a route's keys live under.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Scope {
-    /// The caller's project.
-    Project,
-    /// The caller's tenant, above all projects.
-    Tenant,
-    /// The platform's operators.
-    Platform,
-}
-
 /// Who may call a route.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(super) enum RouteAuth {
     /// Everybody.
-    Nobody(Nobody),
+    Open(OpenRoute),
     /// Callers known in one of these ways.
     By(Vec<KnownBy>),
 }
 
-/// Nobody is asked.
+/// A route without authentication.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Nobody {
+pub(super) enum OpenRoute {
     /// Everybody may call, as one caller.
     None,
-}
-
-/// In which way a caller is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum KnownBy {
-    /// One of our keys.
-    ApiKeys,
-    /// An issuer's token.
-    Jwt,
-    /// One of Unkey's keys.
-    Unkey,
-    /// The scheduler's signature.
-    Scheduler,
-}
-
-/// What a key must look like.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum KeyFormat {
-    /// 1 to 255 characters of A-Z a-z 0-9 . _ ~ -
-    Any,
-    /// A UUID, hyphens included.
-    Uuid,
-    /// A ULID.
-    Ulid,
 }
 
 /// A key for clients that cannot send one.
@@ -541,30 +458,6 @@ pub(super) struct DerivedKey {
     pub(super) window: Option<Time>,
 }
 
-/// How far a key is unique.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum KeySpace {
-    /// The same key on another endpoint is another operation.
-    Endpoint,
-    /// A caller's key means one thing in the whole project.
-    Project,
-    /// A caller's key means one thing in the whole tenant.
-    Tenant,
-}
-
-/// What the upstream is told of the key.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum ForwardKey {
-    /// The namespaced name.
-    Namespaced,
-    /// What the client sent.
-    Raw,
-    /// Nothing.
-    None,
-}
-
 /// Which parts of a request are compared: all but some, or some alone.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -573,17 +466,6 @@ pub(super) struct Fingerprint {
     pub(super) ignore: Vec<String>,
     /// The only parts of the body or the query that count; and headers that count too: "header:X-Currency".
     pub(super) include: Vec<String>,
-}
-
-/// What a replayed 201 is.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-pub(super) enum DuplicateCreate {
-    /// 201 again.
-    #[serde(rename = "same")]
-    Same,
-    /// 200, for clients that expect it.
-    #[serde(rename = "200")]
-    Ok,
 }
 
 /// Which other sites' pages may call.
@@ -682,16 +564,6 @@ pub(super) struct WebhookTimestamp {
     pub(super) unit: Option<String>,
 }
 
-/// What becomes of bytes that came before.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum SameBytes {
-    /// They are delivered, marked and counted.
-    Deliver,
-    /// They are acknowledged and not delivered.
-    Refuse,
-}
-
 /// How much of everything.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -748,16 +620,6 @@ pub(super) struct Telemetry {
     pub(super) keys: Option<LoggedKeys>,
     /// Where traces go. Default: nowhere.
     pub(super) otlp: Option<Otlp>,
-}
-
-/// How keys stand in logs.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum LoggedKeys {
-    /// As a keyed hash.
-    Hashed,
-    /// As they are.
-    Clear,
 }
 
 /// Where traces go.

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use onceward_webhooks::{Provider, Tolerance};
 
+use super::words::SameBytes;
+
 /// What holds for webhooks that do not say otherwise.
 #[derive(Clone, Debug)]
 pub struct Webhooks {
@@ -55,62 +57,6 @@ impl Webhooks {
     /// The path at the upstream for events of this provider.
     pub fn path_for(&self, provider: &str) -> String {
         self.path.replace("{provider}", provider)
-    }
-}
-
-/// What becomes of bytes that came before, under an id that did not and is not
-/// signed: a second event that looks the same, or somebody who sends a captured
-/// one again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SameBytes {
-    /// They are delivered, marked and counted.
-    Deliver,
-    /// They are acknowledged and not delivered.
-    Refuse,
-}
-
-impl SameBytes {
-    /// Both of them.
-    pub const ALL: [Self; 2] = [Self::Deliver, Self::Refuse];
-
-    /// The word in the file and on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Deliver => "deliver",
-            Self::Refuse => "refuse",
-        }
-    }
-
-    /// What a word means.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|one| one.as_str() == word)
-    }
-}
-
-/// When an event goes to its upstream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deliver {
-    /// After it was recorded and acknowledged.
-    Async,
-    /// Within the provider's request, whose answer is the upstream's.
-    Sync,
-}
-
-impl Deliver {
-    /// Both of them.
-    pub const ALL: [Self; 2] = [Self::Async, Self::Sync];
-
-    /// The word on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Async => "async",
-            Self::Sync => "sync",
-        }
-    }
-
-    /// What a word means.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|one| one.as_str() == word)
     }
 }
 

@@ -21,6 +21,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use schemars::JsonSchema;
+use serde::Deserialize;
 use tokio::time::Instant;
 
 use crate::upstream::Tls;
@@ -46,13 +48,14 @@ pub struct TlsFiles {
     pub client_auth: ClientAuth,
 }
 
-/// What becomes of clients without a certificate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Whether clients must present a certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum ClientAuth {
-    /// They are turned away.
+    /// A client without a certificate is refused.
     #[default]
     Required,
-    /// They are served. One with a certificate that does not fit is not.
+    /// A client without a certificate is served; an invalid certificate is refused.
     Optional,
 }
 

@@ -121,7 +121,7 @@ async fn unknown_operation_is_found_resolved_and_replayed() {
         (again.code, again.err.as_str()),
         (
             1,
-            "Error: Only an unknown operation is resolved; this one is completed.\n"
+            "Error: Only an unknown operation can be resolved; this one is completed.\n"
         )
     );
 
@@ -227,7 +227,7 @@ async fn bulk_purge_counts_asks_and_purges_what_matches() {
     .await;
     assert_eq!(
         said.json(),
-        json!({ "purged": 3, "refused": 0, "more": false, "after": null })
+        json!({ "purged": 3, "refused": 0, "skipped": 0 })
     );
     let left = ids(&gateway, &[]).await;
     assert_eq!(left, ids(&gateway, &["--state", "unknown"]).await);
@@ -239,7 +239,7 @@ async fn bulk_purge_counts_asks_and_purges_what_matches() {
     assert_eq!(
         said,
         refused(&format!(
-            "{} was not purged: There is no operation with this id.",
+            "{} was not purged: No operation has this id.",
             left[0]
         ))
     );

@@ -67,12 +67,6 @@ async fn every_change_has_its_entry_refused_ones_too() {
             "done",
         ),
         (
-            "operations.purge",
-            format!("{operations}/purge"),
-            json!({ "filter": { "tenant": "acme" }, "force": true }),
-            "done",
-        ),
-        (
             "classes.set",
             "/admin/v1/classes/brief".to_owned(),
             json!({ "settings": { "retention": "1h" } }),
@@ -80,8 +74,8 @@ async fn every_change_has_its_entry_refused_ones_too() {
         ),
         (
             "classes.set",
-            "/admin/v1/classes".to_owned(),
-            json!({ "name": "brief", "settings": { "remember": "1s" } }),
+            "/admin/v1/classes/brief".to_owned(),
+            json!({ "settings": { "remember": "1s" } }),
             "refused",
         ),
         (
@@ -159,8 +153,15 @@ async fn what_is_purged_in_bulk_is_named() {
         ids.push(bench.completed("acme", key).await.id.to_string());
     }
     let ask = json!({ "filter": { "tenant": "acme" }, "why": "a test" });
-    bench.post("ops", "/admin/v1/operations/purge", &ask).await;
+    let purge = "/admin/v1/operations/purge";
+    let preview = bench.post("ops", purge, &ask).await.json();
+    let run = json!({ "set": preview["set"], "why": "a test" });
+    bench.post("ops", purge, &run).await;
     let entry = &bench.audit().await[0];
+    assert_eq!(
+        (&entry["action"], &entry["outcome"], &entry["why"]),
+        (&json!("operations.purge"), &json!("done"), &json!("a test"))
+    );
     let were = entry["result"]["were"].as_array().expect("a list");
     let mut named: Vec<_> = were
         .iter()

@@ -69,16 +69,16 @@ async fn real_answers_are_as_described() {
     let bench = bench().await;
     let document = closed(document(&bench).await);
     let done = bench.completed("acme", "a").await.id;
-    let [unknown, other] = [
-        bench.unknown("acme", "b").await.id,
-        bench.unknown("acme", "c").await.id,
-    ];
+    let unknown = bench.unknown("acme", "b").await.id;
     let paused = bench.paused("acme", "d").await.id;
-    let [more, most] = [
-        bench.paused("acme", "e").await.id,
-        bench.completed("acme", "f").await.id,
-    ];
-    let [event, late] = [bench.failed_event("g").await, bench.failed_event("h").await];
+    let most = bench.completed("acme", "f").await.id;
+    let event = bench.failed_event("g").await;
+    bench.completed("acme", "z").await;
+    let purge = json!({ "filter": { "key": "z" }, "why": "x" });
+    let preview = bench
+        .post("ops", "/admin/v1/operations/purge", &purge)
+        .await;
+    let set = preview.json()["set"].clone();
     let webhook = json!({
         "tenant": "acme", "project": "shop", "provider": "svix", "generate": true,
         "path": "/in", "deliver": "sync", "same_bytes": "refuse", "why": "x",
@@ -115,7 +115,7 @@ async fn real_answers_are_as_described() {
         (
             "/admin/v1/operations/resolve",
             "/admin/v1/operations/resolve".to_owned(),
-            Some(json!({ "operation_id": other.to_string(), "outcome": "not_run", "why": "x" })),
+            Some(json!({ "all": true, "outcome": "not_run", "why": "x" })),
         ),
         (
             "/admin/v1/operations/{operation_id}/resume",
@@ -125,7 +125,7 @@ async fn real_answers_are_as_described() {
         (
             "/admin/v1/operations/resume",
             "/admin/v1/operations/resume".to_owned(),
-            Some(json!({ "operation_id": more.to_string(), "why": "x" })),
+            Some(json!({ "all": true, "why": "x" })),
         ),
         (
             "/admin/v1/operations/{operation_id}/purge",
@@ -138,6 +138,11 @@ async fn real_answers_are_as_described() {
             Some(json!({ "filter": { "state": "completed" }, "limit": 1, "why": "x" })),
         ),
         (
+            "/admin/v1/operations/purge",
+            "/admin/v1/operations/purge".to_owned(),
+            Some(json!({ "set": set, "why": "x" })),
+        ),
+        (
             "/admin/v1/operations/{operation_id}/redeliver",
             operation(event, "/redeliver"),
             Some(json!({ "why": "x" })),
@@ -145,15 +150,13 @@ async fn real_answers_are_as_described() {
         (
             "/admin/v1/operations/redeliver",
             "/admin/v1/operations/redeliver".to_owned(),
-            Some(json!({ "operation_id": late.to_string(), "why": "x" })),
+            Some(json!({ "all": true, "why": "x" })),
         ),
         ("/admin/v1/classes", "/admin/v1/classes".to_owned(), None),
         (
-            "/admin/v1/classes",
-            "/admin/v1/classes".to_owned(),
-            Some(
-                json!({ "name": "brief", "settings": { "retention": "1h", "backoff": "1s" }, "why": "x" }),
-            ),
+            "/admin/v1/classes/{name}",
+            "/admin/v1/classes/brief".to_owned(),
+            Some(json!({ "settings": { "retention": "1h", "backoff": "1s" }, "why": "x" })),
         ),
         (
             "/admin/v1/classes/{name}",

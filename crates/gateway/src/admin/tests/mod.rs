@@ -2,6 +2,7 @@
 //! made here.
 
 mod auditing;
+mod bulk;
 mod describing;
 mod doing;
 mod roles;
@@ -37,7 +38,7 @@ use secrecy::SecretString;
 use serde_json::Value;
 use tower::ServiceExt;
 
-use super::{Admin, Audit, OperatorToken, Operators, Reload, StoreHealth, router};
+use super::{Admin, Audit, FrozenSets, OperatorToken, Operators, Reload, StoreHealth, router};
 use crate::callers::WallClock;
 use crate::callers::api_keys::ApiKeys;
 use crate::config::{Config, Role};
@@ -126,6 +127,7 @@ async fn bench_with(operators: Vec<OperatorToken>, reload: Option<Reload>) -> Be
             clock.clone(),
             Entropy::seeded(2),
         )),
+        frozen_sets: FrozenSets::new(clock.clone(), Entropy::seeded(3)),
         reload,
         clock: clock.clone(),
         reply_limit: 1_000,

@@ -7,14 +7,10 @@ use crate::admin::endpoints;
 
 /// What a body must say to get past being read; what it asks for is not there.
 fn body(name: &str) -> Value {
-    let nobody = "op_00000000000000000000000000000000";
     let mut body = match name {
-        "purgeOperations" | "resumeOperations" | "redeliverOperations" => {
-            json!({ "operation_id": nobody })
-        }
-        "resolveOperations" => json!({ "operation_id": nobody, "outcome": "not_run" }),
+        "purgeOperations" | "resumeOperations" | "redeliverOperations" => json!({ "all": true }),
+        "resolveOperations" => json!({ "all": true, "outcome": "not_run" }),
         "resolveOperation" => json!({ "outcome": "not_run" }),
-        "setClasses" => json!({ "name": "brief", "settings": { "retention": "1h" } }),
         "setClass" => json!({ "settings": { "retention": "1h" } }),
         "createKey" => json!({ "tenant": "acme", "subject": "service:worker" }),
         "createWebhook" => {
@@ -93,20 +89,19 @@ async fn the_roles_are_those_of_the_contract() {
     assert_eq!(
         needed(Role::Operate),
         [
-            "purgeOperations",
             "purgeOperation",
-            "resolveOperations",
+            "purgeOperations",
             "resolveOperation",
-            "resumeOperations",
+            "resolveOperations",
             "resumeOperation",
-            "redeliverOperations",
+            "resumeOperations",
             "redeliverOperation",
+            "redeliverOperations",
         ]
     );
     assert_eq!(
         needed(Role::Admin),
         [
-            "setClasses",
             "setClass",
             "unsetClass",
             "createKey",

@@ -173,19 +173,19 @@ async fn every_change_is_audited_and_no_secret_is() {
 )]
 #[case::secrets_as_text(
     with(&[("secrets", json!(SECRET))]),
-    "The body is not as it should be: `secrets` is a list of texts"
+    "The body is not valid: `secrets` must be a list of strings"
 )]
 #[case::secret_as_number(
     with(&[("secrets", json!([SECRET, 7]))]),
-    "The body is not as it should be: `secrets` is a list of texts"
+    "The body is not valid: `secrets` must be a list of strings"
 )]
 #[case::deliver(
     with(&[("deliver", json!("later"))]),
-    "The body is not as it should be: unknown variant `later`, expected `async` or `sync`"
+    "The body is not valid: unknown variant `later`, expected `async` or `sync`"
 )]
 #[case::unknown_field(
     with(&[("secret", json!(SECRET))]),
-    "The body is not as it should be: unknown field `secret`, expected one of"
+    "The body is not valid: unknown field `secret`, expected one of"
 )]
 #[tokio::test]
 async fn what_cannot_be_is_refused_in_a_sentence(#[case] body: Value, #[case] want: &str) {
@@ -202,7 +202,7 @@ async fn what_cannot_be_is_refused_in_a_sentence(#[case] body: Value, #[case] wa
 #[case::both(json!({ "secret": SECRET, "generate": true }), 400, "Give the new `secret`, or let one `generate` where the provider takes it.")]
 #[case::overlap(json!({ "secret": SECRET, "overlap": "1" }), 400, "`overlap` has no unit; write 24h, for example.")]
 #[case::malformed(json!({ "secret": "Y2FuYXJ5!" }), 400, "Nothing was changed: secret: the secret must be base64, with or without `whsec_` before it; give what the provider shows as the webhook's signing secret.")]
-#[case::secret_as_list(json!({ "secret": [SECRET] }), 400, "The body is not as it should be: `secret` is a text")]
+#[case::secret_as_list(json!({ "secret": [SECRET] }), 400, "The body is not valid: `secret` must be a string")]
 #[tokio::test]
 async fn a_rotation_that_cannot_be_is_refused(
     #[case] mut body: Value,
@@ -330,7 +330,7 @@ async fn an_event_that_failed_for_good_is_delivered_again_at_an_operators_word()
         assert_eq!((said.status, said.code().as_str()), (409, "conflict"));
         assert_eq!(
             said.detail(),
-            "It is being delivered already: it is queued."
+            "The event is being delivered already: it is queued."
         );
         let due = bench.store.due(1).await.expect("the store answers");
         assert_eq!(due.len(), 1);
@@ -348,7 +348,7 @@ async fn what_the_gateway_does_not_deliver_is_not_delivered_again() {
     assert_eq!(said.status, 409);
     assert_eq!(
         said.detail(),
-        "Only an event that the gateway delivers by itself is delivered again; this operation is completed, and its request is not kept. Purge it to let the sender send it again."
+        "Only an event that the gateway delivers by itself can be redelivered. This operation is completed, and its request is not stored; purge it to let the sender send it again."
     );
     let nobody = "/admin/v1/operations/op_00000000000000000000000000000000/redeliver";
     assert_eq!(bench.post("ops", nobody, &body).await.status, 404);

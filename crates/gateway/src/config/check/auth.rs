@@ -51,7 +51,7 @@ fn jwt(key: &str, raw: &raw::Jwt, checker: &mut Checker<'_>) -> Option<Jwt> {
         let right = "write what the issuer puts into aud for this service";
         checker.wrong(&at("audience"), "names nobody", right);
     }
-    let kind = raw.subject_type.map_or(SubjectKind::User, subject_kind);
+    let kind = raw.subject_type.map_or(SubjectKind::User, |word| word.0);
     let keys = jwks(key, raw, checker);
     let algorithms = algorithms(&at("algorithms"), raw.algorithms.as_deref(), checker);
     let tenant = claim(&at("tenant"), raw.tenant.as_ref(), checker, |name| {
@@ -230,14 +230,5 @@ fn scheduler(raw: &raw::Scheduler, checker: &mut Checker<'_>) -> Scheduler {
             Duration::from_secs(5 * 60),
             &(Duration::from_secs(1)..=TOLERANCE_MAX),
         ),
-    }
-}
-
-pub(super) fn subject_kind(raw: raw::SubjectType) -> SubjectKind {
-    match raw {
-        raw::SubjectType::User => SubjectKind::User,
-        raw::SubjectType::Service => SubjectKind::Service,
-        raw::SubjectType::TenantMember => SubjectKind::TenantMember,
-        raw::SubjectType::Client => SubjectKind::Client,
     }
 }

@@ -8,17 +8,16 @@ use http::header::{self, HeaderName};
 use http::{HeaderValue, Method};
 use onceward_core::caller::{Subject, SubjectKind};
 use onceward_core::fingerprint::{Part, Selection};
-use onceward_core::identity::{Endpoint, KeySpace};
+use onceward_core::identity::Endpoint;
 use onceward_http::fields;
-use onceward_http::rules::DuplicateCreate;
 
 use super::checker::{Checker, SOME_TIME};
 use super::server::repeated;
 use crate::config::source::join;
 use crate::config::url;
 use crate::config::{
-    Access, Cors, DerivedKey, EndpointName, ForwardKey, HeaderRules, KeyFormat, KeyPart, KnownBy,
-    Origins, Policy, Route, Scope, SubjectPattern, raw,
+    Access, Cors, DerivedKey, EndpointName, HeaderRules, KeyPart, Origins, Policy, Route,
+    SubjectPattern, raw,
 };
 
 /// The methods that a route may name.
@@ -89,35 +88,18 @@ fn route(key: &str, raw: &raw::Route, all: Option<&Arc<Cors>>, checker: &mut Che
         upstream: raw.upstream.as_deref().unwrap_or_default().into(),
         policy: policy(&at("policy"), raw.policy, checker),
         class: raw.class.as_deref().unwrap_or(&usual.class).into(),
-        scope: match raw.scope {
-            Some(raw::Scope::Tenant) => Scope::Tenant,
-            Some(raw::Scope::Platform) => Scope::Platform,
-            Some(raw::Scope::Project) | None => Scope::Project,
-        },
+        scope: raw.scope.unwrap_or(usual.scope),
         access: access(key, raw, checker),
-        key_format: match raw.key_format {
-            Some(raw::KeyFormat::Uuid) => KeyFormat::Uuid,
-            Some(raw::KeyFormat::Ulid) => KeyFormat::Ulid,
-            Some(raw::KeyFormat::Any) | None => KeyFormat::Any,
-        },
+        key_format: raw.key_format.unwrap_or(usual.key_format),
         derived_key: derived_key(key, raw, checker),
-        key_space: match raw.key_space {
-            Some(raw::KeySpace::Project) => KeySpace::Project,
-            Some(raw::KeySpace::Tenant) => KeySpace::Tenant,
-            Some(raw::KeySpace::Endpoint) | None => KeySpace::Endpoint,
-        },
-        forward_key: match raw.forward_key {
-            Some(raw::ForwardKey::Raw) => ForwardKey::Raw,
-            Some(raw::ForwardKey::None) => ForwardKey::None,
-            Some(raw::ForwardKey::Namespaced) | None => ForwardKey::Namespaced,
-        },
+        key_space: raw.key_space.map_or(usual.key_space, |word| word.0),
+        forward_key: raw.forward_key.unwrap_or(usual.forward_key),
         fingerprint: fingerprint(&at("fingerprint"), raw.fingerprint.as_ref(), checker),
         keep_statuses: keep,
         release_statuses: release,
-        duplicate_create: match raw.duplicate_create {
-            Some(raw::DuplicateCreate::Ok) => DuplicateCreate::Ok,
-            Some(raw::DuplicateCreate::Same) | None => DuplicateCreate::Same,
-        },
+        duplicate_create: raw
+            .duplicate_create
+            .map_or(usual.duplicate_create, |word| word.0),
         joined: raw.joined.unwrap_or(usual.joined),
         body_limit: limit("body_limit", raw.body_limit.as_ref(), checker),
         reply_limit: limit("reply_limit", raw.reply_limit.as_ref(), checker),
@@ -234,27 +216,23 @@ fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte)
 }
 
-fn policy(key: &str, raw: Option<raw::Policy>, checker: &mut Checker<'_>) -> Option<Policy> {
-    match raw? {
-        raw::Policy::RequiredA => Some(Policy::RequiredA),
-        raw::Policy::Accepted => Some(Policy::Accepted),
-        raw::Policy::HandlerInternalC => Some(Policy::HandlerInternalC),
-        raw::Policy::Prohibited => Some(Policy::Prohibited),
-        raw::Policy::RequiredB => {
-            checker.wrong(
-                key,
-                "REQUIRED_B is how webhooks are met, at /api/v1/webhooks/{provider}/{webhook_id}, without a route",
-                "make one with `onceward webhooks create`; here write \"REQUIRED_A\", or derived_key with an id that stands in the request",
-            );
-            None
-        }
+/// REQUIRED_B is the policy of webhooks, which have no route.
+fn policy(key: &str, raw: Option<Policy>, checker: &mut Checker<'_>) -> Option<Policy> {
+    if raw == Some(Policy::RequiredB) {
+        checker.wrong(
+            key,
+            "REQUIRED_B is the policy of webhooks, which are received at /api/v1/webhooks/{provider}/{webhook_id} without a route",
+            "create a webhook with `onceward webhooks create`; for this route write \"REQUIRED_A\", or derived_key with an id from the request",
+        );
+        return None;
     }
+    raw
 }
 
 fn access(key: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Access {
     let auth = format!("{key}.auth");
     let by = match &raw.auth {
-        Some(raw::RouteAuth::Nobody(raw::Nobody::None)) => {
+        Some(raw::RouteAuth::Open(raw::OpenRoute::None)) => {
             for (name, said) in [("subjects", &raw.subjects), ("scopes", &raw.scopes)] {
                 if !said.is_empty() {
                     let right = "leave it out, or auth = \"none\"";
@@ -290,7 +268,7 @@ fn access(key: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Access {
         }
     }
     Access::Callers {
-        by: by.iter().map(|by| known_by(*by)).collect(),
+        by: by.to_vec(),
         subjects: patterns,
         scopes: raw.scopes.clone(),
     }
@@ -310,19 +288,10 @@ fn subject_pattern(text: &str) -> Option<SubjectPattern> {
     })
 }
 
-fn known_by(raw: raw::KnownBy) -> KnownBy {
-    match raw {
-        raw::KnownBy::ApiKeys => KnownBy::ApiKey,
-        raw::KnownBy::Jwt => KnownBy::Jwt,
-        raw::KnownBy::Unkey => KnownBy::Unkey,
-        raw::KnownBy::Scheduler => KnownBy::Scheduler,
-    }
-}
-
 fn derived_key(route: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Option<DerivedKey> {
     let derived = raw.derived_key.as_ref()?;
     let key = format!("{route}.derived_key");
-    if let Some(raw::Policy::Prohibited | raw::Policy::HandlerInternalC) = raw.policy {
+    if let Some(Policy::Prohibited | Policy::HandlerInternalC) = raw.policy {
         let right = "write policy = \"ACCEPTED\" or \"REQUIRED_A\", or leave derived_key out";
         checker.wrong(&key, "the policy of this route looks at no key", right);
     }

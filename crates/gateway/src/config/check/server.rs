@@ -14,8 +14,8 @@ use super::checker::{Checker, SOME_TIME};
 use crate::config::source::join;
 use crate::config::url;
 use crate::config::{
-    AdminToken, BaoLogin, ClientAuth, Limits, LoggedKeys, OpenBao, Otlp, Rate, Role, SecretValue,
-    Secrets, Server, ServerTls, Telemetry, Upstream, raw,
+    AdminToken, BaoLogin, Limits, OpenBao, Otlp, Rate, Role, SecretValue, Secrets, Server,
+    ServerTls, Telemetry, Upstream, raw,
 };
 use crate::upstream::Tls;
 
@@ -156,11 +156,7 @@ fn admin_tokens(raw: &raw::Server, checker: &mut Checker<'_>) -> Vec<AdminToken>
         }
         tokens.push(AdminToken {
             name,
-            role: match raw.role {
-                Some(raw::Role::Admin) => Role::Admin,
-                Some(raw::Role::Operate) => Role::Operate,
-                Some(raw::Role::Read) | None => Role::Read,
-            },
+            role: raw.role.unwrap_or(Role::Read),
             token,
         });
     }
@@ -194,10 +190,7 @@ fn server_tls(raw: &raw::ServerTls, checker: &mut Checker<'_>) -> Option<ServerT
         cert: cert?,
         key: key?,
         client_ca,
-        client_auth: match raw.client_auth {
-            Some(raw::ClientAuth::Optional) => ClientAuth::Optional,
-            Some(raw::ClientAuth::Required) | None => ClientAuth::Required,
-        },
+        client_auth: raw.client_auth.unwrap_or_default(),
     })
 }
 
@@ -483,10 +476,7 @@ pub(super) fn telemetry(raw: &raw::Telemetry, checker: &mut Checker<'_>) -> Tele
         })
     });
     Telemetry {
-        keys: match raw.keys {
-            Some(raw::LoggedKeys::Clear) => LoggedKeys::Clear,
-            Some(raw::LoggedKeys::Hashed) | None => LoggedKeys::Hashed,
-        },
+        keys: raw.keys.unwrap_or_default(),
         otlp,
     }
 }

@@ -11,7 +11,7 @@ use super::server::count;
 use crate::config::source::join;
 use crate::config::units::{TIME_MAX, Time};
 use crate::config::webhooks::path_problem;
-use crate::config::{SameBytes, Webhooks, raw};
+use crate::config::{Webhooks, raw};
 
 /// How far a provider's clock may be off, at most: what was captured before is
 /// not taken.
@@ -28,10 +28,7 @@ pub(super) fn webhooks(raw: &raw::Webhooks, checker: &mut Checker<'_>) -> Webhoo
         path: path(raw.path.as_ref(), usual.path, checker),
         class: named("class", raw.class.as_ref(), checker).unwrap_or(usual.class),
         tolerance: tolerance(raw, checker),
-        same_bytes: match raw.same_bytes {
-            Some(raw::SameBytes::Refuse) => SameBytes::Refuse,
-            Some(raw::SameBytes::Deliver) | None => SameBytes::Deliver,
-        },
+        same_bytes: raw.same_bytes.unwrap_or(usual.same_bytes),
         overlap: checker.time(
             "webhooks.overlap",
             raw.overlap.as_ref(),

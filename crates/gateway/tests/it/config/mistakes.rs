@@ -507,7 +507,7 @@ fn limits_telemetry_and_cors(#[case] text: &str, #[case] want: &str) {
 )]
 #[case::webhooks_have_no_route(
     "policy = 'REQUIRED_B'",
-    "7:10: routes[0].policy: REQUIRED_B is how webhooks are met, at /api/v1/webhooks/{provider}/{webhook_id}, without a route; make one with `onceward webhooks create`; here write \"REQUIRED_A\", or derived_key with an id that stands in the request"
+    "7:10: routes[0].policy: REQUIRED_B is the policy of webhooks, which are received at /api/v1/webhooks/{provider}/{webhook_id} without a route; create a webhook with `onceward webhooks create`; for this route write \"REQUIRED_A\", or derived_key with an id from the request"
 )]
 #[case::unknown_class(
     "class = 'finance'",
