@@ -124,16 +124,16 @@ mod tests {
         let parsed = parsed("[server]\nlisten = 1\ndrain = \"x\"\n");
         assert_eq!(
             as_text(&parsed),
-            "onceward.toml:2:10: server.listen: is a whole number; write a text in quotes\n\
-             onceward.toml:3:9: server.drain: \"x\" is not a number with a unit; write a length of time such as \"30s\", \"1h30m\" or \"7d\"\n\
+            "onceward.toml:2:10: server.listen: is an integer; write a string in quotes\n\
+             onceward.toml:3:9: server.drain: \"x\" is not a number with a unit; write a duration such as \"30s\", \"1h30m\" or \"7d\"\n\
              2 mistakes. The gateway would not start.\n"
         );
         assert_eq!(
             as_json(&parsed)["mistakes"][0],
             json!({
                 "file": "onceward.toml", "line": 2, "column": 10, "variable": null,
-                "key": "server.listen", "problem": "is a whole number",
-                "right": "write a text in quotes",
+                "key": "server.listen", "problem": "is an integer",
+                "right": "write a string in quotes",
             })
         );
     }
@@ -145,7 +145,7 @@ mod tests {
         let parsed = parsed(text);
         assert_eq!(
             as_text(&parsed),
-            "onceward.toml:2:7: store.url: a restart forgets every key, and what ran before it runs again; embedded:./onceward-data survives a restart\n\
+            "onceward.toml:2:7: store.url: a restart loses every key, so retries of earlier requests run again; embedded:./onceward-data survives a restart\n\
              No mistakes, 1 warning. The gateway would start.\n"
         );
         assert_eq!(as_json(&parsed)["warnings"][0]["line"], 2);

@@ -294,7 +294,7 @@ fn mistaken(text: &ConfigText, number: usize) -> (ConfigText, &'static str) {
     };
     match number % 5 {
         0 => (more("[[routes"), "this is not TOML"),
-        1 => (server("drian = \"30s\""), "there is no such key"),
+        1 => (server("drian = \"30s\""), "unknown key"),
         2 => (
             more("[[routes]]\nendpoint = \"a.b\"\npath = \"/b\"\nupstream = \"nowhere\""),
             "nowhere",

@@ -56,7 +56,7 @@ pub struct ClassSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = ATTEMPTS_MAX))]
     pub max_attempts: Option<u32>,
-    /// How long the gateway rests between its own attempts: the first rest, or the first and the longest. Default: 500ms, doubling up to 60s.
+    /// How long the gateway rests between its own attempts: the first pause, or the first and the longest. Default: 500ms, doubling up to 60s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backoff: Option<BackoffSettings>,
     /// What becomes of an operation when its attempts are used up. Default: pause.
@@ -83,13 +83,13 @@ pub struct ClassSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum BackoffSettings {
-    /// The first rest; the longest stays as it is.
+    /// The first pause; the longest stays as it is.
     First(Time),
     /// Both.
     Both(BackoffRange),
 }
 
-/// The first rest and the longest.
+/// The first pause and the longest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BackoffRange {
@@ -195,7 +195,7 @@ pub fn class(name: &str, raw: &ClassSettings, base: &Class) -> Result<Class, Vec
 /// What does not go together within one class.
 fn judge(class: &Class, mistakes: &mut Vec<Mistake>) {
     let mut wrong = |key: &str, problem: String, right: &str| {
-        // What is no time at all was already said.
+        // What is zero was already said.
         if !mistakes.iter().any(|known| known.key == key) {
             mistakes.push(Mistake::given(key, problem, right.to_owned()));
         }
@@ -206,11 +206,7 @@ fn judge(class: &Class, mistakes: &mut Vec<Mistake>) {
         ("backoff.first", class.backoff.first),
     ] {
         if time.is_zero() {
-            wrong(
-                key,
-                "is no time at all".to_owned(),
-                "write a time above zero",
-            );
+            wrong(key, "is zero".to_owned(), "write a duration above zero");
         }
     }
     if class.remember < class.retention {
@@ -227,11 +223,11 @@ fn judge(class: &Class, mistakes: &mut Vec<Mistake>) {
     }
     if class.backoff.max < class.backoff.first {
         let problem = format!(
-            "{} is shorter than the first rest of {}",
+            "{} is shorter than the first pause of {}",
             Time::of(class.backoff.max).0,
             Time::of(class.backoff.first).0
         );
-        wrong("backoff.max", problem, "write the first rest or longer");
+        wrong("backoff.max", problem, "write the first pause or longer");
     }
     if class.max_attempts == 0 || class.max_attempts > ATTEMPTS_MAX {
         let problem = format!("{} attempts are not possible", class.max_attempts);
@@ -240,8 +236,8 @@ fn judge(class: &Class, mistakes: &mut Vec<Mistake>) {
     match &class.reconcile_url {
         None if class.on_unknown == OnUnknown::Reconcile => wrong(
             "on_unknown",
-            "there is nobody to ask: reconcile_url is missing".to_owned(),
-            "write reconcile_url = \"https://…\" beside it, or on_unknown = \"hold\"",
+            "requires reconcile_url".to_owned(),
+            "add reconcile_url = \"https://…\", or write on_unknown = \"hold\"",
         ),
         Some(url) => {
             if let Err(problem) = super::url::web(url) {
@@ -264,7 +260,7 @@ pub fn fits(class: &Class, config: &Config) -> Vec<Mistake> {
     vec![Mistake::given(
         "lease",
         format!(
-            "{} is shorter than the {} that the upstream of {user} may take, so a running request would be taken for lost",
+            "{} is shorter than the {} that the upstream of {user} may take, so a running request could be treated as lost",
             Time::of(class.lease).0,
             Time::of(timeout).0,
         ),
@@ -314,7 +310,7 @@ fn length(key: &str, text: &Time) -> Result<Duration, Mistake> {
         let problem = format!("{:?} {error}", text.0);
         let right = match error {
             UnitError::TooLarge => "write ten years or less",
-            _ => "write a length of time such as \"30s\", \"1h30m\" or \"7d\"",
+            _ => "write a duration such as \"30s\", \"1h30m\" or \"7d\"",
         };
         Mistake::given(key, problem, right.to_owned())
     })
@@ -376,17 +372,17 @@ mod tests {
 
     #[rstest]
     #[case::both("retention = '1x'\nlease = '0s'", &[
-        "retention: \"1x\" has a unit that is none; write a length of time such as \"30s\", \"1h30m\" or \"7d\"",
-        "lease: is no time at all; write a time above zero",
+        "retention: \"1x\" has an unknown unit; write a duration such as \"30s\", \"1h30m\" or \"7d\"",
+        "lease: is zero; write a duration above zero",
     ])]
     #[case::forgotten_too_soon("remember = '1h'", &[
         "remember: 1h is shorter than the retention of 24h; write the retention or longer",
     ])]
     #[case::nobody_to_ask("on_unknown = 'reconcile'", &[
-        "on_unknown: there is nobody to ask: reconcile_url is missing; write reconcile_url = \"https://…\" beside it, or on_unknown = \"hold\"",
+        "on_unknown: requires reconcile_url; add reconcile_url = \"https://…\", or write on_unknown = \"hold\"",
     ])]
     #[case::rests("backoff = { first = '10s', max = '1s' }", &[
-        "backoff.max: 1s is shorter than the first rest of 10s; write the first rest or longer",
+        "backoff.max: 1s is shorter than the first pause of 10s; write the first pause or longer",
     ])]
     #[case::attempts("max_attempts = 0", &[
         "max_attempts: 0 attempts are not possible; write a number from 1 to 1000",

@@ -9,12 +9,12 @@
 use serde_json::Value as Json;
 
 use super::mistake::{Location, Mistake};
-use super::raw::Raw;
+use super::raw;
 use super::source::{Locations, Node, Source, Value, join};
 
 /// The JSON Schema of the file. TOML has no null, so the schema has none either.
 pub fn schema() -> Json {
-    let mut schema = schemars::schema_for!(Raw).to_value();
+    let mut schema = schemars::schema_for!(raw::Config).to_value();
     without_null(&mut schema);
     schema
 }
@@ -51,7 +51,7 @@ impl<'a> Validator<'a> {
                 let words = words(schema);
                 if !words.is_empty() && !words.contains(&text.as_str()) {
                     let shown = self.locations.written(path, text);
-                    let problem = format!("{shown:?} is not known here");
+                    let problem = format!("{shown:?} is not a valid value");
                     let right = format!("write {}", self.wanted(whole));
                     self.broken(node, path, problem, right);
                 }
@@ -166,7 +166,7 @@ impl<'a> Validator<'a> {
                     self.mistakes.push(Mistake {
                         location: entry.key.clone(),
                         key: path,
-                        problem: "there is no such key".to_owned(),
+                        problem: "unknown key".to_owned(),
                         right,
                     });
                     entry.node.value = Value::Broken;
@@ -211,12 +211,15 @@ impl<'a> Validator<'a> {
             match (one["title"].as_str(), one["type"].as_str()) {
                 _ if !words.is_empty() => list(&words),
                 (Some(title), Some("string")) => format!("{title} such as {}", one["examples"][0]),
-                (_, Some("string")) => "a text in quotes".to_owned(),
-                (_, Some("integer")) => "a whole number".to_owned(),
+                (_, Some("string")) => "a string in quotes".to_owned(),
+                (_, Some("integer")) => "an integer".to_owned(),
                 (_, Some("number")) => "a number".to_owned(),
                 (_, Some("boolean")) => "true or false".to_owned(),
                 (_, Some("array")) => {
-                    format!("a list of which each is {}", self.wanted(&one["items"]))
+                    format!(
+                        "a list in which each element is {}",
+                        self.wanted(&one["items"])
+                    )
                 }
                 _ => match one["properties"].as_object() {
                     Some(known) if !known.is_empty() => {
@@ -283,8 +286,8 @@ fn other_keys(key: &str, known: &[&str]) -> String {
     let (close, far) = nearest(key, known);
     match close {
         Some(close) => format!("did you mean {close}?"),
-        None if far.is_empty() => "there is nothing to say here".to_owned(),
-        None => format!("the keys here are {}", far.join(", ")),
+        None if far.is_empty() => "this table has no keys".to_owned(),
+        None => format!("the valid keys are {}", far.join(", ")),
     }
 }
 

@@ -55,8 +55,8 @@ impl Node {
     /// What it is, in words.
     pub(super) fn noun(&self) -> &'static str {
         match self.value {
-            Value::Text(_) => "a text",
-            Value::Integer(_) => "a whole number",
+            Value::Text(_) => "a string",
+            Value::Integer(_) => "an integer",
             Value::Float(_) => "a number",
             Value::Boolean(_) => "true or false",
             Value::Date => "a date",
@@ -155,7 +155,7 @@ pub(super) fn read(text: &str, file: &Path, environment: &BTreeMap<String, Strin
             .map(|error| Mistake {
                 location: lines.location(&error.span().unwrap_or_default()),
                 key: String::new(),
-                problem: format!("this is not TOML: {}", error.message()),
+                problem: format!("invalid TOML: {}", error.message()),
                 right: "see https://toml.io".to_owned(),
             })
             .collect(),
@@ -255,8 +255,8 @@ impl Reader<'_> {
                 self.mistakes.push(Mistake {
                     location: location.clone(),
                     key: path.to_owned(),
-                    problem: "${ begins a variable here, and no name and } follow".to_owned(),
-                    right: "write ${NAME}, or $${ for the two characters".to_owned(),
+                    problem: "${ is not followed by a variable name and }".to_owned(),
+                    right: "write ${NAME}, or $${ for a literal ${".to_owned(),
                 });
                 return Value::Broken;
             };
@@ -267,8 +267,8 @@ impl Reader<'_> {
                     self.mistakes.push(Mistake {
                         location: location.clone(),
                         key: path.to_owned(),
-                        problem: format!("the variable {name} is not set"),
-                        right: format!("set {name}, or write $${{{name}}} for the text itself"),
+                        problem: format!("the environment variable {name} is not set"),
+                        right: format!("set it, or write $${{{name}}} for the literal text"),
                     });
                 }
             }
@@ -296,7 +296,7 @@ impl Reader<'_> {
         for (keys, name, text) in overrides {
             let location = Location::Variable(name.clone());
             let refused = match keys.iter().any(|key| key.is_empty()) || keys.len() > DEPTH_MAX {
-                true => Err("it names no key".to_owned()),
+                true => Err("it does not name a key".to_owned()),
                 false => set(root, &keys, given(text, &location)),
             };
             if let Err(problem) = refused {
@@ -371,14 +371,14 @@ fn set(root: &mut Node, keys: &[&str], value: Node) -> Result<(), String> {
     if let Value::List(nodes) = &mut root.value {
         let at: usize = key
             .parse()
-            .map_err(|_| format!("{key} is not the number of an entry"))?;
+            .map_err(|_| format!("{key} is not an index of the list"))?;
         if at == nodes.len() {
             nodes.push(Node::table(value.location.clone()));
         }
         let count = nodes.len();
         let node = nodes
             .get_mut(at)
-            .ok_or_else(|| format!("there is no entry {at}, and the next one would be {count}"))?;
+            .ok_or_else(|| format!("entry {at} does not exist; the next new entry is {count}"))?;
         return set(node, rest, value);
     }
     if !matches!(root.value, Value::Table(_)) {

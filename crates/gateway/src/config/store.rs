@@ -69,7 +69,7 @@ pub(super) fn settings(raw: &raw::Store, checker: &mut Checker<'_>) -> Settings 
     let kind = match StoreKind::of(&settings.url) {
         Ok(kind) => kind,
         Err(problem) => {
-            let right = "write \"embedded:./onceward-data\", \"postgres://…\", \"redis://…\", or \"memory:\" to forget all at the end";
+            let right = "write \"embedded:./onceward-data\", \"postgres://…\", \"redis://…\", or \"memory:\" which loses everything at the end";
             checker.wrong("store.url", problem, right);
             // What belongs to it nobody can say.
             return Settings::at("memory:");
@@ -92,11 +92,7 @@ pub(super) fn settings(raw: &raw::Store, checker: &mut Checker<'_>) -> Settings 
         if Table::parse(table).is_err() {
             let shown = checker.shown("store.table", table);
             let right = "write \"idempotency_record\" or \"schema.idempotency_record\", of lower-case letters, digits and _, 40 at most";
-            checker.wrong(
-                "store.table",
-                format!("{shown} is no name of a table"),
-                right,
-            );
+            checker.wrong("store.table", format!("{shown} is not a table name"), right);
         }
         settings.table.clone_from(table);
     }
@@ -135,7 +131,7 @@ fn address(key: &str, url: &str, checker: &mut Checker<'_>) {
             let right = "write postgres://USER:PASSWORD@HOST:5432/DATABASE, for example";
             checker.wrong(key, format!("cannot be read: {error}"), right);
         }
-        Err(error) => checker.wrong(key, error.to_string(), "mend it, or leave it out"),
+        Err(error) => checker.wrong(key, error.to_string(), "correct it, or remove it"),
     }
 }
 
@@ -153,11 +149,11 @@ fn foreign(raw: &raw::Store, kind: StoreKind, checker: &mut Checker<'_>) {
         if said && !of.contains(&kind) {
             let of: Vec<_> = of.iter().map(|kind| kind.scheme()).collect();
             let problem = format!(
-                "is for {}, and the store is {}",
+                "is a setting of {}, but the store is {}",
                 of.join(" and "),
                 kind.scheme()
             );
-            checker.wrong(&format!("store.{name}"), problem, "leave it out");
+            checker.wrong(&format!("store.{name}"), problem, "remove it");
         }
     }
 }

@@ -35,7 +35,7 @@ pub enum UnitError {
     #[error("has no unit")]
     NoUnit,
     /// A unit that is none.
-    #[error("has a unit that is none")]
+    #[error("has an unknown unit")]
     UnknownUnit,
     /// Not numbers with units.
     #[error("is not a number with a unit")]
@@ -64,7 +64,7 @@ const SIZE_UNITS: [(&str, u64); 7] = [
 ];
 
 impl Time {
-    /// The text for a length of time; what it says, [`Time::parse`] gives back.
+    /// The text for a duration; what it says, [`Time::parse`] gives back.
     /// A single day is `24h`, as everybody says it.
     pub fn of(time: Duration) -> Self {
         let mut rest = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -142,7 +142,7 @@ impl JsonSchema for Time {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "title": "a length of time",
+            "title": "a duration",
             "type": "string",
             "pattern": "^([0-9]+(d|h|m|s|ms))+$",
             "examples": ["30s", "1h30m", "7d"],
@@ -157,7 +157,7 @@ impl JsonSchema for Tolerance {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "title": "a length of time or \"off\",",
+            "title": "a duration or \"off\",",
             "type": "string",
             "pattern": "^(off|([0-9]+(d|h|m|s|ms))+)$",
             "examples": ["5m", "off"],

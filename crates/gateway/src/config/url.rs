@@ -10,7 +10,7 @@ use http::uri::Scheme;
 pub(super) enum UrlError {
     #[error("is not a URL")]
     Malformed,
-    #[error("has no scheme that is known here")]
+    #[error("has an unsupported scheme")]
     Scheme,
     #[error("names no host")]
     Host,
@@ -18,7 +18,7 @@ pub(super) enum UrlError {
     User,
     #[error("has a path, a query or a fragment")]
     Path,
-    #[error("goes unencrypted over a network")]
+    #[error("is sent unencrypted over a network")]
     Plain,
 }
 
@@ -29,8 +29,8 @@ impl UrlError {
             Self::Malformed | Self::Host => "write https://HOST, with a port if need be",
             Self::Scheme => "begin with https:// or http://",
             Self::User => "write the URL without it, and credentials where they have a key",
-            Self::Path => "write scheme and host alone, such as https://example.com",
-            Self::Plain => "write https://; http:// is for 127.0.0.1 and localhost alone",
+            Self::Path => "write only scheme and host, such as https://example.com",
+            Self::Plain => "write https://; http:// is allowed for 127.0.0.1 and localhost only",
         }
     }
 }

@@ -109,14 +109,14 @@ impl Warnings<'_> {
                 self.warn(
                     &key,
                     problem,
-                    "take 16 or more at random: openssl rand -hex 32",
+                    "use 16 or more random characters: openssl rand -hex 32",
                 );
             }
         }
         if config.store_kind() == Some(StoreKind::Memory) {
             self.warn(
                 "store.url",
-                "a restart forgets every key, and what ran before it runs again",
+                "a restart loses every key, so retries of earlier requests run again",
                 "embedded:./onceward-data survives a restart",
             );
         }
@@ -127,7 +127,7 @@ impl Warnings<'_> {
         if is_open(self.config) {
             self.warn(
                 "auth",
-                "callers are not known: all of them share one name, and only the credentials they send tell them apart",
+                "callers are not authenticated: all of them are one caller, distinguished only by the credentials they send",
                 "add [auth.api_keys], or [[auth.jwt]] for the tokens of your issuer",
             );
         }
@@ -144,8 +144,8 @@ impl Warnings<'_> {
             if !seen.insert((tenant, project, jwt.subject_type.as_str())) {
                 self.warn(
                     &format!("auth.jwt[{at}].tenant"),
-                    "another issuer gives the same tenant and project, so the same subject id from both is one caller",
-                    "give each issuer a tenant or a project of its own",
+                    "another issuer has the same tenant and project, so the same subject id of both is one caller",
+                    "give each issuer its own tenant or project",
                 );
             }
         }
@@ -163,24 +163,21 @@ impl Warnings<'_> {
                 self.warn(
                     &key,
                     "no route uses this class",
-                    "name it in a route, or leave it out",
+                    "name it in a route, or remove it",
                 );
             }
             let protects = |route: &Route| route.class == class.name && takes_keys(route);
             let protects = config.routes.iter().any(protects);
             let (who, window) = match of_webhooks {
                 true => (
-                    "providers of webhooks try again for up to 3 days",
+                    "providers of webhooks retry for up to 3 days",
                     WEBHOOK_WINDOW,
                 ),
-                false => (
-                    "callers are assumed to try again for 24h",
-                    INTERACTIVE_WINDOW,
-                ),
+                false => ("callers are assumed to retry for 24h", INTERACTIVE_WINDOW),
             };
             if class.retention < window && (protects || of_webhooks) {
                 let problem = format!(
-                    "{who}, and a reply is kept for {}",
+                    "{who}, but a reply is kept for {}",
                     Time::of(class.retention).0
                 );
                 let better = format!("write {} or longer", Time::of(window).0);
@@ -192,13 +189,13 @@ impl Warnings<'_> {
             if class.mismatch == OnMismatch::Replay {
                 self.warn(
                     &at("mismatch"),
-                    "a different request under the same key gets a reply that is not its own",
+                    "a different request with the same key receives a reply that is not its own",
                     "mismatch = \"422\" tells the client of its mistake",
                 );
             }
             if class.in_flight == InFlight::Wait && class.wait > CLIENT_PATIENCE {
                 let problem = format!(
-                    "most clients give up after 60s, and a duplicate waits {}",
+                    "most clients give up after 60s, but a duplicate waits {}",
                     Time::of(class.wait).0
                 );
                 self.warn(&at("wait"), problem, "write 30s, or in_flight = \"accept\"");
@@ -206,15 +203,15 @@ impl Warnings<'_> {
             if class.expiry == Expiry::Lazy && !class.keep_expired.is_zero() {
                 self.warn(
                     &at("expiry"),
-                    "a trace begins when the key is forgotten, so with keep_expired it is strict",
-                    "leave one of the two out",
+                    "has no effect together with keep_expired, which makes expiry strict",
+                    "remove one of the two",
                 );
             }
             if class.reconcile_url.is_some() && class.on_unknown != OnUnknown::Reconcile {
                 self.warn(
                     &at("reconcile_url"),
-                    "nobody is ever asked there",
-                    "write on_unknown = \"reconcile\", or leave the URL out",
+                    "is never used",
+                    "write on_unknown = \"reconcile\", or remove the URL",
                 );
             }
         }
@@ -230,11 +227,11 @@ impl Warnings<'_> {
             let by_webhooks = self.locations.says("webhooks");
             let used = config.routes.iter().any(|route| route.upstream == *name);
             if !used && !by_webhooks {
-                let better = "name it in a route, or leave it out";
+                let better = "name it in a route, or remove it";
                 self.warn(&key, "no route uses this upstream", better);
             }
             if tokens_pass && is_plain(&upstream.url) {
-                let better = "write https://, so that nobody on the way reads callers' tokens";
+                let better = "write https://, so that callers' tokens cannot be read in transit";
                 self.warn(&format!("{key}.url"), UNENCRYPTED, better);
             }
         }
@@ -245,16 +242,16 @@ impl Warnings<'_> {
         if config.webhooks.tolerance == Tolerance::Off {
             self.warn(
                 "webhooks.tolerance",
-                "an event that somebody captured counts again as soon as its id is forgotten",
-                "write how far a provider's clock may be off, such as 5m",
+                "a captured event is accepted again once its id is forgotten",
+                "write the tolerated clock difference, such as 5m",
             );
         }
         for (name, provider) in &config.webhooks.providers {
             if provider.binds_url() && config.server.public_url.is_none() {
                 self.warn(
                     &format!("{}.signed", join("webhooks.providers", name)),
-                    "the URL is signed, and nobody says what it is: no webhook of this provider can be made",
-                    "write server.public_url, where the provider finds this gateway",
+                    "the URL is signed, but server.public_url is missing: no webhook of this provider can be created",
+                    "set server.public_url to the URL that the provider uses",
                 );
             }
         }
@@ -266,7 +263,9 @@ impl Warnings<'_> {
             let more = format!("deliveries = {} or more", share.saturating_mul(2) + 1);
             self.warn(
                 "webhooks.deliveries_per_upstream",
-                format!("as many again wait, so one slow upstream can hold all {all} deliveries"),
+                format!(
+                    "as many again can wait, so one slow upstream could occupy all {all} deliveries"
+                ),
                 match all.saturating_sub(1) / 2 {
                     0 => format!("write {more}"),
                     less => format!("write {less}, or {more}"),
@@ -295,7 +294,7 @@ impl Warnings<'_> {
             let better = "add [[routes]] with endpoint, method, path and upstream";
             self.warn(
                 "routes",
-                "nothing is served: every request is a 404",
+                "there are no routes: every request receives 404",
                 better,
             );
         }
@@ -309,8 +308,8 @@ impl Warnings<'_> {
             if route.access == Access::Anyone {
                 self.warn(
                     &format!("{key}.auth"),
-                    "everybody is the same caller here, and only the credentials they send tell their keys apart",
-                    "leave auth out, so that keys belong to known callers",
+                    "callers of this route are not authenticated: all of them are one caller, distinguished only by the credentials they send",
+                    "remove auth, so that keys belong to authenticated callers",
                 );
             }
             let Some(class) = config.classes.get(&route.class) else {
@@ -333,7 +332,7 @@ impl Warnings<'_> {
             .collect();
         if !found.is_empty() {
             let problem = format!(
-                "a key is required for {}, which can be sent again without one",
+                "a key is required for {}, which can be retried without one",
                 found.join(", ")
             );
             let better =
@@ -349,8 +348,8 @@ impl Warnings<'_> {
         if derived.parts.contains(&KeyPart::Body) {
             self.warn(
                 &format!("{key}.derived_key.from"),
-                "two equal orders look like one, and a retry with a new time in it like two",
-                "name the fields that tell two intents apart, such as \"/order/id\"",
+                "two equal orders look like one operation, and a retry with a new timestamp like two",
+                "name the fields that identify the operation, such as \"/order/id\"",
             );
         }
         if derived.window > class.retention {
@@ -373,7 +372,7 @@ impl Warnings<'_> {
         let key = format!("{key}.joined");
         if class.on_unknown == OnUnknown::Reconcile {
             let problem = format!(
-                "class {} asks what became of an unknown operation, and here none ever is: what is not committed is not done",
+                "class {} reconciles unknown operations, but a joined route has none: what is not committed has not run",
                 class.name
             );
             let better = "name a class with on_unknown = \"hold\"";
@@ -381,7 +380,7 @@ impl Warnings<'_> {
         }
         if class.on_store_failure == OnStoreFailure::Bypass {
             let problem = format!(
-                "class {} lets requests pass while the store is away, and these never do: there would be no record to commit to",
+                "class {} bypasses an unavailable store, but a joined route cannot: there would be no record to commit to",
                 class.name
             );
             let better = "name a class with on_store_failure = \"reject\"";
@@ -397,7 +396,7 @@ impl Warnings<'_> {
         let key = format!("{key}.class");
         if class.remember < SETTLEMENT_WINDOW {
             let problem = format!(
-                "this looks like money, and class {} remembers a key for {}",
+                "this route looks like money, but class {} remembers a key for {}",
                 class.name,
                 Time::of(class.remember).0
             );
@@ -415,7 +414,7 @@ impl Warnings<'_> {
         let runs_again = class.on_error == OnError::Release && !route.joined;
         if runs_again && !route.keep_statuses.contains(&500) {
             let problem = format!(
-                "this looks like money, and class {} runs it again after a 500, though it may have been charged before the error",
+                "this route looks like money, but class {} runs it again after a 500, though it may have been charged before the error",
                 class.name
             );
             let better = match &*class.name {
@@ -426,7 +425,7 @@ impl Warnings<'_> {
         }
         if class.on_store_failure == OnStoreFailure::Bypass && !route.joined {
             let problem = format!(
-                "this looks like money, and class {} lets it run unprotected while the store is away",
+                "this route looks like money, but class {} forwards it unprotected while the store is unavailable",
                 class.name
             );
             let better = "write on_store_failure = \"reject\" in its class: a retry is safer than a second charge";
@@ -434,7 +433,7 @@ impl Warnings<'_> {
         }
         if class.on_unknown == OnUnknown::Retry && !route.joined {
             let problem = format!(
-                "this looks like money, and class {} runs again what may have run",
+                "this route looks like money, but class {} runs an operation again that may have run",
                 class.name
             );
             let better = "write on_unknown = \"hold\" or \"reconcile\" in its class";
@@ -462,8 +461,9 @@ impl Warnings<'_> {
         if possible.is_empty() {
             // Without any [auth] everybody is let in, unless a way is asked for.
             if !by.is_empty() {
-                let better = "add one of these ways to [auth], or leave auth out";
-                let problem = "nobody can be known in any of these ways, so nobody can call";
+                let better = "add one of them to [auth], or remove auth";
+                let problem =
+                    "none of these authentication methods is configured, so nobody can call";
                 self.warn(&format!("{key}.auth"), problem, better);
             }
             return;
@@ -475,14 +475,14 @@ impl Warnings<'_> {
             self.warn(
                 &format!("{key}.scopes"),
                 "no caller can have a scope, so nobody can call",
-                "write scopes = \"/scope\" in [[auth.jwt]], or leave the scopes of the route out",
+                "write scopes = \"/scope\" in [[auth.jwt]], or remove the scopes of the route",
             );
         }
         let no_projects = tokens_alone && auth.jwt.iter().all(|jwt| jwt.project.is_none());
         if route.scope == Scope::Project && no_projects {
             self.warn(
                 &format!("{key}.scope"),
-                "no token has a project, and this route is within one, so nobody can call",
+                "no token has a project, but this route requires one, so nobody can call",
                 "write project = \"/project_id\" in [[auth.jwt]], or scope = \"tenant\" here",
             );
         }
@@ -502,7 +502,7 @@ impl Warnings<'_> {
         });
         if let Some((other, earlier)) = hidden {
             let problem = format!(
-                "routes[{other}] with {} comes first, so no request comes here",
+                "routes[{other}] with {} matches first, so no request reaches this route",
                 earlier.path
             );
             self.warn(&format!("{key}.path"), problem, "move this route before it");
@@ -510,7 +510,7 @@ impl Warnings<'_> {
     }
 }
 
-const UNENCRYPTED: &str = "goes unencrypted over a network";
+const UNENCRYPTED: &str = "is sent unencrypted over a network";
 
 fn is_open(config: &Config) -> bool {
     let auth = &config.auth;

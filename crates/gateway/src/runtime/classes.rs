@@ -310,7 +310,7 @@ fn outlast(class: &Class, base: &Base) -> Option<Mistake> {
     let [lease, longest] = [class.lease, timeout].map(|time| Time::of(time).0);
     (class.lease < timeout).then(|| {
         let problem = format!(
-            "{lease} is shorter than the {longest} that an upstream of its routes may take, so a running request would be taken for lost"
+            "{lease} is shorter than the {longest} that an upstream of its routes may take, so a running request could be treated as lost"
         );
         Mistake::given("lease", problem, format!("write {longest} or longer"))
     })

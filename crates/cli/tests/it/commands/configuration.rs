@@ -51,7 +51,7 @@ async fn changed_class_holds_for_new_operations_and_after_a_restart() {
     assert_eq!(
         run(&serving, &wrong).await,
         refused(
-            "Nothing was changed: lease: 1s is shorter than the 30s that an upstream of its routes may take, so a running request would be taken for lost; write 30s or longer."
+            "Nothing was changed: lease: 1s is shorter than the 30s that an upstream of its routes may take, so a running request could be treated as lost; write 30s or longer."
         )
     );
     serving.kill().await;

@@ -28,8 +28,8 @@ pub(super) fn auth(raw: &raw::Auth, checker: &mut Checker<'_>) -> Auth {
         if raw.jwt[at].issuer.is_some() {
             checker.wrong(
                 &format!("auth.jwt[{at}].issuer"),
-                "the issuer is there already",
-                "write one entry for it, and its audiences as a list",
+                "the issuer has another entry",
+                "use one entry per issuer, with its audiences as a list",
             );
         }
     }
@@ -48,8 +48,8 @@ fn jwt(key: &str, raw: &raw::Jwt, checker: &mut Checker<'_>) -> Option<Jwt> {
     let audience = audience.unwrap_or_default().to_vec();
     let nobody = audience.is_empty() || audience.iter().any(|one| one.trim().is_empty());
     if raw.audience.is_some() && nobody {
-        let right = "write what the issuer puts into aud for this service";
-        checker.wrong(&at("audience"), "names nobody", right);
+        let right = "write the value of aud in the issuer's tokens for this service";
+        checker.wrong(&at("audience"), "is empty", right);
     }
     let kind = raw.subject_type.map_or(SubjectKind::User, |word| word.0);
     let keys = jwks(key, raw, checker);
@@ -98,11 +98,11 @@ fn jwks(key: &str, raw: &raw::Jwt, checker: &mut Checker<'_>) -> Option<JwksSour
         checker.locations.says(&file_key),
     ) {
         (true, true) => {
-            checker.wrong(&file_key, "the keys are behind a URL already", right);
+            checker.wrong(&file_key, "jwks_url is given too", right);
             None
         }
         (false, false) => {
-            checker.wrong(key, "the issuer's keys are nowhere", right);
+            checker.wrong(key, "the issuer's keys are not given", right);
             None
         }
         (true, false) => {
@@ -124,7 +124,7 @@ fn algorithms(key: &str, raw: Option<&[String]>, checker: &mut Checker<'_>) -> V
     };
     let right = "write RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 or EdDSA";
     if raw.is_empty() {
-        checker.wrong(key, "no token could be signed", right);
+        checker.wrong(key, "is empty, so no token would be valid", right);
     }
     let mut algorithms = Vec::new();
     for (at, text) in raw.iter().enumerate() {
@@ -132,7 +132,7 @@ fn algorithms(key: &str, raw: Option<&[String]>, checker: &mut Checker<'_>) -> V
         let shown = checker.shown(&key, text);
         match text.parse::<Algorithm>() {
             Ok(Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512) => {
-                let problem = format!("{shown} is symmetric: who can check a token can forge one");
+                let problem = format!("{shown} is symmetric: a verifier could forge tokens");
                 checker.wrong(&key, problem, right);
             }
             Ok(algorithm) => algorithms.push(algorithm),
@@ -155,7 +155,7 @@ fn claim(
                 let shown = checker.shown(key, text);
                 let problem = format!("{shown} is not a JSON Pointer");
                 let right = format!(
-                    "write \"/{}\" for a claim, or {{ value = {shown} }} for the same name for all",
+                    "write \"/{}\" for a claim, or {{ value = {shown} }} for a fixed name",
                     checker.locations.written(key, text)
                 );
                 checker.wrong(key, problem, right);
@@ -165,7 +165,7 @@ fn claim(
         raw::Claim::Fixed(fixed) => {
             let name = fixed.value.as_ref()?;
             if let Err(error) = named(name) {
-                let right = "write another name; those that begin with _ are the gateway's own";
+                let right = "write another name; names that begin with _ are reserved";
                 checker.wrong(&format!("{key}.value"), error.to_string(), right);
                 return None;
             }
@@ -208,7 +208,7 @@ fn scheduler(raw: &raw::Scheduler, checker: &mut Checker<'_>) -> Scheduler {
     let (one, many) = ("auth.scheduler.secret", "auth.scheduler.secrets");
     let right = "write secret = \"${SCHEDULER_SECRET}\", or secrets while they rotate";
     match (checker.locations.says(one), checker.locations.says(many)) {
-        (true, true) => checker.wrong(many, "there is a secret already", right),
+        (true, true) => checker.wrong(many, "secret is given too", right),
         (false, false) => checker.wrong("auth.scheduler", "has no secret", right),
         (false, true) if !checker.locations.says(&format!("{many}[0]")) => {
             checker.wrong(many, "is empty", right);

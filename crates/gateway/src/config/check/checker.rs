@@ -86,7 +86,7 @@ impl<'a> Checker<'a> {
             Err(error) => {
                 let right = match error {
                     UnitError::TooLarge => "write ten years or less",
-                    _ => "write a length of time such as \"30s\", \"1h30m\" or \"7d\"",
+                    _ => "write a duration such as \"30s\", \"1h30m\" or \"7d\"",
                 };
                 self.wrong(key, format!("{shown} {error}"), right);
                 default
@@ -101,7 +101,7 @@ impl<'a> Checker<'a> {
         let right = "write a size such as \"64KiB\" or \"1MiB\"";
         match raw.parse() {
             Ok(0) => {
-                self.wrong(key, format!("{shown} leaves nothing"), right);
+                self.wrong(key, format!("{shown} is zero"), right);
                 default
             }
             Ok(size) if size <= SIZE_MAX => size,
@@ -121,7 +121,7 @@ impl<'a> Checker<'a> {
     pub(super) fn text(&mut self, key: &str, raw: Option<&String>) -> Option<String> {
         let text = raw?;
         if text.trim().is_empty() {
-            self.wrong(key, "is empty", "write a text, or leave the key out");
+            self.wrong(key, "is empty", "write a string, or remove the key");
             return None;
         }
         Some(text.clone())
@@ -133,7 +133,7 @@ impl<'a> Checker<'a> {
         if name.is_empty() || name.len() > NAME_LENGTH_MAX || !name.chars().all(letter) {
             self.wrong(
                 key,
-                "is not a name",
+                "is not a valid name",
                 "write 1 to 64 of the characters A-Z a-z 0-9 . _ -",
             );
         }
@@ -164,11 +164,7 @@ impl<'a> Checker<'a> {
         };
         let length = text.chars().count();
         if text.trim().is_empty() {
-            self.wrong(
-                key,
-                "the secret is empty",
-                "write one, or leave the key out",
-            );
+            self.wrong(key, "the secret is empty", "write one, or remove the key");
             return None;
         }
         if length < length_min {
@@ -176,7 +172,7 @@ impl<'a> Checker<'a> {
             self.wrong(
                 key,
                 problem,
-                format!("take {length_min} or more, at random"),
+                format!("use {length_min} or more random characters"),
             );
             return None;
         }
@@ -195,7 +191,7 @@ impl<'a> Checker<'a> {
             SecretValue::OpenBao { .. } => {
                 self.wrong(
                     key,
-                    "is needed before OpenBao can be asked",
+                    "must not be in OpenBao, because it is needed before OpenBao can be reached",
                     "write \"${NAME}\", or { file = \"…\" }",
                 );
                 None
@@ -280,8 +276,8 @@ impl<'a> Checker<'a> {
         match HeaderValue::from_str(text) {
             Ok(value) => Some(value),
             Err(_) => {
-                let problem = "holds characters that no header can";
-                self.wrong(key, problem, "write visible characters and blanks alone");
+                let problem = "contains characters that are not allowed in a header value";
+                self.wrong(key, problem, "use visible characters and spaces only");
                 None
             }
         }
@@ -289,4 +285,4 @@ impl<'a> Checker<'a> {
 }
 
 const RIGHT_FILE: &str =
-    "name a file that this process may read; paths are relative to the configuration's directory";
+    "name a file that the gateway can read; paths are relative to the configuration's directory";

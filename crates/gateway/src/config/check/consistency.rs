@@ -57,7 +57,7 @@ fn names(config: &Config, checker: &mut Checker<'_>) {
             continue;
         }
         let problem = format!(
-            "there is no [{table}.{}]",
+            "[{table}.{}] does not exist",
             checker.locations.written(&key, name)
         );
         let right = match nearest(name, &known) {
@@ -80,8 +80,8 @@ fn endpoints(config: &Config, checker: &mut Checker<'_>) {
         match first.get(endpoint.as_str()) {
             None => drop(first.insert(endpoint.as_str(), at)),
             Some(other) => {
-                let problem = format!("\"{endpoint}\" is the name of routes[{other}] already");
-                let right = "give each route a name of its own; one route can have several methods";
+                let problem = format!("\"{endpoint}\" is already the endpoint of routes[{other}]");
+                let right = "give each route its own endpoint; one route can have several methods";
                 checker.wrong(&format!("routes[{at}].endpoint"), problem, right);
             }
         }
@@ -103,7 +103,7 @@ fn paths(config: &Config, checker: &mut Checker<'_>) {
         });
         let Some((method, error)) = met else { continue };
         let key = format!("routes[{at}].path");
-        let right = "leave one of the two out, or give them different methods or paths";
+        let right = "remove one of the two, or give them different methods or paths";
         match error {
             InsertError::Conflict { with } => {
                 let other = config.routes[..at]
@@ -111,9 +111,9 @@ fn paths(config: &Config, checker: &mut Checker<'_>) {
                     .position(|other| other.path == with);
                 let other = other.unwrap_or_default();
                 let problem = match with == route.path {
-                    true => format!("routes[{other}] serves {method} {with} already"),
+                    true => format!("routes[{other}] already serves {method} {with}"),
                     false => format!(
-                        "cannot be told apart from {with} of routes[{other}], which serves {method} too"
+                        "conflicts with {with} of routes[{other}], which also serves {method}"
                     ),
                 };
                 checker.wrong(&key, problem, right);
@@ -159,7 +159,7 @@ fn leases(config: &Config, checker: &mut Checker<'_>) {
             false => format!("{}.timeout", join("upstreams", upstream)),
         };
         let problem = format!(
-            "{timeout} is longer than the lease of class {}, {lease}, so a running request would be taken for lost",
+            "{timeout} is longer than the lease of class {}, {lease}, so a running request could be treated as lost",
             class.name
         );
         let right = format!(
@@ -200,8 +200,8 @@ fn secrets(config: &Config, checker: &mut Checker<'_>) {
         .collect();
     for (key, secret) in all {
         if matches!(secret, SecretValue::OpenBao { .. }) {
-            let right = "add [secrets.openbao] with its address and a way to come in";
-            checker.wrong(&key, "is in OpenBao, and nobody says where that is", right);
+            let right = "add [secrets.openbao] with its address and a login";
+            checker.wrong(&key, "is in OpenBao, which is not configured", right);
         }
     }
 }
@@ -219,15 +219,15 @@ fn unkey(config: &Config, checker: &mut Checker<'_>) {
     if *root_key == unkey.root_key {
         checker.wrong(
             key,
-            "is the root key of callers too, so the id of a webhook would be an API key",
-            "make a root key that may verify the ids of webhooks alone",
+            "is also the root key of callers, so a webhook id would be an API key",
+            "create a root key that verifies webhook ids only",
         );
     }
     if config.secrets.openbao.is_none() && !checker.locations.says("secrets.openbao") {
         checker.wrong(
             key,
-            "the secrets of such webhooks are in OpenBao, and nobody says where that is",
-            "add [secrets.openbao] with its address and a way to come in, or leave the key out",
+            "requires OpenBao, which holds the secrets of these webhooks",
+            "add [secrets.openbao] with its address and a login, or remove the key",
         );
     }
 }
@@ -239,8 +239,8 @@ fn shared_key(config: &Config, checker: &mut Checker<'_>) {
     if shared && config.secrets.key.is_none() && !checker.locations.says("secrets.key") {
         checker.wrong(
             "store.url",
-            "gateways that share a store need the same secrets.key, and there is none",
-            "write key = \"${ONCEWARD_KEY}\" in [secrets], 16 characters or more at random: openssl rand -hex 32",
+            "gateways that share a store need the same secrets.key, and none is given",
+            "write key = \"${ONCEWARD_KEY}\" in [secrets], 16 or more random characters: openssl rand -hex 32",
         );
     }
 }
@@ -254,19 +254,19 @@ fn joined(config: &Config, checker: &mut Checker<'_>) {
         if config.store_kind() != Some(StoreKind::Postgres) {
             checker.wrong(
                 &key,
-                "the application commits to the store, and the store is not PostgreSQL",
-                "write url = \"postgres://…\" in [store], the application's own database; or leave joined out",
+                "requires PostgreSQL, because the application commits to the store's database",
+                "write url = \"postgres://…\" in [store], the application's own database; or remove joined",
             );
         }
         if !takes_keys(route) {
             checker.wrong(
                 &key,
-                "no request here is protected by a key, so there is no record to share",
-                "write policy = \"REQUIRED_A\" or \"ACCEPTED\", or leave joined out",
+                "no request of this route has a key, so there is no record to share",
+                "write policy = \"REQUIRED_A\" or \"ACCEPTED\", or remove joined",
             );
         }
         if route.forward_key == ForwardKey::None {
-            let right = "leave it out, or write \"namespaced\" or \"raw\"";
+            let right = "remove it, or write \"namespaced\" or \"raw\"";
             let key = format!("routes[{at}].forward_key");
             checker.wrong(&key, "a joined application needs the key", right);
         }
@@ -295,7 +295,11 @@ fn bodies(config: &Config, checker: &mut Checker<'_>) {
             let said = checker.locations.says(&key);
             let key = if said { &key } else { "limits.buffered_bytes" };
             let problem = "a body within body_limit is larger than limits.buffered_bytes";
-            checker.wrong(key, problem, "lower the one, or raise the other");
+            checker.wrong(
+                key,
+                problem,
+                "lower body_limit, or raise limits.buffered_bytes",
+            );
         }
     }
 }

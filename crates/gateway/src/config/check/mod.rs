@@ -21,7 +21,7 @@ use onceward_core::class::Class;
 pub(super) use self::checker::Checker;
 use super::class::{ClassSettings, class};
 use super::mistake::{Location, Mistake, Warning};
-use super::raw::Raw;
+use super::raw;
 use super::{Config, schema, source, store, warnings};
 
 /// The largest file that is read.
@@ -52,14 +52,14 @@ pub fn load(path: &Path, environment: &BTreeMap<String, String>) -> Result<Loade
         .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
         .map_err(|error| {
             let problem = format!("the file cannot be read: {error}");
-            unreadable(problem, "name a file that this process may read")
+            unreadable(problem, "name a file that the gateway can read")
         })?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         let problem = "the file is larger than 4MiB".to_owned();
         return Err(unreadable(problem, "name a configuration"));
     }
     let text = String::from_utf8(bytes).map_err(|_| {
-        let problem = "the file is not text in UTF-8".to_owned();
+        let problem = "the file is not UTF-8".to_owned();
         unreadable(problem, "name a configuration, saved as UTF-8")
     })?;
     parse(&text, path, environment)
@@ -74,15 +74,15 @@ pub fn parse(
 ) -> Result<Loaded, Vec<Mistake>> {
     let mut source = source::read(text, file, environment);
     schema::validate(&mut source, &schema::schema());
-    let raw: Raw = match serde_json::from_value(source.root.to_json()) {
+    let raw: raw::Config = match serde_json::from_value(source.root.to_json()) {
         Ok(raw) => raw,
         Err(error) => {
             // The schema lets something through that the types do not take.
             source.mistakes.push(Mistake {
                 location: Location::File(file.to_owned()),
                 key: String::new(),
-                problem: format!("the file cannot be understood: {error}"),
-                right: "this is a fault of Onceward: please tell its makers".to_owned(),
+                problem: format!("the file cannot be parsed: {error}"),
+                right: "this is a bug in Onceward: please report it".to_owned(),
             });
             return Err(source.mistakes);
         }
@@ -105,7 +105,7 @@ pub fn parse(
     Err(in_order(mistakes))
 }
 
-fn config(raw: &Raw, checker: &mut Checker<'_>) -> Config {
+fn config(raw: &raw::Config, checker: &mut Checker<'_>) -> Config {
     Config {
         server: server::server(&raw.server, checker),
         store: store::settings(&raw.store, checker),

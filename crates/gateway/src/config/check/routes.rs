@@ -64,7 +64,7 @@ fn route(key: &str, raw: &raw::Route, all: Option<&Arc<Cors>>, checker: &mut Che
         statuses(&raw.release_statuses),
     );
     if let Some(both) = keep.intersection(&release).next() {
-        let problem = format!("{both} is kept and released");
+        let problem = format!("{both} is in keep_statuses and in release_statuses");
         checker.wrong(
             &at("release_statuses"),
             problem,
@@ -123,8 +123,11 @@ fn endpoint(key: &str, raw: Option<&String>, checker: &mut Checker<'_>) -> Endpo
     let whole =
         name.len() <= ENDPOINT_LENGTH_MAX && name.contains('.') && name.split('.').all(good);
     if !whole {
-        let problem = format!("{} is not service.handler", checker.shown(key, name));
-        let right = "write \"payments.create\", for example, of the characters A-Z a-z 0-9 _ -";
+        let problem = format!(
+            "{} is not of the form service.handler",
+            checker.shown(key, name)
+        );
+        let right = "write for example \"payments.create\", with the characters A-Z a-z 0-9 _ -";
         checker.wrong(key, problem, right);
         return EndpointName::ByPath;
     }
@@ -140,7 +143,7 @@ fn methods(key: &str, raw: Option<&raw::OneOrMany>, checker: &mut Checker<'_>) -
         checker.wrong(
             key,
             "is empty",
-            "write the methods, or leave the key out for all",
+            "write the methods, or remove the key for all",
         );
     }
     let mut methods: Vec<Method> = Vec::new();
@@ -148,10 +151,10 @@ fn methods(key: &str, raw: Option<&raw::OneOrMany>, checker: &mut Checker<'_>) -
         let shown = checker.shown(key, text);
         match METHODS.iter().find(|method| method.as_str() == text) {
             Some(method) if methods.contains(method) => {
-                checker.wrong(key, format!("{shown} is there twice"), "write it once");
+                checker.wrong(key, format!("{shown} is listed twice"), "write it once");
             }
             Some(method) => methods.push(method.clone()),
-            None => checker.wrong(key, format!("{shown} is not a method here"), right),
+            None => checker.wrong(key, format!("{shown} is not a supported method"), right),
         }
     }
     methods
@@ -162,7 +165,8 @@ fn is_path(key: &str, path: &str, checker: &mut Checker<'_>) -> bool {
     let problem = path_problem(path);
     if let Some(problem) = problem {
         let problem = format!("{} {problem}", checker.shown(key, path));
-        let right = "write \"/api/v1/payments/{id}\", for example; {*rest} stands at the end alone";
+        let right =
+            "write \"/api/v1/payments/{id}\", for example; {*rest} is allowed only at the end";
         checker.wrong(key, problem, right);
     }
     problem.is_none()
@@ -188,22 +192,22 @@ fn path_problem(path: &str) -> Option<&'static str> {
                 let name = name.strip_prefix('*').unwrap_or(name);
                 let letter = |c: char| c.is_ascii_alphanumeric() || c == '_';
                 if name.is_empty() || !name.chars().all(letter) {
-                    return Some("has a name in braces that is none");
+                    return Some("has an invalid name in braces");
                 }
                 if remainder && !last {
-                    return Some("goes on behind the remainder");
+                    return Some("continues after {*rest}");
                 }
                 if !names.insert(name) {
                     return Some("has the same name twice");
                 }
             }
             None if segment.contains(['{', '}']) => {
-                return Some("has a name that is not a whole segment");
+                return Some("has a {name} that is not a whole segment");
             }
             None if segment.is_empty() && !last => return Some("has an empty segment"),
-            None if matches!(segment, "." | "..") => return Some("points elsewhere"),
+            None if matches!(segment, "." | "..") => return Some("has a . or .. segment"),
             None if !segment.bytes().all(is_plain) => {
-                return Some("has a character that does not stand plainly in a path");
+                return Some("has a character that is not allowed unescaped in a path");
             }
             None => {}
         }
@@ -235,8 +239,12 @@ fn access(key: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Access {
         Some(raw::RouteAuth::Open(raw::OpenRoute::None)) => {
             for (name, said) in [("subjects", &raw.subjects), ("scopes", &raw.scopes)] {
                 if !said.is_empty() {
-                    let right = "leave it out, or auth = \"none\"";
-                    checker.wrong(&format!("{key}.{name}"), "nobody is known here", right);
+                    let right = "remove it, or remove auth = \"none\"";
+                    checker.wrong(
+                        &format!("{key}.{name}"),
+                        "has no effect, because callers of this route are not authenticated",
+                        right,
+                    );
                 }
             }
             return Access::Anyone;
@@ -245,8 +253,8 @@ fn access(key: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Access {
         None => &[],
     };
     if matches!(raw.auth, Some(raw::RouteAuth::By(_))) && by.is_empty() {
-        let right = "write \"none\" for everybody, or leave the key out for all known callers";
-        checker.wrong(&auth, "nobody could call", right);
+        let right = "write \"none\" for everybody, or remove the key for all known callers";
+        checker.wrong(&auth, "is empty, so nobody could call", right);
     }
     let mut patterns = Vec::new();
     for (at, text) in raw.subjects.iter().enumerate() {
@@ -254,8 +262,8 @@ fn access(key: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Access {
         match subject_pattern(text) {
             Some(pattern) => patterns.push(pattern),
             None => {
-                let problem = format!("{} is no subject", checker.shown(&key, text));
-                let right = "write \"user:*\" or \"service:billing\"; the kinds are user, service, tenant_member and client";
+                let problem = format!("{} is not a subject", checker.shown(&key, text));
+                let right = "write \"user:*\" or \"service:billing\"; the types are user, service, tenant_member and client";
                 checker.wrong(&key, problem, right);
             }
         }
@@ -263,8 +271,8 @@ fn access(key: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Access {
     for (at, scope) in raw.scopes.iter().enumerate() {
         if scope.is_empty() || scope.contains(char::is_whitespace) {
             let key = format!("{key}.scopes[{at}]");
-            let problem = format!("{} is not one scope", checker.shown(&key, scope));
-            checker.wrong(&key, problem, "write one word for each scope");
+            let problem = format!("{} is not a scope", checker.shown(&key, scope));
+            checker.wrong(&key, problem, "write one word per scope");
         }
     }
     Access::Callers {
@@ -292,8 +300,8 @@ fn derived_key(route: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Opti
     let derived = raw.derived_key.as_ref()?;
     let key = format!("{route}.derived_key");
     if let Some(Policy::Prohibited | Policy::HandlerInternalC) = raw.policy {
-        let right = "write policy = \"ACCEPTED\" or \"REQUIRED_A\", or leave derived_key out";
-        checker.wrong(&key, "the policy of this route looks at no key", right);
+        let right = "write policy = \"ACCEPTED\" or \"REQUIRED_A\", or remove derived_key";
+        checker.wrong(&key, "the policy of this route ignores keys", right);
     }
     let window = format!("{key}.window");
     let window = checker.time(
@@ -309,21 +317,21 @@ fn derived_key(route: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Opti
         parts.extend(key_part(&format!("{key}[{at}]"), text, checker));
     }
     for at in repeated(from) {
-        checker.wrong(&format!("{key}[{at}]"), "is there already", "write it once");
+        checker.wrong(&format!("{key}[{at}]"), "is listed twice", "write it once");
     }
     let of_request = |part: &KeyPart| !matches!(part, KeyPart::Caller | KeyPart::Endpoint);
     if parts.len() == from.len() && !parts.iter().any(of_request) {
         checker.wrong(
             &key,
-            "holds no part of the request, so all requests of a caller would be one",
-            "add what tells one order from the next, such as \"/order/id\"",
+            "contains no part of the request, so all requests of a caller would be one operation",
+            "add a part that identifies the operation, such as \"/order/id\"",
         );
     }
     if from.len() > KEY_PARTS_MAX {
         checker.wrong(
             &key,
             "has more than 32 parts",
-            "name the few that tell two intents apart",
+            "name only those that identify the operation",
         );
     }
     Some(DerivedKey { parts, window })
@@ -338,7 +346,7 @@ fn key_part(key: &str, text: &str, checker: &mut Checker<'_>) -> Option<KeyPart>
         Some(("header", name)) => checker.header(key, name).map(KeyPart::Header),
         Some(("query", name)) if !name.is_empty() => Some(KeyPart::Query(name.to_owned())),
         _ => {
-            let problem = format!("{} is no part of a request", checker.shown(key, text));
+            let problem = format!("{} is not a part of a request", checker.shown(key, text));
             let right = "write \"caller\", \"endpoint\", \"/order/id\", \"header:X-Order\", \"query:order\" or \"body\"";
             checker.wrong(key, problem, right);
             None
@@ -360,16 +368,13 @@ fn fingerprint(
             let key = format!("{key}.{name}[{at}]");
             match Part::parse(text) {
                 Ok(Part::Header(_)) if name == "ignore" => {
-                    let right = "leave it out";
-                    checker.wrong(
-                        &key,
-                        "headers are compared only where they are included",
-                        right,
-                    );
+                    let right = "remove it";
+                    checker.wrong(&key, "headers are compared only if included", right);
                 }
                 Ok(part) => parts.push(part),
                 Err(_) => {
-                    let problem = format!("{} is no part of a request", checker.shown(&key, text));
+                    let problem =
+                        format!("{} is not a part of a request", checker.shown(&key, text));
                     let right = "write \"/order/id\", \"query:trace\" or \"header:X-Currency\"";
                     checker.wrong(&key, problem, right);
                 }
@@ -380,7 +385,7 @@ fn fingerprint(
     let ignore = parts("ignore", &raw.ignore);
     let include = parts("include", &raw.include);
     if let Some(both) = include.iter().find(|part| ignore.contains(part)) {
-        let problem = format!("{both} is ignored and included");
+        let problem = format!("{both} is in both ignore and include");
         checker.wrong(
             &format!("{key}.include"),
             problem,
@@ -395,13 +400,13 @@ fn cors(key: &str, raw: &raw::Cors, checker: &mut Checker<'_>) -> Cors {
     let origins_key = format!("{key}.origins");
     let any = origins.iter().any(|origin| origin == "*");
     if raw.origins.is_some() && origins.is_empty() {
-        let right = "write the sites, or leave cors out";
-        checker.wrong(&origins_key, "no site could call", right);
+        let right = "list the origins, or remove cors";
+        checker.wrong(&origins_key, "is empty, so no site could call", right);
     }
     if any && origins.len() > 1 {
         checker.wrong(
             &origins_key,
-            "names sites beside \"*\"",
+            "has origins besides \"*\"",
             "write one or the other",
         );
     }
@@ -409,8 +414,8 @@ fn cors(key: &str, raw: &raw::Cors, checker: &mut Checker<'_>) -> Cors {
     if any && credentials {
         checker.wrong(
             &format!("{key}.credentials"),
-            "every site could act with its visitors' cookies, and no browser lets it",
-            "name the sites in origins, or write credentials = false",
+            "browsers do not allow cookies for every origin",
+            "list the origins, or write credentials = false",
         );
     }
     for (at, origin) in origins
@@ -422,7 +427,7 @@ fn cors(key: &str, raw: &raw::Cors, checker: &mut Checker<'_>) -> Cors {
         if !good || origin.chars().any(|c| c.is_ascii_uppercase()) {
             let key = format!("{origins_key}[{at}]");
             let problem = format!("{} is not an origin", checker.shown(&key, origin));
-            let right = "write scheme and host as browsers do, in small letters and without a slash at the end: \"https://app.example.com\"";
+            let right = "write scheme and host in lower case without a trailing slash: \"https://app.example.com\"";
             checker.wrong(&key, problem, right);
         }
     }
@@ -466,7 +471,7 @@ fn header_rules(key: &str, raw: &raw::HeaderRules, checker: &mut Checker<'_>) ->
             continue;
         };
         if rules.set.iter().any(|(other, _)| *other == name) {
-            checker.wrong(&key, "is set already, in other letters", "write it once");
+            checker.wrong(&key, "is already set in another case", "write it once");
         }
         rules.set.push((name, value));
     }
@@ -479,14 +484,14 @@ fn changeable(key: &str, text: &str, checker: &mut Checker<'_>) -> Option<Header
     let (problem, right) = match forbidden(&name) {
         Forbidden::No => return Some(name),
         Forbidden::Host => (
-            "is the upstream's matter",
-            "write host in the upstream instead",
+            "cannot be changed by a route",
+            "set host in the upstream instead",
         ),
         Forbidden::Framing => (
-            "belongs to the connection, not to the message",
-            "leave it to the gateway",
+            "belongs to the connection and is managed by the gateway",
+            "remove it",
         ),
-        Forbidden::Ours => ("is the gateway's own word", "leave it to the gateway"),
+        Forbidden::Ours => ("is set by the gateway itself", "remove it"),
     };
     checker.wrong(key, format!("{name} {problem}"), right);
     None

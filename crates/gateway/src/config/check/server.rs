@@ -27,8 +27,12 @@ pub(super) fn server(raw: &raw::Server, checker: &mut Checker<'_>) -> Server {
     let listen = address("server.listen", raw.listen.as_ref(), &usual.listen, checker);
     let admin = address("server.admin", raw.admin.as_ref(), &usual.admin, checker);
     if listen == admin && !listen.ends_with(":0") {
-        let right = "write another port: operators and clients do not meet";
-        checker.wrong("server.admin", "is where requests come in", right);
+        let right = "use another port";
+        checker.wrong(
+            "server.admin",
+            "is the same address as server.listen",
+            right,
+        );
     }
     let mut time =
         |key: &str, raw, usual| checker.time(&format!("server.{key}"), raw, usual, &SOME_TIME);
@@ -54,8 +58,8 @@ pub(super) fn server(raw: &raw::Server, checker: &mut Checker<'_>) -> Server {
     if !url::is_loopback(host_of(&admin)) && admin_tokens.is_empty() && !said {
         checker.wrong(
             "server.admin",
-            "other machines could reach it, and there is no token",
-            "write admin_token = \"${ONCEWARD_ADMIN_TOKEN}\" beside it, or listen on 127.0.0.1",
+            "is reachable by other machines without a token",
+            "add admin_token = \"${ONCEWARD_ADMIN_TOKEN}\", or use 127.0.0.1",
         );
     }
     let proxies = trusted_proxies(&raw.trusted_proxies, checker);
@@ -63,8 +67,8 @@ pub(super) fn server(raw: &raw::Server, checker: &mut Checker<'_>) -> Server {
     if proxy_protocol && !checker.locations.says("server.trusted_proxies[0]") {
         checker.wrong(
             "server.proxy_protocol",
-            "nobody is trusted to speak it",
-            "write the addresses of your proxies in trusted_proxies",
+            "requires trusted proxies",
+            "list their addresses in trusted_proxies",
         );
     }
     Server {
@@ -140,8 +144,8 @@ fn admin_tokens(raw: &raw::Server, checker: &mut Checker<'_>) -> Vec<AdminToken>
             checker.name(&format!("{key}.name"), &name);
         }
         if !name.is_empty() && tokens.iter().any(|other| other.name == name) {
-            let problem = format!("{name:?} has a token already");
-            let right = "give each token a name of its own: the audit tells them apart by it";
+            let problem = format!("{name:?} already has a token");
+            let right = "give each token its own name: the audit log identifies operators by it";
             checker.wrong(&format!("{key}.name"), problem, right);
         }
         let token_key = format!("{key}.token");
@@ -151,8 +155,8 @@ fn admin_tokens(raw: &raw::Server, checker: &mut Checker<'_>) -> Vec<AdminToken>
             .and_then(|token| checker.secret(&token_key, token, 1));
         let Some(token) = token else { continue };
         if let Some(other) = tokens.iter().find(|other| other.token == token) {
-            let problem = format!("is the token of {:?} too", other.name);
-            checker.wrong(&token_key, problem, "take another, at random");
+            let problem = format!("is also the token of {:?}", other.name);
+            checker.wrong(&token_key, problem, "use another random token");
         }
         tokens.push(AdminToken {
             name,
@@ -182,8 +186,8 @@ fn server_tls(raw: &raw::ServerTls, checker: &mut Checker<'_>) -> Option<ServerT
     if raw.client_auth.is_some() && !checker.locations.says("server.tls.client_ca") {
         checker.wrong(
             "server.tls.client_auth",
-            "nobody is named who signs the certificates of clients",
-            "write client_ca = \"…\" beside it, or leave client_auth out",
+            "requires client_ca, the authority of client certificates",
+            "add client_ca = \"…\", or remove client_auth",
         );
     }
     Some(ServerTls {
@@ -204,7 +208,10 @@ fn trusted_proxies(raw: &[String], checker: &mut Checker<'_>) -> Vec<IpNet> {
             Ok(network) => networks.push(network),
             Err(_) => {
                 let key = format!("server.trusted_proxies[{at}]");
-                let problem = format!("{} is no address and no network", checker.shown(&key, text));
+                let problem = format!(
+                    "{} is not an address or a network",
+                    checker.shown(&key, text)
+                );
                 checker.wrong(
                     &key,
                     problem,
@@ -252,12 +259,16 @@ fn openbao(raw: &raw::OpenBao, checker: &mut Checker<'_>) -> Option<OpenBao> {
         .iter()
         .fold(path.clone(), |path, name| path.replace(name, ""));
     if bare.contains(['{', '}']) {
-        let right = "write {tenant}, {project} and {provider} where they belong, and no other name";
-        checker.wrong("secrets.openbao.path", "holds a name that is none", right);
+        let right = "use only {tenant}, {project} and {provider}";
+        checker.wrong(
+            "secrets.openbao.path",
+            "contains an unknown placeholder",
+            right,
+        );
     } else if !sets_apart(&path) {
-        let right = "set them apart by / or :, which never stand in a name as they are";
+        let right = "separate them by / or :, which names never contain unescaped";
         let problem =
-            "has two names that could run into each other, so that two tenants share a secret";
+            "has two placeholders without a separator, so that two tenants could share a secret";
         checker.wrong("secrets.openbao.path", problem, right);
     }
     Some(OpenBao {
@@ -304,13 +315,13 @@ fn login(raw: &raw::OpenBao, checker: &mut Checker<'_>) -> Option<BaoLogin> {
         (true, ..) => {
             checker.wrong(
                 "secrets.openbao.token",
-                "is one of two ways to come in",
+                "is given together with role_id or secret_id",
                 right,
             );
             None
         }
         (false, ..) => {
-            checker.wrong("secrets.openbao", "says no way to come in", right);
+            checker.wrong("secrets.openbao", "has no login", right);
             None
         }
     }
@@ -338,9 +349,7 @@ fn upstream(key: &str, raw: &raw::Upstream, checker: &mut Checker<'_>) -> Upstre
             url::UrlError::Scheme => {
                 "begin with http://, https://, or h2c:// for HTTP/2 without TLS"
             }
-            url::UrlError::Path => {
-                "write scheme, host and port alone: requests keep their own path"
-            }
+            url::UrlError::Path => "write only scheme, host and port: requests keep their own path",
             other => other.right(),
         };
         checker.wrong(&url_key, error.to_string(), right);
@@ -395,13 +404,13 @@ fn upstream_tls(key: &str, raw: &raw::Upstream, checker: &mut Checker<'_>) -> Tl
     let key = format!("{key}.tls");
     let by_tls = |url: &String| url.starts_with("https://");
     if raw.url.as_ref().is_some_and(|url| !by_tls(url)) {
-        let right = "write an https:// URL, or leave tls out";
-        checker.wrong(&key, "the upstream is not spoken to by TLS", right);
+        let right = "write an https:// URL, or remove tls";
+        checker.wrong(&key, "the upstream does not use TLS", right);
     }
     let says = |name: &str| checker.locations.says(&format!("{key}.{name}"));
     if says("cert") != says("key") {
-        let right = "write cert and key, or neither";
-        checker.wrong(&key, "a certificate and its key belong together", right);
+        let right = "write both, or neither";
+        checker.wrong(&key, "cert and key must be given together", right);
     }
     Tls {
         ca: checker.file(&format!("{key}.ca"), tls.ca.as_ref()),

@@ -136,11 +136,11 @@ fn right(field: &str) -> &'static str {
     match field {
         "name" => "give it another name, such as [webhooks.providers.acme]",
         "signature_header" | "timestamp.header" => "write a name such as \"X-Acme-Signature\"",
-        "prefix" => "write what stands before a signature, such as \"sha256=\"",
-        "separator" => "write what stands between two signatures, such as \",\"",
+        "prefix" => "write the prefix of a signature, such as \"sha256=\"",
+        "separator" => "write the separator of two signatures, such as \",\"",
         "signed" => "write \"{timestamp}.{body}\", for example",
-        "timestamp" => "write it where the provider signs it, and nowhere else",
+        "timestamp" => "give it exactly where the provider signs a time",
         "id" => "write \"json:/id\", \"header:X-Event-Id\" or \"form:id\", for example",
-        _ => "write one of these",
+        _ => "write one of the listed values",
     }
 }

@@ -95,24 +95,24 @@ fn a_variable_for_a_text_is_a_text(#[case] value: &str) {
             assert_eq!(value, "");
             assert_eq!(
                 lines(&mistakes),
-                "ONCEWARD__SERVER__ADMIN_TOKEN: server.admin_token: the secret is empty; write one, or leave the key out\n"
+                "ONCEWARD__SERVER__ADMIN_TOKEN: server.admin_token: the secret is empty; write one, or remove the key\n"
             );
         }
     }
 }
 
 #[rstest]
-#[case::unknown("ONCEWARD__SERVER__LISTNE", "x", &["ONCEWARD__SERVER__LISTNE: server.listne: there is no such key; did you mean listen?"])]
-#[case::unknown_section("ONCEWARD__SEVER__LISTEN", "x", &["ONCEWARD__SEVER__LISTEN: sever: there is no such key; did you mean server?"])]
-#[case::no_key("ONCEWARD__", "x", &["ONCEWARD__: it names no key; write ONCEWARD__SERVER__LISTEN for server.listen, and ONCEWARD__ROUTES__0__CLASS for the class of the first route"])]
-#[case::empty_part("ONCEWARD__SERVER____LISTEN", "x", &["ONCEWARD__SERVER____LISTEN: it names no key; write ONCEWARD__SERVER__LISTEN for server.listen, and ONCEWARD__ROUTES__0__CLASS for the class of the first route"])]
-#[case::bad_value("ONCEWARD__SERVER__DRAIN", "30", &["ONCEWARD__SERVER__DRAIN: server.drain: \"…\" has no unit; write a length of time such as \"30s\", \"1h30m\" or \"7d\""])]
-#[case::wrong_kind("ONCEWARD__LIMITS__CONNECTIONS", "many", &["ONCEWARD__LIMITS__CONNECTIONS: limits.connections: is a text; write a whole number"])]
-#[case::no_such_entry("ONCEWARD__ROUTES__7__CLASS", "financial", &["ONCEWARD__ROUTES__7__CLASS: there is no entry 7, and the next one would be 1; write ONCEWARD__SERVER__LISTEN for server.listen, and ONCEWARD__ROUTES__0__CLASS for the class of the first route"])]
-#[case::no_number("ONCEWARD__ROUTES__FIRST__CLASS", "financial", &["ONCEWARD__ROUTES__FIRST__CLASS: FIRST is not the number of an entry; write ONCEWARD__SERVER__LISTEN for server.listen, and ONCEWARD__ROUTES__0__CLASS for the class of the first route"])]
-#[case::unknown_class("ONCEWARD__ROUTES__0__CLASS", "hidden", &["ONCEWARD__ROUTES__0__CLASS: routes[0].class: there is no [classes.…]; add it, or write one of financial, interactive, webhook"])]
-#[case::too_deep("ONCEWARD__A__B__C__D__E__F__G__H__I", "x", &["ONCEWARD__A__B__C__D__E__F__G__H__I: it names no key; write ONCEWARD__SERVER__LISTEN for server.listen, and ONCEWARD__ROUTES__0__CLASS for the class of the first route"])]
-#[case::through_a_value("ONCEWARD__UPSTREAMS__A__URL__X", "1", &["ONCEWARD__UPSTREAMS__A__URL__X: upstreams.a.url: is a table; write a text in quotes"])]
+#[case::unknown("ONCEWARD__SERVER__LISTNE", "x", &["ONCEWARD__SERVER__LISTNE: server.listne: unknown key; did you mean listen?"])]
+#[case::unknown_section("ONCEWARD__SEVER__LISTEN", "x", &["ONCEWARD__SEVER__LISTEN: sever: unknown key; did you mean server?"])]
+#[case::no_key("ONCEWARD__", "x", &["ONCEWARD__: it does not name a key; write ONCEWARD__SERVER__LISTEN for server.listen, and ONCEWARD__ROUTES__0__CLASS for the class of the first route"])]
+#[case::empty_part("ONCEWARD__SERVER____LISTEN", "x", &["ONCEWARD__SERVER____LISTEN: it does not name a key; write ONCEWARD__SERVER__LISTEN for server.listen, and ONCEWARD__ROUTES__0__CLASS for the class of the first route"])]
+#[case::bad_value("ONCEWARD__SERVER__DRAIN", "30", &["ONCEWARD__SERVER__DRAIN: server.drain: \"…\" has no unit; write a duration such as \"30s\", \"1h30m\" or \"7d\""])]
+#[case::wrong_kind("ONCEWARD__LIMITS__CONNECTIONS", "many", &["ONCEWARD__LIMITS__CONNECTIONS: limits.connections: is a string; write an integer"])]
+#[case::no_such_entry("ONCEWARD__ROUTES__7__CLASS", "financial", &["ONCEWARD__ROUTES__7__CLASS: entry 7 does not exist; the next new entry is 1; write ONCEWARD__SERVER__LISTEN for server.listen, and ONCEWARD__ROUTES__0__CLASS for the class of the first route"])]
+#[case::no_number("ONCEWARD__ROUTES__FIRST__CLASS", "financial", &["ONCEWARD__ROUTES__FIRST__CLASS: FIRST is not an index of the list; write ONCEWARD__SERVER__LISTEN for server.listen, and ONCEWARD__ROUTES__0__CLASS for the class of the first route"])]
+#[case::unknown_class("ONCEWARD__ROUTES__0__CLASS", "hidden", &["ONCEWARD__ROUTES__0__CLASS: routes[0].class: [classes.…] does not exist; add it, or write one of financial, interactive, webhook"])]
+#[case::too_deep("ONCEWARD__A__B__C__D__E__F__G__H__I", "x", &["ONCEWARD__A__B__C__D__E__F__G__H__I: it does not name a key; write ONCEWARD__SERVER__LISTEN for server.listen, and ONCEWARD__ROUTES__0__CLASS for the class of the first route"])]
+#[case::through_a_value("ONCEWARD__UPSTREAMS__A__URL__X", "1", &["ONCEWARD__UPSTREAMS__A__URL__X: upstreams.a.url: is a table; write a string in quotes"])]
 #[case::incomplete_entry("ONCEWARD__ROUTES__1__PATH", "/b", &["ONCEWARD__ROUTES__1__PATH: routes[1].endpoint: is missing; add it: the name of its operations, service.handler; a part of their identity, so it never changes", "ONCEWARD__ROUTES__1__PATH: routes[1].upstream: is missing; add it: which upstream its requests go to"])]
 fn wrong_overrides(#[case] name: &str, #[case] value: &str, #[case] want: &[&str]) {
     let variables = environment(&[(name, value)]);
@@ -139,7 +139,7 @@ fn an_empty_secret_file_is_a_mistake() {
     let mistakes = config::load(&file, &environment(&[])).unwrap_err();
     assert!(
         lines(&mistakes).ends_with(
-            "onceward.toml:2:15: server.admin_token: the secret is empty; write one, or leave the key out\n"
+            "onceward.toml:2:15: server.admin_token: the secret is empty; write one, or remove the key\n"
         ),
         "{mistakes:?}"
     );
@@ -150,7 +150,7 @@ fn a_file_that_is_not_there_is_named() {
     let mistakes = config::load(Path::new("no/such.toml"), &environment(&[])).unwrap_err();
     assert_eq!(
         lines(&mistakes),
-        "no/such.toml: the file cannot be read: No such file or directory (os error 2); name a file that this process may read\n"
+        "no/such.toml: the file cannot be read: No such file or directory (os error 2); name a file that the gateway can read\n"
     );
 }
 

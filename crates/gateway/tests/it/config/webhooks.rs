@@ -19,15 +19,15 @@ const OPENBAO: &str = "[secrets.openbao]\naddress = 'https://bao'\ntoken = 't'\n
 #[rstest]
 #[case::unknown_key(
     "[webhooks]\nupstreem = 'a'",
-    "4:1: webhooks.upstreem: there is no such key; did you mean upstream?"
+    "4:1: webhooks.upstreem: unknown key; did you mean upstream?"
 )]
 #[case::no_such_upstream(
     "[webhooks]\nupstream = 'payments'",
-    "4:12: webhooks.upstream: there is no [upstreams.payments]; add it, or write one of a"
+    "4:12: webhooks.upstream: [upstreams.payments] does not exist; add it, or write one of a"
 )]
 #[case::no_such_class(
     "[webhooks]\nclass = 'webhok'",
-    "4:9: webhooks.class: there is no [classes.webhok]; did you mean \"webhook\"?"
+    "4:9: webhooks.class: [classes.webhok] does not exist; did you mean \"webhook\"?"
 )]
 #[case::relative_path(
     "[webhooks]\npath = 'hooks'",
@@ -35,19 +35,19 @@ const OPENBAO: &str = "[secrets.openbao]\naddress = 'https://bao'\ntoken = 't'\n
 )]
 #[case::path_elsewhere(
     "[webhooks]\npath = '/a/../{provider}'",
-    "4:8: webhooks.path: \"/a/../{provider}\" points elsewhere; write \"/webhooks/{provider}\", for example"
+    "4:8: webhooks.path: \"/a/../{provider}\" has a . or .. segment; write \"/webhooks/{provider}\", for example"
 )]
 #[case::unknown_place_in_the_path(
     "[webhooks]\npath = '/{tenant}'",
-    "4:8: webhooks.path: \"/{tenant}\" has a character that does not stand plainly in a path; write \"/webhooks/{provider}\", for example"
+    "4:8: webhooks.path: \"/{tenant}\" has a character that is not allowed unescaped in a path; write \"/webhooks/{provider}\", for example"
 )]
 #[case::tolerance_without_unit(
     "[webhooks]\ntolerance = '300'",
-    "4:13: webhooks.tolerance: \"300\" has no unit; write a length of time such as \"30s\", \"1h30m\" or \"7d\""
+    "4:13: webhooks.tolerance: \"300\" has no unit; write a duration such as \"30s\", \"1h30m\" or \"7d\""
 )]
 #[case::tolerance_as_number(
     "[webhooks]\ntolerance = 300",
-    "4:13: webhooks.tolerance: is a whole number; write a length of time or \"off\", such as \"5m\""
+    "4:13: webhooks.tolerance: is an integer; write a duration or \"off\", such as \"5m\""
 )]
 #[case::tolerance_of_days(
     "[webhooks]\ntolerance = '2d'",
@@ -55,7 +55,7 @@ const OPENBAO: &str = "[secrets.openbao]\naddress = 'https://bao'\ntoken = 't'\n
 )]
 #[case::same_bytes(
     "[webhooks]\nsame_bytes = 'drop'",
-    "4:14: webhooks.same_bytes: \"drop\" is not known here; write \"deliver\" or \"refuse\""
+    "4:14: webhooks.same_bytes: \"drop\" is not a valid value; write \"deliver\" or \"refuse\""
 )]
 #[case::no_deliveries(
     "[webhooks]\ndeliveries = 0",
@@ -75,7 +75,7 @@ const OPENBAO: &str = "[secrets.openbao]\naddress = 'https://bao'\ntoken = 't'\n
 )]
 #[case::provider_by_md5(
     "[webhooks.providers.acme]\nsignature_header = 'X-Sig'\nalgorithm = 'md5'\nid = 'json:/id'",
-    "5:13: webhooks.providers.acme.algorithm: \"md5\" is not known here; write \"sha1\", \"sha256\" or \"sha512\""
+    "5:13: webhooks.providers.acme.algorithm: \"md5\" is not a valid value; write \"sha1\", \"sha256\" or \"sha512\""
 )]
 #[case::provider_that_signs_no_body(
     "[webhooks.providers.acme]\nsignature_header = 'X-Sig'\nsigned = '{url}'\nid = 'json:/id'",
@@ -83,7 +83,7 @@ const OPENBAO: &str = "[secrets.openbao]\naddress = 'https://bao'\ntoken = 't'\n
 )]
 #[case::provider_with_time_unsigned(
     "[webhooks.providers.acme]\nsignature_header = 'X-Sig'\ntimestamp = { header = 'X-Time' }\nid = 'json:/id'",
-    "5:13: webhooks.providers.acme.timestamp: is not in what is signed: put {timestamp} there, or leave it out; write it where the provider signs it, and nowhere else"
+    "5:13: webhooks.providers.acme.timestamp: is not in what is signed: put {timestamp} there, or remove it; give it exactly where the provider signs a time"
 )]
 #[case::provider_with_id_nowhere(
     "[webhooks.providers.acme]\nsignature_header = 'X-Sig'\nid = 'body.id'",
@@ -95,19 +95,19 @@ const OPENBAO: &str = "[secrets.openbao]\naddress = 'https://bao'\ntoken = 't'\n
 )]
 #[case::signing_secret_in_openbao_nowhere(
     "signing_secret = { openbao = 'x', field = 'y' }",
-    "3:18: upstreams.a.signing_secret: is in OpenBao, and nobody says where that is; add [secrets.openbao] with its address and a way to come in"
+    "3:18: upstreams.a.signing_secret: is in OpenBao, which is not configured; add [secrets.openbao] with its address and a login"
 )]
 #[case::lease_of_the_class(
     "timeout = '2m'\n[webhooks]\nupstream = 'a'",
-    "3:11: upstreams.a.timeout: 2m is longer than the lease of class webhook, 1m, so a running request would be taken for lost; write 1m or less, or lease = \"2m\" in [classes.webhook]"
+    "3:11: upstreams.a.timeout: 2m is longer than the lease of class webhook, 1m, so a running request could be treated as lost; write 1m or less, or lease = \"2m\" in [classes.webhook]"
 )]
 #[case::short_lease(
     "[webhooks]\nupstream = 'a'\n[classes.webhook]\nlease = '10s'",
-    "6:9: classes.webhook.lease: 10s is shorter than the 30s that the upstream of webhooks may take, so a running request would be taken for lost; write 30s or longer"
+    "6:9: classes.webhook.lease: 10s is shorter than the 30s that the upstream of webhooks may take, so a running request could be treated as lost; write 30s or longer"
 )]
 #[case::unkey_without_openbao(
     "[auth.unkey]\nroot_key = 'one'\nwebhook_root_key = 'two'",
-    "5:20: auth.unkey.webhook_root_key: the secrets of such webhooks are in OpenBao, and nobody says where that is; add [secrets.openbao] with its address and a way to come in, or leave the key out"
+    "5:20: auth.unkey.webhook_root_key: requires OpenBao, which holds the secrets of these webhooks; add [secrets.openbao] with its address and a login, or remove the key"
 )]
 fn one_mistake(#[case] text: &str, #[case] want: &str) {
     assert_eq!(mistakes(&format!("{UPSTREAM}{text}")), [want]);
@@ -116,15 +116,15 @@ fn one_mistake(#[case] text: &str, #[case] want: &str) {
 #[rstest]
 #[case::one_root_key_for_both(
     "[auth.unkey]\nroot_key = 'one'\nwebhook_root_key = 'one'",
-    "6:20: auth.unkey.webhook_root_key: is the root key of callers too, so the id of a webhook would be an API key; make a root key that may verify the ids of webhooks alone"
+    "6:20: auth.unkey.webhook_root_key: is also the root key of callers, so a webhook id would be an API key; create a root key that verifies webhook ids only"
 )]
 #[case::names_side_by_side(
     "path = '{tenant}{project}/{provider}'",
-    "4:8: secrets.openbao.path: has two names that could run into each other, so that two tenants share a secret; set them apart by / or :, which never stand in a name as they are"
+    "4:8: secrets.openbao.path: has two placeholders without a separator, so that two tenants could share a secret; separate them by / or :, which names never contain unescaped"
 )]
 #[case::names_with_a_hyphen_between(
     "path = '{tenant}-{project}/{provider}'",
-    "4:8: secrets.openbao.path: has two names that could run into each other, so that two tenants share a secret; set them apart by / or :, which never stand in a name as they are"
+    "4:8: secrets.openbao.path: has two placeholders without a separator, so that two tenants could share a secret; separate them by / or :, which names never contain unescaped"
 )]
 fn one_mistake_about_openbao(#[case] text: &str, #[case] want: &str) {
     assert_eq!(mistakes(&format!("{OPENBAO}{text}")), [want]);
@@ -133,23 +133,23 @@ fn one_mistake_about_openbao(#[case] text: &str, #[case] want: &str) {
 #[rstest]
 #[case::tolerance_off(
     "[webhooks]\ntolerance = 'off'",
-    "4:13: webhooks.tolerance: an event that somebody captured counts again as soon as its id is forgotten; write how far a provider's clock may be off, such as 5m"
+    "4:13: webhooks.tolerance: a captured event is accepted again once its id is forgotten; write the tolerated clock difference, such as 5m"
 )]
 #[case::url_that_nobody_knows(
     "[webhooks.providers.acme]\nsignature_header = 'X-Sig'\nsigned = '{url}{body}'\nid = 'json:/id'",
-    "5:10: webhooks.providers.acme.signed: the URL is signed, and nobody says what it is: no webhook of this provider can be made; write server.public_url, where the provider finds this gateway"
+    "5:10: webhooks.providers.acme.signed: the URL is signed, but server.public_url is missing: no webhook of this provider can be created; set server.public_url to the URL that the provider uses"
 )]
 #[case::short_retention_without_a_route(
     "[webhooks]\n[classes.webhook]\nretention = '2d'",
-    "5:13: classes.webhook.retention: providers of webhooks try again for up to 3 days, and a reply is kept for 2d; write 3d or longer"
+    "5:13: classes.webhook.retention: providers of webhooks retry for up to 3 days, but a reply is kept for 2d; write 3d or longer"
 )]
 #[case::one_upstream_holds_all(
     "[upstreams.b]\nurl = 'http://127.0.0.1:2'\n[webhooks]\ndeliveries = 8\ndeliveries_per_upstream = 4",
-    "7:27: webhooks.deliveries_per_upstream: as many again wait, so one slow upstream can hold all 8 deliveries; write 3, or deliveries = 9 or more"
+    "7:27: webhooks.deliveries_per_upstream: as many again can wait, so one slow upstream could occupy all 8 deliveries; write 3, or deliveries = 9 or more"
 )]
 #[case::one_upstream_holds_the_only_one(
     "[upstreams.b]\nurl = 'http://127.0.0.1:2'\n[webhooks]\ndeliveries = 2\ndeliveries_per_upstream = 1",
-    "7:27: webhooks.deliveries_per_upstream: as many again wait, so one slow upstream can hold all 2 deliveries; write deliveries = 3 or more"
+    "7:27: webhooks.deliveries_per_upstream: as many again can wait, so one slow upstream could occupy all 2 deliveries; write deliveries = 3 or more"
 )]
 #[case::one_secret_for_all_projects(
     "[webhooks]\n[secrets.openbao]\naddress = 'https://bao'\ntoken = 't'\npath = '{tenant}/{provider}'",

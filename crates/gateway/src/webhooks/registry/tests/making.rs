@@ -66,7 +66,7 @@ use super::*;
 )]
 #[case::path_elsewhere(
     NewWebhook { path: Some("/../admin".into()), ..new() },
-    "path: points elsewhere; write a path such as \"/hooks/stripe\""
+    "path: has a . or .. segment; write a path such as \"/hooks/stripe\""
 )]
 #[case::no_secrets(
     with(&[]),
