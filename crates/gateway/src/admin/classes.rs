@@ -1,4 +1,4 @@
-//! Retention classes over the wire: look, change, take back.
+//! `/admin/v1/classes`: retention classes are listed, shown, changed and reverted.
 
 use std::collections::BTreeMap;
 
@@ -17,21 +17,21 @@ use crate::runtime::classes::{ClassError, Listed, Source};
 
 /// Every class.
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Classes {
-    /// By name.
+pub(super) struct ClassList {
+    /// The classes, by name.
     classes: Vec<Class>,
 }
 
 /// A class in force.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Class {
-    /// Its name.
+    /// The name.
     name: String,
-    /// All of its settings, in the words of the configuration.
+    /// All settings, in the words of the configuration.
     settings: ClassSettings,
-    /// Where each setting comes from: `built-in`, `file` or `changed`.
+    /// The source of each setting: `built-in`, `file` or `changed`.
     sources: BTreeMap<String, &'static str>,
-    /// Why a change that was made at run time is not in force any more.
+    /// Why a change that was made at run time is no longer in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_in_force: Option<String>,
 }
@@ -53,39 +53,39 @@ impl From<Listed> for Class {
     }
 }
 
-/// A change of the class that the path names.
+/// Changes the class that the path names, or creates it.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Set {
-    /// The settings to change; the others stay.
+pub(super) struct SetClassRequest {
+    /// The settings to change; the others stay as they are.
     settings: ClassSettings,
-    /// Why; the audit keeps it.
+    /// The reason; the audit log keeps it.
     why: String,
 }
 
-/// A wish to take back all changes of a class.
+/// Reverts all changes of a class.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Unset {
-    /// Why; the audit keeps it.
+pub(super) struct UnsetClassRequest {
+    /// The reason; the audit log keeps it.
     why: String,
 }
 
-impl RequestBody for Set {}
-impl RequestBody for Unset {}
+impl RequestBody for SetClassRequest {}
+impl RequestBody for UnsetClassRequest {}
 
-/// A class is as the configuration says.
+/// A class whose changes were reverted.
 #[derive(Serialize, JsonSchema)]
-pub(super) struct IsUnset {
-    /// Which.
+pub(super) struct UnsetClass {
+    /// The name.
     name: String,
-    /// What it is now; null where it is gone.
+    /// The class as it is now; null if it no longer exists.
     class: Option<Class>,
 }
 
-pub(super) async fn list(State(admin): State<AdminState>) -> Json<Classes> {
+pub(super) async fn list(State(admin): State<AdminState>) -> Json<ClassList> {
     let classes = admin.classes.list().into_iter().map(Class::from);
-    Json(Classes {
+    Json(ClassList {
         classes: classes.collect(),
     })
 }
@@ -95,7 +95,7 @@ pub(super) async fn show(
     PathParam(name): PathParam,
 ) -> Result<Json<Class>, Problem> {
     let listed = admin.classes.show(&name);
-    let listed = listed.ok_or_else(|| Problem::not_found("There is no class of this name."))?;
+    let listed = listed.ok_or_else(|| Problem::not_found("No class has this name."))?;
     Ok(Json(listed.into()))
 }
 
@@ -103,7 +103,7 @@ pub(super) async fn set(
     State(admin): State<AdminState>,
     Extension(operator): Extension<Operator>,
     PathParam(name): PathParam,
-    JsonBody(ask): JsonBody<Set>,
+    JsonBody(ask): JsonBody<SetClassRequest>,
 ) -> Result<Json<Class>, Problem> {
     change(&admin, &operator, name, ask.settings, &ask.why).await
 }
@@ -128,7 +128,8 @@ async fn change(
         let set = classes.set(&name, &settings).await;
         set.map_err(refusal)?;
         let listed = classes.show(&name);
-        let listed = listed.ok_or_else(|| Problem::conflict("The class was taken back again."))?;
+        let listed =
+            listed.ok_or_else(|| Problem::conflict("The class was reverted at the same time."))?;
         let class = Class::from(listed);
         Ok(Applied {
             result: json!(class.settings),
@@ -142,8 +143,8 @@ pub(super) async fn unset(
     State(admin): State<AdminState>,
     Extension(operator): Extension<Operator>,
     PathParam(name): PathParam,
-    JsonBody(ask): JsonBody<Unset>,
-) -> Result<Json<IsUnset>, Problem> {
+    JsonBody(ask): JsonBody<UnsetClassRequest>,
+) -> Result<Json<UnsetClass>, Problem> {
     let change = Change::by(&operator, Action::UnsetClass, &parse_why(&ask.why)?).on(name.clone());
     let classes = admin.classes.clone();
     let work = async move {
@@ -151,7 +152,7 @@ pub(super) async fn unset(
         let class = classes.show(&name).map(Class::from);
         Ok(Applied {
             result: json!(class.as_ref().map(|class| &class.settings)),
-            answer: IsUnset { name, class },
+            answer: UnsetClass { name, class },
         })
     };
     admin.change(change, work).await.map(Json)

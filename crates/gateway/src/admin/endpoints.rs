@@ -1,5 +1,5 @@
-//! Everything that the API serves, in one list: where, by which role, in which
-//! words, by which handler. The router and the OpenAPI document are made of it.
+//! Every endpoint of the API in one list: path, role, description and handler.
+//! The router and the OpenAPI document are built from it.
 
 use axum::http::Method;
 use axum::routing::{MethodRouter, get, post};
@@ -8,36 +8,36 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use super::{AdminState, audit, classes, keys, openapi, operations, problem, reload, webhooks};
 use crate::config::Role;
 
-/// How a type is described.
+/// Generates the JSON Schema of a type.
 pub(super) type Describe = fn(&mut SchemaGenerator) -> Schema;
 
-/// One thing that is served.
+/// One endpoint: a method on a path.
 pub(super) struct AdminEndpoint {
     pub(super) method: Method,
     pub(super) path: &'static str,
-    /// The smallest role that may use it.
+    /// The lowest role that may use it.
     pub(super) role: Role,
-    /// Its name for programs.
+    /// Its `operationId` in the OpenAPI document.
     pub(super) name: &'static str,
-    /// What it does, in a sentence.
+    /// Its summary in the OpenAPI document.
     pub(super) summary: &'static str,
-    /// What its query may say.
+    /// The schema of its query.
     pub(super) query: Option<Describe>,
-    /// What its body says.
+    /// The schema of its body.
     pub(super) body: Option<Describe>,
-    /// What it answers, under which status.
+    /// The status and schema of a successful answer.
     pub(super) answer: (u16, Describe),
     pub(super) handler: MethodRouter<AdminState>,
 }
 
-/// What a problem looks like.
+/// The schema of a problem.
 pub(super) const PROBLEM: Describe = describe::<problem::ProblemBody>;
 
 fn describe<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
 }
 
-fn look<A: JsonSchema>(
+fn read<A: JsonSchema>(
     path: &'static str,
     name: &'static str,
     summary: &'static str,
@@ -67,42 +67,42 @@ fn change<B: JsonSchema, A: JsonSchema>(
         method: Method::POST,
         role,
         body: Some(describe::<B>),
-        ..look::<A>(path, name, summary, handler)
+        ..read::<A>(path, name, summary, handler)
     }
 }
 
 impl AdminEndpoint {
-    fn asking<Q: JsonSchema>(self) -> Self {
+    fn with_query<Q: JsonSchema>(self) -> Self {
         Self {
             query: Some(describe::<Q>),
             ..self
         }
     }
 
-    fn answering(self, status: u16) -> Self {
+    fn with_status(self, status: u16) -> Self {
         let answer = (status, self.answer.1);
         Self { answer, ..self }
     }
 }
 
-/// All of them.
+/// Every endpoint.
 pub(super) fn all() -> Vec<AdminEndpoint> {
     use Role::{Admin, Operate};
     vec![
-        look::<operations::OperationsPage>(
+        read::<operations::OperationsPage>(
             "/admin/v1/operations",
             "listOperations",
-            "Operations that match, the last claimed or settled first.",
+            "Lists operations that match a filter, the most recently claimed or settled first.",
             get(operations::list),
         )
-        .asking::<operations::ListQuery>(),
-        look::<operations::Operation>(
+        .with_query::<operations::ListQuery>(),
+        read::<operations::Operation>(
             "/admin/v1/operations/{operation_id}",
             "showOperation",
-            "All that is known of an operation.",
+            "Shows everything known about an operation.",
             get(operations::show),
         )
-        .asking::<operations::ShowQuery>(),
+        .with_query::<operations::ShowQuery>(),
         change::<operations::PurgeRequest, operations::ChangedOperation>(
             Operate,
             "/admin/v1/operations/{operation_id}/purge",
@@ -159,75 +159,75 @@ pub(super) fn all() -> Vec<AdminEndpoint> {
             "Delivers stored events of webhooks again, under higher fences. With `filter` or `all`, previews the change and freezes the set of operations; with `set`, changes that set.",
             post(operations::redeliver_many),
         ),
-        look::<classes::Classes>(
+        read::<classes::ClassList>(
             "/admin/v1/classes",
             "listClasses",
-            "The retention classes in force, and where each setting comes from.",
+            "Lists the retention classes in force, and the source of each setting.",
             get(classes::list),
         ),
-        look::<classes::Class>(
+        read::<classes::Class>(
             "/admin/v1/classes/{name}",
             "showClass",
-            "A retention class.",
+            "Shows a retention class.",
             get(classes::show),
         ),
-        change::<classes::Set, classes::Class>(
+        change::<classes::SetClassRequest, classes::Class>(
             Admin,
             "/admin/v1/classes/{name}",
             "setClass",
-            "Changes settings of a class, or makes a new one. What is on record keeps its terms.",
+            "Changes settings of a class, or creates a class. Recorded operations keep their terms.",
             post(classes::set),
         ),
-        change::<classes::Unset, classes::IsUnset>(
+        change::<classes::UnsetClassRequest, classes::UnsetClass>(
             Admin,
             "/admin/v1/classes/{name}/unset",
             "unsetClass",
-            "Takes back all changes of a class: it is as the configuration says.",
+            "Reverts all changes of a class: the configuration applies again.",
             post(classes::unset),
         ),
-        look::<keys::KeysPage>(
+        read::<keys::KeysPage>(
             "/admin/v1/keys",
             "listKeys",
-            "The API keys of this gateway, without their secrets.",
+            "Lists the API keys of this gateway, without their secrets.",
             get(keys::list),
         )
-        .asking::<keys::KeysQuery>(),
+        .with_query::<keys::KeysQuery>(),
         change::<keys::CreateKey, keys::CreatedKey>(
             Admin,
             "/admin/v1/keys",
             "createKey",
-            "Makes an API key. The answer shows it this once.",
+            "Creates an API key. Only this answer shows the key.",
             post(keys::create),
         )
-        .answering(201),
+        .with_status(201),
         change::<keys::RevokeKey, keys::RevokedKey>(
             Admin,
             "/admin/v1/keys/{id}/revoke",
             "revokeKey",
-            "Takes an API key back: it lets nobody in any more.",
+            "Revokes an API key.",
             post(keys::revoke),
         ),
-        look::<webhooks::WebhooksPage>(
+        read::<webhooks::WebhooksPage>(
             "/admin/v1/webhooks",
             "listWebhooks",
-            "The webhooks of this gateway, without their secrets.",
+            "Lists the webhooks of this gateway, without their secrets.",
             get(webhooks::list),
         )
-        .asking::<webhooks::WebhooksQuery>(),
-        look::<webhooks::Webhook>(
+        .with_query::<webhooks::WebhooksQuery>(),
+        read::<webhooks::Webhook>(
             "/admin/v1/webhooks/{webhook_id}",
             "showWebhook",
-            "A webhook, without its secrets.",
+            "Shows a webhook, without its secrets.",
             get(webhooks::show),
         ),
         change::<webhooks::CreateWebhook, webhooks::MadeWebhook>(
             Admin,
             "/admin/v1/webhooks",
             "createWebhook",
-            "Makes a webhook: a URL for a provider. A secret that is made for it is shown this once.",
+            "Creates a webhook: a URL for a provider. Only this answer shows a generated secret.",
             post(webhooks::create),
         )
-        .answering(201),
+        .with_status(201),
         change::<webhooks::UpdateWebhook, webhooks::Webhook>(
             Admin,
             "/admin/v1/webhooks/{webhook_id}/update",
@@ -239,31 +239,31 @@ pub(super) fn all() -> Vec<AdminEndpoint> {
             Admin,
             "/admin/v1/webhooks/{webhook_id}/rotate",
             "rotateWebhook",
-            "Gives a webhook another secret. The old ones count for a while.",
+            "Gives a webhook a new secret. The old ones stay valid for a while.",
             post(webhooks::rotate),
         ),
         change::<webhooks::DeleteWebhook, webhooks::DeletedWebhook>(
             Admin,
             "/admin/v1/webhooks/{webhook_id}/delete",
             "deleteWebhook",
-            "Takes a webhook away: nothing comes in by it any more.",
+            "Deletes a webhook: its URL accepts no more events.",
             post(webhooks::delete),
         ),
-        look::<audit::AuditPage>(
+        read::<audit::AuditPage>(
             "/admin/v1/audit",
             "listAudit",
-            "Operator changed what, when and why; the latest first.",
+            "Lists the audit log: who changed what, when and why; the latest entries first.",
             get(audit::list),
         )
-        .asking::<audit::AuditQuery>(),
-        change::<reload::ReloadAsk, reload::Reloaded>(
+        .with_query::<audit::AuditQuery>(),
+        change::<reload::ReloadRequest, reload::Reloaded>(
             Admin,
             "/admin/v1/reload",
             "reload",
-            "Reads the configuration again. A bad one changes nothing.",
+            "Reloads the configuration. A file with mistakes changes nothing.",
             post(reload::reload),
         ),
-        look::<serde_json::Value>(
+        read::<serde_json::Value>(
             "/admin/v1/openapi.json",
             "openapi",
             "This description.",

@@ -1,4 +1,4 @@
-//! Is it alive, is it ready, what does it count. No token is needed for these.
+//! Liveness, readiness and metrics. These need no token.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,15 +14,15 @@ use onceward_core::store::StoreError;
 
 use super::AdminState;
 
-/// How long a refused write keeps the gateway out of service when no other
-/// follows. Then it is tried again: without traffic nobody would find out that
-/// there is room again.
+/// How long a refused write makes the gateway not ready if no other write
+/// follows. Then traffic is let in again: without a write, recovery would not be
+/// noticed.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
 
-/// Whether the store took its last write.
+/// Whether the store accepted its last write.
 pub(crate) struct StoreHealth {
     clock: Arc<dyn Clock>,
-    /// When a write was refused, in milliseconds; 0 since one was taken.
+    /// When the last write was refused, in milliseconds; 0 if it was accepted.
     refused_at: AtomicU64,
 }
 
@@ -34,7 +34,7 @@ impl StoreHealth {
         }
     }
 
-    /// Notes how a write ended. A damaged record is no sign of a sick store.
+    /// Records the result of a write. A damaged record says nothing about the store.
     pub(crate) fn record_write<T>(&self, answer: &Result<T, StoreError>) {
         match answer {
             Ok(_) if self.refused_at.load(Ordering::Relaxed) == 0 => {}
@@ -47,7 +47,7 @@ impl StoreHealth {
         }
     }
 
-    /// Whether the last write was refused, a short while ago.
+    /// Whether the last write was refused, and not long ago.
     pub(crate) fn refuses_writes(&self) -> bool {
         let refused_at = self.refused_at.load(Ordering::Relaxed);
         let now = self.clock.now().unix_ms();
@@ -59,8 +59,7 @@ pub(super) async fn alive() -> &'static str {
     "alive\n"
 }
 
-/// Ready means that the store answers and takes what is written; the upstream is
-/// not asked.
+/// Ready means that the store answers and accepts writes. The upstream is not asked.
 pub(super) async fn ready(State(admin): State<AdminState>) -> impl IntoResponse {
     let unready = |why: String| (StatusCode::SERVICE_UNAVAILABLE, why);
     if admin.draining.load(Ordering::Relaxed) {
@@ -69,7 +68,7 @@ pub(super) async fn ready(State(admin): State<AdminState>) -> impl IntoResponse 
     if admin.store_health.refuses_writes() {
         return unready("the store refused the last write\n".to_owned());
     }
-    // A look for what never was: it goes all the way and costs nothing.
+    // A lookup of a record that cannot exist reaches the store and costs little.
     match admin.engine.look(&Digest::from_bytes([0; 32])).await {
         Ok(_) => (StatusCode::OK, "ready\n".to_owned()),
         Err(error) => unready(format!("{error}\n")),

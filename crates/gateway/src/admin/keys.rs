@@ -1,5 +1,5 @@
-//! API keys over the wire: made, listed, taken back. A key's secret is in the
-//! answer that makes it and nowhere else.
+//! `/admin/v1/keys`: API keys are listed, created and revoked. Only the answer to
+//! the creation contains a key's secret.
 
 use std::time::Duration;
 
@@ -21,20 +21,20 @@ use super::problem::Problem;
 use super::{Action, AdminState, Applied, Change};
 use crate::callers::api_keys::{ApiKeys, KeyRecord, KeysError, NewKey, Revoked};
 
-/// How long making or revoking a key may take.
+/// The time limit for creating or revoking a key.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Which keys.
+/// Which keys, and which page of them.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct KeysQuery {
-    /// Of this tenant.
+    /// The tenant.
     tenant: Option<String>,
-    /// Of this project.
+    /// The project.
     project: Option<String>,
-    /// How many at most, from 1 to 1000. Default: 100.
+    /// The largest number of keys, from 1 to 1000. Default: 100.
     limit: Option<usize>,
-    /// Where the page before ended: its `next`.
+    /// The cursor from the previous page: its `next`.
     after: Option<String>,
 }
 
@@ -43,83 +43,83 @@ pub(super) struct KeysQuery {
 pub(super) struct KeysPage {
     /// The keys, the oldest first.
     keys: Vec<Key>,
-    /// Where the next page begins; null at the end.
+    /// The cursor of the next page; null on the last page.
     next: Option<String>,
 }
 
 /// A key, without its secret.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Key {
-    /// Its id, which is part of the key and no secret.
+    /// The id; part of the key, and not secret.
     id: String,
-    /// Whose it is.
+    /// The tenant of its caller.
     tenant: String,
-    /// Which project's; null where it is good only on routes of a wider scope.
+    /// The project of its caller; null if the key works only on routes with scope tenant or platform.
     project: Option<String>,
-    /// Operator acts with it: `{type}:{id}`.
+    /// The subject of its caller: `{type}:{id}`.
     subject: String,
-    /// What it may do.
+    /// The scopes of its caller.
     scopes: Vec<String>,
-    /// What it is for.
+    /// A description for people.
     name: String,
-    /// Whether it lets anybody in: `active`, `expired` or `revoked`.
+    /// `active`, `expired` or `revoked`.
     state: &'static str,
-    /// When it was made.
+    /// When it was created.
     created_at: String,
-    /// When it ends by itself.
+    /// When it expires.
     expires_at: Option<String>,
-    /// When it was taken back.
+    /// When it was revoked.
     revoked_at: Option<String>,
 }
 
-/// A key that is wanted.
+/// Creates a key.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CreateKey {
-    /// Whose it is.
+    /// The tenant of its caller.
     tenant: String,
-    /// Which project's; without one it is good only on routes of a wider scope.
+    /// The project of its caller; without one the key works only on routes with scope tenant or platform.
     project: Option<String>,
-    /// Operator acts with it: `user:…`, `service:…`, `tenant_member:…` or `client:…`.
+    /// The subject of its caller: `user:…`, `service:…`, `tenant_member:…` or `client:…`.
     subject: String,
-    /// What it may do.
+    /// The scopes of its caller.
     #[serde(default)]
     scopes: Vec<String>,
-    /// What it is for, for people.
+    /// A description for people.
     #[serde(default)]
     name: String,
-    /// When it ends by itself, RFC 3339.
+    /// When it expires, RFC 3339. Default: never.
     expires_at: Option<String>,
-    /// Why; the audit keeps it.
+    /// The reason; the audit log keeps it.
     why: String,
 }
 
-/// A wish to take a key back.
+/// Revokes a key.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RevokeKey {
-    /// Why; the audit keeps it.
+    /// The reason; the audit log keeps it.
     why: String,
 }
 
 impl RequestBody for CreateKey {}
 impl RequestBody for RevokeKey {}
 
-/// A key that was made.
+/// A created key.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct CreatedKey {
-    /// The whole key. It is shown this once.
+    /// The whole key. No other answer shows it.
     secret: String,
-    /// What is kept of it.
+    /// The key, without its secret.
     key: Key,
 }
 
-/// A key that lets nobody in any more.
+/// A revoked key.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct RevokedKey {
-    /// Which.
+    /// The id.
     id: String,
-    /// Whether it had been revoked before.
+    /// Whether it was already revoked.
     already: bool,
 }
 
@@ -201,7 +201,7 @@ pub(super) async fn revoke(
         let already = match within_deadline(keys.revoke(&id)).await? {
             Revoked::Done => false,
             Revoked::Already => true,
-            Revoked::Absent => return Err(Problem::not_found("There is no key with this id.")),
+            Revoked::Absent => return Err(Problem::not_found("No key has this id.")),
         };
         Ok(Applied {
             result: json!({ "already": already }),
@@ -215,7 +215,7 @@ fn managed(admin: &AdminState) -> Result<&std::sync::Arc<ApiKeys>, Problem> {
     admin
         .api_keys
         .as_ref()
-        .ok_or_else(|| Problem::conflict("This gateway gives out no API keys."))
+        .ok_or_else(|| Problem::conflict("This gateway issues no API keys."))
 }
 
 async fn within_deadline<T>(
@@ -239,7 +239,7 @@ fn refusal(error: KeysError) -> Problem {
         }
         KeysError::Store(error) => Problem::store_write(&error),
         KeysError::Wire(_) | KeysError::Random(_) | KeysError::Drawn => {
-            tracing::error!(%error, "no key could be made");
+            tracing::error!(%error, "API key not created");
             Problem::store_unavailable(format!("Nothing was changed: {error}."))
         }
     }

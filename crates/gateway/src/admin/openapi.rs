@@ -1,5 +1,5 @@
-//! The description of the API for programs: OpenAPI 3.1, whose schemas are JSON
-//! Schema, made of the very types that the handlers read and write.
+//! The OpenAPI 3.1 document of the API. Its schemas are generated from the types
+//! that the handlers read and write.
 
 use axum::Json;
 use schemars::generate::SchemaSettings;
@@ -12,7 +12,7 @@ pub(super) async fn document() -> Json<Value> {
     Json(describe(&endpoints::all()))
 }
 
-/// The document for these endpoints.
+/// The document of these endpoints.
 fn describe(endpoints: &[AdminEndpoint]) -> Value {
     let mut settings = SchemaSettings::draft2020_12();
     settings.definitions_path = "/components/schemas".into();
@@ -29,14 +29,14 @@ fn describe(endpoints: &[AdminEndpoint]) -> Value {
         "info": {
             "title": "Onceward admin API",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Looks are by GET, changes by POST; every change has a reason and an audit entry.",
+            "description": "Reads are GET requests, changes are POST requests; every change has a reason and an audit entry.",
         },
         "paths": paths,
         "components": {
             "schemas": generator.take_definitions(true),
             "responses": {
                 "Problem": {
-                    "description": "It was refused; `code` and `detail` tell why.",
+                    "description": "The request was refused or failed; `code` and `detail` say why.",
                     "content": { "application/problem+json": { "schema": problem } },
                 },
             },
@@ -44,7 +44,7 @@ fn describe(endpoints: &[AdminEndpoint]) -> Value {
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "A token of server.admin_tokens; not needed on loopback where there are none.",
+                    "description": "A token of server.admin_token or server.admin_tokens; not needed on loopback where none is configured.",
                 },
             },
         },
@@ -61,11 +61,11 @@ fn operation(endpoint: &AdminEndpoint, generator: &mut SchemaGenerator) -> Value
     let mut operation = json!({
         "operationId": endpoint.name,
         "summary": endpoint.summary,
-        "description": format!("Needs the role `{}`.", endpoint.role.as_str()),
+        "description": format!("Requires the role `{}`.", endpoint.role.as_str()),
         "parameters": parameters,
         "responses": {
             status.to_string(): {
-                "description": "Done.",
+                "description": "Success.",
                 "content": { "application/json": { "schema": answer(generator) } },
             },
             "default": { "$ref": "#/components/responses/Problem" },

@@ -1,4 +1,4 @@
-//! Reading the configuration again, at an operator's word.
+//! `POST /admin/v1/reload`: reloads the configuration.
 
 use axum::extract::State;
 use axum::{Extension, Json};
@@ -11,34 +11,34 @@ use super::operators::Operator;
 use super::problem::Problem;
 use super::{Action, AdminState, Applied, Change};
 
-/// A wish to read the configuration again.
+/// Reloads the configuration.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ReloadAsk {
-    /// Why; the audit keeps it.
+pub(super) struct ReloadRequest {
+    /// The reason; the audit log keeps it.
     why: String,
 }
 
-impl RequestBody for ReloadAsk {}
+impl RequestBody for ReloadRequest {}
 
 /// The new configuration is in force.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Reloaded {
-    /// What changed, in a sentence.
+    /// What is in force now, in a sentence.
     detail: String,
 }
 
 pub(super) async fn reload(
     State(admin): State<AdminState>,
     Extension(operator): Extension<Operator>,
-    JsonBody(ask): JsonBody<ReloadAsk>,
+    JsonBody(ask): JsonBody<ReloadRequest>,
 ) -> Result<Json<Reloaded>, Problem> {
     let change = Change::by(&operator, Action::Reload, &parse_why(&ask.why)?);
     let reload = admin.reload.clone();
     let work = async move {
         let reload = reload.ok_or_else(|| {
             Problem::conflict(
-                "This gateway runs without a configuration file: there is nothing to read again.",
+                "This gateway runs without a configuration file, so there is nothing to reload.",
             )
         })?;
         let detail = reload()

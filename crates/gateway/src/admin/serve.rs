@@ -1,4 +1,4 @@
-//! Serving the admin listener: few connections, each with bounds.
+//! Serves the admin listener: a bounded number of connections, each with limits.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,23 +14,24 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
-/// How many connections there are at a time; more wait to be accepted.
+/// The largest number of connections; more wait to be accepted.
 const CONNECTIONS_MAX: usize = 1024;
-/// How long a request's head may take, and a connection be idle between two.
+/// The time limit for a request's head, and for an idle connection between requests.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
-/// How large a head may be, and how many lines it may have.
+/// The largest head, in bytes and in lines.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const HEADERS_MAX: usize = 100;
-/// How long to rest when the process has no file descriptors left.
+/// The pause after a failed accept: the process may be out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves for ever. Dropped, it closes its connections; what they asked for goes on.
+/// Serves until it is dropped, which closes the connections; changes in progress
+/// run to their end.
 pub(crate) async fn serve(listener: TcpListener, router: Router) {
-    let turns = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
-        let Ok(turn) = turns.clone().acquire_owned().await else {
+        let Ok(permit) = permits.clone().acquire_owned().await else {
             return;
         };
         match listener.accept().await {
@@ -38,11 +39,11 @@ pub(crate) async fn serve(listener: TcpListener, router: Router) {
                 let router = router.clone();
                 connections.spawn(async move {
                     serve_one(stream, peer, router).await;
-                    drop(turn);
+                    drop(permit);
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "the admin listener cannot accept");
+                tracing::warn!(%error, "admin listener cannot accept connections");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -60,6 +61,6 @@ async fn serve_one(stream: TcpStream, peer: SocketAddr, router: Router) {
         .max_headers(HEADERS_MAX)
         .max_buf_size(HEAD_BYTES_MAX);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
-        tracing::debug!(%error, %peer, "an admin connection ended badly");
+        tracing::debug!(%error, %peer, "admin connection failed");
     }
 }

@@ -1,5 +1,6 @@
-//! Webhooks over the wire: made, listed, given other secrets, taken away. A
-//! secret comes in here and goes out only where the gateway made it, once.
+//! `/admin/v1/webhooks`: webhooks are listed, shown, created, rotated and deleted.
+//! Secrets are write-only; only the answer to a creation or rotation contains the
+//! secret, if the gateway generated it.
 
 use std::time::Duration;
 
@@ -25,119 +26,118 @@ use crate::webhooks::registry::{
     Updated, WebhookView, WebhooksError,
 };
 
-/// How long a change may take; OpenBao may be asked for it.
+/// The time limit for a change; it may need OpenBao.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Which webhooks.
+/// Which webhooks, and which page of them.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WebhooksQuery {
-    /// Of this tenant.
+    /// The tenant.
     tenant: Option<String>,
-    /// Of this project.
+    /// The project.
     project: Option<String>,
-    /// Of this provider.
+    /// The provider.
     provider: Option<String>,
-    /// How many at most, from 1 to 1000. Default: 100.
+    /// The largest number of webhooks, from 1 to 1000. Default: 100.
     limit: Option<usize>,
-    /// Where the page before ended: its `next`.
+    /// The cursor from the previous page: its `next`.
     after: Option<String>,
 }
 
 /// A page of webhooks.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct WebhooksPage {
-    /// The webhooks, the oldest first. Those of Unkey's are not among them.
+    /// The webhooks, the oldest first, without those whose ids are in Unkey.
     webhooks: Vec<Webhook>,
-    /// Where the next page begins; null at the end.
+    /// The cursor of the next page; null on the last page.
     next: Option<String>,
 }
 
 /// A webhook, without its secrets.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Webhook {
-    /// Its id, which is in its URL.
+    /// The id; part of the URL.
     webhook_id: String,
-    /// Where the provider sends to.
+    /// The URL that the provider sends events to.
     url: String,
-    /// Whose events they are.
+    /// The tenant of its events.
     tenant: String,
-    /// Which project's.
+    /// The project of its events.
     project: String,
-    /// Operator sends them.
+    /// The provider.
     provider: String,
-    /// How they are signed, where it was said.
+    /// The signature scheme, if one was chosen.
     scheme: Option<String>,
-    /// Where they go.
+    /// The upstream that receives the events.
     upstream: Option<String>,
-    /// Under which path.
+    /// The path at the upstream.
     path: Option<String>,
-    /// When they go: `async`, after they were acknowledged; or `sync`, within the provider's request.
+    /// When events are forwarded: `async`, after they were acknowledged; or `sync`, within the provider's request.
     deliver: Option<&'static str>,
-    /// What becomes of the same bytes under another id that is not signed: `deliver` or `refuse`.
+    /// What happens to an event with the bytes of an earlier one and a new id that is not signed: `deliver` or `refuse`.
     same_bytes: &'static str,
-    /// What they are verified with.
-    secrets: Secrets,
-    /// Why it cannot be served as things are configured; null where it can.
+    /// The secrets that verify events.
+    secrets: WebhookSecrets,
+    /// Why it cannot be served with the current configuration; null if it can.
     problem: Option<String>,
-    /// When it was made.
+    /// When it was created.
     created_at: String,
 }
 
-/// What is told of a webhook's secrets.
+/// The secrets of a webhook, without their values.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "WebhookSecrets")]
-struct Secrets {
+struct WebhookSecrets {
     /// Where they are: `sealed` in the gateway's own store, or in `openbao`.
     kept: &'static str,
-    /// At which path of OpenBao.
+    /// The path in OpenBao.
     path: Option<String>,
     /// Those that are valid now, the oldest first; null where they are in OpenBao.
     valid: Option<Vec<ValidSecret>>,
 }
 
-/// What is told of a secret.
+/// A valid secret, without its value.
 #[derive(Serialize, JsonSchema)]
 struct ValidSecret {
-    /// When it was given.
+    /// When it was added.
     created_at: String,
-    /// When it ends; null for one that is current.
+    /// When it becomes invalid; null for a current one.
     until: Option<String>,
 }
 
-/// A webhook that is wanted.
+/// Creates a webhook.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CreateWebhook {
-    /// Whose events they are.
+    /// The tenant of its events.
     tenant: String,
-    /// Which project's.
+    /// The project of its events.
     project: String,
-    /// Operator sends them: a built-in provider, or one of the configuration.
+    /// The provider: a built-in provider, or one of the configuration.
     provider: String,
-    /// What the provider signs with: one, or several while they rotate, 5 at most. Without them they are those in OpenBao, where that is configured; else no event is accepted until one is given by rotating.
+    /// The provider's secret, or several during a rotation, 5 at most. Without any, the secrets are those in OpenBao, if it is configured; otherwise no event is accepted until a rotation adds one.
     #[serde(default, deserialize_with = "secret_texts")]
     #[schemars(with = "Option<Vec<String>>")]
     secrets: Option<Vec<SecretString>>,
-    /// Makes a secret for a provider that takes one. Default: false.
+    /// Generates a secret, for a provider that accepts one. Default: false.
     #[serde(default)]
     generate: bool,
-    /// How they are signed, where the provider has several ways. Default: its usual one.
+    /// The signature scheme, where the provider has several. Default: its usual one.
     scheme: Option<String>,
-    /// Where they go. Default: as the configuration says.
+    /// The upstream that receives the events. Default: as configured.
     upstream: Option<String>,
-    /// Under which path. Default: as the configuration says.
+    /// The path at the upstream. Default: as configured.
     path: Option<String>,
-    /// When they go. Default: async, but sync for twilio.
+    /// When events are forwarded. Default: async, but sync for twilio.
     deliver: Option<Deliver>,
-    /// What becomes of the same bytes under another id that is not signed. Default: as the configuration says.
+    /// What happens to an event with the bytes of an earlier one and a new id that is not signed. Default: as configured.
     same_bytes: Option<SameBytes>,
-    /// Why; the audit keeps it.
+    /// The reason; the audit log keeps it.
     #[serde(default = "created")]
     why: String,
 }
 
-/// Operator makes a webhook need not say why.
+/// The default reason of a creation.
 fn created() -> String {
     "created through the admin API".to_owned()
 }
@@ -150,32 +150,32 @@ pub(super) struct UpdateWebhook {
     upstream: Option<String>,
     /// The path at the upstream. Default: unchanged.
     path: Option<String>,
-    /// The reason, for the audit.
+    /// The reason; the audit log keeps it.
     why: String,
 }
 
-/// A wish for another secret.
+/// Gives a webhook a new secret.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RotateWebhook {
-    /// The new one.
+    /// The new secret.
     #[serde(default, deserialize_with = "secret_text")]
     #[schemars(with = "Option<String>")]
     secret: Option<SecretString>,
-    /// Makes one, for a provider that takes it. Default: false.
+    /// Generates the secret, for a provider that accepts one. Default: false.
     #[serde(default)]
     generate: bool,
-    /// How long the old ones still count, such as 24h. Default: as the configuration says.
+    /// How long the old secrets stay valid, such as 24h. Default: as configured.
     overlap: Option<Time>,
-    /// Why; the audit keeps it.
+    /// The reason; the audit log keeps it.
     why: String,
 }
 
-/// A wish to take a webhook away.
+/// Deletes a webhook.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DeleteWebhook {
-    /// Why; the audit keeps it.
+    /// The reason; the audit log keeps it.
     why: String,
 }
 
@@ -184,26 +184,26 @@ impl RequestBody for UpdateWebhook {}
 impl RequestBody for RotateWebhook {}
 impl RequestBody for DeleteWebhook {}
 
-/// A webhook that was made, or given another secret.
+/// A created or rotated webhook.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct MadeWebhook {
-    /// Its id.
+    /// The id.
     webhook_id: String,
-    /// Where the provider is to send to.
+    /// The URL to give to the provider.
     url: String,
-    /// The secret to tell the provider, where it was made here. It is shown this once.
+    /// The secret to give to the provider, if it was generated. No other answer shows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
-    /// What the gateway signs its deliveries to the upstream with, as Standard Webhooks has it; null where the upstream was given its own `signing_secret`.
+    /// The secret that signs deliveries to the upstream, as in Standard Webhooks; null if the upstream has its own `signing_secret`.
     signing_secret: Option<String>,
-    /// What is kept of it.
+    /// The webhook, without its secrets.
     webhook: Webhook,
 }
 
-/// A webhook by which nothing comes in any more.
+/// A deleted webhook.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct DeletedWebhook {
-    /// Which.
+    /// The id.
     webhook_id: String,
 }
 
@@ -249,7 +249,7 @@ pub(super) async fn create(
     let (secrets, told) = match (ask.secrets, ask.generate) {
         (Some(_), true) => {
             return Err(Problem::bad_request(
-                "Give `secrets` or let one `generate`, not both.",
+                "Send `secrets` or `generate`, not both.",
             ));
         }
         (Some(given), false) => {
@@ -307,7 +307,7 @@ pub(super) async fn rotate(
         (None, true) => "generated",
         (Some(_), true) | (None, false) => {
             let detail =
-                "Give the new `secret`, or let one `generate` where the provider takes it.";
+                "Send the new `secret`, or `generate` if the provider accepts a generated one.";
             return Err(Problem::bad_request(detail));
         }
     };
@@ -414,7 +414,7 @@ fn made(
 }
 
 fn no_webhook() -> Problem {
-    Problem::not_found("There is no webhook with this id in the gateway's own registry.")
+    Problem::not_found("No webhook in this gateway's registry has this id.")
 }
 
 async fn within_deadline<T>(
@@ -447,7 +447,7 @@ fn refusal(error: &WebhooksError) -> Problem {
         | WebhooksError::Wire(_)
         | WebhooksError::Random(_)
         | WebhooksError::NoFreeId => {
-            tracing::error!(%error, "a webhook could not be changed");
+            tracing::error!(%error, "webhook not changed");
             Problem::store_unavailable(detail)
         }
     }
@@ -485,7 +485,7 @@ impl Webhook {
             path,
             deliver: deliver.map(Deliver::as_str),
             same_bytes: same_bytes.as_str(),
-            secrets: Secrets {
+            secrets: WebhookSecrets {
                 kept,
                 path: secrets_path,
                 valid,
@@ -496,7 +496,7 @@ impl Webhook {
     }
 }
 
-/// Where a provider sends to.
+/// The URL that a provider sends events to.
 fn url(admin: &AdminState, config: &Config, provider: &str, id: &str) -> String {
     let base = config.server.public_url.clone().unwrap_or_else(|| {
         let scheme = match config.server.tls {
@@ -508,7 +508,7 @@ fn url(admin: &AdminState, config: &Config, provider: &str, id: &str) -> String 
     format!("{base}/api/v1/webhooks/{provider}/{id}")
 }
 
-/// A secret on its way in. What is wrong with it is told without telling it.
+/// Deserializes a secret. An error must not contain its value.
 fn secret_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SecretString>, D::Error> {
     match Value::deserialize(from)? {
         Value::Null => Ok(None),
@@ -517,7 +517,7 @@ fn secret_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SecretString
     }
 }
 
-/// The same for several.
+/// Deserializes a list of secrets, likewise.
 fn secret_texts<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<SecretString>>, D::Error> {
     let wrong = || serde::de::Error::custom("`secrets` must be a list of strings");
     match Value::deserialize(from)? {

@@ -93,6 +93,6 @@ async fn gateway_without_a_file_has_nothing_to_read_again() {
     let gateway = gateway(&origin, directory.path()).run().await;
     assert_eq!(
         run(&gateway, &["reload", "--why", "a test"]).await,
-        refused("This gateway runs without a configuration file: there is nothing to read again.")
+        refused("This gateway runs without a configuration file, so there is nothing to reload.")
     );
 }

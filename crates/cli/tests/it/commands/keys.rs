@@ -41,7 +41,7 @@ async fn tokens_let_in_by_their_role_and_the_program_says_which_is_needed() {
     }
     assert_eq!(
         ask(Some(&token("root")), &revoke).await,
-        refused("There is no key with this id.")
+        refused("No key has this id.")
     );
     let audit = ask(Some(&token("viewer")), &["audit", "--json"])
         .await

@@ -91,7 +91,7 @@ async fn webhook_is_made_listed_rotated_and_deleted_and_no_secret_is_left_behind
     let again = run(&gateway, &delete).await;
     assert_eq!(
         again.err,
-        "Error: There is no webhook with this id in the gateway's own registry.\n"
+        "Error: No webhook in this gateway's registry has this id.\n"
     );
     let audit = run(&gateway, &["audit"]).await;
     for action in ["webhooks.create", "webhooks.rotate", "webhooks.delete"] {

@@ -169,7 +169,7 @@ async fn every_change_is_audited_and_no_secret_is() {
 )]
 #[case::both(
     with(&[("generate", json!(true))]),
-    "Give `secrets` or let one `generate`, not both."
+    "Send `secrets` or `generate`, not both."
 )]
 #[case::secrets_as_text(
     with(&[("secrets", json!(SECRET))]),
@@ -198,8 +198,8 @@ async fn what_cannot_be_is_refused_in_a_sentence(#[case] body: Value, #[case] wa
 }
 
 #[rstest]
-#[case::nothing(json!({}), 400, "Give the new `secret`, or let one `generate` where the provider takes it.")]
-#[case::both(json!({ "secret": SECRET, "generate": true }), 400, "Give the new `secret`, or let one `generate` where the provider takes it.")]
+#[case::nothing(json!({}), 400, "Send the new `secret`, or `generate` if the provider accepts a generated one.")]
+#[case::both(json!({ "secret": SECRET, "generate": true }), 400, "Send the new `secret`, or `generate` if the provider accepts a generated one.")]
 #[case::overlap(json!({ "secret": SECRET, "overlap": "1" }), 400, "`overlap` has no unit; write 24h, for example.")]
 #[case::malformed(json!({ "secret": "Y2FuYXJ5!" }), 400, "Nothing was changed: secret: the secret must be base64, with or without `whsec_` before it; give what the provider shows as the webhook's signing secret.")]
 #[case::secret_as_list(json!({ "secret": [SECRET] }), 400, "The body is not valid: `secret` must be a string")]
