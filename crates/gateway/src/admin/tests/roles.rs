@@ -1,4 +1,4 @@
-//! Operator may do what, on every endpoint; and what is said to who may not.
+//! Roles: what each may do on every endpoint, and how a request without the role is refused.
 
 use serde_json::{Value, json};
 
