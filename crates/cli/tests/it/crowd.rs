@@ -155,11 +155,7 @@ pub(crate) async fn ask(sender: SendRequest<Bytes>) -> StreamResponse {
 }
 
 async fn waiters(gateway: &Gateway) -> usize {
-    let page = gateway.admin("/metrics").await.unwrap();
-    let page = String::from_utf8(page.body.into()).unwrap();
-    let mut lines = page.lines();
-    let count = lines.find_map(|line| line.strip_prefix("onceward_waiters "));
-    count.unwrap().parse().unwrap()
+    gateway.counted("onceward_waiters").await
 }
 
 /// A memory figure of the process from the kernel, in bytes.

@@ -1,9 +1,9 @@
-//! A gateway and an application on one PostgreSQL that share one record, and
-//! both of which are killed: the application before and after its commit, the
-//! gateway at every step of a request. Clients keep asking with the same keys.
+//! A gateway and an application that share one record in PostgreSQL. Both are killed: the application
+//! before and after its commit, the gateway at every step of a request. Clients retry with the same
+//! keys.
 //!
-//! What must be true then is simple to say: as many rows as keys, the same
-//! reply for everybody who asked with one key, and nothing unknown.
+//! Afterwards there must be as many rows as keys, the same reply for all requests with one key, and
+//! nothing unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -31,9 +31,9 @@ use crate::fixture::until;
 use crate::fixture::{free_address, seed};
 
 const DATABASE: &str = "shop";
-/// How long a client waits for one answer before it asks again.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a client asks in vain before it calls all of them dead.
+/// How long a client waits for a response before it retries.
+const RESPONSE_MAX: Duration = Duration::from_secs(10);
+/// How often a client retries before the test fails.
 const TRIES_MAX: usize = 3000;
 const CLIENTS: usize = 12;
 const STORM: Duration = Duration::from_secs(25);
@@ -50,12 +50,12 @@ const GATEWAY_POINTS: [&str; 6] = [
     "before-answer",
 ];
 
-/// A database with the gateway's table, and room for configurations.
+/// A database with the gateway's table, and a directory for configurations.
 struct JoinedDeployment {
     postgres: Postgres,
     url: String,
     directory: TempDir,
-    /// Where the application listens, however often it is started.
+    /// The application's address, the same at every start.
     application: SocketAddr,
 }
 
@@ -138,14 +138,14 @@ impl JoinedDeployment {
         payments
     }
 
-    /// How many operations stand how.
+    /// The number of operations in each state.
     fn states(&self) -> String {
         let sql = "SELECT state, count(*) FROM idempotency_record GROUP BY state ORDER BY state";
         self.postgres.sql(DATABASE, sql)
     }
 }
 
-/// Who dies, and where.
+/// Which process dies, and at which point.
 #[derive(Clone, Copy, Debug)]
 enum Victim {
     Application(&'static str),
@@ -237,7 +237,7 @@ async fn crash(#[case] dies: Victim, #[case] first: &str, #[case] payments: usiz
 
 const ABORTED: i32 = Signal::ABORT.as_raw();
 
-/// Asks until the reply is there, as a client does.
+/// Retries until the reply arrives.
 async fn paid(gateway: &Gateway) -> Response {
     for _ in 0..TRIES_MAX {
         let heard = gateway.post("k", BODY).await;
@@ -286,8 +286,8 @@ async fn a_commit_that_comes_too_late_is_refused() {
     assert_eq!(again.kept(), reply.kept());
 }
 
-/// It stands still between its last statement and its commit, and holds the
-/// record: nobody can say yet what becomes of it.
+/// The application is suspended between its last statement and its commit and holds the record: the
+/// outcome is not decided yet.
 #[tokio::test]
 async fn a_commit_under_way_is_not_taken_for_undone() {
     let mut random = Rng::with_seed(seed());
@@ -418,7 +418,7 @@ async fn killed_on_both_sides_again_and_again_there_are_as_many_rows_as_keys() {
         deaths.push(died.unwrap());
     }
 
-    // Whoever still asks finds all of them well.
+    // All programs run normally from now on.
     let _application = deployment.serving(None).await;
     let [one, other] = at.map(|at| deployment.gateway(at));
     let _gateways = tokio::join!(one.run(), other.run());
@@ -446,8 +446,7 @@ async fn killed_on_both_sides_again_and_again_there_are_as_many_rows_as_keys() {
         format!("completed|{keys}"),
         "nothing is unknown"
     );
-    // A run that saw little proves little. The bounds are far below what any
-    // machine does.
+    // A run with few events proves little. Any machine exceeds these bounds by far.
     assert!(keys >= 100, "{keys}");
     for died in deaths {
         assert!(died.by_itself >= 1 && died.killed >= 1, "{died:?}");
@@ -497,7 +496,7 @@ async fn keep_killing(
     deaths
 }
 
-/// What the clients share.
+/// The state that all clients share.
 struct JoinedClients {
     at: [SocketAddr; 2],
     closed: AtomicBool,
@@ -537,10 +536,10 @@ impl JoinedClients {
         }
     }
 
-    /// Asks with one key until the reply is there.
+    /// Retries with one key until the reply arrives.
     async fn until_paid(&self, client: &mut Client, key: &str) {
         for _ in 0..TRIES_MAX {
-            let heard = match timeout(PATIENCE, client.post(key, BODY)).await {
+            let heard = match timeout(RESPONSE_MAX, client.post(key, BODY)).await {
                 Ok(heard) => heard,
                 Err(_) => Err(NoResponse),
             };

@@ -1,8 +1,8 @@
-//! A configuration that changes while requests are served: by the file, by
-//! SIGHUP, by the admin API, and every few times with a mistake in it.
+//! A configuration that changes while requests are served: by the file, by SIGHUP and by the admin
+//! API, sometimes with a mistake in it.
 //!
-//! Every answer of a configured route carries the number of the configuration
-//! that it was given under, so that it shows which one is in force.
+//! Every response of a configured route has the number of its configuration, which shows the one in
+//! force.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -25,12 +25,12 @@ use crate::fixture::gateway::{Gateway, gateway_of};
 use crate::fixture::origin::{Behaviour, Origin, Sequence, origin, origin_choosing};
 use crate::fixture::{BODY, until};
 
-/// A path that no test but the load looks at.
+/// A path that only the load uses.
 const OTHER: &str = "/other";
 const CLIENTS: usize = 8;
-/// How often the configuration changes under load.
+/// The number of changes under load.
 const CHANGES: usize = 30;
-/// Every so many changes are mistaken.
+/// Every n-th change has a mistake.
 const MISTAKEN_EVERY: usize = 3;
 
 /// A configuration, and what may be said differently in it.
@@ -132,27 +132,19 @@ impl ReloadedGateway {
         .await;
     }
 
-    /// Which configuration is in force.
+    /// The number of the configuration in force.
     async fn number(&self) -> usize {
         let answer = get(&self.gateway, OTHER).await;
         answer.header("x-number").parse().unwrap()
     }
 
-    /// A line of the metrics, as a number.
-    async fn counted(&self, name: &str) -> usize {
-        let page = self.gateway.admin("/metrics").await.unwrap();
-        let page = String::from_utf8(page.body.into()).unwrap();
-        let mut lines = page.lines().filter_map(|line| line.rsplit_once(' '));
-        let value = lines.find_map(|(is, value)| (is == name).then(|| value.parse().unwrap()));
-        value.unwrap_or_default()
-    }
-
     async fn failures(&self) -> usize {
-        self.counted(r#"onceward_reloads_total{outcome="failed"}"#)
+        self.gateway
+            .counted(r#"onceward_reloads_total{outcome="failed"}"#)
             .await
     }
 
-    /// What the audit tells of reloads.
+    /// The audit entries of reloads.
     async fn audit(&self) -> Vec<Value> {
         let request = Request::get("/admin/v1/audit?limit=200").header("host", "localhost");
         let request = request.body(Full::default()).unwrap();
@@ -235,7 +227,7 @@ async fn reloads_under_load_fail_no_request_and_run_nothing_twice() {
     eprintln!("{bought} operations under {CHANGES} changes, {mistakes} of them mistaken");
 }
 
-/// How a reload is asked for.
+/// How a reload is triggered.
 #[derive(Clone, Copy, Debug)]
 enum Trigger {
     File,
@@ -244,7 +236,7 @@ enum Trigger {
 }
 
 impl Trigger {
-    /// Who the audit says it was.
+    /// The actor in the audit log.
     fn who(self) -> &'static str {
         match self {
             Self::File => "file",
@@ -254,7 +246,7 @@ impl Trigger {
     }
 }
 
-/// Another configuration, with much said differently.
+/// Another configuration, with many different settings.
 fn changed(text: &ConfigText, number: usize) -> ConfigText {
     let pick = |texts: [&'static str; 4]| texts[number % 4];
     // A class of the busy route that comes and goes.
@@ -276,7 +268,7 @@ fn changed(text: &ConfigText, number: usize) -> ConfigText {
     }
 }
 
-/// A configuration that cannot be taken, and what is said of it.
+/// A configuration with a mistake, and its error message.
 fn mistaken(text: &ConfigText, number: usize) -> (ConfigText, &'static str) {
     let text = ConfigText {
         // It would show if it were taken.
@@ -323,11 +315,13 @@ async fn taken(fixture: &ReloadedGateway, text: &ConfigText, way: Trigger) {
         fixture.number().await == text.number
     })
     .await;
-    assert_eq!(fixture.counted("onceward_reload_successful").await, 1);
+    assert_eq!(
+        fixture.gateway.counted("onceward_reload_successful").await,
+        1
+    );
 }
 
-/// Tries to put a mistaken configuration in force: it changes nothing, and it
-/// is told why.
+/// Tries to load a configuration with a mistake: it changes nothing, and the error is reported.
 async fn refused(fixture: &ReloadedGateway, (text, why): &(ConfigText, &str), way: Trigger) {
     let (before, failures) = (fixture.number().await, fixture.failures().await);
     fixture.replace(&text.write(&fixture.directory.path().join("data")));
@@ -346,7 +340,10 @@ async fn refused(fixture: &ReloadedGateway, (text, why): &(ConfigText, &str), wa
     })
     .await;
     assert_eq!(fixture.number().await, before);
-    assert_eq!(fixture.counted("onceward_reload_successful").await, 0);
+    assert_eq!(
+        fixture.gateway.counted("onceward_reload_successful").await,
+        0
+    );
     let told = || async {
         let audit = fixture.audit().await;
         audit.iter().any(|entry| {
@@ -358,12 +355,12 @@ async fn refused(fixture: &ReloadedGateway, (text, why): &(ConfigText, &str), wa
     until("the audit tells it", told).await;
 }
 
-/// What the clients share.
+/// The state that all clients share.
 struct ReloadClients {
     to: std::net::SocketAddr,
     closed: AtomicBool,
     keys: AtomicUsize,
-    /// What each key was answered.
+    /// The response of each key.
     told: Mutex<HashMap<String, Bytes>>,
 }
 
@@ -417,7 +414,7 @@ impl ReloadClients {
     }
 }
 
-/// What becomes of a route while its work is under way.
+/// What happens to a route while its operation runs.
 #[rstest]
 #[case::prohibited(|text: &mut ConfigText| text.payments = Some("policy = \"PROHIBITED\"".into()), Some((400, "key-prohibited")), 201)]
 #[case::removed(|text: &mut ConfigText| text.payments = None, Some((404, "no-route")), 404)]
@@ -438,7 +435,7 @@ async fn work_under_way_ends_by_the_rules_that_it_began_with(
     origin.called(1).await;
     let second = gateway.spawn_post("k", BODY);
     until("it waits", || async {
-        fixture.counted("onceward_waiters").await == 1
+        fixture.gateway.counted("onceward_waiters").await == 1
     })
     .await;
 

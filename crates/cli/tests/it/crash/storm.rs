@@ -5,7 +5,6 @@
 //! Two shorter runs complete it: one in which the gateway is stopped by SIGTERM, so that nothing may
 //! be unknown, and one on a store that forgets, which the checker must find out.
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,7 +28,7 @@ pub(crate) const CLIENTS: usize = 16;
 /// The maximum time of the service, so that most kills interrupt requests.
 const WORK_MS_MAX: u64 = 120;
 /// How long a client waits for a response before it retries.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RESPONSE_MAX: Duration = Duration::from_secs(10);
 /// How often a client retries before the test fails.
 const TRIES_MAX: usize = 2000;
 
@@ -145,7 +144,7 @@ async fn storm(store: OsString, stop: Stop, length: Duration) -> StormResult {
         stops,
         figures,
         violations,
-        unknown_in_store: gauge(&gateway, "onceward_unknown").await,
+        unknown_in_store: gateway.counted("onceward_unknown").await,
     }
 }
 
@@ -258,7 +257,7 @@ impl Clients {
     async fn ask(&self, client: &mut Client, key: Key, body: Body) -> Outcome {
         let sent = self.order.next();
         let asked = timeout(
-            PATIENCE,
+            RESPONSE_MAX,
             client.post(&format!("key-{key}"), &text(key, body)),
         )
         .await;
@@ -367,15 +366,4 @@ pub(crate) fn ledger(runs: &[Run]) -> Vec<RunRecord> {
             }
         })
         .collect()
-}
-
-/// A gauge of the gateway.
-async fn gauge(gateway: &Gateway, name: &str) -> usize {
-    let page = gateway.admin("/metrics").await.unwrap();
-    let page = String::from_utf8(page.body.into()).unwrap();
-    let gauges: HashMap<_, _> = page
-        .lines()
-        .filter_map(|line| line.split_once(' '))
-        .collect();
-    gauges[name].parse().unwrap()
 }

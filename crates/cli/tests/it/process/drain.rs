@@ -9,7 +9,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::fixture::BODY;
-use crate::fixture::gateway::{Gateway, GatewayCommand, gateway_of, onceward};
+use crate::fixture::command::run;
+use crate::fixture::gateway::{Gateway, GatewayCommand, gateway_of};
 use crate::fixture::origin::{Behaviour, Origin, Sequence, origin_choosing};
 
 /// Longer than the slow operations, on a busy machine too.
@@ -48,16 +49,8 @@ fn text(origin: &Origin, store: &Path, drain: &str) -> String {
 
 /// The keys that `onceward operations list --state unknown` lists.
 async fn unknown(gateway: &Gateway) -> Vec<String> {
-    let admin = format!("http://{}", gateway.admin_address());
-    let output = onceward()
-        .args(["operations", "list", "--state", "unknown", "--json"])
-        .env("ONCEWARD_ADMIN", admin)
-        .env_remove("ONCEWARD_ADMIN_TOKEN")
-        .output()
-        .await
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let args = ["operations", "list", "--state", "unknown", "--json"];
+    let page = run(gateway, &args).await.json();
     let operations = page["operations"].as_array().unwrap().iter();
     let mut keys: Vec<_> = operations
         .map(|operation| {

@@ -1,5 +1,5 @@
-//! Many clients with one key at two gateways: at both at once, and at one while
-//! it runs at the other.
+//! Many clients with one key at two gateways: at both at once, and at one gateway while the operation
+//! runs at the other.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const CONNECTIONS: usize = 10;
 /// Within `limits.streams`.
 const STREAMS: usize = 100;
 const WAITERS: usize = CONNECTIONS * STREAMS;
-/// Who waits for a run elsewhere looks once a second. Some looks go by.
+/// A request that waits for a run at another gateway polls once a second; several polls pass.
 const LOOKS: Duration = Duration::from_secs(3);
 
 #[rstest]
@@ -58,7 +58,7 @@ async fn one_key_at_two_gateways_runs_once_and_all_get_its_reply(#[case] kind: S
         let word = answer.header("idempotency-status");
         assert_eq!(word, "completed", "{answer:?}");
     }
-    // And so it stays, wherever one asks.
+    // Later requests get the same reply at both gateways.
     for gateway in &gateways {
         let again = gateway.post("k", BODY).await.unwrap();
         assert!(again.is_replay(), "{again:?}");

@@ -1,6 +1,6 @@
-//! A Redis that is lost for good, and a replica in its place. Replication is
-//! not waited for unless one asks for it: what a replica had not got is lost
-//! with the primary, and `durability = "wait:1"` refuses rather than lose it.
+//! A Redis that is lost and replaced by a replica. By default replication is not awaited: writes that
+//! the replica did not have are lost with the primary. `durability = "wait:1"` refuses requests
+//! instead of losing them.
 
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ fn primary(deployment: &Deployment) -> &Redis {
     }
 }
 
-/// Waits until a replica has all that its primary has now.
+/// Waits until a replica has everything that its primary has.
 async fn catch_up(primary: &Redis, replica: &Redis) {
     block_in_place(|| primary.cli(&["SET", "caught-up", "yes"]));
     let there = || async { block_in_place(|| replica.cli(&["GET", "caught-up"])) == "yes" };
     until("the replica has it", there).await;
 }
 
-/// Two gateways that reach the primary by an address that can lead elsewhere.
+/// Two gateways that reach the primary through a relay.
 async fn two_apart(deployment: &Deployment) -> (Relay, [Gateway; 2]) {
     let relay = Relay::to(primary(deployment).port()).await;
     let words = Settings {
@@ -62,7 +62,7 @@ async fn what_the_replica_had_is_kept_and_what_it_had_not_is_lost() {
     let held_kept = one.spawn_post("held-kept", BODY);
     deployment.origin.called(2).await;
     catch_up(primary(&deployment), &replica).await;
-    // Cut off from its replica, the primary takes what nobody else will have.
+    // Without its replica, the primary accepts writes that no other server has.
     block_in_place(|| replica.promote());
     let lost = one.post("lost", BODY).await.unwrap();
     assert_eq!(
@@ -76,14 +76,14 @@ async fn what_the_replica_had_is_kept_and_what_it_had_not_is_lost() {
     relay.lead_to(replica.port());
     ready(&gateways).await;
 
-    // An acknowledged reply that the replica had is given as before.
+    // An acknowledged reply that the replica had is replayed.
     for gateway in &gateways {
         let again = gateway.post("kept", BODY).await.unwrap();
         assert!(again.is_replay(), "{again:?}");
         assert_eq!(again.kept(), kept.kept());
     }
-    // What ran over the failover is recorded where its claim is known, and
-    // told as unknown where it is not.
+    // An operation that ran during the failover is recorded if its claim survived; otherwise it is
+    // reported as unknown.
     deployment.origin.open();
     deployment.origin.open();
     let held_kept = held_kept.await.unwrap().unwrap();
@@ -99,7 +99,7 @@ async fn what_the_replica_had_is_kept_and_what_it_had_not_is_lost() {
         (held_lost.status, held_lost.header("idempotency-status")),
         (201, "unknown")
     );
-    // A claim that was lost is free, and runs again under a higher fence.
+    // A key whose claim was lost is free, and runs again under a higher fence.
     for key in ["lost", "held-lost"] {
         let again = other.post(key, BODY).await.unwrap();
         assert_eq!((again.status, again.is_replay()), (201, false), "{key}");
@@ -118,7 +118,7 @@ async fn primary_that_became_a_replica_is_left_for_the_new_one() {
     let [one, other] = &gateways;
     let kept = one.post("kept", BODY).await.unwrap();
     catch_up(primary(&deployment), &replica).await;
-    // In order: nobody writes, and no connection is cut.
+    // An orderly switch: nothing writes, and no connection is cut.
     let new = replica.port().to_string();
     block_in_place(|| {
         replica.promote();
@@ -142,7 +142,7 @@ const WAIT_FOR_ONE: Settings = Settings {
     more: "",
 };
 
-/// A gateway that waits for a replica refuses, and forwards nothing.
+/// A gateway that requires a replica refuses requests and forwards nothing.
 async fn refuses(deployment: &Deployment, gateway: &Gateway, key: &str) {
     let refused = gateway.post(key, BODY).await.unwrap();
     assert_eq!(
@@ -155,8 +155,8 @@ async fn refuses(deployment: &Deployment, gateway: &Gateway, key: &str) {
     assert!(!gateway.is_ready().await);
 }
 
-/// Asks until the service's answer comes. A claim that nobody confirmed may be
-/// on record until it is taken back.
+/// Retries until the service's response arrives. An unconfirmed claim may be on record until it is
+/// withdrawn.
 async fn until_paid(gateway: &Gateway, key: &str) {
     until("it is paid", || async {
         let answer = gateway.post(key, BODY).await.unwrap();
@@ -216,12 +216,12 @@ async fn what_was_confirmed_survives_the_primary() {
         assert_eq!(answer.status, 201);
         kept.push((key, answer.kept()));
     }
-    // Cut off from its replica, the primary is of no use to anybody.
+    // Without its replica, the primary cannot confirm a write.
     block_in_place(|| replica.promote());
     refuses(&deployment, one, "refused").await;
     deployment.server.kill();
     relay.lead_to(replica.port());
-    // Nor is the one in its place, until it has a replica.
+    // Neither can its successor, until it has a replica.
     refuses(&deployment, other, "refused").await;
     let _second = block_in_place(|| replica.replica());
     ready(&gateways).await;

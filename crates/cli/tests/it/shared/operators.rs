@@ -1,4 +1,4 @@
-//! What operators change at one gateway, as the other comes to know it.
+//! Changes by operators at one gateway, as they take effect at the other.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use crate::fixture::origin::{Behaviour, origin};
 use crate::fixture::{BODY, until};
 use crate::shared::deployment::{Deployment, Settings, StoreKind};
 
-/// How soon the others follow, as `docs/operating.md` says.
+/// The delay at other gateways that `docs/operating.md` promises.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(5);
 
-/// A key of acme's, made at this gateway: its id, and all of it.
+/// Creates an API key of tenant acme at this gateway. Returns its id and the key.
 async fn create(gateway: &Gateway) -> (String, String) {
     let order = "keys create --tenant acme --project shop --subject service:worker --json";
     let said = run(gateway, &order.split(' ').collect::<Vec<_>>()).await;
@@ -37,7 +37,7 @@ async fn pay(gateway: &Gateway, api_key: &str, key: &str) -> Response {
     client.send(request).await.unwrap()
 }
 
-/// Waits until a gateway answers so, and says how long after the change.
+/// Waits until a gateway answers as expected, and prints the time since the change.
 async fn followed<F: Future<Output = bool>>(what: &str, holds: impl FnMut() -> F) {
     let changed = Instant::now();
     until(what, holds).await;
@@ -83,14 +83,14 @@ async fn keys_and_classes_changed_at_one_gateway_are_in_force_at_the_other(
     })
     .await;
 
-    // The other way round, too.
+    // The same in the other direction.
     revoke(&other, &id).await;
     assert_eq!(pay(&other, &api_key, "k").await.status, 401, "at once");
     followed("the key is refused", || async {
         pay(&one, &api_key, "k").await.status == 401
     })
     .await;
-    // One that a gateway has never heard of can be revoked there.
+    // A gateway can revoke a key that it does not know yet.
     let (id, api_key) = create(&one).await;
     revoke(&other, &id).await;
     followed("the second key is refused", || async {
@@ -99,7 +99,7 @@ async fn keys_and_classes_changed_at_one_gateway_are_in_force_at_the_other(
     .await;
     assert_eq!(pay(&other, &api_key, "k").await.status, 401);
 
-    // The audit is one.
+    // Both gateways have the same audit log.
     for gateway in [&one, &other] {
         let audit = run(gateway, &["audit", "--json"]).await.json();
         let entries = audit["entries"].as_array().unwrap();

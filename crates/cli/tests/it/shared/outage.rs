@@ -1,6 +1,5 @@
-//! The store's server killed while two gateways serve: nothing that was
-//! acknowledged is lost, nothing runs without it, and all goes on by itself
-//! when it is back.
+//! The store's server is killed while two gateways serve: no acknowledged reply is lost, nothing runs
+//! without the store, and the gateways recover by themselves when it is back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,7 +58,7 @@ async fn killed_under_load_the_store_loses_nothing_and_gateways_find_back(#[case
         client.unwrap();
     }
 
-    // Everybody has an end now. It must outlive one more.
+    // Every key has an outcome now, which must survive another kill.
     deployment.server.kill();
     deployment.server.restart();
     for gateway in &gateways {
@@ -69,7 +68,7 @@ async fn killed_under_load_the_store_loses_nothing_and_gateways_find_back(#[case
     let (figures, violations) = check(&shop.log(), &ledger(&deployment.origin.runs()));
     eprintln!("{figures:?}");
     assert_eq!(violations, []);
-    // Gateways live and the leases are long: each knows what became of its runs.
+    // The gateways live and the leases are long, so each gateway knows the outcome of its runs.
     assert_eq!(figures.unknown, 0, "{figures:?}");
     assert!(
         figures.unanswered > 0 && figures.completed_by_retry > 0 && figures.refused > 0,
@@ -77,10 +76,10 @@ async fn killed_under_load_the_store_loses_nothing_and_gateways_find_back(#[case
     );
 }
 
-/// A key that is asked for only while the store is away.
+/// A key that is used only while the store is unavailable.
 const PROBE: &str = "probe";
 
-/// Without the store a gateway says so, and forwards nothing.
+/// Without the store a gateway reports it and forwards nothing.
 async fn refuses(gateway: &Gateway) {
     let refused = gateway.post(PROBE, BODY).await.unwrap();
     assert_eq!(
@@ -94,7 +93,7 @@ async fn refuses(gateway: &Gateway) {
     assert!(!gateway.is_ready().await);
 }
 
-/// Waits until there is more to lose.
+/// Waits until more operations have completed.
 async fn sell_more(shop: &Clients) {
     let answered = || {
         let log = shop.log();
@@ -126,7 +125,7 @@ async fn what_ran_while_the_store_went_is_answered_and_recorded_when_it_is_back(
     waiting(&one, 1).await;
     waiting(&other, 1).await;
     deployment.server.kill();
-    // Nobody can tell what becomes of a run elsewhere.
+    // The state of a run at the other gateway cannot be known.
     let there = there.await.unwrap().unwrap();
     assert_eq!(
         (there.status, there.code().as_str()),
@@ -138,7 +137,7 @@ async fn what_ran_while_the_store_went_is_answered_and_recorded_when_it_is_back(
         (first.status, first.header("idempotency-status")),
         (201, "unknown")
     );
-    // Who waits beside the run hears what it heard.
+    // A duplicate at the gateway of the run gets the same response.
     let here = here.await.unwrap().unwrap();
     assert_eq!(
         (here.status, here.header("idempotency-status")),

@@ -1,5 +1,5 @@
-//! A store that does not answer: nobody refuses and nobody hangs up, as when a
-//! machine loses its power or a cable is pulled. Only time tells.
+//! A store that does not answer and does not close connections, as after a power failure or a network
+//! failure. Only timeouts detect it.
 
 use std::time::{Duration, Instant};
 
@@ -11,13 +11,13 @@ use crate::fixture::{BODY, until};
 use crate::shared::deployment::{Deployment, Settings, StoreKind, two, waiting};
 use crate::shared::relay::Relay;
 
-/// The store has two seconds for a step, and a machine may be busy.
+/// The store's deadline is two seconds, and the machine may be busy.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(8);
-/// How many ask at once, so that many connections are open.
+/// The number of concurrent requests, so that many connections are open.
 const FILLED: usize = 64;
-/// How many are refused at most before a gateway has found the way again.
+/// The maximum number of refused requests before a gateway has reconnected.
 const REFUSED_MAX: usize = 3;
-/// Who waits and is not told looks by itself after a second.
+/// A waiting request polls after a second without a notification.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 async fn apart(deployment: &Deployment) -> (Relay, [Gateway; 2]) {
@@ -88,7 +88,7 @@ async fn connections_that_lead_nowhere_are_given_up(#[case] kind: StoreKind) {
         let mut refused = 0;
         while gateway.post("late", BODY).await.unwrap().status != 201 {
             refused += 1;
-            // One is enough to find out, and some may have been used too lately.
+            // One is enough to detect it, and some may have been used too recently.
             assert!(refused <= REFUSED_MAX, "one after the other");
         }
     }
@@ -98,18 +98,18 @@ async fn connections_that_lead_nowhere_are_given_up(#[case] kind: StoreKind) {
         assert!(again.is_replay(), "{again:?}");
     }
     assert_eq!(deployment.origin.runs().len(), FILLED + 1);
-    // Who waits is told at once, as before.
+    // Waiting requests are notified immediately, as before.
     let [one, other] = &gateways;
     let mut number = 0;
-    until("who waits is told again", || {
+    until("waiting requests are notified again", || {
         number += 1;
         told_at_once(&deployment, one, other, format!("held-{number}"))
     })
     .await;
 }
 
-/// Whether who waits at one gateway hears of the end of a run at the other
-/// before it looks by itself.
+/// Whether a request that waits at one gateway is notified of the end of a run at the other before it
+/// polls.
 async fn told_at_once(
     deployment: &Deployment,
     one: &Gateway,

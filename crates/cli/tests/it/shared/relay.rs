@@ -1,30 +1,30 @@
-//! An address that leads elsewhere: to the primary of the moment, as a name or a
-//! virtual address does, or nowhere, as a broken network does.
+//! A TCP relay with a changeable target: the current primary, like a DNS name or a virtual address, or
+//! none, like a broken network.
 
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Carries connections to a port of this machine.
+/// Relays connections to a port of this machine.
 pub(crate) struct Relay {
     port: u16,
     way: watch::Sender<Route>,
     accepting: JoinHandle<()>,
 }
 
-/// What becomes of connections, those that are open and those that come.
+/// What happens to open and new connections.
 #[derive(Clone, Copy, Debug)]
 enum Route {
-    /// They are carried to this port; what was open is cut.
+    /// New ones are relayed to this port; open ones are closed.
     To(u16),
-    /// What is open goes on; what comes is carried to this port.
+    /// New ones are relayed to this port; open ones continue.
     Moved(u16),
-    /// They are cut.
+    /// All are closed.
     Cut,
-    /// Nothing is carried and nobody is told.
+    /// Nothing is relayed and nothing is closed.
     Silent,
-    /// What was open is silent for ever; what comes is carried to this port.
+    /// New ones are relayed to this port; open ones stay silent.
     Forgotten(u16),
 }
 
@@ -39,33 +39,33 @@ impl Relay {
         }
     }
 
-    /// Where it is.
+    /// The port of the relay.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// From now on to this port; what was open is cut.
+    /// Relays to this port and closes open connections.
     pub(crate) fn lead_to(&self, port: u16) {
         self.way.send_replace(Route::To(port));
     }
 
-    /// From now on to this port; what was open goes on to where it led.
+    /// Relays new connections to this port; open ones continue to their old target.
     pub(crate) fn move_to(&self, port: u16) {
         self.way.send_replace(Route::Moved(port));
     }
 
-    /// From now on to nobody, who is told.
+    /// Closes all connections.
     pub(crate) fn cut(&self) {
         self.way.send_replace(Route::Cut);
     }
 
-    /// From now on to nobody, who is not told: as when a machine loses its power.
+    /// Stops relaying without closing connections, as after a power failure.
     pub(crate) fn fall_silent(&self) {
         self.way.send_replace(Route::Silent);
     }
 
-    /// From now on to this port; nobody is told that what was open leads nowhere:
-    /// as when another machine takes over an address.
+    /// Relays new connections to this port and leaves open ones silent, as when another machine takes
+    /// over an address.
     pub(crate) fn forget(&self, port: u16) {
         self.way.send_replace(Route::Forgotten(port));
     }
@@ -97,7 +97,7 @@ async fn carry(mut stream: TcpStream, mut seen: watch::Receiver<Route>) {
         tokio::pin!(carried);
         loop {
             tokio::select! {
-                // Either side may break; the other sees it then.
+                // If one side breaks, the other is closed too.
                 _ = &mut carried => return,
                 _ = seen.changed() => {}
             }
@@ -106,7 +106,7 @@ async fn carry(mut stream: TcpStream, mut seen: watch::Receiver<Route>) {
             }
         }
     }
-    // Both ends stay open for as long as nobody is to be told.
+    // Both ends stay open while connections are silent.
     while matches!(
         *seen.borrow_and_update(),
         Route::Silent | Route::Forgotten(_)

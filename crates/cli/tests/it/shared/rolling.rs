@@ -1,6 +1,5 @@
-//! Two gateways that are restarted one after the other, as a deployment does,
-//! while clients buy. The clients are what a balancer makes of them: who finds
-//! a gateway gone asks the other, with the same key.
+//! Two gateways that are restarted one after the other, as in a rolling deployment, under load. The
+//! clients act like a load balancer: if a gateway is gone, they send the same key to the other.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -24,10 +23,10 @@ use crate::fixture::{free_address, seed};
 use crate::shared::deployment::{Deployment, Settings, StoreKind};
 
 const CLIENTS: usize = 12;
-/// How often each gateway is restarted.
+/// The number of restarts of each gateway.
 const ROUNDS: usize = 3;
-/// A connection that was kept may have ended with its gateway, at each of the
-/// two; then one of them refuses a new one; then the other takes it.
+/// A kept connection may have ended with its gateway, at each of the two; then one of them refuses a
+/// new connection; then the other accepts it.
 const TRIES_MAX: usize = 4;
 
 #[rstest]
@@ -92,8 +91,7 @@ async fn rolling_restarts_under_load_fail_no_request_and_run_nothing_twice(
     assert!(gone > 0, "no client noticed anything");
 }
 
-/// Restarts a gateway at which a request is under way, and waits until it is
-/// ready again.
+/// Restarts a gateway during a request and waits until it is ready again.
 async fn roll(
     deployment: &Deployment,
     plan: &GatewayCommand,
@@ -117,7 +115,7 @@ async fn roll(
         TcpStream::connect(address).await.is_err()
     })
     .await;
-    // What it still does is waited for where one can still ask.
+    // The other gateway waits for the operation that it still runs.
     let again = stays.spawn_post(held, BODY);
     deployment.origin.open();
     let first = first.await.unwrap().unwrap();
@@ -136,14 +134,14 @@ async fn roll(
     back
 }
 
-/// What the clients share.
+/// The state that all clients share.
 struct RollingClients {
     at: [SocketAddr; 2],
     closed: AtomicBool,
     keys: AtomicUsize,
-    /// How often a gateway was found gone.
+    /// How often a gateway was not reachable.
     gone: AtomicUsize,
-    /// What each key was answered.
+    /// The response of each key.
     told: Mutex<HashMap<String, Bytes>>,
 }
 
@@ -158,7 +156,7 @@ impl RollingClients {
         }
     }
 
-    /// Waits until every client has bought a few times more.
+    /// Waits until every client has made a few more payments.
     async fn sell_more(&self) {
         let before = self.told.lock().unwrap().len();
         until("more is bought", || async {
@@ -167,8 +165,8 @@ impl RollingClients {
         .await;
     }
 
-    /// The life of one client: a fresh key at its gateway and at the same time,
-    /// as a retry would, at the other; then once more.
+    /// One client: sends a new key to its gateway and at the same time, like a retry, to the other;
+    /// then once more.
     async fn buy(self: Arc<Self>, gateway: usize) {
         let mut clients = self.at.map(Client::new);
         let mut twins = self.at.map(Client::new);
@@ -190,8 +188,8 @@ impl RollingClients {
         }
     }
 
-    /// Asks one gateway, and if that is gone the other. Nothing else may be
-    /// heard than the service's answer.
+    /// Sends to one gateway and, if that is gone, to the other. The only valid response is the
+    /// service's.
     async fn ask(&self, clients: &mut [Client; 2], first: usize, key: &str) -> Response {
         for turn in 0..TRIES_MAX {
             let Ok(answer) = clients[(first + turn) % 2].post(key, BODY).await else {

@@ -1,6 +1,5 @@
-//! Gateways that share a store need the same secret. With another one, each
-//! would take the other's retries for different requests, and tell their
-//! senders to use a new key.
+//! Gateways that share a store need the same secret. With different ones, each would treat the other's
+//! retries as different requests and tell clients to use a new key.
 
 use rstest::rstest;
 
@@ -33,7 +32,7 @@ async fn gateway_with_another_secret_does_not_start(#[case] kind: StoreKind) {
         (Some(1), Some(&refused.to_owned()))
     );
 
-    // The first one is not asked: what the store knows, counts.
+    // The store is authoritative; the first gateway need not run.
     one.kill().await;
     let (status, log) = deployment.plan(&ANOTHER).start().ended().await;
     assert_eq!(
@@ -45,7 +44,7 @@ async fn gateway_with_another_secret_does_not_start(#[case] kind: StoreKind) {
     assert!(again.is_replay(), "{again:?}");
     assert_eq!(again.kept(), first.kept());
 
-    // In a namespace of its own it is the first.
+    // In another namespace it is the first gateway.
     let apart = Settings {
         store: "namespace = \"apart\"",
         ..ANOTHER

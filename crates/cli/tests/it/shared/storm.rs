@@ -1,6 +1,5 @@
-//! Two gateways on one store, each killed again and again at random moments,
-//! while clients ask both. What the clients heard and what the service got goes
-//! before the checker.
+//! Two gateways on one store, each killed repeatedly at random times while clients use both. The
+//! checker decides over what the clients and the service got.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +17,7 @@ use crate::fixture::{free_address, seed};
 use crate::shared::deployment::{Deployment, Settings, StoreKind};
 
 const LENGTH: Duration = Duration::from_secs(10);
-/// A killed gateway's runs are known to be lost when their lease ends.
+/// The runs of a killed gateway become unknown when their lease ends.
 const LEASE: &str = "timeout = \"2s\"\n[classes.interactive]\nlease = \"2s\"";
 
 #[rstest]
@@ -53,7 +52,7 @@ async fn killed_in_turn_two_gateways_run_nothing_twice_and_forget_nothing(#[case
     while Instant::now() < end {
         sleep(Duration::from_millis(random.u64(100..800))).await;
         let [one, other] = gateways;
-        // Now and then both at once.
+        // Sometimes both at once.
         let both = random.u8(..4) == 0;
         gateways = match random.bool() {
             _ if both => {

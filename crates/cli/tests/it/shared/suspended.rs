@@ -1,5 +1,5 @@
-//! One of two gateways dies, or stands still, in the middle of a run: the other
-//! comes to know it when the lease ends, and nothing is repeated in silence.
+//! One of two gateways dies or is suspended during a run: the other detects it when the lease ends,
+//! and nothing is silently repeated.
 
 use rstest::rstest;
 use rustix::process::Signal;
@@ -12,14 +12,14 @@ use crate::fixture::{BODY, until};
 use crate::shared::deployment::{Deployment, Settings, StoreKind, two, waiting};
 use crate::shared::relay::Relay;
 
-/// The lease is short, so that its end comes soon, and long beside what a busy
-/// machine delays. No upstream may take longer.
+/// A short lease, but long compared with the delays of a busy machine. The upstream's timeout must not
+/// be longer.
 const HOLD: &str = "timeout = \"3s\"\n[classes.interactive]\nlease = \"3s\"";
-/// The same, and what may have run is run again.
+/// The same with `on_unknown = "retry"`.
 const RETRY: &str =
     "timeout = \"3s\"\n[classes.interactive]\nlease = \"3s\"\non_unknown = \"retry\"";
 
-/// A service that answers the first run when it is let, and later ones at once.
+/// A service that holds its first response and sends later ones immediately.
 async fn held_once() -> Origin {
     origin_choosing(Sequence::default(), |_, times| match times {
         1 => Behaviour::Hold,
@@ -35,7 +35,7 @@ fn plan(deployment: &Deployment, more: &'static str) -> GatewayCommand {
     })
 }
 
-/// Two gateways, the first of which reaches the store by a relay.
+/// Two gateways, the first of which reaches the store through a relay.
 async fn two_apart(deployment: &Deployment, more: &'static str) -> (Relay, [Gateway; 2]) {
     let relay = Relay::to(deployment.server.port()).await;
     let plan_apart = deployment.plan(&Settings {
@@ -52,8 +52,7 @@ fn assert_told(answer: &Response, status: u16, code: &str) {
     assert_eq!(told, (status, code.to_owned()), "{answer:?}");
 }
 
-/// Asks until a run of its own is answered; before the lease ends it is told
-/// that another is under way.
+/// Retries until a run of its own is answered; before the lease ends it gets `in-progress`.
 async fn until_run(gateway: &Gateway, key: &str) -> Response {
     loop {
         let answer = gateway.post(key, BODY).await.unwrap();
@@ -81,7 +80,7 @@ async fn run_of_a_killed_gateway_is_unknown_everywhere_when_its_lease_ends(
     waiting(&other, 1).await;
     one.kill().await;
     assert!(first.await.unwrap().is_err());
-    // Nobody knows of the death; the lease tells it.
+    // Only the end of the lease shows that the gateway died.
     assert_told(&waiter.await.unwrap().unwrap(), 409, "outcome-unknown");
     let one = plan.run().await;
     for gateway in [&one, &other] {
@@ -92,7 +91,7 @@ async fn run_of_a_killed_gateway_is_unknown_everywhere_when_its_lease_ends(
     }
     assert_eq!(deployment.origin.runs().len(), 1);
 
-    // What an operator says of it at one gateway holds at the other.
+    // A resolution at one gateway applies at the other.
     let listed = ["operations", "list", "--state", "unknown", "--json"];
     let page = run(&one, &listed).await.json();
     let id = page["operations"][0]["operation_id"].as_str().unwrap();
@@ -133,7 +132,7 @@ async fn where_the_class_says_retry_the_next_request_runs_when_the_lease_ends(
     waiting(&other, 1).await;
     one.kill().await;
     assert!(first.await.unwrap().is_err());
-    // Who waits does not run by itself.
+    // A waiting request does not run by itself.
     assert_told(&waiter.await.unwrap().unwrap(), 409, "in-progress");
     assert_eq!(deployment.origin.runs().len(), 1);
 
@@ -194,7 +193,7 @@ async fn outcome_that_comes_after_another_run_changes_nothing(#[case] kind: Stor
     deployment.origin.called(1).await;
     relay.cut();
     deployment.origin.open();
-    // It gets what really came of its request, and is told that it may not count.
+    // The caller gets the real response, marked as unknown.
     let first = first.await.unwrap().unwrap();
     assert_eq!(
         (first.status, first.header("idempotency-status")),
@@ -206,7 +205,7 @@ async fn outcome_that_comes_after_another_run_changes_nothing(#[case] kind: Stor
     until("it is ready again", || async { one.is_ready().await }).await;
     let again = one.post("k", BODY).await.unwrap();
     assert_eq!(again.kept(), ran.kept());
-    // It ends when all it has to say is said.
+    // It stops when all its records are written.
     one.signal(Signal::TERM);
     let (status, log) = one.ended().await;
     assert_eq!(status.code(), Some(0), "{log:?}");
@@ -230,7 +229,7 @@ async fn gateway_that_stood_still_while_another_ran_changes_nothing(#[case] kind
     assert!(!ran.is_replay(), "{ran:?}");
     deployment.origin.open();
     one.signal(Signal::CONT);
-    // Its service's answer and the end of its patience come at once.
+    // The service's response and the gateway's timeout occur at the same time.
     let first = first.await.unwrap().unwrap();
     match first.status {
         201 => assert_eq!(first.header("idempotency-status"), "unknown"),

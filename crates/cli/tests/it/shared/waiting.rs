@@ -1,5 +1,5 @@
-//! Waiting at one gateway for a run at another: told at once, and in the end
-//! also where nobody tells.
+//! Waiting at one gateway for a run at another: notified immediately, and found by polling where there
+//! are no notifications.
 
 use std::time::{Duration, Instant};
 
@@ -11,22 +11,21 @@ use crate::fixture::origin::{Behaviour, origin};
 use crate::fixture::{BODY, until};
 use crate::shared::deployment::{Deployment, Server, Settings, StoreKind, waiting};
 
-/// Told at once means within this.
+/// The limit for an immediate notification.
 const AT_ONCE: Duration = Duration::from_millis(100);
-/// Who is not told looks by itself a second after it began to wait. A run that
-/// ends within half of that is heard of before, or by being told.
+/// Without a notification a waiting request polls after a second. A run that ends within half of that
+/// is found earlier only by a notification.
 const SOON: Duration = Duration::from_millis(500);
-/// The machine may be busy with other things at any one time.
+/// Several tries, because the machine may be busy.
 const TRIES: usize = 10;
-/// Each takes a second where nobody tells.
+/// Each try takes a second without notifications.
 const TRIES_DEAF: usize = 5;
-/// Of so many tries, the shortest are told by chance: the run may end between the
-/// moment when a waiter is counted and its first look.
+/// The shortest tries are ignored: the run may end by chance between the time when a waiter is counted
+/// and its first poll.
 const CHANCES: usize = 2;
 
-/// How long after the end of a run at one gateway who waits for it at the
-/// other has its reply: one of the shortest of several, as a busy machine only
-/// ever makes it longer.
+/// The time from the end of a run at one gateway to the reply of a request that waits at the other:
+/// one of the shortest of several tries, because a busy machine only makes it longer.
 async fn short_wait(
     deployment: &Deployment,
     [one, other]: [&Gateway; 2],
@@ -71,7 +70,7 @@ async fn who_waits_is_told_at_once_by_the_other_gateway(#[case] kind: StoreKind)
     let wait = short_wait(&deployment, [&one, &other], "listening", TRIES).await;
     assert!(wait < AT_ONCE, "{wait:?}");
 
-    // What is cut comes back by itself.
+    // Broken subscriptions are restored automatically.
     server.break_subscriptions();
     until("both listen again", || async { server.listeners() == 2 }).await;
     let wait = short_wait(&deployment, [&other, &one], "again", TRIES).await;
@@ -86,12 +85,12 @@ async fn who_is_not_told_gets_the_reply_all_the_same(#[case] kind: StoreKind) {
     let deployment = Deployment::open(kind, origin(Behaviour::Hold).await).await;
     let mut words = Settings::default();
     if kind == StoreKind::Postgres {
-        // Behind a pooler, nobody listens.
+        // Behind a pooler no gateway is subscribed.
         words.url = Some(format!("{}?pgbouncer=true", deployment.server.url()));
     }
     let [one, other] = deployment.two(&words).await;
     if let Server::Redis(server) = &deployment.server {
-        // From now on nobody may listen.
+        // From now on no gateway can subscribe.
         server.cli(&["ACL", "SETUSER", "default", "-psubscribe"]);
         deployment.server.break_subscriptions();
     }
@@ -100,7 +99,7 @@ async fn who_is_not_told_gets_the_reply_all_the_same(#[case] kind: StoreKind) {
     })
     .await;
     let wait = short_wait(&deployment, [&one, &other], "deaf", TRIES_DEAF).await;
-    // Else the test above would show nothing.
+    // Otherwise the test above would show nothing.
     assert!(wait > AT_ONCE, "{wait:?}");
     assert_eq!(deployment.server.listeners(), 0);
 }

@@ -1,5 +1,5 @@
-//! Webhooks at two gateways that share a store: whichever gets an event, it is
-//! one event, and whichever lives delivers it.
+//! Webhooks at two gateways that share a store: an event is the same at both, and the gateway that
+//! lives delivers it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,8 +14,8 @@ use crate::fixture::until;
 use crate::shared::deployment::{Deployment, Settings, StoreKind, two};
 use crate::webhooks::provider::{Provider, Webhook, delivered};
 
-/// The lease is short, so that its end comes soon, and long beside what a busy
-/// machine delays. No upstream may take longer.
+/// A short lease, but long compared with the delays of a busy machine. The upstream's timeout must not
+/// be longer.
 const WEBHOOKS: &str = "timeout = \"3s\"\n[webhooks]\nupstream = \"origin\"\n\
     deliveries = 8\ndeliveries_per_upstream = 2\n\
     [classes.webhook]\nlease = \"3s\"\nbackoff = { first = \"25ms\", max = \"250ms\" }";
@@ -44,12 +44,12 @@ async fn webhook_made_at_one_gateway_is_served_by_the_other(#[case] kind: StoreK
         answer.status == 200
     })
     .await;
-    // The gateways are one: what came to the first is known to the second.
+    // The second gateway knows the event that the first received.
     delivered(&one).await;
     let again = webhook.tell(&other, "at-once").await;
     assert!(again.is_replay(), "{again:?}");
 
-    // The same event at both at once, again and again.
+    // The same event at both gateways at once, repeatedly.
     let events: Vec<_> = (0..30).map(|number| format!("both-{number}")).collect();
     for event in &events {
         let [mut to_one, mut to_other] =
@@ -74,7 +74,7 @@ async fn webhook_made_at_one_gateway_is_served_by_the_other(#[case] kind: StoreK
         assert_eq!(carried.len(), 1, "{event}: {carried:?}");
     }
 
-    // Deleted at one, it is nobody's at the other soon.
+    // Deleted at one gateway, it is soon refused at the other.
     let delete = ["webhooks", "delete", &webhook.id, "--why", "a test"];
     let said = run(&other, &delete).await;
     assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
@@ -85,7 +85,7 @@ async fn webhook_made_at_one_gateway_is_served_by_the_other(#[case] kind: StoreK
     .await;
 }
 
-/// A service that answers the first two requests never, and later ones at once.
+/// A service that never answers the first two requests, and later ones immediately.
 async fn held_twice() -> Origin {
     let requests = AtomicUsize::new(0);
     origin_choosing(Sequence::default(), move |_, _| {

@@ -1,17 +1,16 @@
-//! The judge of a storm of events: from what the providers heard, what the
-//! service got and when the gateway was killed, whether each acknowledged event
-//! arrived, and none a second time but those that were under way at a kill. It
-//! knows neither processes nor HTTP, so that it can be put to the test itself:
+//! The checker of a run with events. From the providers' responses, the service's requests and the
+//! times of the kills, it decides whether each acknowledged event arrived, and none twice except
+//! those in delivery at a kill. It knows neither processes nor HTTP, so that it can itself be tested:
 //! each rule has a history that breaks it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// An event; providers number theirs.
 pub(crate) type Event = usize;
-/// A moment in the order of all things.
+/// A time by the logical clock of the test.
 pub(crate) type LogicalTime = u64;
 
-/// One request of a provider, and what came of it.
+/// One request of a provider and its response.
 #[derive(Clone, Debug)]
 pub(crate) struct SentEvent {
     pub(crate) event: Event,
@@ -20,7 +19,7 @@ pub(crate) struct SentEvent {
     pub(crate) heard: Acknowledgement,
 }
 
-/// What a provider heard.
+/// What a provider got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acknowledgement {
     /// 2xx: it need not send the event again.
@@ -44,13 +43,13 @@ pub(crate) struct Delivery {
 /// What the service did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeliveryEffect {
-    /// It took the event.
+    /// It accepted the event.
     Taken,
-    /// It asked to come again.
+    /// It asked for a retry.
     Refused,
 }
 
-/// All that was seen.
+/// The whole history.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     pub(crate) told: Vec<SentEvent>,
@@ -64,7 +63,7 @@ pub(crate) struct History {
     pub(crate) under_way_max: usize,
 }
 
-/// What must not be.
+/// A broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventViolation {
     /// It was acknowledged, and the service had not taken it when all was settled.
@@ -88,7 +87,7 @@ pub(crate) enum EventViolation {
     TooManyAgain(LogicalTime),
 }
 
-/// How much was seen, so that nobody takes an empty run for a good one.
+/// How much happened, so that an empty run does not pass for a good one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EventFigures {
     /// Events that a provider need not send again.
@@ -105,7 +104,7 @@ pub(crate) struct EventFigures {
     pub(crate) refused: usize,
 }
 
-/// Judges a history.
+/// Checks a history.
 pub(crate) fn check(history: &History) -> (EventFigures, Vec<EventViolation>) {
     let mut stories: BTreeMap<Event, EventStory<'_>> = BTreeMap::new();
     for told in &history.told {
@@ -134,7 +133,7 @@ pub(crate) fn check(history: &History) -> (EventFigures, Vec<EventViolation>) {
     (figures, violations)
 }
 
-/// All that happened to one event.
+/// The history of one event.
 #[derive(Default)]
 struct EventStory<'a> {
     told: Vec<&'a SentEvent>,

@@ -1,5 +1,5 @@
-//! Services that are away or slow: what was acknowledged waits for them, and
-//! for nobody else.
+//! Services that are unavailable or slow: their acknowledged events wait for them, and other services
+//! are not delayed.
 
 use fastrand::Rng;
 use serde_json::{Value, json};
@@ -14,12 +14,12 @@ use crate::webhooks::provider::{Provider, Webhook, configured, delivered, embedd
 /// A minute of an outage is a second here.
 const CLASS: &str =
     "[classes.webhook]\nmax_attempts = 100\nbackoff = { first = \"25ms\", max = \"250ms\" }";
-/// What a service misses.
+/// The number of events during the outage.
 const EVENTS: usize = 20;
-/// How many deliveries a service has at a time.
+/// The number of concurrent deliveries to a service.
 const SHARE: usize = 8;
 
-/// Each event came once, and as it was sent.
+/// Each event arrived once, as it was sent.
 fn assert_each_once(origin: &Origin, webhook: &Webhook, events: &[String]) {
     for event in events {
         let carried = webhook.carried(origin, event);
@@ -93,11 +93,11 @@ async fn service_that_was_dead_gets_every_event_once() {
 #[tokio::test]
 async fn slow_service_delays_no_acknowledgement_and_nobody_else() {
     let directory = tempfile::tempdir().unwrap();
-    // It answers when it is let, and that is at the end.
+    // It answers only at the end.
     let slow = origin(Behaviour::Hold).await;
     let quick = origin(Behaviour::PAY).await;
     let upstreams = [("slow", slow.address()), ("quick", quick.address())];
-    // More is sent to the slow one than there are places in all.
+    // More events for the slow service than the total number of concurrent deliveries.
     let words = format!("deliveries = 16\ndeliveries_per_upstream = {SHARE}\n{CLASS}");
     let store = embedded(directory.path());
     let file = configured(directory.path(), &store, &upstreams, &words);

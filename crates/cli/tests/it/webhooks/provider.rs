@@ -1,7 +1,6 @@
-//! Providers that sign what happened and send it, and gateways that serve them.
+//! Providers that sign and send events, and gateways that serve them.
 //!
-//! They sign here by the providers' documents and not by our own crate, so that
-//! nobody agrees with himself.
+//! The signatures here follow the providers' documentation and do not use the crate under test.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -20,7 +19,7 @@ use crate::fixture::gateway::Gateway;
 use crate::fixture::origin::{Origin, Run};
 use crate::fixture::until;
 
-/// Who sends.
+/// The provider of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Provider {
     /// Its id is signed, and so is the time.
@@ -37,7 +36,7 @@ impl Provider {
         }
     }
 
-    /// What is sent of an event; its name is all there is to it.
+    /// The body of an event, which contains only its name.
     pub(crate) fn body(self, event: &str) -> String {
         match self {
             Self::Stripe => {
@@ -48,7 +47,7 @@ impl Provider {
     }
 }
 
-/// A webhook, as its provider knows it.
+/// A webhook from the side of its provider.
 #[derive(Clone, Debug)]
 pub(crate) struct Webhook {
     pub(crate) provider: Provider,
@@ -57,8 +56,7 @@ pub(crate) struct Webhook {
 }
 
 impl Webhook {
-    /// A webhook of acme's shop, made at this gateway. `more` says what is not as
-    /// usual.
+    /// Creates a webhook of tenant acme at this gateway; `more` overrides its defaults.
     pub(crate) async fn create(gateway: &Gateway, provider: Provider, more: Value) -> Self {
         let secret = format!(
             "whsec_{}_of_a_test_{:016x}",
@@ -83,7 +81,7 @@ impl Webhook {
         }
     }
 
-    /// The request that tells of an event, signed now.
+    /// The request with an event, signed now.
     pub(crate) fn request(&self, event: &str) -> Request<Full<Bytes>> {
         self.request_of(event, &self.provider.body(event))
     }
@@ -110,7 +108,7 @@ impl Webhook {
         request.body(Full::from(body.to_owned())).unwrap()
     }
 
-    /// Sends an event once, on a connection of its own.
+    /// Sends an event once, on its own connection.
     pub(crate) async fn send(
         &self,
         gateway: &Gateway,
@@ -120,14 +118,14 @@ impl Webhook {
         Client::new(gateway.listen()).send(request).await
     }
 
-    /// Sends an event once, and it is acknowledged.
+    /// Sends an event once; it must be acknowledged.
     pub(crate) async fn tell(&self, gateway: &Gateway, event: &str) -> Response {
         let answer = self.send(gateway, event).await.unwrap();
         assert_eq!(answer.status, 200, "{answer:?}");
         answer
     }
 
-    /// What of an event reached the service.
+    /// The deliveries of an event to the service.
     pub(crate) fn carried(&self, origin: &Origin, event: &str) -> Vec<Run> {
         let body = self.provider.body(event);
         let mut runs = origin.runs();
@@ -136,7 +134,7 @@ impl Webhook {
     }
 }
 
-/// Makes a webhook at a gateway; gives what is told of it.
+/// Creates a webhook at a gateway. Returns the API's response.
 pub(crate) async fn create(gateway: &Gateway, wanted: &Value) -> Value {
     let request = Request::post("/admin/v1/webhooks")
         .header("host", "localhost")
@@ -149,7 +147,7 @@ pub(crate) async fn create(gateway: &Gateway, wanted: &Value) -> Value {
     answer.json()
 }
 
-/// Where events of a webhook are sent to.
+/// The path for events of a webhook.
 pub(crate) fn path(provider: &str, id: &str) -> String {
     format!("/api/v1/webhooks/{provider}/{id}")
 }
@@ -202,8 +200,8 @@ pub(crate) async fn operations(gateway: &Gateway, state: &str) -> Vec<Value> {
     operations
 }
 
-/// Waits until nothing is queued and nothing runs. Looked at twice: what is taken
-/// or put back between two looks would be seen by neither.
+/// Waits until nothing is queued and nothing runs. Both are read twice, because an operation that
+/// changes between two reads would be missed by both.
 pub(crate) async fn delivered(gateway: &Gateway) {
     until("all is delivered", || async {
         for state in ["queued", "running", "queued", "running"] {

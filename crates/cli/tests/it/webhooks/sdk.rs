@@ -1,6 +1,5 @@
-//! Requests that the providers' own SDKs sign, live and with fresh secrets,
-//! through a running gateway; and what it signs itself, before the SDK of whoever
-//! receives it.
+//! Requests signed by the providers' own SDKs with new secrets, through a running gateway; and the
+//! gateway's own signatures, verified by the receiver's SDK.
 
 use bytes::Bytes;
 use data_encoding::{BASE64, HEXLOWER};

@@ -1,10 +1,8 @@
-//! Two hundred events a second, and a gateway that is killed about once a
-//! second, at random moments, also while it starts. The providers send each
-//! event until it is acknowledged. What they heard and what the service got goes
-//! before the checker.
+//! Two hundred events a second, and a gateway that is killed about once a second, at random times,
+//! also while it starts. The providers send each event until it is acknowledged. The checker decides
+//! over what the providers and the service got.
 //!
-//! A shorter storm on a store that forgets stands beside it, and must be found
-//! out.
+//! A shorter run uses a store that forgets, which the checker must find out.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -37,7 +35,7 @@ const WORK_MS_MAX: u64 = 80;
 /// How many deliveries are under way at a time.
 const UNDER_WAY_MAX: usize = 24;
 /// How long a provider waits for one answer, and before it sends again.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RESPONSE_MAX: Duration = Duration::from_secs(10);
 const REST: Duration = Duration::from_millis(30);
 /// How often a provider sends an event in vain before it calls the gateway dead.
 const TRIES_MAX: usize = 2000;
@@ -50,8 +48,7 @@ async fn killed_every_second_every_acknowledged_event_arrives_and_few_twice() {
     let seen = storm(directory.path(), &store, length).await;
     let (kills, figures) = (&seen.kills, &seen.figures);
     assert_eq!(seen.violations, []);
-    // A run that saw little proves little. The bounds are far below what any
-    // machine does.
+    // A run with few events proves little. Any machine exceeds these bounds by far.
     assert!(kills.serving >= 8 && kills.starting > 0, "{kills:?}");
     assert!(figures.acknowledged >= 500, "{figures:?}");
     assert!(figures.ambiguous >= 10, "{figures:?}");
@@ -77,7 +74,7 @@ async fn store_that_forgets_is_found_out() {
     );
 }
 
-/// What came of a storm.
+/// The result of a run.
 struct EventStormResult {
     kills: KillTimes,
     figures: EventFigures,
@@ -223,7 +220,7 @@ impl KillSchedule<'_> {
     }
 }
 
-/// The world of the providers.
+/// The state of the providers.
 struct Providers {
     at: SocketAddr,
     order: Sequence,
@@ -286,7 +283,7 @@ impl Providers {
             webhook.request(&event.to_string())
         };
         let sent = self.order.next();
-        let heard = match timeout(PATIENCE, client.send(request)).await {
+        let heard = match timeout(RESPONSE_MAX, client.send(request)).await {
             Ok(Ok(answer)) => match (answer.status, answer.is_replay()) {
                 (200, true) => Acknowledgement::Replayed,
                 (200, false) => Acknowledgement::Acknowledged,
@@ -325,7 +322,7 @@ impl Providers {
     }
 }
 
-/// What the service got, in the checker's words.
+/// The service's records in the form of the checker.
 fn carried(run: &Run) -> Delivery {
     let digits = |text: &str| {
         text.chars()

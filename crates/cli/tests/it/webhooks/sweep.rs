@@ -1,10 +1,10 @@
-//! The crash sweep for an event: the process dies at every step of it, is
-//! started again on the same directory, and the provider sends the event again.
+//! The crash sweep for an event: the process dies at every step of it, is restarted on the same
+//! directory, and the provider sends the event again.
 //!
-//! What was recorded is delivered, whether or not the provider heard so; what
-//! was not is delivered when it comes again. What was under way when the process
-//! died may have arrived: by the class's word it goes a second time under the
-//! same key and a higher fence, or it is unknown and does not go again.
+//! A recorded event is delivered, whether or not the provider got the acknowledgement; another is
+//! delivered when it is sent again. An event in delivery when the process died may have arrived: by
+//! the class's `on_unknown` it is delivered again with the same key and a higher fence, or it is
+//! unknown and not delivered again.
 
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
@@ -35,7 +35,7 @@ enum EventDeath {
 }
 use EventDeath::{At, InTheMiddleOfTheReply, WhileTheServiceWorks};
 
-/// How far the event had come.
+/// The progress of the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EventState {
     /// It was not recorded.
@@ -62,7 +62,7 @@ const PAY: Behaviour = Behaviour::PAY;
 const REFUSE: Behaviour = Behaviour::Refuse;
 /// An event that was delivered before the crash.
 const EARLIER: &str = "earlier";
-/// The event that the process dies of.
+/// The event during which the process dies.
 const CRASHED: &str = "crashed";
 
 #[rstest]
@@ -145,14 +145,14 @@ async fn event(
 
     let restarted = plan.run().await;
     if came == Nowhere {
-        // Nobody knows of it but the provider, who has not heard a 2xx.
+        // Only the provider has it, and has not got a 2xx.
         delivered(&restarted).await;
         assert_eq!(webhook.carried(origin, CRASHED).len(), 0);
         let again = webhook.tell(&restarted, CRASHED).await;
         assert!(!again.is_replay(), "{again:?}");
         assert_eq!(again.header("idempotency-status"), "processing");
     }
-    // Not a word of the provider's is needed for what was recorded.
+    // A recorded event is delivered without the provider.
     delivered(&restarted).await;
     let doubted = came == UnderWay && on_unknown == OnUnknown::Hold;
     let runs = match came {
