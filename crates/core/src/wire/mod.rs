@@ -1,22 +1,30 @@
 //! Records and replies as bytes: a version, the fields, a checksum.
 //!
-//! Written by the stores that keep bytes. A reader accepts every version that
-//! was ever written and refuses, by name, what it does not know; the checksum
-//! turns a damaged record into an error rather than into a wrong answer. The
-//! reply's body stands apart from its record, so that it can go earlier.
+//! Used by the stores that keep bytes. Every version that was ever written can be
+//! read; a newer one is refused with its number. The checksum turns a damaged
+//! record into an error rather than into a wrong answer. The reply stands apart
+//! from its record, so that it can be deleted earlier.
+
+mod codes;
+mod reader;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::{BufMut, Bytes};
 
-use crate::caller::{Caller, Subject, SubjectKind};
+use self::codes::{
+    algorithm, algorithm_code, basis, basis_code, space, space_code, state, state_code,
+    subject_code, subject_kind,
+};
+use self::reader::Reader;
+use crate::caller::{Caller, Subject};
 use crate::class::{AfterLoss, Expiry, Terms, TtlBasis};
 use crate::clock::Timestamp;
-use crate::fingerprint::{Algorithm, Fingerprint};
+use crate::fingerprint::Fingerprint;
 use crate::identity::{Digest, Endpoint, Identity, KeySpace, OperationId};
 use crate::key::Key;
-use crate::record::{Answer, Attempt, Fence, Field, Record, Reply, State};
+use crate::record::{Answer, Attempt, Fence, Field, Record, Reply};
 
 /// The version of records that is written. What version 1 lacked has the
 /// defaults: the endpoint's own key space, retention from completion, strict
@@ -137,7 +145,7 @@ pub fn decode_record(
     let completed_at = input.moment("completed_at")?;
     let kind = input.u8("answer")?;
     let status = input.u16("status")?;
-    let later = Later::read(&mut input, version)?;
+    let later = SinceVersion2::read(&mut input, version)?;
     input.end()?;
     let answer = match kind {
         0 => None,
@@ -179,8 +187,8 @@ pub fn decode_record(
     })
 }
 
-/// What came with version 2.
-struct Later {
+/// The fields that version 2 added.
+struct SinceVersion2 {
     space: KeySpace,
     ttl_basis: TtlBasis,
     expiry: Expiry,
@@ -188,7 +196,7 @@ struct Later {
     touched_at: Option<Timestamp>,
 }
 
-impl Later {
+impl SinceVersion2 {
     fn read(input: &mut Reader<'_>, version: u8) -> Result<Self, WireError> {
         if version < 2 {
             return Ok(Self {
@@ -244,7 +252,7 @@ fn seal(mut out: Vec<u8>) -> Vec<u8> {
     out
 }
 
-/// Checks version and checksum and gives the version and what lies between.
+/// Checks version and checksum; returns the version and the bytes in between.
 fn unseal(bytes: &[u8], newest: u8) -> Result<(u8, &[u8]), WireError> {
     let (content, sum) = bytes.split_last_chunk().ok_or(WireError::Checksum)?;
     if crc32fast::hash(content) != u32::from_be_bytes(*sum) {
@@ -275,176 +283,14 @@ fn put_fields(out: &mut Vec<u8>, fields: &[Field]) {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], WireError> {
-        let (head, rest) = self.0.split_first_chunk().ok_or(WireError::Field(field))?;
-        self.0 = rest;
-        Ok(*head)
-    }
-
-    fn u8(&mut self, field: &'static str) -> Result<u8, WireError> {
-        self.array(field).map(u8::from_be_bytes)
-    }
-
-    fn u16(&mut self, field: &'static str) -> Result<u16, WireError> {
-        self.array(field).map(u16::from_be_bytes)
-    }
-
-    fn u64(&mut self, field: &'static str) -> Result<u64, WireError> {
-        self.array(field).map(u64::from_be_bytes)
-    }
-
-    fn duration(&mut self, field: &'static str) -> Result<Duration, WireError> {
-        self.u64(field).map(Duration::from_millis)
-    }
-
-    /// The epoch itself stands for no moment at all.
-    fn moment(&mut self, field: &'static str) -> Result<Option<Timestamp>, WireError> {
-        let ms = self.u64(field)?;
-        Ok((ms != 0).then(|| Timestamp::from_unix_ms(ms)))
-    }
-
-    fn length(&mut self, field: &'static str) -> Result<usize, WireError> {
-        self.array(field)
-            .map(|bytes| u32::from_be_bytes(bytes) as usize)
-    }
-
-    fn bytes(&mut self, field: &'static str) -> Result<&'a [u8], WireError> {
-        let length = self.length(field)?;
-        let (head, rest) = self
-            .0
-            .split_at_checked(length)
-            .ok_or(WireError::Field(field))?;
-        self.0 = rest;
-        Ok(head)
-    }
-
-    fn text(&mut self, field: &'static str) -> Result<&'a str, WireError> {
-        std::str::from_utf8(self.bytes(field)?).map_err(|_| WireError::Field(field))
-    }
-
-    fn fields(&mut self, field: &'static str) -> Result<Vec<Field>, WireError> {
-        let count = self.length(field)?;
-        // A field takes eight bytes at least: no count can ask for more room than there is.
-        if count > self.0.remaining() / 8 {
-            return Err(WireError::Field(field));
-        }
-        (0..count)
-            .map(|_| {
-                let name = Bytes::copy_from_slice(self.bytes(field)?);
-                let value = Bytes::copy_from_slice(self.bytes(field)?);
-                Ok((name, value))
-            })
-            .collect()
-    }
-
-    fn end(&self) -> Result<(), WireError> {
-        if self.0.is_empty() {
-            Ok(())
-        } else {
-            Err(WireError::Field("end"))
-        }
-    }
-}
-
-fn subject_code(kind: SubjectKind) -> u8 {
-    match kind {
-        SubjectKind::User => 0,
-        SubjectKind::Service => 1,
-        SubjectKind::TenantMember => 2,
-        SubjectKind::Client => 3,
-    }
-}
-
-fn subject_kind(code: u8) -> Result<SubjectKind, WireError> {
-    match code {
-        0 => Ok(SubjectKind::User),
-        1 => Ok(SubjectKind::Service),
-        2 => Ok(SubjectKind::TenantMember),
-        3 => Ok(SubjectKind::Client),
-        _ => Err(WireError::Field("subject type")),
-    }
-}
-
-fn algorithm_code(algorithm: Algorithm) -> u8 {
-    match algorithm {
-        Algorithm::Json1 => 0,
-        Algorithm::Form1 => 1,
-        Algorithm::Multipart1 => 2,
-        Algorithm::Raw1 => 3,
-        Algorithm::JsonHost1 => 4,
-        Algorithm::FormHost1 => 5,
-        Algorithm::MultipartHost1 => 6,
-        Algorithm::RawHost1 => 7,
-    }
-}
-
-fn algorithm(code: u8) -> Result<Algorithm, WireError> {
-    Algorithm::ALL
-        .into_iter()
-        .find(|algorithm| algorithm_code(*algorithm) == code)
-        .ok_or(WireError::Field("algorithm"))
-}
-
-fn space_code(space: KeySpace) -> u8 {
-    match space {
-        KeySpace::Endpoint => 0,
-        KeySpace::Project => 1,
-        KeySpace::Tenant => 2,
-    }
-}
-
-fn space(code: u8) -> Result<KeySpace, WireError> {
-    KeySpace::ALL
-        .into_iter()
-        .find(|space| space_code(*space) == code)
-        .ok_or(WireError::Field("key space"))
-}
-
-fn basis_code(basis: TtlBasis) -> u8 {
-    match basis {
-        TtlBasis::Completion => 0,
-        TtlBasis::Creation => 1,
-        TtlBasis::Access => 2,
-    }
-}
-
-fn basis(code: u8) -> Result<TtlBasis, WireError> {
-    match code {
-        0 => Ok(TtlBasis::Completion),
-        1 => Ok(TtlBasis::Creation),
-        2 => Ok(TtlBasis::Access),
-        _ => Err(WireError::Field("ttl_basis")),
-    }
-}
-
-fn state_code(state: State) -> u8 {
-    match state {
-        State::Queued => 0,
-        State::Running => 1,
-        State::Completed => 2,
-        State::Failed => 3,
-        State::Released => 4,
-        State::Unknown => 5,
-        State::Paused => 6,
-        State::Expired => 7,
-    }
-}
-
-fn state(code: u8) -> Result<State, WireError> {
-    State::ALL
-        .into_iter()
-        .find(|state| state_code(*state) == code)
-        .ok_or(WireError::Field("state"))
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::caller::SubjectKind;
+    use crate::fingerprint::Algorithm;
+    use crate::record::State;
 
     fn name() -> impl Strategy<Value = String> {
         "[^\\p{Cc}]{1,20}"
