@@ -1,4 +1,4 @@
-//! Who sends: tenant, project and a typed subject.
+//! The caller of a request: tenant, project and a typed subject.
 //!
 //! A caller is part of an operation's identity, so that no reply ever crosses
 //! from one to another. Names that the gateway gives itself (those that begin
@@ -15,7 +15,7 @@ pub const WEBHOOK_INGEST: &str = "webhook-ingest";
 /// The subject of the trusted scheduler.
 pub const SCHEDULER: &str = "scheduler";
 
-/// The tenant and project of who is not known.
+/// The tenant and project of unknown callers.
 const LOCAL: &str = "_local";
 
 /// What kind of subject acts.
@@ -91,7 +91,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// Who sends a request.
+/// The sender of a request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Caller {
     tenant: Arc<str>,
@@ -119,7 +119,7 @@ pub enum CallerError {
     #[error("a subject is written user:…, service:…, tenant_member:… or client:…")]
     UntypedSubject,
     /// A name that only the gateway gives.
-    #[error("the {0} is a name that only the gateway itself gives")]
+    #[error("the {0} is a name reserved for the gateway")]
     Reserved(&'static str),
 }
 
@@ -136,7 +136,7 @@ impl Caller {
         }
     }
 
-    /// Whether it is that of a gateway or layer that knows no callers.
+    /// Whether this is the caller of a gateway or layer that knows no callers.
     pub fn is_local(&self) -> bool {
         &*self.tenant == LOCAL
     }
@@ -152,7 +152,7 @@ impl Caller {
 
     /// A caller named by a token or a key from outside. Reserved names are refused.
     pub fn claimed(tenant: &str, project: &str, subject: Subject) -> Result<Self, CallerError> {
-        // Upstreams are told names in headers, around which blanks do not count.
+        // Upstreams get the names in headers, where surrounding blanks are lost.
         for (what, name) in [
             ("tenant", tenant),
             ("project", project),

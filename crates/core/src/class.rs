@@ -1,4 +1,4 @@
-//! Retention classes: what a route chooses about time, duplicates and doubt.
+//! Retention classes: a route's settings for time, duplicates and unknown outcomes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ pub enum InFlight {
     Wait,
     /// Refuse at once.
     Reject,
-    /// Answer 202 with the place to ask later.
+    /// Answer 202 with a link to the status.
     Accept,
 }
 
@@ -23,7 +23,7 @@ pub enum OnMismatch {
     Unprocessable,
     /// 409.
     Conflict,
-    /// The stored reply all the same.
+    /// The stored reply nevertheless.
     Replay,
 }
 
@@ -31,11 +31,11 @@ pub enum OnMismatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnUnknown {
-    /// It stays unknown until somebody resolves it.
+    /// It stays unknown until it is resolved.
     Hold,
     /// The next request runs it again under a new fence.
     Retry,
-    /// Somebody who knows is asked first; see [`Class::reconcile_url`].
+    /// The upstream is asked first; see [`Class::reconcile_url`].
     Reconcile,
 }
 
@@ -79,18 +79,18 @@ pub enum TtlBasis {
     Access,
 }
 
-/// Whether a reply is gone when its time is over, or when somebody sweeps.
+/// Whether a reply ends when its time is over, or when it is swept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Expiry {
     /// When its time is over, to the millisecond.
     Strict,
-    /// When it is swept: until then it is replayed, and the key refused to
-    /// others. Without effect where traces are kept; see [`Terms::is_lazy`].
+    /// When it is swept: until then it is replayed, and the key stays taken.
+    /// Without effect where traces are kept; see [`Terms::is_lazy`].
     Lazy,
 }
 
-/// How long the gateway rests between its own attempts.
+/// The pause between the gateway's own attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Backoff {
@@ -107,21 +107,21 @@ impl Backoff {
         Self { first, max }
     }
 
-    /// The rest after this many attempts: twice as long each time, up to the
-    /// maximum, and a random part of that, so that many do not come back at
-    /// once. `chance` is a random number.
+    /// The pause after this many attempts: it doubles each time, up to the
+    /// maximum, and is jittered, so that retries do not come in lockstep. `chance`
+    /// is a random number.
     pub fn after(&self, attempts: u32, chance: u64) -> Duration {
         let doubled = self
             .first
             .saturating_mul(1 << attempts.saturating_sub(1).min(30));
         let whole = doubled.min(self.max);
-        // Half is certain: what failed needs some time at least.
+        // At least half, so that a failed upstream gets some time.
         let part = f64::from((chance >> 32) as u32) / f64::from(u32::MAX);
         whole.mul_f64(0.5 + part / 2.0)
     }
 }
 
-/// What happens to requests while the store is away.
+/// What happens to requests while the store is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnStoreFailure {
@@ -171,8 +171,8 @@ pub struct Class {
     pub retention: Duration,
     /// How long the key is remembered after completion; not less than `retention`.
     pub remember: Duration,
-    /// Whether somebody chose `remember`. If nobody did it is as long as
-    /// `retention`, and stays so when that is changed.
+    /// Whether `remember` was set. Otherwise it is as long as `retention`, and
+    /// follows when that is changed.
     pub remember_chosen: bool,
     /// How long a claim lasts without renewal.
     pub lease: Duration,
@@ -184,17 +184,17 @@ pub struct Class {
     pub mismatch: OnMismatch,
     /// What becomes of an operation that may have run.
     pub on_unknown: OnUnknown,
-    /// Where to ask what became of an unknown operation.
+    /// Where to ask for the outcome of an unknown operation.
     pub reconcile_url: Option<Arc<str>>,
     /// How often the gateway itself runs an operation within one claim.
     pub max_attempts: u32,
-    /// How long it rests in between.
+    /// The pause between these runs.
     pub backoff: Backoff,
     /// What happens after the last attempt, where there are several.
     pub on_exhausted: OnExhausted,
     /// What an answered 500, or another 5xx, means for the key.
     pub on_error: OnError,
-    /// What happens while the store is away.
+    /// What happens while the store is unavailable.
     pub on_store_failure: OnStoreFailure,
     /// From when retention is counted.
     pub ttl_basis: TtlBasis,
@@ -297,7 +297,7 @@ impl Class {
     }
 }
 
-/// What becomes of a claim whose holder is gone.
+/// What a claim means whose holder is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterLoss {
     /// The operation is unknown: it may have run.
@@ -319,7 +319,7 @@ pub struct Terms {
     pub retention: Duration,
     /// How long the key is remembered after completion.
     pub remember: Duration,
-    /// What a lease that runs out means.
+    /// What the end of a lease means.
     pub after_loss: AfterLoss,
     /// From when retention is counted.
     pub ttl_basis: TtlBasis,

@@ -45,14 +45,14 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Tells the time. Never goes back.
+/// A source of time that never goes back.
 pub trait Clock: Send + Sync + 'static {
     /// The present moment; never earlier than an answer given before.
     fn now(&self) -> Timestamp;
 }
 
-/// Wall time read once at creation, then carried on by the monotonic clock,
-/// so that a wall clock set back or forth while we run moves no expiry.
+/// Wall time read once at creation, then advanced by the monotonic clock, so that
+/// a change of the wall clock moves no expiry.
 #[derive(Debug)]
 pub struct SystemClock {
     start_wall: Timestamp,

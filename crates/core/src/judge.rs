@@ -5,18 +5,18 @@ use crate::clock::Timestamp;
 use crate::fingerprint::Fingerprint;
 use crate::record::{Attempt, Record, State};
 
-/// How a claim finds an operation.
+/// The decision on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// Nobody has it: grant it under a new fence.
+    /// The key is free: grant the claim under a new fence.
     Free,
-    /// This very attempt has it: grant it again under the same fence.
+    /// This same attempt holds it: grant the claim again under the same fence.
     Ours,
-    /// It is another request under the same key.
+    /// The key belongs to a different request.
     Mismatch,
-    /// Another attempt runs, or it is queued.
+    /// Another attempt runs, or the operation is queued.
     Busy,
-    /// It finished, well or not; its answer is there or was not kept.
+    /// It completed or failed; its answer is kept, or was marked as not kept.
     Finished,
     /// It finished and its reply is gone.
     Expired,
@@ -26,9 +26,9 @@ pub enum Judgement {
     Paused,
 }
 
-/// Judges a claim. The fingerprint is judged before the state, so that a
-/// mismatch is told as such while the operation runs; what is free is free for
-/// any request.
+/// Decides a claim. The fingerprint is compared before the state, so that a
+/// mismatch beats *busy* while the operation runs; a free key is free for any
+/// request.
 pub fn judge(
     record: Option<&Record>,
     fingerprint: &Fingerprint,
@@ -46,7 +46,7 @@ pub fn judge(
         return Judgement::Free;
     }
     // A delivery is the gateway's own run, though the record names the attempt
-    // of whoever enqueued it.
+    // that enqueued it.
     let ours = record.attempt == attempt && !record.delivered;
     if record.state == State::Running && ours {
         return Judgement::Ours;

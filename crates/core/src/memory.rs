@@ -19,7 +19,7 @@ use crate::store::{
     PAGE_MAX, Page, PageRequest, Queue, Registry, Resolution, SortOrder, Stats, Store, StoreError,
 };
 
-/// A store in memory.
+/// A store in memory. Every rule is a call of [`Record`]'s.
 pub struct MemoryStore {
     clock: Arc<dyn Clock>,
     operations: Mutex<Operations>,
@@ -94,7 +94,7 @@ impl MemoryStore {
         });
     }
 
-    /// Lets an operator change a record, or what is left of it, by id.
+    /// Changes a record, or its trace, by id, as an operator.
     fn change(
         &self,
         id: OperationId,
@@ -207,7 +207,7 @@ impl Store for MemoryStore {
         };
         let mut record = Record::clone(before);
         let settled = record.settle(fence, &settlement, now);
-        // The same word again changes nothing, nor the place in listings.
+        // A repeated settlement changes nothing, nor the position in listings.
         if record != **before {
             operations.write(record);
         }

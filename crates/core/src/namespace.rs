@@ -1,4 +1,4 @@
-//! Who shares a table or a key space without sharing keys.
+//! Namespaces: several consumers of one store, each with its own keys.
 
 use std::fmt;
 use std::sync::Arc;

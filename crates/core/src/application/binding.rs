@@ -1,4 +1,4 @@
-//! The narrow waist between what an application says and where it is recorded.
+//! The trait between the application's stores and the place of their records.
 
 use std::sync::Arc;
 
@@ -14,40 +14,40 @@ use super::key::ScopedKey;
 use super::options::Scope;
 use super::outcome::Fresh;
 
-/// What an application wants to run.
+/// An operation that an application wants to run.
 #[derive(Clone, Debug)]
 pub struct Wanted<'a> {
     /// The key, as it was given.
     pub key: &'a ScopedKey,
     /// The operation.
     pub identity: Identity,
-    /// What is asked for, as it is compared.
+    /// The request's fingerprint.
     pub fingerprint: Fingerprint,
-    /// What is asked for, as it is kept.
+    /// The request, as it is kept.
     pub request: Bytes,
 }
 
-/// How a claim is answered.
+/// The answer to a claim.
 #[derive(Debug)]
 pub enum Claimed {
     /// It may run.
     Granted(Fresh),
-    /// Somebody else runs it.
+    /// Another attempt runs it.
     Busy,
-    /// It finished; here is the record with its answer.
+    /// It finished; the record holds its answer.
     Finished(Arc<Record>),
     /// The key belongs to a different request.
     Mismatch {
-        /// That request as it was kept, if it was.
+        /// That request, where it was kept.
         request: Option<Bytes>,
-        /// As it is compared.
+        /// Its fingerprint.
         fingerprint: Fingerprint,
     },
     /// It may have run.
     Unknown(OperationId),
     /// Its attempts are used up.
     Paused(OperationId),
-    /// It finished and what came of it is gone.
+    /// It finished and its outcome is gone.
     Expired(OperationId),
 }
 
@@ -55,21 +55,21 @@ pub enum Claimed {
 /// the application's own.
 #[async_trait]
 pub trait Binding: Send {
-    /// Whose records, under which terms.
+    /// The namespace of the records, and their terms.
     fn scope(&self) -> &Scope;
 
-    /// Asks for the right to run. One atomic step that waits for nobody.
+    /// Claims an operation. One atomic step that does not wait for others.
     async fn claim(&mut self, wanted: Wanted<'_>) -> Result<Claimed, Error>;
 
-    /// Records what became of a claim. A stale one changes nothing.
+    /// Records the outcome of a claim. A stale claim changes nothing.
     async fn settle(&mut self, fresh: Fresh, settlement: Settlement) -> Result<Settled, Error>;
 
-    /// Begins the lease of a claim anew.
+    /// Renews the lease of a claim.
     async fn renew(&mut self, fresh: &Fresh) -> Result<Settled, Error>;
 
-    /// Reclaims the room of what is over, and tells of how many operations.
+    /// Reclaims the room of operations that are over; returns how many.
     async fn purge_expired(&mut self) -> Result<u64, Error>;
 
-    /// Says which resource the operation is about.
+    /// Records a reference from the operation to a resource.
     async fn refer(&mut self, fresh: &Fresh, resource: &str, id: &str) -> Result<Settled, Error>;
 }

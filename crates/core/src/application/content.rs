@@ -1,5 +1,5 @@
-//! Requests, results and errors as records hold them: a hash, and a reply that
-//! operators' tools show like any other.
+//! Requests, results and errors as records hold them: a request as its hash, the
+//! others as a reply, which operators' tools show like any other.
 
 use std::sync::Arc;
 
@@ -21,16 +21,16 @@ pub const CONTENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 const CONTENT_TYPE: &[u8] = b"content-type";
 const RESULT_TYPE: &[u8] = b"application/json";
-/// A type of its own, because it is read back as an error of the caller's.
+/// A media type of its own, because it is read back as the caller's error.
 const ERROR_TYPE: &[u8] = b"application/vnd.onceward.error+json; version=1";
 
 const RESULT_STATUS: u16 = 200;
-/// What was asked for was understood and cannot be done, for good.
+/// The request was understood and failed for good.
 const ERROR_STATUS: u16 = 422;
 
-/// The class of an error that somebody else recorded, an operator say.
+/// The class of an error that the library did not record, but an operator.
 const FOREIGN_CLASS: &str = "recorded-elsewhere";
-/// How much of its body is told.
+/// How much of its body is quoted.
 const FOREIGN_CHARS_MAX: usize = 1_000;
 
 /// A request, ready to be compared and kept.
@@ -87,14 +87,14 @@ fn reply(status: u16, content_type: &'static [u8], body: Bytes) -> Arc<Reply> {
     })
 }
 
-/// What came of an operation that is finished.
+/// The outcome of a finished operation.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Prior<Res> {
     Result(Res),
     Error(StoredError),
 }
 
-/// Reads what came of an operation.
+/// Reads the outcome of an operation.
 pub(crate) fn prior<Res: DeserializeOwned>(record: &Record) -> Result<Prior<Res>, Error> {
     let operation = record.id;
     let Some(Answer::Kept(reply)) = &record.answer else {

@@ -14,9 +14,9 @@ pub enum Error {
     /// The key belongs to another namespace.
     #[error("the key belongs to the namespace `{key}`, and these are the records of `{records}`")]
     OtherNamespace {
-        /// Whose the key is.
+        /// The namespace of the key.
         key: Namespace,
-        /// Whose records were asked.
+        /// The namespace of the records.
         records: Namespace,
     },
     /// A request or a result cannot be written as JSON.
@@ -38,11 +38,11 @@ pub enum Error {
         /// How large it is.
         bytes: usize,
     },
-    /// A reply with a status that no answer has.
+    /// A reply with an invalid status.
     #[error("a reply has a status from 200 to 599, not {0}")]
     Status(u16),
-    /// Somebody else was granted the operation since, or an operator purged or
-    /// resolved it. Nothing was recorded.
+    /// The operation was granted again since, or an operator purged or resolved
+    /// it. Nothing was recorded.
     #[error(
         "the claim on {operation} under fence {} is stale: nothing was recorded, so roll back what was done under it", .fence.0
     )]
@@ -52,7 +52,7 @@ pub enum Error {
         /// Under which fence.
         fence: Fence,
     },
-    /// A claim was abandoned: it may have run, and nobody knows.
+    /// A claim was abandoned: the operation may have run.
     #[error(
         "the outcome of {operation} is unknown: it was begun and never ended; resolve it (`onceward operations resolve`) before the key is used again"
     )]
@@ -60,13 +60,13 @@ pub enum Error {
         /// Which operation.
         operation: OperationId,
     },
-    /// An operator's decision is waited for.
+    /// The operation waits for an operator's decision.
     #[error("{operation} is paused; resume or purge it (`onceward operations resume`)")]
     Paused {
         /// Which operation.
         operation: OperationId,
     },
-    /// It was done, and what came of it is not there any more.
+    /// It was done, and its outcome is no longer kept.
     #[error(
         "{operation} was done and its outcome is no longer kept, while the key is still remembered; it must not run again"
     )]
@@ -74,8 +74,8 @@ pub enum Error {
         /// Which operation.
         operation: OperationId,
     },
-    /// What was recorded is not what this program can read: its types changed
-    /// while records of the old ones were kept.
+    /// The recorded outcome does not decode: the program's types changed while
+    /// records of the old types were kept.
     #[error(
         "the recorded outcome of {operation} does not decode: {source}; drain or migrate the records before types change"
     )]
@@ -85,7 +85,7 @@ pub enum Error {
         /// Why.
         source: serde_json::Error,
     },
-    /// A transaction was demanded, and there is none.
+    /// The connection is not in a transaction.
     #[error(
         "the connection is not in a transaction: begin one first, or bind with `on_connection`"
     )]
@@ -95,10 +95,10 @@ pub enum Error {
         "the transaction has failed (25P02) and takes no more statements: go back by ROLLBACK TO SAVEPOINT to the savepoint that was set after `begin`, or roll all of it back"
     )]
     TransactionFailed(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// Another transaction got in the way of this one.
-    #[error("another transaction got in the way: roll back and run the transaction again")]
+    /// Another transaction conflicts with this one.
+    #[error("another transaction conflicts with this one: roll back and run the transaction again")]
     Conflict(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The table is not there, or is not what this program knows.
+    /// The table is missing or of another version.
     #[error(
         "the table `{table}` is missing or is of another version: run `onceward migrate apply`, or add what `onceward migrate print` says to your own migrations"
     )]
@@ -108,15 +108,17 @@ pub enum Error {
         /// What the database says.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The role may not.
-    #[error("this role lacks a right on the table `{table}`: {source}; its owner can grant it")]
+    /// The role lacks a privilege.
+    #[error(
+        "this role lacks a privilege on the table `{table}`: {source}; the table's owner can grant it"
+    )]
     Rights {
         /// Which table.
         table: String,
         /// What the database says.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Row-level security is on, and does not know whose the row would be.
+    /// Row-level security is on, and the connection names no user.
     #[error(
         "row-level security is on for the table `{table}` and this connection names no user: set what its `--rls-user` reads, in this transaction"
     )]
@@ -126,7 +128,7 @@ pub enum Error {
         /// What the database says.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// There is no column for such a resource.
+    /// The table has no column for this resource.
     #[error(
         "the table `{table}` has no reference to a `{resource}`: add it with `onceward migrate apply --resource {resource}=TABLE(COLUMN)`"
     )]
@@ -136,13 +138,15 @@ pub enum Error {
         /// What was to be referred to.
         resource: String,
     },
-    /// A name that no column could have.
-    #[error("`{0}` is no name of a resource: use a-z, 0-9 and `_`, a letter first")]
+    /// Not a valid name of a resource.
+    #[error(
+        "`{0}` is not a valid name of a resource: use a-z, 0-9 and `_`, beginning with a letter"
+    )]
     ResourceName(String),
-    /// This store has no such ability.
+    /// This store has no references to resources.
     #[error("only records in PostgreSQL refer to resources")]
     NoResources,
-    /// The store did not take the step; whether it will is not known.
+    /// The store failed; whether the step took effect is not known.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

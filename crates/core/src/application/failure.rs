@@ -1,5 +1,5 @@
-//! Errors that are kept and given again: a class tag, a message and a flat
-//! cause. Tags outlive programs, so an unknown one is an answer too.
+//! Errors that are kept and replayed: a class tag, a message and a flat cause.
+//! Tags outlive programs, so an unknown tag has a representation too.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -10,16 +10,16 @@ const CAUSES_MAX: usize = 32;
 /// An error as a record keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredError {
-    /// What kind of error it is, by the caller's own word.
+    /// The kind of error, named by the application.
     pub class: String,
-    /// What people read.
+    /// The message for people.
     pub message: String,
-    /// Why it came to that, in one line.
+    /// Its cause, in one line.
     pub cause: Option<String>,
 }
 
 impl StoredError {
-    /// An error of this class that says this.
+    /// An error of this class with this message.
     pub fn new(class: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             class: class.into(),
@@ -28,7 +28,7 @@ impl StoredError {
         }
     }
 
-    /// What is kept of an error.
+    /// The stored form of an error.
     pub fn of(error: &impl Failure) -> Self {
         Self {
             class: error.class().to_owned(),
@@ -37,9 +37,9 @@ impl StoredError {
         }
     }
 
-    /// The error that it was. A tag that the type does not know, because an
-    /// earlier or a later version of the program wrote it, is an internal error
-    /// that keeps tag and message.
+    /// The original error. A tag that the type does not know, because an earlier or
+    /// a later version of the program wrote it, is an internal error that keeps tag
+    /// and message.
     pub fn restore<E: Failure>(self) -> Result<E, InternalError> {
         E::restore(&self).ok_or(InternalError(self))
     }
@@ -53,7 +53,7 @@ impl fmt::Display for StoredError {
 
 impl StdError for StoredError {}
 
-/// An error of the caller's own that can be kept.
+/// An application's error that can be kept.
 ///
 /// ```
 /// use onceward_core::application::{Failure, StoredError};
@@ -77,20 +77,20 @@ impl StdError for StoredError {}
 /// assert_eq!(stored.restore::<Refused>(), Ok(Refused::Declined));
 /// ```
 pub trait Failure: StdError + Sized {
-    /// The word for this kind of error. Records outlive the program: a word
-    /// that was once used keeps its meaning.
+    /// The tag of this kind of error. Records outlive the program: a tag that was
+    /// once used must keep its meaning.
     fn class(&self) -> &str;
 
-    /// Why it came to that, in one line: its sources.
+    /// Its cause, in one line: its sources.
     fn reason(&self) -> Option<String> {
         flattened(self.source())
     }
 
-    /// The error that was kept; `None` if its class is not known.
+    /// The error from its stored form; `None` if the class is not known.
     fn restore(stored: &StoredError) -> Option<Self>;
 }
 
-/// For those who have no error type of their own.
+/// For applications without an error type of their own.
 impl Failure for StoredError {
     fn class(&self) -> &str {
         &self.class

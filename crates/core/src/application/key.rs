@@ -1,12 +1,12 @@
-//! Keys that belong to a namespace. Only the parser and the minter make one, so
-//! whoever holds a [`ScopedKey`] holds a good one.
+//! Keys that belong to a namespace. Only the parser and the minter make one, so a
+//! [`ScopedKey`] is always well-formed.
 
 use std::fmt;
 
 use crate::key::{Key, KeyError, MintError};
 use crate::namespace::Namespace;
 
-/// A key and whose it is.
+/// A key in a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ScopedKey {
     namespace: Namespace,
@@ -14,7 +14,7 @@ pub struct ScopedKey {
 }
 
 impl ScopedKey {
-    /// Whose it is.
+    /// The namespace.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
@@ -24,7 +24,7 @@ impl ScopedKey {
         &self.key
     }
 
-    /// The key's text, as another service may be sent it.
+    /// The key's text, as it may be sent to another service.
     pub fn as_str(&self) -> &str {
         self.key.as_str()
     }
@@ -37,7 +37,7 @@ impl fmt::Display for ScopedKey {
 }
 
 /// Makes keys from natural parts: the same parts in the same order give the
-/// same key, in every process, for ever.
+/// same key, in every process and every version.
 ///
 /// ```
 /// use onceward_core::application::Minter;
@@ -59,8 +59,8 @@ impl Minter {
         Self { namespace }
     }
 
-    /// The key of these parts. None, and blank ones, are refused: they would
-    /// make one key of what is many.
+    /// The key of these parts. An empty list and blank parts are refused: they
+    /// would map different intents to one key.
     pub fn mint(&self, parts: &[&str]) -> Result<ScopedKey, MintError> {
         Ok(ScopedKey {
             namespace: self.namespace.clone(),
@@ -73,13 +73,13 @@ impl Minter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyRefused {
-    /// There is nothing but white space.
+    /// It is blank.
     #[error("the key is blank; send 1 to 255 characters, or none at all")]
     Blank,
     /// It is too long.
     #[error("the key is longer than 255 characters")]
     TooLong,
-    /// It holds what cannot be shown.
+    /// It holds a control character.
     #[error("the key holds a control character")]
     Control,
 }

@@ -1,4 +1,4 @@
-//! What an application chooses about time and doubt.
+//! The options of an application's records.
 
 use std::time::Duration;
 
@@ -9,37 +9,36 @@ use crate::namespace::Namespace;
 
 use super::key::ScopedKey;
 
-/// The class of what applications record, as operators see it.
+/// The class of application records, as operators see it.
 const CLASS: &str = "library";
-/// The tenant of what applications record. No caller from outside has it.
+/// The tenant of application records. No outside caller can have it.
 const TENANT: &str = "_library";
 
-/// No span is longer: a hundred years.
+/// The longest span: a hundred years.
 const SPAN_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long outcomes are kept, and what a claim means that nobody came back to.
-/// A record keeps what was chosen when it was claimed.
+/// How long outcomes are kept, and what an abandoned claim means. A record keeps
+/// the options of its claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordOptions {
-    /// How long a result or an error is given again, from when it was recorded.
+    /// How long a result or an error is replayed after it was recorded.
     pub replay_window: Duration,
     /// How long the key is remembered; after `replay_window` a request under it
     /// is refused rather than run. `None`: as long as `replay_window`.
     pub remember: Option<Duration>,
-    /// Whether time alone ends a replay, or only who purges.
+    /// Whether replays end with time alone, or by a purge.
     pub expiry: Expiry,
-    /// After how long a claim that was committed without an outcome counts as
-    /// abandoned.
+    /// After how long a claim without an outcome counts as abandoned.
     pub lease: Duration,
-    /// What that means: an unknown outcome, or a free key, where running twice
-    /// is safe.
+    /// What an abandoned claim means: an unknown outcome, or, where running twice
+    /// is safe, a free key.
     pub after_loss: AfterLoss,
 }
 
-/// A day of replays, a minute of lease, and doubt is held.
+/// A day of replays, a lease of a minute, and abandoned claims are unknown.
 impl Default for RecordOptions {
     fn default() -> Self {
         Self {
@@ -52,22 +51,22 @@ impl Default for RecordOptions {
     }
 }
 
-/// Why choices make no sense.
+/// Why options are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordOptionsError {
-    /// A span of nothing.
+    /// A span is too short.
     #[error("{0} is shorter than a millisecond")]
     Zero(&'static str),
-    /// A span without end.
+    /// A span is too long.
     #[error("{0} is longer than a hundred years")]
     Endless(&'static str),
-    /// Replies would outlive their keys.
+    /// Outcomes would outlive their keys.
     #[error("remember ({remember:?}) is shorter than replay_window ({replay_window:?})")]
     ForgetsEarlier {
-        /// What was chosen.
+        /// The chosen `remember`.
         remember: Duration,
-        /// And what is longer.
+        /// The longer `replay_window`.
         replay_window: Duration,
     },
 }
@@ -114,7 +113,7 @@ impl RecordOptions {
     }
 }
 
-/// Whose records, and under which terms: choices that were checked.
+/// A namespace with checked options.
 #[derive(Clone, Debug)]
 pub struct Scope {
     namespace: Namespace,
@@ -123,7 +122,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// A namespace with the choices of [`RecordOptions::default`].
+    /// A namespace with [`RecordOptions::default`].
     pub fn new(namespace: Namespace) -> Self {
         let terms = RecordOptions::default().checked();
         let subject = Subject::new(SubjectKind::Client, "anonymous");
@@ -137,18 +136,18 @@ impl Scope {
         }
     }
 
-    /// The same namespace with other choices.
+    /// The same namespace with other options.
     pub fn with_options(self, options: &RecordOptions) -> Result<Self, RecordOptionsError> {
         let terms = options.checked()?;
         Ok(Self { terms, ..self })
     }
 
-    /// Whose records.
+    /// The namespace.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// What a record freezes of the choices.
+    /// The terms that a record freezes.
     pub fn terms(&self) -> &Terms {
         &self.terms
     }

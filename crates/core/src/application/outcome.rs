@@ -1,4 +1,4 @@
-//! What `begin` finds: five outcomes, the same for raw and typed stores.
+//! The five answers to `begin`, the same for raw and typed stores.
 
 use std::fmt;
 use std::future::Future;
@@ -12,16 +12,16 @@ use crate::store::Grant;
 use super::failure::StoredError;
 use super::key::ScopedKey;
 
-/// How an operation is found when it is begun.
+/// The answer to `begin`.
 #[derive(Debug)]
 pub enum Begun<Req, Res> {
-    /// It is the caller's to run, and to say what became of it.
+    /// The caller runs it, and records its outcome.
     Fresh(Fresh),
-    /// Somebody else runs it now.
+    /// Another caller runs it now.
     InFlight,
-    /// It was done, with this result. Nothing is to be done again.
+    /// It was done, with this result, and must not run again.
     PriorResult(Res),
-    /// It failed for good, with this error. Nothing is to be done again.
+    /// It failed for good, with this error, and must not run again.
     PriorError(StoredError),
     /// The key belongs to a different request, which stays as it is.
     Mismatch(Mismatch<Req>),
@@ -30,8 +30,8 @@ pub enum Begun<Req, Res> {
 /// A different request under the same key.
 #[derive(Debug)]
 pub struct Mismatch<Req> {
-    /// The request that has the key. It is for whoever looks for the mistake,
-    /// not for the sender: it may be somebody else's.
+    /// The request that has the key. It is for debugging, not for the sender: it
+    /// may be another user's.
     pub recorded: RecordedRequest<Req>,
     /// Its hash.
     pub recorded_hash: Fingerprint,
@@ -39,19 +39,19 @@ pub struct Mismatch<Req> {
     pub submitted_hash: Fingerprint,
 }
 
-/// What is left of the request that has a key.
+/// The request that has a key, as far as it is kept.
 #[derive(Debug)]
 pub enum RecordedRequest<Req> {
     /// All of it.
     Kept(Req),
-    /// It was kept, and the type that it is to become has changed since.
+    /// It was kept, and its type has changed since.
     Undecodable(serde_json::Error),
     /// This store keeps no requests, or it is gone.
     NotKept,
 }
 
 impl<Req> RecordedRequest<Req> {
-    /// The request, if there is one to be had.
+    /// The request, where it is kept and decodes.
     pub fn get(&self) -> Option<&Req> {
         match self {
             Self::Kept(request) => Some(request),
@@ -60,16 +60,16 @@ impl<Req> RecordedRequest<Req> {
     }
 }
 
-/// The right to run an operation. Whoever holds it says what became of it, by
-/// `commit`, `fail_permanent` or `fail_transient`.
+/// The right to run an operation. The holder records the outcome by `commit`,
+/// `fail_permanent` or `fail_transient`.
 ///
-/// Dropped without a word, it leaves the claim behind: in a transaction that is
-/// rolled back there is nothing left of it, elsewhere it is abandoned (at once
-/// where an engine led it, else at the end of its lease).
+/// Dropped without an outcome, it leaves the claim behind: a transaction that is
+/// rolled back takes the claim with it; elsewhere the claim is abandoned, at once
+/// where an engine led it, otherwise at the end of its lease.
 pub struct Fresh {
     key: ScopedKey,
     grant: Grant,
-    /// Most have none, so it is apart.
+    /// Boxed, because most have none.
     pub(crate) lead: Option<Box<Lead>>,
 }
 
@@ -106,13 +106,13 @@ impl Fresh {
         self.grant.id
     }
 
-    /// A number that is higher than that of every run of this operation before:
-    /// what is written elsewhere under it can refuse those that come late.
+    /// A number higher than that of every earlier run of this operation. Systems
+    /// that are written to under it can refuse late runs.
     pub fn fence(&self) -> Fence {
         self.grant.fence
     }
 
-    /// The digest that the record is found by.
+    /// The digest under which the record is stored.
     pub fn digest(&self) -> Digest {
         self.grant.digest
     }

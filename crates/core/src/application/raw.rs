@@ -1,5 +1,5 @@
-//! The library on JSON values: for callers who choose themselves what of a
-//! request is compared.
+//! The library on JSON values: for callers that choose which part of a request is
+//! compared.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ use super::outcome::{Begun, Fresh, Mismatch, RecordedRequest};
 use super::typed::TypedStore;
 
 /// Records of one namespace, on JSON values. It never begins or ends a
-/// transaction: what it writes becomes durable when its caller commits.
+/// transaction: its writes become durable when the caller commits.
 pub struct RawStore<B> {
     binding: B,
 }
@@ -29,7 +29,7 @@ impl<B: Binding> RawStore<B> {
         Self { binding }
     }
 
-    /// The same on types of the caller's own.
+    /// The same on the caller's own types.
     pub fn typed<Req, Res>(self) -> TypedStore<Req, Res, B>
     where
         Req: Serialize + DeserializeOwned,
@@ -38,8 +38,8 @@ impl<B: Binding> RawStore<B> {
         TypedStore::new(self)
     }
 
-    /// Begins an operation, or tells what became of it. It waits for nobody:
-    /// what another transaction has begun and not committed is in flight.
+    /// Begins an operation, or returns its outcome. It does not wait: an operation
+    /// that another transaction has begun and not committed is in flight.
     pub async fn begin(
         &mut self,
         key: &ScopedKey,
@@ -48,7 +48,7 @@ impl<B: Binding> RawStore<B> {
         self.begin_as(key, request).await
     }
 
-    /// The same, reading what is on record as these types.
+    /// The same, decoding what is on record as these types.
     pub(crate) async fn begin_as<Req, Res>(
         &mut self,
         key: &ScopedKey,
@@ -91,16 +91,16 @@ impl<B: Binding> RawStore<B> {
         })
     }
 
-    /// Records a result, to be given again.
+    /// Records a result, to be replayed.
     pub async fn commit(&mut self, fresh: Fresh, result: &Value) -> Result<(), Error> {
         let answer = Answer::Kept(result_reply(result)?);
         self.settle(fresh, Settlement::Completed(answer)).await
     }
 
-    /// Records an error that trying again would not change, to be given again.
+    /// Records an error that a retry would not change, to be replayed.
     ///
-    /// What was done before it failed is rolled back to a savepoint first: a
-    /// transaction that is rolled back as a whole forgets this too.
+    /// Roll the failed work back to a savepoint first: a transaction that is
+    /// rolled back as a whole loses this record too.
     pub async fn fail_permanent<E: Failure>(
         &mut self,
         fresh: Fresh,
@@ -110,20 +110,20 @@ impl<B: Binding> RawStore<B> {
         self.settle(fresh, Settlement::Failed(answer)).await
     }
 
-    /// Frees the key: whoever comes next begins anew.
+    /// Releases the key: the next request runs the operation again.
     pub async fn fail_transient(&mut self, fresh: Fresh) -> Result<(), Error> {
         self.settle(fresh, Settlement::Released).await
     }
 
-    /// Begins the lease anew, for work that takes longer than it. Needed only
-    /// where a claim is committed before its outcome.
+    /// Renews the lease, for work that takes longer. Needed only where a claim is
+    /// committed before its outcome.
     pub async fn renew(&mut self, fresh: &Fresh) -> Result<(), Error> {
         self.check(fresh.key())?;
         let renewed = self.binding.renew(fresh).await?;
         held(fresh, renewed)
     }
 
-    /// Notes which resource the operation is about, in the column that
+    /// Records a reference to a resource, in the column that
     /// `onceward migrate --resource` made for it. At most one kind is set.
     pub async fn refer(&mut self, fresh: &Fresh, resource: &str, id: &str) -> Result<(), Error> {
         self.check(fresh.key())?;
@@ -131,9 +131,9 @@ impl<B: Binding> RawStore<B> {
         held(fresh, referred)
     }
 
-    /// Reclaims the room of what is over, and tells of how many operations. An
-    /// application calls it now and then; nobody else does. Under
-    /// [`Expiry::Lazy`](crate::class::Expiry::Lazy) this is what ends replays.
+    /// Reclaims the room of operations that are over; returns how many. The
+    /// application must call it from time to time. Under
+    /// [`Expiry::Lazy`](crate::class::Expiry::Lazy) only this ends replays.
     pub async fn purge_expired(&mut self) -> Result<u64, Error> {
         self.binding.purge_expired().await
     }

@@ -1,7 +1,7 @@
-//! Records on any store, led by an engine: it puts a deadline on every step,
-//! takes back claims whose answer was lost, and writes an outcome again until
-//! the store has it. The store keeps no requests, so a mismatch has none to
-//! show.
+//! Records on any store, led by an engine, which puts a deadline on every step,
+//! withdraws claims whose answer was lost, and repeats the write of an outcome
+//! until the store has it. The store keeps no requests, so a mismatch cannot show
+//! the recorded one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use super::options::{RecordOptions, RecordOptionsError, Scope};
 use super::outcome::Fresh;
 use super::raw::RawStore;
 
-/// How much is purged in one step.
+/// How many operations one step purges.
 const PURGE_BATCH: usize = 10_000;
 /// How many steps one purge takes at most.
 const PURGE_BATCHES_MAX: usize = 1_000;
 
-/// The store did not take an outcome, and is asked again.
+/// The store did not take an outcome; the write is being repeated.
 #[derive(Debug, thiserror::Error)]
-#[error("the outcome was not taken yet; it is being tried again")]
+#[error("the outcome is not recorded yet; the write is being repeated")]
 struct NotYet;
 
 /// The lease could not be renewed.
@@ -34,8 +34,8 @@ struct NotYet;
 #[error("the lease could not be renewed")]
 struct NotRenewed;
 
-/// Records of one namespace on a store. Cheap to clone. Purging sweeps all of the
-/// store, whoever shares it.
+/// Records of one namespace on a store. Cheap to clone. Purging sweeps the whole
+/// store, including what other namespaces and gateways keep there.
 #[derive(Clone)]
 pub struct Records {
     engine: Arc<Engine>,
@@ -50,8 +50,8 @@ impl fmt::Debug for Records {
 }
 
 impl Records {
-    /// Records of this namespace, on the store that `engine` leads and `inspect`
-    /// looks into, kept as [`RecordOptions::default`] says.
+    /// Records of this namespace with [`RecordOptions::default`]. `engine` and
+    /// `inspect` are of the same store.
     pub fn new(engine: Arc<Engine>, inspect: Arc<dyn Inspect>, namespace: Namespace) -> Self {
         Self {
             engine,
@@ -60,7 +60,7 @@ impl Records {
         }
     }
 
-    /// The same, kept otherwise.
+    /// The same records with other options.
     pub fn with_options(self, options: &RecordOptions) -> Result<Self, RecordOptionsError> {
         let scope = Scope::clone(&self.scope).with_options(options)?;
         Ok(Self {

@@ -21,7 +21,7 @@ use crate::store::{Changed, Filter, Inspect, PageRequest, Resolution};
 const LEASE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-struct House {
+struct Fixture {
     clock: Arc<ManualClock>,
     store: Arc<MemoryStore>,
     engine: Arc<Engine>,
@@ -38,7 +38,7 @@ fn key(name: &str) -> ScopedKey {
     key.expect("a good key").expect("a key")
 }
 
-impl House {
+impl Fixture {
     fn new() -> Self {
         Self::with_options(RecordOptions::default())
     }
@@ -88,27 +88,27 @@ impl House {
 
 #[tokio::test]
 async fn result_is_given_again_and_never_made_again() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let request = json!({"to": "anna", "copies": 1});
-    house.commit(&request, &json!({"id": 7})).await;
+    fixture.commit(&request, &json!({"id": 7})).await;
     let reordered = json!({"copies": 1.0, "to": "anna"});
     for request in [request, reordered] {
-        let again = house.begin(&request).await.expect("an outcome");
+        let again = fixture.begin(&request).await.expect("an outcome");
         assert!(matches!(again, Begun::PriorResult(result) if result == json!({"id": 7})));
     }
 }
 
 #[tokio::test]
 async fn error_for_good_is_given_again() {
-    let house = House::new();
-    let fresh = house.fresh(&json!(1)).await;
+    let fixture = Fixture::new();
+    let fresh = fixture.fresh(&json!(1)).await;
     let refused = StoredError {
         cause: Some("no such card: it was cancelled".to_owned()),
         ..StoredError::new("declined", "the card was declined")
     };
-    let failed = house.raw().fail_permanent(fresh, &refused).await;
+    let failed = fixture.raw().fail_permanent(fresh, &refused).await;
     failed.expect("the claim is ours");
-    let again = house.begin(&json!(1)).await.expect("an outcome");
+    let again = fixture.begin(&json!(1)).await.expect("an outcome");
     assert!(matches!(again, Begun::PriorError(error) if error == refused));
 }
 
@@ -157,98 +157,101 @@ fn class_that_nobody_knows_keeps_tag_and_message() {
 
 #[tokio::test]
 async fn what_failed_for_now_begins_anew() {
-    let house = House::new();
-    let first = house.fresh(&json!(1)).await;
+    let fixture = Fixture::new();
+    let first = fixture.fresh(&json!(1)).await;
     let (id, fence) = (first.id(), first.fence());
-    house.raw().fail_transient(first).await.expect("ours");
+    fixture.raw().fail_transient(first).await.expect("ours");
     // Free for any request.
-    let second = house.fresh(&json!(2)).await;
+    let second = fixture.fresh(&json!(2)).await;
     assert_eq!(second.id(), id);
     assert!(second.fence() > fence);
 }
 
 #[tokio::test]
 async fn mismatch_is_told_before_in_flight() {
-    let house = House::new();
-    let fresh = house.fresh(&json!({"to": "anna"})).await;
-    let same = house.begin(&json!({"to": "anna"})).await;
+    let fixture = Fixture::new();
+    let fresh = fixture.fresh(&json!({"to": "anna"})).await;
+    let same = fixture.begin(&json!({"to": "anna"})).await;
     assert!(matches!(same, Ok(Begun::InFlight)));
-    let other = house.begin(&json!({"to": "otto"})).await;
+    let other = fixture.begin(&json!({"to": "otto"})).await;
     let Ok(Begun::Mismatch(mismatch)) = other else {
         panic!("not a mismatch: {other:?}");
     };
     assert!(matches!(mismatch.recorded, RecordedRequest::NotKept));
     assert_ne!(mismatch.recorded_hash, mismatch.submitted_hash);
-    house.raw().commit(fresh, &json!(1)).await.expect("ours");
-    let later = house.begin(&json!({"to": "otto"})).await;
+    fixture.raw().commit(fresh, &json!(1)).await.expect("ours");
+    let later = fixture.begin(&json!({"to": "otto"})).await;
     assert!(matches!(later, Ok(Begun::Mismatch(_))));
 }
 
 #[tokio::test]
 async fn abandoned_claim_is_unknown_by_name() {
-    let house = House::new();
-    let fresh = house.fresh(&json!(1)).await;
+    let fixture = Fixture::new();
+    let fresh = fixture.fresh(&json!(1)).await;
     let id = fresh.id();
-    house.clock.advance(LEASE);
-    let error = house.begin(&json!(1)).await.expect_err("nobody knows");
+    fixture.clock.advance(LEASE);
+    let error = fixture.begin(&json!(1)).await.expect_err("nobody knows");
     assert!(matches!(error, Error::UnknownOutcome { operation } if operation == id));
     assert!(error.to_string().contains(&id.to_string()));
     // Who held it may still come.
-    house
+    fixture
         .raw()
         .commit(fresh, &json!("late"))
         .await
         .expect("ours");
-    let again = house.begin(&json!(1)).await;
+    let again = fixture.begin(&json!(1)).await;
     assert!(matches!(again, Ok(Begun::PriorResult(result)) if result == "late"));
 }
 
 #[tokio::test]
 async fn dropped_without_a_word_is_abandoned_at_once() {
-    let house = House::new();
-    drop(house.fresh(&json!(1)).await);
-    house.settle_down().await;
-    let error = house.begin(&json!(1)).await.expect_err("nobody knows");
+    let fixture = Fixture::new();
+    drop(fixture.fresh(&json!(1)).await);
+    fixture.settle_down().await;
+    let error = fixture.begin(&json!(1)).await.expect_err("nobody knows");
     assert!(matches!(error, Error::UnknownOutcome { .. }));
 }
 
 #[tokio::test]
 async fn stale_holder_is_told_so() {
-    let house = House::with_options(RecordOptions {
+    let fixture = Fixture::with_options(RecordOptions {
         after_loss: AfterLoss::Free,
         ..RecordOptions::default()
     });
-    let first = house.fresh(&json!(1)).await;
-    house.clock.advance(LEASE);
-    let second = house.fresh(&json!(1)).await;
+    let first = fixture.fresh(&json!(1)).await;
+    fixture.clock.advance(LEASE);
+    let second = fixture.fresh(&json!(1)).await;
     let (operation, fence) = (first.id(), first.fence());
-    let error = house.raw().renew(&first).await;
+    let error = fixture.raw().renew(&first).await;
     let error = error.expect_err("somebody else was granted");
     assert!(matches!(error, Error::Stale { .. }), "{error:?}");
-    let error = house.raw().commit(first, &json!("first")).await;
+    let error = fixture.raw().commit(first, &json!("first")).await;
     let error = error.expect_err("somebody else was granted");
     let told =
         matches!(error, Error::Stale { operation: o, fence: f } if (o, f) == (operation, fence));
     assert!(told, "{error:?}");
     assert!(error.to_string().contains("roll back"));
-    house
+    fixture
         .raw()
         .commit(second, &json!("second"))
         .await
         .expect("ours");
-    let again = house.begin(&json!(1)).await;
+    let again = fixture.begin(&json!(1)).await;
     assert!(matches!(again, Ok(Begun::PriorResult(result)) if result == "second"));
 }
 
 #[tokio::test]
 async fn renewed_lease_outlasts_its_length() {
-    let house = House::new();
-    let fresh = house.fresh(&json!(1)).await;
+    let fixture = Fixture::new();
+    let fresh = fixture.fresh(&json!(1)).await;
     for _ in 0..3 {
-        house.clock.advance(LEASE / 2);
-        house.raw().renew(&fresh).await.expect("ours");
+        fixture.clock.advance(LEASE / 2);
+        fixture.raw().renew(&fresh).await.expect("ours");
     }
-    assert!(matches!(house.begin(&json!(1)).await, Ok(Begun::InFlight)));
+    assert!(matches!(
+        fixture.begin(&json!(1)).await,
+        Ok(Begun::InFlight)
+    ));
     assert_eq!(fresh.holding(async { 7 }).await, 7);
 }
 
@@ -272,19 +275,19 @@ async fn replays_end(
     };
     let mut got = Vec::new();
     for moment in 0..3 {
-        let house = House::with_options(options);
-        house.commit(&json!(1), &json!(2)).await;
-        house
+        let fixture = Fixture::with_options(options);
+        fixture.commit(&json!(1), &json!(2)).await;
+        fixture
             .clock
             .advance(if moment == 0 { DAY - LEASE } else { DAY });
         if moment == 2 {
-            house
+            fixture
                 .raw()
                 .purge_expired()
                 .await
                 .expect("a store that answers");
         }
-        got.push(match house.begin(&json!(1)).await {
+        got.push(match fixture.begin(&json!(1)).await {
             Ok(Begun::PriorResult(_)) => "replayed",
             Ok(Begun::Fresh(_)) => "fresh",
             Err(Error::OutcomeGone { .. }) => "gone",
@@ -296,23 +299,23 @@ async fn replays_end(
 
 #[tokio::test]
 async fn purging_counts() {
-    let house = House::new();
+    let fixture = Fixture::new();
     for name in ["a", "b", "c"] {
-        let Ok(Begun::Fresh(fresh)) = house.raw().begin(&key(name), &json!(1)).await else {
+        let Ok(Begun::Fresh(fresh)) = fixture.raw().begin(&key(name), &json!(1)).await else {
             panic!("not fresh");
         };
-        house.raw().commit(fresh, &json!(1)).await.expect("ours");
+        fixture.raw().commit(fresh, &json!(1)).await.expect("ours");
     }
-    assert_eq!(house.raw().purge_expired().await.expect("answers"), 0);
-    house.clock.advance(DAY);
-    assert_eq!(house.raw().purge_expired().await.expect("answers"), 3);
+    assert_eq!(fixture.raw().purge_expired().await.expect("answers"), 0);
+    fixture.clock.advance(DAY);
+    assert_eq!(fixture.raw().purge_expired().await.expect("answers"), 3);
 }
 
 #[tokio::test]
 async fn key_of_another_namespace_is_refused() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let stranger = Minter::new(namespace("sms")).mint(&["a"]).expect("minted");
-    let error = house.raw().begin(&stranger, &json!(1)).await;
+    let error = fixture.raw().begin(&stranger, &json!(1)).await;
     assert_eq!(
         error.expect_err("not ours").to_string(),
         "the key belongs to the namespace `sms`, and these are the records of `mail`"
@@ -321,10 +324,10 @@ async fn key_of_another_namespace_is_refused() {
 
 #[tokio::test]
 async fn namespaces_do_not_meet() {
-    let house = House::new();
-    house.commit(&json!(1), &json!(1)).await;
-    let inspect = house.store.clone();
-    let elsewhere = Records::new(house.engine.clone(), inspect, namespace("sms"));
+    let fixture = Fixture::new();
+    fixture.commit(&json!(1), &json!(1)).await;
+    let inspect = fixture.store.clone();
+    let elsewhere = Records::new(fixture.engine.clone(), inspect, namespace("sms"));
     let same = parse_key(&namespace("sms"), Some("k"))
         .expect("good")
         .expect("a key");
@@ -334,17 +337,17 @@ async fn namespaces_do_not_meet() {
 
 #[tokio::test]
 async fn requests_that_cannot_be_compared_or_kept_are_refused() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let deep = (0..200).fold(json!(1), |inner, _| json!([inner]));
-    assert!(matches!(house.begin(&deep).await, Err(Error::TooDeep)));
+    assert!(matches!(fixture.begin(&deep).await, Err(Error::TooDeep)));
     let large = Value::String("x".repeat(CONTENT_BYTES_MAX));
-    let error = house.begin(&large).await.expect_err("too large");
+    let error = fixture.begin(&large).await.expect_err("too large");
     assert!(
         matches!(error, Error::TooLarge { what: "request", bytes } if bytes == CONTENT_BYTES_MAX + 2)
     );
     // Nothing was claimed by either.
-    let fresh = house.fresh(&json!(1)).await;
-    let error = house
+    let fresh = fixture.fresh(&json!(1)).await;
+    let error = fixture
         .raw()
         .commit(fresh, &large)
         .await
@@ -364,22 +367,22 @@ struct Sent {
 
 #[tokio::test]
 async fn types_come_back_or_the_state_is_incompatible() {
-    let house = House::new();
-    let mut mails = house.raw().typed::<Mail, Sent>();
+    let fixture = Fixture::new();
+    let mut mails = fixture.raw().typed::<Mail, Sent>();
     let mail = Mail {
         to: "anna".to_owned(),
     };
-    let Ok(Begun::Fresh(fresh)) = mails.begin(&house.key, &mail).await else {
+    let Ok(Begun::Fresh(fresh)) = mails.begin(&fixture.key, &mail).await else {
         panic!("not fresh");
     };
     let id = fresh.id();
     mails.commit(fresh, &Sent { id: 7 }).await.expect("ours");
-    let again = mails.begin(&house.key, &mail).await;
+    let again = mails.begin(&fixture.key, &mail).await;
     assert!(matches!(again, Ok(Begun::PriorResult(Sent { id: 7 }))));
     // The same, read by a program whose type has changed.
-    let mut changed = house.raw().typed::<Mail, Vec<u8>>();
+    let mut changed = fixture.raw().typed::<Mail, Vec<u8>>();
     let error = changed
-        .begin(&house.key, &mail)
+        .begin(&fixture.key, &mail)
         .await
         .expect_err("another type");
     assert!(matches!(error, Error::IncompatibleState { operation, .. } if operation == id));
@@ -387,13 +390,13 @@ async fn types_come_back_or_the_state_is_incompatible() {
 
 #[tokio::test]
 async fn what_is_no_json_text_is_refused() {
-    let house = House::new();
-    let mut store = house
+    let fixture = Fixture::new();
+    let mut store = fixture
         .raw()
         .typed::<std::collections::BTreeMap<Vec<u8>, u8>, ()>();
     let request = [(vec![1], 1)].into();
     let error = store
-        .begin(&house.key, &request)
+        .begin(&fixture.key, &request)
         .await
         .expect_err("no names");
     assert!(matches!(
@@ -416,14 +419,14 @@ async fn resolved_by_an_operator(
     #[case] body: &'static [u8],
     #[case] want: &str,
 ) {
-    let house = House::new();
-    drop(house.fresh(&json!(1)).await);
-    house.settle_down().await;
+    let fixture = Fixture::new();
+    drop(fixture.fresh(&json!(1)).await);
+    fixture.settle_down().await;
     let page = PageRequest {
         limit: 1,
         after: None,
     };
-    let listed = house
+    let listed = fixture
         .store
         .list(&Filter::default(), page)
         .await
@@ -440,12 +443,12 @@ async fn resolved_by_an_operator(
         trailers: Vec::new(),
     };
     let word = Resolution::Ran(Arc::new(reply));
-    let resolved = house
+    let resolved = fixture
         .store
         .resolve(record.id, Some(record.fence), word)
         .await;
     assert_eq!(resolved.expect("answers"), Changed::Done);
-    let got = match house.begin(&json!(1)).await {
+    let got = match fixture.begin(&json!(1)).await {
         Ok(Begun::PriorResult(result)) => format!("result {result}"),
         Ok(Begun::PriorError(error)) => {
             let cause = error.cause.clone().unwrap_or_default();
@@ -460,20 +463,20 @@ async fn resolved_by_an_operator(
 /// Records outlive the program that wrote them.
 #[tokio::test]
 async fn written_form_is_fixed() {
-    let house = House::new();
-    house
+    let fixture = Fixture::new();
+    fixture
         .commit(&json!({"b": 1, "a": [2.0]}), &json!({"id": 7}))
         .await;
     let page = PageRequest {
         limit: 1,
         after: None,
     };
-    let listed = house
+    let listed = fixture
         .store
         .list(&Filter::default(), page)
         .await
         .expect("answers");
-    let record = house
+    let record = fixture
         .store
         .show(listed.records[0].id)
         .await

@@ -1,4 +1,4 @@
-//! The library on types of the caller's own.
+//! The library on the caller's own types.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,7 +14,7 @@ use super::key::ScopedKey;
 use super::outcome::{Begun, Fresh};
 use super::raw::RawStore;
 
-/// Records of one namespace, on types: see [`RawStore`], which it stands on.
+/// Records of one namespace, on the caller's types. Built on [`RawStore`].
 pub struct TypedStore<Req, Res, B> {
     raw: RawStore<B>,
     types: PhantomData<fn(Req) -> Res>,
@@ -33,10 +33,10 @@ where
         }
     }
 
-    /// Begins an operation, or tells what became of it: [`RawStore::begin`].
+    /// Begins an operation, or returns its outcome: [`RawStore::begin`].
     ///
-    /// A result that does not decode is an error, because the outcome cannot be
-    /// told; a recorded request that does not is still a mismatch.
+    /// A recorded result that does not decode is an error; a recorded request that
+    /// does not decode is still a mismatch.
     pub async fn begin(
         &mut self,
         key: &ScopedKey,
@@ -61,12 +61,12 @@ where
         self.raw.fail_permanent(fresh, error).await
     }
 
-    /// Frees the key: [`RawStore::fail_transient`].
+    /// Releases the key: [`RawStore::fail_transient`].
     pub async fn fail_transient(&mut self, fresh: Fresh) -> Result<(), Error> {
         self.raw.fail_transient(fresh).await
     }
 
-    /// The same on JSON values, with all else that it can do.
+    /// The same records on JSON values.
     pub fn raw(&mut self) -> &mut RawStore<B> {
         &mut self.raw
     }

@@ -1,13 +1,13 @@
 //! Outcomes as an application's own API may send them. A type apart from
-//! [`Begun`], because what is told outside is less: never the recorded request,
-//! and of an error only code and message.
+//! [`Begun`], because outsiders learn less: never the recorded request, and only
+//! code and message of an error.
 
 use serde::{Deserialize, Serialize};
 
 use super::failure::{Failure, StoredError};
 use super::outcome::{Begun, Fresh};
 
-/// The version of this form.
+/// The version of this format.
 const VERSION: u32 = 1;
 
 /// An outcome on the wire: `{"version": 1, "kind": "Created", "result": …}`.
@@ -15,12 +15,12 @@ const VERSION: u32 = 1;
 pub struct Outcome<Res> {
     #[serde(deserialize_with = "known_version")]
     version: u32,
-    /// What it is.
+    /// Its kind.
     #[serde(flatten)]
     pub kind: OutcomeKind<Res>,
 }
 
-/// What an outcome is.
+/// The kind of an outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(tag = "kind")]
 pub enum OutcomeKind<Res> {
@@ -34,9 +34,9 @@ pub enum OutcomeKind<Res> {
         /// With this result.
         result: Res,
     },
-    /// An earlier request is being worked on.
+    /// An earlier request is still running.
     OperationInProgress,
-    /// The key belongs to a different request. Nothing of that is told.
+    /// The key belongs to a different request, of which nothing is disclosed.
     Mismatch,
     /// It failed for good, now or earlier.
     Failed {
@@ -50,17 +50,17 @@ pub enum OutcomeKind<Res> {
 pub struct OutcomeError {
     /// Its class.
     pub code: String,
-    /// What people read.
+    /// The message for people.
     pub message: String,
 }
 
 impl<Res> Outcome<Res> {
-    /// What was committed just now.
+    /// The outcome of a commit.
     pub fn created(result: Res) -> Self {
         OutcomeKind::Created { result }.into()
     }
 
-    /// What failed for good just now.
+    /// The outcome of a failure for good.
     pub fn failed(error: &impl Failure) -> Self {
         let error = OutcomeError::from(StoredError::of(error));
         OutcomeKind::Failed { error }.into()
@@ -86,7 +86,7 @@ impl From<StoredError> for OutcomeError {
 }
 
 impl<Req, Res> Begun<Req, Res> {
-    /// What a caller is told where nothing is to be run, else the right to run.
+    /// The outcome where nothing is to be run, otherwise the right to run.
     pub fn outcome(self) -> Result<Outcome<Res>, Fresh> {
         let kind = match self {
             Self::Fresh(fresh) => return Err(fresh),

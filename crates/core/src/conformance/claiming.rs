@@ -1,4 +1,4 @@
-//! Promises about claims: who may run.
+//! Promises about claims: which attempt may run.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use crate::class::AfterLoss;
 use crate::record::{Settlement, State};
 use crate::store::{Claim, Force, Resolution};
 
-/// Nobody has it, so the first to ask may run, under the id it brought.
+/// The first claim of a free key is granted, under the id that it brought.
 pub async fn first_claim_is_granted(trial: &Trial) {
     let ask = trial.ask();
     let grant = trial.grant(&ask).await;
@@ -22,7 +22,7 @@ pub async fn first_claim_is_granted(trial: &Trial) {
     assert_eq!((record.fence, record.attempts), (grant.fence, 1));
 }
 
-/// While one attempt runs, another is told so, and who runs.
+/// While one attempt runs, another is answered *busy* with the record.
 pub async fn second_claim_is_busy(trial: &Trial) {
     let ask = trial.ask();
     let grant = trial.grant(&ask).await;
@@ -160,7 +160,7 @@ pub async fn withdrawing_leaves_others_alone(trial: &Trial) {
     );
 }
 
-/// However many ask at once, one runs and the others are told that it does.
+/// Of many claims at once one is granted, and the others are *busy*.
 pub async fn sixty_four_claims_at_once_grant_one(trial: &Trial) {
     let ask = trial.ask();
     let mut tasks = tokio::task::JoinSet::new();

@@ -36,7 +36,7 @@ const STEPS_MAX: usize = 100;
 const SHRINK_MAX: u32 = 2_000;
 
 /// Every step takes this long. Leases and delays differ by key by less, so no
-/// two things are ever due at the same moment, whose order nobody promises.
+/// two things are ever due at the same moment, whose order is not promised.
 const TICK: Duration = Duration::from_millis(16);
 
 /// What closing and opening the store under test does to leases.
@@ -46,7 +46,7 @@ pub enum Restart {
     Forgets,
     /// Nothing: the store is shared by processes, and others may still run.
     KeepsLeases,
-    /// They end at once: one process owns the store, so who held them is gone.
+    /// They end at once: one process owns the store, so their holders are gone.
     EndsLeases,
 }
 

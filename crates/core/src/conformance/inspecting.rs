@@ -177,7 +177,7 @@ pub async fn list_pages_without_gap_or_repeat(trial: &Trial) {
     }
 }
 
-/// Time moves on without anybody writing: listings show what is so now.
+/// Time changes states without a write: listings show the current ones.
 pub async fn list_shows_states_as_of_now(trial: &Trial) {
     let ask = trial.ask();
     let filter = |state| Filter {
@@ -270,7 +270,7 @@ pub async fn resolve_not_run_frees_the_key(trial: &Trial) {
     assert!(again.fence > lost.fence);
 }
 
-/// A word about an earlier grant says nothing of what is unknown now.
+/// A resolution about an earlier grant does not resolve a later one.
 pub async fn resolve_is_about_the_grant_that_is_named(trial: &Trial) {
     let ask = trial.ask();
     let first = trial.grant(&ask).await;
@@ -300,7 +300,7 @@ pub async fn resolve_is_about_the_grant_that_is_named(trial: &Trial) {
     );
 }
 
-/// Only what is unknown is resolved, only what is paused is resumed.
+/// Only unknown operations are resolved, and only paused ones resumed.
 pub async fn resolve_and_resume_refuse_other_states(trial: &Trial) {
     for state in State::ALL {
         let ask = trial.operation_in(state).await;
@@ -326,8 +326,8 @@ pub async fn resolve_and_resume_refuse_other_states(trial: &Trial) {
     assert_eq!(got.expect("the store answers"), Changed::Absent);
 }
 
-/// Sweeping reclaims room and changes no answer: neither of what is there, nor
-/// of what is over.
+/// Sweeping reclaims room and changes no answer, neither about operations on
+/// record nor about those that are over.
 pub async fn sweep_takes_only_what_is_over(trial: &Trial) {
     let over = trial.operation_in(State::Completed).await;
     trial.advance(REMEMBER);
@@ -347,7 +347,7 @@ pub async fn sweep_takes_only_what_is_over(trial: &Trial) {
     assert_eq!(trial.grant(&next).await.id, next.id);
 }
 
-/// Counted as of now, and only what is on record.
+/// Operations on record are counted by their current state.
 pub async fn stats_count_by_state(trial: &Trial) {
     for state in State::ALL {
         if state == State::Expired {

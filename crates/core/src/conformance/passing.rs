@@ -63,7 +63,8 @@ pub async fn renewal_extends_the_lease(trial: &Trial) {
     expect(&trial.claim(&trial.retry(&ask)).await, "unknown");
 }
 
-/// A holder that was thought lost, while nobody was granted since, runs again.
+/// A renewal lets an unknown operation run again, as long as no other claim was
+/// granted since.
 pub async fn renewal_revives_what_was_thought_lost(trial: &Trial) {
     let ask = trial.ask();
     let grant = trial.grant(&ask).await;

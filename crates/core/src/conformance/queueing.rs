@@ -37,7 +37,7 @@ pub async fn enqueued_request_comes_back_as_it_was(trial: &Trial) {
     assert_eq!(trial.state(&ask).await, Some(State::Running));
 }
 
-/// Known work is told as a claim would tell it, and nothing is recorded.
+/// Known work is answered as a claim would be, and nothing is recorded.
 pub async fn enqueueing_again_is_answered_like_a_claim(trial: &Trial) {
     let states = State::ALL.into_iter();
     for state in states.filter(|state| *state != State::Released) {
@@ -230,7 +230,7 @@ pub async fn delivery_is_due_again_by_its_holders_word_too(trial: &Trial) {
     }
 }
 
-/// Otherwise it is unknown, and nobody delivers it again.
+/// Otherwise it is unknown, and is not delivered again.
 pub async fn lost_delivery_is_unknown_otherwise(trial: &Trial) {
     let (ask, _) = delivery(trial, AfterLoss::Hold).await;
     trial.advance(LEASE);
@@ -258,7 +258,7 @@ pub async fn paused_delivery_is_due_when_resumed(trial: &Trial) {
     assert_eq!(second.record.attempts, 1, "it has all its attempts again");
 }
 
-/// An unknown delivery that did not run, by somebody's word, is due at once.
+/// An unknown delivery that is resolved as not run is due at once.
 pub async fn delivery_that_did_not_run_is_due_again(trial: &Trial) {
     let (ask, first) = delivery(trial, AfterLoss::Hold).await;
     assert!(
@@ -421,7 +421,7 @@ pub async fn request_is_kept_as_long_as_the_reply(trial: &Trial) {
     }
 }
 
-/// The one who delivers can sleep until then.
+/// The courier can sleep until then.
 pub async fn next_due_tells_the_earliest(trial: &Trial) {
     trial.clear_queue().await;
     let now = trial.clock.now();

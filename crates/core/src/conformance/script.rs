@@ -1,4 +1,4 @@
-//! The random scripts of the differential test: who asks for what, and when.
+//! The random scripts of the differential test: steps by several actors.
 //!
 //! A step names an earlier claim by its place in the script, so a script means
 //! the same on every store, and a shorter one is still a script.

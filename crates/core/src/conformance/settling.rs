@@ -1,4 +1,4 @@
-//! Promises about what a holder says of its claim, and who is still heard.
+//! Promises about settlements: which count, and what they record.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::clock::Clock as _;
 use crate::record::{Answer, Completion, Settled, Settlement, State};
 use crate::store::{Force, Grant};
 
-/// Everything that a holder can say.
+/// Every settlement.
 fn words() -> [Settlement; 7] {
     [
         completed(201),
@@ -25,7 +25,7 @@ fn words() -> [Settlement; 7] {
     ]
 }
 
-/// Once somebody else was granted, the earlier holder says what it likes.
+/// Once another claim was granted, no settlement of the earlier holder counts.
 pub async fn stale_fence_changes_nothing(trial: &Trial) {
     for word in words() {
         let ask = trial.ask();
@@ -48,8 +48,7 @@ pub async fn stale_fence_changes_nothing(trial: &Trial) {
     }
 }
 
-/// Who ran what was purged is not heard, whether it runs anew or not; nor is
-/// one who never was granted.
+/// The holder of a purged operation is stale, whether it runs again or not.
 pub async fn purged_holder_is_stale(trial: &Trial) {
     for word in words() {
         let ask = trial.ask();
@@ -72,8 +71,8 @@ pub async fn purged_holder_is_stale(trial: &Trial) {
     }
 }
 
-/// A holder that comes after its lease, or after it was given up as lost,
-/// still completes while nobody was granted since.
+/// A settlement after the end of the lease, or out of `unknown`, counts as long as
+/// no other claim was granted since.
 pub async fn late_holder_is_still_heard(trial: &Trial) {
     for after_loss in [AfterLoss::Hold, AfterLoss::Free] {
         let ask = trial.ask_with(terms(after_loss));
@@ -93,7 +92,7 @@ pub async fn late_holder_is_still_heard(trial: &Trial) {
     assert_eq!(trial.state(&ask).await, Some(State::Completed));
 }
 
-/// A holder whose acknowledgement was lost says it again.
+/// A settlement whose acknowledgement was lost may be repeated.
 pub async fn same_word_again_is_done(trial: &Trial) {
     for word in words() {
         let ask = trial.ask();
@@ -192,7 +191,7 @@ pub async fn outcome_of_a_delivery_is_answered_with_its_times(trial: &Trial) {
     }
 }
 
-/// What is finished stays as it is, whatever its holder adds.
+/// A finished operation stays as it is, whatever its holder settles later.
 pub async fn other_word_after_the_end_is_stale(trial: &Trial) {
     for end in [completed(201), failed(422)] {
         let ask = trial.ask();
@@ -297,7 +296,7 @@ pub async fn reply_not_kept_and_then_lost_is_unknown(trial: &Trial) {
     assert_eq!((&seen.answer, seen.completed_at), (&None, None));
 }
 
-/// Time does not tell whether it ran: what is lost stays unknown.
+/// Time does not tell whether it ran: a lost operation stays unknown.
 pub async fn lost_is_unknown_and_held(trial: &Trial) {
     let ask = trial.operation_in(State::Unknown).await;
     expect(&trial.claim(&trial.retry(&ask)).await, "unknown");

@@ -1,4 +1,4 @@
-//! A store on trial, and what the promises are written with.
+//! A store on trial, and the steps that the promises are written with.
 
 use std::any::Any;
 use std::fmt;
@@ -40,7 +40,7 @@ pub struct Trial {
     pub registry: Arc<dyn Registry>,
     /// The clock that the store judges by.
     pub clock: Arc<ManualClock>,
-    /// Numbers for keys, attempts and ids that nobody used before.
+    /// Numbers for new keys, attempts and ids.
     drawn: Arc<AtomicU64>,
     /// What must live as long as the store, such as its directory.
     held: Option<Arc<dyn Any + Send + Sync>>,
@@ -224,7 +224,7 @@ impl Trial {
         due.expect("the store gives what is due")
     }
 
-    /// Purges what other promises left in the queue, so that what is due next is ours.
+    /// Purges what other promises left in the queue.
     pub(super) async fn clear_queue(&self) {
         for state in [State::Queued, State::Running] {
             let filter = Filter {

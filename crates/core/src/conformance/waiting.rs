@@ -11,7 +11,7 @@ const LONG: Duration = Duration::from_secs(30);
 /// Longer than a waiter needs to begin to listen.
 const SHORT: Duration = Duration::from_millis(30);
 
-/// A waiter is woken when the operation is settled by somebody else.
+/// A waiter is woken when the operation is settled.
 pub async fn waiting_ends_when_settled(trial: &Trial) {
     let ask = trial.ask();
     let grant = trial.grant(&ask).await;
@@ -33,7 +33,7 @@ pub async fn waiting_ends_when_purged(trial: &Trial) {
     woken_early(waiter.await.expect("the waiter does not panic"));
 }
 
-/// Nobody waits longer than it asked for.
+/// A wait ends at its limit.
 pub async fn waiting_ends_at_its_limit(trial: &Trial) {
     let ask = trial.ask();
     trial.grant(&ask).await;

@@ -342,7 +342,7 @@ fn sorted_query(query: Option<&str>) -> Vec<&str> {
 enum Content<'a> {
     Json(Chosen),
     Form(Vec<form::Pair>),
-    Multipart(Vec<multipart::Part<'a>>),
+    Multipart(Vec<multipart::BodyPart<'a>>),
     Raw(&'a [u8]),
 }
 

@@ -10,7 +10,7 @@ const BOUNDARY_BYTES_MAX: usize = 70;
 
 /// One part.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Part<'a> {
+pub(super) struct BodyPart<'a> {
     /// In the order of their names, which are in lower case.
     pub(super) headers: Vec<(Vec<u8>, &'a [u8])>,
     /// The content.
@@ -18,7 +18,7 @@ pub(super) struct Part<'a> {
 }
 
 /// The parts in their order; `None` for a body that is not well formed.
-pub(super) fn parts<'a>(body: &'a [u8], boundary: &[u8]) -> Option<Vec<Part<'a>>> {
+pub(super) fn parts<'a>(body: &'a [u8], boundary: &[u8]) -> Option<Vec<BodyPart<'a>>> {
     if boundary.is_empty() || boundary.len() > BOUNDARY_BYTES_MAX {
         return None;
     }
@@ -44,15 +44,15 @@ fn after_padding(text: &[u8]) -> &[u8] {
     &text[padding.count()..]
 }
 
-fn part(text: &[u8]) -> Option<Part<'_>> {
+fn part(text: &[u8]) -> Option<BodyPart<'_>> {
     if let Some(body) = text.strip_prefix(b"\r\n") {
-        return Some(Part {
+        return Some(BodyPart {
             headers: Vec::new(),
             body,
         });
     }
     let end = memmem::find(text, b"\r\n\r\n")?;
-    Some(Part {
+    Some(BodyPart {
         headers: headers(&text[..end])?,
         body: &text[end + 4..],
     })
@@ -89,7 +89,7 @@ mod tests {
 
     fn shown(body: &str) -> Option<Vec<String>> {
         let parts = parts(body.as_bytes(), b"B")?;
-        let show = |part: &Part<'_>| {
+        let show = |part: &BodyPart<'_>| {
             let headers: Vec<_> = part
                 .headers
                 .iter()

@@ -339,11 +339,11 @@ fn secrets(#[case] text: &str, #[case] want: &str) {
 )]
 #[case::reserved_tenant(
     "[[auth.jwt]]\nissuer = 'i'\naudience = 'a'\ntenant = { value = '_local' }\njwks_url = 'https://i/keys'\n",
-    "4:20: auth.jwt[0].tenant.value: the tenant is a name that only the gateway itself gives; write another name; names that begin with _ are reserved"
+    "4:20: auth.jwt[0].tenant.value: the tenant is a name reserved for the gateway; write another name; names that begin with _ are reserved"
 )]
 #[case::reserved_subject(
     "[[auth.jwt]]\nissuer = 'i'\naudience = 'a'\ntenant = '/t'\njwks_url = 'https://i/keys'\nsubject = { value = 'scheduler' }\nsubject_type = 'service'",
-    "6:21: auth.jwt[0].subject.value: the subject is a name that only the gateway itself gives; write another name; names that begin with _ are reserved"
+    "6:21: auth.jwt[0].subject.value: the subject is a name reserved for the gateway; write another name; names that begin with _ are reserved"
 )]
 #[case::leeway(
     "[[auth.jwt]]\nissuer = 'i'\naudience = 'a'\ntenant = '/t'\njwks_url = 'https://i/keys'\nleeway = '2m'",

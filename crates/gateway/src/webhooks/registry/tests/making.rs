@@ -14,11 +14,11 @@ use super::*;
 #[rstest]
 #[case::reserved_tenant(
     NewWebhook { tenant: "_local".into(), ..new() },
-    "tenant: the tenant is a name that only the gateway itself gives; write 1 to 256 bytes that do not begin with _"
+    "tenant: the tenant is a name reserved for the gateway; write 1 to 256 bytes that do not begin with _"
 )]
 #[case::reserved_project(
     NewWebhook { project: "_platform".into(), ..new() },
-    "project: the project is a name that only the gateway itself gives; write 1 to 256 bytes that do not begin with _"
+    "project: the project is a name reserved for the gateway; write 1 to 256 bytes that do not begin with _"
 )]
 #[case::empty_project(
     NewWebhook { project: String::new(), ..new() },

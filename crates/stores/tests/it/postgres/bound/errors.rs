@@ -131,7 +131,7 @@ async fn missing_rights_are_named() {
         );
         let text = error.to_string();
         assert!(
-            text.starts_with("this role lacks a right on the table `idempotency_record`: ")
+            text.starts_with("this role lacks a privilege on the table `idempotency_record`: ")
                 && text.contains("permission denied for")
                 && text.ends_with("; its owner can grant it"),
             "{text}"
