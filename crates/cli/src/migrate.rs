@@ -84,12 +84,11 @@ fn options(args: &TableArgs) -> anyhow::Result<Options> {
         _ => None,
     };
     let resources = args.resources.iter().map(|text| text.parse::<Resource>());
-    Ok(Options {
-        table: Table::parse(&args.table)?,
-        partitions: args.partitions,
-        rls,
-        resources: resources.collect::<Result<_, _>>()?,
-    })
+    let mut options = Options::for_table(Table::parse(&args.table)?);
+    options.partitions = args.partitions;
+    options.rls = rls;
+    options.resources = resources.collect::<Result<_, _>>()?;
+    Ok(options)
 }
 
 fn as_text(applied: &Applied) -> String {
@@ -121,6 +120,6 @@ fn number(version: Version) -> Option<u32> {
     match version {
         Version::Behind(number) | Version::Newer(number) => Some(number),
         Version::Current => Some(LATEST),
-        Version::Missing | Version::Foreign | Version::Hidden => None,
+        _ => None,
     }
 }

@@ -10,21 +10,23 @@ use onceward_core::memory::MemoryStore;
 use onceward_core::namespace::Namespace;
 use onceward_core::store::{Inspect, Queue, Registry, Store};
 
-/// A store, by its four doors.
+/// One open store, as each of its traits. All four fields are the same store;
+/// it closes when the last of them is dropped.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct Opened {
-    /// Claims and replies.
+    /// Claims and replies: what the engine needs.
     pub store: Arc<dyn Store>,
-    /// Work that the gateway delivers itself.
+    /// Operations that are recorded with their request, to be delivered later.
     pub queue: Arc<dyn Queue>,
-    /// Looking into it, and an operator's hand in it.
+    /// Listing, sweeping and changes by an operator.
     pub inspect: Arc<dyn Inspect>,
-    /// What operators keep in it.
+    /// Small documents, such as API keys and the audit.
     pub registry: Arc<dyn Registry>,
 }
 
 impl Opened {
-    /// The four doors of one store.
+    /// The four traits of one store.
     pub fn new<S: Store + Queue + Inspect + Registry>(store: S) -> Self {
         let store = Arc::new(store);
         Self {
@@ -36,39 +38,46 @@ impl Opened {
     }
 }
 
-/// Where a store is and how it is used.
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opened").finish_non_exhaustive()
+    }
+}
+
+/// Where a store is and how it is used. A plain URL converts into it.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
     /// `memory:`, `embedded:DIR`, `postgres://…` or `redis://…`.
     pub url: String,
-    /// Whose operations these are, where several share a database or a server.
+    /// Separates the operations of several users of one database or server.
     pub namespace: Namespace,
     /// PostgreSQL: the table, with its schema if that is not on the search path.
     pub table: String,
-    /// PostgreSQL behind a pooler in transaction mode: where to listen for
-    /// notifications all the same, past the pooler.
+    /// PostgreSQL behind a pooler in transaction mode: the server itself, to
+    /// listen for notifications, which a pooler does not pass on.
     pub listen_url: Option<String>,
-    /// How many connections to a server may be open at once.
+    /// The maximum number of connections to a server.
     pub connections: usize,
-    /// Redis: whom a write must have reached before it is acknowledged.
+    /// Redis: which servers must have a write before it is acknowledged.
     pub durability: Durability,
-    /// After how long a step is given up. The engine has its own deadline; this
-    /// one is for the server, so that it does not work on what nobody awaits.
+    /// The time limit of a step on the server. The engine has its own deadline;
+    /// this one keeps the server from working on abandoned steps.
     pub deadline: Duration,
 }
 
-/// Whom a write to Redis must have reached before it is acknowledged.
+/// Which servers must have a write to Redis before it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Durability {
-    /// The server that took it.
+    /// The primary.
     Primary,
-    /// As many replicas as well, or the step fails.
+    /// The primary and this many replicas; otherwise the step fails.
     Replicas(u32),
 }
 
 impl Settings {
-    /// The usual way to use the store that a URL names.
+    /// The default settings for the store that a URL names.
     pub fn at(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -88,7 +97,13 @@ impl From<&str> for Settings {
     }
 }
 
-/// URLs may hold passwords: only what is no secret is shown.
+impl From<String> for Settings {
+    fn from(url: String) -> Self {
+        Self::at(url)
+    }
+}
+
+/// Leaves out the URLs, which may contain passwords.
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
@@ -102,8 +117,9 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// Opens a store. One that lives in this process judges by `clock`; a server
-/// that several processes share judges by its own.
+/// Opens the store that a URL names. The memory store and the embedded store
+/// judge leases and expiry by `clock`, PostgreSQL and Redis by the server's own
+/// clock, which all processes share.
 pub async fn open(
     settings: impl Into<Settings>,
     clock: Arc<dyn Clock>,
@@ -115,12 +131,12 @@ pub async fn open(
         .unwrap_or((settings.url.as_str(), ""));
     match (scheme, rest) {
         ("memory", "") => Ok(Opened::new(MemoryStore::new(clock))),
+        ("embedded", "") => Err(OpenError::NoDirectory),
         #[cfg(feature = "embedded")]
-        ("embedded", rest) if !rest.is_empty() => {
+        ("embedded", rest) => {
             let store = crate::embedded::EmbeddedStore::open(rest.as_ref(), clock)?;
             Ok(Opened::new(store))
         }
-        ("embedded", "") => Err(OpenError::NoDirectory),
         #[cfg(feature = "postgres")]
         ("postgres" | "postgresql", _) => {
             let store = crate::postgres::PostgresStore::open(&settings).await?;
@@ -131,25 +147,7 @@ pub async fn open(
             let store = crate::redis::RedisStore::open(&settings).await?;
             Ok(Opened::new(store))
         }
-        _ => Err(match feature_of(scheme) {
-            Some(feature) => OpenError::FeatureMissing {
-                scheme: scheme.to_owned(),
-                feature,
-            },
-            None => OpenError::Url {
-                scheme: scheme.to_owned(),
-            },
-        }),
-    }
-}
-
-/// The feature of the store that a scheme names.
-fn feature_of(scheme: &str) -> Option<&'static str> {
-    match scheme {
-        "embedded" => Some("embedded"),
-        "postgres" | "postgresql" => Some("postgres"),
-        "redis" | "rediss" => Some("redis"),
-        _ => None,
+        _ => Err(OpenError::unsupported(scheme)),
     }
 }
 
@@ -157,26 +155,27 @@ fn feature_of(scheme: &str) -> Option<&'static str> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The URL names no store. Only its scheme is told: the rest may hold a password.
+    /// The URL names no store. Only its scheme is shown: the rest may contain a
+    /// password.
     #[error(
         "there is no store `{scheme}:`; use `embedded:DIR`, `postgres://…`, `redis://…` or `memory:`"
     )]
     Url {
-        /// What stood before the colon.
+        /// The part before the colon.
         scheme: String,
     },
-    /// The store exists, but this program was built without it.
+    /// The store exists, but its feature was not enabled at compile time.
     #[error(
-        "`{scheme}:` needs the feature `{feature}` of the crate `onceward`; add it in Cargo.toml"
+        "`{scheme}:` needs the feature `{feature}` of the crate `onceward`, which this program was built without; add it in Cargo.toml"
     )]
     FeatureMissing {
-        /// What stood before the colon.
+        /// The part of the URL before the colon.
         scheme: String,
-        /// The feature to add.
+        /// The feature to enable.
         feature: &'static str,
     },
-    /// `embedded:` alone.
-    #[error("`embedded:` lacks its directory; write `embedded:./onceward-data`, for example")]
+    /// `embedded:` without a directory.
+    #[error("`embedded:` has no directory; write `embedded:./onceward-data`, for example")]
     NoDirectory,
     /// PostgreSQL cannot be used.
     #[cfg(feature = "postgres")]
@@ -186,26 +185,26 @@ pub enum OpenError {
     #[cfg(feature = "redis")]
     #[error(transparent)]
     Redis(#[from] crate::redis::RedisOpenError),
-    /// The directory cannot be made, entered or written.
+    /// The directory cannot be created, entered or written.
     #[error(
         "cannot use {}: {source}; the store needs a directory that this process may write",
         path.display()
     )]
     Directory {
-        /// Which.
+        /// The directory or its lock file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Another process has the directory.
+    /// Another process uses the directory.
     #[error(
-        "{} is held by process {owner}: one process owns a store at a time; stop that one, or use another directory",
+        "{} is held by process {owner}: one process owns a store at a time; stop that process, or use another directory",
         path.display()
     )]
     InUse {
         /// The lock file.
         path: PathBuf,
-        /// Who has it.
+        /// The id of the other process, or `unknown`.
         owner: String,
     },
     /// The file cannot be opened for writing.
@@ -214,51 +213,108 @@ pub enum OpenError {
         path.display()
     )]
     NotWritable {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What SQLite says.
+        /// SQLite's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The file is damaged.
     #[error(
-        "{} is damaged ({source}); nothing was changed in it: restore it from a copy, or move it away to start empty",
+        "{} is damaged ({source}); nothing was changed in it: restore it from a backup, or move it away to start empty",
         path.display()
     )]
     Damaged {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What was found.
+        /// The damage.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A later program wrote the file.
+    /// A newer version wrote the file.
     #[error(
-        "{} has layout {layout}, written by a newer Onceward; open it with that one",
+        "{} has layout {layout}, written by a newer Onceward; open it with that version",
         path.display()
     )]
     Newer {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Its layout.
         layout: i32,
     },
-    /// Another program's file.
+    /// The file belongs to another program.
     #[error("{} is not a store of Onceward; use another directory", path.display())]
     Foreign {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
-    /// The system gives no thread.
+    /// The system could not start a thread.
     #[error("cannot start a thread for the store: {source}")]
     Thread {
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Anything else.
+    /// Any other error of the file.
     #[error("cannot open {}: {source}", path.display())]
     Database {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What was said.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+}
+
+impl OpenError {
+    /// The error for a scheme that this build does not open.
+    fn unsupported(scheme: &str) -> Self {
+        let feature = match scheme {
+            "embedded" => "embedded",
+            "postgres" | "postgresql" => "postgres",
+            "redis" | "rediss" => "redis",
+            _ => {
+                return Self::Url {
+                    scheme: scheme.to_owned(),
+                };
+            }
+        };
+        Self::FeatureMissing {
+            scheme: scheme.to_owned(),
+            feature,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_was_not_compiled_in_is_refused_with_its_feature() {
+        for (scheme, feature) in [
+            ("embedded", "embedded"),
+            ("postgres", "postgres"),
+            ("postgresql", "postgres"),
+            ("redis", "redis"),
+            ("rediss", "redis"),
+        ] {
+            let message = OpenError::unsupported(scheme).to_string();
+            assert!(message.starts_with(&format!("`{scheme}:` ")), "{message}");
+            let named = format!("the feature `{feature}`");
+            assert!(message.contains(&named), "{message}");
+        }
+        let message = OpenError::unsupported("mysql").to_string();
+        assert!(
+            message.starts_with("there is no store `mysql:`"),
+            "{message}"
+        );
+    }
+
+    #[cfg(not(feature = "postgres"))]
+    #[tokio::test]
+    async fn postgres_without_its_feature_names_the_feature() {
+        let clock = Arc::new(onceward_core::clock::SystemClock::new());
+        let opened = open("postgres://user:secret@host/db", clock).await;
+        let message = opened.map(drop).map_err(|error| error.to_string());
+        let message = message.expect_err("it is not compiled in");
+        assert!(message.contains("the feature `postgres`"), "{message}");
+        assert!(!message.contains("secret"), "{message}");
+    }
 }

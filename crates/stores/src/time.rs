@@ -1,14 +1,25 @@
-//! By whose time a shared store judges.
+//! The clock by which a shared store judges.
 
+use std::fmt;
 use std::sync::Arc;
 
 use onceward_core::clock::Clock;
 
-/// By whose time leases and expiry are judged.
+/// The clock by which leases and expiry are judged.
 #[derive(Clone)]
+#[non_exhaustive]
 pub enum Time {
-    /// By the server's, the same for all who share it.
+    /// The server's, which all processes share.
     Server,
-    /// By a clock that is handed in, for tests.
+    /// A given clock, for tests.
     Given(Arc<dyn Clock>),
+}
+
+impl fmt::Debug for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Server => "Server",
+            Self::Given(_) => "Given",
+        })
+    }
 }

@@ -73,7 +73,7 @@ impl Drop for Checkpointer {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the embedded store's checkpoints had panicked");
+            tracing::error!("checkpoint thread of the embedded store panicked");
         }
     }
 }

@@ -12,17 +12,17 @@ use rusqlite::ffi::{SQLITE_IOERR_DIR_FSYNC, SQLITE_IOERR_FSYNC};
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     /// Nothing was written; the next write may find room.
-    #[error("the disk is full: nothing was recorded; service goes on as soon as there is room")]
+    #[error("the disk is full; nothing was recorded: service resumes when there is room")]
     Full(#[source] rusqlite::Error),
     /// What the system holds of a file is not known any more. Trying again
     /// could report as durable what is not.
-    #[error("the disk did not confirm a write ({0}): restart the process to go on")]
+    #[error("the disk did not confirm a write ({0}); restart the process to continue")]
     Unsynced(#[source] rusqlite::Error),
     /// Any other word of SQLite.
-    #[error("SQLite says: {0}")]
+    #[error("SQLite: {0}")]
     Sqlite(#[source] rusqlite::Error),
     /// The pages that hold a record are damaged.
-    #[error("the file is damaged where this record lies: {0}")]
+    #[error("the file is damaged at this record: {0}")]
     Unreadable(#[source] rusqlite::Error),
     /// The bytes of a record are damaged, or of a later version.
     #[error(transparent)]
@@ -34,10 +34,10 @@ pub(super) enum Error {
     #[error("the name of a document is damaged")]
     Name,
     /// What is to be delivered is recorded with its request.
-    #[error("the request of what is to be delivered is missing")]
+    #[error("the request of the queued operation is missing")]
     NoRequest,
     /// The record of an open operation was found damaged at the start.
-    #[error("its record was found damaged when the store was opened")]
+    #[error("its record was damaged when the store was opened")]
     Lost,
     /// Another step of the same transaction failed.
     #[error("the transaction was rolled back: {0}")]

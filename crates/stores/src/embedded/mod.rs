@@ -30,6 +30,7 @@ mod steps;
 mod transaction;
 mod writer;
 
+use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -66,6 +67,7 @@ const SWEEP_SLICE: usize = 256;
 
 /// What an embedded store may use.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Limits {
     /// Memory for hot replies, in bytes.
     pub hot_bytes_max: u64,
@@ -114,7 +116,7 @@ impl Shared {
 
     /// A checkpoint that fails loses nothing: all of it is still in the log.
     fn report_checkpoint(&self, error: Error) {
-        tracing::error!(%error, "the embedded store could not move its log into its file");
+        tracing::error!(%error, "checkpoint of the embedded store failed; its write-ahead log grows");
         if error.is_final() {
             self.fail(Arc::new(error));
         }
@@ -199,6 +201,14 @@ impl EmbeddedStore {
             Some(record) => Ok(Some(record)),
             None => self.writer.ask(|to| Command::Get(lookup, to)).await,
         }
+    }
+}
+
+impl fmt::Debug for EmbeddedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EmbeddedStore")
+            .field("directory", &self.directory)
+            .finish_non_exhaustive()
     }
 }
 

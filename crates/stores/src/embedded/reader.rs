@@ -240,7 +240,7 @@ impl<'a> PageReader<'a> {
             Ok(record) => record,
             Err(error) => {
                 // One damaged record does not hide the others.
-                tracing::error!(%error, "a listing left out a damaged record");
+                tracing::error!(%error, "damaged record left out of a listing");
                 return Ok(None);
             }
         };

@@ -108,7 +108,7 @@ fn load_open_operations(db: &Connection) -> Result<OpenOperations> {
                 record: Arc::new(record),
             }),
             Err(error) => {
-                tracing::error!(%error, row = id, "the record of an open operation is damaged; its key is refused");
+                tracing::error!(%error, row = id, "record of an open operation is damaged; its key is refused");
                 open_operations.mark_damaged(prefix.cast_unsigned());
             }
         }
@@ -164,7 +164,7 @@ impl Drop for FilterLoader {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the filter_loader of the embedded store's filters had panicked");
+            tracing::error!("thread that loads the embedded store's filters panicked");
         }
     }
 }
@@ -183,7 +183,7 @@ fn fill(db: &Connection, shared: &Shared, stop: &AtomicBool) {
         }
         if let Err(error) = fill_one(db, &bucket, stop) {
             // The bucket is then asked for every key: slower, and as right.
-            tracing::warn!(%error, table = bucket.table, "a filter could not be filled");
+            tracing::warn!(%error, table = bucket.table, "cannot load a filter; look-ups in this bucket read the file");
         }
     }
 }

@@ -279,7 +279,7 @@ impl Steps {
             match self.deliver(&operation, now) {
                 Ok(due) => given.push(due),
                 Err(error) if error.is_damage() => {
-                    tracing::error!(%error, "queued work is damaged and cannot be delivered");
+                    tracing::error!(%error, "queued operation is damaged; it is not delivered");
                     self.open_operations.set_aside(&operation);
                 }
                 Err(error) => return Err(error),

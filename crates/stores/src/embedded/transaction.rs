@@ -407,7 +407,7 @@ impl Transaction {
         if !self.db.is_autocommit()
             && let Err(error) = self.db.execute_batch(sql::ROLLBACK)
         {
-            tracing::error!(%error, "the embedded store could not roll back a transaction");
+            tracing::error!(%error, "rollback in the embedded store failed");
         }
         self.reserved = open.reserved_before;
         for (bucket, tally) in open.tallies_before.into_values() {

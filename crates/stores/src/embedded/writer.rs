@@ -111,7 +111,7 @@ impl Drop for Writer {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the embedded store's writer had panicked");
+            tracing::error!("writer thread of the embedded store panicked");
         }
     }
 }
@@ -228,7 +228,7 @@ impl WriterThread {
 
     /// The transaction is rolled back: says so to all who wait for it.
     fn fail(&mut self, error: Error) -> Arc<Error> {
-        tracing::error!(%error, steps = self.deferred.len(), "the embedded store rolled back a transaction");
+        tracing::error!(%error, steps = self.deferred.len(), "transaction of the embedded store rolled back; its steps failed");
         let error = Arc::new(error);
         if error.is_final() {
             self.shared.fail(error.clone());

@@ -1,6 +1,7 @@
 //! From a URL to connections: what tokio-postgres does not know of a URL, and
 //! TLS as libpq's users expect it.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -188,7 +189,7 @@ impl Address {
         let (client, connection) = self.config.connect(self.tls.clone()).await?;
         let driven = tokio::spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection to PostgreSQL ended");
+                tracing::debug!(%error, "connection to PostgreSQL ended");
             }
         });
         Ok((client, driven))
@@ -218,7 +219,17 @@ impl Address {
     }
 }
 
-/// A connection that somebody drives by hand.
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Address")
+            .field("server", &self.server())
+            .field("database", &self.database())
+            .field("user", &self.user())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A connection whose messages the caller polls.
 pub(crate) type Raw = tokio_postgres::Connection<
     tokio_postgres::Socket,
     <MakeRustlsConnect as tokio_postgres::tls::MakeTlsConnect<tokio_postgres::Socket>>::Stream,

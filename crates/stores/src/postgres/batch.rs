@@ -324,7 +324,7 @@ impl Executor {
     async fn undo(&self, otherwise: &Query) {
         let said = self.run(&otherwise.statement, &otherwise.values).await;
         if let Err(error) = said {
-            tracing::warn!(%error, "a claim that nobody heard of is left to its lease");
+            tracing::warn!(%error, "cannot take back an abandoned claim; it ends with its lease");
         }
     }
 }

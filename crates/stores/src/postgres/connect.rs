@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub enum ConnectError {
     /// Nobody listens, or not yet.
     #[error(
-        "no PostgreSQL answers at {server} ({words}); check host and port in the URL, and that it runs"
+        "cannot reach PostgreSQL at {server} ({words}); check host and port in the URL, and that the server runs"
     )]
     Away {
         /// Where.
@@ -31,7 +31,7 @@ pub enum ConnectError {
     },
     /// Somebody listens and speaks another protocol.
     #[error(
-        "what answers at {server} does not speak as PostgreSQL does ({words}); check host and port in the URL"
+        "the server at {server} does not speak the PostgreSQL protocol ({words}); check host and port in the URL"
     )]
     Foreign {
         /// Where.
@@ -40,7 +40,9 @@ pub enum ConnectError {
         words: String,
     },
     /// The server takes no more, or not yet.
-    #[error("PostgreSQL at {server} takes no connection now ({words}); try again later")]
+    #[error(
+        "PostgreSQL at {server} accepts no connections at the moment ({words}); try again later"
+    )]
     Busy {
         /// Where.
         server: String,
@@ -49,7 +51,7 @@ pub enum ConnectError {
     },
     /// A pooler does not take what we say at the beginning.
     #[error(
-        "what answers at {server} refuses the settings of a session ({words}); if it is PgBouncer, add pgbouncer=true to the URL"
+        "the server at {server} refuses the startup parameters ({words}); if it is PgBouncer, add pgbouncer=true to the URL"
     )]
     Pooler {
         /// Where.
@@ -59,7 +61,7 @@ pub enum ConnectError {
     },
     /// TLS did not come about.
     #[error(
-        "no TLS with PostgreSQL at {server} ({words}); check sslmode and sslrootcert in the URL"
+        "cannot set up TLS with PostgreSQL at {server} ({words}); check sslmode and sslrootcert in the URL"
     )]
     Tls {
         /// Where.
@@ -69,7 +71,7 @@ pub enum ConnectError {
     },
     /// The password is wrong or missing.
     #[error(
-        "PostgreSQL at {server} does not take the password of user {user} ({words}); check it in the URL"
+        "PostgreSQL at {server} rejects the password of user {user} ({words}); check it in the URL"
     )]
     Password {
         /// Where.
@@ -81,7 +83,7 @@ pub enum ConnectError {
     },
     /// The server knows no such user, or lets it in from elsewhere only.
     #[error(
-        "PostgreSQL at {server} does not let user {user} in ({words}); check the user in the URL, and the server's pg_hba.conf"
+        "PostgreSQL at {server} rejects user {user} ({words}); check the user in the URL, and the server's pg_hba.conf"
     )]
     User {
         /// Where.
@@ -93,7 +95,7 @@ pub enum ConnectError {
     },
     /// There is no such database.
     #[error(
-        "there is no database {database} on PostgreSQL at {server}; create it first, or name another in the URL"
+        "database {database} does not exist on PostgreSQL at {server}; create it, or use another one in the URL"
     )]
     Database {
         /// Where.

@@ -34,10 +34,10 @@ pub(crate) enum Error {
     #[error("the store is closed")]
     Ended,
     /// Somebody works on the record.
-    #[error("the record is in somebody else's hands")]
+    #[error("the record is locked by another transaction")]
     Locked,
     /// Others changed the record again and again while we tried.
-    #[error("the record is changed by others without end")]
+    #[error("the record is changed by others too often")]
     Contended,
 }
 

@@ -36,7 +36,7 @@ pub(crate) async fn listen(
             Err(error) => {
                 tracing::warn!(
                     %error,
-                    "cannot listen to PostgreSQL; waiters look for themselves"
+                    "cannot listen for notifications of PostgreSQL; waiters poll instead"
                 );
             }
         }

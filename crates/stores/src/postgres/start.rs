@@ -26,13 +26,13 @@ pub enum PostgresOpenError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The server is too old.
-    #[error("this server is PostgreSQL {0}; 13 or newer is needed")]
+    #[error("this server is PostgreSQL {0}; 13 or newer is required")]
     TooOld(String),
     /// The server takes no writes.
-    #[error("this server is a standby and takes no writes; name the primary in the URL")]
+    #[error("this server is a standby and accepts no writes; use the primary in the URL")]
     Standby,
     /// Not every name can be written down.
-    #[error("database {database:?} is in {encoding}, which cannot hold every name; UTF8 is needed")]
+    #[error("database {database:?} has the encoding {encoding}; UTF8 is required")]
     Encoding {
         /// In which database.
         database: String,
@@ -41,7 +41,7 @@ pub enum PostgresOpenError {
     },
     /// Transactions write nothing.
     #[error(
-        "transactions of this user in database {database:?} are read-only; let them write (ALTER ROLE … SET default_transaction_read_only = off)"
+        "transactions of this user in database {database:?} are read-only; allow writes (ALTER ROLE … SET default_transaction_read_only = off)"
     )]
     ReadOnly {
         /// In which database.
@@ -49,7 +49,7 @@ pub enum PostgresOpenError {
     },
     /// Commits are acknowledged before they are durable.
     #[error(
-        "synchronous_commit is off for this user in database {database:?}: acknowledged records would be lost in a crash; switch it on (ALTER ROLE … SET synchronous_commit = on)"
+        "synchronous_commit is off for this user in database {database:?}: a crash would lose acknowledged records; switch it on (ALTER ROLE … SET synchronous_commit = on)"
     )]
     NotDurable {
         /// In which database.
@@ -66,7 +66,9 @@ pub enum PostgresOpenError {
         database: String,
     },
     /// Something may not be done.
-    #[error("the user {user:?} may not {right} {what}; the owner of the table can grant it")]
+    #[error(
+        "the user {user:?} lacks the right to {right} {what}; the owner of the table can grant it"
+    )]
     Rights {
         /// Who.
         user: String,
@@ -76,7 +78,7 @@ pub enum PostgresOpenError {
         what: String,
     },
     /// Anything else.
-    #[error("PostgreSQL says: {}", words(.0))]
+    #[error("PostgreSQL: {}", words(.0))]
     Database(#[source] tokio_postgres::Error),
 }
 
@@ -139,7 +141,9 @@ async fn check_server(client: &Client, address: &Address) -> Result<(), Postgres
         });
     }
     if row.get::<_, String>(4) == "off" {
-        tracing::warn!("fsync is off on this PostgreSQL: records survive no crash of the machine");
+        tracing::warn!(
+            "fsync is off on this PostgreSQL server; a crash of the machine loses records"
+        );
     }
     Ok(())
 }

@@ -213,7 +213,7 @@ impl RedisStore {
                     None => continue,
                 },
                 Err(error) => {
-                    tracing::error!(%error, "a record that was to be swept is damaged; it stays");
+                    tracing::error!(%error, "damaged record is not swept");
                     let mut step = cmd("ZREM");
                     step.arg(ended.shard.index()).arg(&ended.ending);
                     step

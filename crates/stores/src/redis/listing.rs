@@ -197,7 +197,7 @@ async fn read(
             };
             match layout::decode(&bytes, ReplySource::NotFetched) {
                 Ok(stored) => records.push((row.spot, stored.record)),
-                Err(error) => tracing::error!(%error, "a listing left out a damaged record"),
+                Err(error) => tracing::error!(%error, "damaged record left out of a listing"),
             }
         }
     }

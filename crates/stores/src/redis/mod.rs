@@ -31,6 +31,7 @@ mod script;
 mod shard;
 mod start;
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -348,6 +349,12 @@ fn grant_of(id: OperationId, ask: &ClaimRequest, stamp: u64) -> Grant {
         digest: ask.digest,
         id,
         fence: Fence(stamp),
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").finish_non_exhaustive()
     }
 }
 

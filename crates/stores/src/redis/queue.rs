@@ -121,7 +121,7 @@ impl RedisStore {
                     Ok(Some(found)) if found.stored.record.is_due(now) => ready.push(found),
                     Ok(_) => {}
                     Err(error) if error.is_damage() => {
-                        tracing::error!(%error, "queued work is damaged and cannot be delivered");
+                        tracing::error!(%error, "queued operation is damaged; it is not delivered");
                         self.set_aside(*shard, field).await?;
                     }
                     Err(error) => return Err(error),
@@ -154,7 +154,7 @@ impl RedisStore {
         match refused {
             Some(error) if delivered.is_empty() => Err(error),
             Some(error) => {
-                tracing::warn!(%error, "some of what is due was not delivered");
+                tracing::warn!(%error, "some due operations could not be granted");
                 Ok(delivered)
             }
             None => Ok(delivered),

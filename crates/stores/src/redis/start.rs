@@ -46,7 +46,7 @@ const CLUSTER_PAUSE_MAX_MS: u64 = 200;
 pub enum RedisOpenError {
     /// The URL makes no sense.
     #[error(
-        "the URL of the store is not one of Redis ({reason}); write redis://[user:password@]host[:port][/database], or rediss:// for TLS"
+        "the store's URL is not a Redis URL ({reason}); write redis://[user:password@]host[:port][/database], or rediss:// for TLS"
     )]
     Url {
         /// What is wrong with it.
@@ -72,7 +72,7 @@ pub enum RedisOpenError {
         source: RedisError,
     },
     /// Somebody answers who is not Redis.
-    #[error("what answers at {address} does not speak like Redis; check host and port")]
+    #[error("the server at {address} does not speak the Redis protocol; check host and port")]
     NotRedis {
         /// Where.
         address: String,
@@ -80,13 +80,15 @@ pub enum RedisOpenError {
         source: RedisError,
     },
     /// We may not ask what we must know.
-    #[error("Redis at {address} does not let this user ask INFO; allow it: ACL SETUSER … +info")]
+    #[error(
+        "Redis at {address} does not allow this user to run INFO; allow it: ACL SETUSER … +info"
+    )]
     Silent {
         /// Where.
         address: String,
     },
     /// It is too old.
-    #[error("Redis at {address} has version {version}; 6.2 or newer is needed")]
+    #[error("Redis at {address} has version {version}; 6.2 or newer is required")]
     TooOld {
         /// Where.
         address: String,
@@ -95,7 +97,7 @@ pub enum RedisOpenError {
     },
     /// It would throw away operations to make room.
     #[error(
-        "Redis at {address} has maxmemory-policy {policy}, which throws operations away to make room, so that they would run again; set it to noeviction (CONFIG SET maxmemory-policy noeviction)"
+        "Redis at {address} has maxmemory-policy {policy}, which evicts records when memory is full, so that operations would run again; set it to noeviction (CONFIG SET maxmemory-policy noeviction)"
     )]
     Evicts {
         /// Where.
@@ -105,21 +107,21 @@ pub enum RedisOpenError {
     },
     /// It does not tell its policy.
     #[error(
-        "Redis at {address} does not tell its maxmemory-policy, neither by INFO nor by CONFIG GET; it must be noeviction, so let this user see it"
+        "Redis at {address} does not show its maxmemory-policy, neither by INFO nor by CONFIG GET; it must be noeviction, so allow this user to read it"
     )]
     PolicyHidden {
         /// Where.
         address: String,
     },
     /// It takes no writes.
-    #[error("Redis at {address} is a replica and takes no writes; name its primary in the URL")]
+    #[error("Redis at {address} is a replica and accepts no writes; use its primary in the URL")]
     Replica {
         /// Where.
         address: String,
     },
     /// There are fewer replicas than must confirm.
     #[error(
-        "durability is wait:{wanted}, and Redis at {address} has {connected} replicas connected; start more, or ask for fewer"
+        "durability is wait:{wanted}, but Redis at {address} has {connected} replicas connected; start more, or require fewer"
     )]
     Replicas {
         /// Where.
@@ -131,7 +133,7 @@ pub enum RedisOpenError {
     },
     /// A Cluster that does not serve.
     #[error(
-        "the Cluster that {address} belongs to does not serve (cluster_state:fail); bring its nodes back, or give their slots to others"
+        "the Cluster of {address} is down (cluster_state:fail); bring its nodes back, or assign their slots to other nodes"
     )]
     ClusterDown {
         /// A node of it.
@@ -139,14 +141,14 @@ pub enum RedisOpenError {
     },
     /// A Cluster has one database.
     #[error(
-        "Redis at {address} is part of a Cluster, which has database 0 alone; leave the database out of the URL"
+        "Redis at {address} is part of a Cluster, which has only database 0; remove the database from the URL"
     )]
     ClusterDatabase {
         /// A node of it.
         address: String,
     },
     /// The system has no random numbers.
-    #[error("the system gives no random numbers")]
+    #[error("the system provides no random numbers")]
     Entropy(#[source] std::io::Error),
     /// Anything else.
     #[error("Redis at {address}: {}", words(source))]
@@ -544,19 +546,19 @@ impl ServerInfo {
     }
 
     fn loss(&self) -> Option<String> {
-        const LOSES: &str = "what it acknowledged last may be lost when it crashes";
+        const LOSES: &str = "a crash may lose the latest acknowledged writes";
         match (self.get("aof_enabled"), self.get(SYNC)) {
             (Some("0"), _) => Some(
-                "Redis keeps no append-only file: what it acknowledges is lost when it is \
-                 restarted; set appendonly to yes"
+                "Redis has no append-only file: a restart loses acknowledged writes; set \
+                 appendonly to yes"
                     .to_owned(),
             ),
             (None, _) => Some(format!(
-                "Redis does not tell by INFO whether it keeps an append-only file: if it does not, \
+                "Redis does not show by INFO whether it has an append-only file: if it has none, \
                  or does not sync it always, {LOSES}"
             )),
             (Some(_), None) => Some(format!(
-                "Redis does not tell its appendfsync, as this user may not ask CONFIG GET: unless \
+                "Redis does not show its appendfsync, as this user may not run CONFIG GET: unless \
                  it is always, {LOSES}"
             )),
             (Some(_), Some("always")) => None,
@@ -593,7 +595,7 @@ mod tests {
             (
                 GOOD.replace("7.0.15", "6.0.16"),
                 primary,
-                "Redis at host:6379 has version 6.0.16; 6.2 or newer is needed",
+                "Redis at host:6379 has version 6.0.16; 6.2 or newer is required",
             ),
             (GOOD.replace("7.0.15", "?"), primary, "has version ?"),
             (
@@ -604,13 +606,13 @@ mod tests {
             (
                 GOOD.replace("maxmemory_policy", "x"),
                 primary,
-                "does not tell its maxmemory-policy",
+                "does not show its maxmemory-policy",
             ),
             (GOOD.to_owned(), Durability::Replicas(1), "good"),
             (
                 GOOD.to_owned(),
                 Durability::Replicas(2),
-                "durability is wait:2, and Redis at host:6379 has 1 replicas connected",
+                "durability is wait:2, but Redis at host:6379 has 1 replicas connected",
             ),
         ];
         for (text, durability, want) in cases {
@@ -627,15 +629,15 @@ mod tests {
                 "aof_enabled:1\r\nappendfsync:no",
                 "Redis has appendfsync no: ",
             ),
-            ("aof_enabled:1", "Redis does not tell its appendfsync, "),
-            ("aof_enabled:0", "Redis keeps no append-only file: "),
+            ("aof_enabled:1", "Redis does not show its appendfsync, "),
+            ("aof_enabled:0", "Redis has no append-only file: "),
             (
                 "aof_enabled:0\r\nappendfsync:always",
-                "Redis keeps no append-only file: ",
+                "Redis has no append-only file: ",
             ),
             (
                 "appendfsync:always",
-                "Redis does not tell by INFO whether it keeps ",
+                "Redis does not show by INFO whether it has ",
             ),
         ];
         for (text, want) in cases {
@@ -675,7 +677,7 @@ mod tests {
         ] {
             let refused = nodes(url).expect_err("a bad URL").to_string();
             assert!(
-                refused.starts_with("the URL of the store is not one of Redis ("),
+                refused.starts_with("the store's URL is not a Redis URL ("),
                 "{refused}"
             );
             assert!(!refused.contains("secret"), "{refused}");

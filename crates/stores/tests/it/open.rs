@@ -16,8 +16,8 @@ async fn urls_name_a_store_or_are_refused_without_their_secrets() {
     assert!(open(embedded.as_str(), clock.clone()).await.is_ok());
     let cases = [
         ("mysql://user:secret@host/db", "no store `mysql:`"),
-        ("embedded", "lacks its directory"),
-        ("embedded:", "lacks its directory"),
+        ("embedded", "has no directory"),
+        ("embedded:", "has no directory"),
         ("memory:extra", "no store `memory:"),
         ("", "no store"),
     ];

@@ -108,7 +108,7 @@ async fn every_refusal_is_one_sentence() {
         ),
         (
             &["apply", "--store", "embedded:./data"],
-            "store: `embedded:` is no PostgreSQL and needs no migration; \
+            "store: `embedded:` is not PostgreSQL and needs no migration; \
              write postgres://user:password@host:5432/database, for example"
                 .to_owned(),
         ),
@@ -149,8 +149,8 @@ async fn every_refusal_is_one_sentence() {
         (
             &["apply", "--store", &nowhere],
             format!(
-                "there is no database nowhere on PostgreSQL at 127.0.0.1:{port}; \
-                 create it first, or name another in the URL"
+                "database nowhere does not exist on PostgreSQL at 127.0.0.1:{port}; \
+                 create it, or use another one in the URL"
             ),
         ),
         (
@@ -179,7 +179,7 @@ async fn every_refusal_is_one_sentence() {
     );
     postgres.stop();
     let away = run(&["apply", "--store", &url]).await;
-    let want = format!("Error: no PostgreSQL answers at 127.0.0.1:{port} (");
+    let want = format!("Error: cannot reach PostgreSQL at 127.0.0.1:{port} (");
     assert!(away.code == 1 && away.err.starts_with(&want), "{away:?}");
     assert_eq!(away.err.lines().count(), 1, "{away:?}");
 }

@@ -175,7 +175,7 @@ async fn taken_port_is_named() {
     "postgres://user:hunter2@db/x",
     "gateways that share a store need the same secret: set ONCEWARD_KEY to at least 16 random characters"
 )]
-#[case::no_directory("http://127.0.0.1:1", "embedded:", "`embedded:` lacks its directory")]
+#[case::no_directory("http://127.0.0.1:1", "embedded:", "`embedded:` has no directory")]
 #[case::no_place("http://127.0.0.1:1", "embedded:/proc/onceward", "/proc/onceward")]
 #[tokio::test]
 async fn mistake_is_told_in_one_sentence(

@@ -37,7 +37,7 @@ fn upstream(config: &mut Config, url: &str) {
 )]
 #[case::directory(
     |s: &mut Config| s.store = "embedded:".into(),
-    "`embedded:` lacks its directory; write `embedded:./onceward-data`, for example"
+    "`embedded:` has no directory; write `embedded:./onceward-data`, for example"
 )]
 #[tokio::test]
 async fn a_mistake_is_named_with_its_cure(#[case] mistake: fn(&mut Config), #[case] words: &str) {

@@ -20,7 +20,7 @@ pub enum MigrateError {
     Option(#[from] OptionError),
     /// Another kind of store. Only the scheme is told: the rest may hold a password.
     #[error(
-        "store: `{scheme}:` is no PostgreSQL and needs no migration; write postgres://user:password@host:5432/database, for example"
+        "store: `{scheme}:` is not PostgreSQL and needs no migration; write postgres://user:password@host:5432/database, for example"
     )]
     Scheme {
         /// What stood before the colon.
@@ -28,7 +28,7 @@ pub enum MigrateError {
     },
     /// Not a URL at all.
     #[error(
-        "store: this is no URL; write postgres://user:password@host:5432/database, for example"
+        "store: this is not a URL; write postgres://user:password@host:5432/database, for example"
     )]
     NoUrl,
     /// The URL is no address.
@@ -39,7 +39,7 @@ pub enum MigrateError {
     Connect(#[from] ConnectError),
     /// The schema that the name says is not there.
     #[error(
-        "there is no schema {schema} in database {database}; create it first, or name another (--table)"
+        "there is no schema {schema} in database {database}; create it, or use another one (--table)"
     )]
     NoSchema {
         /// Which.
@@ -49,7 +49,7 @@ pub enum MigrateError {
     },
     /// The search path leads nowhere, or where a name needs quotes.
     #[error(
-        "the search path leads to no schema for the table in database {database}; name one (--table schema.{table})"
+        "the search path of database {database} has no usable schema for the table; add the schema (--table schema.{table})"
     )]
     SearchPath {
         /// Where.
@@ -77,7 +77,7 @@ pub enum MigrateError {
     },
     /// The user lacks a right.
     #[error(
-        "this user may not do that ({words}); use the owner of the table, or for a new one a user that may CREATE in its schema"
+        "this user lacks a right ({words}); use the owner of the table, or for a new table a user with the CREATE right in its schema"
     )]
     Denied {
         /// What the server said.
@@ -87,7 +87,7 @@ pub enum MigrateError {
     },
     /// Others hold the table.
     #[error(
-        "somebody else works on the table for too long ({words}); nothing was changed, try again when it is quiet"
+        "another transaction holds the table for too long ({words}); nothing was changed: try again later"
     )]
     Busy {
         /// What the server said.
@@ -96,7 +96,7 @@ pub enum MigrateError {
         error: tokio_postgres::Error,
     },
     /// The server takes no writes.
-    #[error("the server takes no writes ({words}); connect to the primary")]
+    #[error("the server accepts no writes ({words}); connect to the primary")]
     ReadOnly {
         /// What the server said.
         words: String,
@@ -104,7 +104,7 @@ pub enum MigrateError {
         error: tokio_postgres::Error,
     },
     /// Anything else that the server said, or its silence.
-    #[error("PostgreSQL did not do it: {words}")]
+    #[error("the migration failed: {words}")]
     Server {
         /// What it said.
         words: String,

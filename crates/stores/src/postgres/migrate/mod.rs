@@ -1,7 +1,7 @@
-//! The tables, made and brought forward. Versions only go forward; each is
-//! noted in `{table}_migration` by the transaction that made it. [`apply`] runs
-//! the SQL, [`print()`] gives it to the user's own migration tool: it is the same
-//! text, safe to run twice and by two at once.
+//! Creating and upgrading the tables. Versions only go forward; the transaction
+//! that creates a version records it in `{table}_migration`. [`apply`] runs the
+//! SQL, [`print()`] returns it for the user's own migration tool. It is the same
+//! text, and safe to run repeatedly and concurrently.
 
 mod catalog;
 mod error;
@@ -19,20 +19,21 @@ use super::address::Address;
 use super::connect::connect;
 use super::table::Table;
 
-/// The version that this program makes and uses.
+/// The version that this program creates and uses.
 pub const LATEST: u32 = 1;
 
-/// Where a table is made whose name says no schema, when nobody can be asked.
+/// The schema that `print` uses for a table name without a schema.
 const PRINTED_SCHEMA: &str = "public";
 
-/// What a migration came to.
+/// The result of a migration.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Applied {
     /// The database.
     pub database: String,
     /// The table, with its schema.
     pub table: Table,
-    /// How far it was before.
+    /// Its version before.
     pub before: Version,
 }
 
@@ -41,7 +42,7 @@ pub fn print(options: &Options) -> Result<String, OptionError> {
     script::document(options, PRINTED_SCHEMA)
 }
 
-/// Makes what is missing, in one transaction: all of it, or nothing.
+/// Creates what is missing, in one transaction: all of it, or nothing.
 pub async fn apply(url: &str, options: &Options) -> Result<Applied, MigrateError> {
     options.check()?;
     check_scheme(url)?;
@@ -52,7 +53,7 @@ pub async fn apply(url: &str, options: &Options) -> Result<Applied, MigrateError
         Err(error) => Err(error.into()),
     };
     drop(client);
-    // It ends when the server has been told goodbye; how is of no interest.
+    // The task ends once the connection is closed; its result does not matter.
     let _ = driven.await;
     applied
 }
@@ -72,8 +73,8 @@ async fn migrate(
     options: &Options,
     database: &str,
 ) -> Result<Applied, MigrateError> {
-    // Before the first look, so that what is seen stays true.
-    transaction.batch_execute(&script::take_turns()).await?;
+    // Before the first look at the catalog, so that what is seen stays true.
+    transaction.batch_execute(&script::lock()).await?;
     let catalog = Catalog {
         transaction: &transaction,
         database,

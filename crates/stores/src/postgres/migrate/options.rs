@@ -1,5 +1,5 @@
-//! What a migration is asked to make beyond the plain table. Everything here is
-//! checked before a word is said to a server.
+//! What a migration makes beyond the plain table. All options are checked before
+//! anything is sent to a server.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,22 +13,30 @@ const IDENTIFIER_BYTES_MAX: usize = 63;
 /// The longest type that is written down; none is nearly as long.
 const TYPE_BYTES_MAX: usize = 100;
 
-/// What to make.
+/// What a migration makes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Options {
     /// The table.
     pub table: Table,
-    /// Into how many tables its rows are spread, by their digest; only when it
-    /// is made.
+    /// The number of hash partitions; only for a new table.
     pub partitions: Option<u32>,
-    /// Whether an application's users see their own rows only.
+    /// Row-level security for an application.
     pub rls: Option<RowSecurity>,
-    /// What operations may refer to.
+    /// Tables of the application that operations may refer to.
     pub resources: Vec<Resource>,
 }
 
 impl Options {
-    /// What each option alone cannot tell.
+    /// The plain table of this name.
+    pub fn for_table(table: Table) -> Self {
+        Self {
+            table,
+            ..Self::default()
+        }
+    }
+
+    /// Checks what concerns several options.
     pub(super) fn check(&self) -> Result<(), OptionError> {
         if let Some(count) = self.partitions
             && !PARTITIONS.contains(&count)

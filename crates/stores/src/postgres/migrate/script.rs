@@ -38,8 +38,9 @@ pub(super) fn document(options: &Options, schema: &str) -> Result<String, Option
     Ok(header + &block)
 }
 
-/// What holds until the block has been run, for who looks around before it.
-pub(super) fn take_turns() -> String {
+/// Takes the lock of migrations before the catalog is read; the block takes it
+/// again.
+pub(super) fn lock() -> String {
     format!("SET LOCAL lock_timeout = '60s'; SELECT pg_advisory_xact_lock({LOCK})")
 }
 

@@ -1,4 +1,4 @@
-//! How far a table is, for a store before it starts and for a migration.
+//! The version of a table: checked when a store opens, and by a migration.
 
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{GenericClient, SimpleQueryMessage};
@@ -6,27 +6,28 @@ use tokio_postgres::{GenericClient, SimpleQueryMessage};
 use super::super::table::Table;
 use super::LATEST;
 
-/// How far a table is.
+/// The version of a table, compared with this program's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Version {
-    /// It is not there.
+    /// The table does not exist.
     Missing,
-    /// It is there, but no migration of ours made it.
+    /// The table exists, but Onceward did not create it.
     Foreign,
-    /// It is there, but this role may not look.
+    /// The table exists, but this role may not read it.
     Hidden,
-    /// An older program made it.
+    /// An older Onceward created it.
     Behind(u32),
-    /// It is as this program wants it.
+    /// It has the version of this program.
     Current,
-    /// A newer program made it.
+    /// A newer Onceward created it.
     Newer(u32),
 }
 
 impl Version {
     fn of(number: u32) -> Self {
         match number {
-            // Whoever stops between making a version and noting it has made none.
+            // A migration that creates a version records it in the same transaction.
             0 => Self::Foreign,
             number if number < LATEST => Self::Behind(number),
             number if number > LATEST => Self::Newer(number),
@@ -49,23 +50,23 @@ impl Version {
                 format!("the table {table} does not exist in database {database}; {migrate}")
             }
             Self::Foreign => format!(
-                "the table {table} in database {database} was not made by Onceward; use another name for Onceward's own, and {migrate}"
+                "the table {table} in database {database} was not created by Onceward; use another table name, and {migrate}"
             ),
             Self::Hidden => format!(
-                "the table {table} in database {database} may not be read by this user; grant it SELECT, INSERT, UPDATE and DELETE on {table} and {table}_document, SELECT on {table}_migration, USAGE on the sequence {table}_fence and EXECUTE on {table}_sweep, or connect as the owner"
+                "the table {table} in database {database} cannot be read by this user; grant it SELECT, INSERT, UPDATE and DELETE on {table} and {table}_document, SELECT on {table}_migration, USAGE on the sequence {table}_fence and EXECUTE on {table}_sweep, or connect as the owner"
             ),
             Self::Behind(number) => format!(
-                "the table {table} in database {database} has version {number} and this program needs {LATEST}; {migrate}"
+                "the table {table} in database {database} has version {number}, but this program needs {LATEST}; {migrate}"
             ),
             Self::Newer(number) => format!(
-                "the table {table} in database {database} has version {number}, made by a newer Onceward, and this program knows versions up to {LATEST}; start the newer one"
+                "the table {table} in database {database} has version {number}, created by a newer Onceward; this program knows versions up to {LATEST}: use the newer one"
             ),
         })
     }
 }
 
-/// Looks how far a table is. It changes nothing, prepares nothing, and may be
-/// asked behind a pooler.
+/// Reads the version of a table. It changes nothing and prepares nothing, so it
+/// works behind a pooler.
 pub async fn version<C>(client: &C, table: &Table) -> Result<Version, tokio_postgres::Error>
 where
     C: GenericClient + Sync,

@@ -31,7 +31,7 @@ ELSE
 END IF;
 IF known > {latest} THEN
     RAISE EXCEPTION USING ERRCODE = 'OW001', MESSAGE = format(
-        'the table {table} has version %s, made by a newer Onceward; this one knows versions up to {latest}: use the newer',
+        'the table {table} has version %s, created by a newer Onceward; this program knows versions up to {latest}: use the newer one',
         known);
 END IF;
 IF known > 0 AND to_regclass('{table}') IS NULL THEN

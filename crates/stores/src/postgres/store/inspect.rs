@@ -78,7 +78,7 @@ impl Inspect for PostgresStore {
                 let record = match row.record() {
                     Ok(record) => Arc::new(record),
                     Err(error) => {
-                        tracing::error!(%error, "a listing left out a damaged record");
+                        tracing::error!(%error, "damaged record left out of a listing");
                         continue;
                     }
                 };

@@ -9,6 +9,7 @@ mod inspect;
 mod queue;
 mod registry;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -313,6 +314,15 @@ impl PostgresStore {
             .run_without_waiting(&self.statements.free, &values)
             .await?;
         Ok(told.filter(|rows| !rows.is_empty()).map(|_| Settled::Done))
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore")
+            .field("namespace", &self.namespace)
+            .field("time", &self.time)
+            .finish_non_exhaustive()
     }
 }
 

@@ -41,7 +41,7 @@ impl Queue for PostgresStore {
                 Ok(due) => given.push(due),
                 // The others are granted by now, and must not be lost with it.
                 Err(error) => {
-                    tracing::error!(%error, "queued work is damaged and cannot be delivered");
+                    tracing::error!(%error, "queued operation is damaged; it is not delivered");
                 }
             }
         }

@@ -14,9 +14,10 @@ const CALLERS: u64 = 250;
 
 /// A store that keeps no reply in memory.
 fn open_cold(path: &std::path::Path) -> Arc<EmbeddedStore> {
-    let limits = Limits {
-        hot_bytes_max: 1,
-        ..Limits::default()
+    let limits = {
+        let mut limits = Limits::default();
+        limits.hot_bytes_max = 1;
+        limits
     };
     let store = EmbeddedStore::open_within(path, clock(), limits);
     Arc::new(store.expect("the store opens"))

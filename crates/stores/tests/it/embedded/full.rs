@@ -32,9 +32,10 @@ async fn fill(store: &EmbeddedStore, from: u64) -> (u64, StoreError) {
 #[tokio::test]
 async fn full_file_refuses_keeps_what_it_has_and_goes_on_when_swept() {
     let (home, clock) = (directory(), clock());
-    let limits = Limits {
-        pages_max: Some(64),
-        ..Limits::default()
+    let limits = {
+        let mut limits = Limits::default();
+        limits.pages_max = Some(64);
+        limits
     };
     let open = || EmbeddedStore::open_within(home.path(), clock.clone(), limits);
     let store = open().expect("the store opens");
@@ -64,9 +65,10 @@ async fn full_file_refuses_keeps_what_it_has_and_goes_on_when_swept() {
 #[tokio::test]
 async fn numbers_rise_although_the_first_step_after_a_start_failed() {
     let (home, clock) = (directory(), clock());
-    let limits = Limits {
-        pages_max: Some(64),
-        ..Limits::default()
+    let limits = {
+        let mut limits = Limits::default();
+        limits.pages_max = Some(64);
+        limits
     };
     let open = || EmbeddedStore::open_within(home.path(), clock.clone(), limits).expect("opens");
     let store = open();

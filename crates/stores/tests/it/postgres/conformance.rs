@@ -16,9 +16,10 @@ const ROLE: &str = "app";
 
 fn row_security() -> Options {
     let rls = RowSecurity::new(ROLE, "current_setting('app.user_id', true)");
-    Options {
-        rls: Some(rls.expect("a good role")),
-        ..Options::default()
+    {
+        let mut options = Options::default();
+        options.rls = Some(rls.expect("a good role"));
+        options
     }
 }
 
@@ -56,9 +57,10 @@ async fn unprivileged_role_with_row_security_keeps_every_promise() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partitions_keep_every_promise() {
-    let options = Options {
-        partitions: Some(4),
-        ..Options::default()
+    let options = {
+        let mut options = Options::default();
+        options.partitions = Some(4);
+        options
     };
     let postgres = server_with(&options).await;
     run_all(async || trial(&settings(&postgres.url()), clock()).await).await;

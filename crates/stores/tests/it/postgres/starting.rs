@@ -68,21 +68,18 @@ async fn whatever_is_missing_is_told_in_one_sentence() {
     );
     let at = |user: &str, database: &str| postgres.url_of(user, database);
     let cases = [
-        (at("postgres", "nowhere"), "there is no database nowhere"),
+        (at("postgres", "nowhere"), "database nowhere does not exist"),
         (
             at("postgres", "empty"),
             "the table idempotency_record does not exist in database empty; run `onceward migrate apply",
         ),
         (
             at("postgres", "newer"),
-            "has version 99, made by a newer Onceward",
+            "has version 99, created by a newer Onceward",
         ),
-        (at("postgres", "foreign_one"), "was not made by Onceward"),
-        (at("stranger", "postgres"), "does not let user stranger in"),
-        (
-            at("nobody_much", "postgres"),
-            "may not be read by this user",
-        ),
+        (at("postgres", "foreign_one"), "was not created by Onceward"),
+        (at("stranger", "postgres"), "rejects user stranger"),
+        (at("nobody_much", "postgres"), "cannot be read by this user"),
         (
             at("reader", "postgres"),
             "the user \"reader\" may not insert idempotency_record",
@@ -156,7 +153,7 @@ async fn wrong_password_is_told_without_the_password() {
         }
     };
     assert!(
-        words.contains("does not take the password of user locked"),
+        words.contains("rejects the password of user locked"),
         "{words}"
     );
     assert!(!words.contains("hidden"), "{words}");

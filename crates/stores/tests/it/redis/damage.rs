@@ -130,7 +130,7 @@ async fn a_later_layout_is_refused_by_name() {
         Err(StoreError::Damaged(why)) => {
             assert_eq!(
                 why.to_string(),
-                "the layout 2 was written by a newer Onceward"
+                "record layout 2 was written by a newer Onceward"
             );
         }
         other => panic!("it is of a later layout: {other:?}"),

@@ -99,5 +99,5 @@ async fn redis_is_reached_by_tls_if_its_certificate_is_trusted() {
     assert!(word.contains("invalid peer certificate"), "{word}");
     let plain = format!("redis://localhost:{port}");
     let word = word_of_child(home.path(), &plain, "root.pem").await;
-    assert!(word.contains("does not speak like Redis"), "{word}");
+    assert!(word.contains("does not speak the Redis protocol"), "{word}");
 }

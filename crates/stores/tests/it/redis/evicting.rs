@@ -11,8 +11,8 @@ use onceward_servers::{Redis, RedisCluster};
 use crate::fixture::redis::*;
 use crate::fixture::{ask, complete, completed, grant, is_replayed, retry, settle};
 
-const WORDS: &str = "Redis has maxmemory-policy allkeys-lru, which throws operations away to make \
-                     room, so nothing new is recorded until it is noeviction again";
+const WORDS: &str = "Redis has maxmemory-policy allkeys-lru, which evicts records when memory \
+                     is full; nothing new is recorded until it is noeviction again";
 
 fn evict(server: &Redis, policy: &str) {
     let set = server.cli(&["CONFIG", "SET", "maxmemory-policy", policy]);

@@ -49,7 +49,7 @@ async fn where_a_replica_must_confirm_the_claim_is_refused_instead() {
     complete(&*old, 2).await;
     replica.promote();
     let words = unavailable(old.claim(&ask(3)).await);
-    assert_eq!(words, "a write reached 0 of 1 replicas in time");
+    assert_eq!(words, "a write was confirmed by 0 of 1 replicas in time");
     // Trying again finds everything done already on the primary, and is not
     // confirmed by that.
     for _ in 0..3 {
@@ -105,7 +105,7 @@ async fn a_full_primary_replays_what_replicas_confirm() {
     primary.cli(&["CONFIG", "SET", "maxmemory", "1mb"]);
     for number in [1, 2] {
         let words = unavailable(store.get(&ask(number).digest).await);
-        assert_eq!(words, "a write reached 0 of 1 replicas in time");
+        assert_eq!(words, "a write was confirmed by 0 of 1 replicas in time");
         unavailable(store.claim(&retry(&ask(number))).await);
     }
     replica.resume();
@@ -165,7 +165,7 @@ async fn too_few_replicas_are_told_at_the_start() {
     let refused = RedisStore::open(&confirmed(&primary.url(), 2, BRIEF)).await;
     let words = refused.err().expect("one replica is not two").to_string();
     assert!(
-        words.contains("durability is wait:2, and Redis at 127.0.0.1:")
+        words.contains("durability is wait:2, but Redis at 127.0.0.1:")
             && words.contains("has 1 replicas connected"),
         "{words}"
     );

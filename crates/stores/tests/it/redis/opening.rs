@@ -50,8 +50,8 @@ async fn eviction_is_refused() {
     assert_eq!(
         words,
         format!(
-            "Redis at 127.0.0.1:{} has maxmemory-policy allkeys-lru, which throws operations away \
-             to make room, so that they would run again; set it to noeviction (CONFIG SET \
+            "Redis at 127.0.0.1:{} has maxmemory-policy allkeys-lru, which evicts records when \
+             memory is full, so that operations would run again; set it to noeviction (CONFIG SET \
              maxmemory-policy noeviction)",
             server.port()
         )
@@ -129,7 +129,7 @@ async fn warnings(settings: &Settings) -> Vec<String> {
 
 #[tokio::test]
 async fn what_a_crash_may_lose_is_warned_of() {
-    let loses = "what it acknowledged last may be lost when it crashes";
+    let loses = "a crash may lose the latest acknowledged writes";
     let everysec = format!("Redis has appendfsync everysec: {loses}; set it to always");
     let server = Redis::start_with(&["--appendfsync", "always"]);
     let mut settings = settings(&server.url());
@@ -142,7 +142,7 @@ async fn what_a_crash_may_lose_is_warned_of() {
     assert_eq!(
         warnings(&settings).await,
         [format!(
-            "Redis does not tell its appendfsync, as this user may not ask CONFIG GET: unless it \
+            "Redis does not show its appendfsync, as this user may not run CONFIG GET: unless it \
              is always, {loses}"
         )]
     );
@@ -150,8 +150,8 @@ async fn what_a_crash_may_lose_is_warned_of() {
     assert_eq!(
         warnings(&settings).await,
         [
-            "Redis keeps no append-only file: what it acknowledges is lost when it is restarted; \
-          set appendonly to yes"
+            "Redis has no append-only file: a restart loses acknowledged writes; set appendonly to \
+             yes"
         ]
     );
 
@@ -197,7 +197,7 @@ async fn a_user_with_the_documented_rights_is_let_in() {
     server.cli(&["ACL", "SETUSER", "onceward", "-info"]);
     let words = refusal(&settings.url).await;
     assert!(
-        words.contains("does not let this user ask INFO; allow it: ACL SETUSER"),
+        words.contains("does not allow this user to run INFO; allow it: ACL SETUSER"),
         "{words}"
     );
 }
@@ -286,7 +286,7 @@ async fn what_is_not_redis_is_told_with_the_address() {
             }
         });
         let words = refusal(&format!("redis://{address}")).await;
-        let not_redis = format!("what answers at {address} does not speak like Redis");
+        let not_redis = format!("the server at {address} does not speak the Redis protocol");
         let silent = format!("cannot reach Redis at {address}: ");
         let want = match answer {
             Some(_) => not_redis,
@@ -302,7 +302,7 @@ async fn a_replica_is_refused() {
     let replica = primary.replica();
     let words = refusal(&replica.url()).await;
     assert!(
-        words.ends_with("is a replica and takes no writes; name its primary in the URL"),
+        words.ends_with("is a replica and accepts no writes; use its primary in the URL"),
         "{words}"
     );
 }

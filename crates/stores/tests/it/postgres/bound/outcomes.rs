@@ -323,9 +323,10 @@ async fn table_of_another_name_is_another_table() {
     let fixture = Fixture::new().await;
     fixture.postgres.sql("postgres", "CREATE SCHEMA app");
     let table = Table::parse("app.once").expect("a good name");
-    let options = Options {
-        table: table.clone(),
-        ..Options::default()
+    let options = {
+        let mut options = Options::default();
+        options.table = table.clone();
+        options
     };
     apply(&fixture.url, &options)
         .await

@@ -26,11 +26,12 @@ async fn fixture() -> Fixture {
         "invoice=invoice(id)",
         "label=label(id)",
     ];
-    let options = Options {
-        resources: resources
+    let options = {
+        let mut options = Options::default();
+        options.resources = resources
             .map(|one| one.parse().expect("a resource"))
-            .to_vec(),
-        ..Options::default()
+            .to_vec();
+        options
     };
     let made = apply(&postgres.url(), &options).await;
     made.expect("the tables are made");

@@ -15,9 +15,10 @@ async fn fixture() -> Fixture {
     let postgres = Postgres::start();
     postgres.sql("postgres", &format!("CREATE ROLE {ROLE} LOGIN"));
     let rls = RowSecurity::new(ROLE, "current_setting('app.user_id', true)");
-    let options = Options {
-        rls: Some(rls.expect("a role and a user")),
-        ..Options::default()
+    let options = {
+        let mut options = Options::default();
+        options.rls = Some(rls.expect("a role and a user"));
+        options
     };
     let made = apply(&postgres.url(), &options).await;
     made.expect("the tables are made");

@@ -22,17 +22,15 @@ fn table(name: &str) -> Table {
 }
 
 fn named(name: &str) -> Options {
-    Options {
-        table: table(name),
-        ..Options::default()
-    }
+    let mut options = Options::default();
+    options.table = table(name);
+    options
 }
 
 fn row_security(role: &str, user: &str) -> Options {
-    Options {
-        rls: Some(RowSecurity::new(role, user).expect("a role and a user")),
-        ..Options::default()
-    }
+    let mut options = Options::default();
+    options.rls = Some(RowSecurity::new(role, user).expect("a role and a user"));
+    options
 }
 
 fn resources(texts: &[&str]) -> Vec<Resource> {
@@ -41,10 +39,9 @@ fn resources(texts: &[&str]) -> Vec<Resource> {
 }
 
 fn referring(texts: &[&str]) -> Options {
-    Options {
-        resources: resources(texts),
-        ..Options::default()
-    }
+    let mut options = Options::default();
+    options.resources = resources(texts);
+    options
 }
 
 async fn applied(url: &str, options: &Options) -> Applied {
@@ -94,10 +91,11 @@ async fn those_who_migrate_at_once_take_turns() {
         "postgres",
         "CREATE ROLE app LOGIN; CREATE TABLE project (id uuid PRIMARY KEY)",
     );
-    let options = Options {
-        partitions: Some(3),
-        resources: resources(&["project=project(id)"]),
-        ..row_security("app", USER)
+    let options = {
+        let mut options = row_security("app", USER);
+        options.partitions = Some(3);
+        options.resources = resources(&["project=project(id)"]);
+        options
     };
     let tasks: Vec<_> = (0..8)
         .map(|_| {
@@ -122,19 +120,17 @@ async fn printed_sql_makes_what_apply_makes() {
                   CREATE TABLE tenant.projects (id uuid PRIMARY KEY); \
                   CREATE TABLE tenant.\"Users\" (\"user\" numeric(20, 0) PRIMARY KEY);";
     postgres.sql("postgres", "CREATE ROLE \"app's \"\"role\" LOGIN");
-    let all = Options {
-        table: table("app.once"),
-        partitions: Some(2),
-        resources: resources(&[
-            "project=tenant.projects(id):uuid",
-            "person=tenant.\"Users\"(\"user\"):numeric(20, 0)",
-        ]),
-        rls: row_security(
-            "app's \"role",
-            "current_setting('app.user\\id'  -- whose\n, true)",
-        )
-        .rls,
-    };
+    let mut all = Options::for_table(table("app.once"));
+    all.partitions = Some(2);
+    all.resources = resources(&[
+        "project=tenant.projects(id):uuid",
+        "person=tenant.\"Users\"(\"user\"):numeric(20, 0)",
+    ]);
+    all.rls = row_security(
+        "app's \"role",
+        "current_setting('app.user\\id'  -- whose\n, true)",
+    )
+    .rls;
     let cases = [
         ("plain", Options::default(), "public"),
         ("schema", named("app.idempotency_record"), "app"),
@@ -174,9 +170,10 @@ async fn printed_sql_makes_what_apply_makes() {
 
 #[test]
 fn printed_sql_says_how_it_was_made() {
-    let options = Options {
-        partitions: Some(8),
-        ..row_security("app", "current_setting('app.user_id',\ntrue)")
+    let options = {
+        let mut options = row_security("app", "current_setting('app.user_id',\ntrue)");
+        options.partitions = Some(8);
+        options
     };
     let printed = print(&options).expect("it can be printed");
     let (header, _) = printed.split_once("\nDO $onceward$\n").expect("one block");
@@ -247,8 +244,8 @@ async fn what_is_there_decides_whether_there_is_anything_to_make() {
     .await;
     assert_eq!(
         error.to_string(),
-        "this user may not do that (42501: permission denied for table idempotency_record_migration); \
-         use the owner of the table, or for a new one a user that may CREATE in its schema"
+        "this user lacks a right (42501: permission denied for table idempotency_record_migration); \
+         use the owner of the table, or for a new table a user with the CREATE right in its schema"
     );
 
     let made = catalog(&postgres, "postgres", "public");
@@ -257,8 +254,8 @@ async fn what_is_there_decides_whether_there_is_anything_to_make() {
         "INSERT INTO idempotency_record_migration VALUES (9)",
     );
     assert_eq!(standing().await, Version::Newer(9));
-    let newer = "the table public.idempotency_record has version 9, made by a newer Onceward; \
-                 this one knows versions up to 1: use the newer";
+    let newer = "the table public.idempotency_record has version 9, created by a newer Onceward; \
+                 this program knows versions up to 1: use the newer one";
     let error = refused(&postgres.url(), &row_security("stranger", USER)).await;
     assert_eq!(error.to_string(), newer);
     let printed = print(&row_security("stranger", USER)).expect("it can be printed");
@@ -305,7 +302,7 @@ fn a_store_is_told_what_to_do() {
             Version::Behind(3),
             &plain,
             Some(
-                "the table idempotency_record in database pay has version 3 and this program needs 1; run \
+                "the table idempotency_record in database pay has version 3, but this program needs 1; run \
                  `onceward migrate apply --store URL`, or apply the SQL of `onceward migrate print`",
             ),
         ),
@@ -313,8 +310,8 @@ fn a_store_is_told_what_to_do() {
             Version::Newer(7),
             &plain,
             Some(
-                "the table idempotency_record in database pay has version 7, made by a newer Onceward, and \
-                 this program knows versions up to 1; start the newer one",
+                "the table idempotency_record in database pay has version 7, created by a newer Onceward; \
+                 this program knows versions up to 1: use the newer one",
             ),
         ),
     ];
@@ -354,14 +351,14 @@ async fn search_path_leads_to_the_table() {
         let error = refused(&url_with(path), &Options::default()).await;
         assert_eq!(
             error.to_string(),
-            "the search path leads to no schema for the table in database postgres; \
-             name one (--table schema.idempotency_record)"
+            "the search path of database postgres has no usable schema for the table; \
+             add the schema (--table schema.idempotency_record)"
         );
     }
     let error = refused(&postgres.url(), &named("nowhere.once")).await;
     assert_eq!(
         error.to_string(),
-        "there is no schema nowhere in database postgres; create it first, or name another (--table)"
+        "there is no schema nowhere in database postgres; create it, or use another one (--table)"
     );
 }
 
@@ -390,8 +387,8 @@ async fn who_cannot_get_at_the_table_gives_up() {
     let error = refused(&postgres.url(), &referring(&["project=project(id)"])).await;
     assert_eq!(
         error.to_string(),
-        "somebody else works on the table for too long (55P03: canceling statement due to lock timeout); \
-         nothing was changed, try again when it is quiet"
+        "another transaction holds the table for too long (55P03: canceling statement due to lock timeout); \
+         nothing was changed: try again later"
     );
     assert_eq!(catalog(&postgres, "postgres", "public"), made);
     // What is there already needs no lock that anybody could hold.

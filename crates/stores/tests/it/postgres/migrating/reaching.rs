@@ -24,14 +24,14 @@ async fn who_cannot_be_reached_is_told_apart() {
             url("postgres", "nowhere"),
             Options::default(),
             format!(
-                "there is no database nowhere on PostgreSQL at 127.0.0.1:{port}; create it first, or name another in the URL"
+                "database nowhere does not exist on PostgreSQL at 127.0.0.1:{port}; create it, or use another one in the URL"
             ),
         ),
         (
             url("nobody", "postgres"),
             Options::default(),
             format!(
-                "PostgreSQL at 127.0.0.1:{port} does not let user nobody in (28000: role \"nobody\" does not exist); \
+                "PostgreSQL at 127.0.0.1:{port} rejects user nobody (28000: role \"nobody\" does not exist); \
                  check the user in the URL, and the server's pg_hba.conf"
             ),
         ),
@@ -47,21 +47,21 @@ async fn who_cannot_be_reached_is_told_apart() {
             url("postgres", "postgres?sslmode=require"),
             Options::default(),
             format!(
-                "no TLS with PostgreSQL at 127.0.0.1:{port} (error performing TLS handshake: server does not support TLS); \
+                "cannot set up TLS with PostgreSQL at 127.0.0.1:{port} (error performing TLS handshake: server does not support TLS); \
                  check sslmode and sslrootcert in the URL"
             ),
         ),
         (
             url("app", "postgres"),
             named("theirs.once"),
-            "this user may not do that (42501: permission denied for schema theirs); \
-             use the owner of the table, or for a new one a user that may CREATE in its schema"
+            "this user lacks a right (42501: permission denied for schema theirs); use the owner of \
+             the table, or for a new table a user with the CREATE right in its schema"
                 .to_owned(),
         ),
         (
             url("postgres", "postgres?options=-c%20default_transaction_read_only%3Don"),
             Options::default(),
-            "the server takes no writes (25006: cannot execute CREATE TABLE in a read-only transaction); \
+            "the server accepts no writes (25006: cannot execute CREATE TABLE in a read-only transaction); \
              connect to the primary"
                 .to_owned(),
         ),
@@ -82,7 +82,7 @@ async fn who_cannot_be_reached_is_told_apart() {
     assert_eq!(
         error,
         format!(
-            "PostgreSQL at 127.0.0.1:{port} does not take the password of user app \
+            "PostgreSQL at 127.0.0.1:{port} rejects the password of user app \
              (28P01: password authentication failed for user \"app\"); check it in the URL"
         )
     );
@@ -90,7 +90,7 @@ async fn who_cannot_be_reached_is_told_apart() {
     assert_eq!(
         none.to_string(),
         format!(
-            "PostgreSQL at 127.0.0.1:{port} does not take the password of user app \
+            "PostgreSQL at 127.0.0.1:{port} rejects the password of user app \
              (invalid configuration: password missing); check it in the URL"
         )
     );
@@ -98,7 +98,7 @@ async fn who_cannot_be_reached_is_told_apart() {
     let error = refused(&postgres.url(), &Options::default())
         .await
         .to_string();
-    let want = format!("no PostgreSQL answers at 127.0.0.1:{port} (error connecting to server: ");
+    let want = format!("cannot reach PostgreSQL at 127.0.0.1:{port} (error connecting to server: ");
     assert!(error.starts_with(&want), "{error}");
 }
 
@@ -134,7 +134,7 @@ async fn what_is_no_postgres_is_told_as_such() {
             let url = format!("postgres://app:canary7e41@127.0.0.1:{port}/pay?sslmode={mode}");
             let error = refused(&url, &Options::default()).await.to_string();
             let want =
-                format!("what answers at 127.0.0.1:{port} does not speak as PostgreSQL does (");
+                format!("the server at 127.0.0.1:{port} does not speak the PostgreSQL protocol (");
             assert!(error.starts_with(&want), "{mode}: {error}");
             assert!(!error.contains("canary7e41"), "{error}");
         }
@@ -146,13 +146,13 @@ async fn urls_that_name_no_postgres_are_refused_without_their_secrets() {
     let cases = [
         (
             "embedded:./data",
-            "store: `embedded:` is no PostgreSQL and needs no migration; ",
+            "store: `embedded:` is not PostgreSQL and needs no migration; ",
         ),
         (
             "redis://:canary7e41@host",
-            "store: `redis:` is no PostgreSQL and needs no migration; ",
+            "store: `redis:` is not PostgreSQL and needs no migration; ",
         ),
-        ("canary7e41", "store: this is no URL; write postgres://"),
+        ("canary7e41", "store: this is not a URL; write postgres://"),
         (
             "postgres://app:canary7e41@host:port/pay",
             "store: the URL cannot be read (",

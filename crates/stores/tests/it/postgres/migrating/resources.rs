@@ -40,9 +40,10 @@ async fn an_operation_refers_to_one_thing_at_most() {
         let name = format!("spread_{}", partitions.unwrap_or(1));
         let url = postgres.database(&name);
         postgres.sql(&name, THEIRS);
-        let options = Options {
-            partitions,
-            ..referring(&[PROJECT])
+        let options = {
+            let mut options = referring(&[PROJECT]);
+            options.partitions = partitions;
+            options
         };
         applied(&url, &options).await;
         postgres.sql(&name, INSERT);
@@ -133,7 +134,7 @@ async fn references_that_cannot_be_are_refused() {
         ),
         (
             "thing=tenant.\"Users\"(name)",
-            "PostgreSQL did not do it: 42830: there is no unique constraint matching given keys for referenced table \"Users\"",
+            "the migration failed: 42830: there is no unique constraint matching given keys for referenced table \"Users\"",
         ),
         (
             "project=tenant.\"Users\"(\"Id\")",
@@ -152,9 +153,10 @@ async fn references_that_cannot_be_are_refused() {
 #[tokio::test]
 async fn rows_are_spread_and_keys_stay_unique() {
     let postgres = server();
-    let spread = |count| Options {
-        partitions: Some(count),
-        ..Options::default()
+    let spread = |count| {
+        let mut options = Options::default();
+        options.partitions = Some(count);
+        options
     };
     applied(&postgres.url(), &spread(4)).await;
     postgres.sql("postgres", INSERT);
@@ -182,9 +184,10 @@ async fn rows_are_spread_and_keys_stay_unique() {
             "public.idempotency_record is there already, with 4 partitions and not 8",
         ),
         (
-            Options {
-                partitions: Some(2),
-                ..named("whole")
+            {
+                let mut options = named("whole");
+                options.partitions = Some(2);
+                options
             },
             "public.whole is there already, with 0 partitions and not 2",
         ),

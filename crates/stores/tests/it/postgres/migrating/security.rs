@@ -335,9 +335,10 @@ async fn roles_and_expressions_that_would_not_protect_are_refused() {
         "postgres",
         "CREATE SCHEMA theirs; GRANT CREATE, USAGE ON SCHEMA theirs TO maker",
     );
-    let options = Options {
-        table: table("theirs.once"),
-        ..row_security("app", USER)
+    let options = {
+        let mut options = row_security("app", USER);
+        options.table = table("theirs.once");
+        options
     };
     assert_eq!(
         refused(&url, &options).await.to_string(),
@@ -358,9 +359,10 @@ async fn default_privileges_open_no_way_around() {
              ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO {ROLE};"
         ),
     );
-    let options = Options {
-        partitions: Some(2),
-        ..row_security(ROLE, USER)
+    let options = {
+        let mut options = row_security(ROLE, USER);
+        options.partitions = Some(2);
+        options
     };
     applied(&postgres.url(), &options).await;
     let alice = store(&url_of(&postgres, "alice"), Time::Server).await;
