@@ -1,10 +1,10 @@
-//! Bytes that a store keeps for somebody else, with their checksum: what comes
-//! back is what was given, or is told as damaged.
+//! Bytes stored with a checksum: they are read back unchanged, or reported as
+//! damaged.
 
 use bytes::{BufMut as _, Bytes};
 use onceward_core::wire::WireError;
 
-/// The bytes, and their checksum behind them.
+/// The bytes, followed by their checksum.
 pub(crate) fn seal(bytes: &[u8]) -> Vec<u8> {
     let mut sealed = Vec::with_capacity(bytes.len() + 4);
     sealed.extend_from_slice(bytes);
@@ -12,7 +12,7 @@ pub(crate) fn seal(bytes: &[u8]) -> Vec<u8> {
     sealed
 }
 
-/// Takes the checksum away, if it is right.
+/// The bytes without their checksum, if it is right.
 pub(crate) fn unseal(mut sealed: Vec<u8>) -> Result<Bytes, WireError> {
     let (content, sum) = sealed.split_last_chunk().ok_or(WireError::Checksum)?;
     if crc32fast::hash(content) != u32::from_be_bytes(*sum) {

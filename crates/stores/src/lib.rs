@@ -1,5 +1,5 @@
-//! Where operations are kept. Each store is a room with a feature of its own;
-//! [`open`] turns the URL of a configuration into one.
+//! The stores: embedded on SQLite, PostgreSQL and Redis. Each has a module and a
+//! feature of its own; [`open`] opens the one that a URL names.
 
 #[cfg(any(feature = "embedded", feature = "redis"))]
 mod checksum;

@@ -1,14 +1,12 @@
-//! Buckets: tables of finished operations that are forgotten at about the same
-//! time, so that room is reclaimed table by table and never row by row through
-//! an index.
+//! Buckets: tables of finished operations that are forgotten at about the same time,
+//! so that space is reclaimed table by table, and never row by row through an index.
 //!
-//! A bucket is named by the moment at which all in it is over. Its width
-//! follows from how long the things in it are kept, so that a class has 16 to
-//! 32 of them; as the widths are powers of two, classes share buckets and their
-//! number stays bounded.
+//! The name of a bucket is the time at which everything in it is over. Its width
+//! follows from how long its records are kept, so that a class has 16 to 32 buckets;
+//! widths are powers of two, so classes share buckets and their number is bounded.
 //!
-//! What expires lazily has buckets of its own, which count until they are
-//! swept; all others count until their time is over.
+//! Records that expire lazily have buckets of their own, which are valid until they
+//! are swept; all others are valid until their time is over.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,10 +1,10 @@
-//! Moving committed pages from the log into the file, beside the writer.
+//! Moving committed pages from the write-ahead log into the file.
 //!
-//! SQLite would do it in a commit now and then, and all who wait for that
-//! commit would wait for a second sync with many scattered pages. A thread of
-//! its own does the bulk instead. It can never be done while the writer goes
-//! on, and the log only begins anew when all of it has been moved; so once the
-//! log is long the writer moves the little that is left, between two batches.
+//! SQLite would do this during a commit now and then, and all callers of that commit
+//! would wait for a second sync of many scattered pages. A separate thread does most
+//! of it instead. It never finishes while the writer continues, and the log restarts
+//! only when all of it has been moved; so once the log is long, the writer moves the
+//! small rest between two batches.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,9 +18,10 @@ use super::error::{Error, Result};
 use super::{Shared, file, sql};
 use crate::OpenError;
 
-/// After how many written rows the log is moved; a row touches about one page.
+/// The number of written rows after which the log is moved; a row touches about
+/// one page.
 const ROWS_PER_ROUND: usize = 4096;
-/// From this length the log is to begin anew: 32 MiB.
+/// The length from which the log should restart: 32 MiB.
 const LOG_PAGES_MAX: i64 = 8192;
 
 /// The thread that moves the log. Dropping it ends it.
@@ -37,10 +38,10 @@ impl Checkpointer {
         let db = file::open_checkpointer(path)?;
         let (wake, woken) = sync_channel(1);
         let is_long = Arc::new(AtomicBool::new(false));
-        let tell_long = is_long.clone();
+        let set_long = is_long.clone();
         let thread = std::thread::Builder::new()
             .name("onceward-checkpoint".into())
-            .spawn(move || run(&db, &shared, &woken, &tell_long))
+            .spawn(move || run(&db, &shared, &woken, &set_long))
             .map_err(|source| OpenError::Thread { source })?;
         Ok(Self {
             rows: 0,
@@ -50,18 +51,18 @@ impl Checkpointer {
         })
     }
 
-    /// So many rows were committed.
+    /// Counts committed rows, and wakes the thread when there are enough.
     pub(super) fn count(&mut self, rows: usize) {
         self.rows += rows;
         if self.rows >= ROWS_PER_ROUND {
             self.rows = 0;
-            // Full means that it is awake already.
+            // A full channel means that the thread is awake already.
             let _ = self.wake.as_ref().map(|wake| wake.try_send(()));
         }
     }
 
-    /// Whether the writer should move what is left, so that the log begins anew.
-    /// It is said once per round.
+    /// Whether the writer should move the rest, so that the log restarts. It is true
+    /// once per round.
     pub(super) fn is_log_long(&self) -> bool {
         self.is_long.swap(false, Ordering::Relaxed)
     }
@@ -87,7 +88,7 @@ fn run(db: &Connection, shared: &Shared, woken: &Receiver<()>, is_long: &AtomicB
     }
 }
 
-/// Moves what no reader still needs in the log; tells how long the log is.
+/// Moves the pages that no reader still needs; returns the length of the log.
 pub(super) fn move_log(db: &Connection) -> Result<i64> {
     let mut statement = db.prepare_cached(sql::CHECKPOINT)?;
     statement

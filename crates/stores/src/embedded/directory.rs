@@ -1,10 +1,10 @@
 //! The store's directory, and the lock that gives it to one process.
 //!
-//! Only because nobody else writes here may the leases of an earlier process
-//! be called lost at the start. The lock is the operating system's, so it goes
-//! with the process, however that ends; the process id in the file is there to
-//! be shown to whoever comes second. The directory itself is locked too, where
-//! the system can do that: a lock file that somebody removed locks nobody out.
+//! Exclusive use is what allows the store to end the leases of an earlier process at
+//! the start. The lock is the operating system's, so it is released however the
+//! process ends; the process id in the file is for the error message of a second
+//! process. The directory itself is locked too, where the system supports that: a
+//! removed lock file would lock no process out.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -16,7 +16,7 @@ use crate::OpenError;
 const DATABASE: &str = "onceward.db";
 /// The file that is locked.
 const LOCK: &str = "lock";
-/// Who has a directory whose lock file does not tell.
+/// The owner of a directory whose lock file has no process id.
 const UNKNOWN_OWNER: &str = "unknown";
 
 /// A directory that this process owns until the value is dropped.
@@ -28,7 +28,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Makes the directory if it is missing, and takes it.
+    /// Creates the directory if it is missing, and locks it.
     pub(super) fn take(path: &Path) -> Result<Self, OpenError> {
         make_directory(path).map_err(|source| OpenError::Directory {
             path: path.into(),
@@ -59,8 +59,8 @@ impl Directory {
     }
 }
 
-/// Makes a store's directory if it is missing, for its owner only: it holds
-/// replies in the clear. One that is there keeps its rights.
+/// Creates a store's directory if it is missing, accessible to its owner only,
+/// because it holds unencrypted replies. An existing directory keeps its mode.
 pub fn make_directory(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -128,7 +128,7 @@ fn sign(file: &mut File) -> io::Result<()> {
     writeln!(file, "{}", std::process::id())
 }
 
-/// What the owner wrote: its process id. It may be about to write it.
+/// The process id in the lock file; the owner may not have written it yet.
 fn owner(file: &mut File) -> String {
     let mut text = String::new();
     match file.read_to_string(&mut text) {

@@ -1,5 +1,5 @@
-//! What can go wrong in the embedded store, in its own words, and the one
-//! place where they become a [`StoreError`].
+//! Errors of the embedded store, and the one place where they become a
+//! [`StoreError`].
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use onceward_core::wire::WireError;
 use rusqlite::ErrorCode;
 use rusqlite::ffi::{SQLITE_IOERR_DIR_FSYNC, SQLITE_IOERR_FSYNC};
 
-/// Why a step was not taken.
+/// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     /// Nothing was written; the next write may find room.
     #[error("the disk is full; nothing was recorded: service resumes when there is room")]
     Full(#[source] rusqlite::Error),
-    /// What the system holds of a file is not known any more. Trying again
-    /// could report as durable what is not.
+    /// The state of the file is unknown. Another try could report as durable what is
+    /// not.
     #[error("the disk did not confirm a write ({0}); restart the process to continue")]
     Unsynced(#[source] rusqlite::Error),
-    /// Any other word of SQLite.
+    /// Any other error of SQLite.
     #[error("SQLite: {0}")]
     Sqlite(#[source] rusqlite::Error),
     /// The pages that hold a record are damaged.
@@ -27,13 +27,13 @@ pub(super) enum Error {
     /// The bytes of a record are damaged, or of a later version.
     #[error(transparent)]
     Record(#[from] WireError),
-    /// A leaf of an index is damaged, and with it every key that it may hold.
+    /// A leaf of an index is damaged; every key in it is unreadable.
     #[error("the index that leads to this record is damaged")]
     Index,
     /// The name of a document is damaged.
     #[error("the name of a document is damaged")]
     Name,
-    /// What is to be delivered is recorded with its request.
+    /// A queued operation is always recorded with its request.
     #[error("the request of the queued operation is missing")]
     NoRequest,
     /// The record of an open operation was found damaged at the start.
@@ -42,7 +42,7 @@ pub(super) enum Error {
     /// Another step of the same transaction failed.
     #[error("the transaction was rolled back: {0}")]
     RolledBack(#[source] Arc<Error>),
-    /// The store was closed meanwhile.
+    /// The store was closed during the step.
     #[error("the store is closed")]
     Closed,
 }
@@ -51,7 +51,7 @@ pub(super) enum Error {
 pub(super) type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// A fault of a read: damage is then told as such, of this record alone.
+    /// An error of a read: damage concerns this record alone.
     pub(super) fn from_read(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Unreadable(error),
@@ -59,12 +59,12 @@ impl Error {
         }
     }
 
-    /// Whether the transaction around the step cannot be trusted any more.
+    /// Whether the transaction must be rolled back.
     pub(super) fn spoils_transaction(&self) -> bool {
         !self.is_damage()
     }
 
-    /// Whether it is of one record alone.
+    /// Whether it concerns a single record.
     pub(super) fn is_damage(&self) -> bool {
         matches!(
             self,
@@ -77,7 +77,7 @@ impl Error {
         )
     }
 
-    /// Whether no later step may succeed.
+    /// Whether all later steps must fail.
     pub(super) fn is_final(&self) -> bool {
         matches!(self, Self::Unsynced(_))
     }

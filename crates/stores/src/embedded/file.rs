@@ -13,15 +13,15 @@ use crate::OpenError;
 const APPLICATION_ID: i32 = 0x4f6e_6365;
 /// The layout of the tables that this program writes and reads.
 const LAYOUT: i32 = 2;
-/// The layout that is made into that one when it is opened.
+/// The previous layout, which is upgraded when it is opened.
 const LAYOUT_BEFORE: i32 = 1;
 
 /// Statements that a connection keeps prepared: those of all buckets in use.
 const STATEMENTS_MAX: usize = 256;
-/// Nobody but people with sqlite3 locks the file, and they are patient for us.
+/// Only an operator with the `sqlite3` tool may lock the file for a moment.
 const BUSY_MAX: Duration = Duration::from_secs(5);
 
-/// The connection that writes. Makes the file if there is none.
+/// The connection that writes. Creates the file if it is missing.
 pub(super) fn open_writer(path: &Path, pages_max: Option<u32>) -> Result<Connection, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
@@ -71,7 +71,8 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
     open().map_err(|source| refuse(path, source))
 }
 
-/// Writes the layout into a new file, or over the one before; refuses one that is not ours or newer.
+/// Writes the layout of a new file, or upgrades the previous one; refuses a file of
+/// another program or of a newer version.
 fn check_layout(db: &Connection, path: &Path) -> Result<(), OpenError> {
     let read = |name| db.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
     let tables = || db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0));
@@ -99,7 +100,7 @@ fn write_layout(db: &Connection, tables: &str) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// What SQLite says of a file that it cannot open, with the path and a way out.
+/// An error of SQLite at the start, with the path and what to do.
 pub(super) fn refuse(path: &Path, source: rusqlite::Error) -> OpenError {
     let path = path.into();
     match source.sqlite_error_code() {
@@ -120,7 +121,7 @@ pub(super) fn refuse(path: &Path, source: rusqlite::Error) -> OpenError {
     }
 }
 
-/// The same for what was found while the file was read at the start.
+/// The same for any error while the file is read at the start.
 pub(super) fn refuse_for(path: &Path, error: Error) -> OpenError {
     match error {
         Error::Full(source)

@@ -1,11 +1,11 @@
-//! Which keys a bucket may hold, in memory: a new key is claimed without a
-//! read of the file.
+//! The keys that a bucket may contain, in memory: a new key is claimed without
+//! reading the file.
 //!
-//! A Bloom filter in blocks of one cache line, a bit in each of its eight
-//! words per key: at 16 bits a key about one absent key in a thousand is taken
-//! for present. It grows by generations, each four times as large as the one
-//! before, and only ever gains bits, so readers share it without a lock. The
-//! prefix of a SHA-256 is as good as random, which saves hashing it.
+//! A Bloom filter in blocks of one cache line, with one bit per key in each of its
+//! eight words: at 16 bits per key, about one absent key in a thousand is taken for
+//! present. It grows by generations, each four times as large as the previous one,
+//! and bits are only ever set, so readers need no lock. The prefix of a SHA-256 is
+//! random enough to need no further hash.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

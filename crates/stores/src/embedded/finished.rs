@@ -1,8 +1,7 @@
-//! Looking a finished operation up in the file, the same way for readers and
-//! for the writer.
+//! Looking up a finished operation in the file, for readers and for the writer.
 //!
-//! An operation that ran again after it was forgotten has several rows until
-//! the older buckets go; the one with the highest number counts.
+//! An operation that ran again after it was forgotten has several rows until the
+//! older buckets are dropped; the row with the highest number is valid.
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use super::error::{Error, Result};
 use super::index;
 use crate::lookup::Lookup;
 
-/// A finished operation and where it lies.
+/// A finished operation and where it is stored.
 #[derive(Clone)]
 pub(super) struct FinishedOperation {
     /// The bucket.
@@ -65,7 +64,8 @@ fn find_in(
 
 /// The rows that may hold a digest with this prefix, the newest first.
 fn rows_like(db: &Connection, bucket: &OperationBucket, prefix: u64) -> Result<Vec<u64>> {
-    // The tail first: a row that is sealed in between is then found twice, not never.
+    // The tail first: a row that is sealed meanwhile is then found twice, and never
+    // missed.
     let mut like = bucket.tail.rows(prefix);
     let mut statement = db
         .prepare_cached(&bucket.index_find)
@@ -85,7 +85,7 @@ fn rows_like(db: &Connection, bucket: &OperationBucket, prefix: u64) -> Result<V
     Ok(like)
 }
 
-/// The record in this row; nothing if it was purged, or never committed.
+/// The record in this row; `None` if it was purged, or never committed.
 fn read(
     db: &Connection,
     buckets: &Buckets,
@@ -101,7 +101,7 @@ fn read(
     };
     let replied: Option<i64> = columns.get(0).map_err(Error::from_read)?;
     let replied = replied.map(|end| BucketEnd(end.cast_unsigned()));
-    // What lies apart may be swept before the record is.
+    // A reply in a bucket of its own may be swept before the record.
     let (is_there, reply) = match replied {
         Some(end) => match read_apart(db, buckets, end, id)? {
             Some(reply) => (true, reply),
@@ -122,8 +122,8 @@ fn read(
     }))
 }
 
-/// What lies in a bucket of replies: a reply, or, where none was kept, only the
-/// request. Nothing once that is swept.
+/// The reply in a bucket of replies; the inner `None` is a row with only a request,
+/// the outer one a row that was swept.
 fn read_apart(
     db: &Connection,
     buckets: &Buckets,
@@ -149,8 +149,8 @@ fn blob<'r>(row: &'r Row<'_>, column: usize) -> Result<Option<&'r [u8]>> {
         .map_err(|error| Error::from_read(error.into()))
 }
 
-/// What was swept of a record has expired, whatever the time says: its expiry
-/// was lazy, or the wall clock was set back before a restart.
+/// A record whose reply was swept has expired, whatever the time is: its expiry was
+/// lazy, or the system clock was set back before a restart.
 pub(super) fn mark_expired(record: &mut Record, now: Timestamp) {
     let shown = record.state_at(now);
     if matches!(shown, Some(State::Completed | State::Failed)) {

@@ -1,11 +1,11 @@
-//! How an operation is found in its bucket, by the prefix of its digest.
+//! The index of a bucket: from the prefix of a digest to rows.
 //!
-//! An index of SQLite's would cost a page written for every operation, because
-//! digests come in no order, and the more the larger the bucket is. So the
-//! newest rows of a bucket are found by a tail in memory, and thousands of them
-//! at a time are sealed into the file: sorted by prefix into 256 leaves, which
-//! are never written again. A look-up reads the leaves of its first byte, one
-//! per seal. The tail is read again at the start, which is why it is short.
+//! An SQLite index would cost a random page write for every operation, because
+//! digests have no order, and more so the larger the bucket is. Instead, the newest
+//! rows of a bucket are indexed by a tail in memory, and thousands of them at a time
+//! are sealed into the file: sorted by prefix into 256 leaves, which are never
+//! rewritten. A look-up reads the leaves of its first byte, one per seal. The tail is
+//! rebuilt at the start, so it is kept short.
 
 use std::collections::BTreeSet;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -101,7 +101,7 @@ fn encode(entries: &[(u64, u64)]) -> Vec<u8> {
 pub(super) fn decode(bytes: &[u8]) -> Result<impl Iterator<Item = (u64, u64)>> {
     let (entries, sum) = bytes.split_last_chunk().ok_or(Error::Index)?;
     let (entries, rest) = entries.as_chunks::<ENTRY_BYTES>();
-    // Nobody writes an empty leaf, and its checksum would be that of any zeros.
+    // Empty leaves are never written, and the checksum of one equals that of zeros.
     let is_whole = rest.is_empty() && !entries.is_empty();
     let sum_is = crc32fast::hash(entries.as_flattened());
     if !is_whole || sum_is != u32::from_be_bytes(*sum) {

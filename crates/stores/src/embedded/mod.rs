@@ -1,15 +1,17 @@
 //! The embedded store: durable, for one process, on SQLite.
 //!
-//! A claim goes by three doors, the cheapest first. Finished operations
-//! that are hot are answered from memory (`hot`). If a filter says that the key
-//! may have finished (`bucket`, `filter`), a reader looks (`reader`, `kept`, `index`).
-//! All else goes to the one writer (`writer`), which judges again with
-//! authority: open operations from its mirror in memory (`mirror`), the rest
-//! from the file (`transaction`), many steps to one transaction and one sync.
+//! A claim is answered in one of three ways, the cheapest first:
 //!
-//! In the file (`sql/schema.sql`) open operations have one small table;
-//! finished ones have a table per bucket of expiry, so that room is reclaimed
-//! by the table. One number counts it all: it is fence, row id and place in
+//! 1. from memory, if the operation finished or was replayed recently (`hot_replies`);
+//! 2. by a reader of the file (`reader`, `finished`, `index`), if a filter says that
+//!    the key may have finished (`bucket`, `filter`);
+//! 3. by the one writer (`writer`), which is authoritative. Its steps (`steps`) judge
+//!    open operations in memory (`open_operations`) and finished ones in the file, and
+//!    many steps are written in one transaction with one sync (`transaction`).
+//!
+//! In the file (`sql/schema.sql`) open operations have one small table, and finished
+//! ones a table per bucket of expiry, so that space is reclaimed table by table. One
+//! sequence numbers all changes: its number is fence, row id and position in
 //! listings, and never goes back.
 
 mod bucket;
@@ -61,18 +63,17 @@ use crate::OpenError;
 use crate::checksum::seal;
 use crate::lookup::Lookup;
 
-/// The most rows that one slice of sweeping takes, so that no claim waits long
-/// behind it.
+/// The most rows in one slice of a sweep, so that no claim waits long behind it.
 const SWEEP_SLICE: usize = 256;
 
-/// What an embedded store may use.
+/// Limits of an embedded store.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Limits {
     /// Memory for hot replies, in bytes.
     pub hot_bytes_max: u64,
-    /// The largest file, in pages of 4 KiB; beyond it the store says that the
-    /// disk is full. `None`: as large as the disk allows.
+    /// The largest file, in pages of 4 KiB; beyond it the store reports a full
+    /// disk. `None`: as large as the disk allows.
     pub pages_max: Option<u32>,
 }
 
@@ -87,8 +88,8 @@ impl Default for Limits {
 
 /// A store in a directory of its own.
 pub struct EmbeddedStore {
-    // Dropped in this order: reading ends, then the writer leaves one whole file
-    // behind; the lock goes last.
+    // Dropped in this order: readers end, then the writer merges its log into the
+    // file, and the lock is released last.
     _filter_loader: FilterLoader,
     writer: Writer,
     readers: Readers,
@@ -106,7 +107,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Nothing succeeds once a write was not confirmed.
+    /// Returns an error once a write was not confirmed: no later step may succeed.
     fn check(&self) -> Result<()> {
         match self.failed.get() {
             Some(error) => Err(Error::RolledBack(error.clone())),
@@ -114,7 +115,7 @@ impl Shared {
         }
     }
 
-    /// A checkpoint that fails loses nothing: all of it is still in the log.
+    /// A failed checkpoint loses nothing: everything is still in the log.
     fn report_checkpoint(&self, error: Error) {
         tracing::error!(%error, "checkpoint of the embedded store failed; its write-ahead log grows");
         if error.is_final() {
@@ -129,13 +130,13 @@ impl Shared {
 }
 
 impl EmbeddedStore {
-    /// Opens the store in this directory, which is made if it is missing, and
-    /// takes it for this process. Every lease of an earlier process is lost.
+    /// Opens the store in this directory for this process; creates the directory if
+    /// it is missing. Every lease of an earlier process ends.
     pub fn open(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         Self::open_within(path, clock, Limits::default())
     }
 
-    /// The same, within limits.
+    /// The same, with other limits than the default.
     pub fn open_within(
         path: &Path,
         clock: Arc<dyn Clock>,
@@ -168,8 +169,8 @@ impl EmbeddedStore {
         })
     }
 
-    /// The finished operation as it stands now, without asking the writer;
-    /// `None` leaves it to the writer.
+    /// The finished operation, without the writer; `None` if only the writer can
+    /// tell.
     async fn finished(&self, lookup: Lookup) -> Result<Option<Arc<Record>>> {
         self.shared.check()?;
         let now = self.shared.clock.now();
@@ -187,8 +188,8 @@ impl EmbeddedStore {
             return Ok(None);
         }
         match self.readers.find(lookup).await {
-            // A bucket may be listed before it is committed, or be dropped just
-            // now. What a reader cannot tell, the writer can.
+            // A bucket may be listed before it is committed, or be dropped at this
+            // moment. The writer is authoritative.
             Err(error) if !error.is_damage() => Ok(None),
             found => found,
         }

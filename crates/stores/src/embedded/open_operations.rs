@@ -1,8 +1,8 @@
-//! Open operations, all of them, in memory: queued, running, released, unknown
-//! and paused. A claim never reads the file for them.
+//! All open operations in memory: queued, running, released, unknown and paused. A
+//! claim never reads the file for them.
 //!
-//! The mirror runs ahead of the file by one transaction. It remembers what each
-//! changed entry was before, and goes back there if the transaction fails.
+//! This state is ahead of the file by one transaction. It keeps the previous value
+//! of each changed entry and restores it if the transaction fails.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -28,11 +28,11 @@ pub(super) struct OpenOperation {
 #[derive(Default)]
 pub(super) struct OpenOperations {
     entries: BTreeMap<Digest, OpenOperation>,
-    /// What is to be delivered: when, in which order, and which.
+    /// Deliveries by due time, then by row.
     due: BTreeSet<(Timestamp, u64, Digest)>,
-    /// What was released: until when that is shown.
+    /// Released operations by the time until which they are shown.
     released: BTreeSet<(Timestamp, Digest)>,
-    /// What the entries changed by the open transaction were before.
+    /// The previous values of the entries that the transaction changed.
     before: HashMap<Digest, Option<OpenOperation>>,
     /// The prefixes of operations whose record cannot be read.
     damaged: HashSet<u64>,
@@ -84,8 +84,8 @@ impl OpenOperations {
             .collect()
     }
 
-    /// Leaves out of what is due a delivery that cannot be made: it would be
-    /// looked at again and again. It stays queued, for an operator to see.
+    /// Removes a delivery that cannot be made from what is due, so that it is not
+    /// tried for ever. It stays queued, visible to operators.
     pub(super) fn set_aside(&mut self, operation: &OpenOperation) {
         if let Some(due) = operation.record.due_at() {
             self.due
@@ -103,14 +103,14 @@ impl OpenOperations {
             .collect()
     }
 
-    /// Puts an operation as it is now.
+    /// Inserts or replaces an operation.
     pub(super) fn put(&mut self, operation: OpenOperation) {
         let digest = operation.record.digest;
         let before = self.set(digest, Some(operation));
         self.before.entry(digest).or_insert(before);
     }
 
-    /// Takes an operation out.
+    /// Removes an operation.
     pub(super) fn take(&mut self, digest: &Digest) {
         let before = self.set(*digest, None);
         self.before.entry(*digest).or_insert(before);

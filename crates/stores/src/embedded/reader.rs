@@ -1,5 +1,4 @@
-//! Reading the file beside the writer: a few connections, used on threads that
-//! may block.
+//! Reading the file beside the writer: a few connections, used on blocking threads.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,13 +38,13 @@ impl Readers {
         })
     }
 
-    /// The newest record of a finished operation. It is offered to the hot ones.
+    /// The newest record of a finished operation. It is offered to the cache.
     pub(super) async fn find(&self, lookup: Lookup) -> Result<Option<Arc<Record>>> {
         self.read(move |db, shared| {
             let removals = shared.hot_replies.removals();
             let found = finished::find(db, &shared.buckets, lookup, shared.clock.now())?;
             let record = found.map(|found| found.record);
-            // A reply that went early is for the file to tell, every time.
+            // A record whose reply was swept early is not cached.
             if let Some(record) = &record
                 && record.state != State::Expired
             {
@@ -175,7 +174,7 @@ impl<'a> PageReader<'a> {
                 continue;
             }
             match self.read_table(db, shared, &bucket.list) {
-                // It was made after the snapshot, or dropped before it.
+                // It was created after the snapshot, or dropped before it.
                 Err(_) if !has_table(db, &bucket.table)? => {}
                 read => read?,
             }
@@ -183,7 +182,7 @@ impl<'a> PageReader<'a> {
         Ok(self.into_page())
     }
 
-    /// Adds what a table has that is newer than the last that would still be on the page.
+    /// Adds the rows of a table that belong on the page.
     fn read_table(&mut self, db: &Connection, shared: &Shared, list: &str) -> Result<()> {
         let after = self.oldest_wanted();
         let (state, or_state) = stored_states(self.filter.state);
@@ -239,7 +238,7 @@ impl<'a> PageReader<'a> {
         let mut record = match wire::decode_record(bytes, || Ok(None)) {
             Ok(record) => record,
             Err(error) => {
-                // One damaged record does not hide the others.
+                // A damaged record must not hide the others.
                 tracing::error!(%error, "damaged record left out of a listing");
                 return Ok(None);
             }
@@ -262,7 +261,7 @@ impl<'a> PageReader<'a> {
     }
 }
 
-/// As which states an operation may have been written that is in this one now.
+/// The states in which an operation may be stored that is in this state now.
 fn stored_states(state: Option<State>) -> (Option<State>, Option<State>) {
     match state {
         None => (None, None),

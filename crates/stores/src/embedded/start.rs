@@ -1,8 +1,8 @@
-//! What happens before anything is served: the small tables are read into
-//! memory, and the leases of the process before are lost.
+//! Opening: the small tables are read into memory, and the leases of the previous
+//! process end.
 //!
-//! None of this depends on how many finished operations there are; their
-//! filters are filled afterwards, on a thread of its own.
+//! The time this takes does not depend on the number of finished operations; their
+//! filters are loaded afterwards, by a separate thread.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) fn latest(db: &Connection) -> Result<Timestamp> {
     Ok(Timestamp::from_unix_ms(latest.cast_unsigned()))
 }
 
-/// Reads what the writer holds in memory, and lets go of earlier leases.
+/// Reads the writer's state from the file, and ends earlier leases.
 pub(super) fn load(
     db: Connection,
     checkpointer: Checkpointer,
@@ -117,7 +117,7 @@ fn load_open_operations(db: &Connection) -> Result<OpenOperations> {
     Ok(open_operations)
 }
 
-/// The process that held the leases is gone: nobody else can have the lock.
+/// The process that held the leases has ended, because this one has the lock.
 fn lose_leases(steps: &mut Steps, now: Timestamp) -> Result<()> {
     let running: Vec<OpenOperation> = steps
         .open_operations
@@ -134,15 +134,15 @@ fn lose_leases(steps: &mut Steps, now: Timestamp) -> Result<()> {
     steps.commit()
 }
 
-/// The thread that fills the filters of the buckets that were there at the
-/// start. Dropping it stops it.
+/// The thread that loads the filters of the buckets that existed at the start.
+/// Dropping it stops it.
 pub(super) struct FilterLoader {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl FilterLoader {
-    /// Starts to fill.
+    /// Starts the thread.
     pub(super) fn start(path: &Path, shared: Arc<Shared>) -> Result<Self, OpenError> {
         let db = file::open_reader(path)?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -182,14 +182,14 @@ fn fill(db: &Connection, shared: &Shared, stop: &AtomicBool) {
             continue;
         }
         if let Err(error) = fill_one(db, &bucket, stop) {
-            // The bucket is then asked for every key: slower, and as right.
+            // Without the filter every look-up reads the bucket: slower, but correct.
             tracing::warn!(%error, table = bucket.table, "cannot load a filter; look-ups in this bucket read the file");
         }
     }
 }
 
-/// Reads the leaves. What the tail has was added when that was read, and what
-/// the writer seals meanwhile it has added by itself.
+/// Adds the keys of all leaves. Those of the tail were added when it was read, and
+/// the writer adds what it seals meanwhile.
 fn fill_one(db: &Connection, bucket: &OperationBucket, stop: &AtomicBool) -> Result<()> {
     let mut statement = db.prepare(&bucket.index_read).map_err(Error::from_read)?;
     let mut rows = statement.query([]).map_err(Error::from_read)?;

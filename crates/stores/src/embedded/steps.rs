@@ -1,8 +1,8 @@
-//! The steps of the store, as the one writer takes them.
+//! The steps of the store, as the writer runs them.
 //!
-//! Each step looks an operation up, lets the rules of `core` decide, and writes
-//! what they decided. Nothing here is durable before [`Steps::commit`], and
-//! nothing here survives [`Steps::roll_back`].
+//! Each step looks an operation up, applies the rules of `core`, and writes the
+//! result. Nothing is durable before [`Steps::commit`]; [`Steps::roll_back`] undoes
+//! everything since the last commit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,19 +23,19 @@ use super::open_operations::{OpenOperation, OpenOperations};
 use super::transaction::Transaction;
 use crate::lookup::Lookup;
 
-/// The store, as the writer has it.
+/// The store's state in the writer.
 pub(super) struct Steps {
     pub(super) transaction: Transaction,
     pub(super) open_operations: OpenOperations,
     shared: Arc<Shared>,
     after_commit: Vec<AfterCommit>,
-    /// Whether the present step saw or made something that is not durable yet.
+    /// Whether the present step read or wrote something that is not durable yet.
     waits_for_commit: bool,
-    /// When the time was last written down.
+    /// When the time was last noted in the file.
     noted_at: Timestamp,
 }
 
-/// How far the time on disk may lag behind, while something is written.
+/// How far the noted time may lag behind while something is written.
 const TIME_NOTE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What is done once the transaction is durable.
@@ -48,7 +48,7 @@ enum AfterCommit {
     Notify(Digest),
 }
 
-/// A known operation, and where it lies.
+/// A known operation and where it is stored.
 #[derive(Clone)]
 enum Known {
     Open(OpenOperation),
@@ -90,7 +90,7 @@ impl Steps {
         }
     }
 
-    /// Leaves one whole file behind.
+    /// Merges the log into the file.
     pub(super) fn close(self) -> Result<()> {
         let now = self.now();
         self.transaction.close(now)
@@ -106,7 +106,7 @@ impl Steps {
         self.waits_for_commit
     }
 
-    /// Makes all steps since the last commit durable, and known.
+    /// Makes all steps since the last commit durable, then acts on them.
     pub(super) fn commit(&mut self) -> Result<()> {
         let committed = self.note_time().and_then(|()| self.transaction.commit());
         if let Err(error) = committed {
@@ -124,7 +124,7 @@ impl Steps {
         Ok(())
     }
 
-    /// Writes the time down with what else is written, now and then.
+    /// Notes the time in the file now and then, together with other writes.
     fn note_time(&mut self) -> Result<()> {
         let now = self.now();
         if self.transaction.has_changes() && now.since(self.noted_at) >= TIME_NOTE_INTERVAL {
@@ -200,7 +200,7 @@ impl Steps {
         let now = self.now();
         let mut record = Record::clone(known.record());
         let settled = record.settle(fence, settlement, now);
-        // The same word again changes nothing, so nothing is written.
+        // A repeated settlement changes nothing, so nothing is written.
         if settled.is_recorded() && record.state != known.record().state {
             self.after_commit.push(AfterCommit::Notify(record.digest));
             self.put(known, record, reply)?;
@@ -221,8 +221,7 @@ impl Steps {
         Ok(known.and_then(|known| known.record().shown_at(now)))
     }
 
-    /// Notes a replay: the operation moves to the bucket in which it is over
-    /// from now on.
+    /// Notes a replay: the operation moves to the bucket of its new expiry.
     pub(super) fn touch(&mut self, digest: Digest) -> Result<()> {
         let now = self.now();
         let Some(Known::Finished(found)) = self.look_up(Lookup::Digest(digest))? else {
@@ -363,7 +362,7 @@ impl Steps {
         })
     }
 
-    /// Lets an operator change an operation that is not over, or its trace.
+    /// Changes an operation that is not over, or its trace, for an operator.
     fn change(
         &mut self,
         id: OperationId,
@@ -395,7 +394,7 @@ impl Steps {
         self.transaction.put_document(sheet, name, body)
     }
 
-    /// That there is one already may also be news of this transaction.
+    /// An existing document may also be one of this transaction.
     pub(super) fn add_document(
         &mut self,
         sheet: Collection,
@@ -446,8 +445,8 @@ impl Steps {
         Ok(over.len())
     }
 
-    /// How much there is, but for what only the file can tell: the bytes, and
-    /// what is left in buckets that are partly over.
+    /// The counts that are in memory: without the bytes, and with everything in
+    /// buckets that are partly over.
     pub(super) fn stats(&mut self) -> Stats {
         let now = self.now();
         self.depend_on_all();
@@ -496,12 +495,12 @@ impl Steps {
         )
     }
 
-    /// The present step looks at all open operations.
+    /// The present step reads all open operations.
     fn depend_on_all(&mut self) {
         self.waits_for_commit |= self.open_operations.has_changes();
     }
 
-    /// Writes what became of a known operation.
+    /// Writes the new record of a known operation.
     fn put(&mut self, known: Known, record: Record, reply: Option<&[u8]>) -> Result<()> {
         let row = self.transaction.next()?;
         match (record.state, known) {
@@ -517,8 +516,8 @@ impl Steps {
         }
     }
 
-    /// Writes an operation as open. What was kept of it and is over stays for
-    /// its bucket to go, but for a trace: the new operation takes its place.
+    /// Writes an open operation. A finished record that is over stays until its
+    /// bucket is dropped; a trace is deleted, because this operation replaces it.
     fn put_open(
         &mut self,
         known: Option<Known>,
@@ -596,7 +595,7 @@ impl Steps {
         if record.delivered
             && let Err(error) = self.transaction.read_request(request)
         {
-            // Nothing of a step that is not taken may stay in the transaction.
+            // A failed step must leave nothing in the transaction.
             if let Some(request) = request {
                 self.transaction.delete_request(request)?;
             }

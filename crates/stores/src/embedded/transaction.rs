@@ -1,5 +1,5 @@
-//! The writer's hand on the file: one transaction at a time, begun by the first
-//! write in it, and all that must be taken back in memory when it fails.
+//! The writer's transaction. The first write begins it; what a failed commit must
+//! undo in memory is kept with it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,22 +20,23 @@ use super::open_operations::OpenOperation;
 use super::sql;
 use crate::checksum::unseal;
 
-/// How many numbers are reserved at a time, so that the mark on disk moves rarely.
+/// How many numbers are reserved at a time, so that the mark in the file is
+/// written rarely.
 const NUMBERS_RESERVED: u64 = 1 << 16;
 
-/// The file, as the writer has it.
+/// The file as the writer uses it: one transaction after the other.
 pub(super) struct Transaction {
     db: Connection,
     buckets: Arc<Buckets>,
-    /// The last number given.
+    /// The last number that was assigned.
     last: u64,
-    /// Up to here numbers may be given.
+    /// Numbers up to this one may be assigned.
     reserved: u64,
     open: Option<Undo>,
     checkpointer: Checkpointer,
 }
 
-/// What a failed transaction has to take back.
+/// What must be undone in memory if the open transaction fails.
 #[derive(Default)]
 struct Undo {
     rows: usize,
@@ -48,7 +49,8 @@ struct Undo {
 }
 
 impl Transaction {
-    /// The transaction of an opened file. Every number up to `last` may have been given.
+    /// The transaction of an opened file. Every number up to `last` may have been
+    /// assigned.
     pub(super) fn new(
         db: Connection,
         buckets: Arc<Buckets>,
@@ -65,7 +67,8 @@ impl Transaction {
         }
     }
 
-    /// Leaves one whole file behind, with no log beside it, and no tails to read.
+    /// Merges the log into the file and seals all tails, so that the next start reads
+    /// neither.
     pub(super) fn close(mut self, now: Timestamp) -> Result<()> {
         let tails = with_tails(&self.buckets, |_| true);
         self.note_time(now)?;
@@ -75,7 +78,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Notes what time it is, so that no later process begins earlier.
+    /// Notes the time, so that no later process starts with an earlier one.
     pub(super) fn note_time(&mut self, now: Timestamp) -> Result<()> {
         let now = i64::try_from(now.unix_ms()).unwrap_or(i64::MAX);
         self.write(sql::LATEST_RAISE, [now])?;
@@ -87,15 +90,15 @@ impl Transaction {
         self.open.is_some()
     }
 
-    /// To read what the open transaction sees.
+    /// The connection, for reads within the open transaction.
     pub(super) fn db(&self) -> &Connection {
         &self.db
     }
 
-    /// The next number: a fence, and the place of a change in listings.
+    /// The next number: a fence, and the position of a change in listings.
     pub(super) fn next(&mut self) -> Result<u64> {
-        // Beyond it too: a transaction that raised the mark may have failed, and
-        // what it gave is not given again.
+        // `last` may be above the mark: a transaction that raised the mark may have
+        // failed, and its numbers are not assigned again.
         if self.last >= self.reserved {
             let reserved = self.last + NUMBERS_RESERVED;
             self.write(sql::SEQUENCE_RAISE, [reserved.cast_signed()])?;
@@ -149,8 +152,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Reads the request of an operation to be delivered. One that is not there
-    /// is damage of this operation alone.
+    /// Reads the request of a queued operation. A missing request is damage of this
+    /// operation alone.
     pub(super) fn read_request(&self, row: Option<u64>) -> Result<Bytes> {
         let row = row.ok_or(Error::NoRequest)?;
         let mut statement = self.db.prepare_cached(sql::REQUEST_READ)?;
@@ -167,8 +170,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Writes a finished operation into its buckets, with its encoded reply and
-    /// with the request that lies in this row.
+    /// Writes a finished operation into its buckets, with its encoded reply and the
+    /// request in this row.
     pub(super) fn insert_finished(
         &mut self,
         row: u64,
@@ -277,8 +280,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Takes the request of a finished operation back among the requests, into
-    /// this row; `None` where it has none.
+    /// Moves the request of a finished operation back to the requests, into this
+    /// row; `None` if it has none.
     pub(super) fn restore_request(
         &mut self,
         found: &FinishedOperation,
@@ -325,8 +328,8 @@ impl Transaction {
         Ok(Some(swept))
     }
 
-    /// Makes the open transaction durable. After an error nothing of it counts,
-    /// here or in the file.
+    /// Makes the open transaction durable. After an error it is undone, in memory and
+    /// in the file.
     pub(super) fn commit(&mut self) -> Result<()> {
         let Some(open) = self.open.take() else {
             return Ok(());
@@ -390,7 +393,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Between two transactions: moves the last of a long log into the file.
+    /// Between two transactions: moves the rest of a long log into the file.
     pub(super) fn shorten_log(&self) -> Result<()> {
         if self.checkpointer.is_log_long() {
             checkpoint::move_log(&self.db)?;
@@ -398,12 +401,12 @@ impl Transaction {
         Ok(())
     }
 
-    /// Forgets the open transaction, here and in the file.
+    /// Undoes the open transaction, in memory and in the file.
     pub(super) fn roll_back(&mut self) {
         let Some(open) = self.open.take() else {
             return;
         };
-        // SQLite may have rolled back by itself, and then says so.
+        // SQLite may have rolled back by itself.
         if !self.db.is_autocommit()
             && let Err(error) = self.db.execute_batch(sql::ROLLBACK)
         {
@@ -536,7 +539,7 @@ fn with_tails(
     tails.filter(|bucket| lookup(bucket)).cloned().collect()
 }
 
-/// When nothing of a finished operation is needed any more, as SQLite counts.
+/// When a finished operation may be removed, in SQLite's type.
 fn over_ms(record: &Record) -> i64 {
     let over = record.over_at().unwrap_or_default();
     i64::try_from(over.unix_ms()).unwrap_or(i64::MAX)

@@ -1,9 +1,9 @@
 //! The writer: one thread that owns the connection that writes.
 //!
-//! It takes all commands that wait, up to a bound, into one transaction, and
-//! answers when one sync has made them all durable. Whoever comes meanwhile
-//! waits for the next one, so the more callers there are the less each of them
-//! costs. What depends on nothing unwritten is answered at once.
+//! It runs all waiting commands, up to a limit, in one transaction, and answers
+//! them when one sync has made them durable. Commands that arrive meanwhile wait
+//! for the next transaction, so with more callers each costs less. A command that
+//! depends on nothing uncommitted is answered at once.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -26,14 +26,14 @@ use crate::lookup::Lookup;
 
 /// The most commands in one transaction.
 const BATCH_MAX: usize = 512;
-/// The most commands that wait for the writer; more callers wait to get in.
+/// The most commands that wait for the writer; further callers wait to enter.
 const WAITING_MAX: usize = 4096;
 
 /// Where an answer goes.
 pub(super) type Responder<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// What the writer is asked to do. Replies come encoded, and requests sealed, so
-/// that the one writer spends no time on it.
+/// A command for the writer. Replies are already encoded and requests sealed, so
+/// that the one writer spends no time on that.
 pub(super) enum Command {
     Claim(Box<ClaimRequest>, Responder<Claim>),
     Withdraw(Digest, Attempt, Responder<()>),
@@ -116,7 +116,7 @@ impl Drop for Writer {
     }
 }
 
-/// The writer's own things.
+/// The state of the writer's thread.
 struct WriterThread {
     steps: Steps,
     shared: Arc<Shared>,

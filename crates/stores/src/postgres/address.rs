@@ -1,5 +1,5 @@
-//! From a URL to connections: what tokio-postgres does not know of a URL, and
-//! TLS as libpq's users expect it.
+//! From a URL to connections: the parameters that tokio-postgres does not know, and
+//! TLS as in libpq.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::words;
 
-/// How long a connection may take to come about.
+/// The default time limit of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// After how long a connection on which nothing is confirmed any more is given
-/// up by the system. The server works less long on a statement: what was sent
-/// on such a connection is over by then.
+/// The time after which the system closes a connection without acknowledgements. It
+/// is longer than the statement timeout, so a statement sent on such a connection has
+/// ended by then.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// How often an idle connection is tried by the system.
+/// How often the system tests an idle connection.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// Where a database is and how to speak to it.
+/// The address of a database, with TLS and connection settings.
 #[derive(Clone)]
 pub struct Address {
     config: Config,
@@ -35,16 +35,16 @@ pub struct Address {
     pooler: Pooler,
 }
 
-/// Who sits between us and the server.
+/// What is between this process and the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pooler {
-    /// Nobody: a session is ours as long as we like.
+    /// Nothing: a session lasts as long as its connection.
     None,
-    /// A pooler in transaction mode: whatever outlives a transaction is lost.
+    /// A pooler in transaction mode: nothing outlives a transaction.
     Transactions,
 }
 
-/// Why a URL is no address. The URL is not repeated: it may hold a password.
+/// Why a URL is not valid. The URL is not repeated: it may contain a password.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
@@ -54,7 +54,7 @@ pub enum AddressError {
         words(.0)
     )]
     Url(#[source] tokio_postgres::Error),
-    /// A parameter with a value that it does not have.
+    /// An unknown value of a parameter.
     #[error("{name} in the URL is {value:?}; it is one of {choices}")]
     Parameter {
         /// Which.
@@ -77,7 +77,7 @@ pub enum AddressError {
     Tls(#[source] rustls::Error),
 }
 
-/// Whether and how far TLS is asked for; the words are libpq's.
+/// Whether TLS is used and verified; the names are libpq's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trust {
     Disable,
@@ -87,8 +87,8 @@ enum Trust {
 }
 
 impl Address {
-    /// Reads `postgres://…`. Besides what tokio-postgres knows, the query may
-    /// say `sslmode` (`disable`, `prefer`, `require`, `verify-full`),
+    /// Parses `postgres://…`. Besides the parameters of tokio-postgres, the query may
+    /// contain `sslmode` (`disable`, `prefer`, `require`, `verify-full`),
     /// `sslrootcert=FILE` and `pgbouncer=true`.
     pub fn parse(url: &str) -> Result<Self, AddressError> {
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
@@ -111,7 +111,7 @@ impl Address {
             Trust::Prefer => SslMode::Prefer,
             Trust::Require | Trust::VerifyFull => SslMode::Require,
         });
-        // Of several servers only one takes writes, and after a failover another.
+        // Of several servers only one accepts writes, and after a failover another.
         if config.get_hosts().len() > 1
             && config.get_target_session_attrs() == TargetSessionAttrs::Any
         {
@@ -167,9 +167,8 @@ impl Address {
         servers.collect::<Vec<_>>().join(" or ")
     }
 
-    /// Sets what holds for every statement of ours, whatever the server's
-    /// defaults are: how long it may take, and that it sees what is committed.
-    /// A pooler would not pass it on.
+    /// Sets the time limit and the isolation level of every statement, whatever the
+    /// server's defaults are. A pooler would not forward them.
     pub(crate) fn within(mut self, deadline: Duration) -> Self {
         if self.pooler == Pooler::None {
             let ms = deadline.as_millis().max(1);
@@ -195,7 +194,7 @@ impl Address {
         Ok((client, driven))
     }
 
-    /// The same, with its messages: for who listens.
+    /// The same with its messages, for the listener.
     pub(crate) async fn connect_raw(&self) -> Result<(Client, Raw), tokio_postgres::Error> {
         self.config.connect(self.tls.clone()).await
     }
@@ -301,7 +300,7 @@ fn roots(path: Option<&str>) -> Result<RootCertStore, AddressError> {
     Ok(roots)
 }
 
-/// Encrypts without asking who it is, as libpq does for `prefer` and `require`.
+/// Encrypts without verifying the server, as libpq does for `prefer` and `require`.
 #[derive(Debug)]
 struct Anyone(Arc<CryptoProvider>);
 

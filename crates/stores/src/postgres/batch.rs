@@ -1,11 +1,10 @@
-//! Group commit: what several callers ask at the same moment is said in one
-//! statement, and acknowledged when that has committed. A commit is what costs
-//! most, and then each statement; so the more there is to do, the less each
-//! step costs. Who asks alone is not kept waiting for others.
+//! Group commit: the steps of several callers at the same moment are one statement,
+//! and are acknowledged when it has committed. Commits cost most, then statements, so
+//! with more callers each step costs less. A single step is sent without delay.
 //!
-//! What was sent is followed to its end, also when whoever asked has gone: a
-//! claim that nobody heard of is taken back by who sent it. Another connection
-//! could come too early for that, while the claim is still under way.
+//! A statement that was sent is followed to its end, even if its caller has gone: the
+//! sender takes back a claim that was granted to a caller that has gone. Another
+//! connection could be too early for that, while the claim is still under way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,15 +21,15 @@ use super::error::Error;
 use super::session::Session;
 use super::statements::BatchStatement;
 
-/// How many steps one statement takes at most.
+/// The most steps in one statement.
 const STEPS_MAX: usize = 64;
-/// How many steps may wait for their turn; who comes later waits to wait.
+/// The most steps that wait to be sent; further callers wait to enter.
 const WAITING_MAX: usize = 4_096;
-/// How many statements of a kind are under way at once: while one commits, the
-/// next is being filled.
+/// The number of statements of a kind under way at once: while one commits, the next
+/// is collected.
 const WORKERS: usize = 2;
-/// How long what was sent is followed.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a statement is followed.
+const FOLLOW_MAX: Duration = Duration::from_secs(60);
 
 /// A statement with its values.
 pub(crate) struct Query {
@@ -38,14 +37,14 @@ pub(crate) struct Query {
     pub(crate) values: Vec<Value>,
 }
 
-/// What one caller asks.
+/// One caller's step.
 pub(crate) struct BatchStep {
     /// Its values in the statement.
     pub(crate) values: Vec<Value>,
-    /// The first column of the row that answers it; its place among the steps
-    /// where that is not known beforehand.
+    /// The first column of the row that answers it; by default its position among the
+    /// steps.
     pub(crate) mark: Option<Value>,
-    /// What to say if there was such a row and nobody waits for it any more.
+    /// The query that undoes the step if its caller has gone.
     pub(crate) otherwise: Option<Query>,
 }
 
@@ -56,7 +55,7 @@ struct PendingStep {
     answer: oneshot::Sender<RowResult>,
 }
 
-/// Takes steps of one kind together.
+/// Sends steps of one kind together.
 pub(crate) struct Batcher {
     steps: mpsc::Sender<PendingStep>,
     _workers: Vec<AbortOnDropHandle<()>>,
@@ -65,13 +64,13 @@ pub(crate) struct Batcher {
 /// What the steps of a kind have in common.
 pub(crate) struct BatchKind {
     pub(crate) steps: Arc<BatchStatement>,
-    /// Gives the first values, which all steps share.
+    /// Returns the first values, which all steps share.
     pub(crate) first: Box<dyn Fn() -> Vec<Value> + Send + Sync>,
 }
 
 impl Batcher {
-    /// Workers who send on without delay; a statement that takes longer than
-    /// `deadline` keeps nobody waiting but those in it.
+    /// Starts the workers. A statement that takes longer than `deadline` delays only
+    /// the steps in it.
     pub(crate) fn new(kind: BatchKind, executor: &Arc<Executor>, deadline: Duration) -> Self {
         let (steps, waiting) = mpsc::channel(WAITING_MAX);
         let waiting = Arc::new(Mutex::new(waiting));
@@ -89,7 +88,7 @@ impl Batcher {
         }
     }
 
-    /// The row that answers a step, committed when it is there.
+    /// The row that answers a step, once it is committed.
     pub(crate) async fn row(&self, step: BatchStep) -> RowResult {
         let (answer, answered) = oneshot::channel();
         // The workers live as long as this does.
@@ -110,7 +109,7 @@ async fn work(
         if turn.recv_many(&mut steps, STEPS_MAX).await == 0 {
             return;
         }
-        // Whoever was woken by the same commit asks now, too.
+        // Callers that the same commit woke send their next steps now.
         yield_now().await;
         while steps.len() < STEPS_MAX
             && let Ok(next) = turn.try_recv()
@@ -118,13 +117,13 @@ async fn work(
             steps.push(next);
         }
         drop(turn);
-        // What nobody awaits any more was not begun yet.
+        // A step whose caller has gone was not begun yet.
         steps.retain(|asked| !asked.answer.is_closed());
         if steps.is_empty() {
             continue;
         }
         let sent = sender.executor.tasks.spawn(sender.clone().send(steps));
-        // What takes longer goes on by itself.
+        // A longer statement continues in its own task.
         if timeout(deadline, sent).await.is_err() {
             sender.executor.close_resting(deadline);
         }
@@ -137,20 +136,20 @@ struct BatchSender {
     executor: Arc<Executor>,
 }
 
-/// Why a statement has no answers.
+/// Why a statement returned no rows.
 enum BatchFailure {
-    /// Nothing of it happened.
+    /// Nothing of it was committed.
     NotCommitted,
-    /// It may have happened.
+    /// It may be committed.
     Unsure(Error),
 }
 
 impl BatchSender {
     async fn send(self: Arc<Self>, steps: Vec<PendingStep>) {
-        let taken = timeout(PATIENCE, self.run_together(&steps)).await;
-        match taken.unwrap_or(Err(BatchFailure::Unsure(Error::TooSlow(PATIENCE)))) {
+        let taken = timeout(FOLLOW_MAX, self.run_together(&steps)).await;
+        match taken.unwrap_or(Err(BatchFailure::Unsure(Error::TooSlow(FOLLOW_MAX)))) {
             Ok(rows) => self.answer_all(steps, rows),
-            // One spoiled it for all: each by itself.
+            // One step failed all of them: each is sent alone.
             Err(BatchFailure::NotCommitted) => {
                 for asked in steps {
                     self.executor.tasks.spawn(self.clone().send_alone(asked));
@@ -183,7 +182,7 @@ impl BatchSender {
         values
     }
 
-    /// Gives each its row. There are few, so looking at all will do.
+    /// Gives each step its row. There are few, so a linear search is enough.
     fn answer_all(self: &Arc<Self>, steps: Vec<PendingStep>, mut rows: Vec<Cells>) {
         for (place, asked) in (1..).zip(steps) {
             let place = Value::Int(place);
@@ -218,8 +217,8 @@ impl BatchSender {
         values
     }
 
-    /// All steps in one statement, which does not wait for a row that somebody
-    /// works on: it would keep the others from their commit.
+    /// All steps in one statement, which does not wait for a locked row: it would
+    /// delay the commit of the others.
     async fn run_together(&self, steps: &[PendingStep]) -> Result<Vec<Cells>, BatchFailure> {
         let (statement, values) = match steps {
             [alone] => (&self.kind.steps.one, self.values_of(alone)),
@@ -238,13 +237,12 @@ impl BatchSender {
     }
 }
 
-/// Speaks to the server.
+/// Runs statements on connections of the pool.
 pub(crate) struct Executor {
     pub(crate) pool: Pool,
     pub(crate) pooler: Pooler,
     tasks: TaskTracker,
-    /// For those who may wait for a row that somebody works on: they leave half
-    /// of the connections to the others.
+    /// Limits statements that may wait for a locked row to half of the connections.
     turns: Semaphore,
 }
 
@@ -258,14 +256,13 @@ impl Executor {
         }
     }
 
-    /// Waits for one's turn to wait for rows.
+    /// A permit for a statement that may wait for a locked row.
     pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        // It is never closed.
+        // The semaphore is never closed.
         self.turns.acquire().await.ok()
     }
 
-    /// One statement that does not wait for a row that somebody works on:
-    /// `None` where it would have to.
+    /// One statement that does not wait for a locked row: `None` if it would have to.
     pub(crate) async fn run_without_waiting(
         &self,
         statement: &Statement,
@@ -283,26 +280,26 @@ impl Executor {
         Session::borrow(&self.pool, self.pooler).await
     }
 
-    /// Closes what has rested for this long, after something on another connection
-    /// was not answered for as long: they may all lead nowhere, and each would
-    /// cost somebody else the same to find out.
+    /// Closes connections that were idle for this long, after a statement on another
+    /// connection was not answered for as long: all may be dead, and each would cost
+    /// a caller the same wait to find out.
     fn close_resting(&self, rested: Duration) {
         self.pool.retain(|_, used| used.last_used() < rested);
     }
 
-    /// One statement, committed by itself. Whoever has gone leaves it unheard.
+    /// One statement, committed by itself.
     pub(crate) async fn run(
         &self,
         statement: &Statement,
         values: &[Value],
     ) -> Result<Vec<Cells>, Error> {
         let said = async { self.session().await?.rows(statement, values).await };
-        let said = timeout(PATIENCE, said).await;
-        said.unwrap_or(Err(Error::TooSlow(PATIENCE)))
+        let said = timeout(FOLLOW_MAX, said).await;
+        said.unwrap_or(Err(Error::TooSlow(FOLLOW_MAX)))
     }
 
-    /// The same, followed to its end: where it gave a row and nobody waits for
-    /// that any more, `otherwise` is said.
+    /// The same, followed to its end: if it returned a row and the caller has gone,
+    /// `otherwise` is run.
     pub(crate) async fn run_or_undo(
         self: &Arc<Self>,
         said: Query,

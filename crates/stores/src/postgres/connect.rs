@@ -1,5 +1,5 @@
-//! Why a server could not be reached, in sentences that say what to do. No URL
-//! is repeated in them: it may hold a password.
+//! Connecting to a server, with errors that say what to do. They do not repeat the
+//! URL, which may contain a password.
 
 use std::time::Duration;
 
@@ -11,62 +11,62 @@ use tokio_postgres::error::SqlState;
 use super::address::Address;
 use super::error::words;
 
-/// How long it may take until a server lets us in. Something that is no
-/// PostgreSQL may listen without a word.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The time limit of a connection with its login: a server that is not PostgreSQL
+/// may never answer.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Nobody listens, or not yet.
+    /// No server answers.
     #[error(
         "cannot reach PostgreSQL at {server} ({words}); check host and port in the URL, and that the server runs"
     )]
     Away {
-        /// Where.
+        /// Its address.
         server: String,
-        /// What was heard.
+        /// The cause.
         words: String,
     },
-    /// Somebody listens and speaks another protocol.
+    /// The server speaks another protocol.
     #[error(
         "the server at {server} does not speak the PostgreSQL protocol ({words}); check host and port in the URL"
     )]
     Foreign {
-        /// Where.
+        /// Its address.
         server: String,
-        /// What was heard.
+        /// The cause.
         words: String,
     },
-    /// The server takes no more, or not yet.
+    /// The server accepts no more connections, or not yet.
     #[error(
         "PostgreSQL at {server} accepts no connections at the moment ({words}); try again later"
     )]
     Busy {
-        /// Where.
+        /// Its address.
         server: String,
-        /// What it said.
+        /// The server's message.
         words: String,
     },
-    /// A pooler does not take what we say at the beginning.
+    /// A pooler refuses the startup parameters.
     #[error(
         "the server at {server} refuses the startup parameters ({words}); if it is PgBouncer, add pgbouncer=true to the URL"
     )]
     Pooler {
-        /// Where.
+        /// Its address.
         server: String,
-        /// What it said.
+        /// The server's message.
         words: String,
     },
-    /// TLS did not come about.
+    /// The TLS handshake failed.
     #[error(
         "cannot set up TLS with PostgreSQL at {server} ({words}); check sslmode and sslrootcert in the URL"
     )]
     Tls {
-        /// Where.
+        /// Its address.
         server: String,
-        /// What went wrong.
+        /// The cause.
         words: String,
     },
     /// The password is wrong or missing.
@@ -74,23 +74,23 @@ pub enum ConnectError {
         "PostgreSQL at {server} rejects the password of user {user} ({words}); check it in the URL"
     )]
     Password {
-        /// Where.
+        /// Its address.
         server: String,
-        /// Whose.
+        /// The user.
         user: String,
-        /// What it said.
+        /// The server's message.
         words: String,
     },
-    /// The server knows no such user, or lets it in from elsewhere only.
+    /// The server does not know the user, or refuses it from this address.
     #[error(
         "PostgreSQL at {server} rejects user {user} ({words}); check the user in the URL, and the server's pg_hba.conf"
     )]
     User {
-        /// Where.
+        /// Its address.
         server: String,
-        /// Who.
+        /// The user.
         user: String,
-        /// What it said.
+        /// The server's message.
         words: String,
     },
     /// There is no such database.
@@ -98,9 +98,9 @@ pub enum ConnectError {
         "database {database} does not exist on PostgreSQL at {server}; create it, or use another one in the URL"
     )]
     Database {
-        /// Where.
+        /// Its address.
         server: String,
-        /// Which.
+        /// The database.
         database: String,
     },
     /// The user may not use the database.
@@ -108,13 +108,13 @@ pub enum ConnectError {
         "user {user} may not connect to database {database} on PostgreSQL at {server} ({words}); grant it CONNECT, or use another user"
     )]
     Denied {
-        /// Where.
+        /// Its address.
         server: String,
-        /// Which.
+        /// The database.
         database: String,
-        /// Who.
+        /// The user.
         user: String,
-        /// What it said.
+        /// The server's message.
         words: String,
     },
 }
@@ -169,12 +169,12 @@ impl ConnectError {
 
 /// Connects, driven by a task of its own.
 pub(crate) async fn connect(address: &Address) -> Result<(Client, JoinHandle<()>), ConnectError> {
-    match timeout(PATIENCE, address.connect()).await {
+    match timeout(CONNECT_MAX, address.connect()).await {
         Ok(Ok(connected)) => Ok(connected),
         Ok(Err(error)) => Err(ConnectError::of(&error, address)),
         Err(_) => Err(ConnectError::Foreign {
             server: address.server(),
-            words: format!("no word in {} seconds", PATIENCE.as_secs()),
+            words: format!("no answer in {} seconds", CONNECT_MAX.as_secs()),
         }),
     }
 }

@@ -1,7 +1,7 @@
-//! The narrow waist between our statements and whoever speaks to PostgreSQL:
-//! our own pool, a transaction of tokio-postgres, a transaction of sqlx. Values
-//! go in and come out as one small type, so that each statement and each record
-//! is written and read by one piece of code.
+//! The interface between statements and drivers: the store's own pool, a transaction
+//! of tokio-postgres, or a transaction of sqlx. Values go in and come out as one
+//! small type, so that each statement and each record is written and read in one
+//! place.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use tokio_postgres::types::{FromSql, IsNull, Kind, ToSql, Type, to_sql_checked};
 
 use super::error::Error;
 
-/// What a parameter or a column holds.
+/// The value of a parameter or a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     /// Nothing.
@@ -78,18 +78,18 @@ impl From<Vec<u8>> for Value {
 /// A row, column by column.
 pub(crate) type Cells = Vec<Value>;
 
-/// A statement with its table's name filled in, and the types of its
-/// parameters: known beforehand, a statement needs no preparing.
+/// A statement with its table's name filled in, and the types of its parameters, so
+/// that it need not be prepared.
 #[derive(Debug)]
 pub(crate) struct Statement {
     pub(crate) sql: String,
     pub(crate) types: Vec<Type>,
 }
 
-/// Somebody who speaks to PostgreSQL.
+/// A connection that runs statements.
 #[async_trait]
 pub(crate) trait Driver: Send {
-    /// Runs one statement and gives its rows.
+    /// Runs one statement and returns its rows.
     async fn rows(&mut self, statement: &Statement, values: &[Value]) -> Result<Vec<Cells>, Error>;
 }
 

@@ -1,5 +1,5 @@
-//! Hearing of what other processes settle. A notification is a hint: whoever
-//! waits looks for itself now and then, so nothing depends on one that is lost.
+//! Notifications of operations that other processes settle. A notification is a hint:
+//! waiters poll now and then, so a lost one only delays them.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use tokio_postgres::AsyncMessage;
 use super::address::Address;
 use super::error::Error;
 
-/// The rest before a lost connection is made again, at first and at most.
+/// The pause before a lost connection is replaced, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// How often a silent connection is tried: one that leads nowhere is silent too.
+/// How often a silent connection is tested, because a dead one is silent too.
 const AGAIN: Duration = Duration::from_secs(5);
 /// How long the server may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// Listens for ever, and rings for every operation of this namespace.
+/// Listens for ever, and wakes the waiters of every operation of this namespace.
 pub(crate) async fn listen(
     address: Address,
     channel: String,
@@ -45,7 +45,7 @@ pub(crate) async fn listen(
     }
 }
 
-/// Listens until the connection ends, or nothing is answered on it.
+/// Listens until the connection ends or stops answering.
 async fn hear(
     address: &Address,
     channel: &str,
@@ -56,7 +56,7 @@ async fn hear(
     let listen = format!("LISTEN \"{channel}\"");
     let asked = async {
         loop {
-            // Who listens already loses nothing by saying so again.
+            // A repeated LISTEN changes nothing; it tests the connection.
             in_time(client.batch_execute(&listen)).await?;
             sleep(AGAIN).await;
         }

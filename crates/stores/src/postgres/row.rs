@@ -1,5 +1,5 @@
-//! Records as rows, and back. What was checked before a write is checked after
-//! the read: a column that makes no sense is damage, never a default.
+//! Records as rows, and back. What is checked before a write is checked after the
+//! read: an invalid column is damage, never a default.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,14 +18,14 @@ use onceward_core::wire;
 use super::driver::{Cells, Value};
 use super::error::Error;
 
-/// How long what was purged or released stays as a mark, at least: a claim
-/// that was under way meanwhile finds it and gets a higher fence.
+/// The minimum time for which a purged or released record stays as a mark: a claim
+/// that is under way meanwhile finds it and gets a higher fence.
 pub(crate) const GRACE: Duration = Duration::from_secs(60);
 
-/// No span in a record is longer, in milliseconds: some three hundred years.
+/// The longest span in a record, in milliseconds: about three hundred years.
 const SPAN_MS_MAX: i64 = 10_000_000_000_000;
 
-/// What a record is read from, in this order.
+/// The columns of a record, in order.
 pub(crate) const COLUMNS: [(&str, &str); 31] = [
     ("digest", "bytea"),
     ("operation_id", "bytea"),
@@ -60,7 +60,7 @@ pub(crate) const COLUMNS: [(&str, &str); 31] = [
     ("reply", "bytea"),
 ];
 
-/// What the statement of a claim found.
+/// The rows of the claim statement.
 #[derive(Default)]
 pub(crate) struct ClaimRows {
     pub(crate) granted: Option<(OperationId, Fence)>,
@@ -76,7 +76,7 @@ impl ClaimRows {
             let mut row = RowReader::new(row);
             match row.text("found")?.as_str() {
                 "granted" => {
-                    // Of all columns, these two are told.
+                    // Only these two columns are filled.
                     row.skip(1 + place_of("operation_id"));
                     let id = row.operation_id()?;
                     row.skip(place_of("fence") - place_of("operation_id") - 1);
@@ -99,7 +99,7 @@ fn place_of(column: &str) -> usize {
     before.count()
 }
 
-/// Columns, one after the other, as they were asked for.
+/// Reads the columns of a row in order.
 pub(crate) struct RowReader(std::vec::IntoIter<Value>);
 
 impl RowReader {
@@ -107,7 +107,7 @@ impl RowReader {
         Self(cells.into_iter())
     }
 
-    /// Passes columns by.
+    /// Skips columns.
     pub(crate) fn skip(&mut self, columns: usize) {
         if let Some(last) = columns.checked_sub(1) {
             self.0.nth(last);
@@ -280,7 +280,7 @@ impl RowReader {
         let status = status.ok_or(Error::Column("status"))?;
         Ok(Some(match (kind.as_str(), reply) {
             ("kept", Some(reply)) => Answer::Kept(Arc::new(wire::decode_reply(&reply)?)),
-            // Listings do not ask for the reply.
+            // Listings do not select the reply.
             ("kept" | "gone", None) => Answer::Gone { status },
             ("not-kept", None) => Answer::NotKept { status },
             _ => return Err(Error::Column("answer")),
@@ -289,7 +289,7 @@ impl RowReader {
 }
 
 pub(crate) fn fence_value(fence: Fence) -> Value {
-    // Fences come from a sequence of bigint; another number is nobody's.
+    // Fences come from a bigint sequence; any other number matches no grant.
     i64::try_from(fence.0).unwrap_or(-1).into()
 }
 
@@ -333,7 +333,7 @@ pub(crate) fn answer_values(answer: Option<&Answer>) -> [Value; 3] {
     [kind, status.into(), reply]
 }
 
-/// What those who look need to know of a record: `$13` to `$16` of `write.sql`.
+/// The times by which statements judge a record: `$13` to `$16` of `write.sql`.
 pub(crate) fn times(record: &Record) -> [Value; 4] {
     let waits = |state| record.state == state;
     let is_lost_freely = record.terms.after_loss == AfterLoss::Free;
@@ -351,7 +351,7 @@ pub(crate) fn times(record: &Record) -> [Value; 4] {
     };
     let sweep = match record.state {
         State::Released => Some(record.until.plus(GRACE)),
-        // A reply goes before its key, if that is remembered longer.
+        // A reply is swept before its key, if the key is remembered longer.
         State::Completed | State::Failed if over > expires => expires,
         _ => over,
     };
@@ -359,12 +359,12 @@ pub(crate) fn times(record: &Record) -> [Value; 4] {
     [expires, free, due, sweep].map(|moment| moment.map(moment_ms).into())
 }
 
-/// Milliseconds as the table counts them.
+/// A time as the table stores it.
 pub(crate) fn moment_ms(moment: Timestamp) -> i64 {
     i64::try_from(moment.unix_ms()).unwrap_or(i64::MAX)
 }
 
-/// A span as the table keeps it.
+/// A span as the table stores it.
 pub(crate) fn span_ms(span: Duration) -> i64 {
     let ms = i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
     ms.min(SPAN_MS_MAX)

@@ -1,4 +1,4 @@
-//! A connection of the pool while somebody uses it.
+//! A connection of the pool in use.
 
 use async_trait::async_trait;
 use deadpool_postgres::{Object, Pool};
@@ -8,16 +8,16 @@ use super::address::Pooler;
 use super::driver::{Cells, Driver, Statement, Value, cells};
 use super::error::Error;
 
-/// How long a step may wait for a row that somebody works on, together with
-/// others; alone it may wait longer.
+/// How long a statement of several steps may wait for a locked row; a step alone may
+/// wait longer.
 const LOCK_MS: u32 = 50;
 
-/// Each statement is to see what is committed; behind a pooler, only this says so.
+/// Each statement must see what is committed; behind a pooler only this ensures it.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
-/// A borrowed connection. Whoever is cancelled in the middle of a statement
-/// leaves a connection on which the server still works: it is closed rather
-/// than given to the next, who would wait for what nobody awaits.
+/// A borrowed connection. If its user is cancelled during a statement, the server
+/// still works on the connection: it is closed rather than returned to the pool,
+/// where the next user would wait for an abandoned statement.
 pub(crate) struct Session {
     object: Option<Object>,
     pooler: Pooler,
@@ -49,10 +49,10 @@ impl Session {
         Ok(())
     }
 
-    /// A statement about many rows that does not wait for those that somebody
-    /// works on, in a transaction of its own: what it gave, and whether that is
-    /// committed. All is sent at once. It is planned once, and not to read the
-    /// whole table, which would seem best as long as that is empty.
+    /// A statement that does not wait long for locked rows, in a transaction of its
+    /// own: its rows, and whether they are committed. Everything is sent at once. It
+    /// is planned once, without sequential scans, which would seem best while the
+    /// table is empty.
     pub(crate) async fn run_without_waiting(
         &mut self,
         statement: &Statement,
@@ -60,7 +60,7 @@ impl Session {
     ) -> Result<(Result<Vec<Cells>, Error>, Result<(), Error>), Error> {
         self.rest = SessionState::Busy;
         if self.pooler == Pooler::None {
-            // Prepared beforehand: what is sent together must be ready to go.
+            // Prepared first: preparing would interrupt what is sent together.
             let types = &statement.types;
             let prepared = self.object().prepare_typed_cached(&statement.sql, types);
             prepared.await?;
@@ -108,7 +108,7 @@ impl Session {
         rows.iter().map(cells).collect()
     }
 
-    /// One statement by itself, planned for these very values.
+    /// One statement by itself, planned for these values.
     pub(crate) async fn look(
         &mut self,
         statement: &Statement,

@@ -1,4 +1,4 @@
-//! Our statements with the table's name filled in, and what each takes.
+//! The statements with the table's name filled in, and the types of their parameters.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::driver::Statement;
 use super::row::{COLUMNS, GRACE};
 use super::table::Table;
 
-/// Everything that is ever said to PostgreSQL about operations.
+/// All statements about operations.
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) grant: Arc<BatchStatement>,
@@ -170,8 +170,8 @@ impl Statements {
     }
 }
 
-/// A statement for one step and for many. Both say of which rows they are in a
-/// way that leads to the primary key, whatever the planner thinks of the table.
+/// A statement for one step and for many. Both select their rows by conditions that
+/// the planner always answers with the primary key.
 #[derive(Debug)]
 pub(crate) struct BatchStatement {
     pub(crate) one: Statement,
@@ -179,7 +179,7 @@ pub(crate) struct BatchStatement {
     pub(crate) many: Statement,
 }
 
-/// What comes before the values of the steps: the namespace and the moment.
+/// The parameters before those of the steps: the namespace and the time.
 const FIRST: [Type; 2] = [Type::TEXT, Type::INT8];
 
 fn steps(table: &Table, sql: &str, each: &[Type]) -> BatchStatement {
@@ -216,14 +216,14 @@ fn list_of(ty: &Type) -> Type {
     }
 }
 
-/// From when retention is counted, at the moment of completion: what took
-/// longer than half of it counts from its end.
+/// The time from which retention counts, at completion: an operation that took longer
+/// than half of its retention counts from its end.
 const BASIS: &str = "(CASE WHEN r.ttl_basis = 'creation' \
     AND now_ms - r.created_ms <= r.retention_ms / 2 \
     THEN r.created_ms ELSE now_ms END)";
 
-/// What follows from completion for how long a record is kept: the same as
-/// [`times`](super::row::times) tells of a record.
+/// How long a completed record is kept: the same as [`times`](super::row::times)
+/// computes from a record.
 const KEPT: &str = "expires_ms = {basis} + r.retention_ms, \
     free_ms = CASE WHEN r.expiry = 'lazy' AND r.keep_expired_ms = 0 THEN NULL \
         ELSE {basis} + r.remember_ms END, \
@@ -232,8 +232,8 @@ const KEPT: &str = "expires_ms = {basis} + r.retention_ms, \
         WHEN r.remember_ms > r.retention_ms OR r.keep_expired_ms > 0 THEN r.retention_ms \
         ELSE r.remember_ms END";
 
-/// A claim is run by, and an outcome answered by, as soon as it is committed: it
-/// must not be forgotten again, whatever was set since the store was opened.
+/// Claims and outcomes are acted on as soon as they are committed, so they must be
+/// durable, even if `synchronous_commit` was switched off since the store was opened.
 const DURABLE: &str = "CASE WHEN current_setting('synchronous_commit') = 'off' \
     THEN set_config('synchronous_commit', 'on', true) END";
 
@@ -263,8 +263,8 @@ fn fill(table: &Table, sql: &str) -> String {
     table.fill(&sql)
 }
 
-/// Comments are for the reader of the file; the server need not parse them.
-fn without_comments(sql: &str) -> String {
+/// The SQL without its comments, which the server need not parse.
+pub(crate) fn without_comments(sql: &str) -> String {
     let lines = sql
         .lines()
         .filter(|line| !line.trim_start().starts_with("--"));

@@ -11,7 +11,7 @@ use crate::checksum::seal;
 /// A change to a record.
 pub(super) struct RecordChange<'a> {
     pub(super) how: WriteKind,
-    /// When it happened, where `how` needs to know.
+    /// When it happened, if `how` needs it.
     pub(super) at: Timestamp,
     pub(super) record: &'a Record,
     pub(super) place: ListPosition,
@@ -19,15 +19,15 @@ pub(super) struct RecordChange<'a> {
     pub(super) reply: Attachment<&'a Reply>,
 }
 
-/// What a change does to the place of an operation in listings. What moves
-/// wakes those who wait.
+/// What a change does to the operation's position in listings. A move also wakes
+/// waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListPosition {
     Moves,
     Stays,
 }
 
-/// What becomes of what lies beside a record: its request, its reply.
+/// What happens to the request or the reply that is stored beside a record.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Attachment<T> {
     Kept,
@@ -36,7 +36,7 @@ pub(super) enum Attachment<T> {
 }
 
 impl<'a> RecordChange<'a> {
-    /// A record that speaks for itself, in place of another.
+    /// A complete record in place of another.
     pub(super) fn whole(before: &Record, record: &'a Record, place: ListPosition) -> Self {
         Self {
             how: WriteKind::Whole,
@@ -55,8 +55,8 @@ impl<'a> RecordChange<'a> {
         }
     }
 
-    /// Its arguments in `lua/write.lua`, from the fourth on. The step is
-    /// recognised by its token when it comes again.
+    /// Adds its arguments for `lua/write.lua`, from the fourth on. A repeated step is
+    /// recognised by its token.
     pub(super) fn add_arguments(&self, step: &mut Cmd, token: u64) {
         let after = self.outcome();
         let token = match self.how {
@@ -88,7 +88,7 @@ impl<'a> RecordChange<'a> {
         };
     }
 
-    /// The record as it will be read, but for its fence.
+    /// The record as it will be read, except for its fence.
     fn outcome(&self) -> Record {
         let mut record = self.record.clone();
         if matches!(self.how, WriteKind::Granted | WriteKind::Delivered) {

@@ -1,4 +1,4 @@
-//! Looking into the store, and an operator's hand in it.
+//! Listing, sweeping, and changes by operators.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,26 +24,26 @@ use super::{RedisStore, TRIES_MAX};
 use crate::checksum::unseal;
 use crate::lookup::Lookup;
 
-/// How many operations one look at a shard reclaims at most, so that no claim
-/// waits long behind it.
+/// The most operations that one slice of a sweep removes from a shard, so that no
+/// claim waits long behind it.
 const SLICE: usize = 64;
 /// How many shards are swept at once.
 const SHARDS_AT_ONCE: usize = 8;
-/// How often the same shards are looked at in one sweep.
+/// The most slices per group of shards in one sweep.
 const ROUNDS_MAX: usize = 1_000;
-/// How many operations one listing looks at; what it has not seen by then is on
-/// the next page, so that a filter that matches little does not read everything.
+/// The most operations that one listing reads. The rest is on the next page, so that
+/// a filter with few matches does not read everything.
 const LOOKED_MAX: usize = 10_000;
 /// How many operations are read at once, at least and at most.
 const READ_MIN: usize = 64;
 const READ_MAX: usize = 512;
 
-/// What an operator's word does to a record.
+/// What an operator's change does to a record.
 enum Decision {
     Refused,
     Forget,
     Write(WriteKind, Box<Record>),
-    /// The same, raised, if its request is there.
+    /// The same with a new fence, if its request exists.
     Redeliver(Box<Record>),
 }
 
@@ -71,7 +71,7 @@ impl RedisStore {
         Ok(page(found, limit, listing.place()))
     }
 
-    /// The store's time, for what no script tells it.
+    /// The store's time, where no script returns it.
     async fn now(&self) -> Result<Timestamp> {
         match self.clock.given() {
             Some(now) => Ok(now),
@@ -79,7 +79,7 @@ impl RedisStore {
         }
     }
 
-    /// Lets an operator change a record, or what is left of it, by id.
+    /// Changes a record or its trace, by id, for an operator.
     async fn change(
         &self,
         id: OperationId,
@@ -97,9 +97,9 @@ impl RedisStore {
             let (how, record) = match judge(&before.record, state, found.now) {
                 Decision::Refused => return Ok(Changed::Refused(state)),
                 Decision::Forget => {
-                    // If it is not there any more, this very step may have come
-                    // twice, as the client of a Cluster takes it again when its
-                    // answer is lost; or another did the same.
+                    // If it is gone by the next attempt, this step may have run twice
+                    // (the Cluster client repeats a step whose answer was lost), or
+                    // another process removed it.
                     gone = Changed::Done;
                     if let WriteOutcome::Done(_) = self.forget(&before).await? {
                         return Ok(Changed::Done);
@@ -124,7 +124,7 @@ impl RedisStore {
         Err(Error::Contended)
     }
 
-    /// Makes sure that there is something to deliver.
+    /// Returns an error if the request to deliver is missing or damaged.
     async fn check_request(&self, record: &Record) -> Result<()> {
         let lookup = Lookup::Digest(record.digest);
         let request = response::bytes(self.run_step(lookup, self.call(&REQUEST, lookup)).await?)?;
@@ -186,8 +186,8 @@ impl RedisStore {
         Ok(swept)
     }
 
-    /// Looks at operations whose replies have expired before their keys, and
-    /// tells how many were over all the same.
+    /// Removes the expired replies of operations whose keys are still remembered;
+    /// returns how many operations were over entirely.
     async fn tidy(&self, ended: Vec<EndedOperation<'_>>) -> Result<usize> {
         let questions = ended.iter().map(|ended| {
             let mut question = cmd("HGET");
@@ -224,14 +224,14 @@ impl RedisStore {
         let answers = self.connections.run_all_confirmed(steps).await?;
         let mut reclaimed = 0;
         for place in forgets {
-            // Who changed a record meanwhile has put it in its place.
+            // A record that another process changed is in its right place already.
             let forgotten = answers.get(place).cloned().unwrap_or_default();
             reclaimed += usize::from(response::written(forgotten)? != WriteOutcome::Changed);
         }
         Ok(reclaimed)
     }
 
-    /// Its time is not over after all: written again, it is where it belongs.
+    /// The record is not over after all: writing it again corrects its position.
     async fn put_in_place(&self, stored: &StoredRecord) -> Result<Option<Cmd>> {
         let found = self.read(Lookup::Digest(stored.record.digest)).await?;
         Ok(found.stored.map(|stored| {
@@ -240,17 +240,17 @@ impl RedisStore {
         }))
     }
 
-    /// Takes the reply, and the request of what was delivered. What expires lazily
-    /// has expired by that; all else keeps its outcome, and time tells that it has
-    /// expired. What was delivered has expired too: else its end would be this one
-    /// again.
+    /// Removes the reply, and the request of a delivered operation. A record that
+    /// expires lazily has expired by that; any other keeps its outcome and expires by
+    /// time. A delivered one is marked as expired too: otherwise its next end would
+    /// be this one again.
     fn expire_step(&self, before: &StoredRecord, now: Timestamp) -> Cmd {
         let mut record = Record::clone(&before.record);
         if record.is_overdue(now) || record.delivered {
             record.expire();
         }
         let change = RecordChange {
-            // What was read does not show whether there is one.
+            // The fetched record does not show whether there is a reply.
             reply: Attachment::Dropped,
             request: Attachment::Dropped,
             ..RecordChange::whole(&before.record, &record, ListPosition::Stays)
@@ -283,7 +283,7 @@ fn has_expired(record: &Record, now: Timestamp) -> bool {
     record.expires_at().is_some_and(|expires| now >= expires)
 }
 
-/// An operation that must be looked at.
+/// An operation whose next end has come.
 struct EndedOperation<'a> {
     shard: &'a Shard,
     /// Its name in the index: the field, and `:e`.
@@ -298,7 +298,7 @@ impl EndedOperation<'_> {
     }
 }
 
-/// What one slice of a sweep came to.
+/// The result of one slice of a sweep.
 struct ShardSweep {
     operations: usize,
     rest: Remaining,
@@ -311,7 +311,7 @@ enum Remaining {
     Some,
 }
 
-/// A page of what was found. Where it is not full, the next begins at `place`.
+/// A page of records. If it is not full, the next one begins at `place`.
 fn page(mut found: Vec<(Position, Arc<Record>)>, limit: usize, place: Option<Position>) -> Page {
     let next = if found.len() > limit {
         found.truncate(limit);

@@ -1,8 +1,8 @@
-//! A record in bytes, as it lies in Redis.
+//! The bytes of a record in Redis.
 //!
-//! Rules live in Rust and the clock in Redis, and yet a claim is one script. So
-//! a script writes down only that something happened, and when: *granted at*,
-//! *completed at*. Reading applies the rules of `core` to that. A record is
+//! The rules are in Rust and the clock is in Redis, and yet a claim is one script. So
+//! a script notes only that something happened, and when: *granted at*, *completed
+//! at*. Reading applies the rules of `core` to that. A record consists of
 //!
 //! - a head of two blocks, written by scripts: how the record was written and
 //!   what was said of it since, each with its own check;
@@ -10,8 +10,8 @@
 //! - the record of [`wire`], with its version and checksum, which scripts never
 //!   look into.
 //!
-//! The reply and the request lie apart, so that listings do not carry them. The
-//! places of all fields are in `lua/record.lua`.
+//! The reply and the request are stored separately, so that listings do not load
+//! them. `lua/record.lua` has the offsets of all fields.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,31 +32,31 @@ const HEAD: usize = 47;
 const WORD: usize = 27;
 /// Where the record of `core` begins.
 const WIRE: usize = 65;
-/// Makes a block of zeros a damaged one.
+/// Makes a block of zeros invalid.
 const SEED: u64 = 24_301;
-/// A score is the number of a band times this, and a moment in milliseconds.
+/// A score is the number of a band times this, plus a time in milliseconds.
 const BAND: u64 = 1 << 44;
-/// The highest of all these scores. Stamps are far above, since 1974.
+/// The highest of these scores. Every stamp since 1974 is above it.
 pub(super) const END_MAX: u64 = 8 * BAND - 1;
-/// No span is longer for Redis (278 years), so that no moment leaves its band.
+/// The longest span (278 years), so that no time leaves its band.
 const SPAN_MAX: u64 = 1 << 43;
 
 /// How a record was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriteKind {
-    /// It speaks for itself.
+    /// The stored record is complete.
     Whole = 0,
-    /// It was granted to who asked for it.
+    /// It was granted to its claimer.
     Granted = 1,
     /// It was granted to the gateway that delivers it.
     Delivered = 2,
-    /// It speaks for itself, but for its fence.
+    /// The stored record is complete, except for its fence.
     Raised = 3,
-    /// It was recorded, to be delivered.
+    /// It was queued.
     Recorded = 4,
 }
 
-/// What was said of a record since it was written.
+/// What happened to a record since it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChangeKind {
     Nothing = 0,
@@ -69,12 +69,13 @@ pub(super) enum ChangeKind {
     Queued = 7,
 }
 
-/// Where a record stands in the index of ends, by what time does to it next.
+/// The part of the index in which a record is, by the next change that time makes to
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Band {
-    /// It goes.
+    /// It is removed.
     Over = 0,
-    /// Its reply goes before its key does: somebody must look.
+    /// Its reply expires before its key: the sweep must look at it.
     Expiring = 1,
     /// It runs, and is unknown afterwards.
     Held = 2,
@@ -87,7 +88,7 @@ pub(super) enum Band {
     Paused = 7,
 }
 
-/// What a holder's word is in a script, apart from its reply.
+/// A holder's settlement as a script takes it, without its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HolderChange {
     word: ChangeKind,
@@ -100,7 +101,7 @@ const KEPT: u8 = 1;
 const NOT_KEPT: u8 = 2;
 
 impl HolderChange {
-    /// Its word, as a byte.
+    /// Its kind, as a byte.
     pub(super) fn word(&self) -> [u8; 1] {
         [self.word as u8]
     }
@@ -111,12 +112,12 @@ impl HolderChange {
         [self.answer, high, low]
     }
 
-    /// Its check, but for the moment.
+    /// Its check sum without the time.
     pub(super) fn check(&self) -> u64 {
         word_check(self.word as u8, 0, self.answer, self.status)
     }
 
-    /// Attachment what it ends, in the words of `lua/settle.lua`.
+    /// After what it ends, as `lua/settle.lua` expects it.
     pub(super) fn ends(&self) -> String {
         match self.word {
             ChangeKind::Completed | ChangeKind::Failed => "span".to_owned(),
@@ -128,7 +129,7 @@ impl HolderChange {
         }
     }
 
-    /// What a holder says of an operation that was not enqueued.
+    /// The settlement of an operation that was not queued.
     pub(super) fn by(settlement: &Settlement) -> Option<Self> {
         let (word, answer) = match settlement {
             Settlement::Completed(answer) => (ChangeKind::Completed, Some(answer)),
@@ -143,7 +144,7 @@ impl HolderChange {
             None => (NO_ANSWER, 0),
             Some(Answer::Kept(reply)) => (KEPT, reply.status),
             Some(Answer::NotKept { status }) => (NOT_KEPT, *status),
-            // Nobody records that a reply is gone: time does that.
+            // A reply is gone by expiry, never by a settlement.
             Some(Answer::Gone { .. }) => return None,
         };
         Some(Self {
@@ -158,7 +159,7 @@ impl HolderChange {
 #[derive(Clone, Debug)]
 pub(super) struct StoredRecord {
     pub(super) record: Arc<Record>,
-    /// What it must still be when it is written again.
+    /// What must be unchanged when it is written again.
     pub(super) version: RecordVersion,
 }
 
@@ -172,7 +173,7 @@ impl RecordVersion {
     }
 }
 
-/// What is known of a record's reply.
+/// Whether a record's reply was fetched.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ReplySource<'a> {
     /// It was fetched, if there is one.
@@ -181,11 +182,11 @@ pub(super) enum ReplySource<'a> {
     NotFetched,
 }
 
-/// In place of a token, where a step is recognised by other means.
+/// Stands for no token, where a repeated step is recognised by other means.
 pub(super) const NO_TOKEN: u64 = 0;
 
-/// The record from its 28th byte on, as scripts are given it. As long as nothing
-/// was said of it, the moment of what was said is the token of this step.
+/// The record from its 28th byte on, as scripts take it. As long as nothing has
+/// happened to it, the time in the second block is the token of this step.
 pub(super) fn encode_rest(record: &Record, token: u64) -> Vec<u8> {
     let kept = match &record.answer {
         Some(Answer::Kept(_)) => KEPT,
@@ -237,19 +238,19 @@ fn put_terms(out: &mut Vec<u8>, record: &Record) {
     out.put_u8(ended as u8);
 }
 
-/// A span in milliseconds, as Redis may reckon with it.
+/// A span in milliseconds, limited for Redis.
 pub(super) fn span_ms(span: Duration) -> u64 {
     u64::try_from(span.as_millis())
         .unwrap_or(u64::MAX)
         .min(SPAN_MAX)
 }
 
-/// The score of the end of a grant of this record, but for the moment.
+/// The score of the end of a grant of this record, without the current time.
 pub(super) fn end_after_grant(record: &Record) -> u64 {
     running_band(record) as u64 * BAND + span_ms(record.terms.lease)
 }
 
-/// The beginning of a record that was granted to who asked for it, under this fence.
+/// The first bytes of a record that was granted to its claimer under this fence.
 pub(super) fn held_by(fence: Fence) -> [u8; 10] {
     let mut held = [0; 10];
     held[0] = VERSION;
@@ -258,7 +259,7 @@ pub(super) fn held_by(fence: Fence) -> [u8; 10] {
     held
 }
 
-/// Where a record stands in the index of ends, as a score.
+/// The score of a record's next end in the index.
 pub(super) fn end_of(record: &Record) -> u64 {
     let (band, at) = match record.state {
         State::Completed | State::Failed | State::Expired => finished_end(record),
@@ -282,7 +283,7 @@ fn running_band(record: &Record) -> Band {
 fn finished_end(record: &Record) -> (Band, Timestamp) {
     let over = record.over_at().unwrap_or_default();
     let expires = record.expires_at().unwrap_or_default();
-    // The request of what was delivered goes with its reply.
+    // The request of a delivered operation is removed with its reply.
     let may_expire = record.terms.is_lazy()
         || record.delivered
         || matches!(record.answer, Some(Answer::Kept(_)));
@@ -360,8 +361,8 @@ impl WriteBlock {
         })
     }
 
-    /// What a claim or an enqueueing recorded for the first time has no moment
-    /// of its creation: its script gave it.
+    /// A first claim or enqueueing is stored without its creation time: the script
+    /// adds it.
     fn apply(&self, record: &mut Record) {
         if record.created_at == Timestamp::default() {
             record.created_at = self.at;
@@ -376,7 +377,7 @@ impl WriteBlock {
     }
 }
 
-/// The second block: what was said since.
+/// The second block: what happened since.
 struct ChangeBlock {
     said: HolderChange,
     at: Timestamp,
@@ -412,7 +413,7 @@ impl ChangeBlock {
         })
     }
 
-    /// The reply of a record that speaks for itself.
+    /// The reply of a complete record.
     fn wire_reply(&self, beside: ReplySource<'_>) -> Result<Option<Arc<Reply>>, WireError> {
         match beside {
             ReplySource::NotFetched => Ok(None),
@@ -612,7 +613,7 @@ mod tests {
     #[test]
     fn no_changed_bit_goes_unseen() {
         for bytes in [claimed(), settled(ChangeKind::Completed, NOW, KEPT, 201)] {
-            // The first byte is the mark that somebody waits.
+            // The first byte marks that a process waits.
             for place in 1..bytes.len() {
                 for bit in 0..8 {
                     let mut flipped = bytes.clone();

@@ -1,8 +1,8 @@
-//! The order of all shards in one: the most recent change first.
+//! Listings over all shards: the most recent change first.
 //!
-//! A listing is a merge of the indexes of all shards, of which each is read a
-//! batch at a time. Within a shard no two changes have the same stamp: Redis
-//! takes longer than a microsecond for one.
+//! A listing merges the indexes of all shards; each is read in batches. Within a
+//! shard no two changes have the same stamp, because a change takes Redis longer than
+//! a microsecond.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,14 +17,13 @@ use super::layout::{self, ReplySource};
 use super::response;
 use super::shard::{SHARDS, Shards};
 
-/// How many places of a shard are read at once, at first and at most.
+/// The size of a batch of one shard, at first and at most.
 const BATCH_MIN: usize = 4;
 const BATCH_MAX: usize = 256;
-/// What is below this in an index is no stamp.
+/// Scores below this are not stamps.
 const STAMP_MIN: u64 = layout::END_MAX + 1;
 
-/// A place in the order of all shards: what has the same stamp is told apart by
-/// its shard.
+/// A position in the order of all shards; the shard distinguishes equal stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
     stamp: u64,
@@ -46,29 +45,29 @@ impl From<Cursor> for Position {
     }
 }
 
-/// A walk through a listing.
+/// A listing in progress.
 pub(super) struct Listing {
     feeds: Vec<ShardFeed>,
     batch: usize,
     place: Option<Position>,
 }
 
-/// What is known of one shard.
+/// What has been read of one shard.
 struct ShardFeed {
-    /// Stamps and fields, falling.
+    /// Stamps and fields, descending.
     ahead: VecDeque<(u64, Vec<u8>)>,
     /// Where the next batch begins, as Redis writes it; `None` when all was read.
     after: Option<String>,
 }
 
-/// A place, and what stands there.
+/// A position and the field at it.
 struct ListedField {
     spot: Position,
     field: Vec<u8>,
 }
 
 impl Listing {
-    /// From behind this place on, for about this many operations.
+    /// Begins after this position, for about this many operations.
     pub(super) fn after(cursor: Option<Cursor>, about: usize) -> Self {
         let place = cursor.map(Position::from);
         let feed = |shard| ShardFeed {
@@ -86,13 +85,14 @@ impl Listing {
         }
     }
 
-    /// Where the last operation that was looked at stands.
+    /// The position of the last operation that was read.
     pub(super) fn place(&self) -> Option<Position> {
         self.place
     }
 
-    /// The next operations, with their places; nothing at the end. What went
-    /// meanwhile, and what is damaged, is left out, so these may be fewer.
+    /// The next operations with their positions; empty at the end. Records that were
+    /// removed meanwhile or are damaged are left out, so there may be fewer than
+    /// `count`.
     pub(super) async fn next(
         &mut self,
         connections: &Connections,
@@ -136,8 +136,8 @@ impl Listing {
         Ok(rows)
     }
 
-    /// Reads of every shard of which nothing is known, so that the latest of
-    /// all is known.
+    /// Reads a batch of every shard without one, so that the latest change of all
+    /// shards is known.
     async fn read_ahead(&mut self, connections: &Connections, shards: &Shards) -> Result<()> {
         let batch = self.batch.min(BATCH_MAX);
         let feeds = self.feeds.iter_mut().enumerate();
@@ -170,7 +170,7 @@ impl Listing {
     }
 }
 
-/// The records of these places, in their order, without their replies.
+/// The records at these positions, in order, without their replies.
 async fn read(
     connections: &Connections,
     shards: &Shards,

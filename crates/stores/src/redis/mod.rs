@@ -1,18 +1,18 @@
 //! The store on Redis: shared by processes, in memory.
 //!
-//! A namespace has 64 shards (`shard`); all of an operation lies in one of them
-//! and every step is a script there (`script`, `lua/`). A claim, a settlement
-//! and a renewal are one call each; what is rare is read, judged by the rules of
-//! `core`, and written if it is still as it was read. Scripts note what happened
-//! and when, and reading applies the rules to that (`layout`), so that there is
-//! one set of rules, and one clock: that of Redis (`time`).
+//! A namespace has 64 shards (`shard`). All data of an operation is in one shard, and
+//! every step is a script there (`script`, `lua/`). A claim, a settlement and a
+//! renewal are one call each; a rare step reads the record, applies the rules of
+//! `core`, and writes the result if the record is unchanged. Scripts note what
+//! happened and when, and reading applies the rules to that (`layout`), so that there
+//! is one set of rules, and one clock: that of Redis (`clock`).
 //!
-//! Per shard there are a hash of records, replies and requests; an index, which
-//! has the order of listings and what time does to a record next; and a queue.
-//! A stamp, the time in microseconds made to rise, is fence and place in
-//! listings, so a fence rises across a failover too, as far as clocks agree.
+//! A shard has a hash of records, replies and requests; an index of the order of
+//! listings and of the next change that time makes to each record; and a queue. A
+//! stamp, the time in microseconds made strictly rising, is fence and position in
+//! listings, so fences rise across a failover too, as far as clocks agree.
 //!
-//! What this store guarantees, and where that ends, is in `docs/redis.md`.
+//! The guarantees and their limits are in `docs/redis.md`.
 
 mod change;
 mod clock;
@@ -61,7 +61,7 @@ use crate::Settings;
 use crate::lookup::Lookup;
 pub use crate::time::Time;
 
-/// How often a record that others change is read and judged anew.
+/// How often a step is repeated because others changed the record.
 const TRIES_MAX: usize = 32;
 
 /// A store on Redis, Valkey, or a Cluster of either.
@@ -71,7 +71,7 @@ pub struct RedisStore {
     clock: ScriptClock,
     notifier: Arc<Notifier>,
     policies: EvictionPolicies,
-    /// Names steps, so that they are recognised.
+    /// Makes the tokens by which repeated steps are recognised.
     entropy: Entropy,
     /// Where the next sweep begins.
     swept: AtomicUsize,
@@ -79,13 +79,13 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Reaches the server, checks it, and opens the store; it judges by the
+    /// Connects, checks the server, and opens the store; leases and expiry follow the
     /// server's clock.
     pub async fn open(settings: &Settings) -> Result<Self, RedisOpenError> {
         Self::open_with_time(settings, Time::Server).await
     }
 
-    /// The same, judging by this time.
+    /// The same with another clock, for tests.
     pub async fn open_with_time(settings: &Settings, time: Time) -> Result<Self, RedisOpenError> {
         let started = start::start(settings).await?;
         let shards = Shards::of(&settings.namespace);
@@ -112,22 +112,22 @@ impl RedisStore {
         })
     }
 
-    /// A call of a script on one operation; its further arguments follow.
+    /// A call of a script on one operation; the caller adds further arguments.
     fn call(&self, script: &Script, lookup: Lookup) -> Cmd {
         let mut call = script.on(&self.shards.with(lookup).keys);
         call.arg(&*self.clock.argument()).arg(lookup.as_bytes());
         call
     }
 
-    /// Takes a step on one operation.
+    /// Runs a step on one operation.
     async fn run_step(&self, lookup: Lookup, step: Cmd) -> Result<Value> {
         self.connections
             .run_confirmed(self.shards.with(lookup), step)
             .await
     }
 
-    /// Takes a step that records something new, where it stays recorded. What is
-    /// on record is told in any case, to be judged.
+    /// Runs a step that records something new, unless the server evicts records. An
+    /// existing record is returned in any case.
     async fn record(&self, lookup: Lookup, step: Cmd) -> Result<Recorded> {
         match self.check_eviction(lookup).await {
             Ok(()) => response::recorded(self.run_step(lookup, step).await?),
@@ -143,7 +143,7 @@ impl RedisStore {
         response::found(self.run_step(lookup, self.call(&READ, lookup)).await?)
     }
 
-    /// Writes a record, if it is still as it was found.
+    /// Writes a record, if it is unchanged since it was read.
     async fn write(
         &self,
         before: &StoredRecord,
@@ -165,7 +165,7 @@ impl RedisStore {
         step
     }
 
-    /// Forgets a record, if it is still as it was found.
+    /// Removes a record, if it is unchanged since it was read.
     async fn forget(&self, before: &StoredRecord) -> Result<WriteOutcome> {
         let lookup = Lookup::Digest(before.record.digest);
         let forgotten = self.run_step(lookup, self.forget_step(before)).await?;
@@ -262,8 +262,8 @@ impl RedisStore {
         .await
     }
 
-    /// Takes a step that a script decides in the plain case; `None` leaves it to
-    /// the rules.
+    /// Runs a step that a script decides in the simple case; `None` leaves the
+    /// decision to the rules.
     async fn held_step(&self, digest: Digest, step: Cmd) -> Result<Option<Settled>> {
         let answer = self.run_step(Lookup::Digest(digest), step).await?;
         if let Value::Array(_) = answer {
@@ -279,7 +279,7 @@ impl RedisStore {
         }
     }
 
-    /// Lets a holder act on a record by the rules.
+    /// Changes a record by the rules, for its holder.
     async fn change_held(
         &self,
         digest: Digest,
@@ -293,7 +293,8 @@ impl RedisStore {
             };
             let mut record = Record::clone(&before.record);
             let settled = act(&mut record, found.now);
-            // The same word again changes nothing, nor the place in listings.
+            // A repeated settlement changes nothing, not even the position in
+            // listings.
             if record == *before.record {
                 return Ok(settled);
             }
@@ -324,12 +325,12 @@ impl RedisStore {
         Err(Error::Contended)
     }
 
-    /// How the operation stands; who settles it is to tell.
+    /// The operation's state; marks it, so that its settlement is published.
     async fn mark(&self, digest: Digest) -> Result<Option<State>> {
         let lookup = Lookup::Digest(digest);
         let marked = self.connections.run(self.call(&AWAIT, lookup)).await;
         let found = match marked {
-            // The mark is a hint, and reading needs no room.
+            // The mark is only a hint, and a full server still reads.
             Err(Error::Full(_)) => self.read(lookup).await?,
             marked => response::found(marked?)?,
         };
@@ -339,7 +340,7 @@ impl RedisStore {
     }
 }
 
-/// The record of an ask, without the moment of its creation: the script has it.
+/// A new record without its creation time, which the script determines.
 fn new_record(ask: &ClaimRequest) -> Record {
     ask.to_record_after(None, Timestamp::default())
 }
@@ -402,7 +403,7 @@ impl Store for RedisStore {
     async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError> {
         let subscription = self.notifier.listen(digest);
         let begun = tokio::time::Instant::now();
-        // Its time may run out before there is anything to tell.
+        // The time limit may end before the mark is set.
         let Ok(marked) = tokio::time::timeout(limit, self.mark(*digest)).await else {
             return Ok(());
         };

@@ -1,8 +1,7 @@
-//! Work that the gateway delivers itself.
+//! Queued operations.
 //!
-//! What is due is found in all shards at once, the oldest of it is read, and each
-//! piece is granted if it is still as it was read: what two ask for at once goes
-//! to one of them.
+//! Due operations are searched in all shards at once. The oldest are read, and each
+//! is granted if it is unchanged since, so that two gateways never get the same one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -76,7 +75,7 @@ impl RedisStore {
         self.deliver(ready, now).await
     }
 
-    /// The oldest of what is due.
+    /// The oldest due operations.
     async fn waiting(&self, limit: usize) -> Result<(Timestamp, DueFields)> {
         let questions = self.shards.all().iter().map(|shard| {
             let mut question = DUE.on(&shard.keys);
@@ -101,7 +100,7 @@ impl RedisStore {
         Ok((now, waiting))
     }
 
-    /// What waits, as it is now, with its requests; the oldest first.
+    /// The due operations with their requests, oldest first.
     async fn ready(&self, waiting: &DueFields, now: Timestamp) -> Result<Vec<QueuedOperation>> {
         let questions = waiting.iter().map(|(shard, fields)| {
             let mut question = cmd("HMGET");
@@ -132,15 +131,17 @@ impl RedisStore {
         Ok(ready)
     }
 
-    /// What is damaged is not looked at again and again; its key stays taken.
+    /// Removes a damaged operation from the queue, so that it is not tried for ever;
+    /// its key stays claimed.
     async fn set_aside(&self, shard: usize, field: &[u8]) -> Result<()> {
         let mut step = cmd("ZREM");
         step.arg(self.shards.all()[shard].queue()).arg(field);
         self.connections.run(step).await.map(drop)
     }
 
-    /// Grants each piece of work that nobody else was granted meanwhile. Where
-    /// one cannot be granted the others are given all the same: they run now.
+    /// Grants each operation that no other process was granted meanwhile. If one
+    /// cannot be granted, the others are returned nevertheless: they are granted and
+    /// run.
     async fn deliver(&self, ready: Vec<QueuedOperation>, now: Timestamp) -> Result<Vec<Due>> {
         let granted = ready.into_iter().map(|ready| self.deliver_one(ready, now));
         let mut delivered = Vec::new();
@@ -171,8 +172,8 @@ impl RedisStore {
         let lookup = Lookup::Digest(record.digest);
         let step = self.write_step(&ready.stored, &change);
         let answer = match self.run_step(lookup, step.clone()).await {
-            // It may be granted, and nobody would hear of that before its lease
-            // is over. The same step again is told so.
+            // It may be granted, and would be lost until its lease ends. Repeating
+            // the step returns the same grant.
             Err(_) => self.run_step(lookup, step).await?,
             Ok(answer) => answer,
         };
@@ -204,7 +205,7 @@ impl RedisStore {
     }
 }
 
-/// A queued operation, if it is still there.
+/// A queued operation, if it still exists.
 fn read(record: Option<Value>, request: Option<Value>) -> Result<Option<QueuedOperation>> {
     let Some(record) = response::bytes(record.unwrap_or_default())? else {
         return Ok(None);

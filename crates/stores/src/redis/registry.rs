@@ -1,5 +1,5 @@
-//! Small documents that operators keep: a hash per sheet, and a sorted set that
-//! has its names in the order of their bytes.
+//! Small documents of operators: per collection a hash of documents, and a sorted set
+//! of their names in byte order.
 
 use async_trait::async_trait;
 use bytes::Bytes;

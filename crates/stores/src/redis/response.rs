@@ -1,4 +1,4 @@
-//! What scripts answer, in types.
+//! Responses of Redis and of scripts, as types.
 
 use std::sync::Arc;
 
@@ -9,31 +9,31 @@ use redis::Value;
 use super::error::{Error, Result};
 use super::layout::{self, ReplySource, StoredRecord};
 
-/// What a look at one operation finds.
+/// The result of a look-up.
 pub(super) struct FoundRecord {
-    /// When Redis looked.
+    /// The time of the look-up.
     pub(super) now: Timestamp,
     pub(super) stored: Option<StoredRecord>,
 }
 
-/// What a script that records something new finds.
+/// The result of a script that records something new.
 pub(super) enum Recorded {
-    /// It is recorded, under this stamp.
+    /// It is recorded with this stamp.
     Done(u64),
-    /// It was on record.
+    /// It was recorded before.
     Known(FoundRecord),
 }
 
-/// What a script that changes something comes to.
+/// The result of a script that changes a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriteOutcome {
-    /// It is written, under this stamp.
+    /// It is written with this stamp.
     Done(u64),
-    /// It was changed meanwhile.
+    /// Another process changed the record meanwhile.
     Changed,
 }
 
-/// `{now}`, or `{now, record, reply}`; `{now, record}` where the reply was left.
+/// `{now}`, or `{now, record, reply}`; `{now, record}` if the reply was not fetched.
 pub(super) fn found(value: Value) -> Result<FoundRecord> {
     let mut parts = array(value)?.into_iter();
     let now = Timestamp::from_unix_ms(number(parts.next().unwrap_or_default())?);
@@ -48,7 +48,8 @@ pub(super) fn found(value: Value) -> Result<FoundRecord> {
     };
     let mut stored = layout::decode(&record, beside)?;
     let record = &stored.record;
-    // A reply that was swept has expired, also when the clock was set back since.
+    // A record whose reply was swept has expired, even if the clock was set back
+    // since.
     if matches!(beside, ReplySource::Fetched(_))
         && matches!(record.answer, Some(Answer::Gone { .. }))
         && matches!(record.state_at(now), Some(State::Completed | State::Failed))
@@ -98,7 +99,7 @@ pub(super) fn number(value: Value) -> Result<u64> {
     number.ok_or(Error::Response("a number"))
 }
 
-/// `None` where there is nothing.
+/// `None` for a nil.
 pub(super) fn bytes(value: Value) -> Result<Option<Vec<u8>>> {
     match value {
         Value::BulkString(bytes) => Ok(Some(bytes)),
@@ -107,8 +108,7 @@ pub(super) fn bytes(value: Value) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Members with their scores, as RESP3 gives them: pair by pair. Scripts give
-/// them as one row.
+/// Members with their scores: RESP3 returns pairs, scripts a flat list.
 pub(super) fn scored(value: Value) -> Result<Vec<(Vec<u8>, u64)>> {
     let mut values = array(value)?.into_iter();
     let mut members = Vec::new();
@@ -126,7 +126,7 @@ pub(super) fn scored(value: Value) -> Result<Vec<(Vec<u8>, u64)>> {
     Ok(members)
 }
 
-/// What `TIME` tells.
+/// The response to `TIME`.
 pub(super) fn time(value: Value) -> Result<Timestamp> {
     let mut parts = array(value)?.into_iter();
     let mut next = || number(parts.next().unwrap_or_default());

@@ -1,23 +1,24 @@
-//! Shards: which keys in Redis hold an operation.
+//! Shards: the keys in Redis that hold an operation.
 //!
-//! All of an operation lies in one shard, and all keys of a shard carry the same
-//! hash tag, so that a script changes them at once, in Cluster too. The first
-//! byte of a digest tells its shard; an id begins like its digest.
+//! All data of an operation is in one shard, and all keys of a shard have the same
+//! hash tag, so that a script changes them atomically, in a Cluster too. The first
+//! byte of a digest determines the shard; an id begins with the same bytes as its
+//! digest.
 
 use onceward_core::namespace::Namespace;
 use onceward_core::store::Collection;
 
 use crate::lookup::Lookup;
 
-/// How many shards a namespace has: enough to be spread over a dozen primaries,
-/// and few enough for what was just written in each to be near at hand for the
-/// next step (256 take a tenth more of the server's time than 64).
+/// The number of shards of a namespace: enough to spread over a dozen primaries, and
+/// few enough for the recently written data of each to stay in the processor's cache
+/// (256 take a tenth more of the server's time than 64).
 pub(super) const SHARDS: usize = 64;
 
 /// The shards of a namespace.
 pub(super) struct Shards {
     shards: Vec<Shard>,
-    /// What all shards publish on, as a pattern.
+    /// The pattern of the channels on which the shards publish.
     pub(super) pattern: String,
     namespace: Namespace,
 }
@@ -27,7 +28,7 @@ pub(super) struct Shard {
     pub(super) number: usize,
     /// `operations`, `index` and `queue`, as `KEYS` of scripts.
     pub(super) keys: [String; 3],
-    /// Written so that replicas have something to confirm; see `line`.
+    /// The key of the small write that replicas confirm; see `connection`.
     pub(super) confirmed: String,
 }
 
@@ -51,12 +52,12 @@ impl Shards {
         &self.shards
     }
 
-    /// The one of an operation.
+    /// The shard of an operation.
     pub(super) fn with(&self, lookup: Lookup) -> &Shard {
         &self.shards[usize::from(lookup.as_bytes()[0]) % SHARDS]
     }
 
-    /// The keys of the documents of a sheet: by name, and in order.
+    /// The keys of a collection's documents: by name, and in order.
     pub(super) fn sheet(&self, sheet: Collection) -> [String; 2] {
         let (namespace, sheet) = (&self.namespace, sheet.as_str());
         ["documents", "names"].map(|what| format!("onceward:{{{namespace}}}:{what}:{sheet}"))

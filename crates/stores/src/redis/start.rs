@@ -1,5 +1,5 @@
-//! What is checked before a store on Redis serves anybody: each finding is one
-//! sentence that names the cure, and none holds the URL.
+//! Checks before a store on Redis opens. Each error is one sentence that says what to
+//! do; none contains the URL.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,24 +19,24 @@ use super::connection::{ServerConnection, SharedConnection};
 use super::eviction::NO_EVICTION;
 use crate::{Durability, Settings};
 
-/// The oldest version that knows all we say.
+/// The oldest version that has all commands in use.
 const VERSION_MIN: (u32, u32) = (6, 2);
-/// How often its log of changes is synced; INFO does not tell.
+/// The setting of how often the append-only file is synced; INFO does not show it.
 const SYNC: &str = "appendfsync";
-/// After how long a line on which nothing is confirmed any more is given up by the system.
+/// The time after which the system closes a connection without acknowledgements.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// How often an idle line is tried by the system.
+/// How often the system tests an idle connection.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-/// How many lines to a server, where replicas need not confirm. Its one thread
-/// answers no faster with more: the fewer lines, the more it reads and writes at
-/// once (a second one takes a tenth of the pairs).
-const LINES: usize = 1;
-/// How often the client of a Cluster looks again, while the deadline allows it:
-/// a slot may be on its way from one node to another. It also repeats a step
-/// whose answer was lost. So each step is recognised when it comes again, by its
-/// attempt, fence or token; what is enqueued or added is then told to be known.
+/// The number of connections to a server if replicas need not confirm. Redis answers
+/// in one thread: with fewer connections it reads and writes more at once (a second
+/// one costs a tenth of the throughput).
+const CONNECTIONS: usize = 1;
+/// How often the Cluster client retries within the deadline: a slot may be moving
+/// from one node to another. It also repeats a step whose answer was lost. So each
+/// repeated step is recognised by its attempt, fence or token; a repeated enqueueing
+/// or addition is reported as known.
 const CLUSTER_RETRIES: u32 = 16;
-/// The rest before it looks again, in milliseconds, at first and at most.
+/// The pause between these retries, in milliseconds, at first and at most.
 const CLUSTER_PAUSE_MIN_MS: u64 = 5;
 const CLUSTER_PAUSE_MAX_MS: u64 = 200;
 
@@ -44,7 +44,7 @@ const CLUSTER_PAUSE_MAX_MS: u64 = 200;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RedisOpenError {
-    /// The URL makes no sense.
+    /// The URL is not valid.
     #[error(
         "the store's URL is not a Redis URL ({reason}); write redis://[user:password@]host[:port][/database], or rediss:// for TLS"
     )]
@@ -52,71 +52,71 @@ pub enum RedisOpenError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Nobody answers.
+    /// The server does not answer.
     #[error("cannot reach Redis at {address}: {}", words(source))]
     Away {
-        /// Where.
+        /// Its address.
         address: String,
-        /// What was said.
+        /// The cause.
         source: RedisError,
     },
-    /// It does not know us.
+    /// The login is refused.
     #[error(
         "Redis at {address} refuses the login: check user and password in the URL ({})",
         words(source)
     )]
     Login {
-        /// Where.
+        /// Its address.
         address: String,
-        /// What was said.
+        /// The cause.
         source: RedisError,
     },
-    /// Somebody answers who is not Redis.
+    /// The server is not Redis.
     #[error("the server at {address} does not speak the Redis protocol; check host and port")]
     NotRedis {
-        /// Where.
+        /// Its address.
         address: String,
-        /// What was said.
+        /// The cause.
         source: RedisError,
     },
-    /// We may not ask what we must know.
+    /// INFO is not allowed.
     #[error(
         "Redis at {address} does not allow this user to run INFO; allow it: ACL SETUSER … +info"
     )]
     Silent {
-        /// Where.
+        /// Its address.
         address: String,
     },
-    /// It is too old.
+    /// The version is too old.
     #[error("Redis at {address} has version {version}; 6.2 or newer is required")]
     TooOld {
-        /// Where.
+        /// Its address.
         address: String,
-        /// Which.
+        /// Its version.
         version: String,
     },
-    /// It would throw away operations to make room.
+    /// It would evict records.
     #[error(
         "Redis at {address} has maxmemory-policy {policy}, which evicts records when memory is full, so that operations would run again; set it to noeviction (CONFIG SET maxmemory-policy noeviction)"
     )]
     Evicts {
-        /// Where.
+        /// Its address.
         address: String,
-        /// Which policy.
+        /// The policy.
         policy: String,
     },
-    /// It does not tell its policy.
+    /// It does not show its eviction policy.
     #[error(
         "Redis at {address} does not show its maxmemory-policy, neither by INFO nor by CONFIG GET; it must be noeviction, so allow this user to read it"
     )]
     PolicyHidden {
-        /// Where.
+        /// Its address.
         address: String,
     },
-    /// It takes no writes.
+    /// It accepts no writes.
     #[error("Redis at {address} is a replica and accepts no writes; use its primary in the URL")]
     Replica {
-        /// Where.
+        /// Its address.
         address: String,
     },
     /// There are fewer replicas than must confirm.
@@ -124,14 +124,14 @@ pub enum RedisOpenError {
         "durability is wait:{wanted}, but Redis at {address} has {connected} replicas connected; start more, or require fewer"
     )]
     Replicas {
-        /// Where.
+        /// Its address.
         address: String,
         /// How many must confirm.
         wanted: u32,
         /// How many are connected.
         connected: u32,
     },
-    /// A Cluster that does not serve.
+    /// The Cluster is down.
     #[error(
         "the Cluster of {address} is down (cluster_state:fail); bring its nodes back, or assign their slots to other nodes"
     )]
@@ -153,14 +153,14 @@ pub enum RedisOpenError {
     /// Anything else.
     #[error("Redis at {address}: {}", words(source))]
     Redis {
-        /// Where.
+        /// Its address.
         address: String,
-        /// What was said.
+        /// The cause.
         source: RedisError,
     },
 }
 
-/// What redis-rs says, without its doubled punctuation.
+/// The message of redis-rs without its doubled punctuation.
 fn words(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
@@ -168,14 +168,14 @@ fn words(error: &RedisError) -> String {
     }
 }
 
-/// Ready to serve.
+/// A checked server.
 pub(super) struct Started {
     pub(super) connections: Vec<SharedConnection>,
-    /// Whom to listen to, one after the other.
+    /// The servers to subscribe to, one after the other.
     pub(super) subscribers: Vec<Client>,
 }
 
-/// Reads the URL, reaches the server, and checks it.
+/// Parses the URL, connects, and checks the server.
 pub(super) async fn start(settings: &Settings) -> Result<Started, RedisOpenError> {
     let nodes = nodes(&settings.url)?;
     let (node, mut connection) = reach(&nodes, settings.deadline).await?;
@@ -201,11 +201,11 @@ pub(super) async fn start(settings: &Settings) -> Result<Started, RedisOpenError
     })
 }
 
-/// How many lines are made. Behind a `WAIT` nothing else goes on a line, so
-/// there are as many as are allowed.
+/// The number of connections. A `WAIT` blocks its connection, so with replicas as
+/// many are opened as the settings allow.
 fn connections(settings: &Settings) -> usize {
     let wanted = match settings.durability {
-        Durability::Primary => LINES,
+        Durability::Primary => CONNECTIONS,
         Durability::Replicas(_) => settings.connections,
     };
     wanted.clamp(1, settings.connections.max(1))
@@ -227,16 +227,16 @@ async fn start_cluster(
         .query_async(&mut connection)
         .await
         .map_err(failed)?;
-    if !ServerInfo::of(&address, &state).is("cluster_state", "ok") {
+    if !ServerInfo::parse(&address, &state).is("cluster_state", "ok") {
         return Err(RedisOpenError::ClusterDown { address });
     }
     let client = cluster_client(settings, nodes).map_err(failed)?;
-    let mut lines_made = Vec::new();
+    let mut cluster_connections = Vec::new();
     for _ in 0..connections(settings) {
-        lines_made.push(client.get_async_connection().await.map_err(failed)?);
+        cluster_connections.push(client.get_async_connection().await.map_err(failed)?);
     }
     let mut subscribers = Vec::new();
-    if let Some(connection) = lines_made.first_mut() {
+    if let Some(connection) = cluster_connections.first_mut() {
         for (address, facts) in ask_primaries(connection).await.map_err(failed)? {
             facts.check_alone(settings.durability)?;
             facts.warn();
@@ -245,7 +245,7 @@ async fn start_cluster(
     }
     subscribers.extend(nodes.iter().filter_map(|node| subscriber(node).ok()));
     Ok(Started {
-        connections: lines_made
+        connections: cluster_connections
             .into_iter()
             .map(SharedConnection::Cluster)
             .collect(),
@@ -277,12 +277,12 @@ async fn ask_primaries(
         .route_command(cmd("INFO"), routing.clone())
         .await?;
     let told = HashMap::<String, String>::from_redis_value(told)?;
-    // What they do not tell is not known.
+    // Hidden settings stay unknown.
     let synced = connection.route_command(config_get(SYNC), routing).await;
     let synced = synced.and_then(|told| Ok(HashMap::from_redis_value(told)?));
     let mut synced: HashMap<String, HashMap<String, String>> = synced.unwrap_or_default();
     let facts = |(address, text): (String, String)| {
-        let mut facts = ServerInfo::of(&address, &text);
+        let mut facts = ServerInfo::parse(&address, &text);
         let told = synced.remove(&address).unwrap_or_default();
         facts.facts.extend(told);
         (address, facts)
@@ -296,8 +296,7 @@ fn config_get(name: &str) -> Cmd {
     question
 }
 
-/// The nodes that a URL names: one, or several of a Cluster with commas between
-/// them.
+/// The nodes in a URL: one, or several of a Cluster, separated by commas.
 fn nodes(url: &str) -> Result<Vec<ConnectionInfo>, RedisOpenError> {
     let refused = |reason: &str| RedisOpenError::Url {
         reason: reason.to_owned(),
@@ -324,7 +323,7 @@ fn nodes(url: &str) -> Result<Vec<ConnectionInfo>, RedisOpenError> {
     hosts.split(',').map(info).collect()
 }
 
-/// What is wrong with a URL, in words that hold nothing of it.
+/// What is wrong with a URL, without any part of it.
 fn reason(error: &RedisError) -> String {
     let text = error.to_string();
     let words = text.split(" - ").next();
@@ -351,18 +350,17 @@ fn open_client(node: &ConnectionInfo) -> Result<Client, RedisOpenError> {
     })
 }
 
-/// redis-rs takes the cryptography of the process, and panics where there is
-/// none to take.
+/// redis-rs uses the process's default cryptography, and panics if there is none.
 fn provide_tls(node: &ConnectionInfo) {
     if matches!(node.addr(), ConnectionAddr::TcpTls { .. })
         && rustls::crypto::CryptoProvider::get_default().is_none()
     {
-        // Another one may have come first, which is as good.
+        // Another thread may have installed one first, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
 }
 
-/// Subscriptions are spoken in the older protocol.
+/// Subscriptions use the older protocol.
 fn subscriber(node: &ConnectionInfo) -> Result<Client, RedisOpenError> {
     let redis = node.redis_settings().clone();
     let redis = redis.set_protocol(ProtocolVersion::RESP2);
@@ -391,7 +389,7 @@ fn subscriber_at(node: &ConnectionInfo, address: &str) -> Option<Client> {
     subscriber(&node.clone().set_addr(there)).ok()
 }
 
-/// Reaches one of the nodes; the error is that of the last one.
+/// Connects to one of the nodes; the error is that of the last one.
 async fn reach(
     nodes: &[ConnectionInfo],
     deadline: Duration,
@@ -415,7 +413,7 @@ async fn reach(
     Err(refused)
 }
 
-/// What it means that a server does not answer as it should.
+/// The meaning of an error during the connection.
 fn refusal(address: &str, source: RedisError) -> RedisOpenError {
     let address = address.to_owned();
     let code = source.code().unwrap_or_default();
@@ -428,11 +426,11 @@ fn refusal(address: &str, source: RedisError) -> RedisOpenError {
             RedisOpenError::NotRedis { address, source }
         }
         ErrorKind::RESP3NotSupported => RedisOpenError::NotRedis { address, source },
-        // It says so before it can be asked whether it is one.
+        // A Cluster refuses the database before it can be identified.
         _ if words(&source).contains("SELECT is not allowed in cluster mode") => {
             RedisOpenError::ClusterDatabase { address }
         }
-        // Whoever hangs up on a greeting is somebody else.
+        // A server that closes the connection at the greeting is not Redis.
         ErrorKind::Io if source.is_connection_dropped() && !source.is_connection_refusal() => {
             RedisOpenError::NotRedis { address, source }
         }
@@ -441,7 +439,7 @@ fn refusal(address: &str, source: RedisError) -> RedisOpenError {
     }
 }
 
-/// What a server tells of itself.
+/// What a server reports about itself.
 #[derive(Debug)]
 struct ServerInfo {
     address: String,
@@ -455,7 +453,7 @@ impl ServerInfo {
     ) -> Result<Self, RedisOpenError> {
         let told = cmd("INFO").query_async::<String>(connection).await;
         match told {
-            Ok(text) => Ok(Self::of(address, &text)),
+            Ok(text) => Ok(Self::parse(address, &text)),
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => {
                 Err(RedisOpenError::Silent {
                     address: address.to_owned(),
@@ -465,7 +463,7 @@ impl ServerInfo {
         }
     }
 
-    fn of(address: &str, text: &str) -> Self {
+    fn parse(address: &str, text: &str) -> Self {
         let facts = text.lines().filter_map(|line| line.split_once(':'));
         Self {
             address: address.to_owned(),
@@ -488,7 +486,7 @@ impl ServerInfo {
         number.unwrap_or_default()
     }
 
-    /// Checks a server; what it does not tell by itself it is asked for.
+    /// Checks a server, and asks for what INFO does not show.
     async fn check(
         mut self,
         connection: &mut MultiplexedConnection,
@@ -498,7 +496,7 @@ impl ServerInfo {
             if self.get(fact).is_none() {
                 let question = config_get(name);
                 let told = question.query_async::<HashMap<String, String>>(connection);
-                // What it does not tell is not known.
+                // A hidden setting stays unknown.
                 let told = told.await.unwrap_or_default().into_values();
                 self.facts
                     .extend(told.map(|value| (fact.to_owned(), value)));
@@ -509,7 +507,7 @@ impl ServerInfo {
         Ok(())
     }
 
-    /// Checks what a server told of itself.
+    /// Checks what a server reported.
     fn check_alone(&self, durability: Durability) -> Result<(), RedisOpenError> {
         let address = self.address.clone();
         let version = self.get("redis_version").unwrap_or("unknown");
@@ -538,7 +536,7 @@ impl ServerInfo {
         Ok(())
     }
 
-    /// Warns of what a crash of the server loses although it was acknowledged.
+    /// Warns of acknowledged writes that a crash of the server would lose.
     fn warn(&self) {
         if let Some(loss) = self.loss() {
             tracing::warn!(address = self.address, "{loss}");
@@ -581,7 +579,7 @@ mod tests {
     const GOOD: &str = "# Server\r\nredis_version:7.0.15\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\nconnected_slaves:1\r\n";
 
     fn finding(text: &str, durability: Durability) -> String {
-        let checked = ServerInfo::of("host:6379", text).check_alone(durability);
+        let checked = ServerInfo::parse("host:6379", text).check_alone(durability);
         checked.map_or_else(|error| error.to_string(), |()| "good".to_owned())
     }
 
@@ -641,7 +639,9 @@ mod tests {
             ),
         ];
         for (text, want) in cases {
-            let loss = ServerInfo::of("host:6379", text).loss().unwrap_or_default();
+            let loss = ServerInfo::parse("host:6379", text)
+                .loss()
+                .unwrap_or_default();
             assert_eq!(loss.is_empty(), want.is_empty(), "{loss}");
             assert!(loss.starts_with(want), "{loss}");
         }

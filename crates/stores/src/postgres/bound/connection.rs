@@ -1,11 +1,10 @@
-//! Connections of the application's own, of either driver. They are borrowed
-//! for as long as a bound store is used, so that the application's statements
-//! run in between.
+//! The application's own connections, of either driver. A bound store borrows one
+//! only while it is used, so that the application's statements run in between.
 //!
-//! Statements are not prepared by name on tokio-postgres: we do not know how
-//! long the connection lives, and poolers of transactions lose names. sqlx keeps
-//! prepared statements for the life of a connection; where a pooler would lose
-//! them it is told not to, at the price of one more round trip each.
+//! On tokio-postgres, statements are not prepared by name: the lifetime of the
+//! connection is unknown, and poolers in transaction mode lose names. sqlx keeps
+//! prepared statements for the life of a connection, unless a pooler would lose them;
+//! that costs one more round trip each.
 
 use std::fmt;
 
@@ -25,7 +24,7 @@ pub struct Connection<'c> {
 /// Whether statements may be prepared by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Naming {
-    /// As the driver does it.
+    /// The driver's default.
     Usual,
     /// Never: a pooler would lose them.
     Unnamed,

@@ -1,4 +1,4 @@
-//! What the database says, in the application's words.
+//! From errors of the database to errors of the application interface.
 
 use onceward_core::application::Error;
 use onceward_core::store::StoreError;
@@ -6,14 +6,14 @@ use onceward_core::store::StoreError;
 use super::super::error::Error as DatabaseError;
 use super::TableStatements;
 
-/// Where the server checks rows against policies.
+/// The server's function that checks rows against policies.
 const POLICY: &str = "ExecWithCheckOptions";
 
-/// What a database says is wrong.
+/// An error message of the database.
 struct ServerMessage {
     code: String,
-    /// The server's own function that says it: unlike the words, it is the same
-    /// in all languages.
+    /// The server's function that raised it; unlike the text, it is the same in all
+    /// languages.
     routine: Option<String>,
 }
 
@@ -38,7 +38,7 @@ impl ServerMessage {
 }
 
 impl TableStatements {
-    /// Tells what went wrong, and what to do about it.
+    /// The error to return, with what to do about it.
     pub(super) fn error(&self, error: DatabaseError) -> Error {
         let table = || self.table.to_string();
         let Some(said) = ServerMessage::of(&error) else {
@@ -53,7 +53,7 @@ impl TableStatements {
                 table: table(),
                 source: Box::new(error),
             },
-            // A row of nobody passes no policy.
+            // A row without an owner passes no policy.
             "42501" if said.routine.as_deref() == Some(POLICY) => Error::Nobody {
                 table: table(),
                 source: Box::new(error),

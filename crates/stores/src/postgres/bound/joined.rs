@@ -27,7 +27,7 @@ pub struct JoinedRecords {
     naming: Naming,
 }
 
-/// Those of a gateway that says nothing else: its namespace is `edge`, its table
+/// The records of a gateway with default settings: namespace `edge`, table
 /// `idempotency_record`.
 impl Default for JoinedRecords {
     fn default() -> Self {
@@ -100,9 +100,9 @@ impl JoinedStore<'_> {
         Ok(!rows.is_empty())
     }
 
-    /// Records the reply, to be committed with the application's own rows. A
-    /// stale fence is an error, after which the transaction must be rolled back:
-    /// somebody else was granted the operation and may do the same.
+    /// Records the reply, to be committed with the application's own rows. After a
+    /// stale fence, which is an error, the transaction must be rolled back: another
+    /// attempt was granted the operation and may do the same.
     pub async fn complete(
         &mut self,
         operation: OperationId,
@@ -142,7 +142,7 @@ impl JoinedStore<'_> {
     }
 }
 
-/// A reply must be one that the gateway can give, and that fits into a record.
+/// A reply must be one that the gateway can send, and must fit into a record.
 fn check(reply: &Reply) -> Result<(), Error> {
     if !(200..=599).contains(&reply.status) {
         return Err(Error::Status(reply.status));

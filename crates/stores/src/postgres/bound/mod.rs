@@ -1,10 +1,9 @@
-//! Records in the application's own transaction: what a request does and what
-//! is remembered of it are committed together, or not at all.
+//! Records in the application's own transaction: the effects of a request and its
+//! record are committed together, or not at all.
 //!
-//! The application owns the connection. Nothing here begins or ends a
-//! transaction, and `begin` waits for nobody: what another transaction has
-//! begun and not committed cannot be seen, but its advisory lock can, and is
-//! tried in the same statement.
+//! The application owns the connection. Nothing here begins or ends a transaction,
+//! and `begin` never waits: an uncommitted claim of another transaction is not
+//! visible, but its advisory lock is, and is tried in the same statement.
 //!
 //! ```no_run
 //! use onceward_core::application::{Begun, Minter};
@@ -55,7 +54,7 @@ pub use self::connection::{Connection, Tx};
 pub use self::joined::{JoinedRecords, JoinedStore};
 pub use self::store::BoundStore;
 use super::driver::{Driver as _, Statement};
-use super::statements::Statements;
+use super::statements::{Statements, without_comments};
 use super::table::Table;
 
 /// Records of one namespace in a table. It holds no connection and is cheap to
@@ -74,7 +73,7 @@ struct RecordsShared {
     naming: Naming,
 }
 
-/// All that is said about one table.
+/// The statements of one table.
 struct TableStatements {
     table: Table,
     operations: Statements,
@@ -84,7 +83,7 @@ struct TableStatements {
     request: Statement,
     /// The names of the columns that refer to resources.
     resources: Statement,
-    /// Whether a fence still counts.
+    /// Whether a fence is still valid.
     current: Statement,
 }
 
@@ -109,7 +108,7 @@ impl Records {
         self.with(|shared| shared.statements = Arc::new(TableStatements::new(table)))
     }
 
-    /// The same, kept otherwise.
+    /// The same with other options.
     pub fn with_options(self, options: &RecordOptions) -> Result<Self, RecordOptionsError> {
         let scope = self.shared.scope.clone().with_options(options)?;
         Ok(self.with(|shared| shared.scope = scope))
@@ -137,8 +136,8 @@ impl Records {
         self.on_connection(tx.into())
     }
 
-    /// Binds to a connection that is in a transaction, which one more statement
-    /// makes sure of: an error otherwise, before anything is written.
+    /// Binds to a connection that must be in a transaction. One more statement checks
+    /// that, before anything is written.
     pub async fn in_transaction<'c>(
         &'c self,
         connection: impl Into<Connection<'c>>,
@@ -203,8 +202,8 @@ impl TableStatements {
         }
     }
 
-    /// Refers to one resource and lets go of what the row referred to before:
-    /// a row may have been another operation's.
+    /// Refers to one resource and clears other references, which may be those of an
+    /// earlier operation.
     fn refer(&self, column: &str, all: &[String]) -> Statement {
         let others = all.iter().filter(|name| *name != column);
         let others: String = others.map(|name| format!("\"{name}\" = NULL, ")).collect();
@@ -216,10 +215,4 @@ impl TableStatements {
             types: vec![Type::TEXT, Type::BYTEA, Type::INT8, Type::TEXT],
         }
     }
-}
-
-/// Comments are for the reader of the file; the server need not parse them.
-fn without_comments(sql: &str) -> String {
-    let lines = sql.lines().filter(|line| !line.starts_with("--"));
-    lines.collect::<Vec<_>>().join("\n")
 }

@@ -1,4 +1,4 @@
-//! Our values by way of sqlx.
+//! Running statements by sqlx.
 
 use sqlx::postgres::{PgRow, Postgres};
 use sqlx::query::Query;
@@ -17,7 +17,7 @@ pub(super) async fn rows(
     statement: &Statement,
     values: &[Value],
 ) -> Result<Vec<Cells>, Error> {
-    // Nothing of it comes from outside but the table's checked name.
+    // The only part from outside is the table's checked name.
     let query = sqlx::query(AssertSqlSafe(statement.sql.as_str()));
     let mut query = query.persistent(naming == Naming::Usual);
     for (value, ty) in values.iter().zip(&statement.types) {
@@ -44,7 +44,7 @@ fn bind<'q>(query: Bound<'q>, value: &'q Value, ty: &Type) -> Result<Bound<'q>, 
             Type::BYTEA => query.bind(None::<&[u8]>),
             _ => query.bind(None::<&str>),
         },
-        // Only the pool's own store says several things at once.
+        // Only the store with its own pool sends lists.
         Value::List(_) => return Err(Error::Column("list")),
     })
 }

@@ -1,4 +1,4 @@
-//! Records on one connection, for as long as it is lent.
+//! Records on one borrowed connection.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,18 +16,18 @@ use super::super::row::{ClaimRows, RowReader, answer_values, ask_values, fence_v
 use super::connection::Connection;
 use super::{RecordsShared, TableStatements};
 
-/// How often a claim is tried again that others got in the way of.
+/// How often a claim is repeated that other transactions prevented.
 const TURNS_MAX: u32 = 4;
-/// The rest in between, times the number of the turn.
+/// The pause in between, times the number of the attempt.
 const TURN_PAUSE: Duration = Duration::from_millis(2);
 /// How many operations are purged by one statement.
 const PURGE_BATCH: i64 = 10_000;
-/// How many statements one purge takes at most: a transaction that purges for
-/// long is in everybody's way. Whoever has more to purge calls again.
+/// The most statements of one purge, because a long transaction disturbs others. A
+/// larger purge takes several calls.
 const PURGE_BATCHES_MAX: u32 = 100;
 
-/// A connection with records on it. It has nothing to be dropped, so that the
-/// connection is free again after the last use, not at the end of the scope.
+/// Records on one connection. It has no destructor, so that the connection is free
+/// again after the last use, not at the end of the scope.
 pub struct BoundStore<'c> {
     pub(super) shared: &'c RecordsShared,
     pub(super) connection: Connection<'c>,
@@ -94,7 +94,7 @@ impl BoundStore<'_> {
         ClaimRows::read(rows).map_err(|error| self.statements().error(error))
     }
 
-    /// What is there, in the application's words.
+    /// The result for a known key.
     async fn known(&mut self, claim: Claim, record: &Record) -> Result<Claimed, Error> {
         Ok(match claim {
             Claim::Granted(_) | Claim::Busy(_) => Claimed::Busy,
@@ -119,7 +119,7 @@ impl BoundStore<'_> {
         request.map_err(|error| self.statements().error(error))
     }
 
-    /// Why a word did not count: it had been said already, or is stale.
+    /// Why a settlement changed nothing: it was recorded before, or is stale.
     async fn said_before(
         &mut self,
         digest: &Digest,
@@ -141,7 +141,8 @@ impl BoundStore<'_> {
         let (before, now) = read().map_err(|error| self.statements().error(error))?;
         let mut record = before.clone();
         let settled = record.settle(fence, settlement, now);
-        // What would change it now did not change it then: somebody is faster.
+        // It would change the record now, but did not then: another attempt was
+        // faster.
         Ok(if record == before {
             settled
         } else {
@@ -178,16 +179,17 @@ impl Binding for BoundStore<'_> {
                 if let Some(claim) = Claim::on(&record, &ask, now) {
                     return self.known(claim, &record).await;
                 }
-                // It is free by a rule that the statement leaves to us.
+                // It is free by a rule that the statement does not know.
                 lost = Some(record.fence);
             }
             if found.locked {
                 return Ok(Claimed::Busy);
             }
-            // Somebody committed while the statement ran: the next one sees it.
+            // Another transaction committed while the statement ran: the next one
+            // sees it.
             tokio::time::sleep(TURN_PAUSE * turn).await;
         }
-        // A transaction works on it: as good as running.
+        // Another transaction holds it, which is equivalent to running.
         Ok(Claimed::Busy)
     }
 
@@ -214,7 +216,7 @@ impl Binding for BoundStore<'_> {
                 self.rows(|statements| &statements.operations.free, &values)
                     .await?
             }
-            // Nobody but a gateway pauses.
+            // Only a gateway pauses operations.
             Settlement::Lost | Settlement::Paused => {
                 values.push("unknown".into());
                 self.rows(|statements| &statements.operations.free, &values)

@@ -1,5 +1,5 @@
-//! What is rare: a record is read under a lock, changed by the rule that the
-//! memory store applies, and written.
+//! Rare steps: a record is read under a lock, changed by the rules of `core`, and
+//! written.
 
 use std::sync::Arc;
 
@@ -14,21 +14,21 @@ use super::super::session::Session;
 use super::{PostgresStore, known};
 use crate::lookup::Lookup;
 
-/// Stands for a fence that the server is to draw; it never draws this one.
+/// Stands for a fence that the server assigns; it never assigns this one.
 pub(super) const ANEW: Fence = Fence(u64::MAX);
 
-/// What a rule makes of a record.
+/// The result of a rule on a record.
 pub(super) enum RuleOutcome<T> {
     /// Nothing.
     Leave(T),
     /// Another record; one with [`ANEW`] gets a new fence.
     Write(Box<Record>, T),
-    /// Nothing is left but a mark.
+    /// Remove the record, except for a mark.
     Purge(T),
 }
 
 impl PostgresStore {
-    /// Changes a record by a rule, under a lock. `None` where there is none.
+    /// Changes a record by a rule, under a lock; `None` if there is no record.
     pub(super) async fn change<T>(
         &self,
         which: Lookup,
@@ -78,7 +78,7 @@ impl PostgresStore {
     ) -> Result<(), Error> {
         let [answer, status, mut reply] = answer_values(record.answer.as_ref());
         if record.answer == before.answer {
-            // What is there stays, and need not be sent again.
+            // An unchanged reply is not sent again.
             reply = Value::Null;
         }
         let [expires, free, due, sweep] = times(record);
@@ -104,8 +104,8 @@ impl PostgresStore {
         Ok(())
     }
 
-    /// Settles by the record's own rule: what is rare, and why a word did not
-    /// count at once.
+    /// Settles by the rules of `core`: rare settlements, and those that the fast
+    /// statement did not accept.
     pub(super) async fn settle_by_rule(
         &self,
         digest: &Digest,

@@ -1,4 +1,4 @@
-//! What operators see and change.
+//! Listing, sweeping, and changes by operators.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::change::{ANEW, RuleOutcome};
 use super::{PostgresStore, count};
 use crate::lookup::Lookup;
 
-/// How many pages of a table are read for one page of a listing.
+/// The most reads of the table for one page of a listing.
 const LIST_READS_MAX: usize = 100;
 
 /// Whether a listing has come to its end.
@@ -29,7 +29,7 @@ enum End {
 }
 
 impl PostgresStore {
-    /// Lets an operator change a record, or what is left of it, by id.
+    /// Changes a record or its trace, by id, for an operator.
     async fn operate(
         &self,
         id: OperationId,
@@ -52,7 +52,7 @@ impl Inspect for PostgresStore {
     async fn list(&self, filter: &Filter, page: PageRequest) -> Result<Page, StoreError> {
         let limit = page.limit.min(PAGE_MAX);
         if has_nul(filter) {
-            // No text in PostgreSQL has one, so nothing matches.
+            // PostgreSQL stores no NUL in a text, so nothing matches.
             return Ok(Page {
                 records: Vec::new(),
                 next: None,
@@ -62,8 +62,8 @@ impl Inspect for PostgresStore {
         let mut after = page.after.map(|cursor| cursor.0);
         let mut end = End::Perhaps;
         let mut session = self.executor.session().await?;
-        // What has its state only as of now is sorted out here, so one page may
-        // take several reads.
+        // A state that follows from the current time is filtered here, so one page
+        // may take several reads.
         for _ in 0..LIST_READS_MAX {
             let wanted = limit + 1;
             let values = self.filtered(filter, after, wanted);
@@ -99,7 +99,7 @@ impl Inspect for PostgresStore {
             records.truncate(limit);
             records.last().map(|(changed, _)| *changed)
         } else {
-            // Enough was read for one page; there may be more further on.
+            // The limit of reads was reached; there may be more.
             after.filter(|_| end == End::Perhaps)
         };
         Ok(Page {
@@ -166,7 +166,7 @@ impl Inspect for PostgresStore {
 
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         let mut reclaimed = 0;
-        // In batches, each committed by itself: none takes long.
+        // In batches, each committed by itself, so that none takes long.
         loop {
             let batch = PAGE_MAX.min(limit - reclaimed);
             let values = [self.namespace(), self.time.value(), count(batch).into()];
@@ -230,7 +230,7 @@ fn has_nul(filter: &Filter) -> bool {
     texts.into_iter().flatten().any(|text| text.contains('\0'))
 }
 
-/// The states in which an operation may be written that stands like this now.
+/// The states in which an operation may be stored that is in this state now.
 fn written_as(state: State) -> &'static str {
     match state {
         State::Queued => "queued,running",

@@ -1,8 +1,8 @@
-//! The store on PostgreSQL: what several processes share.
+//! The store on PostgreSQL, which several processes share.
 //!
-//! What happens to every request (claim, settle, renew, get) is one statement
-//! each. All that is rare reads the record under a lock, applies the rule that
-//! the memory store applies, and writes what came of it.
+//! The steps of every request (claim, settle, renew, get) are one statement each.
+//! Rare steps read the record under a lock, apply the rules of `core`, and write the
+//! result.
 
 mod change;
 mod inspect;
@@ -39,12 +39,12 @@ use crate::lookup::Lookup;
 use crate::open::Settings;
 use crate::time::Time;
 
-/// How often a claim is tried again that others got in the way of.
+/// How often a claim is repeated that other transactions prevented.
 const TURNS_MAX: u32 = 8;
-/// The rest in between, times the number of the turn.
+/// The pause in between, times the number of the attempt.
 const TURN_PAUSE: Duration = Duration::from_millis(5);
 
-/// How long a waiter listens who could not be marked, before it looks again.
+/// How long a waiter that could not be marked listens before it looks again.
 const HELD_PAUSE: Duration = Duration::from_millis(50);
 
 /// A store on PostgreSQL.
@@ -60,7 +60,7 @@ pub struct PostgresStore {
 }
 
 impl Time {
-    /// The moment as statements take it: nothing where it is the server's.
+    /// The time parameter of statements: null for the server's clock.
     fn value(&self) -> Value {
         match self {
             Self::Server => Value::Null,
@@ -88,19 +88,19 @@ fn lookup_values(lookup: Lookup) -> [Value; 3] {
     }
 }
 
-/// What entering came to.
+/// The result of a claim or an enqueueing.
 enum ClaimOutcome {
     Granted(Grant),
     Known(Claim),
 }
 
 impl PostgresStore {
-    /// Opens the store and checks all that can be checked beforehand.
+    /// Checks the server and opens the store.
     pub async fn open(settings: &Settings) -> Result<Self, PostgresOpenError> {
         Self::open_with_time(settings, Time::Server).await
     }
 
-    /// The same, judging by another clock than the server's.
+    /// The same with another clock, for tests.
     pub async fn open_with_time(
         settings: &Settings,
         time: Time,
@@ -112,7 +112,7 @@ impl PostgresStore {
         let ears = match (&settings.listen_url, address.pooler()) {
             (Some(url), _) => Some(Address::parse(url)?),
             (None, Pooler::None) => Some(address.clone()),
-            // A pooler does not pass notifications on.
+            // A pooler does not forward notifications.
             (None, Pooler::Transactions) => None,
         };
         let listener = ears.map(|address| {
@@ -158,7 +158,7 @@ impl PostgresStore {
         vec![self.namespace(), low, high, id, self.time.value()]
     }
 
-    /// Grants a new key, most likely; else tells how it stands.
+    /// Grants a new key, or returns how a known one stands.
     async fn grant(&self, ask: &ClaimRequest) -> Result<Claim, Error> {
         let mut values = vec![Value::bytes(ask.digest.as_bytes())];
         values.extend(ask_values(ask));
@@ -176,7 +176,7 @@ impl PostgresStore {
                 fence: row.fence()?,
             }));
         }
-        // It is known, and most likely finished or running: a look will do.
+        // The key is known, and most likely finished or running: reading is enough.
         let about = self.about(Lookup::Digest(ask.digest));
         let rows = self.rows(&self.statements.get, &about).await?;
         if let Some(row) = rows.into_iter().next() {
@@ -191,7 +191,7 @@ impl PostgresStore {
         })
     }
 
-    /// Takes over what is free or queues what is new, or tells how it stands.
+    /// Claims or queues a free key, or returns how a known one stands.
     async fn enter(
         &self,
         ask: &ClaimRequest,
@@ -217,20 +217,20 @@ impl PostgresStore {
                 let digest = ask.digest;
                 return Ok(ClaimOutcome::Granted(Grant { digest, id, fence }));
             }
-            // Where nothing is known either, somebody else was faster, and
-            // cannot be seen yet.
+            // If there is no record either, another transaction has claimed the key,
+            // and is not visible yet.
             if let Some((record, now)) = found.known {
                 if let Some(claim) = Claim::on(&record, ask, now) {
                     return Ok(ClaimOutcome::Known(claim));
                 }
-                // It is free, but by a rule that the statement leaves to us, or
-                // somebody is working on it.
+                // It is free by a rule that the statement does not know, or another
+                // transaction has locked it.
                 lost = Some(record.fence);
                 last = Some(record);
             }
             tokio::time::sleep(TURN_PAUSE * turn).await;
         }
-        // A transaction holds it: as good as running.
+        // Another transaction holds it, which is equivalent to running.
         let record = last.ok_or(Error::Contended)?;
         let mut record = Arc::unwrap_or_clone(record);
         record.state = State::Running;
@@ -423,7 +423,7 @@ impl Store for PostgresStore {
     }
 
     async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError> {
-        // Listening begins before looking, so that nothing falls in between.
+        // Listen before looking, so that no settlement is missed in between.
         let subscription = self.notifier.listen(digest);
         let values = [
             self.namespace(),

@@ -1,4 +1,4 @@
-//! Queued work.
+//! Queued operations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Queue for PostgresStore {
         for row in rows {
             match read_due(row) {
                 Ok(due) => given.push(due),
-                // The others are granted by now, and must not be lost with it.
+                // The others are granted already, and must not be lost with it.
                 Err(error) => {
                     tracing::error!(%error, "queued operation is damaged; it is not delivered");
                 }

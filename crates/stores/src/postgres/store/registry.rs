@@ -1,4 +1,4 @@
-//! Small documents that operators keep.
+//! Small documents of operators.
 
 use async_trait::async_trait;
 use bytes::Bytes;
