@@ -1,7 +1,7 @@
 //! Servers start, answer, keep what they acknowledged over a kill, and leave
 //! nothing behind, neither after a drop nor when the test itself is killed.
 
-mod house;
+mod fixture;
 mod pgbouncer;
 mod postgres;
 mod redis;

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use onceward_servers::{PgBouncer, Postgres};
 
-use crate::house::check_drop;
+use crate::fixture::check_drop;
 
 fn ask(url: &str, sql: &str) -> String {
     let psql = Command::new("psql")

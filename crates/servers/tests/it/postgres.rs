@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use onceward_servers::Postgres;
 
-use crate::house::{as_child, check_drop, check_gone, check_kill_of, processes_of, wait_until};
+use crate::fixture::{as_child, check_drop, check_gone, check_kill_of, processes_of, until};
 
 #[test]
 fn it_answers_with_the_settings_that_tests_rely_on() {
@@ -105,7 +105,7 @@ fn a_kill_ends_who_works_too() {
         .stderr(Stdio::null())
         .spawn()
         .expect("psql is installed");
-    wait_until("somebody works", || {
+    until("somebody works", || {
         let count = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'DO%'";
         postgres.sql("postgres", count) == "1"
     });

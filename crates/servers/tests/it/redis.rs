@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use onceward_servers::Redis;
 
-use crate::house::{as_child, check_drop, check_kill_of, processes_of, wait_until};
+use crate::fixture::{as_child, check_drop, check_kill_of, processes_of, until};
 
 #[test]
 fn it_answers_with_the_settings_that_tests_rely_on() {
@@ -74,7 +74,7 @@ fn a_replica_has_all_and_stays_promoted() {
     assert_eq!(replica.cli(&["GET", "early"]), "1");
     assert!(replica.cli(&["SET", "late", "1"]).starts_with("READONLY"));
     primary.cli(&["SET", "late", "2"]);
-    wait_until("the replica has it", || {
+    until("the replica has it", || {
         replica.cli(&["GET", "late"]) == "2"
     });
     primary.kill();

@@ -2,7 +2,7 @@
 
 use onceward_servers::RedisCluster;
 
-use crate::house::{check_gone, processes_of};
+use crate::fixture::{check_gone, processes_of};
 
 #[test]
 fn every_node_serves_and_knows_where_the_rest_is() {

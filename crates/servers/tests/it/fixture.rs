@@ -49,7 +49,7 @@ fn is_removed(directory: &Path) -> bool {
     !directory.parent().expect("it has a parent").exists()
 }
 
-pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + WAIT_MAX;
     while !done() {
         assert!(Instant::now() < deadline, "never came: {what}");
@@ -81,7 +81,7 @@ pub(crate) fn check_kill_of(test: &str) {
         .spawn()
         .expect("the own program can be started");
     let mut child = Mortal(child);
-    wait_until("the child has told", || {
+    until("the child has told", || {
         let ended = child.0.try_wait().expect("nobody else waits");
         assert_eq!(ended, None, "the child ended by itself");
         told.exists()
@@ -93,7 +93,7 @@ pub(crate) fn check_kill_of(test: &str) {
     }
     drop(child);
     let is_gone = |directory: &PathBuf| is_removed(directory) && processes_of(directory).is_empty();
-    wait_until("nothing is left", || directories.iter().all(is_gone));
+    until("nothing is left", || directories.iter().all(is_gone));
 }
 
 /// Starts something, tells its directories and waits to be killed. Only the child
