@@ -1,8 +1,7 @@
-//! Retention classes as people write them: in the file, and at run time through
-//! the admin API.
+//! Settings of retention classes, in the file and in the admin API.
 //!
-//! What is not said is as in the class below: `interactive`, or the built-in
-//! class of the same name, or the class that is being changed.
+//! A setting that is not given is that of the base class: `interactive`, the
+//! built-in class of the same name, or the class that is being changed.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,37 +18,37 @@ use super::mistake::Mistake;
 use super::units::{Time, UnitError};
 use super::words::Word;
 
-/// How often the gateway may run one operation at most.
+/// The largest number of attempts of one operation.
 const ATTEMPTS_MAX: u32 = 1000;
-/// The longest that a request may wait for another.
+/// The longest wait of a duplicate.
 const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// What a route chooses about time, duplicates and doubt.
+/// How long replies and keys are kept, and how duplicates, errors and unknown outcomes are handled.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClassSettings {
     /// How long a reply is kept. Default: 24h.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention: Option<Time>,
-    /// How long a key is remembered after its reply is gone: a late retry is refused and does not run again. Default: as long as the reply.
+    /// How long a key is remembered; not less than retention. When the reply is gone, a late retry is refused with 410 and does not run again. Default: retention.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remember: Option<Time>,
-    /// How long a claim lasts without renewal; not less than the upstream's timeout. Default: 60s.
+    /// How long a claim lasts without renewal; at least the upstream's timeout. Default: 60s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<Time>,
-    /// What a duplicate gets while the first request still runs. Default: wait.
+    /// What a duplicate receives while the first request is running. Default: wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<Word<InFlight>>,
-    /// How long a duplicate waits for the first request's reply. Default: 30s.
+    /// The longest wait of a duplicate. Default: 30s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait: Option<Time>,
-    /// What a different request under the same key gets. Default: 422.
+    /// What a different request with the same key receives. Default: 422.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mismatch: Option<Word<OnMismatch>>,
-    /// What becomes of an operation that may have run. Default: hold.
+    /// What happens to an operation that may have run. Default: hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_unknown: Option<Word<OnUnknown>>,
-    /// Where to ask what became of an operation that may have run; for on_unknown = "reconcile".
+    /// The URL for on_unknown = "reconcile". Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reconcile_url: Option<String>,
     /// How often the gateway itself runs an operation within one claim. Default: 1.
@@ -59,22 +58,22 @@ pub struct ClassSettings {
     /// How long the gateway rests between its own attempts: the first pause, or the first and the longest. Default: 500ms, doubling up to 60s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backoff: Option<BackoffSettings>,
-    /// What becomes of an operation when its attempts are used up. Default: pause.
+    /// What happens to an operation whose attempts are used up. Default: pause.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_exhausted: Option<Word<OnExhausted>>,
     /// What an answered 500, or another 5xx but 501 to 504, means for the key. Default: release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_error: Option<Word<OnError>>,
-    /// What becomes of requests while the store is away. Default: reject.
+    /// What happens to requests while the store is unavailable. Default: reject.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_store_failure: Option<Word<OnStoreFailure>>,
-    /// From when retention is counted. Default: completion.
+    /// When retention begins. Default: completion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_basis: Option<Word<TtlBasis>>,
-    /// Whether a reply is gone when its time is over, or when it is swept. Default: strict.
+    /// Whether a reply is gone when its retention is over, or when it is swept after that. Default: strict.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expiry: Option<Word<Expiry>>,
-    /// How long operators still see a trace of the operation, without its reply, after its key is forgotten. Default: 0s.
+    /// How long operators can still see the operation, without its reply, after its key is forgotten. Default: 0s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_expired: Option<Time>,
 }
@@ -192,10 +191,10 @@ pub fn class(name: &str, raw: &ClassSettings, base: &Class) -> Result<Class, Vec
     }
 }
 
-/// What does not go together within one class.
+/// Checks settings of one class against each other.
 fn judge(class: &Class, mistakes: &mut Vec<Mistake>) {
     let mut wrong = |key: &str, problem: String, right: &str| {
-        // What is zero was already said.
+        // A value that is not a duration has already been reported.
         if !mistakes.iter().any(|known| known.key == key) {
             mistakes.push(Mistake::given(key, problem, right.to_owned()));
         }
@@ -270,14 +269,14 @@ pub fn fits(class: &Class, config: &Config) -> Vec<Mistake> {
 
 /// Who has a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum User {
+pub(super) enum ClassUser {
     /// The route of this number.
     Route(usize),
     /// The webhooks.
     Webhooks,
 }
 
-impl fmt::Display for User {
+impl fmt::Display for ClassUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Route(at) => write!(f, "routes[{at}]"),
@@ -287,18 +286,18 @@ impl fmt::Display for User {
 }
 
 /// Whose upstream may take longest of those who have this class, and how long.
-pub(super) fn slowest(class: &Class, config: &Config) -> Option<(User, Duration)> {
+pub(super) fn slowest(class: &Class, config: &Config) -> Option<(ClassUser, Duration)> {
     let timeout = |name| Some(config.upstreams.get(name)?.timeout);
     let routes = config.routes.iter().enumerate();
     let routes = routes
         .filter(|(_, route)| route.class == class.name)
         .filter_map(|(at, route)| {
             let timeout = route.timeout.or_else(|| timeout(&route.upstream))?;
-            Some((User::Route(at), timeout))
+            Some((ClassUser::Route(at), timeout))
         });
     let webhooks = Some(&config.webhooks).filter(|webhooks| webhooks.class == class.name);
     let webhooks = webhooks.and_then(|webhooks| timeout(webhooks.upstream.as_ref()?));
-    let webhooks = webhooks.map(|timeout| (User::Webhooks, timeout));
+    let webhooks = webhooks.map(|timeout| (ClassUser::Webhooks, timeout));
     webhooks
         .into_iter()
         .chain(routes)

@@ -1,19 +1,19 @@
-//! What is wrong with a configuration, and what is doubtful about it.
+//! Mistakes and warnings about a configuration.
 //!
-//! Both say where, which key, what the matter is and what would be right or
-//! better. Neither ever shows a secret.
+//! Both name the location, the key, the problem and what would be right or better.
+//! Neither ever contains a secret.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Something that keeps the gateway from starting, or a new configuration from
+/// A mistake prevents the gateway from starting, and a new configuration from
 /// taking effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{location}{}{problem}; {right}", of(.key))]
 pub struct Mistake {
-    /// Where it is.
+    /// Where the value is.
     pub location: Location,
-    /// Which key: `routes[2].class`. Empty where it is about the whole file.
+    /// The key: `routes[2].class`. Empty for a mistake about the whole file.
     pub key: String,
     /// What is wrong.
     pub problem: String,
@@ -33,14 +33,14 @@ impl Mistake {
     }
 }
 
-/// Something that works and is probably not meant.
+/// A warning is about a setting that works but is probably not intended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// Where it is.
+    /// Where the value is.
     pub location: Location,
-    /// Which key.
+    /// The key.
     pub key: String,
-    /// What is doubtful.
+    /// What is probably not intended.
     pub problem: String,
     /// What would be better.
     pub better: String,
@@ -58,7 +58,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// Where a value was said.
+/// The location of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     /// In a file; lines and columns begin with 1, columns count characters.

@@ -1,14 +1,14 @@
-//! What a gateway is to do, checked.
+//! The configuration: what the file says, and what the program uses.
 //!
-//! The file is read twice: `raw` is what it says, `check` makes these types of
-//! it and reports every mistake at once. Nothing here can be wrong in itself,
-//! so nobody behind this door asks again.
+//! The file is read twice: `raw` is what it says, `check` makes the types of
+//! this module from it and reports every mistake at once. Values of these types
+//! are valid, so the rest of the gateway does not check them again.
 //!
-//! On the way from text to types: `source` reads the text and the environment
-//! into a tree that knows where each value stands, `schema` compares the tree
-//! with the schema of `raw`, `check` judges the values one by one, `check::consistency`
-//! judges what must go together, and `warnings` names what works but is probably
-//! not meant.
+//! The steps: `source` reads the text and the environment into a tree with the
+//! location of each value, `schema` validates the tree against the JSON Schema of
+//! `raw`, `check` checks the values one by one, `check::consistency` checks them
+//! against each other, and `warnings` reports settings that work but are probably
+//! not intended. `words` has the enums that `raw` and this module share.
 
 mod check;
 pub mod class;
@@ -53,39 +53,38 @@ pub use self::words::{
     Word,
 };
 
-/// All of it.
+/// A checked configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The listeners and what holds for every request.
+    /// The listeners, and settings for every request.
     pub server: Server,
     /// Where operations are kept.
     pub store: Settings,
-    /// The gateway's own secret, and where others are.
+    /// The gateway's own secret, and the service that holds other secrets.
     pub secrets: Secrets,
-    /// Who may call.
+    /// Authentication of callers.
     pub auth: Auth,
     /// Retention classes by name; the three built-in ones are always there.
     pub classes: BTreeMap<Arc<str>, Class>,
-    /// Where requests go, by name.
+    /// Upstreams, by name.
     pub upstreams: BTreeMap<Arc<str>, Upstream>,
-    /// What is served, in the order of the file.
+    /// The routes, in the order of the file.
     pub routes: Vec<Route>,
-    /// What providers send.
+    /// Webhooks of providers.
     pub webhooks: Webhooks,
-    /// How much of everything.
+    /// Limits.
     pub limits: Limits,
-    /// What is told of it.
+    /// Logs and traces.
     pub telemetry: Telemetry,
 }
 
 impl Config {
-    /// What kind of store it is; `None` for a URL that names none, which does
-    /// not open.
+    /// The kind of the store; `None` for a URL that names no store.
     pub fn store_kind(&self) -> Option<StoreKind> {
         StoreKind::of(&self.store.url).ok()
     }
 
-    /// A gateway that protects one upstream and was told nothing else.
+    /// The configuration of a gateway that protects one upstream, without a file.
     pub fn unconfigured(upstream: &str) -> Self {
         let classes = [Class::interactive(), Class::webhook(), Class::financial()];
         Self {
@@ -106,35 +105,35 @@ impl Config {
     }
 }
 
-/// The listeners and what holds for every request.
+/// The listeners, and settings for every request.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// Where requests come in.
+    /// The address for requests.
     pub listen: String,
-    /// Where operators look.
+    /// The address for operators.
     pub admin: String,
-    /// Who may use the admin API; empty only on loopback.
+    /// The tokens for the admin API; empty only on loopback.
     pub admin_tokens: Vec<AdminToken>,
-    /// Where clients find this gateway, without a slash at the end.
+    /// The URL at which clients reach this gateway, without a trailing slash.
     pub public_url: Option<String>,
     /// The largest body of a protected request, in bytes.
     pub body_limit: usize,
     /// The largest reply that is kept, in bytes.
     pub reply_limit: usize,
-    /// The certificate, where requests come in encrypted.
+    /// TLS for requests.
     pub tls: Option<ServerTls>,
-    /// Proxies whose word on the client's address counts.
+    /// Proxies whose `X-Forwarded-*` headers are trusted.
     pub trusted_proxies: Vec<IpNet>,
-    /// Trusted proxies begin each connection with the PROXY protocol.
+    /// Whether trusted proxies send the PROXY protocol.
     pub proxy_protocol: bool,
-    /// How long a client may take for a request's head, and stay idle between two.
+    /// The time limit for a request's head, and for an idle connection.
     pub head_deadline: Duration,
-    /// How long the body of a protected request may take, and a pause in one
-    /// that streams through.
+    /// The time limit for the body of a protected request, and for a pause in a
+    /// body that streams.
     pub body_deadline: Duration,
-    /// How long a client may leave a whole reply unread.
+    /// The time limit for a client that does not read its response.
     pub write_deadline: Duration,
-    /// How long running work may take to end when the gateway stops.
+    /// How long the gateway waits for running operations when it stops.
     pub drain: Duration,
 }
 
@@ -161,29 +160,29 @@ impl Default for Server {
 /// A token for the admin API.
 #[derive(Clone, Debug)]
 pub struct AdminToken {
-    /// Who it is, for the audit.
+    /// The operator's name in the audit log.
     pub name: String,
-    /// What it may do.
+    /// The operator's role.
     pub role: Role,
     /// The token.
     pub token: SecretValue,
 }
 
-/// A secret, or where it is.
+/// A secret, or its location.
 #[derive(Clone, Debug)]
 pub enum SecretValue {
     /// The secret itself: from the file, the environment, or a file of its own.
     Given(SecretString),
     /// A field of a secret in OpenBao.
     OpenBao {
-        /// The secret's path beneath the mount.
+        /// The secret's path below the mount.
         path: String,
-        /// Which field of it.
+        /// The field of the secret.
         field: String,
     },
 }
 
-/// Two secrets at hand are compared as they are: there is nobody to time it.
+/// Not in constant time: only values of one configuration file are compared.
 impl PartialEq for SecretValue {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -202,60 +201,60 @@ impl PartialEq for SecretValue {
 
 impl Eq for SecretValue {}
 
-/// The gateway's own secret, and where others are.
+/// The gateway's own secret, and the service that holds other secrets.
 #[derive(Clone, Debug, Default)]
 pub struct Secrets {
-    /// Keys hashes and fingerprints and seals what is kept secret. Made at the
+    /// Keys hashes and fingerprints, and seals stored secrets. Generated at the
     /// first start with an embedded store.
     pub key: Option<SecretString>,
-    /// Where secrets live that the file only names.
+    /// The service that holds secrets that the file only names.
     pub openbao: Option<OpenBao>,
 }
 
-/// OpenBao, or Vault: a KV store of version 2.
+/// OpenBao or Vault, with a KV store of version 2.
 #[derive(Clone, Debug)]
 pub struct OpenBao {
     /// Its URL.
     pub address: String,
-    /// How to be let in.
+    /// The login.
     pub login: BaoLogin,
-    /// Where the KV store is mounted.
+    /// The mount of the KV store.
     pub mount: String,
-    /// The namespace, where there are several.
+    /// The namespace.
     pub namespace: Option<String>,
-    /// Where the secrets of webhooks are: `webhooks/{tenant}/{project}/{provider}`.
+    /// The path of webhooks' secrets: `webhooks/{tenant}/{project}/{provider}`.
     pub path: String,
 }
 
-/// How to be let in to OpenBao.
+/// The login to OpenBao.
 #[derive(Clone, Debug)]
 pub enum BaoLogin {
-    /// With a token.
+    /// A token.
     Token(SecretString),
-    /// As an application.
+    /// An AppRole.
     AppRole {
-        /// Which.
+        /// Its id.
         role_id: String,
-        /// Its password.
+        /// Its secret id.
         secret_id: SecretString,
     },
 }
 
-/// Who may call. With none of it, everybody may, as one caller.
+/// Authentication of callers. Without any, everybody may call, as one caller.
 #[derive(Clone, Debug, Default)]
 pub struct Auth {
-    /// Keys that this gateway gives out.
+    /// API keys of this gateway.
     pub api_keys: Option<ApiKeys>,
-    /// Tokens of these issuers.
+    /// JWTs of these issuers.
     pub jwt: Vec<Jwt>,
-    /// Keys that Unkey gives out.
+    /// API keys of Unkey.
     pub unkey: Option<Unkey>,
-    /// A scheduler that signs its calls.
+    /// A scheduler that signs its requests.
     pub scheduler: Option<Scheduler>,
 }
 
 impl Auth {
-    /// Whether anybody is known at all. Otherwise every client is the same caller.
+    /// Whether callers are authenticated. Otherwise every client is the same caller.
     pub fn knows_callers(&self) -> bool {
         self.api_keys.is_some()
             || !self.jwt.is_empty()
@@ -264,95 +263,95 @@ impl Auth {
     }
 }
 
-/// Keys that this gateway gives out. There is nothing to choose yet.
+/// API keys of this gateway. There are no settings yet.
 #[derive(Clone, Debug, Default)]
 pub struct ApiKeys {}
 
-/// Tokens of one issuer.
+/// JWTs of one issuer.
 #[derive(Clone, Debug)]
 pub struct Jwt {
-    /// What `iss` must be.
+    /// The value of `iss`.
     pub issuer: String,
-    /// One of these `aud` must name.
+    /// The values of `aud`, of which one must match.
     pub audience: Vec<String>,
     /// The issuer's keys.
     pub keys: JwksSource,
-    /// What tokens may be signed with: nothing that a client could know the key of.
+    /// The allowed signature algorithms; all of them asymmetric.
     pub algorithms: Vec<jsonwebtoken::Algorithm>,
-    /// Where the tenant is.
+    /// The source of the tenant.
     pub tenant: Claim,
-    /// Where the project is; tokens without one may use only routes of a wider scope.
+    /// The source of the project; tokens without one may only use routes with a wider scope.
     pub project: Option<Claim>,
-    /// Where the subject's id is.
+    /// The source of the subject's id.
     pub subject: Claim,
-    /// What kind of subject it is.
+    /// The subject's type.
     pub subject_type: SubjectKind,
-    /// Where the scopes are: a list, or words between blanks.
+    /// The pointer to the scopes: a list, or a string with spaces.
     pub scopes: Option<String>,
-    /// How far the issuer's clock may be off.
+    /// The tolerated difference to the issuer's clock.
     pub leeway: Duration,
 }
 
-/// Where an issuer's keys are.
+/// The source of an issuer's keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JwksSource {
-    /// Behind a URL.
+    /// A URL.
     Url(String),
-    /// In a file.
+    /// A file.
     File(PathBuf),
 }
 
-/// Where a caller's name comes from.
+/// The source of a caller's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// A JSON Pointer into the claims.
     Pointer(String),
-    /// The same for all.
+    /// A fixed name for all tokens.
     Fixed(String),
 }
 
-/// Keys that Unkey gives out.
+/// API keys of Unkey.
 #[derive(Clone, Debug)]
 pub struct Unkey {
     /// Its URL.
     pub url: String,
-    /// The right to verify keys.
+    /// The root key that verifies callers' keys.
     pub root_key: SecretValue,
-    /// The right to verify the ids of webhooks.
+    /// The root key that verifies webhook ids.
     pub webhook_root_key: Option<SecretValue>,
-    /// How long an answer is believed; under a minute.
+    /// How long an answer is cached; under a minute.
     pub cache: Duration,
-    /// How long it may take.
+    /// The time limit for a request.
     pub deadline: Duration,
 }
 
-/// A scheduler that signs its calls.
+/// A scheduler that signs its requests.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
-    /// What it signs with; several while they rotate.
+    /// Its secrets; several during a rotation.
     pub secrets: Vec<SecretValue>,
-    /// How far its clock may be off, in both directions.
+    /// The tolerated difference to its clock, in both directions.
     pub tolerance: Duration,
 }
 
-/// Where requests go.
+/// An upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upstream {
     /// `http://`, `https://` or `h2c://`, with host and port.
     pub url: String,
-    /// How long it may take to answer.
+    /// The time limit for a response.
     pub timeout: Duration,
-    /// How long opening a connection may take.
+    /// The time limit for a new connection.
     pub connect_timeout: Duration,
-    /// How long after its last use a connection is used again.
+    /// How long an idle connection is kept.
     pub idle_timeout: Duration,
-    /// How many unused connections are kept.
+    /// The largest number of idle connections.
     pub idle_max: usize,
-    /// How many connections there are at most.
+    /// The largest number of connections.
     pub connections_max: usize,
     /// The Host to name; the client's own where there is none.
     pub host: Option<HeaderValue>,
-    /// What is needed to speak TLS to it.
+    /// TLS settings.
     pub tls: crate::upstream::Tls,
     /// What the events that are delivered to it are signed with, `whsec_…`; one
     /// of the gateway's own making where there is none.
@@ -360,7 +359,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// An upstream behind this URL, with the usual bounds.
+    /// An upstream at this URL, with default settings.
     pub fn new(url: &str) -> Self {
         let usual = crate::upstream::Limits::default();
         Self {
@@ -377,59 +376,59 @@ impl Upstream {
     }
 }
 
-/// What is served, and how.
+/// A route.
 #[derive(Clone, Debug)]
 pub struct Route {
-    /// What its operations are called.
+    /// The name of its operations.
     pub endpoint: EndpointName,
-    /// Which methods; all where there is none.
+    /// The methods; all where empty.
     pub methods: Vec<Method>,
     /// Its path: `{name}` is one segment, `{*rest}` the remainder.
     pub path: String,
-    /// Where its requests go.
+    /// The upstream of its requests.
     pub upstream: Arc<str>,
-    /// What a key means here; by method where there is none.
+    /// What a key means here; decided by the method where `None`.
     pub policy: Option<Policy>,
-    /// Its class.
+    /// The retention class.
     pub class: Arc<str>,
-    /// Whose names its keys live under.
+    /// Whose keys its keys are.
     pub scope: Scope,
-    /// Who may call it.
+    /// The callers that may call.
     pub access: Access,
-    /// What a key must look like.
+    /// The format of keys.
     pub key_format: KeyFormat,
-    /// Where a key comes from when no header brings one.
+    /// How a key is derived for a request without one.
     pub derived_key: Option<DerivedKey>,
-    /// How far a key is unique.
+    /// Where a key is unique.
     pub key_space: KeySpace,
-    /// What the upstream is told of the key.
+    /// The key that the upstream receives.
     pub forward_key: ForwardKey,
-    /// What of a request is compared.
+    /// The parts of a request that are compared.
     pub fingerprint: Arc<Selection>,
-    /// Statuses that are kept, whatever the default says.
+    /// Statuses that are kept, instead of the default.
     pub keep_statuses: BTreeSet<u16>,
-    /// Statuses that free the key, whatever the default says.
+    /// Statuses that release the key, instead of the default.
     pub release_statuses: BTreeSet<u16>,
-    /// What a replayed 201 is.
+    /// The status of a replayed 201.
     pub duplicate_create: DuplicateCreate,
     /// The upstream commits the outcome itself, in one transaction with its rows.
     pub joined: bool,
-    /// The largest body, where it is not the server's.
+    /// The largest request body, where it is not the server's.
     pub body_limit: Option<usize>,
     /// The largest kept reply, where it is not the server's.
     pub reply_limit: Option<usize>,
-    /// How long the upstream may take, where it is not the upstream's own.
+    /// The time limit for a response, where it is not the upstream's.
     pub timeout: Option<Duration>,
-    /// Which other sites' pages may call it.
+    /// CORS.
     pub cors: Option<Arc<Cors>>,
-    /// What is changed in requests on their way.
+    /// Changes to the headers of requests.
     pub request_headers: HeaderRules,
-    /// What is changed in answers on their way.
+    /// Changes to the headers of responses.
     pub response_headers: HeaderRules,
 }
 
 impl Route {
-    /// A route as it is when nothing more is said of it.
+    /// A route with default settings.
     pub fn new(endpoint: EndpointName, path: &str, upstream: &str) -> Self {
         Self {
             endpoint,
@@ -472,33 +471,33 @@ impl Route {
     }
 }
 
-/// What the operations of a route are called.
+/// The name of a route's operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointName {
-    /// By this name.
+    /// A fixed name.
     Fixed(Endpoint),
-    /// By method and path, where nothing is configured.
+    /// Method and path, without a configuration file.
     ByPath,
 }
 
-/// Who may call a route.
+/// The callers that may call a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everybody, as one caller; what they send to identify themselves is compared.
+    /// Everybody, as one caller; their credentials are part of the fingerprint.
     Anyone,
-    /// Known callers who also are all of this.
+    /// Authenticated callers that fulfil all of this.
     Callers {
-        /// Known by one of these; by any where there is none.
+        /// The allowed methods; all where empty.
         by: Vec<KnownBy>,
-        /// Such subjects; all where there is none.
+        /// The allowed subjects; all where empty.
         subjects: Vec<SubjectPattern>,
-        /// With every one of these scopes.
+        /// The required scopes.
         scopes: Vec<String>,
     },
 }
 
 impl Access {
-    /// All known callers.
+    /// All authenticated callers.
     pub fn callers() -> Self {
         Self::Callers {
             by: Vec::new(),
@@ -508,30 +507,30 @@ impl Access {
     }
 }
 
-/// Which subjects: `user:*`, or `service:billing`.
+/// A pattern of subjects: `user:*`, or `service:billing`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubjectPattern {
-    /// Of this kind.
+    /// The type.
     pub kind: SubjectKind,
-    /// With this id; any where there is none.
+    /// The id; any where `None`.
     pub id: Option<String>,
 }
 
-/// A key for clients that cannot send one.
+/// A key derived from parts of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DerivedKey {
-    /// What it is made of; something of the request is among it.
+    /// The parts, of which at least one is of the request.
     pub parts: Vec<KeyPart>,
-    /// How long such an operation is remembered.
+    /// How long requests with the same parts are the same operation.
     pub window: Duration,
 }
 
-/// A part of a request that a key is made of.
+/// A part of a derived key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
-    /// Who sends.
+    /// The caller.
     Caller,
-    /// Where to.
+    /// The endpoint.
     Endpoint,
     /// A value of the JSON body.
     Pointer(String),
@@ -539,26 +538,26 @@ pub enum KeyPart {
     Header(HeaderName),
     /// A parameter of the query.
     Query(String),
-    /// The whole body: never unless it is asked for.
+    /// The whole body.
     Body,
 }
 
-/// Which other sites' pages may call.
+/// Pages of other sites that may call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cors {
-    /// Which sites.
+    /// The allowed origins.
     pub origins: Origins,
-    /// Headers that pages may send, beside ours.
+    /// Headers that pages may send, besides the gateway's own.
     pub headers: Vec<HeaderName>,
-    /// Headers that pages may read, beside ours.
+    /// Headers that pages may read, besides the gateway's own.
     pub expose: Vec<HeaderName>,
-    /// Whether cookies may come along.
+    /// Whether cookies are allowed.
     pub credentials: bool,
-    /// How long a browser may remember it.
+    /// How long a browser may cache the answer.
     pub max_age: Duration,
 }
 
-/// Which sites.
+/// The allowed origins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origins {
     /// All.
@@ -567,40 +566,39 @@ pub enum Origins {
     These(Vec<String>),
 }
 
-/// What is changed in headers on their way. None of them is one of ours, and
-/// none frames a message.
+/// Changes to headers. The gateway's own headers and framing headers are excluded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderRules {
-    /// Taken out, first.
+    /// Removed first.
     pub remove: Vec<HeaderName>,
-    /// Put in, in place of what was there.
+    /// Set, replacing existing ones.
     pub set: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// How much of everything.
+/// Limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections of clients.
+    /// Client connections.
     pub connections: usize,
-    /// Requests under way on one HTTP/2 connection.
+    /// Concurrent requests on one HTTP/2 connection.
     pub streams: u32,
-    /// Requests that wait for one operation.
+    /// Waiting requests per operation.
     pub waiters_per_key: usize,
-    /// Requests of one tenant that wait.
+    /// Waiting requests per tenant.
     pub waiters_per_tenant: usize,
-    /// Requests that wait, in all.
+    /// Waiting requests in total.
     pub waiters: usize,
-    /// Operations that run at a time.
+    /// Running operations.
     pub in_flight: usize,
-    /// Operations of one tenant that run at a time.
+    /// Running operations per tenant.
     pub in_flight_per_tenant: usize,
-    /// How often one tenant may ask.
+    /// The request rate of one tenant.
     pub requests_per_tenant: Option<Rate>,
-    /// Bytes of request bodies held at a time.
+    /// Buffered bytes of request bodies.
     pub buffered_bytes: usize,
-    /// Tenants and projects that have metrics of their own; the rest are `other`.
+    /// Tenants and projects with their own metrics labels; the rest are `other`.
     pub label_values: usize,
-    /// How long one step of the store may take.
+    /// The time limit for one step of the store.
     pub store_deadline: Duration,
 }
 
@@ -623,31 +621,31 @@ impl Default for Limits {
     }
 }
 
-/// How often.
+/// A request rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// In the long run.
+    /// The sustained rate.
     pub per_second: u32,
-    /// At once.
+    /// The largest burst.
     pub burst: u32,
 }
 
-/// What is told of it.
+/// Logs and traces.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Telemetry {
-    /// Whether keys stand in logs as they are.
+    /// How keys are logged.
     pub keys: LoggedKeys,
-    /// Where traces go.
+    /// The collector of traces.
     pub otlp: Option<Otlp>,
 }
 
-/// Where traces go.
+/// The collector of traces.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Otlp {
     /// The collector's URL, OTLP over HTTP.
     pub endpoint: String,
-    /// What this service is called there.
+    /// The name of this service in traces.
     pub service: String,
-    /// Which part of the traces that begin here, from 0 to 1.
+    /// The sampled fraction of traces that begin here, from 0 to 1.
     pub sample: f64,
 }

@@ -1,10 +1,9 @@
-//! Whether a tree has the shape of the schema: keys that are known, values of
-//! the right kind, words of the list, numbers within their range, nothing
-//! missing.
+//! The JSON Schema of the file, and the validation of a tree against it: unknown
+//! keys, wrong types, unknown words, numbers out of range, missing keys.
 //!
-//! serde would stop at the first of these. So the tree is compared with the
-//! schema that `onceward schema` prints, every mistake is noted, and what is
-//! wrong is broken off; the rest always fits the raw types.
+//! serde would stop at the first mistake. So the tree is compared with the schema
+//! that `onceward schema` prints, every mistake is reported, and wrong values are
+//! removed; the rest always fits the raw types.
 
 use serde_json::Value as Json;
 
@@ -34,7 +33,7 @@ pub(super) fn validate(source: &mut Source, schema: &Json) {
 struct Validator<'a> {
     schema: &'a Json,
     locations: &'a Locations,
-    /// In a text that is not TOML, what seems to be missing may be there.
+    /// In a file that is not valid TOML, a missing key may be in an invalid line.
     missing_counts: bool,
     mistakes: Vec<Mistake>,
 }
@@ -70,10 +69,10 @@ impl<'a> Validator<'a> {
         }
     }
 
-    /// The schema that a value of this kind is meant for.
+    /// The alternative of a schema that fits the type of a value.
     fn choose(&self, node: &mut Node, schema: &'a Json) -> Option<&'a Json> {
         let all = self.alternatives(schema);
-        // Of several tables, the one that knows a key.
+        // Of several tables, the one that has one of the value's keys.
         let of_kind = |node: &Node| {
             let fitting = || all.iter().copied().filter(|one| admits(one, node));
             fitting()
@@ -83,7 +82,7 @@ impl<'a> Validator<'a> {
         if let Some(schema) = of_kind(node) {
             return Some(schema);
         }
-        // A variable that looks like a number may be meant as a text.
+        // The value of a variable that looks like a number may be a string.
         let text = node.variable.clone()?;
         let as_text = Node {
             value: Value::Text(text),
@@ -94,7 +93,7 @@ impl<'a> Validator<'a> {
         Some(schema)
     }
 
-    /// Follows references, and opens what offers a choice.
+    /// Resolves references and flattens `anyOf`.
     fn alternatives(&self, schema: &'a Json) -> Vec<&'a Json> {
         let schema = self.resolve(schema);
         match schema.get("anyOf").and_then(Json::as_array) {
@@ -132,8 +131,8 @@ impl<'a> Validator<'a> {
         for (at, node) in nodes.iter_mut().enumerate() {
             self.fit(node, schema, &format!("{path}[{at}]"));
         }
-        // Entries keep their numbers: a broken one stays as an empty table, or
-        // takes the list with it where it cannot be one.
+        // Entries keep their indices: a broken entry becomes an empty table; where
+        // the entries are not tables, the whole list is removed.
         let tables = self.resolve(schema)["type"] == "object";
         let mut broken = false;
         for node in nodes {
@@ -190,7 +189,7 @@ impl<'a> Validator<'a> {
     }
 
     fn broken(&mut self, node: &mut Node, path: &str, problem: String, right: String) {
-        // What is broken already has been said.
+        // A broken value has already been reported.
         if !matches!(node.value, Value::Broken) {
             let location: Location = node.location.clone();
             self.mistakes.push(Mistake {
@@ -203,7 +202,7 @@ impl<'a> Validator<'a> {
         }
     }
 
-    /// What a schema wants, in words.
+    /// Describes the values that a schema accepts.
     fn wanted(&self, schema: &'a Json) -> String {
         let all = self.alternatives(schema);
         let nouns = all.iter().map(|one| {
@@ -234,7 +233,7 @@ impl<'a> Validator<'a> {
     }
 }
 
-/// Whether a schema takes values of this kind.
+/// Whether a schema accepts values of this type.
 fn admits(schema: &Json, node: &Node) -> bool {
     let kind = schema["type"].as_str();
     match node.value {
@@ -256,7 +255,7 @@ fn shares_key(schema: &Json, node: &Node) -> bool {
     }
 }
 
-/// The words of a list; none where any text will do.
+/// The allowed words; none where any string is allowed.
 fn words(schema: &Json) -> Vec<&str> {
     let listed = schema["enum"].as_array().into_iter().flatten();
     let described = schema["oneOf"].as_array().into_iter().flatten();
@@ -281,7 +280,7 @@ fn list(words: &[&str]) -> String {
     }
 }
 
-/// What may have been meant.
+/// Suggests a known key.
 fn other_keys(key: &str, known: &[&str]) -> String {
     let (close, far) = nearest(key, known);
     match close {
@@ -291,7 +290,7 @@ fn other_keys(key: &str, known: &[&str]) -> String {
     }
 }
 
-/// The name that is like this one, if there is one, and all of them.
+/// The known name that is most similar, if one is similar enough, and all known names.
 pub(crate) fn nearest<'a>(name: &str, known: &[&'a str]) -> (Option<&'a str>, Vec<&'a str>) {
     let by_distance = known.iter().map(|other| (distance(name, other), *other));
     let close = by_distance
@@ -303,8 +302,7 @@ pub(crate) fn nearest<'a>(name: &str, known: &[&'a str]) -> (Option<&'a str>, Ve
     (close.map(|(_, other)| other), known.to_vec())
 }
 
-/// How many letters must change to make one of the other; names are short, so
-/// what is longer than any of them is far from all.
+/// The edit distance. Names are short, so a longer text is similar to none.
 fn distance(one: &str, other: &str) -> usize {
     const LENGTH_MAX: usize = 64;
     if one.len() > LENGTH_MAX {
@@ -324,7 +322,7 @@ fn distance(one: &str, other: &str) -> usize {
     row.last().copied().unwrap_or(usize::MAX)
 }
 
-/// A description as the end of a sentence.
+/// A description as the end of a sentence: lower case, without a full stop.
 fn sentence(description: &str) -> String {
     let text = description.trim_end_matches('.');
     let mut letters = text.chars();
@@ -334,7 +332,7 @@ fn sentence(description: &str) -> String {
     }
 }
 
-/// Takes null out of types, choices and defaults.
+/// Removes null from types, alternatives and defaults.
 fn without_null(schema: &mut Json) {
     match schema {
         Json::Object(object) => {

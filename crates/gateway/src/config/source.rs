@@ -1,9 +1,9 @@
-//! The text and the environment, read into one tree that knows where each value
-//! was said.
+//! Reads the text and the environment into one tree with the location of each
+//! value.
 //!
-//! `${NAME}` in a text stands for a variable (`$${` for the two characters), and
-//! a variable such as `ONCEWARD__SERVER__LISTEN` stands for a key. Variables are
-//! handed in; what they hold is never shown, because it may be a secret.
+//! `${NAME}` in a string is a variable (`$${` is a literal `${`), and a variable
+//! such as `ONCEWARD__SERVER__LISTEN` overrides a key. Variables are passed in;
+//! their values are never shown, because they may be secrets.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,12 +15,12 @@ use toml::de::{DeTable, DeValue};
 
 use super::mistake::{Location, Mistake};
 
-/// What the name of a variable begins with that stands for a key.
+/// The prefix of variables that override keys.
 const OVERRIDE: &str = "ONCEWARD__";
-/// The longest way from the top to a key that a variable may name.
+/// The deepest key that a variable may override.
 const DEPTH_MAX: usize = 8;
 
-/// A value and where it was said.
+/// A value and its location.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) value: Value,
@@ -39,14 +39,14 @@ pub(super) enum Value {
     Boolean(bool),
     Date,
     List(Vec<Node>),
-    Table(BTreeMap<String, Entry>),
-    /// Something that was wrong and has been said.
+    Table(BTreeMap<String, TableEntry>),
+    /// A wrong value that has been reported.
     Broken,
 }
 
 /// A value under its key.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct TableEntry {
     pub(super) key: Location,
     pub(super) node: Node,
 }
@@ -93,16 +93,16 @@ impl Node {
     }
 }
 
-/// What was read, and how well.
+/// The result of reading.
 pub(super) struct Source {
     pub(super) root: Node,
     pub(super) locations: Locations,
     pub(super) mistakes: Vec<Mistake>,
-    /// Whether the text is TOML at all. If not, the tree is what could be saved.
+    /// Whether the text is valid TOML. If not, the tree has the valid parts.
     pub(super) whole: bool,
 }
 
-/// Where each key was said.
+/// The location of each key.
 #[derive(Debug)]
 pub(super) struct Locations {
     file: PathBuf,
@@ -117,7 +117,7 @@ struct KeySource {
 }
 
 impl Locations {
-    /// Where a key was said, or the table in which it would be.
+    /// The location of a key, or of the table that would contain it.
     pub(super) fn of(&self, key: &str) -> Location {
         let mut key = key;
         loop {
@@ -131,7 +131,7 @@ impl Locations {
         }
     }
 
-    /// Whether a key was said, rightly or wrongly.
+    /// Whether a key is present, valid or not.
     pub(super) fn says(&self, key: &str) -> bool {
         self.said.contains_key(key)
     }
@@ -144,10 +144,10 @@ impl Locations {
     }
 }
 
-/// Reads the text, puts the variables in, and lets them override.
+/// Reads the text, expands variables, and applies overrides.
 pub(super) fn read(text: &str, file: &Path, environment: &BTreeMap<String, String>) -> Source {
     let (table, errors) = DeTable::parse_recoverable(text);
-    let lines = Lines::new(text, file);
+    let lines = LineIndex::new(text, file);
     let mut reader = Reader {
         environment,
         mistakes: errors
@@ -196,14 +196,14 @@ pub(super) fn join(path: &str, key: &str) -> String {
 struct Reader<'a> {
     environment: &'a BTreeMap<String, String>,
     mistakes: Vec<Mistake>,
-    /// Texts that held variables, as they were written.
+    /// Strings with variables, as they are written in the file.
     written: BTreeMap<String, String>,
 }
 
 impl Reader<'_> {
-    fn table(&mut self, table: &DeTable<'_>, lines: &Lines<'_>, path: &str) -> Value {
+    fn table(&mut self, table: &DeTable<'_>, lines: &LineIndex<'_>, path: &str) -> Value {
         let entries = table.iter().map(|(key, value)| {
-            let entry = Entry {
+            let entry = TableEntry {
                 key: lines.location(&key.span()),
                 node: self.node(value, lines, &join(path, key.get_ref())),
             };
@@ -212,7 +212,7 @@ impl Reader<'_> {
         Value::Table(entries.collect())
     }
 
-    fn node(&mut self, value: &Spanned<DeValue<'_>>, lines: &Lines<'_>, path: &str) -> Node {
+    fn node(&mut self, value: &Spanned<DeValue<'_>>, lines: &LineIndex<'_>, path: &str) -> Node {
         let location = lines.location(&value.span());
         let value = match value.get_ref() {
             DeValue::String(text) => self.expand(text, path, &location),
@@ -234,7 +234,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Puts variables in for `${NAME}`.
+    /// Expands `${NAME}`.
     fn expand(&mut self, text: &str, path: &str, location: &Location) -> Value {
         if !text.contains("${") {
             return Value::Text(text.to_owned());
@@ -288,7 +288,7 @@ impl Reader<'_> {
             .filter_map(|(name, text)| Some((name, name.strip_prefix(OVERRIDE)?, text)))
             .map(|(name, keys, text)| (keys.split("__").collect::<Vec<_>>(), name, text))
             .collect();
-        // By number where there are numbers: entry 2 is added before entry 10.
+        // Indices are ordered as numbers: entry 2 is added before entry 10.
         overrides.sort_by_cached_key(|(keys, ..)| {
             let keys = keys.iter().map(|key| (key.parse::<usize>().ok(), *key));
             keys.collect::<Vec<_>>()
@@ -335,7 +335,7 @@ fn owned(value: &DeValue<'_>, location: &Location) -> Value {
         DeValue::Array(array) => Value::List(array.iter().map(node).collect()),
         DeValue::Table(table) => {
             let entries = table.iter().map(|(key, value)| {
-                let entry = Entry {
+                let entry = TableEntry {
                     key: location.clone(),
                     node: node(value),
                 };
@@ -362,7 +362,7 @@ fn scalar(value: &DeValue<'_>) -> Value {
     }
 }
 
-/// Puts a value where the keys lead, and makes the way where there is none.
+/// Sets the value of a nested key, and creates missing tables and lists.
 fn set(root: &mut Node, keys: &[&str], value: Node) -> Result<(), String> {
     let Some((key, rest)) = keys.split_first() else {
         *root = value;
@@ -387,7 +387,7 @@ fn set(root: &mut Node, keys: &[&str], value: Node) -> Result<(), String> {
     let Value::Table(entries) = &mut root.value else {
         return Ok(());
     };
-    // Variables have no small letters, and no hyphens.
+    // Variables have no lower-case letters and no hyphens.
     let same = |name: &&String| name.replace('-', "_").eq_ignore_ascii_case(key);
     let name = entries.keys().find(same).cloned();
     let name = name.unwrap_or_else(|| key.to_ascii_lowercase());
@@ -400,7 +400,7 @@ fn set(root: &mut Node, keys: &[&str], value: Node) -> Result<(), String> {
         {
             node.value = Value::List(Vec::new());
         }
-        Entry {
+        TableEntry {
             key: location,
             node,
         }
@@ -463,14 +463,14 @@ fn note(
     }
 }
 
-/// Where the lines of a text begin.
-struct Lines<'a> {
+/// The positions of line starts in a text.
+struct LineIndex<'a> {
     text: &'a str,
     file: &'a Path,
     begins: Vec<usize>,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> LineIndex<'a> {
     fn new(text: &'a str, file: &'a Path) -> Self {
         let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let begins = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1));

@@ -1,8 +1,7 @@
-//! What works and is probably not meant.
+//! Warnings: settings that work but are probably not intended.
 //!
-//! Rules of thumb, each with what would be better. They are about safety and
-//! about things that have no effect, never about taste: a warning that is wrong
-//! half of the time teaches people to look away.
+//! Each rule comes with a better setting. Rules are about safety and about settings
+//! without effect, never about taste: warnings that are often wrong are ignored.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,15 +23,15 @@ use super::{
 };
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// For how long people and their programs try again.
+/// How long interactive clients retry.
 const INTERACTIVE_WINDOW: Duration = DAY;
-/// For how long the most patient provider of webhooks tries again.
+/// How long the most persistent webhook provider retries.
 const WEBHOOK_WINDOW: Duration = DAY.saturating_mul(3);
-/// For how long money is settled.
+/// How long the settlement of a payment takes.
 const SETTLEMENT_WINDOW: Duration = DAY.saturating_mul(30);
-/// After how long most clients give up.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
-/// What is shorter can be guessed.
+/// The timeout of most clients.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
+/// A shorter token can be guessed.
 const TOKEN_LENGTH_MIN: usize = 16;
 /// What the names of routes for money begin with.
 const MONEY: [&str; 13] = [
@@ -54,7 +53,7 @@ const MONEY: [&str; 13] = [
 /// too, such as `payload`.
 const MONEY_WORDS: [&str; 3] = ["pay", "pays", "buy"];
 
-/// Every warning about a configuration, by line.
+/// Returns every warning about a configuration, by line.
 pub(super) fn find(config: &Config, locations: &Locations) -> Vec<Warning> {
     let mut warnings = Warnings {
         config,
@@ -157,7 +156,7 @@ impl Warnings<'_> {
             let key = join("classes", &class.name);
             let at = |name: &str| format!("{key}.{name}");
             let used = config.routes.iter().any(|route| route.class == class.name);
-            // Webhooks use theirs without a route.
+            // Webhooks use a class without a route.
             let of_webhooks = class.name == config.webhooks.class;
             if !used && self.locations.says(&key) && !of_webhooks {
                 self.warn(
@@ -193,7 +192,7 @@ impl Warnings<'_> {
                     "mismatch = \"422\" tells the client of its mistake",
                 );
             }
-            if class.in_flight == InFlight::Wait && class.wait > CLIENT_PATIENCE {
+            if class.in_flight == InFlight::Wait && class.wait > CLIENT_TIMEOUT {
                 let problem = format!(
                     "most clients give up after 60s, but a duplicate waits {}",
                     Time::of(class.wait).0
@@ -219,11 +218,11 @@ impl Warnings<'_> {
 
     fn upstreams(&mut self) {
         let config = self.config;
-        // What callers send to identify themselves goes on to the upstream.
+        // JWTs, and the credentials of unauthenticated callers, are forwarded.
         let tokens_pass = !config.auth.jwt.is_empty() || is_open(config);
         for (name, upstream) in &config.upstreams {
             let key = join("upstreams", name);
-            // Webhooks say where they go when they are made.
+            // A webhook names its upstream when it is created.
             let by_webhooks = self.locations.says("webhooks");
             let used = config.routes.iter().any(|route| route.upstream == *name);
             if !used && !by_webhooks {
@@ -321,7 +320,7 @@ impl Warnings<'_> {
         }
     }
 
-    /// A key that is required where doing it twice does no harm.
+    /// A key is required for a method that is idempotent anyway.
     fn naturally_idempotent(&mut self, route: &Route, key: &str) {
         if route.policy != Some(Policy::RequiredA) {
             return;
@@ -364,7 +363,7 @@ impl Warnings<'_> {
         }
     }
 
-    /// What a class says in vain where the application commits the outcome.
+    /// Settings of a class that have no effect on a joined route.
     fn joined(&mut self, route: &Route, class: &Class, key: &str) {
         if !route.joined {
             return;
@@ -388,7 +387,7 @@ impl Warnings<'_> {
         }
     }
 
-    /// Where money moves, doubt costs money.
+    /// Settings that could lose or double a payment.
     fn money(&mut self, route: &Route, class: &Class, key: &str) {
         if !moves_money(route) {
             return;
@@ -441,7 +440,7 @@ impl Warnings<'_> {
         }
     }
 
-    /// A route that no request ever comes to.
+    /// A route that no request can reach.
     fn reach(&mut self, at: usize, route: &Route, key: &str) {
         self.shadow(at, route, key);
         let Access::Callers { by, scopes, .. } = &route.access else {
@@ -459,7 +458,7 @@ impl Warnings<'_> {
         .map(|(one, _)| one)
         .collect();
         if possible.is_empty() {
-            // Without any [auth] everybody is let in, unless a way is asked for.
+            // Without any [auth] everybody may call, unless the route names a method.
             if !by.is_empty() {
                 let better = "add one of them to [auth], or remove auth";
                 let problem =
@@ -488,7 +487,7 @@ impl Warnings<'_> {
         }
     }
 
-    /// A remainder may be empty, so it serves the path before it too.
+    /// `{*rest}` also matches an empty remainder, so an earlier route may hide this one.
     fn shadow(&mut self, at: usize, route: &Route, key: &str) {
         let before = self.config.routes.iter().take(at).enumerate();
         let earlier = before.filter_map(|(other, earlier)| {
@@ -520,7 +519,7 @@ fn is_open(config: &Config) -> bool {
         && auth.scheduler.is_none()
 }
 
-/// Whether what goes there can be read on the way.
+/// Whether requests to the address can be read in transit.
 fn is_plain(address: &str) -> bool {
     !address.starts_with("https://")
         && address

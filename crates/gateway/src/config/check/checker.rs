@@ -1,4 +1,4 @@
-//! How single values are judged: times, sizes, secrets, files, names, headers.
+//! Checks of single values: durations, sizes, secrets, files, names, headers.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -17,16 +17,16 @@ use crate::config::source::Locations;
 use crate::config::units::{Size, TIME_MAX, Time, UnitError};
 use crate::config::url::UrlError;
 
-/// The shortest time that anybody waits for anything.
+/// Any duration of at least a millisecond.
 pub(super) const SOME_TIME: RangeInclusive<Duration> = Duration::from_millis(1)..=TIME_MAX;
 /// The largest secret.
 const SECRET_BYTES_MAX: u64 = 64 << 10;
-/// The largest body or reply that anybody may ask for.
+/// The largest configurable body or reply.
 const SIZE_MAX: usize = 1 << 40;
 /// The longest name of a class, an upstream or an operator.
 const NAME_LENGTH_MAX: usize = 64;
 
-/// Judges values and notes what is wrong with them.
+/// Checks values and collects mistakes.
 pub(in crate::config) struct Checker<'a> {
     pub(in crate::config) locations: &'a Locations,
     directory: &'a Path,
@@ -42,7 +42,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Notes a mistake.
+    /// Reports a mistake.
     pub(in crate::config) fn wrong(
         &mut self,
         key: &str,
@@ -57,12 +57,12 @@ impl<'a> Checker<'a> {
         });
     }
 
-    /// A text as it may be shown.
+    /// A string as it may be shown: variables are not expanded.
     pub(in crate::config) fn shown(&self, key: &str, text: &str) -> String {
         format!("{:?}", self.locations.written(key, text))
     }
 
-    /// A time within a range, or the default.
+    /// A duration within a range, or the default.
     pub(super) fn time(
         &mut self,
         key: &str,
@@ -117,7 +117,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// A text that is not empty.
+    /// A string that is not empty.
     pub(super) fn text(&mut self, key: &str, raw: Option<&String>) -> Option<String> {
         let text = raw?;
         if text.trim().is_empty() {
@@ -139,7 +139,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// A secret of at least so many characters, at hand or in OpenBao.
+    /// A secret of at least `length_min` characters, or its location in OpenBao.
     pub(super) fn secret(
         &mut self,
         key: &str,
@@ -179,7 +179,7 @@ impl<'a> Checker<'a> {
         Some(SecretValue::Given(SecretString::from(text)))
     }
 
-    /// A secret that must be at hand.
+    /// A secret that must not be in OpenBao.
     pub(super) fn secret_here(
         &mut self,
         key: &str,
@@ -199,7 +199,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// What a file holds, without the line break at its end.
+    /// The contents of a file, without the line break at its end.
     fn contents(&mut self, key: &str, path: &str) -> Option<String> {
         let file = self.beside(path);
         let mut text = String::new();
@@ -216,7 +216,7 @@ impl<'a> Checker<'a> {
         None
     }
 
-    /// A file that is there and can be read.
+    /// A readable file.
     pub(super) fn file(&mut self, key: &str, raw: Option<&String>) -> Option<PathBuf> {
         let path = self.text(key, raw)?;
         let file = self.beside(&path);
@@ -236,12 +236,12 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// A path, relative to the configuration's own directory.
+    /// A path relative to the configuration's directory.
     fn beside(&self, path: &str) -> PathBuf {
         self.directory.join(path)
     }
 
-    /// Notes what is wrong with a URL.
+    /// Reports the mistake in a URL.
     pub(super) fn url<T>(&mut self, key: &str, judged: Result<T, UrlError>) -> Option<T> {
         judged
             .map_err(|error| self.wrong(key, error.to_string(), error.right()))

@@ -1,8 +1,8 @@
-//! What must go together: names that are used and names that are there, routes
-//! that stand beside each other, times of one thing against times of another.
+//! Checks of settings against each other: references to classes and upstreams,
+//! routes that conflict, leases against timeouts.
 //!
-//! A value that was wrong in itself stands here as nothing, and nothing goes
-//! with everything: it was already said.
+//! A value that was wrong in itself is empty here and conflicts with nothing: it
+//! has already been reported.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use http::Method;
 use matchit::{InsertError, Router};
 
 use super::Checker;
-use crate::config::class::{User, fits, slowest};
+use crate::config::class::{ClassUser, fits, slowest};
 use crate::config::schema::nearest;
 use crate::config::source::{Locations, join};
 use crate::config::units::Time;
@@ -29,7 +29,7 @@ pub(super) fn judge(config: &Config, checker: &mut Checker<'_>) {
     bodies(config, checker);
 }
 
-/// Classes and upstreams that are named are there.
+/// Referenced classes and upstreams exist.
 fn names(config: &Config, checker: &mut Checker<'_>) {
     let routes = config.routes.iter().enumerate();
     let routes = routes.flat_map(|(at, route)| {
@@ -51,7 +51,7 @@ fn names(config: &Config, checker: &mut Checker<'_>) {
             "classes" => config.classes.keys().map(AsRef::as_ref).collect(),
             _ => config.upstreams.keys().map(AsRef::as_ref).collect(),
         };
-        // One that is there and wrong is there.
+        // A section with a mistake exists too.
         let there = checker.locations.says(&join(table, name)) || known.contains(&name.as_ref());
         if there || name.is_empty() {
             continue;
@@ -88,8 +88,7 @@ fn endpoints(config: &Config, checker: &mut Checker<'_>) {
     }
 }
 
-/// No two routes for the same method and path, and no two patterns of which
-/// nobody could say which one is meant.
+/// No two routes have the same method and path, and no two patterns are ambiguous.
 fn paths(config: &Config, checker: &mut Checker<'_>) {
     let mut tables: BTreeMap<&str, Router<usize>> = BTreeMap::new();
     for (at, route) in config.routes.iter().enumerate() {
@@ -149,8 +148,8 @@ fn leases(config: &Config, checker: &mut Checker<'_>) {
             continue;
         }
         let upstream = match user {
-            User::Route(at) => config.routes.get(at).map(|route| &route.upstream),
-            User::Webhooks => config.webhooks.upstream.as_ref(),
+            ClassUser::Route(at) => config.routes.get(at).map(|route| &route.upstream),
+            ClassUser::Webhooks => config.webhooks.upstream.as_ref(),
         };
         let upstream = upstream.map_or("", AsRef::as_ref);
         let own = format!("{user}.timeout");
@@ -170,7 +169,7 @@ fn leases(config: &Config, checker: &mut Checker<'_>) {
     }
 }
 
-/// Where a secret is in OpenBao, OpenBao is known.
+/// Where a secret is in OpenBao, OpenBao is configured.
 fn secrets(config: &Config, checker: &mut Checker<'_>) {
     if config.secrets.openbao.is_some() || checker.locations.says("secrets.openbao") {
         return;
@@ -206,8 +205,8 @@ fn secrets(config: &Config, checker: &mut Checker<'_>) {
     }
 }
 
-/// The ids of webhooks are keys of Unkey's that no caller comes in with, and
-/// their secrets are in OpenBao: Unkey keeps none.
+/// Webhook ids in Unkey must not be valid as callers' keys, and their secrets are in
+/// OpenBao, because Unkey stores none.
 fn unkey(config: &Config, checker: &mut Checker<'_>) {
     let key = "auth.unkey.webhook_root_key";
     let Some(unkey) = &config.auth.unkey else {
@@ -232,8 +231,8 @@ fn unkey(config: &Config, checker: &mut Checker<'_>) {
     }
 }
 
-/// Gateways that share a store share a secret: with two of them each would take
-/// the other's retries for different requests, and refuse its API keys.
+/// Gateways that share a store need the same secret: with different ones each would
+/// treat the other's retries as different requests, and refuse its API keys.
 fn shared_key(config: &Config, checker: &mut Checker<'_>) {
     let shared = config.store_kind().is_some_and(StoreKind::is_shared);
     if shared && config.secrets.key.is_none() && !checker.locations.says("secrets.key") {
@@ -245,8 +244,8 @@ fn shared_key(config: &Config, checker: &mut Checker<'_>) {
     }
 }
 
-/// A record can be shared only where the application finds it, and only of a
-/// request that has one.
+/// A joined route needs a store in the application's database, and requests that
+/// have a record.
 fn joined(config: &Config, checker: &mut Checker<'_>) {
     let routes = config.routes.iter().enumerate();
     for (at, route) in routes.filter(|(_, route)| route.joined) {
@@ -273,8 +272,8 @@ fn joined(config: &Config, checker: &mut Checker<'_>) {
     }
 }
 
-/// Where the operators' token of this number was said: `admin_token` comes
-/// first, and is not in the list.
+/// The key of an operator's token by its index: `admin_token` is the first, and not
+/// in the list.
 pub(in crate::config) fn token_key(locations: &Locations, at: usize) -> String {
     let alone = locations.says("server.admin_token");
     match at.checked_sub(usize::from(alone)) {
@@ -283,7 +282,7 @@ pub(in crate::config) fn token_key(locations: &Locations, at: usize) -> String {
     }
 }
 
-/// A body that may come in also fits in.
+/// The largest allowed body fits into the buffer.
 fn bodies(config: &Config, checker: &mut Checker<'_>) {
     let room = config.limits.buffered_bytes;
     let server = ("server.body_limit".to_owned(), config.server.body_limit);

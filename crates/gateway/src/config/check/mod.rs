@@ -1,8 +1,8 @@
-//! From what the file says to what the program uses, with every mistake at once.
+//! Makes the checked configuration from the raw one, and reports every mistake at
+//! once.
 //!
-//! A value that is wrong is noted and its default taken, so that the next one
-//! is still looked at; nobody ever sees such a configuration, because one
-//! mistake is enough to refuse it.
+//! A wrong value is reported and replaced by its default, so that the check can
+//! continue; a configuration with a mistake is never returned.
 
 mod auth;
 mod checker;
@@ -27,12 +27,12 @@ use super::{Config, schema, source, store, warnings};
 /// The largest file that is read.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// A configuration, and what is doubtful about it.
+/// A configuration and its warnings.
 #[derive(Debug)]
 pub struct Loaded {
-    /// What to do.
+    /// The checked configuration.
     pub config: Config,
-    /// What works and is probably not meant.
+    /// Settings that work but are probably not intended.
     pub warnings: Vec<Warning>,
 }
 
@@ -90,9 +90,9 @@ pub fn parse(
     let directory = file.parent().unwrap_or(Path::new(""));
     let mut checker = Checker::new(&source.locations, directory);
     let mut config = config(&raw, &mut checker);
-    // The server gives up with us.
+    // The database server gives up a statement when the gateway does.
     config.store.deadline = config.limits.store_deadline;
-    // What belongs together cannot be judged when a part of the file was lost.
+    // Settings cannot be compared if a part of the file could not be parsed.
     if source.whole {
         consistency::judge(&config, &mut checker);
     }
