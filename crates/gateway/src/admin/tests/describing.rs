@@ -200,6 +200,11 @@ async fn real_answers_are_as_described() {
             None,
         ),
         (
+            "/admin/v1/webhooks/{webhook_id}/update",
+            format!("/admin/v1/webhooks/{webhook_id}/update"),
+            Some(json!({ "path": "/elsewhere", "why": "x" })),
+        ),
+        (
             "/admin/v1/webhooks/{webhook_id}/rotate",
             format!("/admin/v1/webhooks/{webhook_id}/rotate"),
             Some(json!({ "secret": "AAAA", "overlap": "1h", "why": "x" })),

@@ -129,8 +129,8 @@ pub(in crate::config) fn methods(route: &Route) -> impl Iterator<Item = &str> {
     route.methods.iter().map(Method::as_str).chain(all)
 }
 
-/// A claim outlasts the upstream's answer. KeySource where the one of the two
-/// stands that the file says.
+/// A lease is not shorter than the upstream's timeout. The mistake is reported at
+/// the one of the two that the file sets.
 fn leases(config: &Config, checker: &mut Checker<'_>) {
     for class in config.classes.values() {
         let Some((user, timeout)) = slowest(class, config) else {

@@ -28,7 +28,7 @@ use super::{ROUTE, environment, mistakes, report};
 )]
 #[case::text_for_list(
     "[server]\ntrusted_proxies = '10.0.0.0/8'",
-    "2:19: server.trusted_proxies: is a string; write a list in which each element is a text in quotes"
+    "2:19: server.trusted_proxies: is a string; write a list in which each element is a string in quotes"
 )]
 #[case::text_for_boolean(
     "[server]\nproxy_protocol = 'yes'",
@@ -68,7 +68,7 @@ use super::{ROUTE, environment, mistakes, report};
 )]
 #[case::incomplete_token(
     "[server]\nadmin_tokens = [{ role = 'read', token = 't' }]",
-    "2:17: server.admin_tokens[0].name: is missing; add it: who it is, for the audit"
+    "2:17: server.admin_tokens[0].name: is missing; add it: the name in the audit log"
 )]
 #[case::no_public_url(
     "[server]\npublic_url = 'api.example.com'",
@@ -291,7 +291,7 @@ fn secrets(#[case] text: &str, #[case] want: &str) {
 )]
 #[case::no_issuer(
     "[[auth.jwt]]\naudience = 'a'\ntenant = '/t'\njwks_url = 'https://i/keys'",
-    "1:1: auth.jwt[0].issuer: is missing; add it: what `iss` must be"
+    "1:1: auth.jwt[0].issuer: is missing; add it: the value of `iss`"
 )]
 #[case::no_audience(
     "[[auth.jwt]]\nissuer = 'i'\naudience = []\ntenant = '/t'\njwks_url = 'https://i/keys'\n",
@@ -355,7 +355,7 @@ fn secrets(#[case] text: &str, #[case] want: &str) {
 )]
 #[case::unkey_without_key(
     "[auth.unkey]",
-    "1:1: auth.unkey.root_key: is missing; add it: the root key that may verify keys"
+    "1:1: auth.unkey.root_key: is missing; add it: the root key that verifies callers' keys"
 )]
 #[case::unkey_in_the_clear(
     "[auth.unkey]\nroot_key = 'x'\nurl = 'http://unkey:1'",
@@ -421,7 +421,7 @@ fn classes(#[case] text: &str, #[case] want: &str) {
 #[rstest]
 #[case::no_url(
     "[upstreams.b]\ntimeout = '1s'",
-    "1:1: upstreams.b.url: is missing; add it: http://, https:// or h2c:// with host and port, and no path"
+    "1:1: upstreams.b.url: is missing; add it: http://, https:// or h2c://, with host and port and without a path"
 )]
 #[case::scheme(
     "[upstreams.b]\nurl = 'ws://127.0.0.1:1'",
@@ -470,7 +470,7 @@ fn upstreams(#[case] text: &str, #[case] want: &str) {
 )]
 #[case::rate(
     "[limits]\nrequests_per_tenant = { burst = 1 }",
-    "2:23: limits.requests_per_tenant.per_second: is missing; add it: requests per second, in the long run"
+    "2:23: limits.requests_per_tenant.per_second: is missing; add it: the sustained rate, in requests per second"
 )]
 #[case::deadline(
     "[limits]\nstore_deadline = '2h'",
@@ -563,7 +563,7 @@ fn limits_telemetry_and_cors(#[case] text: &str, #[case] want: &str) {
 )]
 #[case::derived_without_window(
     "derived_key = { from = ['/id'] }",
-    "7:15: routes[0].derived_key.window: is missing; add it: for how long the same parts mean the same operation"
+    "7:15: routes[0].derived_key.window: is missing; add it: how long requests with the same parts are the same operation"
 )]
 #[case::derived_of_unknown(
     "derived_key = { from = ['id'], window = '1m' }",
@@ -676,7 +676,7 @@ fn keys_of_routes(#[case] line: &str, #[case] want: &str) {
 )]
 #[case::no_upstream(
     "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\npath = '/a'\n",
-    "3:1: routes[0].upstream: is missing; add it: which upstream its requests go to"
+    "3:1: routes[0].upstream: is missing; add it: the upstream of its requests"
 )]
 #[case::unknown_upstream(
     "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\npath = '/a'\nupstream = 'aa'\n",

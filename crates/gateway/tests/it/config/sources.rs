@@ -113,7 +113,7 @@ fn a_variable_for_a_text_is_a_text(#[case] value: &str) {
 #[case::unknown_class("ONCEWARD__ROUTES__0__CLASS", "hidden", &["ONCEWARD__ROUTES__0__CLASS: routes[0].class: [classes.…] does not exist; add it, or write one of financial, interactive, webhook"])]
 #[case::too_deep("ONCEWARD__A__B__C__D__E__F__G__H__I", "x", &["ONCEWARD__A__B__C__D__E__F__G__H__I: it does not name a key; write ONCEWARD__SERVER__LISTEN for server.listen, and ONCEWARD__ROUTES__0__CLASS for the class of the first route"])]
 #[case::through_a_value("ONCEWARD__UPSTREAMS__A__URL__X", "1", &["ONCEWARD__UPSTREAMS__A__URL__X: upstreams.a.url: is a table; write a string in quotes"])]
-#[case::incomplete_entry("ONCEWARD__ROUTES__1__PATH", "/b", &["ONCEWARD__ROUTES__1__PATH: routes[1].endpoint: is missing; add it: the name of its operations, service.handler; a part of their identity, so it never changes", "ONCEWARD__ROUTES__1__PATH: routes[1].upstream: is missing; add it: which upstream its requests go to"])]
+#[case::incomplete_entry("ONCEWARD__ROUTES__1__PATH", "/b", &["ONCEWARD__ROUTES__1__PATH: routes[1].endpoint: is missing; add it: the name of its operations, service.handler; part of their identity, so do not change it", "ONCEWARD__ROUTES__1__PATH: routes[1].upstream: is missing; add it: the upstream of its requests"])]
 fn wrong_overrides(#[case] name: &str, #[case] value: &str, #[case] want: &[&str]) {
     let variables = environment(&[(name, value)]);
     let mistakes = config::parse(ROUTE, Path::new("onceward.toml"), &variables).unwrap_err();

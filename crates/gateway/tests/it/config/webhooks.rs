@@ -63,7 +63,7 @@ const OPENBAO: &str = "[secrets.openbao]\naddress = 'https://bao'\ntoken = 't'\n
 )]
 #[case::provider_without_id(
     "[webhooks.providers.acme]\nsignature_header = 'X-Sig'",
-    "3:1: webhooks.providers.acme.id: is missing; add it: where an event's id is: \"json:/id\", a JSON Pointer into the body; \"header:X-Event-Id\"; or \"form:id\""
+    "3:1: webhooks.providers.acme.id: is missing; add it: an event's id: \"json:/id\", a JSON Pointer into the body; \"header:X-Event-Id\"; or \"form:id\""
 )]
 #[case::provider_that_is_built_in(
     "[webhooks.providers.stripe]\nsignature_header = 'X-Sig'\nid = 'json:/id'",
@@ -83,7 +83,7 @@ const OPENBAO: &str = "[secrets.openbao]\naddress = 'https://bao'\ntoken = 't'\n
 )]
 #[case::provider_with_time_unsigned(
     "[webhooks.providers.acme]\nsignature_header = 'X-Sig'\ntimestamp = { header = 'X-Time' }\nid = 'json:/id'",
-    "5:13: webhooks.providers.acme.timestamp: is not in what is signed: put {timestamp} there, or remove it; give it exactly where the provider signs a time"
+    "5:13: webhooks.providers.acme.timestamp: is not in what is signed: put {timestamp} there, or leave it out; give it exactly where the provider signs a time"
 )]
 #[case::provider_with_id_nowhere(
     "[webhooks.providers.acme]\nsignature_header = 'X-Sig'\nid = 'body.id'",
