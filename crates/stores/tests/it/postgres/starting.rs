@@ -82,19 +82,19 @@ async fn whatever_is_missing_is_told_in_one_sentence() {
         (at("nobody_much", "postgres"), "cannot be read by this user"),
         (
             at("reader", "postgres"),
-            "the user \"reader\" may not insert idempotency_record",
+            "the user \"reader\" lacks the right to insert idempotency_record",
         ),
         (
             at("undocumented", "postgres"),
-            "\"undocumented\" may not insert idempotency_record_document",
+            "\"undocumented\" lacks the right to insert idempotency_record_document",
         ),
         (
             at("fenceless", "postgres"),
-            "may not use the sequence idempotency_record_fence",
+            "lacks the right to use the sequence idempotency_record_fence",
         ),
         (
             at("dusty", "postgres"),
-            "may not run the function idempotency_record_sweep",
+            "lacks the right to run the function idempotency_record_sweep",
         ),
         (
             format!(
@@ -104,11 +104,11 @@ async fn whatever_is_missing_is_told_in_one_sentence() {
             "/nowhere/ca.pem",
         ),
         (at("hasty", "postgres"), "synchronous_commit is off"),
-        (at("postgres", "latin"), "\"latin\" is in LATIN1"),
+        (at("postgres", "latin"), "\"latin\" has the encoding LATIN1"),
         (at("quiet", "postgres"), "are read-only"),
         (
             "postgres://postgres@127.0.0.1:1/postgres".to_owned(),
-            "no PostgreSQL answers at",
+            "cannot reach PostgreSQL at",
         ),
         (
             format!("{}?sslmode=perhaps", postgres.url()),

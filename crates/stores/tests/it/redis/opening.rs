@@ -316,7 +316,7 @@ async fn a_cluster_that_does_not_serve_is_refused() {
     }
     let words = refusal(&format!("{}/1", cluster.url())).await;
     assert!(
-        words.contains("leave the database out of the URL"),
+        words.contains("remove the database from the URL"),
         "{words}"
     );
     cluster.nodes()[2].cli(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
@@ -333,7 +333,7 @@ async fn a_cluster_that_does_not_serve_is_refused() {
     .await;
     let words = refusal(&url).await;
     assert!(
-        words.contains("does not serve (cluster_state:fail); bring its nodes back"),
+        words.contains("is down (cluster_state:fail); bring its nodes back"),
         "{words}"
     );
     // Any of several nodes leads into a Cluster, also when one of them is down.
