@@ -1,6 +1,6 @@
-//! Which store a URL names, and which settings belong to it.
+//! The kind of store that a URL names, and the settings that belong to it.
 //!
-//! Texts about a store never show its URL: there may be a password in it.
+//! Messages about a store never contain its URL, because it may contain a password.
 
 use onceward_core::namespace::Namespace;
 use onceward_stores::postgres::{Address, AddressError, Table};
@@ -9,10 +9,10 @@ use onceward_stores::{Durability, Settings};
 use super::check::Checker;
 use super::raw;
 
-/// How many replicas may be asked for: more than any server has.
+/// The largest number of replicas to wait for.
 const REPLICAS_MAX: u32 = 100;
 
-/// What kind of store it is.
+/// The kind of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
     /// In memory, for the life of one process.
@@ -26,7 +26,7 @@ pub enum StoreKind {
 }
 
 impl StoreKind {
-    /// The kind that a URL names; or why it names none.
+    /// The kind that a URL names, or why it names none.
     pub fn of(url: &str) -> Result<Self, &'static str> {
         let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
         let kind = match (scheme, rest) {
@@ -71,7 +71,7 @@ pub(super) fn settings(raw: &raw::Store, checker: &mut Checker<'_>) -> Settings 
         Err(problem) => {
             let right = "write \"embedded:./onceward-data\", \"postgres://…\", \"redis://…\", or \"memory:\" which loses everything at the end";
             checker.wrong("store.url", problem, right);
-            // What belongs to it nobody can say.
+            // Without a kind the other settings cannot be checked.
             return Settings::at("memory:");
         }
     };
@@ -108,7 +108,7 @@ pub(super) fn settings(raw: &raw::Store, checker: &mut Checker<'_>) -> Settings 
         settings.listen_url = Some(url.clone());
     }
     if let Some(connections) = raw.connections {
-        // The schema has seen to its range.
+        // The schema has checked the range.
         settings.connections = usize::try_from(connections).unwrap_or(usize::MAX);
     }
     if let Some(text) = &raw.durability {
@@ -135,7 +135,7 @@ fn address(key: &str, url: &str, checker: &mut Checker<'_>) {
     }
 }
 
-/// What is said of a store that it does not have.
+/// Reports settings of another kind of store.
 fn foreign(raw: &raw::Store, kind: StoreKind, checker: &mut Checker<'_>) {
     use StoreKind::{Postgres, Redis};
     let said: [(&str, bool, &[StoreKind]); 5] = [

@@ -1,8 +1,8 @@
-//! Lengths of time and sizes, as people write them: `24h`, `1h30m`, `64KiB`.
+//! Durations and sizes as the file has them: `24h`, `1h30m`, `64KiB`.
 //!
-//! A bare number is refused: seconds or milliseconds would be a guess. The raw
-//! types keep the text as it was written, so that a mistake in one never hides
-//! a mistake in another.
+//! A number without a unit is refused, because it could mean seconds or
+//! milliseconds. The raw types keep the text as it is written, so that a mistake in
+//! one value never hides a mistake in another.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-/// The longest time anybody may ask for: ten years. Beyond it clocks overflow.
+/// The longest duration: ten years. Beyond it clocks overflow.
 pub const TIME_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 /// A length of time as the file says it.
@@ -28,19 +28,19 @@ pub struct Tolerance(pub String);
 #[serde(transparent)]
 pub struct Size(pub String);
 
-/// Why a text is no time and no size.
+/// Why a text is not a duration or a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
     /// A number without a unit.
     #[error("has no unit")]
     NoUnit,
-    /// A unit that is none.
+    /// An unknown unit.
     #[error("has an unknown unit")]
     UnknownUnit,
     /// Not numbers with units.
     #[error("is not a number with a unit")]
     Malformed,
-    /// More than anybody needs.
+    /// Larger than the maximum.
     #[error("is too large")]
     TooLarge,
 }

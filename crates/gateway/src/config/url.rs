@@ -1,11 +1,11 @@
 //! URLs of services that the gateway calls.
 //!
-//! Texts about a URL never show it: there may be a password in it.
+//! Messages about a URL never contain it, because it may contain a password.
 
 use http::Uri;
 use http::uri::Scheme;
 
-/// Why a text is not the URL of a service.
+/// Why a text is not a valid URL of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum UrlError {
     #[error("is not a URL")]
@@ -44,8 +44,8 @@ pub(super) fn web(text: &str) -> Result<Uri, UrlError> {
     }
 }
 
-/// The same, encrypted unless it stays on this machine: what it brings decides
-/// who is let in.
+/// The same, encrypted unless it is loopback: its answers decide which callers are
+/// authenticated.
 pub(super) fn guarded(text: &str) -> Result<Uri, UrlError> {
     let url = web(text)?;
     if url.scheme() == Some(&Scheme::HTTP) && !is_loopback(host(&url)) {
@@ -54,7 +54,7 @@ pub(super) fn guarded(text: &str) -> Result<Uri, UrlError> {
     Ok(url)
 }
 
-/// A scheme and a host, and nothing behind them.
+/// A scheme and a host without a path.
 pub(super) fn origin(text: &str, schemes: &[&str]) -> Result<Uri, UrlError> {
     let url = parse(text)?;
     if !schemes.contains(&url.scheme_str().unwrap_or_default()) {
@@ -72,7 +72,7 @@ pub(super) fn host(url: &Uri) -> &str {
     url.host().unwrap_or_default().trim_matches(['[', ']'])
 }
 
-/// Whether a host is this machine for sure.
+/// Whether a host is certainly this machine.
 pub(super) fn is_loopback(host: &str) -> bool {
     let host = host.trim_matches(['[', ']']);
     let by_address = host
@@ -91,7 +91,7 @@ fn parse(text: &str) -> Result<Uri, UrlError> {
     if authority.as_str().contains('@') {
         return Err(UrlError::User);
     }
-    // A port that is none would silently become the scheme's own.
+    // An invalid port would silently become the scheme's default.
     let port = authority.as_str().rsplit_once(':').map(|(_, port)| port);
     let has_port = port.is_some_and(|port| !port.ends_with(']'));
     if authority.host().is_empty() {

@@ -1,5 +1,5 @@
-//! What holds for webhooks, whoever sends them. Each webhook's own settings are
-//! in the registry and come first; what one does not say is as here.
+//! Settings of all webhooks. The settings of a single webhook are in the registry
+//! and have precedence over these.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,26 +9,26 @@ use onceward_webhooks::{Provider, Tolerance};
 
 use super::words::SameBytes;
 
-/// What holds for webhooks that do not say otherwise.
+/// Settings of webhooks that do not have their own.
 #[derive(Clone, Debug)]
 pub struct Webhooks {
-    /// Where events go.
+    /// The upstream that receives the events.
     pub upstream: Option<Arc<str>>,
-    /// Under which path of the upstream; `{provider}` is the provider's name.
+    /// The path at the upstream; `{provider}` is the provider's name.
     pub path: String,
-    /// Their class.
+    /// The retention class.
     pub class: Arc<str>,
-    /// How far a provider's clock may be off.
+    /// The tolerated difference to a provider's clock.
     pub tolerance: Tolerance,
-    /// What becomes of the same bytes under another id.
+    /// What happens to an event with the bytes of an earlier one.
     pub same_bytes: SameBytes,
-    /// How long an old secret counts after a rotation.
+    /// How long an old secret is valid after a rotation.
     pub overlap: Duration,
-    /// How many deliveries are under way at once.
+    /// The largest number of concurrent deliveries.
     pub deliveries: usize,
-    /// How many of them to one upstream.
+    /// The largest number of concurrent deliveries to one upstream.
     pub deliveries_per_upstream: usize,
-    /// Providers that are made of settings, by name; none of them is built in.
+    /// Providers of the configuration, by name; no built-in ones.
     pub providers: BTreeMap<Arc<str>, Provider>,
 }
 
@@ -49,7 +49,7 @@ impl Default for Webhooks {
 }
 
 impl Webhooks {
-    /// A provider by its name: one that is built in, or one of the settings.
+    /// A provider by its name: a built-in one, or one of the configuration.
     pub fn provider(&self, name: &str) -> Option<Provider> {
         Provider::built_in(name).or_else(|| self.providers.get(name).cloned())
     }
@@ -63,7 +63,7 @@ impl Webhooks {
 /// The longest path at an upstream.
 const PATH_BYTES_MAX: usize = 1024;
 
-/// What is wrong with a path at an upstream, if anything is.
+/// The problem of a path at an upstream, if it has one.
 pub(crate) fn path_problem(path: &str) -> Option<&'static str> {
     let Some(inside) = path.strip_prefix('/') else {
         return Some("does not begin with /");
@@ -84,7 +84,7 @@ pub(crate) fn path_problem(path: &str) -> Option<&'static str> {
     let mut after = path.split('%').skip(1);
     let hex =
         |text: &str| text.len() >= 2 && text.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
-    // An escape could hide a line break, a slash or the two dots.
+    // An escape could hide a line break, a slash or a dot segment.
     let hides = |text: &str| {
         let escaped = u8::from_str_radix(&text[..2], 16).unwrap_or_default();
         escaped.is_ascii_control() || matches!(escaped, b'.' | b'/' | b'\\')

@@ -1,4 +1,4 @@
-//! Who may call: keys, tokens, Unkey, the scheduler.
+//! Checks the authentication of callers: API keys, JWTs, Unkey, the scheduler.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use super::checker::{Checker, SOME_TIME};
 use super::server::{SECRET_LENGTH_MIN, repeated};
 use crate::config::{ApiKeys, Auth, Claim, JwksSource, Jwt, Scheduler, Unkey, raw, url};
 
-/// How far an issuer's clock may be off, at most.
+/// The largest tolerated difference to an issuer's clock.
 const LEEWAY_MAX: Duration = Duration::from_secs(60);
-/// How long an answer of Unkey is believed, at most: under a minute.
+/// The longest cache of Unkey's answers: under a minute.
 const CACHE_MAX: Duration = Duration::from_secs(59);
-/// How far the scheduler's clock may be off, at most.
+/// The largest tolerated difference to the scheduler's clock.
 const TOLERANCE_MAX: Duration = Duration::from_secs(60 * 60);
 
 pub(super) fn auth(raw: &raw::Auth, checker: &mut Checker<'_>) -> Auth {
@@ -116,8 +116,8 @@ fn jwks(key: &str, raw: &raw::Jwt, checker: &mut Checker<'_>) -> Option<JwksSour
     }
 }
 
-/// With a symmetric algorithm, whoever may check a token may also make one; and
-/// a public key, taken for such a secret, is known to everybody.
+/// Symmetric algorithms are refused: a verifier could forge tokens, and a public key
+/// that is mistaken for the secret is known to everybody.
 fn algorithms(key: &str, raw: Option<&[String]>, checker: &mut Checker<'_>) -> Vec<Algorithm> {
     let Some(raw) = raw else {
         return vec![Algorithm::RS256, Algorithm::ES256];

@@ -1,4 +1,4 @@
-//! Routes: names, paths, policies, callers, keys, headers.
+//! Checks routes: names, paths, policies, callers, keys, headers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,8 +37,8 @@ const PATH_LENGTH_MAX: usize = 1024;
 /// How many parts a derived key may have.
 const KEY_PARTS_MAX: usize = 32;
 
-/// Every route. One that is wrong stays in its place, so that the others keep
-/// their numbers.
+/// Every route. A wrong one stays in the list, so that the others keep their
+/// indices.
 pub(super) fn routes(
     raw: &[raw::Route],
     all: Option<&raw::Cors>,
@@ -160,7 +160,7 @@ fn methods(key: &str, raw: Option<&raw::OneOrMany>, checker: &mut Checker<'_>) -
     methods
 }
 
-/// Whether a path is one: whole segments, each name once, the remainder last.
+/// Whether a path is valid: whole segments, unique names, `{*rest}` last.
 fn is_path(key: &str, path: &str, checker: &mut Checker<'_>) -> bool {
     let problem = path_problem(path);
     if let Some(problem) = problem {
@@ -215,7 +215,7 @@ fn path_problem(path: &str) -> Option<&'static str> {
     None
 }
 
-/// RFC 3986: what stands in a segment without an escape.
+/// Whether RFC 3986 allows a byte in a segment without an escape.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte)
 }
@@ -285,7 +285,7 @@ fn access(key: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Access {
 fn subject_pattern(text: &str) -> Option<SubjectPattern> {
     let (kind, id) = text.split_once(':')?;
     if id == "*" {
-        // The id is not looked at; the kind is parsed with one that any subject may have.
+        // Only the type matters; it is parsed with an id that is always valid.
         let kind: SubjectKind = Subject::parse(&format!("{kind}:any")).ok()?.kind();
         return Some(SubjectPattern { kind, id: None });
     }

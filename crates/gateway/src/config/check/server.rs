@@ -1,4 +1,4 @@
-//! The listeners, the store, secrets, upstreams, limits and what is told.
+//! Checks the listeners, secrets, upstreams, limits and telemetry.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use crate::config::{
 };
 use crate::upstream::Tls;
 
-/// The shortest secret that is let pass as one.
+/// The shortest secret.
 pub(super) const SECRET_LENGTH_MIN: usize = 16;
 
 pub(super) fn server(raw: &raw::Server, checker: &mut Checker<'_>) -> Server {
@@ -280,12 +280,12 @@ fn openbao(raw: &raw::OpenBao, checker: &mut Checker<'_>) -> Option<OpenBao> {
     })
 }
 
-/// Whether between each two names stands something that no name can hold: in
-/// names all but letters, digits and `-._~` is percent-encoded.
+/// Whether each two placeholders are separated by a character that no name contains:
+/// names have everything but letters, digits and `-._~` percent-encoded.
 fn sets_apart(template: &str) -> bool {
     let in_names = |c: char| c.is_ascii_alphanumeric() || "-._~%".contains(c);
     let mut between = template.split('}').map(|part| part.split('{').next());
-    // Before the first name and behind the last anything may stand.
+    // Before the first placeholder and after the last one anything is allowed.
     between.next();
     let names = template.matches('{').count();
     let mut between = between.take(names.saturating_sub(1)).flatten();
@@ -420,8 +420,7 @@ fn upstream_tls(key: &str, raw: &raw::Upstream, checker: &mut Checker<'_>) -> Tl
     }
 }
 
-/// A secret as Standard Webhooks has them; one in OpenBao is looked at when it
-/// is read.
+/// A secret as in Standard Webhooks; one in OpenBao is checked when it is read.
 fn signing_secret(
     key: &str,
     raw: &raw::Upstream,
@@ -490,12 +489,12 @@ pub(super) fn telemetry(raw: &raw::Telemetry, checker: &mut Checker<'_>) -> Tele
     }
 }
 
-/// A number of things; the schema has seen to its range.
+/// A count; the schema has checked its range.
 pub(super) fn count(raw: Option<u32>, usual: usize) -> usize {
     raw.map_or(usual, |raw| usize::try_from(raw).unwrap_or(usize::MAX))
 }
 
-/// What stands in a list more than once, by its second position.
+/// The indices of items that are in the list before.
 pub(super) fn repeated<T: Ord>(items: impl IntoIterator<Item = T>) -> Vec<usize> {
     let mut seen = BTreeSet::new();
     let items = items.into_iter().enumerate();

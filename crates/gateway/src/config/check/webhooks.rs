@@ -1,4 +1,4 @@
-//! What holds for webhooks, and the providers that settings describe.
+//! Checks the settings of webhooks, and builds the configured providers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::config::units::{TIME_MAX, Time};
 use crate::config::webhooks::path_problem;
 use crate::config::{Webhooks, raw};
 
-/// How far a provider's clock may be off, at most: what was captured before is
-/// not taken.
+/// The largest tolerated difference to a provider's clock: older captured events are
+/// refused.
 const TOLERANCE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(super) fn webhooks(raw: &raw::Webhooks, checker: &mut Checker<'_>) -> Webhooks {
@@ -43,7 +43,7 @@ pub(super) fn webhooks(raw: &raw::Webhooks, checker: &mut Checker<'_>) -> Webhoo
 
 fn path(raw: Option<&String>, usual: String, checker: &mut Checker<'_>) -> String {
     let Some(path) = raw else { return usual };
-    // The only location in it is a whole name of letters that stand plainly.
+    // A provider's name needs no escape in a path.
     let Some(problem) = path_problem(&path.replace("{provider}", "provider")) else {
         return path.clone();
     };
@@ -54,7 +54,7 @@ fn path(raw: Option<&String>, usual: String, checker: &mut Checker<'_>) -> Strin
     usual
 }
 
-/// Nothing is off unless it says so: 0s means that no clock may be off.
+/// Only "off" turns the check off; 0s tolerates no difference.
 fn tolerance(raw: &raw::Webhooks, checker: &mut Checker<'_>) -> onceward_webhooks::Tolerance {
     use onceward_webhooks::Tolerance::{Off, Within};
     match &raw.tolerance {
@@ -76,7 +76,7 @@ fn providers(
     let mut providers = BTreeMap::new();
     for (name, raw) in raw {
         let key = join("webhooks.providers", name);
-        // What is missing was said already, and the rest would say it again.
+        // A missing key has been reported; the provider would report it again.
         let (Some(signature_header), Some(id)) = (&raw.signature_header, &raw.id) else {
             continue;
         };
