@@ -13,7 +13,7 @@ use super::operators::Operator;
 use super::problem::Problem;
 use super::{Action, AdminState, Applied, Change};
 use crate::config::ClassSettings;
-use crate::runtime::classes::{ClassError, Listed, Source};
+use crate::runtime::classes::{ClassError, ClassListing, SettingSource};
 
 /// Every class.
 #[derive(Serialize, JsonSchema)]
@@ -36,19 +36,19 @@ pub(super) struct Class {
     not_in_force: Option<String>,
 }
 
-impl From<Listed> for Class {
-    fn from(listed: Listed) -> Self {
+impl From<ClassListing> for Class {
+    fn from(listed: ClassListing) -> Self {
         let word = |source| match source {
-            Source::BuiltIn => "built-in",
-            Source::File => "file",
-            Source::Changed => "changed",
+            SettingSource::BuiltIn => "built-in",
+            SettingSource::File => "file",
+            SettingSource::Changed => "changed",
         };
         let sources = listed.sources.into_iter();
         Self {
             name: listed.class.name.as_ref().to_owned(),
             settings: ClassSettings::of(&listed.class),
             sources: sources.map(|(key, source)| (key, word(source))).collect(),
-            not_in_force: listed.unfit,
+            not_in_force: listed.misfit,
         }
     }
 }

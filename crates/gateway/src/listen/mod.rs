@@ -43,7 +43,6 @@ use crate::listen::framing::{HEAD_BYTES_MAX, HEADERS_BYTES_MAX, HEADERS_MAX, Wat
 use crate::listen::peer::{Peer, Scheme, Trusted};
 use crate::listen::proxy_protocol::{ProxyError, Said};
 use crate::listen::tls::ServerTls;
-use crate::runtime::Runtime;
 
 /// How often to look whether more of a beginning has come.
 const PREFACE_PAUSE: Duration = Duration::from_millis(50);
@@ -144,16 +143,6 @@ pub(crate) trait Serve: Send + Sync + 'static {
         request: Request<Incoming>,
         peer: Peer,
     ) -> impl Future<Output = Response<Body>> + Send;
-}
-
-impl Serve for Runtime {
-    fn serve(
-        self: Arc<Self>,
-        request: Request<Incoming>,
-        peer: Peer,
-    ) -> impl Future<Output = Response<Body>> + Send {
-        Runtime::serve(self, request, peer)
-    }
 }
 
 /// Serves on a door until told to stop; returns when the last connection is

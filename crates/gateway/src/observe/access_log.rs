@@ -1,11 +1,10 @@
-//! One log line for each request that concerns a key or was refused, with the
-//! fields that the contract names.
+//! One log entry for each request that has a key or was refused, with the fields
+//! that CONTRACT names.
 //!
-//! A key is not logged in the clear unless the configuration says so: a keyed
-//! hash stands for it, the same for the same key, so that its requests can be
-//! found together. What others chose (names, paths) is escaped and cut short,
-//! so that nobody writes lines, moves the cursor of a terminal or fills a disk
-//! with them, whatever writes the log.
+//! A key is logged as a keyed hash unless the configuration says otherwise. The
+//! hash is the same for the same key, so that its requests can be found
+//! together. Values that clients choose (names, paths) are escaped and cut:
+//! they must not forge entries, move a terminal's cursor or fill a disk.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -21,29 +20,29 @@ use crate::config::{LoggedKeys, Policy};
 use crate::observe::traces::TraceId;
 use crate::secrets::gateway_key::Secret;
 
-/// The most bytes of a field, before an ellipsis. A namespaced key fits.
+/// The most bytes of a field before an ellipsis. A namespaced key fits.
 const FIELD_BYTES_MAX: usize = 1024;
 
-/// Writes the lines.
+/// Writes the access log.
 pub(crate) struct AccessLog {
     secret: Secret,
     keys: LoggedKeys,
 }
 
-/// Where a key came from.
+/// Where a key came from, as the log names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum LoggedSource {
     /// The `Idempotency-Key` header.
     Header,
     /// The path of a recovery request.
     Path,
-    /// Parts of the request, for clients that send none.
+    /// Parts of the request, where the client sent no key.
     Derived,
-    /// A provider's own name for its event.
+    /// A provider's id of its event.
     Provider,
 }
 
-impl Source {
+impl LoggedSource {
     fn as_str(self) -> &'static str {
         match self {
             Self::Header => "header",
@@ -54,7 +53,7 @@ impl Source {
     }
 }
 
-impl From<KeySource> for Source {
+impl From<KeySource> for LoggedSource {
     fn from(source: KeySource) -> Self {
         match source {
             KeySource::Header => Self::Header,
@@ -64,45 +63,35 @@ impl From<KeySource> for Source {
     }
 }
 
-/// A request with a key, before it runs.
+/// A request with a key, before it runs: what its entry says.
 #[derive(Clone, Copy)]
-pub(crate) struct Subject<'a> {
-    /// Who sends it.
+pub(crate) struct KeyedRequest<'a> {
     pub(crate) caller: &'a Caller,
-    /// Where to.
     pub(crate) endpoint: &'a Endpoint,
-    /// Its key.
     pub(crate) key: &'a Key,
-    /// Where the key came from.
-    pub(crate) source: Source,
-    /// What a key means there.
+    pub(crate) source: LoggedSource,
     pub(crate) policy: Option<Policy>,
-    /// The trace it is part of.
     pub(crate) trace: Option<TraceId>,
 }
 
-/// A request that was refused before any claim. What is not known yet, or was
-/// not good, is left out.
+/// A request that was refused before any claim. What is not known of it, or not
+/// valid, is left out.
 #[derive(Clone, Copy)]
-pub(crate) struct Refusal<'a> {
-    /// What it was told.
+pub(crate) struct RefusedRequest<'a> {
+    /// The code of the problem that answered it.
     pub(crate) code: Code,
-    /// More precisely, in one of the program's own words.
+    /// Why, more precisely than the code.
     pub(crate) reason: Option<&'static str>,
-    /// Who sent it.
     pub(crate) caller: Option<&'a Caller>,
-    /// Where to.
     pub(crate) endpoint: Option<&'a Endpoint>,
-    /// Where its key came from or should have.
-    pub(crate) source: Option<Source>,
-    /// What a key means there.
+    /// Where its key came from or should have come from.
+    pub(crate) source: Option<LoggedSource>,
     pub(crate) policy: Option<Policy>,
-    /// The trace it is part of.
     pub(crate) trace: Option<TraceId>,
 }
 
-impl Refusal<'_> {
-    /// A refusal of which nothing else is known.
+impl RefusedRequest<'_> {
+    /// A refusal of a request of which nothing else is known.
     pub(crate) fn new(code: Code) -> Self {
         Self {
             code,
@@ -116,19 +105,25 @@ impl Refusal<'_> {
     }
 }
 
-/// What is known of a request before it runs. Dropped unwritten, it tells that
-/// the client went before the answer came.
-pub(crate) struct Line {
+/// The entry of a request that runs. Dropped before [`end`](Self::end), it is
+/// written as `client-gone`: the client went before the answer came.
+pub(crate) struct AccessEntry {
     caller: Caller,
     endpoint: Endpoint,
     key: String,
-    source: Source,
+    source: LoggedSource,
     policy: Option<Policy>,
     trace: Option<TraceId>,
     written: bool,
 }
 
-impl Line {
+impl AccessEntry {
+    /// Writes the entry with what the request came to.
+    pub(crate) fn end(mut self, outcome: Outcome, id: Option<OperationId>) {
+        let is_replay = matches!(outcome, Outcome::Replayed(_));
+        self.write(outcome.as_str(), is_replay, id);
+    }
+
     fn write(&mut self, outcome: &'static str, hit: bool, id: Option<OperationId>) {
         self.written = true;
         let operation_id = id.map(|id| id.to_string());
@@ -151,7 +146,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for AccessEntry {
     fn drop(&mut self) {
         if !self.written {
             self.write("client-gone", false, None);
@@ -164,45 +159,37 @@ impl AccessLog {
         Self { secret, keys }
     }
 
-    /// Notes what a request is; nothing if nobody listens.
-    pub(crate) fn begin(&self, subject: Subject<'_>) -> Option<Line> {
-        if !listened_to() {
+    /// Begins the entry of a request; `None` where the log is off.
+    pub(crate) fn begin(&self, request: KeyedRequest<'_>) -> Option<AccessEntry> {
+        if !is_on() {
             return None;
         }
         let identity = Identity {
-            caller: subject.caller.clone(),
-            endpoint: subject.endpoint.clone(),
-            key: subject.key.clone(),
+            caller: request.caller.clone(),
+            endpoint: request.endpoint.clone(),
+            key: request.key.clone(),
             // Names do not depend on it.
             space: KeySpace::Endpoint,
         };
         let name = identity.name().ok()?;
-        Some(Line {
+        Some(AccessEntry {
             key: match self.keys {
                 LoggedKeys::Hashed => self.secret.hash(name.as_bytes()),
                 LoggedKeys::Clear => name,
             },
             caller: identity.caller,
             endpoint: identity.endpoint,
-            source: subject.source,
-            policy: subject.policy,
-            trace: subject.trace,
+            source: request.source,
+            policy: request.policy,
+            trace: request.trace,
             written: false,
         })
     }
 
-    /// Writes what a request came to.
-    pub(crate) fn end(&self, line: Option<Line>, outcome: Outcome, id: Option<OperationId>) {
-        if let Some(mut line) = line {
-            let hit = matches!(outcome, Outcome::Replayed(_));
-            line.write(outcome.as_str(), hit, id);
-        }
-    }
-
-    /// Writes that a request was refused before any claim. A key that was
-    /// refused is not told, whatever it was.
-    pub(crate) fn refused(&self, refusal: Refusal<'_>) {
-        if !listened_to() {
+    /// Writes the entry of a request that was refused before any claim. A
+    /// refused key is not logged.
+    pub(crate) fn refused(&self, refusal: RefusedRequest<'_>) {
+        if !is_on() {
             return;
         }
         let trace_id = refusal.trace.map(|trace| trace.to_string());
@@ -212,7 +199,7 @@ impl AccessLog {
         tracing::info!(
             target: "onceward::access",
             idempotency_case = refusal.policy.map(Policy::case),
-            idempotency_source = refusal.source.map(Source::as_str),
+            idempotency_source = refusal.source.map(LoggedSource::as_str),
             idempotency_policy = refusal.policy.map(Policy::as_str),
             idempotency_outcome = refusal.code.as_str(),
             reason = refusal.reason,
@@ -224,14 +211,14 @@ impl AccessLog {
     }
 }
 
-fn listened_to() -> bool {
+fn is_on() -> bool {
     tracing::enabled!(target: "onceward::access", tracing::Level::INFO)
 }
 
-/// A text without what could end a line, move a cursor or hide other text, and
-/// not longer than a field may be.
+/// A value without characters that could end a line, move a cursor or hide other
+/// text, cut to the length of a field.
 fn plain(text: &str) -> Cow<'_, str> {
-    if text.len() <= FIELD_BYTES_MAX && !text.contains(is_unruly) {
+    if text.len() <= FIELD_BYTES_MAX && !text.contains(is_unsafe_to_log) {
         return text.into();
     }
     let mut written = String::new();
@@ -240,7 +227,7 @@ fn plain(text: &str) -> Cow<'_, str> {
             written.push('…');
             break;
         }
-        if is_unruly(letter) {
+        if is_unsafe_to_log(letter) {
             // Writing to a string cannot fail.
             let _ = write!(written, "\\u{{{:x}}}", u32::from(letter));
         } else {
@@ -250,9 +237,9 @@ fn plain(text: &str) -> Cow<'_, str> {
     written.into()
 }
 
-/// Controls, separators of lines and paragraphs, and marks that turn the
-/// direction of writing or cannot be seen.
-fn is_unruly(letter: char) -> bool {
+/// Control characters, line and paragraph separators, and marks that change the
+/// writing direction or are invisible.
+fn is_unsafe_to_log(letter: char) -> bool {
     letter.is_control()
         || matches!(letter,
             '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
@@ -307,7 +294,7 @@ mod tests {
         fn exit(&self, _: &span::Id) {}
     }
 
-    fn told(work: impl FnOnce()) -> Vec<String> {
+    fn logged(work: impl FnOnce()) -> Vec<String> {
         let log = Log::default();
         tracing::subscriber::with_default(log.clone(), work);
         log.0.lock().expect("not poisoned").clone()
@@ -323,26 +310,27 @@ mod tests {
     }
 
     fn write(keys: LoggedKeys, name: &str, endpoint: &str) -> Vec<String> {
-        told(|| {
+        logged(|| {
             let (caller, endpoint) = (caller(name), Endpoint::new(endpoint));
             let access = access(keys);
             let key = Key::parse("raw-key").expect("a good key");
-            let line = access.begin(Subject {
+            let entry = access.begin(KeyedRequest {
                 caller: &caller,
                 endpoint: &endpoint,
                 key: &key,
-                source: Source::Header,
+                source: LoggedSource::Header,
                 policy: Some(Policy::RequiredA),
                 trace: TraceId::parse("4bf92f3577b34da6a3ce929d0e0e4736"),
             });
-            access.end(line, Outcome::Replayed(State::Completed), None);
-            access.refused(Refusal {
+            let entry = entry.expect("the log is on");
+            entry.end(Outcome::Replayed(State::Completed), None);
+            access.refused(RefusedRequest {
                 reason: Some("charset"),
                 caller: Some(&caller),
                 endpoint: Some(&endpoint),
-                source: Some(Source::Header),
+                source: Some(LoggedSource::Header),
                 policy: Some(Policy::Prohibited),
-                ..Refusal::new(Code::KeyInvalid)
+                ..RefusedRequest::new(Code::KeyInvalid)
             });
         })
     }
@@ -392,8 +380,8 @@ mod tests {
                 line.split('\n').all(|field| field.contains('=')),
                 "{line:?}"
             );
-            let unruly = |letter: char| letter != '\n' && is_unruly(letter);
-            assert!(!line.contains(unruly), "{line:?}");
+            let unsafe_to_log = |letter: char| letter != '\n' && is_unsafe_to_log(letter);
+            assert!(!line.contains(unsafe_to_log), "{line:?}");
         }
     }
 
@@ -407,7 +395,7 @@ mod tests {
     #[case::line_separator("a\u{2028}b", r"a\u{2028}b")]
     #[case::right_to_left("a\u{202e}b", r"a\u{202e}b")]
     #[case::unseen("a\u{200b}b", r"a\u{200b}b")]
-    fn unruly_letters_are_escaped(#[case] text: &str, #[case] want: &str) {
+    fn unsafe_characters_are_escaped(#[case] text: &str, #[case] want: &str) {
         assert_eq!(plain(text), want);
     }
 
@@ -421,18 +409,18 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_dropped_tells_that_the_client_went() {
-        let lines = told(|| {
+    fn an_entry_that_is_dropped_says_that_the_client_went() {
+        let lines = logged(|| {
             let caller = caller("acme");
-            let line = access(LoggedKeys::Hashed).begin(Subject {
+            let entry = access(LoggedKeys::Hashed).begin(KeyedRequest {
                 caller: &caller,
                 endpoint: &Endpoint::new("e"),
                 key: &Key::parse("k").expect("a good key"),
-                source: Source::Path,
+                source: LoggedSource::Path,
                 policy: Some(Policy::Accepted),
                 trace: None,
             });
-            drop(line);
+            drop(entry);
         });
         assert!(lines[0].contains("idempotency_outcome=client-gone"));
     }

@@ -3,4 +3,5 @@
 
 pub(crate) mod access_log;
 pub(crate) mod metrics;
+pub(crate) mod report;
 pub(crate) mod traces;

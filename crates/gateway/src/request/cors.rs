@@ -1,8 +1,8 @@
-//! Letting pages of other sites call a route (CORS): answering the browser's
-//! question beforehand, and saying in each answer what the page may read.
+//! CORS: answers preflight requests of browsers, and tells in each answer what
+//! a page of another site may read.
 //!
-//! What an upstream says about it is replaced: the gateway's word must cover
-//! the gateway's own headers, and two words would contradict each other.
+//! The upstream's CORS headers are replaced: they do not know the gateway's own
+//! headers, and two sets would contradict each other.
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
@@ -10,13 +10,13 @@ use http::header::{
     ACCESS_CONTROL_REQUEST_METHOD, HeaderMap, HeaderName, HeaderValue, LINK, LOCATION, ORIGIN,
     RETRY_AFTER, VARY,
 };
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Response, StatusCode};
 use onceward_http::body::{self, Body};
 use onceward_http::fields;
 
 use crate::config::{Cors, Origins};
 
-/// What a page may send, beside what the route lists.
+/// The headers that a page may send, beside those that the route lists.
 static SENT: [HeaderName; 5] = [
     fields::IDEMPOTENCY_KEY,
     fields::PREFER,
@@ -25,7 +25,7 @@ static SENT: [HeaderName; 5] = [
     http::header::CONTENT_TYPE,
 ];
 
-/// What a page may read, beside what the route lists.
+/// The headers that a page may read, beside those that the route lists.
 static READ: [HeaderName; 8] = [
     fields::IDEMPOTENCY_STATUS,
     fields::IDEMPOTENCY_EXPIRES,
@@ -37,17 +37,21 @@ static READ: [HeaderName; 8] = [
     RETRY_AFTER,
 ];
 
-/// The method that a browser asks leave for, if that is what a request is.
-pub(crate) fn preflighted<B>(request: &Request<B>) -> Option<Method> {
-    if *request.method() != Method::OPTIONS || !request.headers().contains_key(ORIGIN) {
+/// The method that a preflight request asks about; `None` for other requests.
+pub(super) fn preflighted_method(method: &Method, headers: &HeaderMap) -> Option<Method> {
+    if *method != Method::OPTIONS || !headers.contains_key(ORIGIN) {
         return None;
     }
-    let method = request.headers().get(ACCESS_CONTROL_REQUEST_METHOD)?;
+    let method = headers.get(ACCESS_CONTROL_REQUEST_METHOD)?;
     Method::from_bytes(method.as_bytes()).ok()
 }
 
-/// The answer to a browser's question beforehand.
-pub(crate) fn preflight(cors: &Cors, method: &Method, headers: &HeaderMap) -> Response<Body> {
+/// The answer to a preflight request.
+pub(super) fn respond_to_preflight(
+    cors: &Cors,
+    method: &Method,
+    headers: &HeaderMap,
+) -> Response<Body> {
     let mut response = Response::new(body::full(Vec::new()));
     *response.status_mut() = StatusCode::NO_CONTENT;
     let answer = response.headers_mut();
@@ -55,16 +59,16 @@ pub(crate) fn preflight(cors: &Cors, method: &Method, headers: &HeaderMap) -> Re
     if !allow(cors, headers.get(ORIGIN), answer) {
         return response;
     }
-    say(answer, ACCESS_CONTROL_ALLOW_METHODS, method.to_string());
+    insert(answer, ACCESS_CONTROL_ALLOW_METHODS, method.to_string());
     let names = SENT.iter().chain(&cors.headers);
-    say(answer, ACCESS_CONTROL_ALLOW_HEADERS, joined(names));
+    insert(answer, ACCESS_CONTROL_ALLOW_HEADERS, joined(names));
     let max_age = cors.max_age.as_secs().to_string();
-    say(answer, ACCESS_CONTROL_MAX_AGE, max_age);
+    insert(answer, ACCESS_CONTROL_MAX_AGE, max_age);
     response
 }
 
-/// Says in an answer what the page may read of it.
-pub(crate) fn expose(cors: &Cors, origin: Option<&HeaderValue>, answer: &mut HeaderMap) {
+/// Tells in an answer's headers what the page may read.
+pub(super) fn add_headers(cors: &Cors, origin: Option<&HeaderValue>, answer: &mut HeaderMap) {
     let theirs: Vec<_> = answer
         .keys()
         .filter(|name| name.as_str().starts_with("access-control-"))
@@ -76,11 +80,11 @@ pub(crate) fn expose(cors: &Cors, origin: Option<&HeaderValue>, answer: &mut Hea
     answer.append(VARY, HeaderValue::from_static("Origin"));
     if allow(cors, origin, answer) {
         let names = READ.iter().chain(&cors.expose);
-        say(answer, ACCESS_CONTROL_EXPOSE_HEADERS, joined(names));
+        insert(answer, ACCESS_CONTROL_EXPOSE_HEADERS, joined(names));
     }
 }
 
-/// Names the site, if it is one of those that may call.
+/// Names the site in the answer, if it may call the route.
 fn allow(cors: &Cors, origin: Option<&HeaderValue>, answer: &mut HeaderMap) -> bool {
     let Some(origin) = origin else {
         return false;
@@ -102,7 +106,7 @@ fn joined<'a>(names: impl Iterator<Item = &'a HeaderName>) -> String {
     names.map(HeaderName::as_str).collect::<Vec<_>>().join(", ")
 }
 
-fn say(headers: &mut HeaderMap, name: HeaderName, value: String) {
+fn insert(headers: &mut HeaderMap, name: HeaderName, value: String) {
     if let Ok(value) = HeaderValue::try_from(value) {
         headers.insert(name, value);
     }

@@ -1,4 +1,5 @@
-//! Where a request's key comes from, and what the route's policy makes of it.
+//! Where a request's idempotency key comes from, and what the route's policy
+//! makes of it.
 
 use std::collections::HashMap;
 
@@ -11,76 +12,81 @@ use onceward_core::key::{Key, KeyError};
 use onceward_http::fields::IDEMPOTENCY_KEY;
 use onceward_http::problem::{Code, Problem};
 
+use super::read::WhyUnprotected;
 use crate::callers::schedule_key;
 use crate::config::{DerivedKey, KeyFormat, KeyPart, KnownBy, Policy, Route};
+use crate::observe::report::{Cause, Refused};
 
-/// What is to be done with a request, as far as keys go.
-pub(crate) enum Keyed<'a> {
-    /// It passes unprotected, as it is.
-    Pass,
-    /// It passes, and its handler sees to duplicates itself.
-    Handler,
-    /// It could have had a key and has none: it passes.
-    Without,
-    /// It is protected under this key.
+/// Whether a request is protected, and under which key.
+pub(super) enum KeyDecision<'a> {
+    /// The request is forwarded without a claim.
+    Unprotected(WhyUnprotected),
+    /// The request is protected under this key.
     Given(Key),
-    /// It is protected under a key made of its parts, once they are read.
+    /// The request is protected under a key made from its parts, once its body
+    /// is read.
     Derived(&'a DerivedKey),
 }
 
-/// Why a request is refused for its key, or the lack of it.
+/// Why a request is refused for its key, or for the lack of one.
 #[derive(Debug)]
-pub(crate) enum KeyRefusal {
+pub(super) enum KeyRefusal {
     Missing,
     Invalid(KeyError),
     Prohibited,
-    /// The provider's identifier is not there.
+    /// The request does not hold the provider's identifier.
     Untranslated,
 }
 
-impl KeyRefusal {
-    /// More precisely than the problem's code.
-    pub(crate) fn reason(&self) -> Option<&'static str> {
-        match self {
-            Self::Invalid(error) => Some(error.reason()),
-            Self::Missing | Self::Prohibited | Self::Untranslated => None,
-        }
-    }
-
-    pub(crate) fn to_problem(&self) -> Problem {
-        match self {
-            Self::Missing => Problem::new(
-                Code::KeyMissing,
-                "Send an Idempotency-Key: a value of your own for this intent, the same over its retries.",
+impl From<KeyRefusal> for Refused {
+    fn from(refusal: KeyRefusal) -> Self {
+        match refusal {
+            KeyRefusal::Missing => Self::new(
+                Problem::new(
+                    Code::KeyMissing,
+                    "Send an Idempotency-Key: a value of your own for this intent, the same over its retries.",
+                ),
+                Cause::KeyMissing,
             ),
-            Self::Invalid(error) => Problem::invalid_key(*error),
-            Self::Prohibited => Problem::new(
+            KeyRefusal::Invalid(error) => {
+                let cause = Cause::KeyInvalid(error.reason());
+                Self::new(Problem::invalid_key(error), cause)
+            }
+            KeyRefusal::Prohibited => Problem::new(
                 Code::KeyProhibited,
                 "This route takes no Idempotency-Key. Send the request without one.",
-            ),
-            Self::Untranslated => Problem::new(
-                Code::TranslationFailed,
-                "The provider's identifier is not where it should be in this request.",
+            )
+            .into(),
+            KeyRefusal::Untranslated => Self::new(
+                Problem::new(
+                    Code::TranslationFailed,
+                    "The provider's identifier is not where it should be in this request.",
+                ),
+                Cause::Untranslated {
+                    provider: "none".to_owned(),
+                    reason: None,
+                },
             ),
         }
     }
 }
 
-/// Judges a request's key by its route's policy. The key itself is looked at
-/// only where the policy wants one.
-pub(crate) fn judge<'a>(
+/// Decides by a route's policy whether a request is protected. The key is read
+/// only where the policy asks for one.
+pub(super) fn decide<'a>(
     route: &'a Route,
     method: &Method,
     headers: &HeaderMap,
     by: Option<KnownBy>,
-) -> Result<Keyed<'a>, KeyRefusal> {
+) -> Result<KeyDecision<'a>, KeyRefusal> {
+    let unprotected = KeyDecision::Unprotected(WhyUnprotected::Policy);
     let Some(policy) = route.policy_for(method) else {
-        return Ok(Keyed::Pass);
+        return Ok(unprotected);
     };
     match policy {
-        Policy::HandlerInternalC => Ok(Keyed::Handler),
+        Policy::HandlerInternalC => Ok(KeyDecision::Unprotected(WhyUnprotected::Handler)),
         Policy::Prohibited if headers.contains_key(IDEMPOTENCY_KEY) => Err(KeyRefusal::Prohibited),
-        Policy::Prohibited => Ok(Keyed::Pass),
+        Policy::Prohibited => Ok(unprotected),
         Policy::RequiredB => Err(KeyRefusal::Untranslated),
         Policy::RequiredA | Policy::Accepted => {
             match (
@@ -88,23 +94,23 @@ pub(crate) fn judge<'a>(
                 &route.derived_key,
             ) {
                 (Err(error), _) => Err(KeyRefusal::Invalid(error)),
-                (Ok(Some(key)), _) => Ok(Keyed::Given(key)),
-                (Ok(None), Some(derived)) => Ok(Keyed::Derived(derived)),
-                (Ok(None), None) => without(policy),
+                (Ok(Some(key)), _) => Ok(KeyDecision::Given(key)),
+                (Ok(None), Some(derived)) => Ok(KeyDecision::Derived(derived)),
+                (Ok(None), None) => without(policy).map(KeyDecision::Unprotected),
             }
         }
     }
 }
 
-/// What becomes of a request that has no key where one is looked for.
-pub(crate) fn without<'a>(policy: Policy) -> Result<Keyed<'a>, KeyRefusal> {
+/// Decides about a request that has no key although its route protects.
+pub(super) fn without(policy: Policy) -> Result<WhyUnprotected, KeyRefusal> {
     match policy {
         Policy::RequiredA => Err(KeyRefusal::Missing),
-        _ => Ok(Keyed::Without),
+        _ => Ok(WhyUnprotected::NoKey),
     }
 }
 
-/// The key in the header. The scheduler alone may send one of its own form.
+/// The key in the header. Only the scheduler may send a key of its own form.
 fn from_header(
     headers: &HeaderMap,
     by: Option<KnownBy>,
@@ -118,20 +124,21 @@ fn from_header(
     }
     let key = Key::from_header(lines.iter().map(HeaderValue::as_bytes))?;
     match key {
-        Some(key) if !is_of(format, key.as_str()) => Err(KeyError::Format),
+        Some(key) if !has_format(format, key.as_str()) => Err(KeyError::Format),
         key => Ok(key),
     }
 }
 
-/// A key as it is to be read from a recovery path.
-pub(crate) fn from_path(text: &str, by: Option<KnownBy>) -> Result<Key, KeyError> {
+/// The key in a recovery path.
+pub(super) fn from_path(text: &str, by: Option<KnownBy>) -> Result<Key, KeyError> {
     if by == Some(KnownBy::Scheduler) && text.starts_with("sched:") {
         return schedule_key(text);
     }
     Key::parse(text)
 }
 
-/// The only line, without its quotes, if it begins like a schedule's key.
+/// The value of the only key line, without quotes, if it begins like a
+/// schedule's key.
 fn schedule_text(headers: &HeaderMap) -> Option<&str> {
     let mut lines = headers.get_all(IDEMPOTENCY_KEY).iter();
     let (line, None) = (lines.next()?, lines.next()) else {
@@ -141,8 +148,9 @@ fn schedule_text(headers: &HeaderMap) -> Option<&str> {
     text.starts_with("sched:").then_some(text)
 }
 
-/// The text of the only key line, as a scheduler signs it; empty without one.
-pub(crate) fn signed_text(headers: &HeaderMap) -> &str {
+/// The value of the first key line, without quotes, as a scheduler signs it;
+/// empty without one.
+pub(super) fn signed_text(headers: &HeaderMap) -> &str {
     let line = headers.get(IDEMPOTENCY_KEY);
     line.and_then(|line| line.to_str().ok())
         .map_or("", unquoted)
@@ -156,7 +164,7 @@ fn unquoted(line: &str) -> &str {
     inner.unwrap_or(line)
 }
 
-fn is_of(format: KeyFormat, key: &str) -> bool {
+fn has_format(format: KeyFormat, key: &str) -> bool {
     match format {
         KeyFormat::Any => true,
         KeyFormat::Uuid => is_uuid(key),
@@ -181,9 +189,9 @@ fn is_ulid(key: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() && !b"ILOUilou".contains(&byte))
 }
 
-/// Makes a key of the parts that a route names; `None` if one of them is not in
-/// the request, or is empty: then nothing tells two intents apart.
-pub(crate) fn derive(
+/// Makes a key from the parts of a request that a route names; `None` if one of
+/// them is missing or empty, because then two intents would look the same.
+pub(super) fn derive(
     derived: &DerivedKey,
     caller: &Caller,
     endpoint: &Endpoint,
@@ -224,9 +232,8 @@ pub(crate) fn derive(
     Key::mint(&parts).ok()
 }
 
-/// A value of a canonical body that names something: text, a number or a truth.
-/// In its JSON form, so that `1` and `"1"` make two keys, and large numbers keep
-/// all their digits.
+/// A string, number or boolean in a canonical body, in its JSON form: `1` and
+/// `"1"` make two keys, and large numbers keep all their digits.
 fn value_at(pointer: &str, canonical: &[u8]) -> Option<String> {
     let value = Pointer::parse(pointer).ok()?.value_in(canonical)?;
     let value = std::str::from_utf8(value).ok()?;
@@ -276,7 +283,7 @@ mod tests {
     #[case(KeyFormat::Ulid, "81ARZ3NDEKTSV4RRFFQ69G5FAV", false)]
     #[case(KeyFormat::Ulid, "01ARZ3NDEKTSV4RRFFQ69G5FAI", false)]
     fn formats(#[case] format: KeyFormat, #[case] key: &str, #[case] want: bool) {
-        assert_eq!(is_of(format, key), want);
+        assert_eq!(has_format(format, key), want);
     }
 
     fn derived(parts: Vec<KeyPart>, query: &str, body: &str) -> Option<String> {

@@ -15,7 +15,6 @@ use bytes::Bytes;
 use governor::{DefaultKeyedRateLimiter, Quota};
 use http_body::{Body, Frame, SizeHint};
 use onceward_http::body::BoxError;
-use onceward_http::problem::{Code, Problem};
 
 use crate::config::{Limits, Rate};
 use crate::observe::metrics::Limit;
@@ -31,21 +30,21 @@ const REFUSAL_PAUSES: usize = 16;
 
 /// Counts what is asked for.
 pub(crate) struct Limiter {
-    terms: ArcSwap<Terms>,
+    settings: ArcSwap<LimitSettings>,
     refusals: AtomicUsize,
     running: AtomicUsize,
     buffered: AtomicUsize,
     tenants: [Mutex<HashMap<Arc<str>, usize>>; SHARDS],
 }
 
-struct Terms {
+struct LimitSettings {
     limits: Limits,
     rate: Option<Arc<TenantRates>>,
 }
 
 type TenantRates = DefaultKeyedRateLimiter<Arc<str>>;
 
-impl Terms {
+impl LimitSettings {
     fn new(limits: &Limits) -> Self {
         Self {
             rate: limits.requests_per_tenant.and_then(tenant_rates),
@@ -74,7 +73,7 @@ fn tenant_rates(rate: Rate) -> Option<Arc<TenantRates>> {
 impl Limiter {
     pub(crate) fn new(limits: &Limits) -> Arc<Self> {
         Arc::new(Self {
-            terms: ArcSwap::from_pointee(Terms::new(limits)),
+            settings: ArcSwap::from_pointee(LimitSettings::new(limits)),
             refusals: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
             buffered: AtomicUsize::new(0),
@@ -85,9 +84,9 @@ impl Limiter {
     /// Other limits from now on. What is under way stays; where the rate is the
     /// same, so does what was counted of it.
     pub(crate) fn set_limits(&self, limits: &Limits) {
-        let terms = self.terms.load();
-        if terms.limits != *limits {
-            self.terms.store(Arc::new(terms.changed_to(limits)));
+        let settings = self.settings.load();
+        if settings.limits != *limits {
+            self.settings.store(Arc::new(settings.changed_to(limits)));
         }
     }
 
@@ -104,8 +103,8 @@ impl Limiter {
 
     /// How long a refusal is held back, if a tenant asks too often.
     fn over_rate(&self, tenant: &str) -> Option<Duration> {
-        let terms = self.terms.load();
-        let rate = terms.rate.as_ref()?;
+        let settings = self.settings.load();
+        let rate = settings.rate.as_ref()?;
         rate.check_key(&Arc::from(tenant)).err()?;
         let turn = self.refusals.fetch_add(1, Ordering::Relaxed) % REFUSAL_PAUSES;
         let step = (REFUSAL_PAUSE_MAX - REFUSAL_PAUSE_MIN) / REFUSAL_PAUSES as u32;
@@ -113,9 +112,9 @@ impl Limiter {
     }
 
     /// Takes a place among the operations that run.
-    pub(crate) fn begin(self: &Arc<Self>, tenant: &str) -> Result<Running, Limit> {
-        let terms = self.terms.load();
-        let limits = &terms.limits;
+    pub(crate) fn begin(self: &Arc<Self>, tenant: &str) -> Result<RunningSlot, Limit> {
+        let settings = self.settings.load();
+        let limits = &settings.limits;
         let mut tenants = self.shard(tenant);
         let count = tenants.get(tenant).copied().unwrap_or_default();
         if count >= limits.in_flight_per_tenant {
@@ -128,7 +127,7 @@ impl Limiter {
         };
         tenants.insert(tenant.clone(), count + 1);
         drop(tenants);
-        Ok(Running {
+        Ok(RunningSlot {
             limiter: self.clone(),
             tenant,
         })
@@ -145,7 +144,7 @@ impl Limiter {
 
     /// Forgets the rates of tenants that have not asked for long.
     pub(crate) fn tidy(&self) {
-        if let Some(rate) = &self.terms.load().rate {
+        if let Some(rate) = &self.settings.load().rate {
             rate.retain_recent();
         }
     }
@@ -169,12 +168,12 @@ fn take(count: &AtomicUsize, more: usize, most: usize) -> Option<usize> {
 }
 
 /// A place among the operations that run; it is free again when this goes.
-pub(crate) struct Running {
+pub(crate) struct RunningSlot {
     limiter: Arc<Limiter>,
     tenant: Arc<str>,
 }
 
-impl Drop for Running {
+impl Drop for RunningSlot {
     fn drop(&mut self) {
         self.limiter.running.fetch_sub(1, Ordering::AcqRel);
         let mut tenants = self.limiter.shard(&self.tenant);
@@ -195,14 +194,14 @@ pub(crate) struct Buffered {
 /// There is no room for more of a body.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no room for more")]
-struct NoRoom;
+struct BufferFull;
 
 impl Buffered {
     /// Counts a body while it comes. What was announced and has not come takes
     /// no room: else whoever announces much and sends nothing would take it
     /// from all others.
-    pub(crate) fn counting<B>(&mut self, body: B) -> Counted<'_, B> {
-        Counted { body, room: self }
+    pub(crate) fn counting<B>(&mut self, body: B) -> CountedBody<'_, B> {
+        CountedBody { body, room: self }
     }
 
     /// Whether there was not enough.
@@ -210,11 +209,11 @@ impl Buffered {
         self.refused
     }
 
-    fn take(&mut self, bytes: usize) -> Result<(), NoRoom> {
-        let most = self.limiter.terms.load().limits.buffered_bytes;
+    fn take(&mut self, bytes: usize) -> Result<(), BufferFull> {
+        let most = self.limiter.settings.load().limits.buffered_bytes;
         let taken = take(&self.limiter.buffered, bytes, most);
         self.refused = taken.is_none();
-        taken.ok_or(NoRoom)?;
+        taken.ok_or(BufferFull)?;
         self.bytes += bytes;
         Ok(())
     }
@@ -229,12 +228,12 @@ impl Drop for Buffered {
 }
 
 /// A body that takes its room as it comes.
-pub(crate) struct Counted<'a, B> {
+pub(crate) struct CountedBody<'a, B> {
     body: B,
     room: &'a mut Buffered,
 }
 
-impl<B> Body for Counted<'_, B>
+impl<B> Body for CountedBody<'_, B>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
 {
@@ -261,17 +260,6 @@ where
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
-}
-
-/// What the client is told.
-pub(crate) fn refuse(limit: Limit) -> Problem {
-    let detail = match limit {
-        Limit::Requests => "This tenant sends requests faster than it may.",
-        Limit::InFlight => "Too many operations are running.",
-        Limit::BufferedBytes => "Too much is being received at the moment.",
-    };
-    let detail = format!("{detail} Nothing was forwarded and nothing is stored under the key.");
-    Problem::new(Code::TooManyRequests, detail).with_retry_after(1)
 }
 
 #[cfg(test)]

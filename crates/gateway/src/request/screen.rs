@@ -1,15 +1,19 @@
-//! Refusing what no proxy should pass on, before a route is even looked for.
+//! The first step: refuses what no proxy should pass on, before a route is
+//! looked up.
 //!
-//! The bytes of the head were watched on the way in (`framing`); here the parsed
-//! request is judged: its method, target, host and connection options.
+//! `listen::framing` has checked the bytes of the head; this step checks the
+//! parsed request: its method, target, host and connection options.
 
 use http::uri::Authority;
-use http::{HeaderMap, HeaderName, Method, Request, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Version, header};
+use hyper::body::Incoming;
 use onceward_http::fields;
 use onceward_http::problem::{Code, Problem};
 
-/// Headers that were checked here and must reach the next step, so `Connection`
-/// may not name them as its own.
+use crate::listen::peer::Peer;
+
+/// Headers that later steps check and that must reach the upstream, so
+/// `Connection` may not name them.
 const NOT_CONNECTION_OPTIONS: [HeaderName; 6] = [
     header::AUTHORIZATION,
     header::COOKIE,
@@ -19,15 +23,61 @@ const NOT_CONNECTION_OPTIONS: [HeaderName; 6] = [
     HeaderName::from_static("x-api-key"),
 ];
 
-/// Refuses a request that must not go any further.
-pub(crate) fn screen<B>(request: &Request<B>) -> Result<(), Problem> {
-    method(request.method())?;
-    target(request)?;
-    host(request)?;
-    connection(request.headers())
+/// A request that passed the screen. Only [`screen`] makes one.
+#[derive(Debug)]
+pub(crate) struct Screened<B = Incoming>(Request<B>);
+
+/// Refuses a request that no route may see, and brings the rest into one form:
+/// one `Host`, one `Cookie`.
+pub(super) fn screen<B>(mut request: Request<B>, peer: &Peer) -> Result<Screened<B>, Problem> {
+    check(&request)?;
+    peer.name_host(&mut request);
+    join_cookies(request.headers_mut());
+    Ok(Screened(request))
 }
 
-fn method(method: &Method) -> Result<(), Problem> {
+fn check<B>(request: &Request<B>) -> Result<(), Problem> {
+    check_method(request.method())?;
+    check_target(request)?;
+    check_host(request)?;
+    check_connection(request.headers())
+}
+
+impl<B> Screened<B> {
+    pub(crate) fn method(&self) -> &Method {
+        self.0.method()
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        self.0.uri().path()
+    }
+
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        self.0.headers()
+    }
+
+    pub(crate) fn into_request(self) -> Request<B> {
+        self.0
+    }
+}
+
+/// HTTP/2 clients may split a cookie over several lines. Upstreams and the
+/// fingerprint get one.
+fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(header::COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let crumbs: Vec<_> = headers
+        .get_all(header::COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
+    if let Ok(cookies) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
+        headers.insert(header::COOKIE, cookies);
+    }
+}
+
+fn check_method(method: &Method) -> Result<(), Problem> {
     if matches!(*method, Method::CONNECT | Method::TRACE) {
         return Err(Problem::new(
             Code::MethodNotAllowed,
@@ -48,7 +98,7 @@ fn method(method: &Method) -> Result<(), Problem> {
     Ok(())
 }
 
-fn target<B>(request: &Request<B>) -> Result<(), Problem> {
+fn check_target<B>(request: &Request<B>) -> Result<(), Problem> {
     let path = request.uri().path();
     if !path.starts_with('/') && path != "*" {
         return Err(bad("the request target is not a path"));
@@ -59,12 +109,12 @@ fn target<B>(request: &Request<B>) -> Result<(), Problem> {
             "the request target holds bytes outside ASCII; percent-encode them",
         ));
     }
-    escapes(path)?;
-    escapes(query)
+    check_escapes(path)?;
+    check_escapes(query)
 }
 
 /// Every `%` begins two hexadecimal digits, and none of them is a NUL.
-fn escapes(text: &str) -> Result<(), Problem> {
+fn check_escapes(text: &str) -> Result<(), Problem> {
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
         if byte != b'%' {
@@ -84,7 +134,7 @@ fn escapes(text: &str) -> Result<(), Problem> {
 }
 
 /// HTTP/1.1 needs exactly one good Host; HTTP/2 carries it in the target.
-fn host<B>(request: &Request<B>) -> Result<(), Problem> {
+fn check_host<B>(request: &Request<B>) -> Result<(), Problem> {
     let named = request.uri().authority();
     if named.is_some_and(|host| host.as_str().contains('@')) {
         return Err(bad("there is a user before the host"));
@@ -106,7 +156,7 @@ fn host<B>(request: &Request<B>) -> Result<(), Problem> {
     }
 }
 
-fn connection(headers: &HeaderMap) -> Result<(), Problem> {
+fn check_connection(headers: &HeaderMap) -> Result<(), Problem> {
     let options = fields::connection_options(headers);
     match options
         .iter()
@@ -146,7 +196,7 @@ mod tests {
             .header("host", "a")
             .body(())
             .expect("a request");
-        assert_eq!(screen(&request).is_ok(), good, "{target}");
+        assert_eq!(check(&request).is_ok(), good, "{target}");
     }
 
     #[rstest]
@@ -161,7 +211,7 @@ mod tests {
             .header("host", host)
             .body(())
             .expect("a request");
-        assert_eq!(screen(&request).is_ok(), good, "{host}");
+        assert_eq!(check(&request).is_ok(), good, "{host}");
     }
 
     #[rstest]
@@ -170,7 +220,7 @@ mod tests {
     fn host_and_authority_must_agree(#[case] target: &str, #[case] host: &str, #[case] good: bool) {
         let request = Request::builder().version(Version::HTTP_2);
         let request = request.uri(target).header("host", host);
-        assert_eq!(screen(&request.body(()).expect("a request")).is_ok(), good);
+        assert_eq!(check(&request.body(()).expect("a request")).is_ok(), good);
     }
 
     proptest! {
@@ -179,7 +229,7 @@ mod tests {
         fn whatever_passes_decodes(target in "/[a-z%0-9A-F?&=;.]{0,40}", host in any::<Vec<u8>>()) {
             let request = Request::builder().uri(&target).header("host", host).body(());
             if let Ok(request) = request
-                && screen(&request).is_ok()
+                && check(&request).is_ok()
             {
                 let good = |part: &str| {
                     let digits = part.as_bytes().first_chunk::<2>();

@@ -1,5 +1,5 @@
 //! Retention classes while the gateway runs: those of the configuration, with
-//! what operators changed laid over them.
+//! what operators changed effective over them.
 //!
 //! Requests read a class without a lock. A change is checked, made durable, and
 //! only then in force; it survives a restart and a new configuration. What is on
@@ -29,14 +29,14 @@ const STORE_DEADLINE: Duration = Duration::from_secs(2);
 /// The classes in force.
 pub(crate) struct Classes {
     registry: Arc<dyn Registry>,
-    view: ArcSwap<View>,
+    view: ArcSwap<ClassView>,
     /// Held while a change is made durable: of two changes each must know the other.
     changing: tokio::sync::Mutex<()>,
 }
 
 /// What the configuration says of classes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Base {
+pub(crate) struct ConfiguredClasses {
     /// The classes by name, built-in ones included.
     pub(crate) classes: BTreeMap<Arc<str>, Class>,
     /// How long an upstream may take at most, by the class of its routes. A
@@ -44,7 +44,7 @@ pub(crate) struct Base {
     pub(crate) longest: BTreeMap<Arc<str>, Duration>,
 }
 
-impl Base {
+impl ConfiguredClasses {
     /// What a plan says.
     pub(crate) fn of(plan: &Plan) -> Self {
         Self {
@@ -54,14 +54,14 @@ impl Base {
     }
 }
 
-struct View {
-    base: Arc<Base>,
+struct ClassView {
+    base: Arc<ConfiguredClasses>,
     /// What operators said, by class.
     changed: BTreeMap<Arc<str>, ClassSettings>,
     /// What came of it.
-    laid: BTreeMap<Arc<str>, Arc<Class>>,
+    effective: BTreeMap<Arc<str>, Arc<Class>>,
     /// Changes that do not fit the configuration, and why. They are not in force.
-    unfit: BTreeMap<Arc<str>, String>,
+    misfits: BTreeMap<Arc<str>, String>,
 }
 
 /// Why a class was not changed.
@@ -80,7 +80,7 @@ pub(crate) enum ClassError {
 
 /// Where a setting of a class comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum SettingSource {
     /// Nobody said otherwise.
     BuiltIn,
     /// The configuration.
@@ -91,22 +91,25 @@ pub(crate) enum Source {
 
 /// A class with where its settings come from.
 #[derive(Clone, Debug)]
-pub(crate) struct Listed {
+pub(crate) struct ClassListing {
     pub(crate) class: Arc<Class>,
     /// By the names of [`ClassSettings`].
-    pub(crate) sources: BTreeMap<String, Source>,
+    pub(crate) sources: BTreeMap<String, SettingSource>,
     /// Why an operator's change is not in force.
-    pub(crate) unfit: Option<String>,
+    pub(crate) misfit: Option<String>,
 }
 
 impl Classes {
     /// The classes of this configuration, with what was changed before. A change
     /// that no longer fits is left aside, and the log says so: nobody could take
     /// it back if the gateway did not start.
-    pub(crate) async fn open(registry: Arc<dyn Registry>, base: Base) -> Result<Self, StoreError> {
+    pub(crate) async fn open(
+        registry: Arc<dyn Registry>,
+        base: ConfiguredClasses,
+    ) -> Result<Self, StoreError> {
         let changed = read(registry.as_ref()).await?;
-        let view = View::new(Arc::new(base), changed);
-        view.tell_unfit();
+        let view = ClassView::new(Arc::new(base), changed);
+        view.log_misfits();
         Ok(Self {
             registry,
             view: ArcSwap::from_pointee(view),
@@ -116,24 +119,27 @@ impl Classes {
 
     /// All of them, by name.
     pub(crate) fn all(&self) -> BTreeMap<Arc<str>, Arc<Class>> {
-        self.view.load().laid.clone()
+        self.view.load().effective.clone()
     }
 
     /// A class by its name.
     pub(crate) fn get(&self, name: &str) -> Option<Arc<Class>> {
-        self.view.load().laid.get(name).cloned()
+        self.view.load().effective.get(name).cloned()
     }
 
     /// Every class, by name.
-    pub(crate) fn list(&self) -> Vec<Listed> {
+    pub(crate) fn list(&self) -> Vec<ClassListing> {
         let view = self.view.load();
-        view.laid.values().map(|class| view.listed(class)).collect()
+        view.effective
+            .values()
+            .map(|class| view.listed(class))
+            .collect()
     }
 
     /// One class, as [`list`](Self::list) tells it.
-    pub(crate) fn show(&self, name: &str) -> Option<Listed> {
+    pub(crate) fn show(&self, name: &str) -> Option<ClassListing> {
         let view = self.view.load();
-        view.laid.get(name).map(|class| view.listed(class))
+        view.effective.get(name).map(|class| view.listed(class))
     }
 
     /// Reads again what was changed, for a registry that other gateways change
@@ -144,15 +150,15 @@ impl Classes {
     }
 
     /// What is in force, with what others have changed. Only in turn.
-    async fn read_again(&self) -> Result<Arc<View>, StoreError> {
+    async fn read_again(&self) -> Result<Arc<ClassView>, StoreError> {
         let before = self.view.load_full();
         let changed = read(self.registry.as_ref()).await?;
         if changed == before.changed {
             return Ok(before);
         }
-        let view = Arc::new(View::new(before.base.clone(), changed));
+        let view = Arc::new(ClassView::new(before.base.clone(), changed));
         tracing::info!("classes were changed at another gateway");
-        view.tell_unfit();
+        view.log_misfits();
         self.view.store(view.clone());
         Ok(view)
     }
@@ -174,7 +180,7 @@ impl Classes {
             )));
         }
         let raw = merged(known, raw);
-        let class = lay(name, &raw, &before.base).map_err(ClassError::Mistaken)?;
+        let class = apply_changes(name, &raw, &before.base).map_err(ClassError::Mistaken)?;
         let document = serde_json::to_vec(&raw).map_err(|error| damaged(name, error))?;
         let put = self
             .registry
@@ -183,7 +189,7 @@ impl Classes {
         let mut changed = before.changed.clone();
         changed.insert(name.into(), raw);
         self.view
-            .store(Arc::new(View::new(before.base.clone(), changed)));
+            .store(Arc::new(ClassView::new(before.base.clone(), changed)));
         Ok(Arc::new(class))
     }
 
@@ -205,16 +211,16 @@ impl Classes {
         let mut changed = before.changed.clone();
         changed.remove(name);
         self.view
-            .store(Arc::new(View::new(before.base.clone(), changed)));
+            .store(Arc::new(ClassView::new(before.base.clone(), changed)));
         Ok(())
     }
 
     /// Whether this configuration goes together with what operators changed:
     /// every way in which it does not, in a sentence each.
-    pub(crate) fn misfits(&self, base: &Base) -> Vec<String> {
+    pub(crate) fn misfits(&self, base: &ConfiguredClasses) -> Vec<String> {
         let changed = self.view.load().changed.clone();
-        let view = View::new(Arc::new(base.clone()), changed);
-        let misfits = view.unfit.iter();
+        let view = ClassView::new(Arc::new(base.clone()), changed);
+        let misfits = view.misfits.iter();
         misfits
             .map(|(name, why)| format!("the class {name}, as it was changed at run time: {why}"))
             .collect()
@@ -222,45 +228,45 @@ impl Classes {
 
     /// Lays what operators changed over a new configuration. Changes that do
     /// not fit it are not in force; ask [`misfits`](Self::misfits) before.
-    pub(crate) async fn replace_base(&self, base: Base) {
+    pub(crate) async fn replace_base(&self, base: ConfiguredClasses) {
         let _turn = self.changing.lock().await;
         let changed = self.view.load().changed.clone();
         self.view
-            .store(Arc::new(View::new(Arc::new(base), changed)));
+            .store(Arc::new(ClassView::new(Arc::new(base), changed)));
     }
 }
 
-impl View {
-    fn new(base: Arc<Base>, changed: BTreeMap<Arc<str>, ClassSettings>) -> Self {
-        let mut laid: BTreeMap<_, _> = base
+impl ClassView {
+    fn new(base: Arc<ConfiguredClasses>, changed: BTreeMap<Arc<str>, ClassSettings>) -> Self {
+        let mut effective: BTreeMap<_, _> = base
             .classes
             .iter()
             .map(|(name, class)| (name.clone(), Arc::new(class.clone())))
             .collect();
-        let mut unfit = BTreeMap::new();
+        let mut misfits = BTreeMap::new();
         for (name, raw) in &changed {
-            match lay(name, raw, &base) {
-                Ok(class) => drop(laid.insert(name.clone(), Arc::new(class))),
-                Err(why) => drop(unfit.insert(name.clone(), why)),
+            match apply_changes(name, raw, &base) {
+                Ok(class) => drop(effective.insert(name.clone(), Arc::new(class))),
+                Err(why) => drop(misfits.insert(name.clone(), why)),
             }
         }
         Self {
             base,
             changed,
-            laid,
-            unfit,
+            effective,
+            misfits,
         }
     }
 
-    fn tell_unfit(&self) {
-        for (name, why) in &self.unfit {
+    fn log_misfits(&self) {
+        for (name, why) in &self.misfits {
             tracing::error!(class = &**name, %why, "a change of a class does not fit the configuration and is not in force");
         }
     }
 
-    fn listed(&self, class: &Arc<Class>) -> Listed {
-        let unfit = self.unfit.get(&class.name).cloned();
-        let in_force = self.changed.get(&class.name).filter(|_| unfit.is_none());
+    fn listed(&self, class: &Arc<Class>) -> ClassListing {
+        let misfit = self.misfits.get(&class.name).cloned();
+        let in_force = self.changed.get(&class.name).filter(|_| misfit.is_none());
         let said = in_force.map(settings).unwrap_or_default();
         let built_in = built_in(&class.name);
         let below = self.base.classes.get(&class.name).unwrap_or(&built_in);
@@ -269,27 +275,31 @@ impl View {
         let source = |key: &String, value: &Value| {
             // What nobody said may follow what was, as `remember` follows `retention`.
             if said.contains_key(key) || below.get(key) != Some(value) {
-                Source::Changed
+                SettingSource::Changed
             } else if built_in.get(key) == Some(value) {
-                Source::BuiltIn
+                SettingSource::BuiltIn
             } else {
-                Source::File
+                SettingSource::File
             }
         };
         let sources = now
             .iter()
             .map(|(key, value)| (key.clone(), source(key, value)));
-        Listed {
+        ClassListing {
             class: class.clone(),
             sources: sources.collect(),
-            unfit,
+            misfit,
         }
     }
 }
 
 /// The class that an operator's words make of the configuration's, if it is
 /// right in itself and fits the routes that use it.
-fn lay(name: &str, raw: &ClassSettings, base: &Base) -> Result<Class, String> {
+fn apply_changes(
+    name: &str,
+    raw: &ClassSettings,
+    base: &ConfiguredClasses,
+) -> Result<Class, String> {
     let below = match base.classes.get(name) {
         Some(class) => class.clone(),
         None => built_in(name),
@@ -305,7 +315,7 @@ fn lay(name: &str, raw: &ClassSettings, base: &Base) -> Result<Class, String> {
 }
 
 /// A claim must outlast the upstream's answer.
-fn outlast(class: &Class, base: &Base) -> Option<Mistake> {
+fn outlast(class: &Class, base: &ConfiguredClasses) -> Option<Mistake> {
     let timeout = *base.longest.get(&class.name)?;
     let [lease, longest] = [class.lease, timeout].map(|time| Time::of(time).0);
     (class.lease < timeout).then(|| {
@@ -389,9 +399,9 @@ mod tests {
     }
 
     /// All routes are of class `interactive`, and may take 30 seconds.
-    fn base() -> Base {
+    fn base() -> ConfiguredClasses {
         let classes = [Class::interactive(), Class::webhook(), Class::financial()];
-        Base {
+        ConfiguredClasses {
             classes: classes.map(|class| (class.name.clone(), class)).into(),
             longest: [("interactive".into(), Duration::from_secs(30))].into(),
         }
@@ -417,8 +427,8 @@ mod tests {
             let class = classes.get("financial").expect("it is there");
             assert_eq!((class.retention, class.remember), (10 * DAY, 60 * DAY));
             let listed = classes.show("financial").expect("it is there");
-            assert_eq!(listed.sources["retention"], Source::Changed);
-            assert_eq!(listed.sources["lease"], Source::BuiltIn);
+            assert_eq!(listed.sources["retention"], SettingSource::Changed);
+            assert_eq!(listed.sources["lease"], SettingSource::BuiltIn);
         }
         let interactive = classes(&registry).await;
         interactive
@@ -427,7 +437,11 @@ mod tests {
             .expect("right");
         let listed = interactive.show("interactive").expect("it is there");
         assert_eq!(listed.class.remember, DAY / 12);
-        assert_eq!(listed.sources["remember"], Source::Changed, "it follows");
+        assert_eq!(
+            listed.sources["remember"],
+            SettingSource::Changed,
+            "it follows"
+        );
     }
 
     /// A document that was written before there was an `on_error`.
@@ -464,7 +478,7 @@ mod tests {
         classes.unset("financial").await.expect("it was changed");
         let listed = classes.show("financial").expect("it is there");
         assert_eq!(listed.class.retention, 8 * DAY);
-        assert_eq!(listed.sources["retention"], Source::File);
+        assert_eq!(listed.sources["retention"], SettingSource::File);
         let again = classes.unset("financial").await;
         assert!(matches!(again, Err(ClassError::Unchanged(_))));
     }
@@ -573,7 +587,7 @@ mod tests {
         classes.replace_base(slower).await;
         let listed = classes.show("interactive").expect("it is there");
         assert_eq!(listed.class.lease, Duration::from_secs(60));
-        assert!(listed.unfit.is_some());
+        assert!(listed.misfit.is_some());
         classes.replace_base(base()).await;
         let class = classes.get("interactive").expect("it is there");
         assert_eq!(class.lease, Duration::from_secs(40));

@@ -2,11 +2,12 @@
 //! made from the configuration, retention classes, reloads, and the questions
 //! about unknown outcomes.
 
+pub(crate) mod background;
 pub(crate) mod classes;
 pub(crate) mod plan;
 pub(crate) mod reconcile;
-pub(crate) mod refresh;
 pub(crate) mod reload;
+pub(crate) mod start;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,7 @@ use crate::observe::access_log::AccessLog;
 use crate::observe::metrics::Metrics;
 use crate::observe::traces::Tracer;
 use crate::request::limits::Limiter;
-use crate::runtime::classes::{Base, Classes};
+use crate::runtime::classes::{Classes, ConfiguredClasses};
 use crate::runtime::plan::Plan;
 use crate::webhooks::registry::Webhooks;
 
@@ -157,7 +158,7 @@ impl Runtime {
 
     /// Puts a new plan in force, with the classes and limits that it brings.
     /// Requests under way keep the plan they began with.
-    pub(crate) async fn replace_plan(&self, plan: Plan, classes: Base) {
+    pub(crate) async fn replace_plan(&self, plan: Plan, classes: ConfiguredClasses) {
         let limits = plan.config.limits.clone();
         self.classes.replace_base(classes).await;
         self.plan.store(Arc::new(plan));

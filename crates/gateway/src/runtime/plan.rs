@@ -16,14 +16,14 @@ use crate::callers::Callers;
 use crate::config::{self, Access, Config};
 use crate::listen::peer::Trusted;
 use crate::observe::metrics::Metrics;
-use crate::request::routes::Routes;
+use crate::request::route_table::RouteTable;
 use crate::upstream::forward::Forwarder;
 use crate::upstream::{self, Upstream, UpstreamError};
 
 /// How requests are served.
 pub(crate) struct Plan {
     pub(crate) config: Config,
-    pub(crate) routes: Routes,
+    pub(crate) routes: RouteTable,
     pub(crate) callers: Callers,
     pub(crate) trusted: Trusted,
     pub(crate) forwarders: BTreeMap<Arc<str>, Arc<Forwarder>>,
@@ -112,7 +112,7 @@ impl Plan {
             let planned = planned(route, &config, &forwarders)?;
             Ok(Arc::new(planned))
         });
-        let routes = Routes::new(routes.collect::<Result<_, PlanError>>()?);
+        let routes = RouteTable::new(routes.collect::<Result<_, PlanError>>()?);
         let routes = routes.map_err(|(index, source)| PlanError::Path {
             path: config
                 .routes

@@ -1,4 +1,4 @@
-//! Asking a service what became of an operation that may have run.
+//! OpenQuestion a service what became of an operation that may have run.
 //!
 //! The question is `GET {reconcile_url}` with the operation's namespaced name as
 //! its key, whatever form of the key was forwarded, and with the fence, the
@@ -37,16 +37,16 @@ const REPLY_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct Reconciler {
     inspect: Arc<dyn Inspect>,
     reply_limit: usize,
-    asking: Mutex<HashMap<Subject, Asking>>,
+    asking: Mutex<HashMap<GrantId, OpenQuestion>>,
     clients: Mutex<HashMap<Arc<str>, Fetch>>,
 }
 
 /// What a question is about: an operation, and which of its grants.
-type Subject = (Digest, Fence);
+type GrantId = (Digest, Fence);
 
 /// A question that is being asked.
 #[derive(Default)]
-struct Asking {
+struct OpenQuestion {
     answer: Arc<OnceCell<Reconciled>>,
     /// How many want the answer.
     askers: usize,
@@ -55,7 +55,7 @@ struct Asking {
 /// What a service answers.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
-enum Word {
+enum ReconcileAnswer {
     Ran { reply: WireReply },
     NotRun,
     Unsure,
@@ -183,15 +183,15 @@ impl Reconciler {
 
     async fn ask_and_settle(&self, record: &Record, url: &Arc<str>) -> Reconciled {
         let resolution = match self.ask(record, url).await {
-            Ok(Word::Ran { reply }) => match reply.to_reply(self.reply_limit) {
+            Ok(ReconcileAnswer::Ran { reply }) => match reply.to_reply(self.reply_limit) {
                 Ok(reply) => Resolution::Ran(Arc::new(reply)),
                 Err(error) => {
                     tracing::warn!(operation_id = %record.id, %error, "a reconciler's reply cannot be kept");
                     return Reconciled::Unsure;
                 }
             },
-            Ok(Word::NotRun) => Resolution::NotRun,
-            Ok(Word::Unsure) => return Reconciled::Unsure,
+            Ok(ReconcileAnswer::NotRun) => Resolution::NotRun,
+            Ok(ReconcileAnswer::Unsure) => return Reconciled::Unsure,
             Err(reason) => {
                 tracing::warn!(operation_id = %record.id, reason, "nobody could be asked about an unknown outcome");
                 return Reconciled::Unsure;
@@ -212,7 +212,7 @@ impl Reconciler {
         }
     }
 
-    async fn ask(&self, record: &Record, url: &Arc<str>) -> Result<Word, String> {
+    async fn ask(&self, record: &Record, url: &Arc<str>) -> Result<ReconcileAnswer, String> {
         let client = self.client(url)?;
         let fetched = client.get(None, question(record)).await;
         let fetched = fetched.map_err(|error| error.to_string())?;
@@ -237,7 +237,7 @@ impl Reconciler {
     }
 
     /// The question that is being asked about a grant, new or not.
-    fn question_about(&self, subject: Subject) -> Question<'_> {
+    fn question_about(&self, subject: GrantId) -> Question<'_> {
         let mut asking = self.asking();
         let question = asking.entry(subject).or_default();
         question.askers += 1;
@@ -248,7 +248,7 @@ impl Reconciler {
         }
     }
 
-    fn asking(&self) -> MutexGuard<'_, HashMap<Subject, Asking>> {
+    fn asking(&self) -> MutexGuard<'_, HashMap<GrantId, OpenQuestion>> {
         self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -257,7 +257,7 @@ impl Reconciler {
 /// goes, so that meanwhile nobody asks it again.
 struct Question<'a> {
     reconciler: &'a Reconciler,
-    subject: Subject,
+    subject: GrantId,
     answer: Arc<OnceCell<Reconciled>>,
 }
 
@@ -323,14 +323,14 @@ mod tests {
     use crate::callers::tests::standin::{self, StandIn};
 
     /// An operation that may have run, and a service that knows.
-    struct House {
+    struct Fixture {
         store: Arc<MemoryStore>,
         service: StandIn,
         class: Class,
         record: Arc<Record>,
     }
 
-    impl House {
+    impl Fixture {
         async fn new(service: StandIn) -> Self {
             let class =
                 Class::interactive().with(|class| class.reconcile_url = Some(service.url().into()));
@@ -390,9 +390,9 @@ mod tests {
         let slow = Duration::from_millis(300);
         let unsure = json!({ "outcome": "unsure" });
         let service = StandIn::new(move |_| standin::json(200, &unsure).after(slow)).await;
-        let house = House::new(service).await;
-        let reconciler = house.reconciler();
-        let ask = || reconciler.reconcile(&house.record, &house.class);
+        let fixture = Fixture::new(service).await;
+        let reconciler = fixture.reconciler();
+        let ask = || reconciler.reconcile(&fixture.record, &fixture.class);
         let gone = async {
             let gone = tokio::time::timeout(Duration::from_millis(50), ask()).await;
             assert!(gone.is_err());
@@ -400,11 +400,11 @@ mod tests {
         };
         let (first, later) = tokio::join!(ask(), gone);
         assert_eq!([first, later], [Reconciled::Unsure; 2]);
-        assert_eq!(house.service.count(), 1);
+        assert_eq!(fixture.service.count(), 1);
         assert!(reconciler.asking().is_empty());
         // What was answered is not believed for ever.
         assert_eq!(ask().await, Reconciled::Unsure);
-        assert_eq!(house.service.count(), 2);
+        assert_eq!(fixture.service.count(), 2);
     }
 
     #[rstest]
@@ -422,11 +422,11 @@ mod tests {
     ) {
         let answer = ran(&reply);
         let service = StandIn::new(move |_| standin::json(200, &answer)).await;
-        let house = House::new(service).await;
-        let reconciler = house.reconciler().with_reply_limit(4);
-        let reconciled = reconciler.reconcile(&house.record, &house.class).await;
-        assert_eq!((reconciled, house.state().await), (want, state));
-        let seen = house.service.seen();
+        let fixture = Fixture::new(service).await;
+        let reconciler = fixture.reconciler().with_reply_limit(4);
+        let reconciled = reconciler.reconcile(&fixture.record, &fixture.class).await;
+        assert_eq!((reconciled, fixture.state().await), (want, state));
+        let seen = fixture.service.seen();
         let key = seen[0].header("idempotency-key");
         assert_eq!(key, Some("t-acme:shop:user:1:k"));
     }

@@ -15,13 +15,14 @@ use secrecy::ExposeSecret;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 
-use crate::admin::{Action, Audit, Change, ChangeOutcome, OperatorToken, Operators, Reload};
+use crate::admin::{Action, Audit, Change, ChangeOutcome, Operators, Reload};
 use crate::config::{self, Config, Loaded};
 use crate::listen::tls::ServerTls;
 use crate::runtime::Runtime;
-use crate::runtime::classes::Base;
+use crate::runtime::classes::ConfiguredClasses;
 use crate::runtime::plan::Plan;
-use crate::secrets::{SecretError, SecretReader};
+use crate::runtime::start::operator_tokens;
+use crate::secrets::SecretReader;
 
 /// How long a file must stay as it is before it is read: editors write in steps.
 const SETTLE: Duration = Duration::from_millis(200);
@@ -61,8 +62,8 @@ pub(crate) struct Reloader {
     pub(crate) operators: Arc<Operators>,
     pub(crate) audit: Arc<Audit>,
     pub(crate) tls: Option<Arc<ServerTls>>,
-    /// One at a time.
-    pub(crate) turn: tokio::sync::Mutex<()>,
+    /// Held by the reload under way.
+    pub(crate) reloading: tokio::sync::Mutex<()>,
 }
 
 impl Reloader {
@@ -81,7 +82,7 @@ impl Reloader {
     }
 
     async fn try_reload(&self) -> Result<String, String> {
-        let _turn = self.turn.lock().await;
+        let _reloading = self.reloading.lock().await;
         let metrics = self.runtime.metrics();
         match self.put_in_force().await {
             Ok(detail) => {
@@ -111,7 +112,7 @@ impl Reloader {
             ));
         }
         let secrets = SecretReader::new(&config.secrets).map_err(|error| error.to_string())?;
-        let operators = operators(&config, &secrets).await;
+        let operators = operator_tokens(&config, &secrets).await;
         let operators = operators.map_err(|error| error.to_string())?;
         let callers = before.callers.reopen(&config.auth, secrets.clone());
         let callers = callers.map_err(|error| error.to_string())?;
@@ -125,7 +126,7 @@ impl Reloader {
         let metrics = self.runtime.metrics();
         let plan = Plan::new(config, callers, metrics, Some(&before));
         let plan = plan.map_err(|error| error.to_string())?;
-        let base = Base::of(&plan);
+        let base = ConfiguredClasses::of(&plan);
         let misfits = self.runtime.classes().misfits(&base);
         if !misfits.is_empty() {
             return Err(misfits.join("\n"));
@@ -231,22 +232,6 @@ async fn within_patience<T: Send + 'static>(
     // Not of the runtime's, which would wait for it at the end.
     std::thread::spawn(move || drop(tell.send(work())));
     tokio::time::timeout(PATIENCE, told).await.ok()?.ok()
-}
-
-/// Who may use the admin API, their tokens read from where they are.
-pub(crate) async fn operators(
-    config: &Config,
-    secrets: &SecretReader,
-) -> Result<Vec<OperatorToken>, SecretError> {
-    let mut operators = Vec::with_capacity(config.server.admin_tokens.len());
-    for token in &config.server.admin_tokens {
-        operators.push(OperatorToken {
-            name: token.name.clone(),
-            role: token.role,
-            token: secrets.read(&token.token).await?,
-        });
-    }
-    Ok(operators)
 }
 
 /// What differs and cannot change while the gateway runs.

@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::{Access, ForwardKey, KnownBy};
 use crate::listen::peer::Peer;
-use crate::observe::metrics::{Sent, UpstreamMetrics};
+use crate::observe::metrics::{SendOutcome, UpstreamMetrics};
 use crate::observe::traces::Link;
 use crate::runtime::plan::PlannedRoute;
 use crate::upstream::request_body::Passing;
@@ -221,9 +221,9 @@ impl Forwarder {
         let sending = self.metrics.begin();
         let sent = self.upstream.send(request).await;
         let word = match &sent {
-            Ok(_) => Sent::Answered,
-            Err(SendError::NotSent(_)) => Sent::NotSent,
-            Err(SendError::Lost(_)) => Sent::Lost,
+            Ok(_) => SendOutcome::Answered,
+            Err(SendError::NotSent(_)) => SendOutcome::NotSent,
+            Err(SendError::Lost(_)) => SendOutcome::Lost,
         };
         sending.end(word);
         match (&sent, span) {

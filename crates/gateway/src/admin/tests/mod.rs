@@ -43,7 +43,7 @@ use crate::callers::WallClock;
 use crate::callers::api_keys::ApiKeys;
 use crate::config::{Config, Role};
 use crate::observe::metrics::Metrics;
-use crate::runtime::classes::{Base, Classes};
+use crate::runtime::classes::{Classes, ConfiguredClasses};
 use crate::secrets::SecretReader;
 use crate::secrets::gateway_key::Secret;
 use crate::webhooks::registry::Webhooks;
@@ -93,7 +93,7 @@ async fn bench_with(operators: Vec<OperatorToken>, reload: Option<Reload>) -> Be
     });
     let engine = Engine::new(store.clone(), Entropy::seeded(1), Limits::default());
     let base = [Class::interactive(), Class::webhook(), Class::financial()];
-    let base = Base {
+    let base = ConfiguredClasses {
         classes: base.map(|class| (class.name.clone(), class)).into(),
         longest: [("interactive".into(), Duration::from_secs(30))].into(),
     };

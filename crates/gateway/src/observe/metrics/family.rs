@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Recorder};
 use metrics_exporter_prometheus::PrometheusRecorder;
 
-use super::{Book, METADATA, OTHER, UpstreamMetrics};
+use super::{METADATA, MetricRegistry, OTHER, UpstreamMetrics};
 
 /// How many values a label may have, where they are the program's words or the
 /// configuration's.
@@ -40,12 +40,12 @@ impl Handle for Histogram {
     }
 }
 
-type Known<T> = HashMap<Box<str>, T>;
+type SeriesByValue<T> = HashMap<Box<str>, T>;
 type Make<T> = Box<dyn Fn(&str) -> T + Send + Sync>;
 
 /// Series by the value of a label.
 pub(super) struct Family<T> {
-    known: ArcSwap<Known<T>>,
+    known: ArcSwap<SeriesByValue<T>>,
     /// Called again for the same value it gives the same series.
     make: Make<T>,
 }
@@ -72,7 +72,7 @@ impl<T: Clone> Family<T> {
     }
 
     /// The same and this value, or `other` where there are too many.
-    fn with(&self, known: &Arc<Known<T>>, value: &str) -> Arc<Known<T>> {
+    fn with(&self, known: &Arc<SeriesByValue<T>>, value: &str) -> Arc<SeriesByValue<T>> {
         let value = if known.len() < VALUES_MAX {
             value
         } else {
@@ -89,16 +89,16 @@ impl<T: Clone> Family<T> {
 
 impl<H: Handle + 'static> Family<H> {
     fn of_handles(
-        book: &Book,
+        registry: &MetricRegistry,
         name: &'static str,
         labels: Vec<Label>,
         label: &'static str,
     ) -> Self {
-        let book = book.clone();
+        let registry = registry.clone();
         Self::new(move |value| {
             let mut labels = labels.clone();
             labels.push(Label::new(label, value.to_owned()));
-            book.get(&Key::from_parts(name, labels))
+            registry.get(&Key::from_parts(name, labels))
         })
     }
 }
@@ -106,60 +106,60 @@ impl<H: Handle + 'static> Family<H> {
 impl Family<Counter> {
     /// Counters with these labels and one more.
     pub(super) fn counters(
-        book: &Book,
+        registry: &MetricRegistry,
         name: &'static str,
         labels: Vec<Label>,
         label: &'static str,
     ) -> Self {
-        Self::of_handles(book, name, labels, label)
+        Self::of_handles(registry, name, labels, label)
     }
 }
 
 impl Family<Histogram> {
     /// Histograms with these labels and one more.
     pub(super) fn histograms(
-        book: &Book,
+        registry: &MetricRegistry,
         name: &'static str,
         labels: Vec<Label>,
         label: &'static str,
     ) -> Self {
-        Self::of_handles(book, name, labels, label)
+        Self::of_handles(registry, name, labels, label)
     }
 }
 
 impl Family<Arc<Family<Counter>>> {
     /// Counters with two labels.
     pub(super) fn nested(
-        book: &Book,
+        registry: &MetricRegistry,
         name: &'static str,
         outer: &'static str,
         inner: &'static str,
     ) -> Self {
-        let book = book.clone();
+        let registry = registry.clone();
         Self::new(move |value| {
             let labels = vec![Label::new(outer, value.to_owned())];
-            Arc::new(Family::counters(&book, name, labels, inner))
+            Arc::new(Family::counters(&registry, name, labels, inner))
         })
     }
 }
 
 /// How long requests take, by endpoint and class of status.
-pub(super) fn requests(book: &Book) -> Family<Arc<Family<Histogram>>> {
+pub(super) fn requests(registry: &MetricRegistry) -> Family<Arc<Family<Histogram>>> {
     const NAME: &str = "onceward_request_duration_seconds";
-    let book = book.clone();
+    let registry = registry.clone();
     Family::new(move |endpoint| {
         let labels = vec![Label::new("endpoint", endpoint.to_owned())];
-        Arc::new(Family::histograms(&book, NAME, labels, "status"))
+        Arc::new(Family::histograms(&registry, NAME, labels, "status"))
     })
 }
 
 /// How long upstreams take, by name and what came of it.
-pub(super) fn upstreams(book: &Book) -> Family<Arc<UpstreamMetrics>> {
+pub(super) fn upstreams(registry: &MetricRegistry) -> Family<Arc<UpstreamMetrics>> {
     const NAME: &str = "onceward_upstream_duration_seconds";
-    let book = book.clone();
+    let registry = registry.clone();
     Family::new(move |upstream| {
         let labels = vec![Label::new("upstream", upstream.to_owned())];
-        let histograms = Family::histograms(&book, NAME, labels, "outcome");
+        let histograms = Family::histograms(&registry, NAME, labels, "outcome");
         Arc::new(UpstreamMetrics(histograms))
     })
 }

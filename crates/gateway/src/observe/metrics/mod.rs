@@ -29,7 +29,7 @@ use onceward_http::problem::Code;
 
 use self::failed_events::FailedEvents;
 use self::family::{Family, Handle};
-use self::route::Callers;
+use self::route::CallerMetrics;
 pub(crate) use self::route::RouteMetrics;
 use crate::admin::StoreHealth;
 use crate::config::{EndpointName, KnownBy, Limits, SameBytes};
@@ -62,9 +62,9 @@ pub(crate) fn endpoint_label(naming: &EndpointName) -> &str {
 
 /// Where series are made. Clones share them.
 #[derive(Clone)]
-struct Book(Arc<PrometheusRecorder>);
+struct MetricRegistry(Arc<PrometheusRecorder>);
 
-impl Book {
+impl MetricRegistry {
     fn get<H: Handle>(&self, key: &Key) -> H {
         H::register(&self.0, key)
     }
@@ -76,9 +76,9 @@ impl Book {
 
 /// All metrics of a gateway.
 pub(crate) struct Metrics {
-    book: Book,
+    registry: MetricRegistry,
     handle: PrometheusHandle,
-    callers: Callers,
+    callers: CallerMetrics,
     /// By endpoint, then by class of status.
     requests: Family<Arc<Family<Histogram>>>,
     /// By upstream.
@@ -147,68 +147,73 @@ impl Metrics {
             .build_recorder();
         names::describe(&recorder);
         let handle = recorder.handle();
-        let book = Book(Arc::new(recorder));
+        let registry = MetricRegistry(Arc::new(recorder));
         let build = Key::from_parts(
             "onceward_build_info",
             vec![Label::new("version", env!("CARGO_PKG_VERSION"))],
         );
-        book.get::<Gauge>(&build).set(1.0);
-        let reloads = Family::counters(&book, "onceward_reloads_total", vec![], "outcome");
-        let reload_successful: Gauge = book.plain("onceward_reload_successful");
+        registry.get::<Gauge>(&build).set(1.0);
+        let reloads = Family::counters(&registry, "onceward_reloads_total", vec![], "outcome");
+        let reload_successful: Gauge = registry.plain("onceward_reload_successful");
         reload_successful.set(1.0);
         Ok(Self {
             handle,
-            callers: Callers::new(&book, Limits::default().label_values),
-            requests: family::requests(&book),
-            upstreams: family::upstreams(&book),
-            limited: Family::nested(&book, "onceward_limited_total", "tenant", "limit"),
-            auth_refused: Family::nested(&book, "onceward_auth_refused_total", "method", "reason"),
+            callers: CallerMetrics::new(&registry, Limits::default().label_values),
+            requests: family::requests(&registry),
+            upstreams: family::upstreams(&registry),
+            limited: Family::nested(&registry, "onceward_limited_total", "tenant", "limit"),
+            auth_refused: Family::nested(
+                &registry,
+                "onceward_auth_refused_total",
+                "method",
+                "reason",
+            ),
             webhook_refused: Family::nested(
-                &book,
+                &registry,
                 "onceward_webhook_refused_total",
                 "provider",
                 "reason",
             ),
             same_bytes: Family::nested(
-                &book,
+                &registry,
                 "onceward_webhook_same_bytes_total",
                 "provider",
                 "answer",
             ),
             deliveries: Family::nested(
-                &book,
+                &registry,
                 "onceward_webhook_deliveries_total",
                 "upstream",
                 "outcome",
             ),
-            failed_events: FailedEvents::new(book.plain("onceward_webhook_failed")),
-            refused: Family::counters(&book, "onceward_refused_total", vec![], "code"),
+            failed_events: FailedEvents::new(registry.plain("onceward_webhook_failed")),
+            refused: Family::counters(&registry, "onceward_refused_total", vec![], "code"),
             jwks_failed: Family::counters(
-                &book,
+                &registry,
                 "onceward_jwks_refresh_failed_total",
                 vec![],
                 "issuer",
             ),
             census: OnceLock::new(),
-            connections: book.plain("onceward_connections"),
-            connections_refused: book.plain("onceward_connections_refused_total"),
-            connections_cut: book.plain("onceward_connections_cut_total"),
+            connections: registry.plain("onceward_connections"),
+            connections_refused: registry.plain("onceward_connections_refused_total"),
+            connections_cut: registry.plain("onceward_connections_cut_total"),
             reloads_done: reloads.of("done"),
             reloads_failed: reloads.of("failed"),
             reload_successful,
             loaded_at: Mutex::new(Instant::now()),
-            config_age: book.plain("onceward_config_age_seconds"),
-            spans: SpanMetrics::new(&book),
+            config_age: registry.plain("onceward_config_age_seconds"),
+            spans: SpanMetrics::new(&registry),
             gauges: Gauges {
-                in_flight: book.plain("onceward_in_flight"),
-                waiters: book.plain("onceward_waiters"),
-                queued: book.plain("onceward_queued"),
-                unknown: book.plain("onceward_unknown"),
-                paused: book.plain("onceward_paused"),
-                operations: book.plain("onceward_stored_operations"),
-                bytes: book.plain("onceward_stored_bytes"),
+                in_flight: registry.plain("onceward_in_flight"),
+                waiters: registry.plain("onceward_waiters"),
+                queued: registry.plain("onceward_queued"),
+                unknown: registry.plain("onceward_unknown"),
+                paused: registry.plain("onceward_paused"),
+                operations: registry.plain("onceward_stored_operations"),
+                bytes: registry.plain("onceward_stored_bytes"),
             },
-            book,
+            registry,
         })
     }
 
@@ -248,9 +253,9 @@ impl Metrics {
 
     /// A request of this caller went over a limit.
     pub(crate) fn limited(&self, caller: &Caller, limit: Limit) {
-        let pair = self.callers.of(caller.tenant(), caller.project());
+        let labels = self.callers.of(caller.tenant(), caller.project());
         self.limited
-            .of(pair.tenant())
+            .of(labels.tenant())
             .of(limit.as_str())
             .increment(1);
     }
@@ -327,7 +332,7 @@ impl Metrics {
         store: Arc<dyn Store>,
         store_health: Arc<StoreHealth>,
     ) -> Arc<dyn Store> {
-        store::timed(&self.book, store, store_health)
+        store::timed(&self.registry, store, store_health)
     }
 
     /// The page for Prometheus, with the gauges as they are now. A store that
@@ -402,7 +407,7 @@ pub(crate) struct UpstreamMetrics(Family<Histogram>);
 /// What came of sending a request upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::enum_variant_names, reason = "not sent is the word")]
-pub(crate) enum Sent {
+pub(crate) enum SendOutcome {
     /// Its answer began.
     Answered,
     /// No byte of it was sent.
@@ -411,7 +416,7 @@ pub(crate) enum Sent {
     Lost,
 }
 
-impl Sent {
+impl SendOutcome {
     /// The word in metrics and traces.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
@@ -425,30 +430,30 @@ impl Sent {
 impl UpstreamMetrics {
     /// Begins to measure. What is dropped without an end was lost: somebody's
     /// patience ended.
-    pub(crate) fn begin(self: &Arc<Self>) -> Sending {
-        Sending {
+    pub(crate) fn begin(self: &Arc<Self>) -> UpstreamTimer {
+        UpstreamTimer {
             metrics: self.clone(),
             start: Instant::now(),
-            sent: Sent::Lost,
+            sent: SendOutcome::Lost,
         }
     }
 }
 
 /// A request under way to an upstream.
-pub(crate) struct Sending {
+pub(crate) struct UpstreamTimer {
     metrics: Arc<UpstreamMetrics>,
     start: Instant,
-    sent: Sent,
+    sent: SendOutcome,
 }
 
-impl Sending {
+impl UpstreamTimer {
     /// Records how long it took.
-    pub(crate) fn end(mut self, sent: Sent) {
+    pub(crate) fn end(mut self, sent: SendOutcome) {
         self.sent = sent;
     }
 }
 
-impl Drop for Sending {
+impl Drop for UpstreamTimer {
     fn drop(&mut self) {
         let histogram = self.metrics.0.of(self.sent.as_str());
         histogram.record(self.start.elapsed());
@@ -464,10 +469,10 @@ pub(crate) struct SpanMetrics {
 }
 
 impl SpanMetrics {
-    fn new(book: &Book) -> Self {
-        let dropped = Family::counters(book, "onceward_spans_dropped_total", vec![], "reason");
+    fn new(registry: &MetricRegistry) -> Self {
+        let dropped = Family::counters(registry, "onceward_spans_dropped_total", vec![], "reason");
         Self {
-            exported: book.plain("onceward_spans_exported_total"),
+            exported: registry.plain("onceward_spans_exported_total"),
             dropped_full: dropped.of("queue-full"),
             dropped_refused: dropped.of("not-taken"),
         }

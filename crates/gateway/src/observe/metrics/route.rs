@@ -14,47 +14,47 @@ use onceward_http::problem::Code;
 use onceward_http::run::Outcome;
 
 use super::family::Family;
-use super::{Book, OTHER};
+use super::{MetricRegistry, OTHER};
 
 /// How many pairs of endpoint and class a caller has counters for. More come
 /// only from a configuration that is reloaded with ever new names.
 const ROUTES_MAX: usize = 2048;
 
 /// Tenants and projects that have labels of their own.
-pub(super) struct Callers {
-    book: Book,
-    known: ArcSwap<Pairs>,
+pub(super) struct CallerMetrics {
+    registry: MetricRegistry,
+    known: ArcSwap<TenantProjects>,
     pairs_max: AtomicUsize,
-    other: Arc<Pair>,
+    other: Arc<TenantProject>,
 }
 
 #[derive(Clone, Default)]
-struct Pairs {
-    by_tenant: HashMap<Box<str>, HashMap<Box<str>, Arc<Pair>>>,
+struct TenantProjects {
+    by_tenant: HashMap<Box<str>, HashMap<Box<str>, Arc<TenantProject>>>,
     count: usize,
 }
 
-impl Pairs {
-    fn find(&self, tenant: &str, project: &str) -> Option<&Arc<Pair>> {
+impl TenantProjects {
+    fn find(&self, tenant: &str, project: &str) -> Option<&Arc<TenantProject>> {
         self.by_tenant.get(tenant)?.get(project)
     }
 
-    fn with(&self, pair: Pair) -> Self {
+    fn with(&self, labels: TenantProject) -> Self {
         let mut more = self.clone();
-        let projects = more.by_tenant.entry(pair.tenant.clone()).or_default();
-        projects.insert(pair.project.clone(), Arc::new(pair));
+        let projects = more.by_tenant.entry(labels.tenant.clone()).or_default();
+        projects.insert(labels.project.clone(), Arc::new(labels));
         more.count += 1;
         more
     }
 }
 
-impl Callers {
-    pub(super) fn new(book: &Book, pairs_max: usize) -> Self {
+impl CallerMetrics {
+    pub(super) fn new(registry: &MetricRegistry, pairs_max: usize) -> Self {
         Self {
-            book: book.clone(),
+            registry: registry.clone(),
             known: ArcSwap::default(),
             pairs_max: AtomicUsize::new(pairs_max),
-            other: Arc::new(Pair::new(book, OTHER, OTHER)),
+            other: Arc::new(TenantProject::new(registry, OTHER, OTHER)),
         }
     }
 
@@ -63,10 +63,10 @@ impl Callers {
     }
 
     /// What counts for this caller: its own, or what the rest share.
-    pub(super) fn of(&self, tenant: &str, project: &str) -> Arc<Pair> {
+    pub(super) fn of(&self, tenant: &str, project: &str) -> Arc<TenantProject> {
         let known = self.known.load();
-        if let Some(pair) = known.find(tenant, project) {
-            return pair.clone();
+        if let Some(labels) = known.find(tenant, project) {
+            return labels.clone();
         }
         let pairs_max = self.pairs_max.load(Ordering::Relaxed);
         if known.count >= pairs_max {
@@ -76,17 +76,17 @@ impl Callers {
             if known.count >= pairs_max || known.find(tenant, project).is_some() {
                 return known.clone();
             }
-            Arc::new(known.with(Pair::new(&self.book, tenant, project)))
+            Arc::new(known.with(TenantProject::new(&self.registry, tenant, project)))
         });
         let known = self.known.load();
-        let pair = known.find(tenant, project);
-        pair.unwrap_or(&self.other).clone()
+        let labels = known.find(tenant, project);
+        labels.unwrap_or(&self.other).clone()
     }
 }
 
 /// A tenant and a project, and their counters by route.
-pub(super) struct Pair {
-    book: Book,
+pub(super) struct TenantProject {
+    registry: MetricRegistry,
     tenant: Box<str>,
     project: Box<str>,
     routes: ArcSwap<HashMap<Box<str>, Vec<Arc<RouteMetrics>>>>,
@@ -94,10 +94,10 @@ pub(super) struct Pair {
     other: OnceLock<Arc<RouteMetrics>>,
 }
 
-impl Pair {
-    fn new(book: &Book, tenant: &str, project: &str) -> Self {
+impl TenantProject {
+    fn new(registry: &MetricRegistry, tenant: &str, project: &str) -> Self {
         Self {
-            book: book.clone(),
+            registry: registry.clone(),
             tenant: tenant.into(),
             project: project.into(),
             routes: ArcSwap::default(),
@@ -138,7 +138,11 @@ impl Pair {
     fn make(&self, endpoint: &str, class: &str) -> Arc<RouteMetrics> {
         let (tenant, project) = (&self.tenant, &self.project);
         Arc::new(RouteMetrics::new(
-            &self.book, tenant, project, endpoint, class,
+            &self.registry,
+            tenant,
+            project,
+            endpoint,
+            class,
         ))
     }
 }
@@ -168,7 +172,13 @@ pub(crate) struct RouteMetrics {
 }
 
 impl RouteMetrics {
-    fn new(book: &Book, tenant: &str, project: &str, endpoint: &str, class: &str) -> Self {
+    fn new(
+        registry: &MetricRegistry,
+        tenant: &str,
+        project: &str,
+        endpoint: &str,
+        class: &str,
+    ) -> Self {
         let labels = || {
             vec![
                 Label::new("tenant", tenant.to_owned()),
@@ -176,8 +186,8 @@ impl RouteMetrics {
                 Label::new("endpoint", endpoint.to_owned()),
             ]
         };
-        let counter = |name| book.get(&Key::from_parts(name, labels()));
-        let by = |name, label| Family::counters(book, name, labels(), label);
+        let counter = |name| registry.get(&Key::from_parts(name, labels()));
+        let by = |name, label| Family::counters(registry, name, labels(), label);
         let hits = by("idempotency_cache_hit_total", "restate_status");
         Self {
             class: class.into(),

@@ -13,7 +13,7 @@ use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Attempt, Fence, Record, Settled, Settlement};
 use onceward_core::store::{Claim, ClaimRequest, Store, StoreError};
 
-use super::Book;
+use super::MetricRegistry;
 use super::family::Family;
 use crate::admin::StoreHealth;
 
@@ -21,13 +21,13 @@ const NAME: &str = "onceward_store_duration_seconds";
 
 /// The same store, timed.
 pub(super) fn timed(
-    book: &Book,
+    registry: &MetricRegistry,
     inner: Arc<dyn Store>,
     store_health: Arc<StoreHealth>,
 ) -> Arc<dyn Store> {
     let step = |name| {
         let labels = vec![Label::new("step", name)];
-        let outcomes = Family::histograms(book, NAME, labels, "outcome");
+        let outcomes = Family::histograms(registry, NAME, labels, "outcome");
         Step {
             done: outcomes.of("done"),
             failed: outcomes.of("failed"),

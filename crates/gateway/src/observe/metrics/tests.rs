@@ -177,8 +177,8 @@ fn endless_new_endpoints_are_bounded() {
 fn what_is_given_up_is_recorded_as_lost() {
     let metrics = metrics();
     let upstream = metrics.upstream("payments");
-    upstream.begin().end(Sent::Answered);
-    upstream.begin().end(Sent::NotSent);
+    upstream.begin().end(SendOutcome::Answered);
+    upstream.begin().end(SendOutcome::NotSent);
     drop(upstream.begin());
     for outcome in ["answered", "not-sent", "lost"] {
         assert_line(
@@ -216,10 +216,10 @@ fn the_operators_counters() {
 
 #[test]
 fn every_name_is_documented() {
-    let book = include_str!("../../../../../docs/observing.md");
+    let registry = include_str!("../../../../../docs/observing.md");
     for name in names::all() {
         assert!(
-            book.contains(&format!("`{name}")),
+            registry.contains(&format!("`{name}")),
             "{name} is not in docs/observing.md"
         );
     }

@@ -35,7 +35,7 @@ impl TraceId {
     /// The trace that a request's headers name, for the log where nothing is
     /// exported.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
-        let (context, _) = Context::of(headers)?;
+        let (context, _) = TraceContext::of(headers)?;
         Some(context.id)
     }
 
@@ -75,12 +75,12 @@ impl fmt::Display for SpanId {
 
 /// A trace, and whether it is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Context {
+pub(super) struct TraceContext {
     id: TraceId,
     flags: u8,
 }
 
-impl Context {
+impl TraceContext {
     pub(super) fn new(id: TraceId, sampled: bool) -> Self {
         let flags = if sampled { SAMPLED } else { 0 };
         Self { id, flags }
@@ -163,7 +163,7 @@ mod tests {
     #[case::a_later_version("cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", 1)]
     #[case::that_says_more("cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-x", 1)]
     fn what_can_be_read_is_joined(#[case] line: &str, #[case] flags: u8) {
-        let (context, parent) = Context::of(&headers(&[line])).expect("a context");
+        let (context, parent) = TraceContext::of(&headers(&[line])).expect("a context");
         assert_eq!(context.id().to_string(), ID);
         assert_eq!(parent.to_string(), "00f067aa0ba902b7");
         assert_eq!(context.flags(), flags);
@@ -184,13 +184,13 @@ mod tests {
     #[case::shifted("00-4bf92f3577b34da6a3ce929d0e0e473-600f067aa0ba902b7-01")]
     #[case::other_marks("00_4bf92f3577b34da6a3ce929d0e0e4736_00f067aa0ba902b7_01")]
     fn what_cannot_be_read_is_nothing(#[case] line: &str) {
-        assert_eq!(Context::of(&headers(&[line])), None);
+        assert_eq!(TraceContext::of(&headers(&[line])), None);
     }
 
     #[test]
     fn two_parents_are_none() {
         let line = format!("00-{ID}-00f067aa0ba902b7-01");
-        assert_eq!(Context::of(&headers(&[&line, &line])), None);
+        assert_eq!(TraceContext::of(&headers(&[&line, &line])), None);
     }
 
     #[test]

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::context::{Context, SpanId};
-use super::{Kind, Value};
+use super::context::{SpanId, TraceContext};
+use super::{AttributeValue, SpanKind};
 use crate::config::Otlp;
 use crate::observe::metrics::SpanMetrics;
 use crate::upstream::fetch::{Fetch, FetchError, FetchLimits, Fetched};
@@ -41,27 +41,27 @@ const FLUSH: Duration = Duration::from_secs(3);
 const USUAL_PATH: &str = "/v1/traces";
 
 /// A span that has ended.
-pub(super) struct Finished {
-    pub(super) context: Context,
+pub(super) struct FinishedSpan {
+    pub(super) context: TraceContext,
     pub(super) id: SpanId,
     pub(super) parent: Option<SpanId>,
-    pub(super) kind: Kind,
+    pub(super) kind: SpanKind,
     pub(super) name: Cow<'static, str>,
     pub(super) began_at: SystemTime,
     pub(super) took: Duration,
-    pub(super) notes: Vec<(&'static str, Value)>,
+    pub(super) attributes: Vec<(&'static str, AttributeValue)>,
     pub(super) failed: bool,
 }
 
 /// Where spans wait to be sent.
-pub(super) struct Queue {
-    spans: mpsc::Sender<Finished>,
+pub(super) struct SpanQueue {
+    spans: mpsc::Sender<FinishedSpan>,
     metrics: SpanMetrics,
 }
 
-impl Queue {
+impl SpanQueue {
     /// Takes a span, or drops and counts it where there is no room.
-    pub(super) fn put(&self, span: Finished) {
+    pub(super) fn put(&self, span: FinishedSpan) {
         if self.spans.try_send(span).is_err() {
             self.metrics.dropped_full();
         }
@@ -116,7 +116,10 @@ impl Stop {
 }
 
 /// Begins to send.
-pub(super) fn start(otlp: &Otlp, metrics: SpanMetrics) -> Result<(Queue, Exporter), FetchError> {
+pub(super) fn start(
+    otlp: &Otlp,
+    metrics: SpanMetrics,
+) -> Result<(SpanQueue, Exporter), FetchError> {
     let limits = FetchLimits {
         deadline: DEADLINE,
         ..FetchLimits::default()
@@ -134,7 +137,7 @@ pub(super) fn start(otlp: &Otlp, metrics: SpanMetrics) -> Result<(Queue, Exporte
     };
     let stop = exporter.stop.clone();
     exporter.tasks.spawn(send_all(collector, waiting, stop));
-    Ok((Queue { spans, metrics }, exporter))
+    Ok((SpanQueue { spans, metrics }, exporter))
 }
 
 /// The path to send to, where the URL has none of its own.
@@ -144,7 +147,11 @@ fn path(url: &str) -> Option<&'static str> {
     matches!(own, "" | "/").then_some(USUAL_PATH)
 }
 
-async fn send_all(collector: Collector, mut waiting: mpsc::Receiver<Finished>, stop: Arc<Stop>) {
+async fn send_all(
+    collector: Collector,
+    mut waiting: mpsc::Receiver<FinishedSpan>,
+    stop: Arc<Stop>,
+) {
     let mut batch = Vec::with_capacity(BATCH_SPANS_MAX);
     loop {
         let came = tokio::select! {
@@ -168,7 +175,7 @@ async fn send_all(collector: Collector, mut waiting: mpsc::Receiver<Finished>, s
     }
 }
 
-async fn fill(batch: &mut Vec<Finished>, waiting: &mut mpsc::Receiver<Finished>) {
+async fn fill(batch: &mut Vec<FinishedSpan>, waiting: &mut mpsc::Receiver<FinishedSpan>) {
     while batch.len() < BATCH_SPANS_MAX {
         let room = BATCH_SPANS_MAX - batch.len();
         if waiting.recv_many(batch, room).await == 0 {
@@ -185,7 +192,7 @@ struct Collector {
 }
 
 /// What a collector says of a batch.
-enum Verdict {
+enum ExportOutcome {
     /// Taken, but for so many.
     Taken { refused: u64 },
     /// Not now.
@@ -196,64 +203,64 @@ enum Verdict {
 
 impl Collector {
     /// Sends a batch until it is taken. When it is time to stop, once.
-    async fn send(&self, batch: &[Finished], stop: &Stop) {
+    async fn send(&self, batch: &[FinishedSpan], stop: &Stop) {
         let spans = batch.len() as u64;
         let Ok(body) = serde_json::to_vec(&Export::of(batch, &self.service)) else {
             return self.metrics.dropped_refused(spans);
         };
         let body = Bytes::from(body);
         for attempt in 1.. {
-            let verdict = tokio::select! {
+            let outcome = tokio::select! {
                 biased;
-                verdict = self.ask(body.clone()) => verdict,
-                () = stop.over() => Verdict::Later("the gateway stops".to_owned()),
+                outcome = self.ask(body.clone()) => outcome,
+                () = stop.over() => ExportOutcome::Later("the gateway stops".to_owned()),
             };
-            let why = match verdict {
-                Verdict::Taken { refused } => {
+            let why = match outcome {
+                ExportOutcome::Taken { refused } => {
                     let refused = refused.min(spans);
                     self.metrics.exported(spans - refused);
                     return self.metrics.dropped_refused(refused);
                 }
-                Verdict::Later(why) if attempt < TRIES_MAX && !stop.is_called() => {
+                ExportOutcome::Later(why) if attempt < TRIES_MAX && !stop.is_called() => {
                     tracing::debug!(why, "the collector takes no spans now");
                     let rest = tokio::time::sleep(REST * 2u32.pow(attempt - 1));
                     let _ = stop.called.run_until_cancelled(rest).await;
                     continue;
                 }
-                Verdict::Later(why) | Verdict::Refused(why) => why,
+                ExportOutcome::Later(why) | ExportOutcome::Refused(why) => why,
             };
             tracing::warn!(spans, why, "the collector did not take spans");
             return self.metrics.dropped_refused(spans);
         }
     }
 
-    async fn ask(&self, body: Bytes) -> Verdict {
+    async fn ask(&self, body: Bytes) -> ExportOutcome {
         let json = HeaderValue::from_static("application/json");
         let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, json)]);
         match self.fetch.post(self.path, headers, body).await {
             Ok(answer) => judge(&answer),
-            Err(error) => Verdict::Later(error.to_string()),
+            Err(error) => ExportOutcome::Later(error.to_string()),
         }
     }
 }
 
-fn judge(answer: &Fetched) -> Verdict {
+fn judge(answer: &Fetched) -> ExportOutcome {
     match answer.status {
-        status if status.is_success() => Verdict::Taken {
+        status if status.is_success() => ExportOutcome::Taken {
             refused: refused(&answer.body),
         },
         StatusCode::TOO_MANY_REQUESTS
         | StatusCode::BAD_GATEWAY
         | StatusCode::SERVICE_UNAVAILABLE
-        | StatusCode::GATEWAY_TIMEOUT => Verdict::Later(answer.status.to_string()),
-        status => Verdict::Refused(status.to_string()),
+        | StatusCode::GATEWAY_TIMEOUT => ExportOutcome::Later(answer.status.to_string()),
+        status => ExportOutcome::Refused(status.to_string()),
     }
 }
 
 /// How many spans of a batch a collector says that it did not take. It need not
 /// say anything.
 fn refused(body: &[u8]) -> u64 {
-    let answer = serde_json::from_slice::<Answer>(body).unwrap_or_default();
+    let answer = serde_json::from_slice::<ExportResponse>(body).unwrap_or_default();
     match answer.partial_success.rejected_spans {
         serde_json::Value::String(count) => count.parse().unwrap_or(0),
         count => count.as_u64().unwrap_or(0),
@@ -262,7 +269,7 @@ fn refused(body: &[u8]) -> u64 {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Answer {
+struct ExportResponse {
     partial_success: Partial,
 }
 
@@ -294,12 +301,12 @@ struct Resource<'a> {
 
 #[derive(Serialize)]
 struct ScopeSpans<'a> {
-    scope: Scope,
+    scope: InstrumentationScope,
     spans: Vec<SpanJson<'a>>,
 }
 
 #[derive(Serialize)]
-struct Scope {
+struct InstrumentationScope {
     name: &'static str,
     version: &'static str,
 }
@@ -340,7 +347,7 @@ enum AnyValue<'a> {
 }
 
 impl<'a> Export<'a> {
-    fn of(batch: &'a [Finished], service: &'a str) -> Self {
+    fn of(batch: &'a [FinishedSpan], service: &'a str) -> Self {
         let text = |key, value| Attribute {
             key,
             value: AnyValue::StringValue(value),
@@ -355,7 +362,7 @@ impl<'a> Export<'a> {
                     ],
                 },
                 scope_spans: [ScopeSpans {
-                    scope: Scope {
+                    scope: InstrumentationScope {
                         name: "onceward",
                         version,
                     },
@@ -367,11 +374,11 @@ impl<'a> Export<'a> {
 }
 
 impl<'a> SpanJson<'a> {
-    fn of(span: &'a Finished) -> Self {
+    fn of(span: &'a FinishedSpan) -> Self {
         /// The flags say whether the parent is elsewhere.
         const KNOWN: u32 = 0x100;
         const REMOTE: u32 = 0x200;
-        let remote = span.kind == Kind::Server && span.parent.is_some();
+        let remote = span.kind == SpanKind::Server && span.parent.is_some();
         let began_at = span.began_at.duration_since(SystemTime::UNIX_EPOCH);
         let began_at = began_at.unwrap_or_default();
         Self {
@@ -381,12 +388,12 @@ impl<'a> SpanJson<'a> {
             flags: u32::from(span.context.flags()) | KNOWN | if remote { REMOTE } else { 0 },
             name: &span.name,
             kind: match span.kind {
-                Kind::Server => 2,
-                Kind::Client => 3,
+                SpanKind::Server => 2,
+                SpanKind::Client => 3,
             },
             start_time_unix_nano: began_at.as_nanos().to_string(),
             end_time_unix_nano: (began_at + span.took).as_nanos().to_string(),
-            attributes: span.notes.iter().map(attribute).collect(),
+            attributes: span.attributes.iter().map(attribute).collect(),
             status: Status {
                 code: if span.failed { 2 } else { 0 },
             },
@@ -394,12 +401,12 @@ impl<'a> SpanJson<'a> {
     }
 }
 
-fn attribute<'a>((key, value): &'a (&'static str, Value)) -> Attribute<'a> {
+fn attribute<'a>((key, value): &'a (&'static str, AttributeValue)) -> Attribute<'a> {
     Attribute {
         key,
         value: match value {
-            Value::Text(text) => AnyValue::StringValue(text),
-            Value::Count(count) => AnyValue::IntValue(count.to_string()),
+            AttributeValue::Text(text) => AnyValue::StringValue(text),
+            AttributeValue::Count(count) => AnyValue::IntValue(count.to_string()),
         },
     }
 }

@@ -24,10 +24,10 @@ use onceward_core::entropy::Entropy;
 use onceward_core::identity::OperationId;
 
 pub(crate) use self::context::TraceId;
-use self::context::{Context, SpanId};
-use self::export::{Exporter, Queue};
+use self::context::{SpanId, TraceContext};
+use self::export::{Exporter, SpanQueue};
 use crate::config::{Otlp, Policy};
-use crate::observe::metrics::{Sent, SpanMetrics};
+use crate::observe::metrics::{SendOutcome, SpanMetrics};
 use crate::upstream::fetch::FetchError;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -40,7 +40,7 @@ const TEXT_BYTES_MAX: usize = 256;
 pub(crate) struct Tracer(Option<Arc<Recorder>>);
 
 struct Recorder {
-    queue: Queue,
+    queue: SpanQueue,
     entropy: Entropy,
     /// Which part of the traces that begin here, from 0 to 1.
     sample: f64,
@@ -72,13 +72,13 @@ impl Tracer {
     /// The trace of a request, or a new one where it is part of none.
     pub(crate) fn begin<B>(&self, request: &Request<B>) -> Option<Trace> {
         let recorder = self.0.as_ref()?;
-        let said = Context::of(request.headers());
+        let said = TraceContext::of(request.headers());
         let (context, parent) = match said {
             Some((context, parent)) => (context, Some(parent)),
             None => (recorder.new_trace(), None),
         };
         let method = known_method(request.method());
-        let mut span = Span::begin(recorder, context, parent, Kind::Server, method.into());
+        let mut span = Span::begin(recorder, context, parent, SpanKind::Server, method.into());
         span.note("http.request.method", method);
         Some(Trace {
             span,
@@ -96,13 +96,13 @@ impl Tracer {
 }
 
 impl Recorder {
-    fn new_trace(&self) -> Context {
+    fn new_trace(&self) -> TraceContext {
         // A trace's id must not be 0; once in 2^128 is too often to leave it out.
         let id = TraceId::new(self.entropy.next_u128().max(1));
         // The choice depends on the id alone, so that all who use the same rule
         // choose the same traces.
         let chance = id.chance();
-        Context::new(id, chance < self.sample)
+        TraceContext::new(id, chance < self.sample)
     }
 
     fn new_span(&self) -> SpanId {
@@ -186,20 +186,20 @@ impl Drop for Trace {
 #[derive(Clone)]
 pub(crate) struct Link {
     recorder: Arc<Recorder>,
-    context: Context,
+    context: TraceContext,
     parent: SpanId,
     inherited: bool,
 }
 
 impl Link {
     /// An upstream is asked; `attempt` counts from 1.
-    pub(crate) fn attempt(&self, upstream: &str, method: &Method, attempt: u32) -> Attempt {
+    pub(crate) fn attempt(&self, upstream: &str, method: &Method, attempt: u32) -> AttemptSpan {
         let method = known_method(method);
         let mut span = Span::begin(
             &self.recorder,
             self.context,
             Some(self.parent),
-            Kind::Client,
+            SpanKind::Client,
             method.into(),
         );
         span.note("http.request.method", method);
@@ -207,7 +207,7 @@ impl Link {
         if attempt > 1 {
             span.count("http.request.resend_count", i64::from(attempt) - 1);
         }
-        Attempt {
+        AttemptSpan {
             span,
             inherited: self.inherited,
         }
@@ -216,12 +216,12 @@ impl Link {
 
 /// One time that an upstream is asked. Dropped unended, it was lost: somebody's
 /// patience ended.
-pub(crate) struct Attempt {
+pub(crate) struct AttemptSpan {
     span: Span,
     inherited: bool,
 }
 
-impl Attempt {
+impl AttemptSpan {
     /// Names this span as the parent of whatever the upstream does. What the
     /// client said of a trace stays only where it could be read.
     pub(crate) fn headers_for_upstream(&self, headers: &mut HeaderMap) {
@@ -239,36 +239,36 @@ impl Attempt {
     pub(crate) fn answered(mut self, status: StatusCode) {
         self.span.answered(status);
         self.span.failed |= status.is_client_error() || status.is_server_error();
-        self.end(Sent::Answered);
+        self.end(SendOutcome::Answered);
     }
 
     /// There is no answer.
-    pub(crate) fn unanswered(mut self, sent: Sent) {
+    pub(crate) fn unanswered(mut self, sent: SendOutcome) {
         self.end(sent);
     }
 
-    fn end(&mut self, sent: Sent) {
-        self.span.failed |= sent != Sent::Answered;
+    fn end(&mut self, sent: SendOutcome) {
+        self.span.failed |= sent != SendOutcome::Answered;
         self.span.note("onceward.outcome", sent.as_str());
         self.span.finish();
     }
 }
 
-impl Drop for Attempt {
+impl Drop for AttemptSpan {
     fn drop(&mut self) {
         // After an end it is finished already.
-        self.end(Sent::Lost);
+        self.end(SendOutcome::Lost);
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum SpanKind {
     Server,
     Client,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Value {
+enum AttributeValue {
     Text(String),
     Count(i64),
 }
@@ -276,14 +276,14 @@ enum Value {
 /// A span that is under way, or that has ended and waits to be sent.
 struct Span {
     recorder: Arc<Recorder>,
-    context: Context,
+    context: TraceContext,
     id: SpanId,
     parent: Option<SpanId>,
-    kind: Kind,
+    kind: SpanKind,
     name: Cow<'static, str>,
     began_at: SystemTime,
     start: Instant,
-    notes: Vec<(&'static str, Value)>,
+    attributes: Vec<(&'static str, AttributeValue)>,
     failed: bool,
     finished: bool,
 }
@@ -291,9 +291,9 @@ struct Span {
 impl Span {
     fn begin(
         recorder: &Arc<Recorder>,
-        context: Context,
+        context: TraceContext,
         parent: Option<SpanId>,
-        kind: Kind,
+        kind: SpanKind,
         name: Cow<'static, str>,
     ) -> Self {
         Self {
@@ -305,7 +305,7 @@ impl Span {
             name,
             began_at: SystemTime::now(),
             start: Instant::now(),
-            notes: Vec::new(),
+            attributes: Vec::new(),
             failed: false,
             finished: false,
         }
@@ -317,13 +317,14 @@ impl Span {
 
     fn note(&mut self, name: &'static str, text: &str) {
         if self.is_recorded() {
-            self.notes.push((name, Value::Text(cut(text).to_owned())));
+            self.attributes
+                .push((name, AttributeValue::Text(cut(text).to_owned())));
         }
     }
 
     fn count(&mut self, name: &'static str, count: i64) {
         if self.is_recorded() {
-            self.notes.push((name, Value::Count(count)));
+            self.attributes.push((name, AttributeValue::Count(count)));
         }
     }
 
@@ -337,7 +338,7 @@ impl Span {
             return;
         }
         self.finished = true;
-        self.recorder.queue.put(export::Finished {
+        self.recorder.queue.put(export::FinishedSpan {
             context: self.context,
             id: self.id,
             parent: self.parent,
@@ -345,7 +346,7 @@ impl Span {
             name: std::mem::take(&mut self.name),
             began_at: self.began_at,
             took: self.start.elapsed(),
-            notes: std::mem::take(&mut self.notes),
+            attributes: std::mem::take(&mut self.attributes),
             failed: self.failed,
         });
     }

@@ -44,17 +44,17 @@ pub(crate) struct EventForwarder {
     context: ForwardContext,
 }
 
-impl Runtime {
-    pub(crate) fn event_forwarder(
-        &self,
+impl EventForwarder {
+    pub(crate) fn new(
+        runtime: &Runtime,
         plan: &Arc<Plan>,
         route: &Arc<PlannedRoute>,
         event: &QueuedEvent,
         caller: &Caller,
-    ) -> EventForwarder {
-        EventForwarder {
-            webhooks: self.webhooks().clone(),
-            clock: self.clock().clone(),
+    ) -> Self {
+        Self {
+            webhooks: runtime.webhooks().clone(),
+            clock: runtime.clock().clone(),
             plan: plan.clone(),
             context: ForwardContext {
                 peer: event.peer.clone(),
@@ -67,9 +67,7 @@ impl Runtime {
             },
         }
     }
-}
 
-impl EventForwarder {
     pub(crate) fn on_attempt(mut self, attempt: u32) -> Self {
         self.context.attempt = attempt;
         self

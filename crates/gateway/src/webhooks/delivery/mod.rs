@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use self::forwarder::rules;
+use self::forwarder::{EventForwarder, rules};
 use self::lanes::{DeliveryLimits, LaneSlot, Lanes, WAIT_MAX, lock};
 use self::warnings::Warnings;
 use crate::runtime::Runtime;
@@ -178,7 +178,8 @@ impl Courier {
         let upstream = event.upstream.clone();
         let route = plan.event_routes.get(&*upstream);
         let caller = &record.identity.caller;
-        let forwarder = route.map(|route| runtime.event_forwarder(plan, route, &event, caller));
+        let forwarder =
+            route.map(|route| EventForwarder::new(runtime, plan, route, &event, caller));
         let rules = match route {
             Some(route) => rules(route, &class),
             None => Arc::new(Rules::new(Credentials::Trusted)),

@@ -16,8 +16,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
-use http::{Method, Request, Response};
-use hyper::body::Incoming;
+use http::{Method, Response};
 use onceward_core::caller::Caller;
 use onceward_core::class::Class;
 use onceward_core::identity::{Endpoint, Identity, KeySpace, OperationId};
@@ -27,7 +26,8 @@ use onceward_http::fields;
 use onceward_http::problem::{Code, Problem};
 use onceward_http::run::Outcome;
 use onceward_webhooks::{
-    Delivery, Event, EventBody, Handshake, Provider, Refusal, SigningKey, identify, verify,
+    Delivery, Event, EventBody, Handshake, Provider, Refusal, SigningKey, Unidentified, identify,
+    verify,
 };
 use tokio::sync::oneshot;
 
@@ -35,12 +35,17 @@ use self::acknowledgement::{SAME_BYTES, response};
 use self::same_bytes::SameBytesCheck;
 use crate::config::{Deliver, Policy};
 use crate::listen::peer::Peer;
-use crate::observe::access_log::{Source, Subject as Logged};
+use crate::observe::access_log::{KeyedRequest, LoggedSource};
 use crate::observe::metrics::RouteMetrics;
+use crate::observe::report::{Answered, Cause, Refused, Report, Unanswerable};
+use crate::observe::traces::TraceId;
+use crate::request::admit::{AdmittedCaller, admit_caller};
 use crate::request::limits::Buffered;
-use crate::request::{ClientRequest, Seen, pass};
+use crate::request::read::{ClientRequest, read_body};
+use crate::request::screen::Screened;
 use crate::runtime::Runtime;
 use crate::runtime::plan::{Plan, PlannedRoute};
+use crate::webhooks::delivery::forwarder::EventForwarder;
 use crate::webhooks::queued_event::QueuedEvent;
 use crate::webhooks::registry::{ID_PREFIX, NoSecret, Webhook, WebhooksError};
 
@@ -70,184 +75,184 @@ impl WebhookPath {
 
 /// A verified request's webhook, and everything that recording its events needs.
 struct IngestContext<'a> {
+    runtime: &'a Runtime,
     plan: &'a Arc<Plan>,
     webhook: &'a Webhook,
     route: &'a Arc<PlannedRoute>,
     class: Arc<Class>,
-    caller: Caller,
+    caller: AdmittedCaller,
     endpoint: Endpoint,
     peer: Peer,
     metrics: Arc<RouteMetrics>,
+    trace: Option<TraceId>,
 }
 
-impl Runtime {
-    /// Answers a provider's request.
-    pub(crate) async fn ingest(
-        &self,
-        plan: &Arc<Plan>,
-        to: WebhookPath,
-        request: Request<Incoming>,
-        peer: Peer,
-        seen: &mut Seen,
-    ) -> Result<Response<Body>, Problem> {
-        seen.policy = Some(Policy::RequiredB);
-        let by_path = to.provider.ok_or_else(unauthenticated)?;
-        let name = by_path.name();
-        seen.label = Some(format!("webhooks.{name}"));
-        let limit = plan.config.server.body_limit;
-        let arrived = ClientRequest::Streaming(request);
-        // The tenant is not known before the signature is verified.
-        let unknown = Caller::local();
-        let (request, held) = self.read(plan, limit, &unknown, arrived).await?;
-        let (parts, body) = request.into_parts();
+/// What a request's events came to.
+struct Ingested {
+    /// The outcome that the access log has for them, if it has one.
+    outcome: Option<&'static str>,
+    id: Option<OperationId>,
+    response: Result<Response<Body>, Refused>,
+}
 
-        let (webhook, keys) = self.find_webhook(plan, &by_path, &to.id).await?;
-        let url = plan.config.server.public_url.as_deref().unwrap_or_default();
-        let target = parts
-            .uri
-            .path_and_query()
-            .map_or("/", |target| target.as_str());
-        let url = format!("{url}{target}");
-        let sent = onceward_webhooks::Parts {
-            url: &url,
-            headers: &parts.headers,
-            body: &body,
-        };
-        // An unknown webhook is verified with the path's provider and a decoy
-        // key, so that a malformed header gets the same answer as at any other.
-        let provider = webhook
-            .as_ref()
-            .map_or(&by_path, |webhook| &webhook.provider);
-        let now = (self.clock().now().unix_ms() / 1000).cast_signed();
-        let tolerance = plan.config.webhooks.tolerance;
-        let verified = verify(provider, &sent, &keys, now, tolerance);
-        let verified = verified.map_err(|refusal| self.refuse(name, &refusal, seen))?;
-        // A signature by the decoy key opens nothing.
-        let webhook = webhook.as_deref().ok_or_else(unauthenticated)?;
+/// Answers a provider's request: the life of a webhook, top to bottom.
+pub(crate) async fn ingest<'a>(
+    runtime: &'a Runtime,
+    plan: &Arc<Plan>,
+    path: WebhookPath,
+    request: Screened,
+    peer: Peer,
+    report: Report<'a>,
+) -> Result<Answered<'a>, Unanswerable<'a>> {
+    let (by_path, report) = report.carry(path.provider.ok_or_else(unauthenticated))?;
+    let name = by_path.name();
+    let report = report.labelled(format!("webhooks.{name}"));
+    let request = ClientRequest::Streaming(request.into_request());
+    // The tenant is not known before the signature is verified.
+    let (unknown, limit) = (Caller::local(), plan.config.server.body_limit);
+    let read = read_body(runtime, plan, limit, &unknown, request).await;
+    let ((request, buffered), report) = report.carry(read)?;
+    let (parts, body) = request.into_parts();
 
-        let context = self.context(plan, webhook, peer)?;
-        seen.caller = Some(context.caller.clone());
-        seen.endpoint = Some(context.endpoint.clone());
-        self.admit(&context.caller).await?;
-        let events = match identify(&verified) {
-            Ok(Delivery::Handshake(Handshake::Answer { content_type, body })) => {
-                seen.outcome = Some("handshake");
-                return Ok(response(Some(content_type), body));
-            }
-            Ok(Delivery::Handshake(Handshake::Pass)) => {
-                seen.outcome = Some("handshake");
-                return self.pass_handshake(&context, (&parts, body), held).await;
-            }
-            Ok(Delivery::Events(events)) => events,
-            Err(unidentified) => {
-                context.metrics.translation_failed(name);
-                seen.reason = Some(unidentified.reason());
-                return Err(Problem::new(
-                    Code::TranslationFailed,
-                    format!("The request has no provider event id: {unidentified}."),
-                ));
-            }
-        };
-        let sent = (&parts, &body);
-        match webhook.deliver {
-            Deliver::Async => self.enqueue(&context, sent, &events, seen).await,
-            Deliver::Sync => self.forward(&context, sent, &events, seen).await,
+    let found = find_webhook(runtime, plan, &by_path, &path.id).await;
+    let ((webhook, keys), report) = report.carry(found)?;
+    let url = plan.config.server.public_url.as_deref().unwrap_or_default();
+    let target = parts
+        .uri
+        .path_and_query()
+        .map_or("/", |target| target.as_str());
+    let url = format!("{url}{target}");
+    let sent = onceward_webhooks::Parts {
+        url: &url,
+        headers: &parts.headers,
+        body: &body,
+    };
+    // An unknown webhook is verified with the path's provider and a decoy
+    // key, so that a malformed header gets the same answer as at any other.
+    let provider = webhook
+        .as_ref()
+        .map_or(&by_path, |webhook| &webhook.provider);
+    let now = (runtime.clock().now().unix_ms() / 1000).cast_signed();
+    let tolerance = plan.config.webhooks.tolerance;
+    let verified = verify(provider, &sent, &keys, now, tolerance);
+    let (verified, report) = report.carry(verified.map_err(|error| refuse(name, &error)))?;
+    // A signature by the decoy key opens nothing.
+    let (webhook, report) = report.carry(webhook.as_deref().ok_or_else(unauthenticated))?;
+
+    let (route, report) = report.carry(event_route(plan, webhook))?;
+    let (class, report) = report.carry(runtime.class(plan, &plan.config.webhooks.class))?;
+    // Per webhook: a sender to one webhook cannot use up the event ids of
+    // another.
+    let endpoint = Endpoint::new(&format!("webhooks.{name}.{}", webhook.id));
+    let report = report
+        .to_endpoint(&endpoint, Some(Policy::RequiredB))
+        .from_caller(&webhook.caller, &class.name);
+    let admitted = admit_caller(runtime, webhook.caller.clone()).await;
+    let (caller, report) = report.carry(admitted)?;
+    let label = format!("webhooks.{name}");
+    let context = IngestContext {
+        metrics: runtime.metrics().of(&caller, &label, &class.name),
+        trace: report.trace_id(),
+        runtime,
+        plan,
+        webhook,
+        route,
+        class,
+        caller,
+        endpoint,
+        peer,
+    };
+    let identified = identify(&verified).map_err(|error| refuse_unidentified(name, &error));
+    let (delivery, report) = report.carry(identified)?;
+    let events = match delivery {
+        Delivery::Handshake(Handshake::Answer { content_type, body }) => {
+            let report = report.logged("handshake", None);
+            return Ok(report.answered(response(Some(content_type), body)));
         }
-    }
-
-    /// The webhook with this id and its keys. For an unknown webhook, or one
-    /// without a valid secret: decoy keys.
-    async fn find_webhook(
-        &self,
-        plan: &Plan,
-        provider: &Provider,
-        id: &str,
-    ) -> Result<(Option<Arc<Webhook>>, Arc<[SigningKey]>), Problem> {
-        let found = self
-            .webhooks()
-            .find(&plan.config, provider.name(), id)
-            .await;
-        let Some(webhook) = found.map_err(|error| lookup_failed(&error))? else {
-            return Ok((None, decoy_keys(provider)));
-        };
-        match self.webhooks().keys(&webhook).await {
-            Ok(keys) => Ok((Some(webhook), keys)),
-            // It has no secret yet, or none that is still valid.
-            Err(WebhooksError::NoSecret {
-                problem: NoSecret::Ended,
-                ..
-            }) => Ok((None, decoy_keys(provider))),
-            Err(error) => Err(lookup_failed(&error)),
+        Delivery::Handshake(Handshake::Pass) => {
+            let report = report.logged("handshake", None);
+            return report.concluded(context.pass_handshake((&parts, body), buffered).await);
         }
+        Delivery::Events(events) => events,
+    };
+    let sent = (&parts, &body);
+    let ingested = match webhook.deliver {
+        Deliver::Async => context.enqueue(sent, &events).await,
+        Deliver::Sync => context.forward(sent, &events).await,
+    };
+    let report = match ingested.outcome {
+        Some(outcome) => report.logged(outcome, ingested.id),
+        None => report,
+    };
+    match ingested.response {
+        Ok(response) => Ok(report.answered(response)),
+        Err(refused) => Err(report.refused(refused)),
     }
+}
 
+/// The webhook with this id and its keys. For an unknown webhook, or one
+/// without a valid secret: decoy keys.
+async fn find_webhook(
+    runtime: &Runtime,
+    plan: &Plan,
+    provider: &Provider,
+    id: &str,
+) -> Result<(Option<Arc<Webhook>>, Arc<[SigningKey]>), Problem> {
+    let found = runtime
+        .webhooks()
+        .find(&plan.config, provider.name(), id)
+        .await;
+    let Some(webhook) = found.map_err(|error| lookup_failed(&error))? else {
+        return Ok((None, decoy_keys(provider)));
+    };
+    match runtime.webhooks().keys(&webhook).await {
+        Ok(keys) => Ok((Some(webhook), keys)),
+        // It has no secret yet, or none that is still valid.
+        Err(WebhooksError::NoSecret {
+            problem: NoSecret::Ended,
+            ..
+        }) => Ok((None, decoy_keys(provider))),
+        Err(error) => Err(lookup_failed(&error)),
+    }
+}
+
+impl IngestContext<'_> {
     /// Forwards a provider's handshake, signed and not recorded; the upstream's
     /// answer is the answer.
     async fn pass_handshake(
         &self,
-        context: &IngestContext<'_>,
         sent: (&Parts, Bytes),
-        held: Buffered,
+        _buffered: Buffered,
     ) -> Result<Response<Body>, Problem> {
-        let event = context.queued_event_of(sent, &SameBytesCheck::New(None));
-        let forwarder = self.event_forwarder(context.plan, context.route, &event, &context.caller);
+        let event = self.queued_event_of(sent, &SameBytesCheck::New(None));
+        let forwarder =
+            EventForwarder::new(self.runtime, self.plan, self.route, &event, &self.caller);
         // Always a new id: an upstream that remembers ids must not drop it.
-        let id = format!("trial_{:016x}", self.engine().chance());
+        let id = format!("trial_{:016x}", self.runtime.engine().chance());
         let request = forwarder.sign(event.into_request(), &id).await;
         let request = request.map_err(|error| lookup_failed(&error))?;
-        pass(ClientRequest::Whole(request, held), forwarder.context()).await
-    }
-
-    fn context<'a>(
-        &self,
-        plan: &'a Arc<Plan>,
-        webhook: &'a Webhook,
-        peer: Peer,
-    ) -> Result<IngestContext<'a>, Problem> {
-        let name = webhook.provider.name();
-        let route = plan.event_routes.get(&webhook.upstream);
-        // The registry resolves only configured upstreams.
-        let route = route.ok_or_else(|| {
-            Problem::new(
-                Code::UpstreamUnreachable,
-                "The webhook's upstream is not configured.",
-            )
-        })?;
-        let class = self.class(plan, &plan.config.webhooks.class)?;
-        let caller = webhook.caller.clone();
-        let label = format!("webhooks.{name}");
-        Ok(IngestContext {
-            plan,
-            webhook,
-            route,
-            metrics: self.metrics().of(&caller, &label, &class.name),
-            // Per webhook: a sender to one webhook cannot use up the event ids
-            // of another.
-            endpoint: Endpoint::new(&format!("{label}.{}", webhook.id)),
-            class,
-            caller,
-            peer,
-        })
+        let context = forwarder.context();
+        Box::pin(context.route.forwarder.pass_whole(request, context)).await
     }
 
     /// Does the work for one event, counts it and logs it under its key.
     async fn count_and_log<T>(
         &self,
-        context: &IngestContext<'_>,
         key: &Key,
-        seen: &Seen,
-        work: impl Future<Output = Result<T, Problem>>,
+        work: impl Future<Output = Result<T, Refused>>,
         outcome_of: impl Fn(&T) -> (Outcome, Option<OperationId>),
-    ) -> Result<T, Problem> {
-        context.metrics.key_present(Policy::RequiredB.case());
-        let line = self.access_log().begin(context.log_subject(key, seen));
+    ) -> Result<T, Refused> {
+        self.metrics.key_present(Policy::RequiredB.case());
+        let entry = self.runtime.access_log().begin(self.log_request(key));
         let done = work.await;
         let (outcome, id) = match &done {
             Ok(done) => outcome_of(done),
-            Err(problem) => (Outcome::Refused(problem.code()), None),
+            Err(refused) => (Outcome::Refused(refused.code()), None),
         };
-        context.metrics.ended(outcome);
-        self.access_log().end(line, outcome, id);
+        self.metrics.ended(outcome);
+        if let Some(entry) = entry {
+            entry.end(outcome, id);
+        }
         done
     }
 
@@ -258,7 +263,7 @@ impl Runtime {
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, Problem> {
         let (reply, answer) = oneshot::channel();
-        self.engine().spawn(async move {
+        self.runtime.engine().spawn(async move {
             // A provider that hung up needs no answer.
             let _ = reply.send(work.await);
         });
@@ -270,20 +275,6 @@ impl Runtime {
         })
     }
 
-    fn refuse(&self, provider: &str, refusal: &Refusal, seen: &mut Seen) -> Problem {
-        self.metrics().webhook_refused(provider, refusal.reason());
-        seen.reason = Some(refusal.reason());
-        match refusal.is_shape() {
-            true => Problem::new(
-                Code::BadRequest,
-                format!("The request is not in the form that this provider sends: {refusal}."),
-            ),
-            false => unauthenticated(),
-        }
-    }
-}
-
-impl IngestContext<'_> {
     fn identity(&self, key: Key) -> Identity {
         Identity {
             caller: self.caller.clone(),
@@ -293,14 +284,14 @@ impl IngestContext<'_> {
         }
     }
 
-    fn log_subject<'a>(&'a self, key: &'a Key, seen: &Seen) -> Logged<'a> {
-        Logged {
+    fn log_request<'a>(&'a self, key: &'a Key) -> KeyedRequest<'a> {
+        KeyedRequest {
             caller: &self.caller,
             endpoint: &self.endpoint,
             key,
-            source: Source::Provider,
+            source: LoggedSource::Provider,
             policy: Some(Policy::RequiredB),
-            trace: seen.trace_id(),
+            trace: self.trace,
         }
     }
 
@@ -349,6 +340,46 @@ impl IngestContext<'_> {
             body,
         }
     }
+}
+
+/// The route by which events go to a webhook's upstream.
+fn event_route<'a>(plan: &'a Plan, webhook: &Webhook) -> Result<&'a Arc<PlannedRoute>, Problem> {
+    // The registry resolves only configured upstreams.
+    plan.event_routes.get(&webhook.upstream).ok_or_else(|| {
+        Problem::new(
+            Code::UpstreamUnreachable,
+            "The webhook's upstream is not configured.",
+        )
+    })
+}
+
+/// The refusal of a request that is not verified.
+fn refuse(provider: &str, refusal: &Refusal) -> Refused {
+    let problem = match refusal.is_shape() {
+        true => Problem::new(
+            Code::BadRequest,
+            format!("The request is not in the form that this provider sends: {refusal}."),
+        ),
+        false => unauthenticated(),
+    };
+    let cause = Cause::Unverified {
+        provider: provider.to_owned(),
+        reason: refusal.reason(),
+    };
+    Refused::new(problem, cause)
+}
+
+/// The refusal of a verified request without an event's id.
+fn refuse_unidentified(provider: &str, error: &Unidentified) -> Refused {
+    let problem = Problem::new(
+        Code::TranslationFailed,
+        format!("The request has no provider event id: {error}."),
+    );
+    let cause = Cause::Untranslated {
+        provider: provider.to_owned(),
+        reason: Some(error.reason()),
+    };
+    Refused::new(problem, cause)
 }
 
 fn key_of(event: &Event) -> Result<Key, Problem> {

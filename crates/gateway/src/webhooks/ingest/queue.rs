@@ -5,90 +5,78 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use http::Response;
 use http::request::Parts;
 use onceward_core::class::Class;
 use onceward_core::identity::Identity;
 use onceward_core::key::Key;
 use onceward_core::store::{Claim, Enqueued, Queue};
-use onceward_http::body::Body;
 use onceward_http::problem::Problem;
 use onceward_http::run::{Protection, Reconciled, key_only_fingerprint, store_unavailable};
 use onceward_webhooks::Event;
 
 use super::acknowledgement::{EventResult, acknowledged};
 use super::same_bytes::SameBytesCheck;
-use super::{IngestContext, key_of};
-use crate::request::Seen;
-use crate::runtime::Runtime;
+use super::{IngestContext, Ingested, key_of};
+use crate::observe::report::Refused;
 
 /// How many events of one request are recorded concurrently.
 const CONCURRENT_MAX: usize = 16;
 
-impl Runtime {
+impl IngestContext<'_> {
     /// Records all events of a request, then acknowledges them.
-    pub(super) async fn enqueue(
-        &self,
-        context: &IngestContext<'_>,
-        sent: (&Parts, &Bytes),
-        events: &[Event],
-        seen: &mut Seen,
-    ) -> Result<Response<Body>, Problem> {
+    pub(super) async fn enqueue(&self, sent: (&Parts, &Bytes), events: &[Event]) -> Ingested {
         let mut results = Vec::with_capacity(events.len());
         for chunk in events.chunks(CONCURRENT_MAX) {
-            let receiving = chunk
-                .iter()
-                .map(|event| self.receive(context, sent, event, seen));
+            let receiving = chunk.iter().map(|event| self.receive(sent, event));
             results.extend(join_all(receiving).await);
         }
-        self.courier_wakeup().notify_one();
+        self.runtime.courier_wakeup().notify_one();
         // The provider resends the request if any event was not recorded; those
         // that were are duplicates then.
-        let results = results.into_iter().collect::<Result<Vec<_>, _>>();
-        let results = results.inspect_err(|problem| {
-            seen.outcome = Some(problem.code().as_str());
-        })?;
-        if let Some(first) = results.first() {
-            (seen.outcome, seen.id) = (Some(first.outcome.as_str()), first.id);
+        match results.into_iter().collect::<Result<Vec<_>, _>>() {
+            Ok(results) => {
+                let ack = self.webhook.provider.acknowledgement();
+                let first = results.first();
+                Ingested {
+                    outcome: first.map(|first| first.outcome.as_str()),
+                    id: first.and_then(|first| first.id),
+                    response: Ok(acknowledged(&ack, &results)),
+                }
+            }
+            Err(refused) => Ingested {
+                outcome: Some(refused.code().as_str()),
+                id: None,
+                response: Err(refused),
+            },
         }
-        let ack = context.webhook.provider.acknowledgement();
-        Ok(acknowledged(&ack, &results))
     }
 
     /// Records one event, or finds what became of it.
-    async fn receive(
-        &self,
-        context: &IngestContext<'_>,
-        sent: (&Parts, &Bytes),
-        event: &Event,
-        seen: &Seen,
-    ) -> Result<EventResult, Problem> {
+    async fn receive(&self, sent: (&Parts, &Bytes), event: &Event) -> Result<EventResult, Refused> {
         let key = key_of(event)?;
-        let work = self.check_and_record(context, sent, event, key.clone());
+        let work = self.check_and_record(sent, event, key.clone());
         let outcome_of = |result: &EventResult| (result.outcome, result.id);
-        self.count_and_log(context, &key, seen, work, outcome_of)
-            .await
+        self.count_and_log(&key, work, outcome_of).await
     }
 
     async fn check_and_record(
         &self,
-        context: &IngestContext<'_>,
         sent: (&Parts, &Bytes),
         event: &Event,
         key: Key,
-    ) -> Result<EventResult, Problem> {
-        let check = match self.check_same_bytes(context, event).await? {
+    ) -> Result<EventResult, Refused> {
+        let check = match self.check_same_bytes(event).await? {
             SameBytesCheck::Refused => return Ok(EventResult::same_bytes()),
             check => check,
         };
-        let identity = context.identity(key);
+        let identity = self.identity(key);
         identity.check_name().map_err(Problem::invalid_key)?;
         let recording = Recording {
-            protection: self.protection().clone(),
-            queue: self.queue().clone(),
-            class: context.class.clone(),
+            protection: self.runtime.protection().clone(),
+            queue: self.runtime.queue().clone(),
+            class: self.class.clone(),
             identity,
-            request: context.queued_event(sent, event, &check).to_bytes(),
+            request: self.queued_event(sent, event, &check).to_bytes(),
         };
         let same_bytes = matches!(check, SameBytesCheck::Repeated);
         let remembers = matches!(check, SameBytesCheck::New(Some(_)));

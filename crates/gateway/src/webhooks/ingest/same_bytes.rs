@@ -20,7 +20,6 @@ use sha2::{Digest as _, Sha256};
 
 use super::IngestContext;
 use crate::config::SameBytes;
-use crate::runtime::Runtime;
 
 /// Whether an event's bytes were seen before under another id.
 pub(super) enum SameBytesCheck {
@@ -49,36 +48,32 @@ impl SameBytesCheck {
     }
 }
 
-impl Runtime {
+impl IngestContext<'_> {
     /// Checks whether the bytes of this event were seen under another id.
-    pub(super) async fn check_same_bytes(
-        &self,
-        context: &IngestContext<'_>,
-        event: &Event,
-    ) -> Result<SameBytesCheck, Problem> {
+    pub(super) async fn check_same_bytes(&self, event: &Event) -> Result<SameBytesCheck, Problem> {
         let Binding::Unsigned { bytes } = &event.binding else {
             return Ok(SameBytesCheck::New(None));
         };
         let key = Key::parse(&HEXLOWER.encode(bytes)).map_err(Problem::invalid_key)?;
         let identity = Identity {
-            endpoint: Endpoint::new(&format!("{} bytes", context.endpoint)),
-            ..context.identity(key)
+            endpoint: Endpoint::new(&format!("{} bytes", self.endpoint)),
+            ..self.identity(key)
         };
         let asked = Fingerprint {
             digest: Sha256::digest(&event.key).into(),
             ..key_only_fingerprint()
         };
-        let terms = context.class.terms().with(|terms| {
+        let terms = self.class.terms().with(|terms| {
             // A gateway that ends meanwhile has remembered nothing.
             terms.after_loss = AfterLoss::Free;
         });
-        let (engine, digest) = (self.engine(), identity.digest());
+        let (engine, digest) = (self.runtime.engine(), identity.digest());
         let entered = engine.enter(identity, asked, terms).await;
         match entered.map_err(|error| store_unavailable(&error))? {
             // Nor has a task that is dropped before it finishes.
             Entered::Lead(lead) => Ok(SameBytesCheck::New(Some(lead.joined()))),
             Entered::Mismatch => {
-                let rule = context.webhook.same_bytes;
+                let rule = self.webhook.same_bytes;
                 if rule == SameBytes::Refuse {
                     let mark = engine.look(&digest).await;
                     let mark = mark.map_err(|error| store_unavailable(&error))?;
@@ -86,8 +81,8 @@ impl Runtime {
                         return Err(still_recording());
                     }
                 }
-                let provider = context.webhook.provider.name();
-                self.metrics().same_bytes(provider, rule);
+                let provider = self.webhook.provider.name();
+                self.runtime.metrics().same_bytes(provider, rule);
                 Ok(match rule {
                     SameBytes::Deliver => SameBytesCheck::Repeated,
                     SameBytes::Refuse => SameBytesCheck::Refused,

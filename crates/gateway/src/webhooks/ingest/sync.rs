@@ -9,62 +9,79 @@ use http::request::Parts;
 use onceward_core::class::{Class, InFlight};
 use onceward_core::key::Key;
 use onceward_http::body::Body;
-use onceward_http::problem::Problem;
 use onceward_http::rules::KeySource;
 use onceward_http::run::{Call, Outcome, ProtectedResponse, run};
 use onceward_webhooks::Event;
 
 use super::acknowledgement::{EventResult, acknowledged, answer_of_sync};
 use super::same_bytes::SameBytesCheck;
-use super::{IngestContext, key_of};
-use crate::request::Seen;
-use crate::runtime::Runtime;
-use crate::webhooks::delivery::forwarder::rules;
+use super::{IngestContext, Ingested, key_of};
+use crate::observe::report::Refused;
+use crate::request::admit::refuse_over_limit;
+use crate::webhooks::delivery::forwarder::{EventForwarder, rules};
 
-impl Runtime {
+impl IngestContext<'_> {
     /// Forwards events one after the other. Returns the upstream's answer to the
     /// last, or to the first that it did not accept.
-    pub(super) async fn forward(
-        &self,
-        context: &IngestContext<'_>,
-        sent: (&Parts, &Bytes),
-        events: &[Event],
-        seen: &mut Seen,
-    ) -> Result<Response<Body>, Problem> {
-        let ack = context.webhook.provider.acknowledgement();
-        let mut last = acknowledged(&ack, &[]);
+    pub(super) async fn forward(&self, sent: (&Parts, &Bytes), events: &[Event]) -> Ingested {
+        let ack = self.webhook.provider.acknowledgement();
+        let mut last = Ingested {
+            outcome: None,
+            id: None,
+            response: Ok(acknowledged(&ack, &[])),
+        };
         for event in events {
-            let key = key_of(event)?;
-            let work = self.check_and_run(context, sent, event, key.clone());
-            let outcome_of = |ended: &ProtectedResponse| (ended.outcome, ended.id);
-            let ended = self
-                .count_and_log(context, &key, seen, work, outcome_of)
-                .await;
-            let ended = ended.inspect_err(|problem| {
-                seen.outcome = Some(problem.code().as_str());
-            })?;
-            (seen.outcome, seen.id) = (Some(ended.outcome.as_str()), ended.id);
-            last = answer_of_sync(ended, &ack)?;
-            if !last.status().is_success() {
+            last = self.forward_one(sent, event).await;
+            let accepted = |response: &Response<Body>| response.status().is_success();
+            if !last.response.as_ref().is_ok_and(accepted) {
                 break;
             }
         }
-        Ok(last)
+        last
+    }
+
+    async fn forward_one(&self, sent: (&Parts, &Bytes), event: &Event) -> Ingested {
+        let key = match key_of(event) {
+            Ok(key) => key,
+            Err(problem) => {
+                return Ingested {
+                    outcome: None,
+                    id: None,
+                    response: Err(problem.into()),
+                };
+            }
+        };
+        let work = self.check_and_run(sent, event, key.clone());
+        let outcome_of = |ended: &ProtectedResponse| (ended.outcome, ended.id);
+        match self.count_and_log(&key, work, outcome_of).await {
+            Ok(ended) => {
+                let ack = self.webhook.provider.acknowledgement();
+                Ingested {
+                    outcome: Some(ended.outcome.as_str()),
+                    id: ended.id,
+                    response: answer_of_sync(ended, &ack).map_err(Refused::from),
+                }
+            }
+            Err(refused) => Ingested {
+                outcome: Some(refused.code().as_str()),
+                id: None,
+                response: Err(refused),
+            },
+        }
     }
 
     async fn check_and_run(
         &self,
-        context: &IngestContext<'_>,
         sent: (&Parts, &Bytes),
         event: &Event,
         key: Key,
-    ) -> Result<ProtectedResponse, Problem> {
+    ) -> Result<ProtectedResponse, Refused> {
         // Before the bytes are checked: a refused event remembers nothing.
-        let running = self.limiter().begin(context.caller.tenant());
-        let running = running.map_err(|limit| self.limited(&context.caller, limit))?;
-        let check = match self.check_same_bytes(context, event).await? {
+        let running = self.runtime.limiter().begin(self.caller.tenant());
+        let running = running.map_err(|limit| refuse_over_limit(&self.caller, limit))?;
+        let check = match self.check_same_bytes(event).await? {
             SameBytesCheck::Refused => {
-                let ack = context.webhook.provider.acknowledgement();
+                let ack = self.webhook.provider.acknowledgement();
                 let result = EventResult::same_bytes();
                 return Ok(ProtectedResponse {
                     outcome: result.outcome,
@@ -74,19 +91,20 @@ impl Runtime {
             }
             check => check,
         };
-        let event = context.queued_event(sent, event, &check);
-        let forwarder = self.event_forwarder(context.plan, context.route, &event, &context.caller);
+        let event = self.queued_event(sent, event, &check);
+        let forwarder =
+            EventForwarder::new(self.runtime, self.plan, self.route, &event, &self.caller);
         let call = Call {
-            caller: context.caller.clone(),
-            endpoint: context.endpoint.clone(),
+            caller: self.caller.clone(),
+            endpoint: self.endpoint.clone(),
             key,
             source: KeySource::Provider,
             // The provider itself retries, and does not wait for a duplicate.
-            class: Arc::new(Class::clone(&context.class).with(|class| {
+            class: Arc::new(Class::clone(&self.class).with(|class| {
                 class.in_flight = InFlight::Reject;
                 class.max_attempts = 1;
             })),
-            rules: rules(context.route, &context.class),
+            rules: rules(self.route, &self.class),
             held: Some(Box::new(running)),
             request: event.into_request(),
         };
@@ -94,13 +112,13 @@ impl Runtime {
             let forwarder = forwarder.clone();
             async move { forwarder.send(request, granted).await }
         };
-        let protection = self.protection().clone();
-        self.run_detached(async move {
+        let protection = self.runtime.protection().clone();
+        let ended = self.run_detached(async move {
             let ended = Box::pin(run(&protection, call, forward)).await;
             check.remember(is_on_record(ended.outcome)).await;
             ended
-        })
-        .await
+        });
+        Ok(ended.await?)
     }
 }
 

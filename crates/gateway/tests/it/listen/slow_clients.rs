@@ -92,7 +92,7 @@ async fn slow_body_is_cut_off_leaves_its_key_free_and_takes_no_room_from_others(
     for client in slow {
         let heard = timeout(GONE, client).await.expect("it is cut off").unwrap();
         assert_eq!(heard[0].status, 400, "{heard:?}");
-        assert!(heard[0].message.body.contains("did not come within"));
+        assert!(heard[0].message.body.contains("did not arrive within"));
     }
     let status = gateway.get("/payments/by-idempotency-key/slow-1/status");
     assert_eq!(status.send().await.problem().1, "no-operation");

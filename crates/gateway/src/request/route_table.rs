@@ -32,14 +32,14 @@ const METHODS: [Method; 7] = [
 const PLAIN: &[u8] = b"-._~!$&'()*+,;=:@";
 
 /// All routes.
-pub(crate) struct Routes {
+pub(crate) struct RouteTable {
     by_method: HashMap<Method, Router<usize>>,
     others: Router<usize>,
     routes: Vec<Arc<PlannedRoute>>,
 }
 
 /// What is found.
-pub(crate) enum Found<'a> {
+pub(crate) enum RouteMatch<'a> {
     /// A route.
     Route(&'a Arc<PlannedRoute>),
     /// The path is served, but not this method.
@@ -48,7 +48,7 @@ pub(crate) enum Found<'a> {
     Nothing,
 }
 
-impl Routes {
+impl RouteTable {
     /// The routes, or which of them cannot stand beside the ones before it.
     pub(crate) fn new(routes: Vec<Arc<PlannedRoute>>) -> Result<Self, (usize, InsertError)> {
         let mut by_method = HashMap::new();
@@ -76,21 +76,21 @@ impl Routes {
     }
 
     /// The route for a request. HEAD is served where GET is.
-    pub(crate) fn find(&self, method: &Method, path: &str) -> Found<'_> {
+    pub(crate) fn find(&self, method: &Method, path: &str) -> RouteMatch<'_> {
         let path = plain(path);
         let own = self.at(method, &path);
         let head = || (*method == Method::HEAD).then(|| self.at(&Method::GET, &path));
         if let Some(route) = own.or_else(|| head().flatten()) {
-            return Found::Route(route);
+            return RouteMatch::Route(route);
         }
         let others: Vec<_> = METHODS
             .into_iter()
             .filter(|method| self.at(method, &path).is_some())
             .collect();
         if others.is_empty() {
-            Found::Nothing
+            RouteMatch::Nothing
         } else {
-            Found::OtherMethods(others)
+            RouteMatch::OtherMethods(others)
         }
     }
 

@@ -1,0 +1,390 @@
+//! What metrics, traces and the access log learn about one request.
+//!
+//! The line of a request (`request`) hands its report on from step to step. A
+//! step returns what it found or why it refused; the report takes the facts
+//! from there and tells them to the observers, so that no step counts or logs.
+//! A report that is dropped belongs to a client that went before its answer
+//! came: its trace and its log entry say so themselves.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::{HeaderMap, Request, Response, StatusCode};
+use onceward_core::caller::Caller;
+use onceward_core::identity::{Endpoint, OperationId};
+use onceward_core::key::Key;
+use onceward_http::body::Body;
+use onceward_http::problem::{Code, Problem};
+use onceward_http::rules::KeySource;
+use onceward_http::run::{Outcome, ProtectedResponse};
+
+use crate::config::{KnownBy, Policy};
+use crate::observe::access_log::{AccessEntry, KeyedRequest, LoggedSource, RefusedRequest};
+use crate::observe::metrics::{Limit, RouteMetrics, endpoint_label};
+use crate::observe::traces::{Link, Trace, TraceId};
+use crate::runtime::Runtime;
+use crate::runtime::plan::PlannedRoute;
+
+/// What is known of a request so far.
+pub(crate) struct Report<'a> {
+    runtime: &'a Runtime,
+    start: Instant,
+    /// Boxed, because the report moves with every request and traces are off by
+    /// default.
+    trace: Option<Box<Trace>>,
+    /// The trace that the client says the request is part of.
+    trace_id: Option<TraceId>,
+    route: Option<Arc<PlannedRoute>>,
+    /// The endpoint's label in metrics, where there is no route.
+    label: Option<String>,
+    endpoint: Option<Endpoint>,
+    caller: Option<Caller>,
+    policy: Option<Policy>,
+    metrics: Option<Arc<RouteMetrics>>,
+    /// Set once the access log has the outcome.
+    outcome: Option<&'static str>,
+    id: Option<OperationId>,
+    key_is_derived: bool,
+}
+
+/// A request that is answered, with its report.
+pub(crate) struct Answered<'a> {
+    pub(crate) response: Response<Body>,
+    pub(crate) report: Report<'a>,
+}
+
+/// A request that is answered with a problem, with its report. Boxed: results
+/// of every step carry room for it.
+pub(crate) struct Unanswerable<'a>(Box<(Problem, Report<'a>)>);
+
+/// A step's result that tells observers something.
+pub(crate) trait Reported {
+    /// The report with what this result adds.
+    fn add_to<'a>(&self, report: Report<'a>) -> Report<'a>;
+}
+
+/// Why a step refuses a request.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    problem: Problem,
+    cause: Cause,
+}
+
+/// What observers count a refusal by, beside the problem's code.
+#[derive(Debug)]
+pub(crate) enum Cause {
+    /// The code says it all.
+    Other,
+    /// The caller is not known or not allowed; this is the credential it sent.
+    Caller(Option<KnownBy>),
+    /// This caller is over this limit.
+    Limit(Caller, Limit),
+    /// No key was sent where one is required.
+    KeyMissing,
+    /// The key is malformed, for this reason of the contract.
+    KeyInvalid(&'static str),
+    /// No key can be taken from what this provider sent, for this reason.
+    Untranslated {
+        provider: String,
+        reason: Option<&'static str>,
+    },
+    /// A webhook's request is not verified.
+    Unverified {
+        provider: String,
+        reason: &'static str,
+    },
+}
+
+impl Refused {
+    pub(crate) fn new(problem: Problem, cause: Cause) -> Self {
+        Self { problem, cause }
+    }
+
+    pub(crate) fn code(&self) -> Code {
+        self.problem.code()
+    }
+
+    pub(crate) fn into_problem(self) -> Problem {
+        self.problem
+    }
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        Self::new(problem, Cause::Other)
+    }
+}
+
+impl Cause {
+    /// The reason in the access log, more precise than the problem's code.
+    fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::KeyInvalid(reason) | Self::Unverified { reason, .. } => Some(reason),
+            Self::Untranslated { reason, .. } => *reason,
+            Self::Other | Self::Caller(_) | Self::Limit(..) | Self::KeyMissing => None,
+        }
+    }
+}
+
+impl<'a> Report<'a> {
+    /// Begins the report of a request, and its trace.
+    pub(crate) fn begin<B>(runtime: &'a Runtime, request: &Request<B>) -> Self {
+        Self {
+            runtime,
+            start: Instant::now(),
+            trace: runtime.tracer().begin(request).map(Box::new),
+            trace_id: TraceId::of(request.headers()),
+            route: None,
+            label: None,
+            endpoint: None,
+            caller: None,
+            policy: None,
+            metrics: None,
+            outcome: None,
+            id: None,
+            key_is_derived: false,
+        }
+    }
+
+    /// Goes on with what a step returned, or ends with its refusal.
+    pub(crate) fn carry<T>(
+        self,
+        result: Result<T, impl Into<Refused>>,
+    ) -> Result<(T, Self), Unanswerable<'a>> {
+        match result {
+            Ok(value) => Ok((value, self)),
+            Err(refused) => Err(self.refused(refused.into())),
+        }
+    }
+
+    /// The same for a result that tells observers something.
+    pub(crate) fn after<T: Reported>(
+        self,
+        result: Result<T, impl Into<Refused>>,
+    ) -> Result<(T, Self), Unanswerable<'a>> {
+        let (value, report) = self.carry(result)?;
+        let report = value.add_to(report);
+        Ok((value, report))
+    }
+
+    /// The request is answered.
+    pub(crate) fn answered(self, response: Response<Body>) -> Answered<'a> {
+        Answered {
+            response,
+            report: self,
+        }
+    }
+
+    /// The request came to this; a problem has been counted and logged.
+    pub(crate) fn concluded(
+        self,
+        answer: Result<Response<Body>, Problem>,
+    ) -> Result<Answered<'a>, Unanswerable<'a>> {
+        match answer {
+            Ok(response) => Ok(self.answered(response)),
+            Err(problem) => Err(self.refused(problem.into())),
+        }
+    }
+
+    /// Ends the line with a refusal: counted, and logged unless the access log
+    /// has an entry for this request.
+    pub(crate) fn refused(mut self, refused: Refused) -> Unanswerable<'a> {
+        let Refused { problem, cause } = refused;
+        let code = problem.code();
+        self.count(&cause, code.as_str());
+        self.runtime.metrics().refused(code);
+        if self.outcome.is_none() {
+            self.runtime.access_log().refused(RefusedRequest {
+                reason: cause.reason(),
+                caller: self.caller.as_ref(),
+                endpoint: self.endpoint.as_ref(),
+                policy: self.policy,
+                trace: self.trace_id(),
+                ..RefusedRequest::new(code)
+            });
+            self.outcome = Some(code.as_str());
+        }
+        Unanswerable(Box::new((problem, self)))
+    }
+
+    /// Counts a refusal that does not end the line: another route of the same
+    /// path may still serve the request.
+    pub(crate) fn count_refusal(&self, refused: &Refused) {
+        self.count(&refused.cause, refused.problem.code().as_str());
+    }
+
+    fn count(&self, cause: &Cause, code: &'static str) {
+        let metrics = self.runtime.metrics();
+        match (cause, &self.metrics) {
+            (Cause::Caller(by), _) => metrics.auth_refused(*by, code),
+            (Cause::Limit(caller, limit), _) => metrics.limited(caller, *limit),
+            (Cause::Unverified { provider, reason }, _) => {
+                metrics.webhook_refused(provider, reason);
+            }
+            (Cause::KeyMissing, Some(of_route)) => of_route.key_missing(),
+            (Cause::KeyInvalid(reason), Some(of_route)) => of_route.key_invalid(reason),
+            (Cause::Untranslated { provider, .. }, Some(of_route)) => {
+                of_route.translation_failed(provider);
+            }
+            // The rest is counted by route, and only a known caller has a route.
+            (Cause::Other, _) | (_, None) => {}
+        }
+    }
+
+    /// The request goes by this route, whose headers its answer gets.
+    pub(crate) fn by_route(self, route: &Arc<PlannedRoute>) -> Self {
+        Self {
+            route: Some(route.clone()),
+            ..self
+        }
+    }
+
+    /// The request is for this endpoint, where a key means this.
+    pub(crate) fn to_endpoint(self, endpoint: &Endpoint, policy: Option<Policy>) -> Self {
+        Self {
+            endpoint: Some(endpoint.clone()),
+            policy,
+            ..self
+        }
+    }
+
+    /// Metrics know the endpoint by this name, where there is no route.
+    pub(crate) fn labelled(self, label: String) -> Self {
+        Self {
+            label: Some(label),
+            ..self
+        }
+    }
+
+    pub(crate) fn under(self, policy: Policy) -> Self {
+        Self {
+            policy: Some(policy),
+            ..self
+        }
+    }
+
+    /// The request is this caller's, and counts for it on its endpoint.
+    pub(crate) fn from_caller(self, caller: &Caller, class: &str) -> Self {
+        let label = self.endpoint_label().unwrap_or_default();
+        let metrics = self.runtime.metrics().of(caller, label, class);
+        Self {
+            caller: Some(caller.clone()),
+            metrics: Some(metrics),
+            ..self
+        }
+    }
+
+    /// Notes endpoint, policy and caller on the request's span.
+    pub(crate) fn on_span(mut self) -> Self {
+        if let Some(mut trace) = self.trace.take() {
+            let label = self.endpoint_label().unwrap_or_default();
+            trace.about(label, self.policy, self.caller.as_ref());
+            self.trace = Some(trace);
+        }
+        self
+    }
+
+    /// The request has a key.
+    pub(crate) fn keyed(self, source: KeySource) -> Self {
+        let case = self.policy.unwrap_or(Policy::Accepted).case();
+        if let Some(metrics) = &self.metrics {
+            metrics.key_present(case);
+        }
+        Self {
+            key_is_derived: matches!(source, KeySource::Derived { .. }),
+            ..self
+        }
+    }
+
+    /// The request could have had a key and has none.
+    pub(crate) fn unkeyed(self) -> Self {
+        if let Some(metrics) = &self.metrics {
+            metrics.key_missing();
+        }
+        self
+    }
+
+    /// A handler that keeps its own keys has answered with these headers.
+    pub(crate) fn handler_answered(self, headers: &HeaderMap) -> Self {
+        if let Some(metrics) = &self.metrics {
+            metrics.handler_answered(headers);
+        }
+        self
+    }
+
+    /// The request came to this, and the access log has it.
+    pub(crate) fn logged(self, outcome: &'static str, id: Option<OperationId>) -> Self {
+        Self {
+            outcome: Some(outcome),
+            id,
+            ..self
+        }
+    }
+
+    /// A protected request came to this: counted, and in the access log.
+    pub(crate) fn ended(self, outcome: Outcome, id: Option<OperationId>) -> Self {
+        if let Some(metrics) = &self.metrics {
+            metrics.ended(outcome);
+        }
+        self.logged(outcome.as_str(), id)
+    }
+
+    /// Begins the access-log entry of a request with this key.
+    pub(crate) fn begin_entry(&self, key: &Key, source: LoggedSource) -> Option<AccessEntry> {
+        self.runtime.access_log().begin(KeyedRequest {
+            caller: self.caller.as_ref()?,
+            endpoint: self.endpoint.as_ref()?,
+            key,
+            source,
+            policy: self.policy,
+            trace: self.trace_id(),
+        })
+    }
+
+    /// The request's trace, for its log entries.
+    pub(crate) fn trace_id(&self) -> Option<TraceId> {
+        self.trace.as_deref().map(Trace::id).or(self.trace_id)
+    }
+
+    /// What the spans of calls to the upstream hang on.
+    pub(crate) fn link(&self) -> Option<Link> {
+        self.trace.as_deref().map(Trace::link)
+    }
+
+    pub(crate) fn route(&self) -> Option<&PlannedRoute> {
+        self.route.as_deref()
+    }
+
+    /// Whether the key was made from parts of the request.
+    pub(crate) fn key_is_derived(&self) -> bool {
+        self.key_is_derived
+    }
+
+    /// The answer has this status: the request has ended.
+    pub(crate) fn end(self, status: StatusCode) {
+        let took = self.start.elapsed();
+        let metrics = self.runtime.metrics();
+        metrics.request_took(self.endpoint_label(), status, took);
+        if let Some(trace) = self.trace {
+            trace.end(status, self.outcome.unwrap_or("passed"), self.id);
+        }
+    }
+
+    fn endpoint_label(&self) -> Option<&str> {
+        let route = self.route.as_deref();
+        let of_route = route.map(|route| endpoint_label(&route.route.endpoint));
+        of_route.or(self.label.as_deref())
+    }
+}
+
+impl<'a> Unanswerable<'a> {
+    pub(crate) fn into_parts(self) -> (Problem, Report<'a>) {
+        *self.0
+    }
+}
+
+impl Reported for ProtectedResponse {
+    fn add_to<'a>(&self, report: Report<'a>) -> Report<'a> {
+        report.ended(self.outcome, self.id)
+    }
+}

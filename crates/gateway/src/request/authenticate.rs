@@ -1,0 +1,93 @@
+//! The third step: who sends a request, and whether the route is open to them.
+//!
+//! Every request is authenticated, retries and recovery included: a caller that
+//! has lost its access reads no earlier reply either.
+
+use http::HeaderMap;
+use onceward_core::caller::Caller;
+
+use super::idempotency_key;
+use super::read::{ClientRequest, read_body};
+use super::route::Routed;
+use super::screen::Screened;
+use crate::callers::{self, AuthError, Known, Presented};
+use crate::config::{Access, KnownBy};
+use crate::observe::report::{Cause, Refused};
+use crate::runtime::Runtime;
+use crate::runtime::plan::{Plan, PlannedRoute};
+
+/// A request whose caller is known and allowed, or whose route needs none. Only
+/// [`authenticate`] makes one.
+pub(super) struct Authenticated {
+    pub(super) routed: Routed,
+    pub(super) caller: Caller,
+    /// How the caller is known; `None` on an open route.
+    pub(super) by: Option<KnownBy>,
+    pub(super) request: ClientRequest,
+}
+
+pub(super) async fn authenticate(
+    runtime: &Runtime,
+    plan: &Plan,
+    routed: Routed,
+    request: Screened,
+) -> Result<Authenticated, Refused> {
+    let request = request.into_request();
+    let credential = check_credential(plan, &routed.route, request.headers()).await?;
+    let (known, request) = match credential {
+        None => {
+            return Ok(Authenticated {
+                routed,
+                caller: Caller::local(),
+                by: None,
+                request: ClientRequest::Streaming(request),
+            });
+        }
+        Some(Presented::Known(known)) => (known, ClientRequest::Streaming(request)),
+        // The scheduler's signature covers the body.
+        Some(Presented::Signed(signed)) => {
+            let request = ClientRequest::Streaming(request);
+            let limit = routed.route.body_limit;
+            let (request, buffered) =
+                read_body(runtime, plan, limit, &Caller::local(), request).await?;
+            let key = idempotency_key::signed_text(request.headers());
+            let known = signed.verify(routed.endpoint.as_str(), key, request.body());
+            let known = known.map_err(|error| refuse(&error, Some(KnownBy::Scheduler)))?;
+            (known, ClientRequest::Whole(request, buffered))
+        }
+    };
+    Ok(Authenticated {
+        caller: authorise(&known, &routed.route)?,
+        by: Some(known.by()),
+        routed,
+        request,
+    })
+}
+
+/// Checks the credential of a request; `None` where the route asks for none.
+pub(super) async fn check_credential(
+    plan: &Plan,
+    route: &PlannedRoute,
+    headers: &HeaderMap,
+) -> Result<Option<Presented>, Refused> {
+    if !plan.config.auth.knows_callers() || route.route.access == Access::Anyone {
+        return Ok(None);
+    }
+    // Boxed: asking an issuer or a key service takes a large future.
+    let presented = Box::pin(plan.callers.authenticate(headers)).await;
+    presented
+        .map(Some)
+        .map_err(|error| refuse(&error, callers::shown(headers)))
+}
+
+/// The caller that a known sender is on a route, if the route is open to it.
+pub(super) fn authorise(known: &Known, route: &PlannedRoute) -> Result<Caller, Refused> {
+    known
+        .may(&route.route.access)
+        .and_then(|()| known.caller(route.route.scope))
+        .map_err(|error| refuse(&error, Some(known.by())))
+}
+
+pub(super) fn refuse(error: &AuthError, by: Option<KnownBy>) -> Refused {
+    Refused::new(error.problem(), Cause::Caller(by))
+}

@@ -1,0 +1,57 @@
+//! Forwarding a request that is not protected.
+
+use http::Response;
+use onceward_http::body::Body;
+use onceward_http::problem::Problem;
+
+use super::read::{ClientRequest, Unprotected, WhyUnprotected};
+use crate::listen::peer::Peer;
+use crate::observe::report::{Report, Reported};
+use crate::observe::traces::Link;
+use crate::upstream::forward::ForwardContext;
+
+/// The upstream's answer to an unprotected request.
+pub(super) struct Passed {
+    pub(super) response: Response<Body>,
+    why: WhyUnprotected,
+}
+
+impl Reported for Passed {
+    fn add_to<'a>(&self, report: Report<'a>) -> Report<'a> {
+        match self.why {
+            WhyUnprotected::Handler => report.handler_answered(self.response.headers()),
+            WhyUnprotected::Policy | WhyUnprotected::NoKey => report,
+        }
+    }
+}
+
+pub(super) async fn pass(
+    request: Unprotected,
+    peer: Peer,
+    link: Option<Link>,
+) -> Result<Passed, Problem> {
+    let Unprotected {
+        routed,
+        caller,
+        by,
+        request,
+        why,
+    } = request;
+    let context = ForwardContext {
+        peer,
+        route: routed.route,
+        caller: caller.into_inner(),
+        by,
+        key: None,
+        attempt: 1,
+        link,
+    };
+    let forwarder = &context.route.forwarder;
+    let response = match request {
+        ClientRequest::Streaming(request) => Box::pin(forwarder.pass(request, &context)).await?,
+        ClientRequest::Whole(request, _buffered) => {
+            Box::pin(forwarder.pass_whole(request, &context)).await?
+        }
+    };
+    Ok(Passed { response, why })
+}

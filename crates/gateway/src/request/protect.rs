@@ -1,0 +1,68 @@
+//! Identify, claim, forward, record: the function of `onceward_http` that runs a
+//! request at most once per granted claim, with the gateway's way to forward.
+
+use onceward_http::run::{Call, ProtectedResponse, run};
+
+use super::admit::refuse_over_limit;
+use super::read::Protected;
+use crate::listen::peer::Peer;
+use crate::observe::report::{Refused, Report};
+use crate::runtime::Runtime;
+use crate::upstream::forward::ForwardContext;
+
+pub(super) async fn protect(
+    runtime: &Runtime,
+    request: Protected,
+    peer: Peer,
+    report: &Report<'_>,
+) -> Result<ProtectedResponse, Refused> {
+    let Protected {
+        routed,
+        caller,
+        by,
+        key,
+        source,
+        request,
+        buffered,
+    } = request;
+    let running = runtime.limiter().begin(caller.tenant());
+    let running = running.map_err(|limit| refuse_over_limit(&caller, limit))?;
+    let context = ForwardContext {
+        peer,
+        route: routed.route.clone(),
+        caller: caller.clone(),
+        by,
+        key: Some(key.clone()),
+        attempt: 0,
+        link: report.link(),
+    };
+    let entry = report.begin_entry(&key, source.into());
+    let call = Call {
+        caller: caller.into_inner(),
+        endpoint: routed.endpoint,
+        key,
+        source,
+        class: routed.class,
+        rules: routed.route.rules.clone(),
+        held: Some(Box::new((running, buffered))),
+        request,
+    };
+    let mut attempt = 0;
+    // Boxed: the future of a run is large, and moves with the request.
+    let ended = Box::pin(run(runtime.protection(), call, move |request, granted| {
+        attempt += 1;
+        let context = ForwardContext {
+            attempt,
+            ..context.clone()
+        };
+        async move {
+            let forwarder = &context.route.forwarder;
+            forwarder.protected(request, granted, &context).await
+        }
+    }))
+    .await;
+    if let Some(entry) = entry {
+        entry.end(ended.outcome, ended.id);
+    }
+    Ok(ended)
+}

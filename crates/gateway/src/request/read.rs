@@ -1,0 +1,193 @@
+//! The fifth step: takes a request's key as the route's policy says, and reads
+//! the body of a request that is to be protected.
+//!
+//! Both happen before any claim: a body that breaks off leaves no trace.
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request};
+use hyper::body::Incoming;
+use onceward_core::caller::Caller;
+use onceward_core::key::Key;
+use onceward_http::fields::IDEMPOTENCY_KEY;
+use onceward_http::problem::{Code, Problem};
+use onceward_http::read;
+use onceward_http::rules::KeySource;
+
+use super::admit::{Admitted, AdmittedCaller, refuse_over_limit};
+use super::idempotency_key::{self, KeyDecision};
+use super::limits::Buffered;
+use super::route::Routed;
+use crate::config::{KnownBy, Policy};
+use crate::observe::metrics::Limit;
+use crate::observe::report::{Refused, Report, Reported};
+use crate::runtime::Runtime;
+use crate::runtime::plan::Plan;
+
+/// A request as the client sent it, its body read or not.
+pub(crate) enum ClientRequest {
+    Streaming(Request<Incoming>),
+    Whole(Request<Bytes>, Buffered),
+}
+
+/// A request that is ready to be forwarded. Only [`read`] makes one.
+pub(super) enum Ready {
+    Unprotected(Unprotected),
+    Protected(Protected),
+}
+
+/// A request that is forwarded without a claim.
+pub(super) struct Unprotected {
+    pub(super) routed: Routed,
+    pub(super) caller: AdmittedCaller,
+    pub(super) by: Option<KnownBy>,
+    pub(super) request: ClientRequest,
+    pub(super) why: WhyUnprotected,
+}
+
+/// Why a request is forwarded without a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WhyUnprotected {
+    /// The route protects no such request.
+    Policy,
+    /// The request could have had a key and has none.
+    NoKey,
+    /// The handler keeps its own keys (`HANDLER_INTERNAL_C`).
+    Handler,
+}
+
+/// A request with a key and its whole body.
+pub(super) struct Protected {
+    pub(super) routed: Routed,
+    pub(super) caller: AdmittedCaller,
+    pub(super) by: Option<KnownBy>,
+    pub(super) key: Key,
+    pub(super) source: KeySource,
+    pub(super) request: Request<Bytes>,
+    pub(super) buffered: Buffered,
+}
+
+impl Reported for Ready {
+    fn add_to<'a>(&self, report: Report<'a>) -> Report<'a> {
+        match self {
+            Self::Protected(request) => report.keyed(request.source),
+            Self::Unprotected(request) => match request.why {
+                WhyUnprotected::NoKey => report.unkeyed(),
+                WhyUnprotected::Policy | WhyUnprotected::Handler => report,
+            },
+        }
+    }
+}
+
+pub(super) async fn read(
+    runtime: &Runtime,
+    plan: &Plan,
+    admitted: Admitted,
+) -> Result<Ready, Refused> {
+    let Admitted {
+        routed,
+        caller,
+        by,
+        mut request,
+    } = admitted;
+    let limit = routed.route.body_limit;
+    let route = &routed.route.route;
+    let decision = idempotency_key::decide(route, request.method(), request.headers(), by)?;
+    let why = match decision {
+        KeyDecision::Unprotected(why) => why,
+        KeyDecision::Given(key) => {
+            let (request, buffered) = read_body(runtime, plan, limit, &caller, request).await?;
+            return Ok(Ready::Protected(Protected {
+                routed,
+                caller,
+                by,
+                key,
+                source: KeySource::Header,
+                request,
+                buffered,
+            }));
+        }
+        KeyDecision::Derived(derived) => {
+            let (whole, buffered) = read_body(runtime, plan, limit, &caller, request).await?;
+            let window = derived.window;
+            match idempotency_key::derive(derived, &caller, &routed.endpoint, &whole) {
+                Some(key) => {
+                    return Ok(Ready::Protected(Protected {
+                        routed,
+                        caller,
+                        by,
+                        key,
+                        source: KeySource::Derived { window },
+                        request: whole,
+                        buffered,
+                    }));
+                }
+                None => {
+                    request = ClientRequest::Whole(whole, buffered);
+                    idempotency_key::without(routed.policy.unwrap_or(Policy::Accepted))?
+                }
+            }
+        }
+    };
+    if why == WhyUnprotected::Handler {
+        request.headers_mut().remove(IDEMPOTENCY_KEY);
+    }
+    Ok(Ready::Unprotected(Unprotected {
+        routed,
+        caller,
+        by,
+        request,
+        why,
+    }))
+}
+
+/// Reads the whole body of a request, within its deadline and within what all
+/// bodies together may take.
+pub(crate) async fn read_body(
+    runtime: &Runtime,
+    plan: &Plan,
+    limit: usize,
+    caller: &Caller,
+    request: ClientRequest,
+) -> Result<(Request<Bytes>, Buffered), Refused> {
+    let request = match request {
+        ClientRequest::Whole(request, buffered) => return Ok((request, buffered)),
+        ClientRequest::Streaming(request) => request,
+    };
+    let (parts, body) = request.into_parts();
+    let mut buffered = runtime.limiter().buffer();
+    let reading = read::read(buffered.counting(body), limit);
+    let deadline = plan.config.server.body_deadline;
+    match tokio::time::timeout(deadline, reading).await {
+        Ok(Ok(body)) => Ok((Request::from_parts(parts, body), buffered)),
+        Ok(Err(_)) if buffered.is_refused() => Err(refuse_over_limit(caller, Limit::BufferedBytes)),
+        Ok(Err(problem)) => Err(problem.into()),
+        Err(_) => Err(Problem::new(
+            Code::BadRequest,
+            format!("The request's body did not arrive within {deadline:?}."),
+        )
+        .into()),
+    }
+}
+
+impl ClientRequest {
+    fn method(&self) -> &Method {
+        match self {
+            Self::Streaming(request) => request.method(),
+            Self::Whole(request, _) => request.method(),
+        }
+    }
+
+    fn headers(&self) -> &HeaderMap {
+        match self {
+            Self::Streaming(request) => request.headers(),
+            Self::Whole(request, _) => request.headers(),
+        }
+    }
+
+    fn headers_mut(&mut self) -> &mut HeaderMap {
+        match self {
+            Self::Streaming(request) => request.headers_mut(),
+            Self::Whole(request, _) => request.headers_mut(),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What a gateway does beside serving, for as long as it runs: reclaims expired
+//! operations, folds histograms, and follows what other gateways change in a
+//! shared store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use onceward_core::store::{Inspect, sweep_every};
+use tokio::time::{sleep, timeout};
+
+use super::Runtime;
+
+/// How often expired operations are looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
+/// How often histograms are folded and idle tenants' rates forgotten.
+const TIDY_INTERVAL: Duration = Duration::from_secs(5);
+/// The pause between two refreshes.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(3);
+/// How long one refresh of one kind may take.
+const REFRESH_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Reclaims the room of expired operations.
+pub(crate) async fn sweep(inspect: Arc<dyn Inspect>) {
+    sweep_every(SWEEP_INTERVAL, Arc::downgrade(&inspect)).await;
+}
+
+/// Keeps histograms and rate limits from growing.
+pub(crate) async fn tidy(runtime: Arc<Runtime>) {
+    loop {
+        sleep(TIDY_INTERVAL).await;
+        runtime.tidy();
+    }
+}
+
+/// Reads API keys, classes and webhooks again, where several gateways share a
+/// store. A change is in force at once in the gateway where it was made; the
+/// others learn of it here, so that they accept a revoked key for a moment
+/// longer. A refresh that fails changes nothing.
+pub(crate) async fn refresh(runtime: Arc<Runtime>) {
+    let api_keys = runtime.plan().callers.api_keys().clone();
+    loop {
+        sleep(REFRESH_INTERVAL).await;
+        refresh_one("API keys", api_keys.refresh()).await;
+        refresh_one("classes", runtime.classes().refresh()).await;
+        refresh_one("webhooks", runtime.webhooks().refresh()).await;
+    }
+}
+
+async fn refresh_one<E: std::fmt::Display>(
+    what: &str,
+    refreshing: impl Future<Output = Result<(), E>>,
+) {
+    match timeout(REFRESH_DEADLINE, refreshing).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::warn!(%error, what, "refresh failed; the known ones stay in force");
+        }
+        Err(_) => {
+            tracing::warn!(what, "refresh timed out; the known ones stay in force");
+        }
+    }
+}
