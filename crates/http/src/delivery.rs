@@ -24,7 +24,7 @@ use onceward_core::store::Due;
 use tokio::time::Instant;
 
 use crate::answer;
-use crate::attempt::{Answered, Tried, Work, causes};
+use crate::attempt::{AttemptResult, OperationRun, UpstreamAnswer, causes};
 use crate::body::Body;
 use crate::rules::Rules;
 use crate::run::{Granted, Protection, Unanswered};
@@ -96,7 +96,7 @@ where
     let lead = engine.take(&due);
     let Due { record, .. } = due;
     let identity = &record.identity;
-    let work = Work {
+    let work = OperationRun {
         granted: Granted {
             id: lead.id(),
             fence: lead.fence(),
@@ -171,15 +171,17 @@ enum AttemptEnd {
 }
 
 impl AttemptEnd {
-    fn of(tried: &Tried) -> Self {
+    fn of(tried: &AttemptResult) -> Self {
         match tried {
-            Tried::NotSent(_) => Self::NotAccepted,
-            Tried::Lost(_) => Self::Uncertain,
-            Tried::Answered(answered) | Tried::Streaming(answered, _) => Self::of_answer(answered),
+            AttemptResult::NotSent(_) => Self::NotAccepted,
+            AttemptResult::Lost(_) => Self::Uncertain,
+            AttemptResult::Answered(answered) | AttemptResult::Streaming(answered, _) => {
+                Self::of_answer(answered)
+            }
         }
     }
 
-    fn of_answer(answered: &Answered) -> Self {
+    fn of_answer(answered: &UpstreamAnswer) -> Self {
         match (answered.hint, answered.meaning) {
             (Some(Hint::Transient), _) => Self::NotAccepted,
             _ if answered.parts.status.is_success() => Self::Accepted,
@@ -224,7 +226,7 @@ fn decide(end: AttemptEnd, record: &Record, class: &Class, chance: u64) -> NextS
     }
 }
 
-async fn settle(lead: Lead, tried: Tried, next: NextStep) -> DeliveryOutcome {
+async fn settle(lead: Lead, tried: AttemptResult, next: NextStep) -> DeliveryOutcome {
     let (recorded, outcome) = match next {
         NextStep::Complete => {
             let recorded = finish(lead, tried, Settlement::Completed).await;
@@ -242,9 +244,9 @@ async fn settle(lead: Lead, tried: Tried, next: NextStep) -> DeliveryOutcome {
     recorded_as(recorded, outcome)
 }
 
-async fn finish(lead: Lead, tried: Tried, settled: fn(Answer) -> Settlement) -> Recorded {
+async fn finish(lead: Lead, tried: AttemptResult, settled: fn(Answer) -> Settlement) -> Recorded {
     match tried {
-        Tried::Answered(answered) => {
+        AttemptResult::Answered(answered) => {
             let reply = answer::reply_of(&answered.parts, &answered.body, &answered.trailers);
             let reply = Arc::new(reply);
             lead.finish(settled(Answer::Kept(reply.clone())), Some(reply))

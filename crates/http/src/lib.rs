@@ -10,6 +10,7 @@ mod attempt;
 #[cfg(feature = "axum")]
 pub mod axum;
 pub mod body;
+mod bypass;
 mod capture;
 pub mod delivery;
 mod duplicate;
@@ -18,7 +19,9 @@ pub mod joined;
 pub mod layer;
 pub mod problem;
 pub mod read;
+mod recording;
 pub mod recovery;
 pub mod rules;
 pub mod run;
 pub mod status;
+mod streaming;

@@ -24,8 +24,9 @@ use onceward_core::record::{Fence, Record, State};
 use onceward_core::store::StoreError;
 
 use crate::answer;
-use crate::attempt::{lead_on, without_store};
+use crate::attempt::run_detached;
 use crate::body::{Body, BoxError};
+use crate::bypass::without_store;
 use crate::duplicate::{mismatched, wait_for};
 use crate::fields;
 use crate::problem::{Code, Problem};
@@ -281,7 +282,7 @@ where
                 key: identity.key,
                 caller: identity.caller,
             };
-            lead_on(protection, lead, call, granted, forward).await
+            run_detached(protection, lead, call, granted, forward).await
         }
         Ok(Entered::Follow(follow)) => wait_for(&call, &follow).await,
         Ok(Entered::Finished(record) | Entered::Expired(record)) => {

@@ -19,7 +19,7 @@ use onceward_core::record::Fence;
 
 use crate::fields::{IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY, OPERATION_ID};
 
-pub(crate) use self::settle::{lose, not_sent, pause, record_whole, stream};
+pub(crate) use self::settle::record;
 
 /// The longest key that a gateway forwards, in bytes: a namespaced one.
 const KEY_LENGTH_MAX: usize = 640;

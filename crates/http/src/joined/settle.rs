@@ -1,11 +1,11 @@
-//! What a gateway does with an answer on a joined route, and without one.
+//! Recording what an attempt came to on a joined route: the application's commit
+//! decides, not its answer.
 //!
-//! The application says what became of an operation by committing it; what it
-//! answers says no more. So after each attempt the record is asked. If it is
-//! finished under our fence, its reply is the answer. If it still runs under
-//! our fence, the application has committed nothing, and what its answer means
-//! is settled as everywhere, but never as lost: a release that the record takes
-//! is certain, because what was not committed before it never will be.
+//! After each attempt the record is read. If it finished under our fence, its
+//! reply is the answer. If it still runs under our fence, the application has
+//! committed nothing, and its answer is recorded as on any route, but never as
+//! unknown: once the record takes a release, the application can no longer
+//! commit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,39 +18,39 @@ use onceward_core::record::{Answer, Fence, Record, State};
 use tokio::sync::oneshot;
 
 use crate::answer;
-use crate::attempt::{
-    self, Answered, causes, lost, pump, settlement, streaming, unreachable, word_of,
-};
+use crate::attempt::{AttemptResult, Ending, OperationRun, UpstreamAnswer, causes};
 use crate::body::{self, Body, BoxError};
 use crate::problem::Problem;
+use crate::recording::{self, no_answer_response, not_sent_response, settlement, status_of};
 use crate::run::{Outcome, ProtectedResponse};
 use crate::status::IdempotencyStatus;
+use crate::streaming::{StreamClient, copy_stream};
 
-/// How a record stands to a grant of ours.
+/// What a record says about our grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    /// Finished under our fence: this is what became of it.
+enum GrantStatus {
+    /// It finished under our fence: the application has committed.
     Committed,
-    /// Nobody has said anything under our fence: we may.
+    /// It has no outcome under our fence yet.
     Open,
-    /// Somebody was granted since, or has resolved, paused or freed it: for us
-    /// the operation is as for any duplicate.
+    /// It was granted again, resolved, paused or released since: we are a
+    /// duplicate like any other.
     Overtaken,
-    /// It was freed, and the key granted for another request: ours came to
-    /// nothing, and what comes of the other is not ours to read.
+    /// It was released, and the key granted for another request: our run had no
+    /// effect, and the other request's reply is not ours to read.
     Replaced,
 }
 
-/// A grant of ours, for when its lead is gone.
+/// What identifies our grant when its lead is gone.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct GrantRef {
     id: OperationId,
     digest: Digest,
     fence: Fence,
     fingerprint: Fingerprint,
 }
 
-impl Held {
+impl GrantRef {
     fn by(lead: &Lead) -> Self {
         Self {
             id: lead.id(),
@@ -61,73 +61,73 @@ impl Held {
     }
 }
 
-/// Judges a record as seen now. To readers a joined record is absent as soon as
-/// its lease has ended, though its holder is still heard: so what is not there
-/// is open, and the store tells whether the holder came too late.
-fn judge(record: Option<&Record>, held: &Held) -> Standing {
+/// Judges a record as it is now. To readers a joined record is absent as soon as
+/// its lease has ended, although its holder may still settle it. So an absent
+/// record is open, and the store decides whether the holder is too late.
+fn judge(record: Option<&Record>, grant: &GrantRef) -> GrantStatus {
     let Some(record) = record else {
-        return Standing::Open;
+        return GrantStatus::Open;
     };
-    if record.fingerprint != held.fingerprint {
-        return Standing::Replaced;
+    if record.fingerprint != grant.fingerprint {
+        return GrantStatus::Replaced;
     }
-    if record.fence != held.fence {
-        return Standing::Overtaken;
+    if record.fence != grant.fence {
+        return GrantStatus::Overtaken;
     }
     match record.state {
-        State::Running | State::Unknown | State::Queued => Standing::Open,
-        State::Completed | State::Failed | State::Expired => Standing::Committed,
-        State::Released | State::Paused => Standing::Overtaken,
+        State::Running | State::Unknown | State::Queued => GrantStatus::Open,
+        State::Completed | State::Failed | State::Expired => GrantStatus::Committed,
+        State::Released | State::Paused => GrantStatus::Overtaken,
     }
 }
 
-/// A record that was asked what became of our grant.
-struct Asked {
+/// The record, read to learn what became of our grant.
+struct RecordLookup {
     record: Option<Arc<Record>>,
-    held: Held,
+    grant: GrantRef,
 }
 
-impl Asked {
-    /// Asks the record. A store that does not answer has said nothing.
-    async fn now(engine: &Engine, held: Held) -> Self {
-        let record = match engine.look(&held.digest).await {
+impl RecordLookup {
+    /// Reads the record. A store that does not answer counts as no record.
+    async fn now(engine: &Engine, grant: GrantRef) -> Self {
+        let record = match engine.look(&grant.digest).await {
             Ok(record) => record,
             Err(error) => {
-                tracing::error!(%error, "a joined operation's record could not be read");
+                tracing::error!(%error, "the record of a joined operation could not be read");
                 None
             }
         };
-        Self { record, held }
+        Self { record, grant }
     }
 
-    /// The answer, if the record has one for us: its own, or that of a
-    /// duplicate. `live` is what the application answered, if it did.
-    fn answer(&self, live: Option<&Answered>) -> Option<ProtectedResponse> {
+    /// The response, if the record determines it. `live` is the application's
+    /// own answer, if there is one.
+    fn answer(&self, live: Option<&UpstreamAnswer>) -> Option<ProtectedResponse> {
         let record = self.record.as_deref()?;
-        match judge(Some(record), &self.held) {
-            Standing::Open => None,
-            Standing::Overtaken => Some(ProtectedResponse::from_record(record)),
-            Standing::Replaced => Some(replaced(self.held.id)),
-            Standing::Committed => Some(committed(record, live)),
+        match judge(Some(record), &self.grant) {
+            GrantStatus::Open => None,
+            GrantStatus::Overtaken => Some(ProtectedResponse::from_record(record)),
+            GrantStatus::Replaced => Some(replaced(self.grant.id)),
+            GrantStatus::Committed => Some(committed(record, live)),
         }
     }
 
-    /// The record, if it is finished under our fence and holds no reply: then
-    /// the application's answer is the only one there is.
+    /// The record, if it finished under our fence without a reply: then the
+    /// application's answer is the only one.
     fn bare(&self) -> Option<&Arc<Record>> {
         let record = self.record.as_ref()?;
         let bare = matches!(record.answer, Some(Answer::NotKept { .. }));
-        (bare && judge(Some(record), &self.held) == Standing::Committed).then_some(record)
+        (bare && judge(Some(record), &self.grant) == GrantStatus::Committed).then_some(record)
     }
 }
 
-/// As for any waiter whose operation was freed: it may be sent again.
+/// Like any waiter whose operation was released: the client may retry.
 fn replaced(id: OperationId) -> ProtectedResponse {
     ProtectedResponse::refused(Problem::in_progress(id, IdempotencyStatus::Released))
 }
 
-/// The answer to who waits for this very run: the reply that was committed.
-fn committed(record: &Record, live: Option<&Answered>) -> ProtectedResponse {
+/// The response to the caller of this very run: the reply that was committed.
+fn committed(record: &Record, live: Option<&UpstreamAnswer>) -> ProtectedResponse {
     let outcome = Outcome::Ran(record.state);
     let (word, expires) = (IdempotencyStatus::of_record(record), record.expires_at());
     match (&record.answer, live) {
@@ -152,15 +152,38 @@ fn committed(record: &Record, live: Option<&Answered>) -> ProtectedResponse {
     }
 }
 
-/// The application answered, whole.
-pub(crate) async fn record_whole(
-    engine: &Engine,
+/// Records the result of the last attempt and answers the caller. A caller that
+/// has gone needs no answer.
+pub(crate) async fn record(
+    run: &OperationRun,
     lead: Lead,
-    answered: Answered,
-) -> ProtectedResponse {
-    let held = Held::by(&lead);
-    let asked = Asked::now(engine, held).await;
-    if let Some(ended) = asked.answer(Some(&answered)) {
+    (result, ending): (AttemptResult, Ending),
+    reply_to: oneshot::Sender<ProtectedResponse>,
+) {
+    let engine = &run.engine;
+    let ended = match (ending, result) {
+        (Ending::Pause, result) => pause(engine, lead, result.status()).await,
+        (Ending::Settle, AttemptResult::Answered(answer)) => {
+            record_whole(engine, lead, answer).await
+        }
+        (Ending::Settle, AttemptResult::Streaming(answer, rest)) => {
+            let idle = run.rules.upstream_timeout;
+            return stream(engine, lead, answer, rest, idle, reply_to).await;
+        }
+        (Ending::Settle, AttemptResult::NotSent(error)) => {
+            not_sent(engine, lead, run.class.max_attempts, &error).await
+        }
+        (Ending::Settle, AttemptResult::Lost(error)) => lose(engine, lead, &error).await,
+    };
+    onceward_core::crash_point!("before-answer");
+    let _ = reply_to.send(ended);
+}
+
+/// The application answered, whole.
+async fn record_whole(engine: &Engine, lead: Lead, answered: UpstreamAnswer) -> ProtectedResponse {
+    let grant = GrantRef::by(&lead);
+    let lookup = RecordLookup::now(engine, grant).await;
+    if let Some(ended) = lookup.answer(Some(&answered)) {
         lead.landed();
         return ended;
     }
@@ -183,15 +206,16 @@ pub(crate) async fn record_whole(
         (Recorded::Durably, Meaning::Release | Meaning::Unknown) => {
             (Outcome::Released, IdempotencyStatus::Released)
         }
-        // The application may have been faster, or somebody came after us.
+        // The application may have committed meanwhile, or the key was granted
+        // again.
         (Recorded::Finished(_) | Recorded::Durably | Recorded::Stale, _) => {
-            let asked = Asked::now(engine, held).await;
-            if let Some(ended) = asked.answer(Some(&answered)) {
+            let lookup = RecordLookup::now(engine, grant).await;
+            if let Some(ended) = lookup.answer(Some(&answered)) {
                 return ended;
             }
             match recorded {
-                Recorded::Finished(_) => (Outcome::Ran(state), word_of(state)),
-                // The record is gone, and nobody can say what became of it.
+                Recorded::Finished(_) => (Outcome::Ran(state), status_of(state)),
+                // The record is gone, and with it the outcome.
                 _ => (Outcome::NotRecorded, IdempotencyStatus::Unknown),
             }
         }
@@ -202,73 +226,78 @@ pub(crate) async fn record_whole(
 }
 
 /// The request was sent, and no whole answer came.
-pub(crate) async fn lose(engine: &Engine, lead: Lead, error: &BoxError) -> ProtectedResponse {
-    let (id, held) = (lead.id(), Held::by(&lead));
-    tracing::warn!(operation_id = %id, error = causes(error), "no answer from the application; its record decides");
+async fn lose(engine: &Engine, lead: Lead, error: &BoxError) -> ProtectedResponse {
+    let (id, grant) = (lead.id(), GrantRef::by(&lead));
+    tracing::warn!(
+        error = causes(error),
+        "no answer from the application; the record decides"
+    );
     match lead.release(None).await {
         Recorded::Finished(_) | Recorded::Durably => {
             ProtectedResponse::problem(Outcome::Released, Some(id), Problem::not_committed(id))
         }
         Recorded::Stale => {
-            let asked = Asked::now(engine, held).await;
-            asked.answer(None).unwrap_or_else(|| lost(id))
+            let lookup = RecordLookup::now(engine, grant).await;
+            lookup
+                .answer(None)
+                .unwrap_or_else(|| no_answer_response(id))
         }
-        Recorded::NotYet => lost(id),
+        Recorded::NotYet => no_answer_response(id),
     }
 }
 
 /// No byte of the last attempt was sent. `attempts_max` is how many there may
 /// have been before it.
-pub(crate) async fn not_sent(
+async fn not_sent(
     engine: &Engine,
     lead: Lead,
     attempts_max: u32,
     error: &BoxError,
 ) -> ProtectedResponse {
-    let (id, held) = (lead.id(), Held::by(&lead));
-    tracing::warn!(operation_id = %id, error = causes(error), "the upstream could not be reached");
+    let (id, grant) = (lead.id(), GrantRef::by(&lead));
+    tracing::warn!(error = causes(error), "upstream unreachable; key released");
     match lead.release(None).await {
-        Recorded::Finished(_) | Recorded::Durably => unreachable(id),
+        Recorded::Finished(_) | Recorded::Durably => not_sent_response(id),
         // Nothing was sent at all, so nothing can be committed.
-        Recorded::NotYet if attempts_max <= 1 => unreachable(id),
-        Recorded::NotYet => lost(id),
+        Recorded::NotYet if attempts_max <= 1 => not_sent_response(id),
+        Recorded::NotYet => no_answer_response(id),
         Recorded::Stale => {
-            let asked = Asked::now(engine, held).await;
-            asked.answer(None).unwrap_or_else(|| unreachable(id))
+            let lookup = RecordLookup::now(engine, grant).await;
+            lookup.answer(None).unwrap_or_else(|| not_sent_response(id))
         }
     }
 }
 
-/// The attempts are used up.
-pub(crate) async fn pause(engine: &Engine, lead: Lead, status: Option<u16>) -> ProtectedResponse {
-    let held = Held::by(&lead);
-    let (paused, recorded) = attempt::pause(lead, status).await;
+/// All attempts failed.
+async fn pause(engine: &Engine, lead: Lead, status: Option<u16>) -> ProtectedResponse {
+    let grant = GrantRef::by(&lead);
+    let (paused, recorded) = recording::pause(lead, status).await;
     match recorded {
         Recorded::Finished(_) | Recorded::Durably | Recorded::NotYet => paused,
         Recorded::Stale => {
-            let asked = Asked::now(engine, held).await;
-            asked.answer(None).unwrap_or(paused)
+            let lookup = RecordLookup::now(engine, grant).await;
+            lookup.answer(None).unwrap_or(paused)
         }
     }
 }
 
 /// The application answers with more than is kept, or with a stream.
 ///
-/// A reply that it has committed is the answer, and the stream is let go. Else
-/// the stream goes to the first caller, and how it stands is settled at its
-/// end: no mark is needed before, since nothing is done until it is committed,
-/// and none is set, so that it still can be.
-pub(crate) async fn stream(
+/// A reply that it has committed is the answer, and the stream is dropped.
+/// Otherwise the stream goes to the first caller, and the operation is settled
+/// at its end. It needs no mark before, because nothing is done until the
+/// application commits; a mark would prevent that commit.
+async fn stream(
     engine: &Engine,
     lead: Lead,
-    answered: Answered,
+    answered: UpstreamAnswer,
     rest: Body,
     idle: Duration,
-    tell: oneshot::Sender<ProtectedResponse>,
+    reply_to: oneshot::Sender<ProtectedResponse>,
 ) {
     let id = lead.id();
-    let asked = Asked::now(engine, Held::by(&lead)).await;
-    let (lead, outcome, word) = match (asked.bare(), asked.answer(Some(&answered))) {
+    let lookup = RecordLookup::now(engine, GrantRef::by(&lead)).await;
+    let (lead, outcome, word) = match (lookup.bare(), lookup.answer(Some(&answered))) {
         (Some(record), _) => {
             lead.landed();
             (
@@ -279,7 +308,7 @@ pub(crate) async fn stream(
         }
         (None, Some(ended)) => {
             lead.landed();
-            let _ = tell.send(ended);
+            let _ = reply_to.send(ended);
             return;
         }
         (None, None) if answered.meaning == Meaning::Keep => (
@@ -289,23 +318,24 @@ pub(crate) async fn stream(
         ),
         (None, None) => (Some(lead), Outcome::Released, IdempotencyStatus::Released),
     };
-    let Answered {
+    let UpstreamAnswer {
         meaning,
         parts,
         body: read,
         ..
     } = answered;
     let status = parts.status.as_u16();
-    let (response, mut client) = streaming(parts, word, id, idle);
-    let _ = tell.send(ProtectedResponse::answered(outcome, id, response));
-    let pumping = pump(&mut client, read, rest, idle);
-    let pumped = match &lead {
-        // Its outcome is on record: there is no lease to renew.
-        None => pumping.await,
-        Some(lead) => lead.holding(pumping).await,
+    let (body, mut client) = StreamClient::new(idle);
+    let response = answer::first(parts, body, word, id, None);
+    let _ = reply_to.send(ProtectedResponse::answered(outcome, id, response));
+    let copying = copy_stream(&mut client, read, rest, idle);
+    let copied = match &lead {
+        // The outcome is on record, so there is no lease to renew.
+        None => copying.await,
+        Some(lead) => lead.holding(copying).await,
     };
     if let Some(lead) = lead {
-        let recorded = match (&pumped, meaning) {
+        let recorded = match (&copied, meaning) {
             (Ok(()), Meaning::Keep) => {
                 let mark = Answer::NotKept { status };
                 let state = State::of_status(status);
@@ -313,10 +343,10 @@ pub(crate) async fn stream(
             }
             _ => lead.release(None).await,
         };
-        tracing::debug!(operation_id = %id, ?recorded, "an answer that is not kept has ended");
+        tracing::debug!(?recorded, "an answer that is not kept ended");
     }
-    if let Err(error) = pumped {
-        tracing::warn!(operation_id = %id, error = %error, "an answer broke off");
+    if let Err(error) = copied {
+        tracing::warn!(error = %error, "answer broke off");
         client.abort(error);
     }
 }
@@ -346,9 +376,9 @@ mod tests {
     }
 
     /// A grant for this, under our fence.
-    fn held(what: u8) -> Held {
+    fn grant(what: u8) -> GrantRef {
         let Record { id, digest, .. } = record(State::Running, OURS);
-        Held {
+        GrantRef {
             id,
             digest,
             fence: OURS,
@@ -385,21 +415,25 @@ mod tests {
     }
 
     #[rstest]
-    #[case::running(State::Running, Standing::Open)]
-    #[case::unknown(State::Unknown, Standing::Open)]
-    #[case::queued(State::Queued, Standing::Open)]
-    #[case::completed(State::Completed, Standing::Committed)]
-    #[case::failed(State::Failed, Standing::Committed)]
-    #[case::expired(State::Expired, Standing::Committed)]
-    #[case::released(State::Released, Standing::Overtaken)]
-    #[case::paused(State::Paused, Standing::Overtaken)]
-    fn what_a_record_says_of_our_grant(#[case] state: State, #[case] want: Standing) {
-        let judged = |fence| judge(Some(&record(state, fence)), &held(0));
+    #[case::running(State::Running, GrantStatus::Open)]
+    #[case::unknown(State::Unknown, GrantStatus::Open)]
+    #[case::queued(State::Queued, GrantStatus::Open)]
+    #[case::completed(State::Completed, GrantStatus::Committed)]
+    #[case::failed(State::Failed, GrantStatus::Committed)]
+    #[case::expired(State::Expired, GrantStatus::Committed)]
+    #[case::released(State::Released, GrantStatus::Overtaken)]
+    #[case::paused(State::Paused, GrantStatus::Overtaken)]
+    fn what_a_record_says_of_our_grant(#[case] state: State, #[case] want: GrantStatus) {
+        let judged = |fence| judge(Some(&record(state, fence)), &grant(0));
         assert_eq!(judged(OURS), want);
-        assert_eq!(judged(Fence(8)), Standing::Overtaken, "a later grant");
-        assert_eq!(judged(Fence(6)), Standing::Overtaken, "a store that forgot");
-        let theirs = judge(Some(&record(state, Fence(8))), &held(1));
-        assert_eq!(theirs, Standing::Replaced, "granted for another request");
+        assert_eq!(judged(Fence(8)), GrantStatus::Overtaken, "a later grant");
+        assert_eq!(
+            judged(Fence(6)),
+            GrantStatus::Overtaken,
+            "a store that forgot"
+        );
+        let theirs = judge(Some(&record(state, Fence(8))), &grant(1));
+        assert_eq!(theirs, GrantStatus::Replaced, "granted for another request");
     }
 
     #[test]
@@ -415,9 +449,9 @@ mod tests {
             ..record(State::Completed, Fence(8))
         };
         let answer = |what| {
-            let found = Asked {
+            let found = RecordLookup {
                 record: Some(Arc::new(later.clone())),
-                held: held(what),
+                grant: grant(what),
             };
             found.answer(None).expect("it is decided")
         };
@@ -429,6 +463,6 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_for_the_store_to_judge() {
-        assert_eq!(judge(None, &held(0)), Standing::Open);
+        assert_eq!(judge(None, &grant(0)), GrantStatus::Open);
     }
 }
