@@ -16,7 +16,8 @@ use crate::duplicate::{awaited, preferred_wait};
 use crate::problem::Problem;
 use crate::rules::Rules;
 use crate::run::{
-    Outcome, ProtectedResponse, Protection, Reconciled, dress, host, store_unavailable,
+    Outcome, ProtectedResponse, Protection, Reconciled, apply_duplicate_create, host,
+    store_unavailable,
 };
 
 /// What stands between an endpoint's path and the key.
@@ -108,7 +109,7 @@ pub async fn recover(
                     && protection.is_at(&record, context.rules, path) =>
             {
                 let ended = give(protection, context, record, target).await;
-                return dress(ended, context.rules);
+                return apply_duplicate_create(ended, context.rules);
             }
             Ok(_) => {}
             Err(error) => return ProtectedResponse::refused(store_unavailable(&error)),
@@ -130,7 +131,7 @@ pub async fn recover_record(
         return ProtectedResponse::refused(Problem::no_operation());
     }
     let ended = give(protection, context, record, target).await;
-    dress(ended, context.rules)
+    apply_duplicate_create(ended, context.rules)
 }
 
 /// A key space wider than the endpoint finds what another endpoint did; that is
@@ -161,8 +162,8 @@ async fn give(
     let record = reconciled(protection, context.class, record).await;
     let runs = matches!(record.state, State::Queued | State::Running);
     match target {
-        RecoveryTarget::Status => told(&record, StatusCode::OK),
-        RecoveryTarget::Output if runs => told(&record, StatusCode::ACCEPTED),
+        RecoveryTarget::Status => status_response(&record, StatusCode::OK),
+        RecoveryTarget::Output if runs => status_response(&record, StatusCode::ACCEPTED),
         RecoveryTarget::Reply if runs => {
             let wait = context.class.wait;
             let limit = preferred_wait(context.headers).map_or(wait, |own| own.min(wait));
@@ -190,9 +191,9 @@ async fn reconciled(protection: &Protection, class: &Class, record: Arc<Record>)
     }
 }
 
-fn told(record: &Record, status: StatusCode) -> ProtectedResponse {
+fn status_response(record: &Record, status: StatusCode) -> ProtectedResponse {
     ProtectedResponse {
-        outcome: Outcome::Told,
+        outcome: Outcome::StatusRead,
         id: Some(record.id),
         response: Ok(answer::document(record, status)),
     }

@@ -1,8 +1,8 @@
 //! The one function that runs a request at most once: identify, claim, forward,
 //! record. The gateway and the tower layer both call it.
 //!
-//! What follows a granted claim runs detached from whoever asked, so a client
-//! that goes cancels neither the call nor its record. A claim is durable before
+//! What follows a granted claim runs detached from the caller, so a client that
+//! goes cancels neither the call nor its record. A claim is durable before
 //! anything is forwarded; a kept reply is durable before any of it is answered.
 
 use std::any::Any;
@@ -38,24 +38,23 @@ pub struct Protection {
     pub engine: Arc<Engine>,
     /// Compares them.
     pub fingerprinter: Fingerprinter,
-    /// Knows whom to ask about unknown outcomes, if anybody does.
+    /// Resolves unknown outcomes, where a class says how.
     pub reconciler: Option<Arc<dyn Reconcile>>,
 }
 
-/// Asks whoever knows what became of an operation that may have run.
+/// Asks a service what became of an operation that may have run.
 #[async_trait]
 pub trait Reconcile: Send + Sync + 'static {
-    /// Asks, and settles the operation by what is answered. Whatever goes wrong
-    /// on the way changes nothing.
+    /// Asks, and settles the operation accordingly. An error changes nothing.
     async fn reconcile(&self, record: &Record, class: &Class) -> Reconciled;
 }
 
-/// What asking came to.
+/// The result of a reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reconciled {
     /// The operation is no longer unknown.
     Settled,
-    /// Nobody knows.
+    /// It is still unknown.
     Unsure,
 }
 
@@ -136,7 +135,7 @@ pub enum Unanswered {
     Lost(#[source] BoxError),
 }
 
-/// What a protected request came to, for metrics and logs.
+/// The outcome of a protected request, for metrics and logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It ran and the reply is kept; this is its state.
@@ -155,16 +154,16 @@ pub enum Outcome {
     Paused,
     /// A kept reply was given again; this is the operation's state.
     Replayed(State),
-    /// The answer of the run that was waited for, which is not kept.
+    /// A waiter got the answer of the run, which is not kept.
     Shared,
-    /// The store was away and it was forwarded unprotected.
+    /// The store was unavailable, and it was forwarded unprotected.
     Bypassed,
     /// It is recorded with its request, to be delivered.
     Queued,
-    /// It runs elsewhere; the caller was told where to ask.
+    /// It runs elsewhere; the caller got 202 and a URL to ask.
     Accepted,
-    /// Somebody asked how it stands.
-    Told,
+    /// The status of an operation was read.
+    StatusRead,
     /// Refused.
     Refused(Code),
 }
@@ -185,19 +184,19 @@ impl Outcome {
             Self::Bypassed => "bypassed",
             Self::Queued => "queued",
             Self::Accepted => "accepted",
-            Self::Told => "told",
+            Self::StatusRead => "told",
             Self::Refused(code) => code.as_str(),
         }
     }
 }
 
-/// What a protected request came to.
+/// The response to a protected request, and its outcome.
 pub struct ProtectedResponse {
-    /// In a word.
+    /// The outcome, for metrics and logs.
     pub outcome: Outcome,
-    /// The operation, where there is one to be told.
+    /// The operation, where the client may know it.
     pub id: Option<OperationId>,
-    /// The answer.
+    /// The response.
     pub response: Result<Response<Body>, Problem>,
 }
 
@@ -247,11 +246,11 @@ where
     Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
 {
     let rules = call.rules.clone();
-    let ended = enter_and_run(protection, call, forward).await;
-    dress(ended, &rules)
+    let ended = claim_and_run(protection, call, forward).await;
+    apply_duplicate_create(ended, &rules)
 }
 
-async fn enter_and_run<F, Fut>(
+async fn claim_and_run<F, Fut>(
     protection: &Arc<Protection>,
     mut call: Call,
     mut forward: F,
@@ -267,7 +266,7 @@ where
     onceward_core::crash_point!("before-claim");
     let entry = enter(protection, &call, &identity, fingerprint).await;
     if !matches!(entry, Ok(Entered::Lead(_)) | Err(_)) {
-        // Whoever waits has been compared: the body is nobody's any longer.
+        // The request has been compared, and a waiter needs its body no longer.
         *call.request.body_mut() = Bytes::new();
         call.held = None;
     }
@@ -300,9 +299,8 @@ where
     }
 }
 
-/// Claims the operation, or learns how it stands. Where the class says so, an
-/// unknown outcome is asked about first; once, so that a claim that is lost
-/// again at once is told as it is.
+/// Claims the operation, or learns its state. Where the class says so, an unknown
+/// outcome is reconciled first, and the claim tried once more.
 async fn enter(
     protection: &Protection,
     call: &Call,
@@ -355,7 +353,7 @@ async fn claim(
     }
 }
 
-/// Who, where, which key; and what is asked for.
+/// The identity and the fingerprint of a request.
 fn identify(protection: &Protection, call: &Call) -> Result<(Identity, Fingerprint), Problem> {
     let identity = call.identity();
     identity.check_name().map_err(Problem::invalid_key)?;
@@ -363,7 +361,7 @@ fn identify(protection: &Protection, call: &Call) -> Result<(Identity, Fingerpri
     Ok((identity, fingerprint))
 }
 
-/// The fingerprint of what is the same whenever its key is.
+/// The fingerprint of requests that are compared by their key alone.
 pub fn key_only_fingerprint() -> Fingerprint {
     Fingerprint {
         algorithm: Algorithm::Raw1,
@@ -372,8 +370,11 @@ pub fn key_only_fingerprint() -> Fingerprint {
     }
 }
 
-/// What the route wants to be seen in the answer, whoever made it.
-pub(crate) fn dress(mut ended: ProtectedResponse, rules: &Rules) -> ProtectedResponse {
+/// Turns a replayed 201 into 200, where the route says so.
+pub(crate) fn apply_duplicate_create(
+    mut ended: ProtectedResponse,
+    rules: &Rules,
+) -> ProtectedResponse {
     if let Ok(response) = &mut ended.response {
         let replayed = response.headers().contains_key(fields::IDEMPOTENT_REPLAYED);
         let created = response.status() == StatusCode::CREATED;
@@ -507,7 +508,7 @@ impl Protection {
     }
 }
 
-/// What a caller is told while the store is away.
+/// Logs an error of the store, and makes the problem for the client.
 pub fn store_unavailable(error: &StoreError) -> Problem {
     tracing::error!(%error, "the store is unavailable");
     Problem::store_unavailable(error)

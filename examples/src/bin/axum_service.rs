@@ -10,16 +10,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::post;
 use axum::{Json, Router};
-use onceward::axum::Operation;
-use onceward::store::Inspect;
-use onceward::{Engine, Entropy, IdempotencyLayer, Limits, SystemClock};
+use onceward::prelude::*;
 use serde::{Deserialize, Serialize};
 
 #[derive(Deserialize)]
@@ -40,18 +37,12 @@ async fn main() -> anyhow::Result<()> {
     let listen = arguments.next().context("say where to listen")?;
     let directory = arguments.next().context("say where to keep operations")?;
 
-    let clock = Arc::new(SystemClock::new());
-    let opened = onceward::open(format!("embedded:{directory}").as_str(), clock).await?;
-    let engine = Engine::new(opened.store, Entropy::system()?, Limits::default());
-    let idempotency = IdempotencyLayer::builder(engine.clone())
-        .required()
-        .build()?;
-    let sweeper = tokio::spawn(sweep(opened.inspect));
+    let onceward = Onceward::open(format!("embedded:{directory}").as_str()).await?;
 
     let app = Router::new()
         .route("/notes", post(write))
         .with_state(Arc::new(AtomicU64::new(0)))
-        .layer(idempotency);
+        .layer(onceward.layer().required().build()?);
     let listener = tokio::net::TcpListener::bind(&listen).await?;
     println!("listening on {}", listener.local_addr()?);
     let stop = async { drop(tokio::signal::ctrl_c().await) };
@@ -59,10 +50,8 @@ async fn main() -> anyhow::Result<()> {
         .with_graceful_shutdown(stop)
         .await?;
 
-    // What runs has a claim on record: let it end before the process does.
-    engine.tasks().close();
-    engine.tasks().wait().await;
-    sweeper.abort();
+    // Running operations end and are recorded before the process ends.
+    onceward.close().await;
     Ok(())
 }
 
@@ -78,15 +67,4 @@ async fn write(
         operation: granted.id.to_string(),
     };
     (StatusCode::CREATED, Json(written))
-}
-
-/// Reclaims the room of what has expired.
-async fn sweep(inspect: Arc<dyn Inspect>) {
-    let mut ticks = tokio::time::interval(Duration::from_secs(10));
-    loop {
-        ticks.tick().await;
-        if let Err(error) = inspect.sweep(50_000).await {
-            println!("could not sweep: {error}");
-        }
-    }
 }

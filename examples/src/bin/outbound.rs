@@ -21,9 +21,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use onceward::{
-    Engine, Entropy, IdempotencyLayer, Limits, Minter, Namespace, ScopedKey, SystemClock,
-};
+use onceward::prelude::*;
 
 const TRIES_MAX: u32 = 5;
 
@@ -73,12 +71,11 @@ struct Downstream {
 /// The other service. It charges, and then its first two answers get lost.
 async fn downstream() -> anyhow::Result<(SocketAddr, Arc<Downstream>)> {
     let state = Arc::new(Downstream::default());
-    let opened = onceward::open("memory:", Arc::new(SystemClock::new())).await?;
-    let engine = Engine::new(opened.store, Entropy::system()?, Limits::default());
+    let onceward = Onceward::open("memory:").await?;
     let app = Router::new()
         .route("/charges", post(charged))
         .with_state(state.clone())
-        .layer(IdempotencyLayer::builder(engine).required().build()?)
+        .layer(onceward.layer().required().build()?)
         .layer(from_fn_with_state(state.clone(), flaky));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
