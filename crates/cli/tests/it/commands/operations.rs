@@ -179,7 +179,9 @@ async fn word_on_one_run_does_not_settle_a_later_one() {
     let (_, late) = resolve(&["--outcome", "not-run", "--fence", &first]).await;
     assert_eq!(
         late,
-        refused("The operation ran again under another fence since; look at it, and name that.")
+        refused(
+            "The operation has run again under another fence since; look at it, and name that fence."
+        )
     );
     let second = origin.runs_of("lost")[1].fence;
     let ran = ["--outcome", "ran", "--status", "201"];
