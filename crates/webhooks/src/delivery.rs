@@ -11,25 +11,25 @@ use crate::providers::{
     twilio_events,
 };
 
-/// How many elements of a batch are looked at.
+/// The most elements of a batch.
 pub const ITEMS_MAX: usize = 1000;
 
-/// How many bytes may stand beside the elements of a batch. Each element is
-/// delivered with all of them, and nobody need have signed them: with no more
-/// than this, all parts together are less than ten times the body.
+/// The most bytes beside the elements of a batch. Each element is delivered with
+/// all of them, and they may be unsigned: this limit keeps all parts together
+/// below ten times the body.
 pub const BESIDE_BYTES_MAX: usize = 1024;
 
 /// What a request delivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// The provider tries the way; nothing happened.
+    /// The provider tests the connection; it is not an event.
     Handshake(Handshake),
-    /// What happened. Never empty, and no two have the same key.
+    /// Events: never empty, and no two have the same key.
     Events(Vec<Event>),
 }
 
-/// How a trial of the way is met. It is never recorded: a second one must not
-/// look like a duplicate.
+/// How a handshake is answered. It is never recorded: a second one must not look
+/// like a duplicate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Handshake {
     /// Answered with this, and not forwarded.
@@ -46,11 +46,11 @@ pub enum Handshake {
 /// One event of a delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// `{provider}-{identifier}`: what the event is remembered by.
+    /// `{provider}-{identifier}`: the event's key.
     pub key: String,
     /// Whether the signature covers the identifier.
     pub binding: Binding,
-    /// What of the request's body is the event's.
+    /// The event's part of the request's body.
     pub body: EventBody,
 }
 
@@ -59,22 +59,22 @@ pub struct Event {
 pub enum Binding {
     /// It does: the same identifier is the same event, whatever the bytes.
     Signed,
-    /// It does not, or not surely: somebody who holds one delivery can send it
-    /// again under another key. `bytes` tells who does. The same identifier
-    /// with other bytes is an event of its own: the key ends in their digest
-    /// (but for most Twilio messages, where only the boundaries are unsigned).
+    /// It does not, or not reliably: an attacker with a captured delivery can send
+    /// it again under another key, which `bytes` detects. The same identifier with
+    /// other bytes is another event: the key ends in their digest (except for most
+    /// Twilio messages, where only the boundaries are unsigned).
     Unsigned {
         /// The SHA-256 of what was signed.
         bytes: [u8; 32],
     },
 }
 
-/// What of the request's body is an event's.
+/// An event's part of the request's body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventBody {
     /// All of it.
     Whole,
-    /// One element of a batch, its bytes untouched, in the batch's envelope.
+    /// One element of a batch, its bytes unchanged, in the batch's envelope.
     Part(Vec<u8>),
 }
 
@@ -85,14 +85,14 @@ pub enum Unidentified {
     /// The body is not what the provider sends.
     #[error("the body does not have the provider's form")]
     MalformedBody,
-    /// There is no id where the provider puts it.
-    #[error("there is no id where the provider puts it")]
+    /// The provider's id is missing.
+    #[error("the provider's id is missing")]
     MissingId,
-    /// The id is there more than once.
-    #[error("the id is there more than once")]
+    /// The id occurs more than once.
+    #[error("the id occurs more than once")]
     RepeatedId,
     /// More elements than [`ITEMS_MAX`].
-    #[error("the body has more elements than are looked at")]
+    #[error("the body has more than {ITEMS_MAX} elements")]
     TooManyItems,
 }
 
@@ -108,7 +108,7 @@ impl Unidentified {
     }
 }
 
-/// Finds out what a verified request delivers.
+/// Identifies what a verified request delivers.
 pub fn identify(verified: &Verified<'_>) -> Result<Delivery, Unidentified> {
     let name = verified.provider.name();
     match verified.provider {
@@ -127,8 +127,7 @@ pub fn identify(verified: &Verified<'_>) -> Result<Delivery, Unidentified> {
     }
 }
 
-/// The events of a batch. One that is in it twice is delivered once, as it came
-/// first.
+/// The events of a batch. A repeated event is delivered once, in its first form.
 #[derive(Default)]
 pub(crate) struct Batch {
     events: Vec<Event>,
@@ -136,8 +135,8 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Adds an event, unless it is there. Only then is its body made: the same
-    /// one a thousand times must not cost a thousand bodies.
+    /// Adds an event, unless its key is present. Only then its body is built: a
+    /// thousand copies of one event must not cost a thousand bodies.
     pub(crate) fn add(&mut self, mut event: Event, body: impl FnOnce() -> EventBody) {
         if self.keys.insert(event.key.clone()) {
             event.body = body();
@@ -155,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_already_costs_no_body() {
+    fn a_repeated_event_costs_no_body() {
         let event = |key: &str| Event {
             key: key.to_owned(),
             binding: Binding::Signed,

@@ -1,7 +1,7 @@
 //! `application/x-www-form-urlencoded`, decoded to bytes.
 //!
-//! To bytes, because signatures are made over them: a decoder that replaces
-//! what is not UTF-8 lets two bodies pass for one.
+//! To bytes, because signatures cover bytes: a decoder that replaces invalid UTF-8
+//! makes two different bodies equal.
 
 use std::borrow::Cow;
 
@@ -23,11 +23,11 @@ pub(crate) fn pairs(text: &[u8]) -> impl Iterator<Item = Pair<'_>> {
         })
 }
 
-/// What a form says under a name.
+/// The values of a name in a form.
 pub(crate) enum Field {
     Absent,
     One(String),
-    /// More than once, or not text.
+    /// Repeated, or not UTF-8.
     Unclear,
 }
 

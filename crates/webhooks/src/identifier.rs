@@ -1,8 +1,8 @@
-//! The key an event is remembered by: `{provider}-{identifier}`.
+//! The key of an event: `{provider}-{identifier}`.
 //!
-//! The identifier's parts are percent-encoded, the full stop too, and joined by
-//! full stops, so different parts never make the same key. What would be longer
-//! than a key may be is hashed.
+//! The identifier's parts are percent-encoded, full stops included, and joined by
+//! full stops, so that different parts never give the same key. An identifier that
+//! is too long for a key is hashed.
 
 use data_encoding::HEXLOWER;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -35,12 +35,12 @@ pub(crate) fn signed(provider: &str, parts: &[&str]) -> Event {
     }
 }
 
-/// An event that is identified by all that was signed.
+/// An event that is identified by the digest of the signed bytes.
 pub(crate) fn by_content(provider: &str, bytes: [u8; 32]) -> Event {
     signed(provider, &[&short(&bytes)])
 }
 
-/// An event whose identifier is not signed: it is one with the signed bytes.
+/// An event whose identifier is not signed: the digest of the signed bytes joins it.
 pub(crate) fn unsigned(provider: &str, parts: &[&str], bytes: [u8; 32]) -> Event {
     let parts = parts.iter().map(|part| encode(part)).chain([short(&bytes)]);
     Event {
@@ -55,7 +55,7 @@ pub(crate) fn one(event: Event) -> Result<Delivery, Unidentified> {
     Ok(Delivery::Events(vec![event]))
 }
 
-/// The 128 bits of a digest that stand in a key.
+/// The first 128 bits of a digest, as they appear in a key.
 fn short(bytes: &[u8; 32]) -> String {
     HEXLOWER.encode(&bytes[..16])
 }

@@ -1,7 +1,7 @@
-//! The few values of a JSON body that are looked at.
+//! The few values of a JSON body that identify it.
 //!
-//! Read from the raw text: numbers keep all their digits, and a name that
-//! comes twice is an error, since its other readers may take the other one.
+//! They are read from the raw text: numbers keep all their digits, and a repeated
+//! name is an error, because another parser may use the other value.
 
 use std::fmt;
 
@@ -10,15 +10,14 @@ use serde_json::value::RawValue;
 
 use crate::delivery::{ITEMS_MAX, Unidentified};
 
-/// Reads a body. All of it must be text: what is passed over here is read by
-/// somebody else.
+/// Reads a body. All of it must be UTF-8: the upstream reads the rest.
 pub(crate) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Unidentified> {
     let text = std::str::from_utf8(body).map_err(|_| Unidentified::MalformedBody)?;
     serde_json::from_str(text).map_err(|_| Unidentified::MalformedBody)
 }
 
-/// The elements of an array: all, or enough to see that there are too many.
-/// Each is its text and nothing more.
+/// The elements of an array as raw text: all, or enough to see that there are too
+/// many.
 #[derive(Default)]
 pub(crate) struct Elements<'a>(pub(crate) Vec<&'a RawValue>);
 
@@ -62,7 +61,7 @@ impl<'de> Deserialize<'de> for Scalar {
     }
 }
 
-/// The text of an id that must be there.
+/// The text of a required id.
 pub(crate) fn required(value: &Option<Scalar>) -> Result<&str, Unidentified> {
     match value {
         Some(Scalar(text)) if !text.is_empty() => Ok(text),
@@ -88,7 +87,8 @@ pub(crate) fn looks_like_object(body: &[u8]) -> bool {
 pub(crate) struct Pointer(Vec<String>);
 
 impl Pointer {
-    /// Reads one. It must point into the document: the whole of it is no id.
+    /// Parses a pointer. It must point into the document: the whole document is not
+    /// an id.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut tokens = text.split('/');
         if tokens.next() != Some("") {

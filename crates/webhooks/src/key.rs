@@ -1,4 +1,4 @@
-//! The keys of a webhook, and the comparison of what they make with what came.
+//! The keys of a webhook, and the comparison of their MACs with a request's.
 
 use std::fmt;
 
@@ -7,20 +7,20 @@ use ring::hmac;
 use subtle::{Choice, ConstantTimeEq};
 use thiserror::Error;
 
-/// How many keys of a webhook are looked at: two for a rotation, and some for
-/// a rotation gone wrong.
+/// The most keys of a webhook: two during a rotation, and some for a rotation
+/// that went wrong.
 pub const KEYS_MAX: usize = 5;
 
-/// How many signatures of one request are looked at.
+/// The most signatures of one request.
 pub const SIGNATURES_MAX: usize = 10;
 
-/// A secret, ready to verify or sign with. It cannot be read back, and its
-/// `Debug` says nothing.
+/// A parsed secret, to verify or sign with. It cannot be read back, and `Debug`
+/// does not show it.
 #[derive(Clone)]
 pub struct SigningKey {
     key: hmac::Key,
-    /// The MAC of the secret under itself: what a request that must know the
-    /// secret itself (basic authentication) is compared with.
+    /// The MAC of the secret under itself, to compare with the secret that a
+    /// request shows (basic authentication).
     proof: hmac::Tag,
 }
 
@@ -47,8 +47,8 @@ impl SigningKey {
     }
 }
 
-/// Whether any key made any of the tags over the pieces. Every pair is
-/// compared, so the time taken tells nothing about which.
+/// Whether any key made any of the tags over the pieces. Every pair is compared,
+/// so that the time does not reveal which one matched.
 pub(crate) fn signed_by_any(keys: &[SigningKey], pieces: &[&[u8]], tags: &[Vec<u8>]) -> Choice {
     let mut found = Choice::from(0);
     for key in keys {
@@ -60,8 +60,8 @@ pub(crate) fn signed_by_any(keys: &[SigningKey], pieces: &[&[u8]], tags: &[Vec<u
     found
 }
 
-/// Whether the secret is that of any key. MACs are compared, so that neither
-/// content nor length shows in the time taken.
+/// Whether the secret is that of any key. MACs are compared, so that the time
+/// reveals neither content nor length.
 pub(crate) fn known_by_any(keys: &[SigningKey], secret: &[u8]) -> Choice {
     let mut found = Choice::from(0);
     for key in keys {
@@ -70,15 +70,15 @@ pub(crate) fn known_by_any(keys: &[SigningKey], secret: &[u8]) -> Choice {
     found
 }
 
-/// What is wrong with the text of a secret. Says what would be right, never
-/// what was given.
+/// Why the text of a secret is not valid. It says what would be right, and never
+/// shows the text.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SecretError {
     /// Nothing was given.
     #[error("the secret is empty")]
     Empty,
-    /// White space around it: a line end of a file, a copied space.
+    /// It begins or ends with white space, such as the line end of a file.
     #[error("the secret begins or ends with white space")]
     Surrounded,
     /// Not base64.
@@ -95,13 +95,13 @@ pub enum SecretError {
     Asymmetric,
 }
 
-/// How the text of a secret stands for its bytes.
+/// How the text of a secret encodes its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SecretEncoding {
     Text,
     Base64,
     Hex,
-    /// `user:password`, compared and not signed with.
+    /// `user:password`, which is compared, not signed with.
     Credentials,
 }
 

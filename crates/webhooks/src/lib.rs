@@ -1,30 +1,29 @@
 //! The webhook providers: a delivery is verified over its raw bytes, then
 //! identified.
 //!
-//! Two functions, in this order: [`verify`] looks at a request and the keys of
-//! the webhook it came to and gives a [`Verified`] or a [`Refusal`];
-//! [`identify`] takes that proof and gives the [`Delivery`]: a handshake, or
-//! events with the key each is remembered by. Nothing here reads a clock, a
-//! file or a socket.
+//! Two functions, in this order: [`verify`] checks a request against the keys of
+//! its webhook and returns a [`Verified`] or a [`Refusal`]; [`identify`] takes
+//! that proof and returns the [`Delivery`]: a handshake, or events with the key
+//! that identifies each. Nothing here reads a clock, a file or a socket.
 //!
-//! What is the same for all providers:
+//! Rules for all providers:
 //!
-//! * Header shape, then MAC, then time. Nothing is parsed before the MAC but
-//!   what the MAC is made of (Twilio's parameters, Adyen's items).
+//! * Header syntax, then MAC, then time. Before the MAC only its own input is
+//!   parsed (Twilio's parameters, Adyen's items).
 //! * One of each signature, time and id header. A header of another family
-//!   beside the verified one is refused, so nobody verifies one and acts on
-//!   the other.
-//! * Algorithm, family and the place of the id are the webhook's configuration
+//!   beside the verified one is refused, so that an upstream never acts on the
+//!   unverified one.
+//! * Algorithm, family and location of the id are the webhook's configuration
 //!   ([`Provider`]), never the request's choice.
 //! * All keys are tried and all comparisons take constant time.
 //! * An id outside the signature is bound to the signed bytes
-//!   ([`Binding::Unsigned`]): one captured request can neither burn the id of
-//!   a delivery to come nor pass for a new one unnoticed.
+//!   ([`Binding::Unsigned`]): a captured request can neither use up the id of a
+//!   later delivery nor pass as a new one unnoticed.
 //!
-//! PayPal is not among the providers: its signature covers the CRC32 of the
-//! body, so anybody holding one delivery can put other amounts into it and the
-//! signature still holds. A safe receiver asks PayPal for the event by its id,
-//! which is a call over the network and not a verification.
+//! PayPal is not supported: its signature covers the CRC32 of the body, so an
+//! attacker with one captured delivery can change the amounts and the signature
+//! still verifies. A safe receiver fetches the event from PayPal by its id, which
+//! needs the network.
 
 mod delivery;
 mod form;

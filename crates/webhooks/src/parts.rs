@@ -1,4 +1,4 @@
-//! What of a request is verified, and the proof that it was.
+//! The verified parts of a request, and the proof of verification.
 
 use std::fmt;
 
@@ -13,15 +13,15 @@ use crate::providers::{
 use crate::refusal::Refusal;
 use crate::time::Tolerance;
 
-/// The parts of a request that signatures are made over.
+/// The parts of a request that signatures cover.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts<'a> {
-    /// The public URL of the gateway, then path and query as they were
-    /// received. Never from the request's own words about host or scheme.
+    /// The gateway's public URL with the received path and query. Host and scheme
+    /// never come from the request.
     pub url: &'a str,
     /// The request's headers.
     pub headers: &'a HeaderMap,
-    /// The body's bytes as they were received.
+    /// The received bytes of the body.
     pub body: &'a [u8],
 }
 
@@ -32,7 +32,7 @@ impl<'a> Parts<'a> {
             .ok_or_else(|| Refusal::Missing(name.clone()))
     }
 
-    /// The value of a header that may be absent, but not come twice.
+    /// The value of a header that may be absent, but not repeated.
     pub(crate) fn at_most_one(&self, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
         let mut values = self.headers.get_all(name).iter();
         let Some(value) = values.next() else {
@@ -47,7 +47,7 @@ impl<'a> Parts<'a> {
             .map_err(|_| Refusal::Malformed(name.clone()))
     }
 
-    /// Refuses when any of the headers is there.
+    /// Refuses the request if it has any of these headers.
     pub(crate) fn none(&self, names: &[&HeaderName]) -> Result<(), Refusal> {
         match names.iter().find(|name| self.headers.contains_key(**name)) {
             Some(name) => Err(Refusal::Mixed((*name).clone())),
@@ -56,7 +56,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The proof that a request is a provider's. Only [`verify`] makes one.
+/// The proof that a request is a provider's. Only [`verify`] creates one.
 pub struct Verified<'a> {
     pub(crate) provider: &'a Provider,
     pub(crate) parts: Parts<'a>,
@@ -71,7 +71,7 @@ impl fmt::Debug for Verified<'_> {
     }
 }
 
-/// What the signature was found to cover, where reading it took a parse.
+/// What the signature covers, parsed where verification had to parse it.
 pub(crate) enum Evidence<'a> {
     /// The body's bytes.
     Body,
@@ -81,8 +81,7 @@ pub(crate) enum Evidence<'a> {
     Items(adyen::Notification<'a>),
 }
 
-/// What a provider found: an authentic request, whose time is still to be
-/// looked at.
+/// An authentic request, whose time is not checked yet.
 pub(crate) struct Authentic<'a> {
     pub(crate) evidence: Evidence<'a>,
     pub(crate) signed_at: Option<i64>,
@@ -106,9 +105,9 @@ impl Authentic<'_> {
     }
 }
 
-/// Verifies that a request is the provider's, under any of the keys (the first
-/// [`KEYS_MAX`] of them), signed no further from `now` (seconds since 1970) than
-/// the tolerance. Without a key nothing is accepted.
+/// Verifies that a request is the provider's, with any of the first [`KEYS_MAX`]
+/// keys, and that its signed time is within the tolerance of `now` (seconds since
+/// 1970). Without a key nothing is accepted.
 pub fn verify<'a>(
     provider: &'a Provider,
     parts: &Parts<'a>,

@@ -1,4 +1,4 @@
-//! The providers, and what a gateway must know of each besides how it signs.
+//! The providers, and their properties besides their signatures.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::providers::generic::Generic;
 use crate::providers::shopify::ShopifyFamily;
 use crate::providers::twilio::TwilioAlgorithm;
 
-/// Who sends to a webhook, and by which of its schemes. From the configuration
-/// or the registry; a request chooses nothing of it.
+/// The provider of a webhook, with its signature scheme. It comes from the
+/// configuration or the registry, never from a request.
 #[derive(Clone, Debug)]
 pub enum Provider {
     /// Stripe.
@@ -24,7 +24,7 @@ pub enum Provider {
     Twilio(TwilioAlgorithm),
     /// Twilio Event Streams.
     TwilioEvents,
-    /// Whoever follows Standard Webhooks.
+    /// Any sender that follows Standard Webhooks.
     StandardWebhooks,
     /// Standard Webhooks with the header names of Svix.
     Svix,
@@ -42,7 +42,7 @@ pub enum Provider {
     Generic(Arc<Generic>),
 }
 
-/// What a 200 says to a provider.
+/// The content of a 200 to a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acknowledgement {
     /// The content type, when there is a body.
@@ -51,11 +51,11 @@ pub struct Acknowledgement {
     pub body: &'static str,
 }
 
-/// A scheme the provider does not have.
+/// A scheme that the provider does not have.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("the provider has no such scheme; it has: {}", if .known.is_empty() { "none to choose".to_owned() } else { .known.join(", ") })]
 pub struct UnknownScheme {
-    /// The schemes there are, the default first.
+    /// The provider's schemes, the default first.
     pub known: &'static [&'static str],
 }
 
@@ -93,8 +93,7 @@ impl Provider {
         })
     }
 
-    /// The schemes a webhook of this provider may choose from, the default
-    /// first; none where there is but one.
+    /// The schemes of this provider, the default first; empty if it has only one.
     pub fn schemes(&self) -> &'static [&'static str] {
         match self {
             Self::Twilio(_) => &["sha1", "sha256"],
@@ -104,7 +103,7 @@ impl Provider {
         }
     }
 
-    /// The same provider by one of its [`schemes`](Self::schemes).
+    /// The same provider with one of its [`schemes`](Self::schemes).
     pub fn with_scheme(&self, scheme: &str) -> Result<Self, UnknownScheme> {
         Ok(match (self, scheme) {
             (Self::Twilio(_), "sha1") => Self::Twilio(TwilioAlgorithm::Sha1),
@@ -139,14 +138,14 @@ impl Provider {
         }
     }
 
-    /// Makes a key of a secret's text as the provider shows it.
+    /// Parses a secret, as the provider shows it, to a key.
     pub fn key(&self, secret: &str) -> Result<SigningKey, SecretError> {
         let bytes = self.secret_encoding().decode(secret)?;
         Ok(SigningKey::new(self.algorithm(), &bytes))
     }
 
-    /// A fresh secret of 256 bits, in the form the provider takes it; none
-    /// where the provider hands its secrets out.
+    /// A new secret of 256 bits in the provider's form; none if the provider
+    /// generates its secrets itself.
     pub fn generate(&self, random: &[u8; 32]) -> Option<String> {
         match self {
             Self::Stripe
@@ -169,7 +168,7 @@ impl Provider {
         }
     }
 
-    /// Whether signatures cover a time, so that a tolerance means something.
+    /// Whether signatures cover a time, to which the tolerance applies.
     pub fn has_time(&self) -> bool {
         match self {
             Self::Stripe | Self::StandardWebhooks | Self::Svix | Self::Slack => true,
@@ -178,7 +177,7 @@ impl Provider {
         }
     }
 
-    /// What a 200 of ours says.
+    /// The content of a 200 to this provider.
     pub fn acknowledgement(&self) -> Acknowledgement {
         match self {
             Self::Twilio(_) => Acknowledgement {
@@ -196,8 +195,8 @@ impl Provider {
         }
     }
 
-    /// Whether the upstream's answer is part of what is asked, as the next step
-    /// of a phone call is.
+    /// Whether the provider needs the upstream's answer, as for the next step of a
+    /// phone call.
     pub fn sync_by_default(&self) -> bool {
         matches!(self, Self::Twilio(_))
     }
@@ -213,7 +212,7 @@ impl Provider {
 
     fn secret_encoding(&self) -> SecretEncoding {
         match self {
-            // Stripe's begin with `whsec_` too, but are used as they stand.
+            // Stripe's begin with `whsec_` too, but are not base64.
             Self::Stripe
             | Self::GitHub
             | Self::Twilio(_)

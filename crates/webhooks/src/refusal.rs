@@ -1,7 +1,6 @@
-//! Why a request is not a provider's.
+//! Why a request is refused.
 //!
-//! The words are for logs and metrics: they name headers, never what was in
-//! them.
+//! The texts are for logs and metrics: they name headers, never their values.
 
 use http::HeaderName;
 use thiserror::Error;
@@ -13,29 +12,29 @@ pub enum Refusal {
     /// The webhook has no key to verify with.
     #[error("the webhook has no secret")]
     NoKey,
-    /// A header the provider always sends is not there.
+    /// A header that the provider always sends is missing.
     #[error("the header `{0}` is missing")]
     Missing(HeaderName),
-    /// A header that decides something came more than once.
-    #[error("the header `{0}` came more than once")]
+    /// A header that decides something is repeated.
+    #[error("the header `{0}` is repeated")]
     Repeated(HeaderName),
-    /// A header does not have the form the provider gives it.
-    #[error("the header `{0}` does not have its form")]
+    /// A header does not have the provider's form.
+    #[error("the header `{0}` is malformed")]
     Malformed(HeaderName),
-    /// Headers of two families came in one request.
-    #[error("the header `{0}` is of another family")]
+    /// The request has headers of two families.
+    #[error("the header `{0}` belongs to another family")]
     Mixed(HeaderName),
     /// More signatures than [`crate::SIGNATURES_MAX`].
-    #[error("there are more signatures than are looked at")]
+    #[error("there are more than {} signatures", crate::SIGNATURES_MAX)]
     TooManySignatures,
-    /// The body does not have the form its signature is made over.
-    #[error("the body does not have the form that is signed")]
+    /// The body does not have the form that the provider signs.
+    #[error("the body does not have the form that the provider signs")]
     MalformedBody,
-    /// The URL has a query, which could be a part of the body.
-    #[error("the URL has a query that nothing sets apart from what else is signed")]
+    /// The URL has a query, whose end the signature does not mark.
+    #[error("the URL has a query that cannot be told apart from the other signed parts")]
     MalformedUrl,
     /// The body has more elements than [`crate::ITEMS_MAX`].
-    #[error("the body has more elements than are looked at")]
+    #[error("the body has more than {} elements", crate::ITEMS_MAX)]
     TooManyItems,
     /// The request names another algorithm than the webhook's.
     #[error("the request names another algorithm than the webhook's")]
@@ -43,7 +42,7 @@ pub enum Refusal {
     /// The signature does not cover the body.
     #[error("the signature does not cover the body")]
     UnsignedBody,
-    /// No signature is of the webhook's keys.
+    /// No signature matches the webhook's keys.
     #[error("no signature matches")]
     Signature,
     /// Signed longer ago than the tolerance.
@@ -75,7 +74,7 @@ impl Refusal {
         }
     }
 
-    /// Whether the request is malformed, rather than well-formed and not
+    /// Whether the request is malformed, as opposed to well-formed and not
     /// authentic.
     pub fn is_shape(&self) -> bool {
         match self {

@@ -1,5 +1,5 @@
-//! Our own signature on what the gateway delivers: a provider's has gone stale
-//! by the time a late delivery arrives.
+//! The gateway's own signature on deliveries: a provider's has gone stale by the
+//! time of a late delivery.
 
 use data_encoding::BASE64;
 
@@ -9,8 +9,8 @@ use crate::key::SigningKey;
 /// the id, the time in seconds and the body. The key is one of
 /// [`crate::Provider::StandardWebhooks`].
 ///
-/// An id with a part of digits only between or after full stops is refused by
-/// our own [`crate::verify`]: it could be read as the time.
+/// [`crate::verify`] refuses an id in which a part after a full stop has digits
+/// only: it could be read as the time.
 pub fn sign(key: &SigningKey, id: &str, timestamp: i64, body: &[u8]) -> String {
     let timestamp = timestamp.to_string();
     let tag = key.tag(&[id.as_bytes(), b".", timestamp.as_bytes(), b".", body]);

@@ -1,7 +1,7 @@
-//! How old a signature may be.
+//! The tolerance for a signed time.
 //!
-//! Both ways: a signature of the far future that leaks would otherwise be good
-//! until then. The clock is handed in.
+//! It holds in both directions: a leaked signature with a time in the far future
+//! would otherwise be valid until then. The clock is handed in.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub enum Tolerance {
     /// At most this far, into the past and into the future, the boundary
     /// included. Zero means the very second.
     Within(Duration),
-    /// Times are not looked at.
+    /// Times are not checked.
     Off,
 }
 
@@ -35,7 +35,8 @@ impl Tolerance {
 }
 
 /// Seconds since 1970 as providers write them: digits only, no more than
-/// twelve. Signs, fractions and spaces are somebody else's reading.
+/// twelve. Signs, fractions and spaces are refused, because parsers differ on
+/// them.
 pub(crate) fn seconds(text: &str) -> Option<i64> {
     digits(text, 12)
 }

@@ -2,16 +2,16 @@
 
 use std::borrow::Cow;
 
-/// The URL as it is, and the same with the scheme's port added or the port
-/// taken away: which of them is signed differs from product to product.
+/// The URL itself, and the URL with the scheme's port added or its port removed:
+/// products differ in which of them they sign.
 pub(crate) fn spellings(url: &str) -> impl Iterator<Item = Cow<'_, str>> {
     [Some(Cow::Borrowed(url)), other_port(url).map(Cow::Owned)]
         .into_iter()
         .flatten()
 }
 
-/// All that follows the path: the query's text. A fragment would be in it, for
-/// it would be signed; no request has one.
+/// Everything after the path: the query's text. It would include a fragment,
+/// which would be signed; no request has one.
 pub(crate) fn query(url: &str) -> &str {
     url.find(['?', '#']).map_or("", |at| &url[at + 1..])
 }

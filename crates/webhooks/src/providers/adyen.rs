@@ -1,16 +1,16 @@
 //! Adyen: HMAC-SHA256 in base64 with a key in hexadecimal.
 //!
-//! Payments sign each item of the body by itself, over eight of its fields
-//! joined by colons, and put the signature into the item. Every item is
-//! verified. Where colons within fields could move the boundaries of what
-//! identifies an item, it is refused. What else is in an item is not signed, nor
-//! what stands beside the items; so little of it may be there, since each item
-//! of several is delivered with all of it.
+//! Payments sign each item of the body by itself, over eight of its fields joined
+//! by colons; the signature is in the item. Every item is verified. An item is
+//! refused if colons within its fields could move the boundaries of the fields
+//! that identify it. The other members of an item are unsigned, and so are the
+//! members beside the items; these are limited, since each item of several is
+//! delivered with all of them.
 //!
-//! Platform webhooks (banking, management) sign the whole body into the header
-//! `HmacSignature`. They have no id of their own: what they name is a thing
-//! that changes, at times twice in the second their time tells. So they are
-//! identified by the body's bytes, which a retry repeats.
+//! Platform webhooks (banking, management) sign the whole body in the header
+//! `HmacSignature`. They have no event id: they name an object that changes,
+//! sometimes twice within the second of their timestamp. So they are identified by
+//! the body's bytes, which a retry repeats.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ use crate::key::{SigningKey, signed_by_any};
 use crate::parts::{Authentic, Evidence, Parts, Verified};
 use crate::refusal::Refusal;
 
-/// Which of Adyen's two ways of signing a webhook gets.
+/// Adyen's two signature schemes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AdyenScheme {
     /// Payments: a signature in each item.
@@ -96,16 +96,16 @@ fn verify_items<'a>(parts: &Parts<'a>, keys: &[SigningKey]) -> Result<Authentic<
     }
 }
 
-/// The body of a payments webhook: its items, each with its bytes, and what
-/// stands beside them.
+/// The body of a payments webhook: its items, each with its bytes, and the members
+/// beside them.
 pub(crate) struct Notification<'a> {
     items: Vec<(&'a RawValue, Item)>,
     beside: Beside,
 }
 
-/// What stands beside the items.
+/// The members beside the items.
 enum Beside {
-    /// The members, a comma behind each.
+    /// The members, each followed by a comma.
     Members(String),
     /// More than [`BESIDE_BYTES_MAX`].
     TooMuch,
@@ -169,9 +169,9 @@ impl Item {
         .map(str::as_bytes)
     }
 
-    /// The identity is the first and the last two of the fields. Without a
-    /// colon in them nor in their neighbours, colons elsewhere move nothing of
-    /// it, nor of the amount.
+    /// The first and the last two fields identify an item. If neither they nor
+    /// their neighbours contain a colon, colons elsewhere cannot change the
+    /// identity or the amount.
     fn has_clear_boundaries(&self) -> bool {
         let amount = self.amount.as_ref();
         [
@@ -186,7 +186,7 @@ impl Item {
         .all(|text| !text.contains(':'))
     }
 
-    /// What the test of a webhook sends has a reference of this form.
+    /// Test notifications have a reference of this form.
     fn is_test(&self) -> bool {
         let reference = text(&self.psp_reference).to_ascii_lowercase();
         reference.starts_with("test_") || reference.starts_with("testnotification_")
@@ -197,7 +197,7 @@ pub(crate) fn identify(name: &str, verified: &Verified<'_>) -> Result<Delivery, 
     let Evidence::Items(notification) = &verified.evidence else {
         return identifier::one(identifier::by_content(name, sha256(&[verified.parts.body])));
     };
-    // A single item is the body as it came.
+    // The body of a single item is not changed.
     let beside = match (&notification.items[..], &notification.beside) {
         ([_], _) => None,
         (_, Beside::Members(members)) => Some(members),
@@ -232,7 +232,7 @@ pub(crate) fn identify(name: &str, verified: &Verified<'_>) -> Result<Delivery, 
 }
 
 impl Beside {
-    /// With one more member.
+    /// Adds a member.
     fn and(self, name: &str, value: &RawValue) -> Self {
         let Self::Members(mut members) = self else {
             return Self::TooMuch;

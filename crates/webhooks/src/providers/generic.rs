@@ -1,15 +1,15 @@
 //! A provider from the configuration: an HMAC in a header, over a text made of
 //! parts of the request.
 //!
-//! What the configuration says is [`GenericSettings`]; [`Generic`] is what was
-//! checked. All mistakes are told at once.
+//! [`GenericSettings`] is the configuration, [`Generic`] the checked form. All
+//! mistakes are reported at once.
 //!
-//! The parts of the signed text must not run into each other. Otherwise somebody
-//! who holds a request could move bytes between them, and the signature would
-//! still be right. So a header is set apart by text that its value does not
-//! hold, a time has a fixed number of digits, and a query, which whoever sends
-//! can make longer, is set apart too, but before JSON: what is left of that after
-//! its beginning is cut off is none.
+//! The parts of the signed text must have unambiguous boundaries. Otherwise an
+//! attacker with a captured request could move bytes between them, and the
+//! signature would still match. So a header is separated by text that its value
+//! does not contain, and a time has a fixed number of digits. A query, which a
+//! sender can extend, is separated too, except before JSON: JSON without its
+//! beginning is not JSON.
 
 use std::fmt;
 
@@ -29,45 +29,45 @@ use crate::refusal::Refusal;
 use crate::time;
 use crate::url;
 
-/// What the configuration says of a provider.
+/// The configuration of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GenericSettings {
-    /// The name, as in the path and in keys: `[a-z0-9][a-z0-9-]{0,63}`, and not
-    /// a built-in's.
+    /// The name in paths and keys: `[a-z0-9][a-z0-9-]{0,63}`, and not that of a
+    /// built-in provider.
     pub name: String,
-    /// The header the signature is in.
+    /// The header of the signature.
     pub signature_header: String,
-    /// What stands before each signature, as `sha256=`.
+    /// The prefix of each signature, such as `sha256=`.
     pub prefix: String,
-    /// What stands between several signatures in the header. None: the header
+    /// The separator of several signatures in the header. Without one, the header
     /// is one signature.
     pub separator: Option<String>,
     /// `sha1`, `sha256` or `sha512`.
     pub algorithm: String,
-    /// How the signature is written: `hex`, `base64` or `base64url`.
+    /// The encoding of the signature: `hex`, `base64` or `base64url`.
     pub encoding: String,
-    /// How the secret is written: `text`, `base64` or `hex`.
+    /// The encoding of the secret: `text`, `base64` or `hex`.
     pub secret: String,
-    /// What is signed: text with `{body}` once, and as needed `{timestamp}`,
-    /// `{url}` and `{header:NAME}`.
+    /// The signed text: a template with `{body}` once, and optionally
+    /// `{timestamp}`, `{url}` and `{header:NAME}`.
     pub signed: String,
-    /// Where the signed time is.
+    /// The signed time.
     pub timestamp: Option<GenericTimestamp>,
-    /// Where the id is: `json:/pointer`, `header:NAME` or `form:field`.
+    /// The location of the id: `json:/pointer`, `header:NAME` or `form:field`.
     pub id: String,
 }
 
-/// Where the signed time is.
+/// The location of the signed time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GenericTimestamp {
-    /// The header it is in.
+    /// Its header.
     pub header: String,
     /// `s` or `ms` since 1970.
     pub unit: String,
 }
 
 impl Default for GenericSettings {
-    /// HMAC-SHA256 in hexadecimal over the body; names and id are to be given.
+    /// HMAC-SHA256 in hexadecimal over the body; the names and the id are required.
     fn default() -> Self {
         Self {
             name: String::new(),
@@ -89,7 +89,7 @@ impl Default for GenericSettings {
 pub struct GenericMistake {
     /// The setting, by its name in [`GenericSettings`].
     pub field: &'static str,
-    /// What would be right.
+    /// A correct value.
     pub problem: String,
 }
 
@@ -101,7 +101,7 @@ impl fmt::Display for GenericMistake {
 
 impl std::error::Error for GenericMistake {}
 
-/// A provider from the configuration, checked.
+/// A checked provider from the configuration.
 #[derive(Clone, Debug)]
 pub struct Generic {
     name: String,
@@ -144,8 +144,8 @@ enum Unit {
 }
 
 impl Unit {
-    /// The time in seconds, if it is between 2001 and 2286: in all that time it
-    /// has the same number of digits.
+    /// The time in seconds, if it is between 2001 and 2286, when it has a constant
+    /// number of digits.
     fn seconds(self, text: &str) -> Option<i64> {
         let (digits, seconds) = match self {
             Self::Seconds => (10, time::seconds(text)),
@@ -173,7 +173,7 @@ enum Id {
 }
 
 impl Generic {
-    /// Checks the settings; tells all their mistakes.
+    /// Checks the settings and reports all mistakes.
     pub fn new(settings: &GenericSettings) -> Result<Self, Vec<GenericMistake>> {
         let mut mistakes = Mistakes(Vec::new());
         mistakes.name(&settings.name);
@@ -285,7 +285,7 @@ impl Generic {
         Ok(tags.collect())
     }
 
-    /// The header's value, if what sets it apart is not within it.
+    /// The header's value, if it does not contain its separator.
     fn set_apart<'a>(
         &self,
         parts: &Parts<'a>,
@@ -299,7 +299,7 @@ impl Generic {
         }
     }
 
-    /// Whether nothing of the body can have moved into the URL.
+    /// Whether no part of the body can have moved into the URL.
     fn is_set_apart(&self, url: &str, at: usize) -> bool {
         let query = url::query(url);
         let apart = || {
@@ -309,7 +309,7 @@ impl Generic {
         query.is_empty() || matches!(self.id, Id::Json(_)) || apart()
     }
 
-    /// The text between this piece and the body, which holds anything.
+    /// The text between this piece and the body, which may contain anything.
     fn text_beside(&self, at: usize) -> Option<&str> {
         let beside = match self.signed[..at].contains(&Piece::Body) {
             true => at - 1,

@@ -1,8 +1,8 @@
 //! GitHub: `X-Hub-Signature-256: sha256=…`, HMAC-SHA256 in hexadecimal over the
 //! body.
 //!
-//! The delivery's id and the event's name are headers that nothing signs: the
-//! id is bound to the body's bytes, and a ping is known by what is in the body.
+//! The delivery's id and the event's name are in unsigned headers: the id is bound
+//! to the body's bytes, and a ping is recognised by its body.
 
 use data_encoding::HEXLOWER;
 use http::HeaderName;
@@ -52,7 +52,7 @@ struct Ping {
     hook_id: Option<IgnoredAny>,
 }
 
-/// Only a ping has both at its top; what users write is further down.
+/// Only a ping has both members at its top level; users' content is nested.
 fn is_ping(body: &[u8]) -> bool {
     let ping = if json::looks_like_object(body) {
         json::read::<Ping>(body)

@@ -1,4 +1,4 @@
-//! One file per way of signing: how it is verified, and where the id is.
+//! One file per provider: how its signature is verified, and where the id is.
 
 pub(crate) mod adyen;
 pub(crate) mod generic;

@@ -1,9 +1,9 @@
 //! Postmark: nothing is signed; the webhook's URL holds a name and a password,
 //! which come as basic authentication.
 //!
-//! Whoever knows the password is Postmark, so what the body says is taken as
-//! signed. Events have no id of their own: it is made of what distinguishes
-//! them, and of their time where they have one.
+//! The password authenticates Postmark, so the body counts as signed. Events have
+//! no id: it is made of the members that distinguish them, and of their time if
+//! they have one.
 
 use data_encoding::BASE64;
 use http::header::AUTHORIZATION;
@@ -35,7 +35,7 @@ pub(crate) fn verify<'a>(parts: &Parts<'a>, keys: &[SigningKey]) -> Result<Authe
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Record {
+struct PostmarkRecord {
     record_type: Option<Scalar>,
     #[serde(rename = "MessageID")]
     message_id: Option<Scalar>,
@@ -51,9 +51,9 @@ struct Record {
 }
 
 pub(crate) fn identify(name: &str, verified: &Verified<'_>) -> Result<Delivery, Unidentified> {
-    let record: Record = json::read(verified.parts.body)?;
+    let record: PostmarkRecord = json::read(verified.parts.body)?;
     let message = json::required(&record.message_id)?;
-    // A message that came in is no record about one that went out.
+    // An inbound message has no record type.
     let Ok(kind) = json::required(&record.record_type) else {
         return identifier::one(identifier::signed(name, &[message]));
     };
@@ -64,7 +64,7 @@ pub(crate) fn identify(name: &str, verified: &Verified<'_>) -> Result<Delivery, 
         message.to_owned(),
         recipient.unwrap_or_default(),
     ];
-    // Of an open or a click there may be many; a bounce has an id.
+    // There can be many opens or clicks; a bounce has an id.
     parts.extend(
         [
             &record.id,

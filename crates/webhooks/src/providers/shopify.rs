@@ -1,10 +1,10 @@
 //! Shopify: HMAC-SHA256 in base64 over the body.
 //!
-//! Webhooks put it into `X-Shopify-Hmac-Sha256`, the newer Events into
-//! `Shopify-Hmac-Sha256`; which of them a webhook gets is its configuration.
-//! Ids, topic and shop are headers that nothing signs, so they are bound to the
-//! body's bytes. One event goes once to each subscription: the topic is part of
-//! its identity.
+//! Webhooks have it in `X-Shopify-Hmac-Sha256`, the newer Events in
+//! `Shopify-Hmac-Sha256`; the configuration says which of them a webhook gets.
+//! Id, topic and shop are in unsigned headers, so id and topic are bound to the
+//! body's bytes. Each subscription gets an event once: the topic is part of its
+//! identity.
 
 use data_encoding::BASE64;
 use http::HeaderName;
@@ -74,8 +74,8 @@ pub(crate) fn verify<'a>(
     }
 }
 
-/// Looks at both families, whichever is the webhook's: what is malformed for one
-/// webhook is so for all, and tells nobody which there are.
+/// Checks both families, whichever is the webhook's: the answer to a malformed
+/// request must not reveal which webhooks exist.
 fn check_shape(parts: &Parts<'_>) -> Result<(), Refusal> {
     let (webhooks, events) = (ShopifyFamily::Webhooks, ShopifyFamily::Events);
     for header in webhooks.headers().into_iter().chain(events.headers()) {

@@ -1,11 +1,10 @@
 //! Slack: `X-Slack-Signature: v0=…`, HMAC-SHA256 in hexadecimal over
 //! `v0:{time}:{body}`.
 //!
-//! What identifies a request is in its body, and so signed: an event's
-//! `event_id`; a command's or interaction's `trigger_id`; of interactions
-//! without one, a dialog's `action_ts`, a closed view's id. A rate limit is
-//! told of once a minute. A request for options has nothing of its own and is
-//! not identified: it asks, and nothing happened.
+//! The id is in the signed body: an event's `event_id`; the `trigger_id` of a
+//! command or interaction; of interactions without one, a dialog's `action_ts` or
+//! a closed view's id. A rate limit is reported once a minute. A request for
+//! options has no id and is not identified: it is a question, not an event.
 
 use data_encoding::HEXLOWER;
 use http::HeaderName;
@@ -44,7 +43,7 @@ pub(crate) fn identify(name: &str, verified: &Verified<'_>) -> Result<Delivery, 
     if json::looks_like_object(body) {
         return event(name, json::read(body)?);
     }
-    // Slack tries a command's URL now and then.
+    // Slack checks a command's URL now and then.
     if let Field::One(_) = form::field(body, "ssl_check") {
         return Ok(Delivery::Handshake(Handshake::Answer {
             content_type: "text/plain",

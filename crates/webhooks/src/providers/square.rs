@@ -1,8 +1,8 @@
 //! Square: `x-square-hmacsha256-signature`, HMAC-SHA256 in base64 over the URL
 //! and the body.
 //!
-//! Nothing stands between the two, so the URL must be ours and not the
-//! request's. The id is in the body.
+//! Nothing separates the two, so the URL must come from the configuration, not
+//! from the request. The id is in the body.
 
 use data_encoding::BASE64;
 use http::HeaderName;

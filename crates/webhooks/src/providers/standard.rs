@@ -1,8 +1,8 @@
 //! Standard Webhooks, and Svix by other header names: `v1,…` in base64,
 //! HMAC-SHA256 over `{id}.{time}.{body}`.
 //!
-//! Signatures of other versions are passed over: `v1a` is asymmetric, and a
-//! `v1` under that label must not count. The id is signed.
+//! Signatures of other versions are ignored: `v1a` is asymmetric, and a `v1`
+//! signature under that label must not count. The id is signed.
 
 use data_encoding::BASE64;
 use http::HeaderName;
@@ -55,8 +55,8 @@ pub(crate) fn verify<'a>(
     let signature = parts.one(&family.signature)?;
     let signed_at =
         time::seconds(timestamp).ok_or_else(|| Refusal::Malformed(family.timestamp.clone()))?;
-    // With a time within the id, `a.1.…` could be signed as `a` at 1 or as
-    // `a.1` at whatever follows.
+    // If the id contained a time, `a.1.…` could be the id `a` at time 1, or the id
+    // `a.1` at another time.
     if id.is_empty()
         || id
             .split('.')

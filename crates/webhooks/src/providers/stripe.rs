@@ -1,9 +1,9 @@
 //! Stripe: `Stripe-Signature: t=…,v1=…[,v1=…]`, HMAC-SHA256 in hexadecimal over
 //! `{t}.{body}`.
 //!
-//! One `v1` per secret while a secret is rolled. Other schemes (`v0`) count for
-//! nothing. The id is the event's, which is signed with the body; Stripe renders
-//! an event anew for each attempt, so its bytes are no identity.
+//! During a rotation there is one `v1` per secret. Other schemes (`v0`) are
+//! ignored. The event's id is in the signed body; Stripe renders an event anew for
+//! each attempt, so its bytes do not identify it.
 
 use data_encoding::HEXLOWER;
 use http::HeaderName;
@@ -27,7 +27,7 @@ pub(crate) fn verify<'a>(parts: &Parts<'a>, keys: &[SigningKey]) -> Result<Authe
     for element in parts.one(&SIGNATURE)?.split(',') {
         let (name, value) = element.split_once('=').ok_or_else(malformed)?;
         if name == "t" {
-            // SDKs differ in which of two they take.
+            // Of two, SDKs disagree on which one they use.
             if time.replace(value).is_some() {
                 return Err(malformed());
             }

@@ -1,33 +1,33 @@
 //! Twilio messaging and voice: `X-Twilio-Signature`, an HMAC in base64 over the
 //! URL and the form's parameters.
 //!
-//! The parameters are signed by name and value in their order, with nothing
-//! between them nor before the first: no boundary is signed. Somebody who holds
-//! a request can move them and make other parameters of the same text, and the
-//! text is in part theirs: a message's body, what a client gives a call. So:
+//! Names and values are signed in order, without separators between them or before
+//! the first: no boundary is signed. An attacker with a captured request can move
+//! the boundaries and get other parameters with the same signed text, and part of
+//! that text is the attacker's: a message's body, the parameters of a client's
+//! call. So:
 //!
-//! * A message is identified by its Sid and status, which are taken only where
-//!   they are exactly what Twilio makes; not by the idempotency token, which
-//!   nothing signs. Where the text could be read as another message's, its
-//!   digest is part of the id: who writes `MessageSid…` into a message does not
-//!   use up another's id ([`Form::reads_one_way`]).
+//! * A message is identified by its Sid and status, which must have exactly
+//!   Twilio's form; not by the unsigned idempotency token. If the text could also
+//!   be read as another message's, its digest is part of the id: a message that
+//!   contains `MessageSid…` does not use up another's id
+//!   ([`Form::reads_one_way`]).
 //! * A call makes many requests with one Sid and status, and two of them may be
-//!   alike to the byte (the caller presses the same key again); a retry repeats
-//!   them too. What tells the two apart is the idempotency token. So a call's
-//!   request is identified by the token and the signed text, as every unsigned
-//!   id is.
-//! * In both cases the digest of the signed text goes along
-//!   ([`Binding::Unsigned`]), whatever the boundaries: it tells who comes again.
+//!   equal to the byte (the caller presses the same key again), as a retry is. Only
+//!   the idempotency token tells them apart. So a call's request is identified by
+//!   the token and the signed text, like every unsigned id.
+//! * In both cases the digest of the signed text is recorded
+//!   ([`Binding::Unsigned`]), whatever the boundaries: it detects a replay.
 //! * A form that is neither has no id.
 //!
-//! A body that is not a form is signed by way of `bodySHA256`, which Twilio
-//! appends to the URL, and identified by its digest. Without that parameter
-//! nothing binds it. Nor does it where forms are signed for the same URL and
-//! anything else is in the query: the whole text of a form can be sent as the
-//! query, and who wrote a part of the form chose the digest. What Twilio appends
-//! comes last, but so does what a client's call names `z`. Alone it is safe: the
-//! webhook's URL as it was given out has no query, and a form's text right after
-//! the path is another path.
+//! A body that is not a form is signed through `bodySHA256`, which Twilio appends
+//! to the URL, and identified by its digest. Without that parameter the body is not
+//! bound. It is not bound either if forms are signed for the same URL and the query
+//! has other parameters: the whole text of a form can be sent as the query, and the
+//! author of a part of the form chose the digest. That Twilio appends it last does
+//! not help: a client's call can name a parameter `z`. Alone it is safe: the
+//! webhook's URL has no query, and a form's text directly after the path gives
+//! another path.
 //!
 //! [`Binding::Unsigned`]: crate::Binding::Unsigned
 
@@ -45,8 +45,7 @@ use crate::parts::{Authentic, Evidence, Parts, Verified};
 use crate::refusal::Refusal;
 use crate::url;
 
-/// Which HMAC a webhook's signatures are. A request that names another is
-/// refused.
+/// The HMAC of a webhook's signatures. A request that names another is refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TwilioAlgorithm {
     /// HMAC-SHA1 with the account's auth token.
@@ -72,14 +71,14 @@ impl TwilioAlgorithm {
     }
 }
 
-/// How many parameters of a form are looked at.
+/// The most parameters of a form.
 const PARAMETERS_MAX: usize = 1000;
 
 static SIGNATURE: HeaderName = HeaderName::from_static("x-twilio-signature");
 static SETTINGS: HeaderName = HeaderName::from_static("x-twilio-webhooks-signature-settings");
 static TOKEN: HeaderName = HeaderName::from_static("i-twilio-idempotency-token");
 
-/// A form's parameters in the order they are signed.
+/// A form's parameters in signature order.
 pub(crate) struct Form<'a>(Vec<Pair<'a>>);
 
 impl<'a> Form<'a> {
@@ -101,7 +100,7 @@ impl<'a> Form<'a> {
         std::iter::once(url.as_bytes()).chain(pairs).collect()
     }
 
-    /// The one value of the first of the names that is there.
+    /// The only value of the first name that is present.
     fn value(&self, names: &[&str]) -> Option<&str> {
         names.iter().find_map(|name| {
             let mut values = self
@@ -115,15 +114,15 @@ impl<'a> Form<'a> {
         })
     }
 
-    /// Whether no other message's Sid or status can be read from the text,
-    /// wherever its boundaries are. Then each place that looks like a name of
-    /// theirs is one here, and all of a kind say the same. The sender's own is
-    /// among these places, so what they say is what it said.
+    /// Whether no other message's Sid or status can be read from the text, wherever
+    /// its boundaries are. It holds if every occurrence of one of their names is a
+    /// parameter here, and all occurrences of a kind have the same value. Twilio's
+    /// own parameter is among them, so that value is Twilio's.
     ///
-    /// `Sid`, because a call, a room and a conversation name theirs so too. What
-    /// has no Sid at all, a form that somebody composed themselves, is not told.
+    /// `Sid`, because calls, rooms and conversations use that suffix too. A form
+    /// without any Sid, which a user composed, is not detected.
     fn reads_one_way(&self, query: &str) -> bool {
-        // The path cannot have come from a form: it would lead elsewhere.
+        // The path cannot be a form's text: it would be another path.
         let text = self.pieces(query).concat();
         let named = |names: &'static [&str]| {
             self.0
@@ -148,8 +147,8 @@ impl<'a> Form<'a> {
     }
 }
 
-/// What a message's Sids are called, each with one `Sid`. Other names than the
-/// message's own must not end as one of them does.
+/// The names of a message's Sids, each with one `Sid`. No other parameter's name
+/// may end like one of them.
 const SIDS: [&str; 6] = [
     "AccountSid",
     "ChannelInstallSid",
@@ -165,8 +164,8 @@ pub(crate) fn verify<'a>(
     keys: &[SigningKey],
 ) -> Result<Authentic<'a>, Refusal> {
     parts.at_most_one(&TOKEN)?;
-    // The URL is signed, so what it says of the body is the sender's word, if
-    // it is not a form's text.
+    // The URL is signed, so its digest of the body is Twilio's, unless the query
+    // is a form's text.
     let query = url::query(parts.url);
     if names_digest(query) {
         return match query.contains('&') {
@@ -189,8 +188,8 @@ fn names_digest(query: &str) -> bool {
     form::pairs(query.as_bytes()).any(|(name, _)| name.as_ref() == b"bodySHA256")
 }
 
-/// The signature is over the URL, and the URL ends in the body's digest. Only
-/// where no form is signed for the same URL may more be in the query.
+/// The signature covers the URL, and the URL ends in the body's digest. The query
+/// may contain more only if no form is signed for the same URL.
 pub(crate) fn verify_body<'a>(
     algorithm: TwilioAlgorithm,
     parts: &Parts<'a>,
@@ -199,7 +198,7 @@ pub(crate) fn verify_body<'a>(
     parts.one(&SIGNATURE)?;
     let query = url::query(parts.url);
     let (others, last) = query.rsplit_once('&').unwrap_or(("", query));
-    // Of two, SDKs take the first; others may take the last.
+    // Of two, SDKs use the first; other parsers may use the last.
     let digest = last
         .strip_prefix("bodySHA256=")
         .filter(|_| !names_digest(others))
@@ -238,7 +237,7 @@ fn check(
     }
 }
 
-/// Whether the body is read as a form by whoever gets it.
+/// Whether the upstream would read the body as a form.
 fn is_form(parts: &Parts<'_>) -> bool {
     parts.headers.get_all(CONTENT_TYPE).iter().all(|value| {
         let essence = value
@@ -276,7 +275,7 @@ pub(crate) fn identify(name: &str, verified: &Verified<'_>) -> Result<Delivery, 
         return Err(Unidentified::MissingId);
     };
     let token = parts.at_most_one(&TOKEN).ok().flatten();
-    // Sid and status are for people who look for them: the signed text holds
+    // Sid and status make the key readable; the digest of the signed text covers
     // them anyway.
     let status = form.value(&["CallStatus"]).filter(|status| is_word(status));
     let parts = [Some(sid).filter(|sid| is_sid(sid)), status, token];
@@ -284,8 +283,8 @@ pub(crate) fn identify(name: &str, verified: &Verified<'_>) -> Result<Delivery, 
     identifier::one(identifier::unsigned(name, &parts, bytes))
 }
 
-/// The statuses of a message. None begins with another: a boundary that moves
-/// does not turn one into the other.
+/// The statuses of a message. None begins with another, so that moving a boundary
+/// does not turn one into another.
 const MESSAGE_STATUSES: [&str; 14] = [
     "accepted",
     "canceled",
@@ -303,7 +302,7 @@ const MESSAGE_STATUSES: [&str; 14] = [
     "undelivered",
 ];
 
-/// Two letters and 32 hexadecimal digits. Of a fixed length, so no boundary
+/// Two letters and 32 hexadecimal digits. The length is fixed, so that no boundary
 /// can move.
 fn is_sid(text: &str) -> bool {
     let bytes = text.as_bytes();

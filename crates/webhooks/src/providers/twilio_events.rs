@@ -11,7 +11,7 @@ use crate::parts::{Authentic, Parts, Verified};
 use crate::providers::twilio::{self, TwilioAlgorithm};
 use crate::refusal::Refusal;
 
-/// What a sink is tried with. Its id is the account's, so it comes again.
+/// The test event of a sink. Its id is the account's, so it repeats.
 const TEST_EVENT: &str = "com.twilio.eventstreams.test-event";
 
 pub(crate) fn verify<'a>(parts: &Parts<'a>, keys: &[SigningKey]) -> Result<Authentic<'a>, Refusal> {
