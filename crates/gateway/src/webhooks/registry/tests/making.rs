@@ -90,27 +90,27 @@ use super::*;
 )]
 #[tokio::test]
 async fn what_cannot_be_is_refused_in_a_sentence(#[case] new: NewWebhook, #[case] want: &str) {
-    let house = House::new();
-    let webhooks = house.open().await;
-    let refused = webhooks.create(&house.config, new).await;
+    let fixture = Fixture::new();
+    let webhooks = fixture.open().await;
+    let refused = webhooks.create(&fixture.config, new).await;
     let error = refused.expect_err("refused");
     assert!(matches!(error, WebhooksError::Mistaken(_)), "{error:?}");
     assert_eq!(error.to_string(), want);
-    assert!(house.documents().await.is_empty());
+    assert!(fixture.documents().await.is_empty());
     assert!(webhooks.list().is_empty());
 }
 
 #[tokio::test]
 async fn names_may_be_as_long_as_the_longest_key_leaves_room_for() {
-    let house = House::new();
-    let webhooks = house.open().await;
+    let fixture = Fixture::new();
+    let webhooks = fixture.open().await;
     let said = NewWebhook {
         tenant: "t".repeat(102),
         project: "p".repeat(256),
         ..new()
     };
-    let id = house.make(&webhooks, said).await;
-    let found = webhooks.find(&house.config, "svix", &id).await;
+    let id = fixture.make(&webhooks, said).await;
+    let found = webhooks.find(&fixture.config, "svix", &id).await;
     let longest = Identity {
         caller: found.expect("found").expect("there").caller.clone(),
         endpoint: Endpoint::new("webhooks.svix"),
@@ -123,16 +123,16 @@ async fn names_may_be_as_long_as_the_longest_key_leaves_room_for() {
 
 #[tokio::test]
 async fn a_webhook_whose_url_is_signed_is_not_served_without_one() {
-    let mut house = House::new();
-    let without = house.config.clone();
-    house.config.server.public_url = Some("https://api.example.com".to_owned());
-    let webhooks = house.open().await;
+    let mut fixture = Fixture::new();
+    let without = fixture.config.clone();
+    fixture.config.server.public_url = Some("https://api.example.com".to_owned());
+    let webhooks = fixture.open().await;
     let said = NewWebhook {
         provider: "square".to_owned(),
         ..new()
     };
-    let id = house.make(&webhooks, said).await;
-    let unservable = webhooks.unservable(&house.config, &without);
+    let id = fixture.make(&webhooks, said).await;
+    let unservable = webhooks.unservable(&fixture.config, &without);
     assert_eq!(
         unservable,
         [format!(
@@ -140,7 +140,7 @@ async fn a_webhook_whose_url_is_signed_is_not_served_without_one() {
         )]
     );
     let shown = webhooks.show(&id).expect("shown");
-    assert!(shown.effective(&house.config).problem.is_none());
+    assert!(shown.effective(&fixture.config).problem.is_none());
     assert!(shown.effective(&without).problem.is_some());
     let error = webhooks.find(&without, "square", &id).await;
     let error = error.expect_err("unfit");
@@ -149,10 +149,10 @@ async fn a_webhook_whose_url_is_signed_is_not_served_without_one() {
 
 #[tokio::test]
 async fn without_a_default_each_webhook_says_where_its_events_go() {
-    let mut house = House::new();
-    house.config.webhooks.upstream = None;
-    let webhooks = house.open().await;
-    let refused = webhooks.create(&house.config, new()).await;
+    let mut fixture = Fixture::new();
+    fixture.config.webhooks.upstream = None;
+    let webhooks = fixture.open().await;
+    let refused = webhooks.create(&fixture.config, new()).await;
     assert_eq!(
         refused.expect_err("refused").to_string(),
         "upstream: the webhook has no upstream; write one of default, ledger, or upstream in [webhooks] for all"
@@ -161,7 +161,7 @@ async fn without_a_default_each_webhook_says_where_its_events_go() {
         upstream: Some("ledger".to_owned()),
         ..new()
     };
-    house.make(&webhooks, said).await;
+    fixture.make(&webhooks, said).await;
 }
 
 fn generic(secret: &str) -> Provider {
@@ -177,32 +177,32 @@ fn generic(secret: &str) -> Provider {
 
 #[tokio::test]
 async fn a_changed_configuration_holds_for_what_a_webhook_does_not_say() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     let acme: Arc<str> = "acme".into();
-    house
+    fixture
         .config
         .webhooks
         .providers
         .insert(acme.clone(), generic("text"));
-    let webhooks = house.open().await;
+    let webhooks = fixture.open().await;
     let said = NewWebhook {
         provider: "acme".to_owned(),
         ..with(&["abcd"])
     };
-    let id = house.make(&webhooks, said).await;
+    let id = fixture.make(&webhooks, said).await;
     let find = async |config: &Config| {
         let found = webhooks.find(config, "acme", &id).await?;
         let found = found.expect("there");
         let keys = webhooks.keys(&found).await?;
         Ok::<_, WebhooksError>((found.upstream.to_string(), found.path.clone(), told(&keys)))
     };
-    let (upstream, path, as_text) = find(&house.config).await.expect("found");
+    let (upstream, path, as_text) = find(&fixture.config).await.expect("found");
     assert_eq!(
         (upstream.as_str(), path.as_str()),
         ("default", "/webhooks/acme")
     );
 
-    let mut after = house.config.clone();
+    let mut after = fixture.config.clone();
     after.webhooks.upstream = Some("ledger".into());
     after.webhooks.path = "/in/{provider}".to_owned();
     // The same secret, and other bytes of it.
@@ -210,14 +210,14 @@ async fn a_changed_configuration_holds_for_what_a_webhook_does_not_say() {
         .webhooks
         .providers
         .insert(acme.clone(), generic("hex"));
-    assert_eq!(webhooks.unservable(&house.config, &after), [""; 0]);
+    assert_eq!(webhooks.unservable(&fixture.config, &after), [""; 0]);
     let (upstream, path, as_hex) = find(&after).await.expect("found");
     assert_eq!((upstream.as_str(), path.as_str()), ("ledger", "/in/acme"));
     assert_ne!(as_hex, as_text);
-    assert_eq!(find(&house.config).await.expect("found").2, as_text);
+    assert_eq!(find(&fixture.config).await.expect("found").2, as_text);
 
     after.webhooks.providers.remove(&acme);
-    let unservable = webhooks.unservable(&house.config, &after);
+    let unservable = webhooks.unservable(&fixture.config, &after);
     assert_eq!(unservable.len(), 1);
     assert!(
         unservable[0].contains("there is no provider \"acme\""),
@@ -231,34 +231,34 @@ async fn a_changed_configuration_holds_for_what_a_webhook_does_not_say() {
 
 #[tokio::test]
 async fn a_webhook_whose_upstream_is_gone_is_not_served() {
-    let house = House::new();
-    let webhooks = house.open().await;
+    let fixture = Fixture::new();
+    let webhooks = fixture.open().await;
     let said = NewWebhook {
         upstream: Some("ledger".to_owned()),
         ..new()
     };
-    let id = house.make(&webhooks, said).await;
-    let mut after = house.config.clone();
+    let id = fixture.make(&webhooks, said).await;
+    let mut after = fixture.config.clone();
     after.upstreams.remove("ledger");
-    assert_eq!(webhooks.unservable(&house.config, &after).len(), 1);
+    assert_eq!(webhooks.unservable(&fixture.config, &after).len(), 1);
     let error = webhooks.find(&after, "svix", &id).await.expect_err("unfit");
     assert!(matches!(error, WebhooksError::Unfit { .. }), "{error}");
 }
 
 #[tokio::test]
 async fn each_upstream_has_a_signing_secret_of_its_own_that_stays() {
-    let mut house = House::new();
-    let webhooks = house.open().await;
+    let mut fixture = Fixture::new();
+    let webhooks = fixture.open().await;
     let made = |config: &Config, webhooks: &Webhooks, upstream: &str| {
         let made = webhooks.derived_signing_secret(config, upstream);
         made.map(|text| text.expose_secret().to_owned())
     };
-    let one = made(&house.config, &webhooks, "default").expect("a secret");
-    let other = made(&house.config, &webhooks, "ledger").expect("a secret");
+    let one = made(&fixture.config, &webhooks, "default").expect("a secret");
+    let other = made(&fixture.config, &webhooks, "ledger").expect("a secret");
     assert_ne!(one, other);
     // 32 bytes in base64.
     assert_eq!(one.len(), "whsec_".len() + 44);
-    let again = made(&house.config, &house.open().await, "default");
+    let again = made(&fixture.config, &fixture.open().await, "default");
     assert_eq!(again.as_ref(), Some(&one));
     let key = async |config: &Config, upstream: &str| {
         let key = webhooks.signing_key(config, upstream).await;
@@ -269,16 +269,16 @@ async fn each_upstream_has_a_signing_secret_of_its_own_that_stays() {
         sign(&key, "m", 0, b"x")
     };
     for _ in 0..2 {
-        assert_eq!(key(&house.config, "default").await, of(&one));
-        assert_eq!(key(&house.config, "ledger").await, of(&other));
+        assert_eq!(key(&fixture.config, "default").await, of(&one));
+        assert_eq!(key(&fixture.config, "ledger").await, of(&other));
     }
     // What the configuration gives is in force at once.
     let given = secret('z');
-    let upstream = house.config.upstreams.get_mut("default").expect("there");
+    let upstream = fixture.config.upstreams.get_mut("default").expect("there");
     let value = crate::config::SecretValue::Given(given.as_str().into());
     upstream.signing_secret = Some(value);
     // It was not made here, so it is not ours to tell.
-    assert_eq!(made(&house.config, &webhooks, "default"), None);
-    assert_eq!(key(&house.config, "default").await, of(&given));
-    assert_eq!(key(&house.config, "ledger").await, of(&other));
+    assert_eq!(made(&fixture.config, &webhooks, "default"), None);
+    assert_eq!(key(&fixture.config, "default").await, of(&given));
+    assert_eq!(key(&fixture.config, "ledger").await, of(&other));
 }

@@ -23,7 +23,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const CANARY: &str = "Y2FuYXJ5";
 
 /// A registry, and what one needs to open it again.
-struct House {
+struct Fixture {
     registry: Arc<dyn Registry>,
     secret: Secret,
     hands: Hands,
@@ -31,7 +31,7 @@ struct House {
     secrets: SecretReader,
 }
 
-impl House {
+impl Fixture {
     fn new() -> Self {
         let mut config = Config::unconfigured("http://127.0.0.1:1");
         let other = Upstream::new("http://127.0.0.1:2");

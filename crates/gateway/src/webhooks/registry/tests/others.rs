@@ -13,18 +13,18 @@ use crate::webhooks::registry::{NoSecret, SecretsView};
 
 const UNKEYS: &str = "wh_3ZfKjNzMv8xQpRt2Yw";
 
-/// A house with OpenBao, which has the secrets of webhooks at this place.
-fn house(bao: &StandIn, path: &str) -> House {
-    let house = House::new();
-    let mut config = house.config.clone();
+/// A fixture with OpenBao, which has the secrets of webhooks at this place.
+fn fixture(bao: &StandIn, path: &str) -> Fixture {
+    let fixture = Fixture::new();
+    let mut config = fixture.config.clone();
     config.secrets.openbao = Some(config::OpenBao {
         path: path.to_owned(),
         ..settings(bao.url(), token())
     });
-    House {
+    Fixture {
         secrets: reader(bao.url(), token()),
         config,
-        ..house
+        ..fixture
     }
 }
 
@@ -57,19 +57,19 @@ async fn secrets_are_read_from_openbao_where_none_are_given(
         false => answer(404, "{}"),
     })
     .await;
-    let house = house(&bao, path);
-    let webhooks = house.open().await;
-    let id = house.make(&webhooks, in_openbao()).await;
+    let fixture = fixture(&bao, path);
+    let webhooks = fixture.open().await;
+    let id = fixture.make(&webhooks, in_openbao()).await;
     let both = of_secrets(&[&secret('a'), &secret('b')]);
-    assert_eq!(house.keys(&webhooks, &id).await.expect("keys"), both);
+    assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), both);
     assert_eq!(
         webhooks.show(&id).expect("shown").secrets,
         SecretsView::OpenBao
     );
-    let (_, document) = &house.documents().await[0];
+    let (_, document) = &fixture.documents().await[0];
     let document = String::from_utf8(document.to_vec()).expect("JSON");
     assert!(!document.contains(CANARY), "{document}");
-    let error = webhooks.rotate(&house.config, &id, Some(secret('c').into()), None);
+    let error = webhooks.rotate(&fixture.config, &id, Some(secret('c').into()), None);
     let error = error.await.expect_err("not ours to change");
     assert!(matches!(error, WebhooksError::InOpenBao { .. }), "{error}");
 }
@@ -78,27 +78,27 @@ async fn secrets_are_read_from_openbao_where_none_are_given(
 async fn a_change_in_openbao_is_followed_and_its_absence_is_not() {
     let with = |fields_of: Value| move |_: &standin::Seen| standin::json(200, &fields(&fields_of));
     let bao = StandIn::new(with(json!({ "secret": secret('a') }))).await;
-    let house = house(&bao, USUAL);
-    let webhooks = house.open().await;
-    let id = house.make(&webhooks, in_openbao()).await;
+    let fixture = fixture(&bao, USUAL);
+    let webhooks = fixture.open().await;
+    let id = fixture.make(&webhooks, in_openbao()).await;
     let one = of_secrets(&[&secret('a')]);
-    assert_eq!(house.keys(&webhooks, &id).await.expect("keys"), one);
+    assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), one);
     bao.turn(|_| answer(503, ""));
     // Past what is believed, and past what is believed of a failure.
     for _ in 0..2 {
         tokio::time::sleep(Duration::from_millis(450)).await;
-        assert_eq!(house.keys(&webhooks, &id).await.expect("stale"), one);
+        assert_eq!(fixture.keys(&webhooks, &id).await.expect("stale"), one);
     }
     bao.turn(with(
         json!({ "secret": secret('b'), "secret_1": secret('a') }),
     ));
     tokio::time::sleep(Duration::from_millis(450)).await;
     let both = of_secrets(&[&secret('b'), &secret('a')]);
-    assert_eq!(house.keys(&webhooks, &id).await.expect("keys"), both);
+    assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), both);
     // What was taken away counts at once.
     bao.turn(|_| answer(404, "{}"));
     tokio::time::sleep(Duration::from_millis(450)).await;
-    let error = house.keys(&webhooks, &id).await.expect_err("gone");
+    let error = fixture.keys(&webhooks, &id).await.expect_err("gone");
     assert!(matches!(error, WebhooksError::Secret(_)), "{error}");
 }
 
@@ -131,9 +131,9 @@ async fn a_webhook_without_secrets_in_openbao_is_not_made(
     #[case] problem: &str,
 ) {
     let bao = StandIn::new(move |_| manner.clone()).await;
-    let house = house(&bao, USUAL);
-    let webhooks = house.open().await;
-    let error = webhooks.create(&house.config, in_openbao()).await;
+    let fixture = fixture(&bao, USUAL);
+    let webhooks = fixture.open().await;
+    let error = webhooks.create(&fixture.config, in_openbao()).await;
     let want = format!(
         "secrets: {problem}; write it to the field `secret` of webhooks/acme/shop/svix, or give secrets"
     );
@@ -143,12 +143,12 @@ async fn a_webhook_without_secrets_in_openbao_is_not_made(
 #[tokio::test]
 async fn while_openbao_is_away_nothing_is_made() {
     let bao = StandIn::new(|_| answer(503, "")).await;
-    let house = house(&bao, USUAL);
-    let webhooks = house.open().await;
-    let error = webhooks.create(&house.config, in_openbao()).await;
+    let fixture = fixture(&bao, USUAL);
+    let webhooks = fixture.open().await;
+    let error = webhooks.create(&fixture.config, in_openbao()).await;
     let error = error.expect_err("away");
     assert!(matches!(error, WebhooksError::Secret(_)), "{error}");
-    assert!(house.documents().await.is_empty());
+    assert!(fixture.documents().await.is_empty());
 }
 
 /// An answer of Unkey's with this metadata.
@@ -160,17 +160,17 @@ fn meta() -> Value {
     json!({ "tenant_id": "acme", "project_id": "shop", "provider": "svix" })
 }
 
-async fn with_unkey(unkey: &StandIn, bao: &StandIn) -> (House, Webhooks) {
-    let mut house = house(bao, USUAL);
-    house.config.auth.unkey = Some(config::Unkey {
+async fn with_unkey(unkey: &StandIn, bao: &StandIn) -> (Fixture, Webhooks) {
+    let mut fixture = fixture(bao, USUAL);
+    fixture.config.auth.unkey = Some(config::Unkey {
         url: unkey.url().to_owned(),
         root_key: SecretValue::Given("root of callers".into()),
         webhook_root_key: Some(SecretValue::Given("root of webhooks".into())),
         cache: Duration::from_secs(30),
         deadline: Duration::from_millis(400),
     });
-    let webhooks = house.open().await;
-    (house, webhooks)
+    let webhooks = fixture.open().await;
+    (fixture, webhooks)
 }
 
 #[tokio::test]
@@ -178,8 +178,8 @@ async fn an_id_of_unkeys_is_asked_about_with_its_own_root_key() {
     let unkey = StandIn::new(|_| standin::json(200, &valid(&meta()))).await;
     let bao =
         StandIn::new(|_| standin::json(200, &fields(&json!({ "secret": secret('a') })))).await;
-    let (house, webhooks) = with_unkey(&unkey, &bao).await;
-    let found = webhooks.find(&house.config, "svix", UNKEYS).await;
+    let (fixture, webhooks) = with_unkey(&unkey, &bao).await;
+    let found = webhooks.find(&fixture.config, "svix", UNKEYS).await;
     let found = found.expect("found").expect("there");
     assert_eq!(&*found.id, UNKEYS);
     assert_eq!(
@@ -204,7 +204,7 @@ async fn an_id_of_unkeys_is_asked_about_with_its_own_root_key() {
     assert_eq!(seen[0].json()["key"], UNKEYS);
     // Believed for a while, also for another provider, whose it is not.
     for (provider, there) in [("svix", true), ("stripe", false)] {
-        let found = webhooks.find(&house.config, provider, UNKEYS).await;
+        let found = webhooks.find(&fixture.config, provider, UNKEYS).await;
         assert_eq!(found.expect("asked").is_some(), there, "{provider}");
     }
     assert_eq!(unkey.count(), 1);
@@ -220,8 +220,8 @@ async fn unkeys_metadata_says_what_is_not_as_configured() {
     said["deliver"] = "sync".into();
     let unkey = StandIn::new(move |_| standin::json(200, &valid(&said))).await;
     let bao = StandIn::new(|_| answer(404, "")).await;
-    let (house, webhooks) = with_unkey(&unkey, &bao).await;
-    let found = webhooks.find(&house.config, "svix", UNKEYS).await;
+    let (fixture, webhooks) = with_unkey(&unkey, &bao).await;
+    let found = webhooks.find(&fixture.config, "svix", UNKEYS).await;
     let found = found.expect("found").expect("there");
     assert_eq!((&*found.upstream, found.path.as_str()), ("ledger", "/in"));
     assert_eq!(found.deliver, Deliver::Sync);
@@ -240,8 +240,8 @@ async fn metadata_that_names_no_webhook_is_nobodys(#[case] member: &str, #[case]
     said[member] = value;
     let unkey = StandIn::new(move |_| standin::json(200, &valid(&said))).await;
     let bao = StandIn::new(|_| answer(404, "")).await;
-    let (house, webhooks) = with_unkey(&unkey, &bao).await;
-    assert!(!house.is_found(&webhooks, UNKEYS).await);
+    let (fixture, webhooks) = with_unkey(&unkey, &bao).await;
+    assert!(!fixture.is_found(&webhooks, UNKEYS).await);
 }
 
 #[tokio::test]
@@ -249,11 +249,11 @@ async fn what_unkey_does_not_know_is_nobodys_and_without_a_verdict_nothing_is_sa
     let refused = json!({ "data": { "valid": false, "code": "NOT_FOUND" } });
     let unkey = StandIn::new(move |_| standin::json(200, &refused)).await;
     let bao = StandIn::new(|_| answer(404, "")).await;
-    let (house, webhooks) = with_unkey(&unkey, &bao).await;
-    assert!(!house.is_found(&webhooks, UNKEYS).await);
+    let (fixture, webhooks) = with_unkey(&unkey, &bao).await;
+    assert!(!fixture.is_found(&webhooks, UNKEYS).await);
     unkey.turn(|_| answer(500, ""));
     let other = "wh_another1234567890";
-    let error = webhooks.find(&house.config, "svix", other).await;
+    let error = webhooks.find(&fixture.config, "svix", other).await;
     assert!(matches!(error, Err(WebhooksError::Unkey)));
     // What could not be an id is not shown to anybody.
     let before = unkey.count();
@@ -263,7 +263,7 @@ async fn what_unkey_does_not_know_is_nobodys_and_without_a_verdict_nothing_is_sa
         "wh_a/../b1234567890abc",
         "ow_x",
     ] {
-        assert!(!house.is_found(&webhooks, text).await, "{text}");
+        assert!(!fixture.is_found(&webhooks, text).await, "{text}");
     }
     assert_eq!(unkey.count(), before);
 }
@@ -281,8 +281,8 @@ async fn what_unkey_names_must_fit_the_configuration_too(
     let provider = said["provider"].as_str().expect("a name").to_owned();
     let unkey = StandIn::new(move |_| standin::json(200, &valid(&said))).await;
     let bao = StandIn::new(|_| answer(404, "")).await;
-    let (house, webhooks) = with_unkey(&unkey, &bao).await;
-    let error = webhooks.find(&house.config, &provider, UNKEYS).await;
+    let (fixture, webhooks) = with_unkey(&unkey, &bao).await;
+    let error = webhooks.find(&fixture.config, &provider, UNKEYS).await;
     assert!(matches!(error, Err(WebhooksError::Unfit { .. })));
 }
 
@@ -290,9 +290,9 @@ async fn what_unkey_names_must_fit_the_configuration_too(
 async fn own_webhooks_need_nobody_else() {
     let unkey = StandIn::new(|_| answer(500, "")).await;
     let bao = StandIn::new(|_| answer(500, "")).await;
-    let (house, webhooks) = with_unkey(&unkey, &bao).await;
-    let id = house.make(&webhooks, new()).await;
-    house.keys(&webhooks, &id).await.expect("keys");
+    let (fixture, webhooks) = with_unkey(&unkey, &bao).await;
+    let id = fixture.make(&webhooks, new()).await;
+    fixture.keys(&webhooks, &id).await.expect("keys");
     assert_eq!((unkey.count(), bao.count()), (0, 0));
 }
 
@@ -300,34 +300,34 @@ async fn own_webhooks_need_nobody_else() {
 async fn a_reload_asks_whom_the_new_configuration_names() {
     let bao = StandIn::new(|_| answer(404, "")).await;
     let unkey = StandIn::new(|_| standin::json(200, &valid(&meta()))).await;
-    let (house, webhooks) = with_unkey(&unkey, &bao).await;
-    assert!(house.is_found(&webhooks, UNKEYS).await);
-    let mut after = house.config.clone();
+    let (fixture, webhooks) = with_unkey(&unkey, &bao).await;
+    assert!(fixture.is_found(&webhooks, UNKEYS).await);
+    let mut after = fixture.config.clone();
     after.auth.unkey = None;
     let reopened = webhooks
-        .reopen(&after, house.secrets.clone())
+        .reopen(&after, fixture.secrets.clone())
         .expect("opened");
-    assert!(house.is_found(&webhooks, UNKEYS).await);
+    assert!(fixture.is_found(&webhooks, UNKEYS).await);
     webhooks.replace(reopened);
-    assert!(!house.is_found(&webhooks, UNKEYS).await);
+    assert!(!fixture.is_found(&webhooks, UNKEYS).await);
 }
 
 #[tokio::test]
 async fn a_webhook_whose_openbao_is_no_longer_configured_says_so() {
     let bao =
         StandIn::new(|_| standin::json(200, &fields(&json!({ "secret": secret('a') })))).await;
-    let house = house(&bao, USUAL);
-    let webhooks = house.open().await;
-    let id = house.make(&webhooks, in_openbao()).await;
-    let mut after = house.config.clone();
+    let fixture = fixture(&bao, USUAL);
+    let webhooks = fixture.open().await;
+    let id = fixture.make(&webhooks, in_openbao()).await;
+    let mut after = fixture.config.clone();
     after.secrets.openbao = None;
-    assert_eq!(webhooks.unservable(&house.config, &after).len(), 1);
+    assert_eq!(webhooks.unservable(&fixture.config, &after).len(), 1);
     let error = webhooks.find(&after, "svix", &id).await.expect_err("unfit");
     assert!(matches!(error, WebhooksError::Unfit { .. }), "{error}");
     // An empty list of fields is no secret either.
     bao.turn(|_| standin::json(200, &fields(&json!({}))));
     tokio::time::sleep(Duration::from_millis(450)).await;
-    let error = house.keys(&webhooks, &id).await.expect_err("none");
+    let error = fixture.keys(&webhooks, &id).await.expect_err("none");
     assert!(
         matches!(
             error,

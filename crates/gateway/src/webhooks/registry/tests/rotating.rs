@@ -4,7 +4,7 @@ use super::*;
 use crate::webhooks::registry::{NoSecret, Rotated, SecretsView};
 
 async fn rotate(
-    house: &House,
+    fixture: &Fixture,
     webhooks: &Webhooks,
     id: &str,
     letter: char,
@@ -12,163 +12,163 @@ async fn rotate(
 ) -> Result<Rotated, WebhooksError> {
     let text = SecretString::from(secret(letter));
     webhooks
-        .rotate(&house.config, id, Some(text), overlap)
+        .rotate(&fixture.config, id, Some(text), overlap)
         .await
 }
 
 #[tokio::test]
 async fn old_and_new_count_for_the_overlap_and_then_the_new_alone() {
-    let house = House::new();
-    let webhooks = house.open().await;
-    let id = house.make(&webhooks, new()).await;
-    rotate(&house, &webhooks, &id, 'b', None)
+    let fixture = Fixture::new();
+    let webhooks = fixture.open().await;
+    let id = fixture.make(&webhooks, new()).await;
+    rotate(&fixture, &webhooks, &id, 'b', None)
         .await
         .expect("rotated");
     let both = of_secrets(&[&secret('a'), &secret('b')]);
-    assert_eq!(house.keys(&webhooks, &id).await.expect("keys"), both);
+    assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), both);
     let one = Duration::from_millis(1);
-    house.hands.advance(DAY - one);
-    assert_eq!(house.keys(&webhooks, &id).await.expect("keys"), both);
+    fixture.hands.advance(DAY - one);
+    assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), both);
     // Also after a restart.
     assert_eq!(
-        house.keys(&house.open().await, &id).await.expect("keys"),
+        fixture.keys(&fixture.open().await, &id).await.expect("keys"),
         both
     );
-    house.hands.advance(one);
+    fixture.hands.advance(one);
     let new = of_secrets(&[&secret('b')]);
-    assert_eq!(house.keys(&webhooks, &id).await.expect("keys"), new);
+    assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), new);
     assert_eq!(
-        house.keys(&house.open().await, &id).await.expect("keys"),
+        fixture.keys(&fixture.open().await, &id).await.expect("keys"),
         new
     );
 }
 
 #[tokio::test]
 async fn the_overlap_is_as_asked_and_never_prolongs() {
-    let house = House::new();
-    let webhooks = house.open().await;
-    let id = house.make(&webhooks, new()).await;
+    let fixture = Fixture::new();
+    let webhooks = fixture.open().await;
+    let id = fixture.make(&webhooks, new()).await;
     let hour = Duration::from_secs(3600);
-    rotate(&house, &webhooks, &id, 'b', Some(hour))
+    rotate(&fixture, &webhooks, &id, 'b', Some(hour))
         .await
         .expect("rotated");
-    rotate(&house, &webhooks, &id, 'c', Some(10 * DAY))
+    rotate(&fixture, &webhooks, &id, 'c', Some(10 * DAY))
         .await
         .expect("rotated");
-    house.hands.advance(hour);
+    fixture.hands.advance(hour);
     let left = of_secrets(&[&secret('b'), &secret('c')]);
-    assert_eq!(house.keys(&webhooks, &id).await.expect("keys"), left);
-    rotate(&house, &webhooks, &id, 'd', Some(Duration::ZERO))
+    assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), left);
+    rotate(&fixture, &webhooks, &id, 'd', Some(Duration::ZERO))
         .await
         .expect("rotated");
     let left = of_secrets(&[&secret('d')]);
-    assert_eq!(house.keys(&webhooks, &id).await.expect("keys"), left);
+    assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), left);
 }
 
 #[tokio::test]
 async fn the_same_secret_again_is_not_a_second_one() {
-    let house = House::new();
-    let webhooks = house.open().await;
-    let id = house.make(&webhooks, new()).await;
+    let fixture = Fixture::new();
+    let webhooks = fixture.open().await;
+    let id = fixture.make(&webhooks, new()).await;
     for _ in 0..8 {
-        rotate(&house, &webhooks, &id, 'b', None)
+        rotate(&fixture, &webhooks, &id, 'b', None)
             .await
             .expect("rotated");
     }
     let both = of_secrets(&[&secret('a'), &secret('b')]);
-    assert_eq!(house.keys(&webhooks, &id).await.expect("keys"), both);
+    assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), both);
     // And back again: what was old is current, without an end.
-    rotate(&house, &webhooks, &id, 'a', None)
+    rotate(&fixture, &webhooks, &id, 'a', None)
         .await
         .expect("rotated");
-    house.hands.advance(2 * DAY);
+    fixture.hands.advance(2 * DAY);
     let back = of_secrets(&[&secret('a')]);
-    assert_eq!(house.keys(&webhooks, &id).await.expect("keys"), back);
+    assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), back);
 }
 
 #[tokio::test]
 async fn five_count_at_a_time_and_no_more() {
-    let house = House::new();
-    let webhooks = house.open().await;
-    let id = house.make(&webhooks, new()).await;
+    let fixture = Fixture::new();
+    let webhooks = fixture.open().await;
+    let id = fixture.make(&webhooks, new()).await;
     for letter in ['b', 'c', 'd', 'e'] {
-        rotate(&house, &webhooks, &id, letter, None)
+        rotate(&fixture, &webhooks, &id, letter, None)
             .await
             .expect("rotated");
     }
-    let before = house.keys(&webhooks, &id).await.expect("keys");
+    let before = fixture.keys(&webhooks, &id).await.expect("keys");
     assert_eq!(before.len(), 5);
-    let error = rotate(&house, &webhooks, &id, 'f', None).await;
+    let error = rotate(&fixture, &webhooks, &id, 'f', None).await;
     let error = error.expect_err("one too many");
     assert!(matches!(error, WebhooksError::TooManySecrets), "{error}");
-    assert_eq!(house.keys(&webhooks, &id).await.expect("keys"), before);
-    house.hands.advance(DAY);
-    rotate(&house, &webhooks, &id, 'f', None)
+    assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), before);
+    fixture.hands.advance(DAY);
+    rotate(&fixture, &webhooks, &id, 'f', None)
         .await
         .expect("rotated");
     let left = of_secrets(&[&secret('e'), &secret('f')]);
-    assert_eq!(house.keys(&webhooks, &id).await.expect("keys"), left);
+    assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), left);
 }
 
 #[tokio::test]
 async fn a_secret_is_made_where_the_provider_takes_one() {
-    let house = House::new();
-    let webhooks = house.open().await;
+    let fixture = Fixture::new();
+    let webhooks = fixture.open().await;
     let wanted = NewWebhook {
         secrets: NewSecrets::Generated,
         ..new()
     };
-    let made = webhooks.create(&house.config, wanted).await.expect("made");
+    let made = webhooks.create(&fixture.config, wanted).await.expect("made");
     let text = made.secret.expect("it was made here");
     let text = secrecy::ExposeSecret::expose_secret(&text);
     let id = made.shown.registration.id;
     assert_eq!(
-        house.keys(&webhooks, &id).await.expect("keys"),
+        fixture.keys(&webhooks, &id).await.expect("keys"),
         of_secrets(&[text])
     );
-    let rotated = webhooks.rotate(&house.config, &id, None, None).await;
+    let rotated = webhooks.rotate(&fixture.config, &id, None, None).await;
     let Rotated::Done(rotated) = rotated.expect("rotated") else {
         panic!("there is such a webhook");
     };
     assert!(rotated.secret.is_some());
-    assert_eq!(house.keys(&webhooks, &id).await.expect("keys").len(), 2);
-    let given = webhooks.create(&house.config, new()).await.expect("made");
+    assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys").len(), 2);
+    let given = webhooks.create(&fixture.config, new()).await.expect("made");
     assert!(given.secret.is_none());
 }
 
 #[tokio::test]
 async fn a_mistake_in_the_new_secret_changes_nothing() {
-    let house = House::new();
-    let webhooks = house.open().await;
-    let id = house.make(&webhooks, new()).await;
-    let before = house.keys(&webhooks, &id).await.expect("keys");
+    let fixture = Fixture::new();
+    let webhooks = fixture.open().await;
+    let id = fixture.make(&webhooks, new()).await;
+    let before = fixture.keys(&webhooks, &id).await.expect("keys");
     for text in ["", "whsec_canary!", " whsec_AAAA"] {
         let wrong = SecretString::from(text);
-        let error = webhooks.rotate(&house.config, &id, Some(wrong), None).await;
+        let error = webhooks.rotate(&fixture.config, &id, Some(wrong), None).await;
         let error = error.expect_err("no secret").to_string();
         assert!(error.starts_with("secret: "), "{error}");
         assert!(!error.contains("canary"), "{error}");
     }
-    assert_eq!(house.keys(&webhooks, &id).await.expect("keys"), before);
-    let absent = rotate(&house, &webhooks, "wh_nobody", 'b', None).await;
+    assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), before);
+    let absent = rotate(&fixture, &webhooks, "wh_nobody", 'b', None).await;
     assert!(matches!(absent.expect("read"), Rotated::Absent));
 }
 
 #[tokio::test]
 async fn where_no_secret_counts_nothing_is_verified() {
-    let house = House::new();
-    let webhooks = house.open().await;
-    let id = house.make(&webhooks, new()).await;
-    let read = house.registry.read(Collection::Webhooks, &id).await;
+    let fixture = Fixture::new();
+    let webhooks = fixture.open().await;
+    let id = fixture.make(&webhooks, new()).await;
+    let read = fixture.registry.read(Collection::Webhooks, &id).await;
     let read = read.expect("the store answers").expect("there");
     let mut document: serde_json::Value = serde_json::from_slice(&read).expect("JSON");
-    document["secrets"][0]["until"] = house.hands.now().unix_ms().into();
-    let put = house
+    document["secrets"][0]["until"] = fixture.hands.now().unix_ms().into();
+    let put = fixture
         .registry
         .put(Collection::Webhooks, &id, document.to_string().into());
     put.await.expect("the store answers");
     webhooks.refresh().await.expect("read");
-    let error = house.keys(&webhooks, &id).await.expect_err("none");
+    let error = fixture.keys(&webhooks, &id).await.expect_err("none");
     assert!(
         matches!(
             error,

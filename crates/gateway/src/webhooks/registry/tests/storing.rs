@@ -13,8 +13,8 @@ use crate::webhooks::registry::{Deleted, Rotated, SecretsView};
 
 #[tokio::test]
 async fn a_webhook_is_the_same_after_a_restart() {
-    let house = House::new();
-    let webhooks = house.open().await;
+    let fixture = Fixture::new();
+    let webhooks = fixture.open().await;
     let said = NewWebhook {
         provider: "twilio".to_owned(),
         scheme: Some("sha256".to_owned()),
@@ -24,12 +24,12 @@ async fn a_webhook_is_the_same_after_a_restart() {
         same_bytes: Some(SameBytes::Refuse),
         ..new()
     };
-    let mut house = house;
-    house.config.server.public_url = Some("https://api.example.com".to_owned());
-    let id = house.make(&webhooks, said).await;
-    let plain = house.make(&webhooks, new()).await;
+    let mut fixture = fixture;
+    fixture.config.server.public_url = Some("https://api.example.com".to_owned());
+    let id = fixture.make(&webhooks, said).await;
+    let plain = fixture.make(&webhooks, new()).await;
     let before = webhooks.list();
-    let webhooks = house.open().await;
+    let webhooks = fixture.open().await;
     let after = webhooks.list();
     let records = |shown: &[crate::webhooks::registry::WebhookView]| -> Vec<_> {
         let shown = shown.iter();
@@ -40,7 +40,7 @@ async fn a_webhook_is_the_same_after_a_restart() {
     assert_eq!(records(&before), records(&after));
     assert!(matches!(&after[0].secrets, SecretsView::Sealed(valid) if valid.len() == 1));
 
-    let found = webhooks.find(&house.config, "twilio", &id).await;
+    let found = webhooks.find(&fixture.config, "twilio", &id).await;
     let found = found.expect("found").expect("there");
     assert_eq!(found.caller.tenant(), "acme");
     assert_eq!(found.caller.project(), "shop");
@@ -54,7 +54,7 @@ async fn a_webhook_is_the_same_after_a_restart() {
         (found.deliver, found.same_bytes),
         (Deliver::Async, SameBytes::Refuse)
     );
-    let found = webhooks.find(&house.config, "svix", &plain).await;
+    let found = webhooks.find(&fixture.config, "svix", &plain).await;
     let found = found.expect("found").expect("there");
     assert_eq!(
         (&*found.upstream, found.path.as_str()),
@@ -64,16 +64,16 @@ async fn a_webhook_is_the_same_after_a_restart() {
         (found.deliver, found.same_bytes),
         (Deliver::Async, SameBytes::Deliver)
     );
-    let keys = house.keys(&webhooks, &plain).await.expect("keys");
+    let keys = fixture.keys(&webhooks, &plain).await.expect("keys");
     assert_eq!(keys, of_secrets(&[&secret('a')]));
 }
 
 #[tokio::test]
 async fn an_id_tells_nothing_and_no_secret_is_stored_in_the_clear() {
-    let house = House::new();
-    let webhooks = house.open().await;
-    let one = house.make(&webhooks, new()).await;
-    let other = house.make(&webhooks, new()).await;
+    let fixture = Fixture::new();
+    let webhooks = fixture.open().await;
+    let one = fixture.make(&webhooks, new()).await;
+    let other = fixture.make(&webhooks, new()).await;
     assert_ne!(one, other);
     for id in [&one, &other] {
         let drawn = id.strip_prefix("wh_").expect("an id");
@@ -81,7 +81,7 @@ async fn an_id_tells_nothing_and_no_secret_is_stored_in_the_clear() {
         assert_eq!(drawn.len(), 32);
         assert!(!id.contains("acme") && !id.contains("shop"));
     }
-    let documents = house.documents().await;
+    let documents = fixture.documents().await;
     assert_eq!(documents.len(), 2);
     for (_, document) in documents {
         let text = String::from_utf8(document.to_vec()).expect("JSON");
@@ -91,9 +91,9 @@ async fn an_id_tells_nothing_and_no_secret_is_stored_in_the_clear() {
 
 #[tokio::test]
 async fn only_the_right_provider_finds_a_webhook() {
-    let house = House::new();
-    let webhooks = house.open().await;
-    let id = house.make(&webhooks, new()).await;
+    let fixture = Fixture::new();
+    let webhooks = fixture.open().await;
+    let id = fixture.make(&webhooks, new()).await;
     for (provider, id, found) in [
         ("svix", id.as_str(), true),
         ("stripe", id.as_str(), false),
@@ -103,7 +103,7 @@ async fn only_the_right_provider_finds_a_webhook() {
         ("svix", "", false),
         ("svix", "../../x", false),
     ] {
-        let got = webhooks.find(&house.config, provider, id).await;
+        let got = webhooks.find(&fixture.config, provider, id).await;
         assert_eq!(
             got.expect("nobody fails").is_some(),
             found,
@@ -113,38 +113,38 @@ async fn only_the_right_provider_finds_a_webhook() {
 }
 
 /// The stored document with a change.
-async fn change(house: &House, id: &str, edit: impl FnOnce(&mut Value)) {
-    let read = house.registry.read(Collection::Webhooks, id).await;
+async fn change(fixture: &Fixture, id: &str, edit: impl FnOnce(&mut Value)) {
+    let read = fixture.registry.read(Collection::Webhooks, id).await;
     let read = read.expect("the store answers").expect("there");
     let mut document: Value = serde_json::from_slice(&read).expect("JSON");
     edit(&mut document);
     let written = Bytes::from(document.to_string());
-    let put = house.registry.put(Collection::Webhooks, id, written);
+    let put = fixture.registry.put(Collection::Webhooks, id, written);
     put.await.expect("the store answers");
 }
 
 #[tokio::test]
 async fn no_webhook_takes_anothers_secret_and_a_damaged_one_spoils_no_other() {
-    let house = House::new();
-    let webhooks = house.open().await;
-    let victim = house.make(&webhooks, new()).await;
-    let thief = house.make(&webhooks, with(&[&secret('b')])).await;
-    let bystander = house.make(&webhooks, with(&[&secret('c')])).await;
-    let read = house.registry.read(Collection::Webhooks, &thief).await;
+    let fixture = Fixture::new();
+    let webhooks = fixture.open().await;
+    let victim = fixture.make(&webhooks, new()).await;
+    let thief = fixture.make(&webhooks, with(&[&secret('b')])).await;
+    let bystander = fixture.make(&webhooks, with(&[&secret('c')])).await;
+    let read = fixture.registry.read(Collection::Webhooks, &thief).await;
     let read = read.expect("the store answers").expect("there");
     let read: Value = serde_json::from_slice(&read).expect("JSON");
     let stolen = read["secrets"][0]["sealed"].clone();
-    change(&house, &victim, |document| {
+    change(&fixture, &victim, |document| {
         document["secrets"][0]["sealed"] = stolen;
     })
     .await;
     webhooks.refresh().await.expect("read");
-    assert!(!house.is_found(&webhooks, &victim).await);
+    assert!(!fixture.is_found(&webhooks, &victim).await);
     for (id, letter) in [(&thief, 'b'), (&bystander, 'c')] {
-        let keys = house.keys(&webhooks, id).await.expect("keys");
+        let keys = fixture.keys(&webhooks, id).await.expect("keys");
         assert_eq!(keys, of_secrets(&[&secret(letter)]));
     }
-    let error = webhooks.rotate(&house.config, &victim, None, None).await;
+    let error = webhooks.rotate(&fixture.config, &victim, None, None).await;
     let error = error.expect_err("damaged");
     assert!(matches!(error, WebhooksError::Damaged { .. }), "{error:?}");
     assert_eq!(
@@ -155,8 +155,8 @@ async fn no_webhook_takes_anothers_secret_and_a_damaged_one_spoils_no_other() {
 
 #[tokio::test]
 async fn what_is_not_a_webhooks_document_is_not_believed() {
-    let house = House::new();
-    let webhooks = house.open().await;
+    let fixture = Fixture::new();
+    let webhooks = fixture.open().await;
     type Edit = fn(&mut Value);
     let edits: [(&str, Edit); 7] = [
         ("version", |document| document["version"] = 2.into()),
@@ -170,42 +170,42 @@ async fn what_is_not_a_webhooks_document_is_not_believed() {
         ("secrets", |document| document["secrets"] = "none".into()),
     ];
     for (name, edit) in edits {
-        let id = house.make(&webhooks, new()).await;
-        change(&house, &id, edit).await;
+        let id = fixture.make(&webhooks, new()).await;
+        change(&fixture, &id, edit).await;
         webhooks.refresh().await.expect("read");
-        assert!(!house.is_found(&webhooks, &id).await, "{name}");
+        assert!(!fixture.is_found(&webhooks, &id).await, "{name}");
     }
 }
 
 #[tokio::test]
 async fn another_gateways_key_opens_nothing() {
-    let house = House::new();
-    let webhooks = house.open().await;
-    let id = house.make(&webhooks, new()).await;
-    let house = House {
+    let fixture = Fixture::new();
+    let webhooks = fixture.open().await;
+    let id = fixture.make(&webhooks, new()).await;
+    let fixture = Fixture {
         secret: Secret::new().expect("random bytes"),
-        ..house
+        ..fixture
     };
-    assert!(!house.is_found(&house.open().await, &id).await);
+    assert!(!fixture.is_found(&fixture.open().await, &id).await);
 }
 
 #[tokio::test]
 async fn what_another_gateway_changed_is_learned() {
-    let house = House::new();
-    let (here, there) = (house.open().await, house.open().await);
-    let id = house.make(&there, new()).await;
-    assert!(!house.is_found(&here, &id).await);
+    let fixture = Fixture::new();
+    let (here, there) = (fixture.open().await, fixture.open().await);
+    let id = fixture.make(&there, new()).await;
+    assert!(!fixture.is_found(&here, &id).await);
     here.refresh().await.expect("read");
-    let keys = house.keys(&here, &id).await.expect("keys");
+    let keys = fixture.keys(&here, &id).await.expect("keys");
     assert_eq!(keys, of_secrets(&[&secret('a')]));
-    let rotated = there.rotate(&house.config, &id, Some(secret('b').into()), None);
+    let rotated = there.rotate(&fixture.config, &id, Some(secret('b').into()), None);
     rotated.await.expect("rotated");
     here.refresh().await.expect("read");
-    let keys = house.keys(&here, &id).await.expect("keys");
+    let keys = fixture.keys(&here, &id).await.expect("keys");
     assert_eq!(keys, of_secrets(&[&secret('a'), &secret('b')]));
     there.delete(&id).await.expect("deleted");
     here.refresh().await.expect("read");
-    assert!(!house.is_found(&here, &id).await);
+    assert!(!fixture.is_found(&here, &id).await);
 }
 
 /// What becomes of removals.
@@ -283,27 +283,27 @@ impl Registry for Unwilling {
 
 #[tokio::test]
 async fn a_deletion_that_cannot_be_written_holds_here() {
-    let mut house = House::new();
-    let willing = house.registry.clone();
-    house.registry = Unwilling::new(willing.clone(), Removes::Refused);
-    let webhooks = house.open().await;
-    let id = house.make(&webhooks, new()).await;
+    let mut fixture = Fixture::new();
+    let willing = fixture.registry.clone();
+    fixture.registry = Unwilling::new(willing.clone(), Removes::Refused);
+    let webhooks = fixture.open().await;
+    let id = fixture.make(&webhooks, new()).await;
     for _ in 0..2 {
         webhooks.delete(&id).await.expect_err("not removed");
-        assert!(!house.is_found(&webhooks, &id).await);
+        assert!(!fixture.is_found(&webhooks, &id).await);
         webhooks.refresh().await.expect("read");
-        assert!(!house.is_found(&webhooks, &id).await);
-        let rotated = webhooks.rotate(&house.config, &id, Some(secret('b').into()), None);
+        assert!(!fixture.is_found(&webhooks, &id).await);
+        let rotated = webhooks.rotate(&fixture.config, &id, Some(secret('b').into()), None);
         assert!(matches!(rotated.await.expect("read"), Rotated::Absent));
     }
-    house.registry = willing;
-    assert!(house.is_found(&house.open().await, &id).await);
+    fixture.registry = willing;
+    assert!(fixture.is_found(&fixture.open().await, &id).await);
     assert_eq!(
-        house.open().await.delete(&id).await.expect("removed"),
+        fixture.open().await.delete(&id).await.expect("removed"),
         Deleted::Done
     );
     assert_eq!(
-        house.open().await.delete(&id).await.expect("removed"),
+        fixture.open().await.delete(&id).await.expect("removed"),
         Deleted::Absent
     );
 }
@@ -316,15 +316,15 @@ async fn a_deletion_that_cannot_be_written_holds_here() {
 #[case::made_elsewhere_and_not_removed(Knows::Elsewhere, Removes::Refused)]
 #[tokio::test]
 async fn no_rotation_brings_a_deleted_webhook_back(#[case] knows: Knows, #[case] removes: Removes) {
-    let mut house = House::new();
-    let slow = Unwilling::new(house.registry.clone(), removes);
-    house.registry = slow.clone();
-    let webhooks = house.open().await;
+    let mut fixture = Fixture::new();
+    let slow = Unwilling::new(fixture.registry.clone(), removes);
+    fixture.registry = slow.clone();
+    let webhooks = fixture.open().await;
     let id = match knows {
-        Knows::Here => house.make(&webhooks, new()).await,
-        Knows::Elsewhere => house.make(&house.open().await, new()).await,
+        Knows::Here => fixture.make(&webhooks, new()).await,
+        Knows::Elsewhere => fixture.make(&fixture.open().await, new()).await,
     };
-    let rotating = webhooks.rotate(&house.config, &id, Some(secret('b').into()), None);
+    let rotating = webhooks.rotate(&fixture.config, &id, Some(secret('b').into()), None);
     let deleting = async {
         slow.begun.notified().await;
         let mut deleting = std::pin::pin!(webhooks.delete(&id));
@@ -333,7 +333,7 @@ async fn no_rotation_brings_a_deleted_webhook_back(#[case] knows: Knows, #[case]
             _ = &mut deleting => panic!("the rotation is not over"),
             () = std::future::ready(()) => {}
         }
-        assert!(!house.is_found(&webhooks, &id).await);
+        assert!(!fixture.is_found(&webhooks, &id).await);
         slow.go.notify_one();
         deleting.await
     };
@@ -344,10 +344,10 @@ async fn no_rotation_brings_a_deleted_webhook_back(#[case] knows: Knows, #[case]
         Knows::Elsewhere => assert!(matches!(rotated.expect("written"), Rotated::Done(_))),
     }
     assert_eq!(deleted.is_ok(), removes == Removes::Done);
-    assert_eq!(house.documents().await.is_empty(), removes == Removes::Done);
-    assert!(!house.is_found(&webhooks, &id).await);
+    assert_eq!(fixture.documents().await.is_empty(), removes == Removes::Done);
+    assert!(!fixture.is_found(&webhooks, &id).await);
     webhooks.refresh().await.expect("read");
-    assert!(!house.is_found(&webhooks, &id).await);
+    assert!(!fixture.is_found(&webhooks, &id).await);
 }
 
 /// Which gateway holds a webhook.
