@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use onceward_core::class::{AfterLoss, Class, OnExhausted};
-use onceward_core::classify::{Hint, Meaning};
+use onceward_core::classify::Hint;
 use onceward_core::engine::{Lead, Recorded, Renewed};
 use onceward_core::record::{Answer, Record, Settlement, State};
 use onceward_core::store::Due;
@@ -182,12 +182,13 @@ impl AttemptEnd {
     }
 
     fn of_answer(answered: &UpstreamAnswer) -> Self {
-        match (answered.hint, answered.meaning) {
+        match (answered.hint, answered.parts.status.as_u16()) {
             (Some(Hint::Transient), _) => Self::NotAccepted,
-            _ if answered.parts.status.is_success() => Self::Accepted,
+            (_, 200..=299) => Self::Accepted,
             (Some(Hint::Permanent), _) => Self::Rejected,
-            (None, Meaning::Unknown) => Self::Uncertain,
-            (None, Meaning::Keep | Meaning::Release) => Self::NotAccepted,
+            // Answered by a proxy in place of the service, or not an HTTP status.
+            (None, 502 | 504 | 600..) => Self::Uncertain,
+            (None, _) => Self::NotAccepted,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use onceward_core::caller::Caller;
-use onceward_core::class::Class;
+use onceward_core::class::{Class, OnError, OnUnknown};
 use onceward_core::clock::{Clock, ManualClock, Timestamp};
 use onceward_core::engine::{Engine, Limits};
 use onceward_core::entropy::Entropy;
@@ -220,4 +220,23 @@ async fn an_event_that_is_never_accepted_is_paused() {
     assert_eq!((last.outcome, last.attempts), (DeliveryOutcome::Paused, 20));
     assert_eq!(last.retry_after, None);
     assert_eq!(deliveries.state(1).await, State::Paused);
+}
+
+/// `on_error` is for callers that wait for the answer. A delivery retries an
+/// answered 500 in any case; only an answer from between may have been accepted.
+#[tokio::test]
+async fn on_error_does_not_hold_a_delivery() {
+    let class = Class::webhook().with(|class| {
+        class.on_error = OnError::Unknown;
+        class.on_unknown = OnUnknown::Hold;
+    });
+    for (status, want) in [
+        (StatusCode::INTERNAL_SERVER_ERROR, DeliveryOutcome::Requeued),
+        (StatusCode::BAD_GATEWAY, DeliveryOutcome::Unknown),
+    ] {
+        let deliveries = Deliveries::new(class.clone());
+        deliveries.enqueue(1).await;
+        let reports = deliveries.deliver_due(|| answered(status)).await;
+        assert_eq!(reports[0].outcome, want, "{status}");
+    }
 }

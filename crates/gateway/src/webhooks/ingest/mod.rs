@@ -373,7 +373,7 @@ fn refuse(provider: &str, refusal: &Refusal) -> Refused {
 fn refuse_unidentified(provider: &str, error: &Unidentified) -> Refused {
     let problem = Problem::new(
         Code::TranslationFailed,
-        format!("The request has no provider event id: {error}."),
+        format!("The provider's event id cannot be read from this request: {error}."),
     );
     let cause = Cause::Untranslated {
         provider: provider.to_owned(),

@@ -31,14 +31,20 @@ async fn old_and_new_count_for_the_overlap_and_then_the_new_alone() {
     assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), both);
     // Also after a restart.
     assert_eq!(
-        fixture.keys(&fixture.open().await, &id).await.expect("keys"),
+        fixture
+            .keys(&fixture.open().await, &id)
+            .await
+            .expect("keys"),
         both
     );
     fixture.hands.advance(one);
     let new = of_secrets(&[&secret('b')]);
     assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), new);
     assert_eq!(
-        fixture.keys(&fixture.open().await, &id).await.expect("keys"),
+        fixture
+            .keys(&fixture.open().await, &id)
+            .await
+            .expect("keys"),
         new
     );
 }
@@ -118,7 +124,10 @@ async fn a_secret_is_made_where_the_provider_takes_one() {
         secrets: NewSecrets::Generated,
         ..new()
     };
-    let made = webhooks.create(&fixture.config, wanted).await.expect("made");
+    let made = webhooks
+        .create(&fixture.config, wanted)
+        .await
+        .expect("made");
     let text = made.secret.expect("it was made here");
     let text = secrecy::ExposeSecret::expose_secret(&text);
     let id = made.shown.registration.id;
@@ -144,7 +153,9 @@ async fn a_mistake_in_the_new_secret_changes_nothing() {
     let before = fixture.keys(&webhooks, &id).await.expect("keys");
     for text in ["", "whsec_canary!", " whsec_AAAA"] {
         let wrong = SecretString::from(text);
-        let error = webhooks.rotate(&fixture.config, &id, Some(wrong), None).await;
+        let error = webhooks
+            .rotate(&fixture.config, &id, Some(wrong), None)
+            .await;
         let error = error.expect_err("no secret").to_string();
         assert!(error.starts_with("secret: "), "{error}");
         assert!(!error.contains("canary"), "{error}");

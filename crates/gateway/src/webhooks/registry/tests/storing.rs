@@ -344,7 +344,10 @@ async fn no_rotation_brings_a_deleted_webhook_back(#[case] knows: Knows, #[case]
         Knows::Elsewhere => assert!(matches!(rotated.expect("written"), Rotated::Done(_))),
     }
     assert_eq!(deleted.is_ok(), removes == Removes::Done);
-    assert_eq!(fixture.documents().await.is_empty(), removes == Removes::Done);
+    assert_eq!(
+        fixture.documents().await.is_empty(),
+        removes == Removes::Done
+    );
     assert!(!fixture.is_found(&webhooks, &id).await);
     webhooks.refresh().await.expect("read");
     assert!(!fixture.is_found(&webhooks, &id).await);
