@@ -82,7 +82,7 @@ use super::*;
 )]
 #[case::malformed_secret(
     with(&["AAAA", "canary!"]),
-    "secrets[1]: the secret must be base64, with or without `whsec_` before it; give what the provider shows as the webhook's signing secret"
+    "secrets[1]: the secret must be base64, with or without `whsec_` before it; give the signing secret that the provider shows for the webhook"
 )]
 #[case::generated_for_stripe(
     NewWebhook { provider: "stripe".into(), secrets: NewSecrets::Generated, ..new() },

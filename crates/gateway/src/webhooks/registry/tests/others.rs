@@ -117,13 +117,13 @@ async fn a_change_in_openbao_is_followed_and_its_absence_is_not() {
 )]
 #[case::malformed(
     standin::json(200, &fields(&json!({ "secret": "canary!" }))),
-    "one of them is not of the provider's form"
+    "one of its secrets does not have the provider's form"
 )]
 #[case::six(
     standin::json(200, &fields(&json!({
         "secret": "AAAA", "secret_1": "AAAB", "secret_2": "AAAC", "secret_3": "AAAD", "secret_4": "AAAE", "secret_5": "AAAF",
     }))),
-    "OpenBao has more than 5 of them"
+    "OpenBao has more than 5 secrets for it"
 )]
 #[tokio::test]
 async fn a_webhook_without_secrets_in_openbao_is_not_made(
