@@ -1,6 +1,6 @@
--- The holder of a fence lets go of its claim: the key is free, or nobody knows
--- ($7 is `released` or `unknown`). No row comes back where its word does not
--- count at once, nor for a delivery that is due again when it is lost.
+-- The holder of a fence gives its claim up: $7 is `released` or `unknown`. No row
+-- is returned for a delivery that is due again when it is lost, nor for a repeated
+-- settlement, which changes nothing: there the rules decide.
 --
 -- $1 namespace  $2, $3 the digest, or its bounds  $4 operation_id, or NULL
 -- $5 the moment, or NULL for the server's  $6 fence  $7 state
@@ -18,7 +18,7 @@ told AS (
     FROM moment
     WHERE r.namespace = $1 AND r.digest BETWEEN $2 AND $3 AND r.owner = {table}_owner()
       AND ($4::bytea IS NULL OR r.operation_id = $4)
-      AND r.fence = $6 AND r.state IN ('running', 'unknown')
+      AND r.fence = $6 AND r.state IN ('running', 'unknown') AND r.state <> $7
       AND ($7 = 'released' OR NOT r.delivered OR r.after_loss = 'hold')
     RETURNING r.digest, r.awaited
 )

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use onceward_core::record::{Settlement, State};
-use onceward_core::store::{Claim, Store};
+use onceward_core::store::{Claim, Filter, Inspect, PageRequest, Store};
 
 use crate::fixture::postgres::{server, settings, store};
-use crate::fixture::{ask, completed, grant, retry, until};
+use crate::fixture::{ask, completed, grant, retry, settle, until};
 
 /// What a waiter elsewhere may take to hear of a completion.
 const SOON: Duration = Duration::from_millis(100);
@@ -138,6 +138,24 @@ async fn nobody_is_notified_where_nobody_waits() {
         .expect("one may notify");
     assert_eq!(notes.recv().await.as_deref(), Some("the end"));
     ears.abort();
+}
+
+#[tokio::test]
+async fn a_repeated_settlement_keeps_its_position_in_listings() {
+    let postgres = server().await;
+    let store = store(&settings(&postgres.url())).await;
+    let lost = grant(&store, &ask(1)).await;
+    settle(&store, &lost, Settlement::Lost).await;
+    grant(&store, &ask(2)).await;
+    settle(&store, &lost, Settlement::Lost).await;
+    let page = PageRequest {
+        after: None,
+        limit: 2,
+    };
+    let listed = store.list(&Filter::default(), page).await;
+    let listed = listed.expect("the store answers").records;
+    let digests: Vec<_> = listed.iter().map(|record| record.digest).collect();
+    assert_eq!(digests, [ask(2).digest, ask(1).digest]);
 }
 
 async fn until_awaited(
