@@ -133,7 +133,7 @@ async fn missing_rights_are_named() {
         assert!(
             text.starts_with("this role lacks a privilege on the table `idempotency_record`: ")
                 && text.contains("permission denied for")
-                && text.ends_with("; its owner can grant it"),
+                && text.ends_with("; the table's owner can grant it"),
             "{text}"
         );
     }
