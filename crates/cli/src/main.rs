@@ -1,6 +1,11 @@
 //! The binary `onceward`. Each command has a module with its `Args` and its `run`; the work is done
 //! in the libraries or in that module, not here.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the command line hands in clock, randomness and environment"
+)]
+
 use std::process::ExitCode;
 
 use clap::Parser;

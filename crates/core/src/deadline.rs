@@ -22,7 +22,7 @@ pub async fn store_within<T, E: From<StoreError>>(
     limit: Duration,
     step: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    let unavailable = |error| StoreError::Unavailable(Box::new(error)).into();
+    let unavailable = |error| StoreError::Unavailable(Box::new(error));
     within(limit, step).await.map_err(unavailable)?
 }
 

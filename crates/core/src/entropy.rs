@@ -12,6 +12,10 @@ pub struct Entropy {
 
 impl Entropy {
     /// Seeded by the operating system.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the randomness that is handed in"
+    )]
     pub fn system() -> std::io::Result<Self> {
         Ok(Self::seeded(getrandom::u64()?))
     }

@@ -5,6 +5,13 @@
 //!
 //! It does no I/O. Clock and randomness are handed in.
 
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        reason = "tests use the system's clock and environment"
+    )
+)]
 #![warn(missing_debug_implementations)]
 
 pub mod application;

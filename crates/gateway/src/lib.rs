@@ -4,6 +4,14 @@
 //! runtime that every request shares, and two listeners, one for traffic and
 //! one for operators.
 
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        reason = "tests use the system's clock and environment"
+    )
+)]
+
 mod admin;
 mod callers;
 pub mod config;

@@ -5,6 +5,14 @@
 //! service in this process; what was queued with its request goes the second
 //! half of that way by [`delivery`]. [`problem`] is the only place that chooses a status.
 
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        reason = "tests use the system's clock and environment"
+    )
+)]
+
 mod answer;
 mod attempt;
 #[cfg(feature = "axum")]

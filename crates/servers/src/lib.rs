@@ -11,6 +11,8 @@
 //! for a test there is nothing to decide about it. A server that is not
 //! installed is a panic too, never a test that is passed over.
 
+#![allow(clippy::disallowed_methods, reason = "servers for tests")]
+
 mod cluster;
 mod directory;
 mod guard;

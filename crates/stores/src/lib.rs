@@ -1,6 +1,14 @@
 //! The stores: embedded on SQLite, PostgreSQL and Redis. Each has a module and a
 //! feature of its own; [`open`] opens the one that a URL names.
 
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        reason = "tests use the system's clock and environment"
+    )
+)]
+
 #[cfg(any(feature = "embedded", feature = "redis"))]
 mod checksum;
 #[cfg(feature = "embedded")]

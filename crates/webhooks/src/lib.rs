@@ -25,6 +25,14 @@
 //! still verifies. A safe receiver fetches the event from PayPal by its id, which
 //! needs the network.
 
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        reason = "tests use the system's clock and environment"
+    )
+)]
+
 mod delivery;
 mod form;
 mod identifier;

@@ -1,5 +1,10 @@
 //! The examples, run as the programs that they are.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests use the system's clock and environment"
+)]
+
 mod axum_service;
 mod custom_store;
 mod outbound;

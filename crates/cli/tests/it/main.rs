@@ -4,6 +4,10 @@
 //! These tests show what only a process can show: that it may die at any step, that it stops in
 //! order, and that its commands print what they should.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests use the system's clock and environment"
+)]
 // A failed expectation in a test is a panic. Seeds and figures are printed when a test fails.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 

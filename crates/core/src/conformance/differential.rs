@@ -88,6 +88,10 @@ where
 
 /// A seed is always chosen here, or taken from the environment, so that it
 /// can be told.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tests draw their seed and tell it"
+)]
 fn config(cases: u32) -> (Config, u64) {
     let default = Config::default();
     let seed = match default.rng_seed {

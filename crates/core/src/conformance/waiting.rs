@@ -68,6 +68,7 @@ fn spawn_waiter(trial: &Trial, ask: &ClaimRequest) -> tokio::task::JoinHandle<Du
     tokio::spawn(async move { wait(&trial, &ask, LONG).await })
 }
 
+#[expect(clippy::disallowed_methods, reason = "tests measure real time")]
 async fn wait(trial: &Trial, ask: &ClaimRequest, limit: Duration) -> Duration {
     let start = Instant::now();
     let waited = trial.store.wait(&ask.digest, limit).await;

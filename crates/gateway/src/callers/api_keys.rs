@@ -29,6 +29,7 @@ use super::known::Known;
 use super::refusal::Refusal;
 use crate::config::KnownBy;
 use crate::secrets::gateway_key::Secret;
+use crate::secrets::random::random_bytes;
 
 /// The most keys.
 pub(crate) const KEYS_MAX: usize = 100_000;
@@ -375,8 +376,8 @@ struct Drawn {
 
 impl Drawn {
     fn new() -> Result<Self, getrandom::Error> {
-        let id = encode(&random::<ID_BYTES>()?);
-        let secret = encode(&random::<SECRET_BYTES>()?);
+        let id = encode(&random_bytes::<ID_BYTES>()?);
+        let secret = encode(&random_bytes::<SECRET_BYTES>()?);
         let checksum = checksum(&id, &secret);
         Ok(Self {
             key: format!("{API_KEY_PREFIX}{id}_{secret}{checksum}").into(),
@@ -384,12 +385,6 @@ impl Drawn {
             secret: secret.into(),
         })
     }
-}
-
-fn random<const N: usize>() -> Result<[u8; N], getrandom::Error> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// Base32 in small letters: no sign in it ends a word in a shell or a log.

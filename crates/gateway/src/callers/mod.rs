@@ -51,6 +51,7 @@ pub(crate) struct WallClock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
 impl WallClock {
     /// The system's.
+    #[expect(clippy::disallowed_methods, reason = "the clock that is handed in")]
     pub(crate) fn system() -> Self {
         Self::new(|| {
             let since = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -7,7 +7,6 @@
 //! came: its trace and its log entry say so themselves.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use http::{HeaderMap, Request, Response, StatusCode};
 use onceward_core::caller::Caller;
@@ -17,6 +16,7 @@ use onceward_http::body::Body;
 use onceward_http::problem::{Code, Problem};
 use onceward_http::rules::KeySource;
 use onceward_http::run::{Outcome, ProtectedResponse};
+use tokio::time::Instant;
 
 use crate::config::{KnownBy, Policy};
 use crate::observe::access_log::{AccessEntry, KeyedRequest, LoggedSource, RefusedRequest};

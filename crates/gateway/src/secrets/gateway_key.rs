@@ -16,6 +16,8 @@ use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq;
 
+use super::random::random_bytes;
+
 /// The file's name beside the data.
 const FILE: &str = "secret.key";
 /// The store's file, by which a directory is known to be in use.
@@ -84,9 +86,7 @@ pub(crate) enum Agreement {
 impl Secret {
     /// A secret for the life of this process.
     pub(crate) fn new() -> Result<Self, SecretError> {
-        let mut bytes = [0; 32];
-        getrandom::fill(&mut bytes).map_err(SecretError::Random)?;
-        Ok(Self(bytes))
+        random_bytes().map(Self).map_err(SecretError::Random)
     }
 
     /// A secret made of a text that the configuration gives.

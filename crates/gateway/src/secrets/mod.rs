@@ -5,6 +5,7 @@
 
 pub(crate) mod gateway_key;
 mod openbao;
+pub(crate) mod random;
 #[cfg(test)]
 pub(crate) mod tests;
 

@@ -1,5 +1,9 @@
 //! The layer and `run`, against a service in this process.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests use the system's clock and environment"
+)]
 // A test that fails says what it wanted; a panic is how.
 #![allow(clippy::unwrap_used)]
 

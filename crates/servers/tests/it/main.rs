@@ -1,6 +1,11 @@
 //! Servers start, answer, keep what they acknowledged over a kill, and leave
 //! nothing behind, neither after a drop nor when the test itself is killed.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests use the system's clock and environment"
+)]
+
 mod fixture;
 mod pgbouncer;
 mod postgres;

@@ -9,6 +9,7 @@
 //!
 //! `cargo run --release -p onceward-stores --all-features --example pairs -- …`
 
+#![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 #![allow(clippy::print_stdout)]
 
 #[cfg(all(feature = "postgres", feature = "redis"))]

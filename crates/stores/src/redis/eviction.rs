@@ -3,7 +3,8 @@
 //! operator may have changed it, or a failover may have led to another server.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use super::RedisStore;
 use super::error::{Error, Result};

@@ -370,7 +370,7 @@ impl WriteBlock {
         match self.how {
             WriteKind::Whole | WriteKind::Recorded => {}
             WriteKind::Granted | WriteKind::Delivered => {
-                record.grant(self.fence, record.attempt, self.at)
+                record.grant(self.fence, record.attempt, self.at);
             }
             WriteKind::Raised => record.fence = self.fence,
         }

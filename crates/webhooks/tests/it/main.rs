@@ -1,5 +1,10 @@
 //! What the crate promises, by its public functions only.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests use the system's clock and environment"
+)]
+
 mod batches;
 mod generic;
 mod identity;

@@ -13,7 +13,7 @@ mod route;
 mod store;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::StatusCode;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata};
@@ -26,6 +26,7 @@ use onceward_core::identity::OperationId;
 use onceward_core::store::{Inspect, Stats, Store};
 use onceward_http::delivery::DeliveryOutcome;
 use onceward_http::problem::Code;
+use tokio::time::Instant;
 
 use self::failed_events::FailedEvents;
 use self::family::{Family, Handle};

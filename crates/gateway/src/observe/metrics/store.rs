@@ -5,13 +5,14 @@
 //! to those who ask whether the gateway is ready.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use metrics::{Histogram, Label};
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Attempt, Fence, Record, Settled, Settlement};
 use onceward_core::store::{Claim, ClaimRequest, Store, StoreError};
+use tokio::time::Instant;
 
 use super::MetricRegistry;
 use super::family::Family;

@@ -16,12 +16,13 @@ mod export;
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
 use onceward_core::caller::Caller;
 use onceward_core::entropy::Entropy;
 use onceward_core::identity::OperationId;
+use tokio::time::Instant;
 
 pub(crate) use self::context::TraceId;
 use self::context::{SpanId, TraceContext};
@@ -289,6 +290,10 @@ struct Span {
 }
 
 impl Span {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "collectors want wall time; nothing is decided by it"
+    )]
     fn begin(
         recorder: &Arc<Recorder>,
         context: TraceContext,

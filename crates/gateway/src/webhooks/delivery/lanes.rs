@@ -398,7 +398,7 @@ mod tests {
             };
             match state {
                 SlotState::Active => {
-                    steps.push(Reverse((now.max(begin + away) + SHORT, Some(now))))
+                    steps.push(Reverse((now.max(begin + away) + SHORT, Some(now))));
                 }
                 SlotState::Waiting => unreachable!("deferred above"),
                 SlotState::Deferred(after) => {

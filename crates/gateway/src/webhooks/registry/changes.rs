@@ -19,6 +19,7 @@ use super::openbao::{self, OpenBaoKeys};
 use super::{ID_PREFIX, Resolved, SECRETS_MAX, WEBHOOKS_MAX, WebhookView, Webhooks};
 use crate::config::{Config, Deliver, Mistake, SameBytes, nearest, path_problem};
 use crate::secrets::SecretError;
+use crate::secrets::random::random_bytes;
 
 /// How many ids are generated before a webhook is given up because all were taken.
 const ID_ATTEMPTS_MAX: usize = 3;
@@ -460,8 +461,7 @@ fn check_secret(key: &str, provider: &Provider, text: &SecretString) -> Result<(
 }
 
 fn generate(provider: &Provider, name: &str) -> Result<SecretString, WebhooksError> {
-    let mut seed = [0; 32];
-    getrandom::fill(&mut seed)?;
+    let seed = random_bytes()?;
     match provider.generate(&seed) {
         Some(secret) => Ok(secret.into()),
         None => {
@@ -474,8 +474,7 @@ fn generate(provider: &Provider, name: &str) -> Result<SecretString, WebhooksErr
 
 /// A new id in lower-case Base32, which needs no escaping in a URL.
 fn random_id() -> Result<String, getrandom::Error> {
-    let mut bytes = [0; ID_BYTES];
-    getrandom::fill(&mut bytes)?;
+    let bytes = random_bytes::<ID_BYTES>()?;
     let encoded = BASE32_NOPAD.encode(&bytes).to_ascii_lowercase();
     Ok(format!("{ID_PREFIX}{encoded}"))
 }

@@ -9,6 +9,7 @@ use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::secrets::gateway_key::Secret;
+use crate::secrets::random::random_bytes;
 
 /// The purpose of the derived key; its number changes with the algorithm.
 const PURPOSE: &[u8] = b"onceward.webhook-seal.1";
@@ -45,8 +46,7 @@ impl SecretSealer {
         context: SealContext<'_>,
         text: &SecretString,
     ) -> Result<String, getrandom::Error> {
-        let mut nonce = [0; NONCE_LEN];
-        getrandom::fill(&mut nonce)?;
+        let nonce = random_bytes::<NONCE_LEN>()?;
         let mut bytes = text.expose_secret().as_bytes().to_vec();
         let nonce_used = Nonce::assume_unique_for_key(nonce);
         self.0
