@@ -285,7 +285,7 @@ fn mistaken(text: &ConfigText, number: usize) -> (ConfigText, &'static str) {
         ..text.clone()
     };
     match number % 5 {
-        0 => (more("[[routes"), "this is not TOML"),
+        0 => (more("[[routes"), "invalid TOML"),
         1 => (server("drian = \"30s\""), "unknown key"),
         2 => (
             more("[[routes]]\nendpoint = \"a.b\"\npath = \"/b\"\nupstream = \"nowhere\""),
