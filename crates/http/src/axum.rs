@@ -54,7 +54,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Joined {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
-        joined(parts)?.ok_or_else(|| {
+        let joined = Joined::from_headers(&parts.headers);
+        let joined = joined.map_err(|error| malformed(&error, parts))?;
+        joined.ok_or_else(|| {
             let detail = "This route needs an Idempotency-Key and a gateway in front of it.";
             refusal(&Problem::new(Code::KeyMissing, detail), parts)
         })
@@ -65,18 +67,13 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for Joined {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Response> {
-        joined(parts)
+        Joined::from_headers(&parts.headers).map_err(|error| malformed(&error, parts))
     }
 }
 
-fn joined(parts: &Parts) -> Result<Option<Joined>, Response> {
-    Joined::from_headers(&parts.headers).map_err(|error| {
-        let problem = Problem::new(
-            Code::BadRequest,
-            format!("The request is malformed: {error}."),
-        );
-        refusal(&problem, parts)
-    })
+fn malformed(error: &impl std::fmt::Display, parts: &Parts) -> Response {
+    let detail = format!("The request is malformed: {error}.");
+    refusal(&Problem::new(Code::BadRequest, detail), parts)
 }
 
 fn refusal(problem: &Problem, parts: &Parts) -> Response {

@@ -120,7 +120,7 @@ impl Client {
 
     pub(crate) async fn get(&self, role: Role, path: &str) -> anyhow::Result<ApiResult> {
         let fetched = self.fetch.get(Some(path), self.headers()).await;
-        self.parse(role, fetched.map_err(|error| self.unreachable(error))?)
+        self.parse(role, &fetched.map_err(|error| self.unreachable(error))?)
     }
 
     pub(crate) async fn post(
@@ -133,7 +133,7 @@ impl Client {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let body = Bytes::from(body.to_string());
         let fetched = self.fetch.post(Some(path), headers, body).await;
-        self.parse(role, fetched.map_err(|error| self.unreachable(error))?)
+        self.parse(role, &fetched.map_err(|error| self.unreachable(error))?)
     }
 
     /// Prints a result: the API's own JSON with `--json`, else the text that `show` makes of it.
@@ -194,7 +194,7 @@ impl Client {
         ))
     }
 
-    fn parse(&self, role: Role, fetched: Fetched) -> anyhow::Result<ApiResult> {
+    fn parse(&self, role: Role, fetched: &Fetched) -> anyhow::Result<ApiResult> {
         let not_admin = || {
             anyhow!(
                 "{} is not the admin listener of a gateway: it answered with status {}",

@@ -66,7 +66,8 @@ pub(crate) trait Reported {
 /// Why a step refuses a request.
 #[derive(Debug)]
 pub(crate) struct Refused {
-    problem: Problem,
+    // Boxed: results that carry a refusal stay small.
+    problem: Box<Problem>,
     cause: Cause,
 }
 
@@ -97,7 +98,10 @@ pub(crate) enum Cause {
 
 impl Refused {
     pub(crate) fn new(problem: Problem, cause: Cause) -> Self {
-        Self { problem, cause }
+        Self {
+            problem: Box::new(problem),
+            cause,
+        }
     }
 
     pub(crate) fn code(&self) -> Code {
@@ -105,7 +109,7 @@ impl Refused {
     }
 
     pub(crate) fn into_problem(self) -> Problem {
-        self.problem
+        *self.problem
     }
 }
 
@@ -204,7 +208,7 @@ impl<'a> Report<'a> {
             });
             self.outcome = Some(code.as_str());
         }
-        Unanswerable(Box::new((problem, self)))
+        Unanswerable(Box::new((*problem, self)))
     }
 
     /// Counts a refusal that does not end the line: another route of the same
@@ -240,7 +244,7 @@ impl<'a> Report<'a> {
     }
 
     /// The request is for this endpoint, where a key means this.
-    pub(crate) fn to_endpoint(self, endpoint: &Endpoint, policy: Option<Policy>) -> Self {
+    pub(crate) fn at_endpoint(self, endpoint: &Endpoint, policy: Option<Policy>) -> Self {
         Self {
             endpoint: Some(endpoint.clone()),
             policy,
@@ -264,7 +268,7 @@ impl<'a> Report<'a> {
     }
 
     /// The request is this caller's, and counts for it on its endpoint.
-    pub(crate) fn from_caller(self, caller: &Caller, class: &str) -> Self {
+    pub(crate) fn sent_by(self, caller: &Caller, class: &str) -> Self {
         let label = self.endpoint_label().unwrap_or_default();
         let metrics = self.runtime.metrics().of(caller, label, class);
         Self {

@@ -47,7 +47,7 @@ pub(super) struct Admitted {
 impl Reported for Admitted {
     fn add_to<'a>(&self, report: Report<'a>) -> Report<'a> {
         report
-            .from_caller(&self.caller, &self.routed.class.name)
+            .sent_by(&self.caller, &self.routed.class.name)
             .on_span()
     }
 }

@@ -70,7 +70,7 @@ pub(super) async fn recover<'a>(
             refused = Some(Problem::no_operation().into());
             continue;
         }
-        let report = after.by_route(route).from_caller(&caller, &class.name);
+        let report = after.by_route(route).sent_by(&caller, &class.name);
         return report
             .ended(ended.outcome, ended.id)
             .concluded(ended.response);

@@ -67,7 +67,7 @@ impl Reported for Destination<'_> {
         match self {
             Self::Upstream(routed) => report
                 .by_route(&routed.route)
-                .to_endpoint(&routed.endpoint, routed.policy),
+                .at_endpoint(&routed.endpoint, routed.policy),
             // Its headers are on refusals too.
             Self::Recovery(asked) => match asked.candidates.first() {
                 Some((route, _)) => report.by_route(route),

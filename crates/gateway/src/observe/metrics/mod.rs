@@ -407,7 +407,6 @@ pub(crate) struct UpstreamMetrics(Family<Histogram>);
 
 /// What came of sending a request upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::enum_variant_names, reason = "not sent is the word")]
 pub(crate) enum SendOutcome {
     /// Its answer began.
     Answered,

@@ -201,7 +201,8 @@ impl Courier {
             event.into_request(),
             forward,
         );
-        let report = report.await;
+        // Boxed: the future of an attempt is large.
+        let report = Box::pin(report).await;
         runtime.count_delivery(&upstream, record.id, report.outcome);
         self.log(webhook_id_of(&record.identity.endpoint), &upstream, &report);
     }

@@ -145,8 +145,8 @@ pub(crate) async fn ingest<'a>(
     // another.
     let endpoint = Endpoint::new(&format!("webhooks.{name}.{}", webhook.id));
     let report = report
-        .to_endpoint(&endpoint, Some(Policy::RequiredB))
-        .from_caller(&webhook.caller, &class.name);
+        .at_endpoint(&endpoint, Some(Policy::RequiredB))
+        .sent_by(&webhook.caller, &class.name);
     let admitted = admit_caller(runtime, webhook.caller.clone()).await;
     let (caller, report) = report.carry(admitted)?;
     let label = format!("webhooks.{name}");

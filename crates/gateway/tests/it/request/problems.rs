@@ -12,7 +12,7 @@ use crate::harness::{Answer, Reserved, Running, configured, configured_to, origi
 #[tokio::test]
 async fn every_problem_is_reached_and_has_its_page() {
     for code in Code::ALL {
-        let (gateway, answer) = reach(code).await;
+        let (gateway, answer) = Box::pin(reach(code)).await;
         let (_, reached) = answer.problem();
         assert_eq!(reached, code.as_str(), "{}", answer.text());
         check(&gateway, &answer).await;

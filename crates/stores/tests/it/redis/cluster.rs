@@ -155,7 +155,7 @@ async fn replicas_confirm_in_a_cluster_too() {
     let cluster = RedisCluster::start(3);
     let settings = confirmed(&cluster.url(), 1, Duration::from_secs(4));
     let refused = RedisStore::open(&settings).await;
-    let words = refused.err().expect("nobody could confirm").to_string();
+    let words = refused.expect_err("nobody could confirm").to_string();
     assert!(words.contains("has 0 replicas connected"), "{words}");
 
     let replicas = replicas(&cluster).await;

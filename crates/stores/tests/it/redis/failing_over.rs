@@ -163,7 +163,7 @@ async fn too_few_replicas_are_told_at_the_start() {
     let primary = Redis::start();
     let replica = primary.replica();
     let refused = RedisStore::open(&confirmed(&primary.url(), 2, BRIEF)).await;
-    let words = refused.err().expect("one replica is not two").to_string();
+    let words = refused.expect_err("one replica is not two").to_string();
     assert!(
         words.contains("durability is wait:2, but Redis at 127.0.0.1:")
             && words.contains("has 1 replicas connected"),

@@ -22,7 +22,7 @@ async fn refusal(url: &str) -> String {
     let mut settings = settings(url);
     settings.deadline = Duration::from_secs(2);
     let refused = RedisStore::open(&settings).await;
-    let words = refused.err().expect("it does not open").to_string();
+    let words = refused.expect_err("it does not open").to_string();
     assert!(!words.contains("secret"), "{words}");
     assert!(!words.contains('\n'), "{words}");
     words
