@@ -155,8 +155,8 @@ async fn every_refusal_is_one_sentence() {
         ),
         (
             &["apply", "--store", &postgres.url_of("app", "postgres")],
-            "this user may not do that (42501: permission denied for schema public); \
-             use the owner of the table, or for a new one a user that may CREATE in its schema"
+            "this user lacks a right (42501: permission denied for schema public); \
+             use the owner of the table, or for a new table a user with the CREATE right in its schema"
                 .to_owned(),
         ),
     ];

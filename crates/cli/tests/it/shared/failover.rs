@@ -243,7 +243,7 @@ async fn gateway_that_would_wait_for_nobody_does_not_start() {
     let (status, log) = starting.ended().await;
     assert_eq!(status.code(), Some(1), "{log:?}");
     let last = log.last().unwrap();
-    let told = last.starts_with("Error: durability is wait:1, and Redis at 127.0.0.1:")
-        && last.ends_with("has 0 replicas connected; start more, or ask for fewer");
+    let told = last.starts_with("Error: durability is wait:1, but Redis at 127.0.0.1:")
+        && last.ends_with("has 0 replicas connected; start more, or require fewer");
     assert!(told, "{last}");
 }

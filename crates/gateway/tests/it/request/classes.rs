@@ -386,7 +386,7 @@ async fn a_class_that_is_changed_at_run_time_counts_for_new_operations_only() {
 #[rstest]
 #[case::lease(json!({"lease": "1s"}), "shorter than the 30s that an upstream")]
 #[case::remember(json!({"remember": "1m"}), "shorter than the retention")]
-#[case::nobody(json!({"on_unknown": "reconcile"}), "reconcile_url is missing")]
+#[case::nobody(json!({"on_unknown": "reconcile"}), "requires reconcile_url")]
 #[case::nothing(json!({}), "nothing to change")]
 #[tokio::test]
 async fn a_change_that_does_not_fit_changes_nothing(#[case] settings: Value, #[case] why: &str) {
