@@ -166,7 +166,7 @@ enum AttemptEnd {
     Rejected,
     /// Another answer, or nothing was sent.
     NotAccepted,
-    /// It may have run.
+    /// It was sent and not answered: it may have run.
     Uncertain,
 }
 
@@ -186,8 +186,6 @@ impl AttemptEnd {
             (Some(Hint::Transient), _) => Self::NotAccepted,
             (_, 200..=299) => Self::Accepted,
             (Some(Hint::Permanent), _) => Self::Rejected,
-            // Answered by a proxy in place of the service, or not an HTTP status.
-            (None, 502 | 504 | 600..) => Self::Uncertain,
             (None, _) => Self::NotAccepted,
         }
     }

@@ -16,7 +16,7 @@ use http::header::HeaderValue;
 use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
 use onceward_core::caller::Caller;
 use onceward_core::class::{AfterLoss, Class, Expiry, OnUnknown, Terms, TtlBasis};
-use onceward_core::engine::{Engine, Entered};
+use onceward_core::engine::{Engine, Entered, Recorded};
 use onceward_core::fingerprint::{Algorithm, ComparedParts, Fingerprint, Fingerprinter, Sender};
 use onceward_core::identity::{Endpoint, Identity, OperationId};
 use onceward_core::key::Key;
@@ -31,6 +31,10 @@ use crate::duplicate::{mismatched, wait_for};
 use crate::fields;
 use crate::problem::{Code, Problem};
 use crate::rules::{Credentials, DuplicateCreate, Hosts, KeySource, Rules};
+
+/// How often an operation is claimed whose record changes between the steps of
+/// its comparison.
+const CLAIMS_MAX: usize = 3;
 
 /// How requests are protected.
 pub struct Protection {
@@ -319,6 +323,9 @@ async fn enter(
 /// Claims the operation. A record that was made under the other rule about hosts
 /// (by a version that never compared them, or before a reload changed what the
 /// upstream sees) is compared as it was made.
+///
+/// A mismatch is only reported of a record that was read: a client is told that
+/// it may use a new key.
 async fn claim(
     protection: &Protection,
     call: &Call,
@@ -327,30 +334,38 @@ async fn claim(
 ) -> Result<Entered, StoreError> {
     let engine = &protection.engine;
     let enter = |fingerprint| engine.enter(identity.clone(), fingerprint, call.terms());
-    let entered = enter(fingerprint).await?;
-    if !matches!(entered, Entered::Mismatch) {
-        return Ok(entered);
-    }
-    let Some(record) = engine.look(&identity.digest()).await? else {
-        return Ok(Entered::Mismatch);
-    };
-    let hosts = match record.fingerprint.algorithm.compares_host() {
-        true => Hosts::Compared,
-        false => Hosts::Ignored,
-    };
-    let as_recorded = protection.fingerprint(call, identity, hosts);
-    if hosts == call.rules.hosts || record.fingerprint != as_recorded {
-        return Ok(Entered::Mismatch);
-    }
-    match enter(as_recorded).await? {
-        Entered::Lead(lead) => {
-            // The key became free in between: a new record follows the present
-            // rule, and nothing was sent under this claim.
-            lead.release(None).await;
-            enter(fingerprint).await
+    for _ in 0..CLAIMS_MAX {
+        let entered = enter(fingerprint).await?;
+        if !matches!(entered, Entered::Mismatch) {
+            return Ok(entered);
         }
-        entered => Ok(entered),
+        let record = engine.look(&identity.digest()).await?;
+        let Some(record) = record.filter(|record| record.state != State::Released) else {
+            // The key became free in between.
+            continue;
+        };
+        let hosts = match record.fingerprint.algorithm.compares_host() {
+            true => Hosts::Compared,
+            false => Hosts::Ignored,
+        };
+        let as_recorded = protection.fingerprint(call, identity, hosts);
+        if record.fingerprint != as_recorded {
+            return Ok(Entered::Mismatch);
+        }
+        match enter(as_recorded).await? {
+            // The key is free. The record of a new run follows the present rule:
+            // under the other one, virtual hosts could share its reply.
+            Entered::Lead(lead) if as_recorded != fingerprint => {
+                if lead.withdraw().await == Recorded::NotYet {
+                    return Err(StoreError::Unavailable("a claim was not given back".into()));
+                }
+            }
+            // The record was replaced in between.
+            Entered::Mismatch => {}
+            entered => return Ok(entered),
+        }
     }
+    Err(StoreError::Unavailable("the record keeps changing".into()))
 }
 
 /// The identity and the fingerprint of a request.

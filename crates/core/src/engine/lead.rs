@@ -187,6 +187,14 @@ impl Lead {
             .await
     }
 
+    /// Gives the claim back before anything was done under it. The key is
+    /// released even if this future is cancelled, or the store does not take it
+    /// at once.
+    pub async fn withdraw(self) -> Recorded {
+        // A lead that is joined is never recorded as lost.
+        self.joined().release(None).await
+    }
+
     /// Records that queued work is to be tried again later. Waiters go on
     /// waiting: the operation is not over.
     pub async fn requeue(self, after: Duration) -> Recorded {

@@ -24,6 +24,10 @@ pub(crate) struct Faulty {
     reads: AtomicUsize,
     /// Outcomes are refused.
     pub(crate) refuse_outcomes: AtomicBool,
+    /// Outcomes are neither taken nor refused.
+    pub(crate) stall_outcomes: AtomicBool,
+    /// How many outcomes were handed in.
+    pub(crate) outcomes: AtomicUsize,
     /// Nothing works.
     pub(crate) away: AtomicBool,
     /// What is there cannot be read.
@@ -43,6 +47,8 @@ impl Faulty {
             claims: AtomicUsize::new(0),
             reads: AtomicUsize::new(0),
             refuse_outcomes: AtomicBool::new(false),
+            stall_outcomes: AtomicBool::new(false),
+            outcomes: AtomicUsize::new(0),
             away: AtomicBool::new(false),
             damaged: AtomicBool::new(false),
         })
@@ -89,6 +95,10 @@ impl Store for Faulty {
         fence: Fence,
         settlement: Settlement,
     ) -> Result<Settled, StoreError> {
+        self.outcomes.fetch_add(1, Ordering::SeqCst);
+        if self.stall_outcomes.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
         self.fault(&self.refuse_outcomes)?;
         self.inner.settle(digest, fence, settlement).await
     }

@@ -2,21 +2,23 @@
 //! compared.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 use onceward_core::caller::Caller;
-use onceward_core::class::{Class, OnMismatch};
-use onceward_core::engine::{Engine, Entered, Limits};
+use onceward_core::class::{Class, OnMismatch, OnUnknown};
+use onceward_core::engine::{Engine, Entered, Lead, Limits};
 use onceward_core::entropy::Entropy;
 use onceward_core::fingerprint::{ComparedParts, Fingerprinter, Selection};
 use onceward_core::identity::{Endpoint, Identity, KeySpace};
 use onceward_core::key::Key;
-use onceward_core::record::{Answer, Reply, Settlement};
+use onceward_core::record::{Answer, Reply, Settlement, State};
 use onceward_core::store::Store;
 use onceward_http::layer::IdempotencyLayer;
 
+use crate::faults::Faulty;
 use crate::harness::{Origin, Protected, memory, protect, protect_with, until};
 
 fn at(host: &str, body: &'static str) -> Request<Full<Bytes>> {
@@ -70,15 +72,18 @@ async fn a_service_that_is_the_same_under_every_name_ignores_hosts() {
     assert_eq!(origin.runs(), 1);
 }
 
-/// As it was written before hosts were compared.
-async fn write_earlier_record(store: Arc<dyn Store>) {
-    let engine = Engine::new(store, Entropy::seeded(8), Limits::default());
-    let identity = Identity {
+fn earlier_identity() -> Identity {
+    Identity {
         caller: Caller::local(),
         endpoint: Endpoint::new("POST /pay"),
         key: Key::parse("k").unwrap(),
         space: KeySpace::Endpoint,
-    };
+    }
+}
+
+/// The claim of a version that did not compare hosts.
+async fn claim_as_before(store: Arc<dyn Store>) -> Lead {
+    let engine = Engine::new(store, Entropy::seeded(8), Limits::default());
     let fingerprint = Fingerprinter::plain().fingerprint(&ComparedParts {
         method: "POST",
         path: "/pay",
@@ -93,9 +98,14 @@ async fn write_earlier_record(store: Arc<dyn Store>) {
     });
     assert_eq!(fingerprint.algorithm.as_str(), "raw-1");
     let terms = Class::interactive().terms();
-    let Ok(Entered::Lead(lead)) = engine.enter(identity, fingerprint, terms).await else {
+    let entered = engine.enter(earlier_identity(), fingerprint, terms).await;
+    let Ok(Entered::Lead(lead)) = entered else {
         panic!("the key is free");
     };
+    lead
+}
+
+async fn write_earlier_record(store: Arc<dyn Store>) {
     let reply = Arc::new(Reply {
         status: 201,
         headers: Vec::new(),
@@ -103,6 +113,7 @@ async fn write_earlier_record(store: Arc<dyn Store>) {
         trailers: Vec::new(),
     });
     let settlement = Settlement::Completed(Answer::Kept(reply.clone()));
+    let lead = claim_as_before(store).await;
     lead.finish(settlement, Some(reply)).await;
 }
 
@@ -139,4 +150,56 @@ async fn a_duplicate_of_a_run_that_ignores_hosts_waits_for_it() {
     assert_eq!(first.await.unwrap().status, 201);
     assert!(second.await.unwrap().is_replay());
     assert_eq!(origin.runs(), 1);
+}
+
+/// A service that may repeat what was lost, and a lost operation from before
+/// hosts were compared.
+async fn repeating_what_was_lost(origin: &Origin) -> (Protected, Arc<Faulty>) {
+    let store = Faulty::new();
+    claim_as_before(store.inner.clone()).await.lose().await;
+    let class = Class::interactive().with(|class| class.on_unknown = OnUnknown::Retry);
+    (protect(origin, class, store.clone()), store)
+}
+
+#[tokio::test]
+async fn a_lost_operation_from_before_runs_again_under_the_present_rule() {
+    let origin = Origin::status(201);
+    let (service, _) = repeating_what_was_lost(&origin).await;
+    assert_eq!(service.send(at("a.example", "1")).await.body, "run 1");
+    assert!(service.send(at("a.example", "1")).await.is_replay());
+    let other = service.send(at("b.example", "1")).await;
+    assert_eq!(other.code(), "key-reused");
+}
+
+#[tokio::test]
+async fn a_claim_that_is_not_given_back_is_no_reused_key() {
+    let origin = Origin::status(201);
+    let (service, store) = repeating_what_was_lost(&origin).await;
+    store.refuse_outcomes.store(true, Ordering::SeqCst);
+    let answer = service.send(at("a.example", "1")).await;
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (503, "store-unavailable")
+    );
+    assert_eq!(origin.runs(), 0);
+    store.refuse_outcomes.store(false, Ordering::SeqCst);
+    until(|| service.engine.tasks().is_empty()).await;
+    assert_eq!(service.send(at("a.example", "1")).await.body, "run 1");
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_while_its_claim_is_given_back_leaves_nothing_unknown() {
+    let origin = Origin::status(201);
+    let (service, store) = repeating_what_was_lost(&origin).await;
+    store.stall_outcomes.store(true, Ordering::SeqCst);
+    let caller = service.clone();
+    let gone = tokio::spawn(async move { caller.send(at("a.example", "1")).await });
+    until(|| store.outcomes.load(Ordering::SeqCst) == 1).await;
+    store.stall_outcomes.store(false, Ordering::SeqCst);
+    gone.abort();
+    assert!(gone.await.is_err());
+    until(|| service.engine.tasks().is_empty()).await;
+    let record = store.inner.get(&earlier_identity().digest()).await.unwrap();
+    let state = record.map_or(State::Released, |record| record.state);
+    assert_eq!((state, origin.runs()), (State::Released, 0));
 }

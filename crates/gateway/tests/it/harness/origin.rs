@@ -101,6 +101,8 @@ enum Manner {
     Answer,
     /// Read it, note it, close the connection.
     HangUp,
+    /// As `HangUp` for the first request, then as `Answer`.
+    HangUpOnce,
     /// As `Answer`, but the body comes from [`Origin::emit`].
     Stream,
     /// As `Answer`, with a bulk body.
@@ -166,6 +168,14 @@ impl OriginBuilder {
     pub(crate) fn hanging_up(self) -> Self {
         Self {
             manner: Manner::HangUp,
+            ..self
+        }
+    }
+
+    /// Closes the connection of the first request without a word; answers later ones.
+    pub(crate) fn hanging_up_once(self) -> Self {
+        Self {
+            manner: Manner::HangUpOnce,
             ..self
         }
     }
@@ -400,7 +410,8 @@ impl Desk {
             None => self.reply.clone(),
         };
         match self.manner {
-            Manner::Answer | Manner::Echo => Ok(reply.whole()),
+            Manner::HangUpOnce if run == 1 => Err(HangsUp),
+            Manner::Answer | Manner::Echo | Manner::HangUpOnce => Ok(reply.whole()),
             Manner::HangUp => Err(HangsUp),
             Manner::Stream => Ok(reply.head().map(|()| self.clone().stream())),
             Manner::Bulk => Ok(reply.head().map(|()| bulk(self.emitted.clone()))),

@@ -186,7 +186,7 @@ async fn what_may_have_arrived_is_asked_about() {
             "on_unknown = \"reconcile\"\nreconcile_url = \"{}/asked\"",
             who_knows.url()
         );
-        let fixture = fixture_with(answering(&[504, 200]), &class, "").await;
+        let fixture = fixture_with(origin().hanging_up_once(), &class, "").await;
         let hook = fixture.hook(Kind::Stripe).await;
         fixture.accepted(&hook, &hook.event(1)).await;
         who_knows.called(1).await;
@@ -198,7 +198,7 @@ async fn what_may_have_arrived_is_asked_about() {
 /// An operator who knows that an event did not run says so, and it goes out.
 #[tokio::test]
 async fn what_an_operator_knows_did_not_arrive_goes_out_again() {
-    let fixture = fixture_with(answering(&[504, 200]), "on_unknown = \"hold\"", "").await;
+    let fixture = fixture_with(origin().hanging_up_once(), "on_unknown = \"hold\"", "").await;
     let hook = fixture.hook(Kind::Stripe).await;
     fixture.accepted(&hook, &hook.event(1)).await;
     let shown = fixture.is(&hook, "unknown").await;
