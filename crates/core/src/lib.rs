@@ -12,7 +12,6 @@
         reason = "tests use the system's clock and environment"
     )
 )]
-#![warn(missing_debug_implementations)]
 
 pub mod application;
 

@@ -24,6 +24,7 @@ mod secrets;
 pub mod upstream;
 mod webhooks;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,6 +61,15 @@ pub struct Gateway {
     stop_background: CancellationToken,
     serving: TaskTracker,
     background: TaskTracker,
+}
+
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gateway")
+            .field("listen", &self.listen)
+            .field("admin", &self.admin)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Gateway {

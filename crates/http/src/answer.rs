@@ -1,4 +1,4 @@
-//! Answers made from records and replies.
+//! Builds answers from records and replies.
 
 use std::sync::Arc;
 
@@ -17,25 +17,25 @@ use crate::fields;
 use crate::problem::Problem;
 use crate::status::{IdempotencyStatus, StatusDocument, id_header};
 
-/// What a caller is answered, before problems are written for their reader.
+/// The answer to a caller, before a problem is written in the caller's format.
 pub(crate) type Answered = Result<Response<Body>, Problem>;
 
-/// Takes from an upstream's answer what belongs to one connection and what only
-/// we may say.
+/// Removes hop-by-hop headers from an upstream's answer, and those that only
+/// Onceward may send.
 pub(crate) fn clean(parts: &mut Parts) {
     fields::strip_hop_by_hop(&mut parts.headers);
     fields::strip_ours(&mut parts.headers);
 }
 
-/// The same for its trailers, which must not say what headers may not.
+/// The same for its trailers, so that they cannot carry removed headers.
 pub(crate) fn clean_trailers(trailers: &mut HeaderMap) {
     fields::strip_hop_by_hop(trailers);
     fields::strip_ours(trailers);
     trailers.remove(CONTENT_LENGTH);
 }
 
-/// A reply to keep, from an answer that was read whole. Its body is a copy: what
-/// was read is a part of some connection's buffer, all of which it would hold.
+/// A reply to keep, from an answer that was read whole. Its body is a copy: the
+/// bytes that were read would keep the connection's whole buffer alive.
 pub(crate) fn reply_of(parts: &Parts, body: &[u8], trailers: &HeaderMap) -> Reply {
     Reply {
         status: parts.status.as_u16(),
@@ -45,7 +45,7 @@ pub(crate) fn reply_of(parts: &Parts, body: &[u8], trailers: &HeaderMap) -> Repl
     }
 }
 
-/// The first caller's answer: the upstream's own, with our headers.
+/// The first caller's answer: the upstream's, with Onceward's headers.
 pub(crate) fn first(
     mut parts: Parts,
     body: Body,
@@ -71,9 +71,9 @@ fn mark(
     }
 }
 
-/// The first caller's answer where the reply was committed by the upstream
-/// itself. What is true of one exchange only, such as cookies and dates, no
-/// reply holds: it comes from the headers of the `exchange`, if there was one.
+/// The first caller's answer where the upstream itself committed the reply. A
+/// reply has no headers that describe one exchange only, such as cookies and
+/// dates: they come from the headers of the `exchange`, if there was one.
 pub(crate) fn of_reply(
     reply: &Arc<Reply>,
     exchange: Option<&HeaderMap>,
@@ -93,13 +93,13 @@ pub(crate) fn of_reply(
 fn from_reply(reply: &Arc<Reply>) -> Response<Body> {
     let trailers = fields::to_headers(&reply.trailers);
     let mut response = Response::new(body::with_trailers(reply.body.clone(), trailers));
-    // The status was one when it was kept; a record's checksum vouches for it.
+    // It was valid when the reply was kept, and the record has a checksum.
     *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or_default();
     *response.headers_mut() = fields::to_headers(&reply.headers);
     response
 }
 
-/// A reply given again.
+/// A replay of a reply.
 pub(crate) fn again(
     reply: &Arc<Reply>,
     word: IdempotencyStatus,
@@ -117,7 +117,7 @@ pub(crate) fn again(
     response
 }
 
-/// What a later caller gets from a record that no longer runs.
+/// A later caller's answer, from a record that no longer runs.
 pub(crate) fn of_record(record: &Record) -> Answered {
     let word = IdempotencyStatus::of_record(record);
     match (&record.state, &record.answer) {
@@ -138,7 +138,7 @@ pub(crate) fn of_record(record: &Record) -> Answered {
     }
 }
 
-/// 202: it runs, and this is where to ask.
+/// 202 with the URL of the status of an operation that runs.
 pub(crate) fn accepted(record: &Record, status_path: &str) -> Response<Body> {
     let mut response = document(record, StatusCode::ACCEPTED);
     if let Ok(place) = HeaderValue::from_str(status_path) {

@@ -33,6 +33,7 @@ use crate::rules::Rules;
 use crate::run::{
     Call, Granted, Outcome, ProtectedResponse, Protection, Unanswered, store_unavailable,
 };
+use crate::span::operation_span;
 use crate::status::IdempotencyStatus;
 
 /// Runs a granted operation in a task of the engine. The caller waits for its
@@ -55,7 +56,7 @@ where
     let (id, digest, fingerprint) = (lead.id(), lead.digest(), lead.fingerprint());
     let later = wait_before_accepting(&call).map(|wait| (wait, status_path(&call, id)));
     let (reply_to, reply) = oneshot::channel();
-    let span = operation_span(&granted, &call);
+    let span = operation_span(id, granted.fence, &call.identity());
     let run = OperationRun {
         engine: protection.engine.clone(),
         class: call.class,
@@ -75,19 +76,6 @@ where
             Err(_) => accepted(&protection.engine, (&digest, &fingerprint), id, &path).await,
         },
     }
-}
-
-/// The span of all log lines of an operation. At the level of errors, so that it
-/// is there whenever anything is logged; where nothing is, it costs nothing.
-fn operation_span(granted: &Granted, call: &Call) -> tracing::Span {
-    tracing::error_span!(
-        "operation",
-        operation_id = %granted.id,
-        fence = granted.fence.0,
-        endpoint = call.endpoint.as_str(),
-        tenant = granted.caller.tenant(),
-        project = granted.caller.project(),
-    )
 }
 
 /// How long a first caller waits before it gets 202, if it prefers that and the

@@ -1,4 +1,4 @@
-//! Reading an answer's body within a limit, to the end or not at all.
+//! Reads the body of an answer, up to a limit.
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, header};
@@ -9,13 +9,13 @@ use crate::body::{Body, BoxError};
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";
 
-/// What reading came to.
+/// The result of reading a body.
 pub(crate) enum Captured {
-    /// All of it, with its trailers.
+    /// The whole body, with its trailers.
     Whole(Bytes, HeaderMap),
-    /// More than the limit, or a stream: what was read so far, and the rest.
+    /// The body exceeds the limit or is a stream: the part that was read, and the rest.
     TooLarge(Bytes, Body),
-    /// It broke off before its end.
+    /// The body ended with an error.
     Broken(BoxError),
 }
 
@@ -33,7 +33,7 @@ pub(crate) async fn capture(headers: &HeaderMap, mut body: Body, limit: usize) -
                     return Captured::TooLarge(read.joined(), body);
                 }
             }
-            // Trailers are the end of a body.
+            // Trailers end a body.
             Ok(Err(frame)) => {
                 let trailers = frame.into_trailers().unwrap_or_default();
                 return Captured::Whole(read.joined(), trailers);
@@ -51,7 +51,7 @@ fn is_stream(headers: &HeaderMap) -> bool {
         .is_some_and(|start| start.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
-/// The pieces of a body: one is kept as it is, more are joined.
+/// The pieces of a body. A single piece is kept without a copy; several are joined.
 #[derive(Default)]
 struct Pieces {
     first: Bytes,

@@ -1,5 +1,5 @@
-//! What a request gets that is not the first under its key: a wait, a place to
-//! ask later, or the word that the key belongs to something else.
+//! Answers to a request that is not the first under its key: it waits, gets a URL
+//! to ask later, or is refused because the key belongs to a different request.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::rules::KeySource;
 use crate::run::{Call, Outcome, ProtectedResponse, Protection, host, store_unavailable};
 use crate::status::IdempotencyStatus;
 
-/// What a duplicate gets while the first still runs.
+/// Answers a duplicate while the first request still runs.
 pub(crate) async fn wait_for(call: &Call, follow: &Follow) -> ProtectedResponse {
     let id = follow.record().id;
     let wait = call.class.wait;
@@ -38,15 +38,15 @@ pub(crate) async fn wait_for(call: &Call, follow: &Follow) -> ProtectedResponse 
     awaited(follow.settled(limit).await, id)
 }
 
-/// Where to ask how an operation stands: by its key, where the client knows it.
+/// The path of an operation's status: by its key, if the client knows the key.
 pub(crate) fn status_path(call: &Call, id: OperationId) -> String {
-    // All of the path counts, a slash at its end too.
+    // A trailing slash is part of the path.
     let path = match call.request.uri().path() {
         "/" => "",
         path => path,
     };
     match call.source {
-        // Two slashes at the beginning would mean a host.
+        // A location that begins with two slashes names a host.
         KeySource::Header if !path.starts_with("//") => {
             format!("{path}/by-idempotency-key/{}/status", call.key)
         }
@@ -54,7 +54,7 @@ pub(crate) fn status_path(call: &Call, id: OperationId) -> String {
     }
 }
 
-/// What waiting came to, as an answer.
+/// The answer after a wait.
 pub(crate) fn awaited(awaited: Result<Awaited, StoreError>, id: OperationId) -> ProtectedResponse {
     match awaited {
         Ok(Awaited::Settled(record)) => ProtectedResponse::from_record(&record),
@@ -88,12 +88,12 @@ pub(crate) fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds.parse().ok()?))
 }
 
-/// Whether the caller would rather ask later than wait: `Prefer: respond-async`.
+/// Whether the caller prefers to ask later: `Prefer: respond-async`.
 pub(crate) fn responds_async(headers: &HeaderMap) -> bool {
     preferences(headers).any(|(name, _)| name.eq_ignore_ascii_case("respond-async"))
 }
 
-/// What `Prefer` says, as names and values (RFC 7240), without parameters.
+/// The preferences of a request as names and values (RFC 7240), without parameters.
 fn preferences(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
     let lines = headers.get_all(fields::PREFER).iter();
     let lines = lines.filter_map(|line| line.to_str().ok());
@@ -104,6 +104,7 @@ fn preferences(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
+/// Answers a request whose key belongs to a different request, as the class says.
 pub(crate) async fn mismatched(
     protection: &Protection,
     call: &Call,
@@ -124,8 +125,9 @@ pub(crate) async fn mismatched(
     }
 }
 
-/// A reply never leaves the place that its key space moved out of the identity:
-/// what else differs is the route's choice to ignore.
+/// Whether a request may read the reply of a different request under its key. The
+/// route chose to ignore differences, but a reply is never given to another
+/// endpoint, caller or sender, however wide the key space is.
 fn may_read(protection: &Protection, call: &Call, record: &Record) -> bool {
     let there = &record.identity;
     let (headers, uri) = (call.request.headers(), call.request.uri());

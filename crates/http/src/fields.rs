@@ -1,4 +1,5 @@
-//! Header names of ours, and which headers pass, stay or go.
+//! The names of Onceward's headers, and which headers are forwarded, kept or
+//! removed.
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -6,13 +7,13 @@ use onceward_core::record::Field;
 
 /// The sender's key; towards the upstream, the namespaced one.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// How the operation stands.
+/// The status of the operation.
 pub const IDEMPOTENCY_STATUS: HeaderName = HeaderName::from_static("idempotency-status");
 /// When the kept reply expires.
 pub const IDEMPOTENCY_EXPIRES: HeaderName = HeaderName::from_static("idempotency-expires");
 /// The fence of the run, towards the upstream.
 pub const IDEMPOTENCY_FENCE: HeaderName = HeaderName::from_static("idempotency-fence");
-/// The upstream's own word on its answer; not forwarded.
+/// The upstream's hint about its answer; not forwarded.
 pub const IDEMPOTENCY_OUTCOME: HeaderName = HeaderName::from_static("idempotency-outcome");
 /// `true` on a replay.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -26,14 +27,14 @@ pub const TENANT_ID: HeaderName = HeaderName::from_static("x-tenant-id");
 pub const PROJECT_ID: HeaderName = HeaderName::from_static("x-project-id");
 /// The caller's subject, towards the upstream.
 pub const SUBJECT: HeaderName = HeaderName::from_static("x-subject");
-/// The caller's wish how long to wait.
+/// The caller's preferences (RFC 7240), such as how long to wait.
 pub const PREFER: HeaderName = HeaderName::from_static("prefer");
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const RESTATE_ID: HeaderName = HeaderName::from_static("x-restate-id");
 
-/// What only a gateway may say to an upstream: dropped from every request.
+/// Headers that only a gateway may send to an upstream: removed from every request.
 pub const FROM_GATEWAY_ONLY: [HeaderName; 5] = [
     IDEMPOTENCY_FENCE,
     OPERATION_ID,
@@ -42,7 +43,8 @@ pub const FROM_GATEWAY_ONLY: [HeaderName; 5] = [
     SUBJECT,
 ];
 
-/// What only a gateway may say to a client: dropped from every protected answer.
+/// Headers that only a gateway may send to a client: removed from every protected
+/// answer.
 const TO_CLIENT_ONLY: [HeaderName; 7] = [
     IDEMPOTENCY_STATUS,
     IDEMPOTENCY_KEY_SOURCE,
@@ -63,7 +65,7 @@ const HOP_BY_HOP: [HeaderName; 6] = [
     header::UPGRADE,
 ];
 
-/// True of the first answer only, or of the moment it was given.
+/// Headers that describe the first answer only, or its time.
 const NOT_REPLAYED: [&str; 13] = [
     "set-cookie",
     "date",
@@ -77,11 +79,11 @@ const NOT_REPLAYED: [&str; 13] = [
     "authentication-info",
     "proxy-authentication-info",
     "retry-after",
-    // Framing is made anew for each answer.
+    // Each answer gets its own framing.
     "content-length",
 ];
 
-/// The same, by the beginning of the name: rate limits, CORS and trace context.
+/// The same by prefix: rate limits, CORS and trace context.
 const NOT_REPLAYED_PREFIXES: [&str; 6] = [
     "ratelimit",
     "x-ratelimit",
@@ -114,8 +116,8 @@ pub fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
-/// Removes the wish how long to wait, which is the gateway's to meet, and keeps
-/// the other preferences.
+/// Removes the preferred wait, which the gateway itself applies, and keeps the
+/// other preferences.
 pub fn strip_preferred_wait(headers: &mut HeaderMap) {
     let http::header::Entry::Occupied(mut entry) = headers.entry(PREFER) else {
         return;
@@ -134,21 +136,21 @@ pub fn strip_preferred_wait(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes what is said between an upstream and a gateway, and to nobody else.
+/// Removes the headers that an upstream sends to a gateway only.
 pub fn strip_internal(headers: &mut HeaderMap) {
     headers.remove(RESTATE_ID);
     headers.remove(IDEMPOTENCY_OUTCOME);
 }
 
-/// Removes what only a gateway may say to a client.
+/// Removes the headers that only a gateway may send to a client.
 pub fn strip_ours(headers: &mut HeaderMap) {
     for name in &TO_CLIENT_ONLY {
         headers.remove(name);
     }
 }
 
-/// The headers of an answer that a replay gives again, in order. Hop-by-hop
-/// headers must be gone already.
+/// The headers of an answer that a replay repeats, in order. Hop-by-hop headers
+/// must have been removed.
 pub fn kept(headers: &HeaderMap) -> Vec<Field> {
     headers
         .iter()
@@ -157,8 +159,8 @@ pub fn kept(headers: &HeaderMap) -> Vec<Field> {
         .collect()
 }
 
-/// Adds what is true of one answer only, and so is never kept. Its framing is
-/// not among it.
+/// Adds the headers that describe one answer only and are never kept, except its
+/// framing.
 pub(crate) fn add_not_replayed(headers: &mut HeaderMap, from: &HeaderMap) {
     for (name, value) in from {
         if !is_replayed(name) && *name != header::CONTENT_LENGTH {
@@ -182,8 +184,8 @@ fn field(name: &HeaderName, value: &HeaderValue) -> Field {
     )
 }
 
-/// Kept lines as a header map. Not all records are written by us: what a reply
-/// may not hold is left out here too.
+/// Kept lines as a header map. An application may have written the record, so
+/// headers that a reply must not contain are left out here too.
 pub fn to_headers(fields: &[Field]) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(fields.len());
     for (name, value) in fields {

@@ -216,11 +216,7 @@ impl IdempotencyBuilder {
             None => Credentials::Compared,
         };
         Ok(IdempotencyLayer(Arc::new(Guard {
-            protection: Arc::new(Protection {
-                engine: self.engine,
-                fingerprinter: self.fingerprinter,
-                reconciler: None,
-            }),
+            protection: Arc::new(Protection::new(self.engine, self.fingerprinter)),
             rules: Arc::new(Rules {
                 upstream_timeout: self.timeout,
                 reply_limit: self.reply_limit,

@@ -2,8 +2,8 @@
 //!
 //! [`run::run`] is the whole of it: identify, claim, forward, record. The
 //! gateway calls it for requests on their way to an upstream, [`layer`] for a
-//! service in this process; what was queued with its request goes the second
-//! half of that way by [`delivery`]. [`problem`] is the only place that chooses a status.
+//! service in this process; [`delivery`] sends requests that were queued.
+//! [`problem`] is the only place that chooses a status.
 
 #![cfg_attr(
     test,
@@ -31,5 +31,6 @@ mod recording;
 pub mod recovery;
 pub mod rules;
 pub mod run;
+pub mod span;
 pub mod status;
 mod streaming;

@@ -1,6 +1,7 @@
-//! RecoveryPath: asking for the reply of an operation by its key, after the answer
-//! was lost and the request is gone.
+//! Recovery: returns the reply of an operation by its key or id, for a client that
+//! lost the answer.
 
+use std::fmt;
 use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
@@ -20,22 +21,22 @@ use crate::run::{
     store_unavailable,
 };
 
-/// What stands between an endpoint's path and the key.
+/// The part of a recovery path between the endpoint's path and the key.
 const MARK: &str = "/by-idempotency-key/";
 
-/// What is asked for.
+/// What a recovery request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecoveryTarget {
-    /// The reply, waiting for it.
+    /// The reply; waits until the operation has finished.
     Reply,
-    /// The reply, if it is there.
+    /// The reply, if the operation has finished.
     Output,
-    /// How it stands.
+    /// The status document.
     Status,
 }
 
 impl RecoveryTarget {
-    /// Splits what is asked about from what is asked for: `{name}[/output|/status]`.
+    /// Splits `{name}[/output|/status]` into the name and the target.
     pub fn split(rest: &str) -> Option<(&str, Self)> {
         match rest.split_once('/') {
             None => Some((rest, Self::Reply)),
@@ -46,20 +47,20 @@ impl RecoveryTarget {
     }
 }
 
-/// A recovery path, taken apart.
+/// A parsed recovery path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveryPath<'a> {
     /// The endpoint's own path.
     pub path: &'a str,
-    /// What stands where the key does, decoded, if it is text at all.
+    /// The key, percent-decoded; an error if it is not UTF-8.
     pub key: Result<String, KeyError>,
     /// What is asked for.
     pub target: RecoveryTarget,
 }
 
 impl<'a> RecoveryPath<'a> {
-    /// Takes `{path}/by-idempotency-key/{key}[/output|/status]` apart; `None`
-    /// for any other path. The key is percent-decoded once.
+    /// Parses `{path}/by-idempotency-key/{key}[/output|/status]`; `None` for any
+    /// other path. The key is percent-decoded once.
     pub fn parse(path: &'a str) -> Option<Self> {
         let (path, rest) = path.rsplit_once(MARK)?;
         let (key, target) = RecoveryTarget::split(rest)?;
@@ -67,28 +68,39 @@ impl<'a> RecoveryPath<'a> {
             Ok(key) => Ok(key.into_owned()),
             Err(_) => Err(KeyError::Charset),
         };
-        // Beneath the root there is no second slash.
+        // The endpoint's path is the root, whose slash belongs to the mark.
         let path = if path.is_empty() { "/" } else { path };
         Some(Self { path, key, target })
     }
 }
 
-/// Who asks, and what the route chose.
+/// The caller of a recovery request, and the settings of its route.
 #[derive(Clone, Copy)]
 pub struct RecoveryContext<'a> {
-    /// The present caller.
+    /// The caller of this request.
     pub caller: &'a Caller,
     /// The route's class.
     pub class: &'a Class,
-    /// What else the route chose.
+    /// The other settings of the route.
     pub rules: &'a Rules,
     /// The headers of the request, with the `Host` that the client asked for.
     pub headers: &'a HeaderMap,
 }
 
-/// Answers a recovery request by key, beneath this path. The endpoints are
-/// looked through in order. To anybody but the operation's own caller it is as if it had never
-/// been.
+/// Without headers, which may hold secrets.
+impl fmt::Debug for RecoveryContext<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecoveryContext")
+            .field("caller", &self.caller)
+            .field("class", &self.class.name)
+            .field("rules", &self.rules)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Answers a recovery request by key for an endpoint with this path. The
+/// endpoints are tried in order. Any caller but the operation's own gets the same
+/// answer as for an operation that never existed.
 pub async fn recover(
     protection: &Protection,
     context: RecoveryContext<'_>,
@@ -118,8 +130,8 @@ pub async fn recover(
     ProtectedResponse::refused(Problem::no_operation())
 }
 
-/// Answers a request for an operation that was found by its id and is the
-/// context's own.
+/// Answers a recovery request for an operation that was found by its id and
+/// belongs to the context's caller.
 pub async fn recover_record(
     protection: &Protection,
     context: RecoveryContext<'_>,
@@ -134,8 +146,9 @@ pub async fn recover_record(
     apply_duplicate_create(ended, context.rules)
 }
 
-/// A key space wider than the endpoint finds what another endpoint did; that is
-/// told there, not here.
+/// Whether the record belongs to this endpoint and caller. In a key space wider
+/// than the endpoint, the record may be another endpoint's, and is then recovered
+/// only there.
 fn is_theirs(
     protection: &Protection,
     record: &Record,
@@ -177,7 +190,7 @@ async fn give(
     }
 }
 
-/// The record after whoever knows was asked what became of it.
+/// The record after reconciliation, if its outcome was unknown.
 async fn reconciled(protection: &Protection, class: &Class, record: Arc<Record>) -> Arc<Record> {
     if record.state != State::Unknown
         || protection.reconcile(&record, class).await == Reconciled::Unsure
@@ -186,7 +199,8 @@ async fn reconciled(protection: &Protection, class: &Class, record: Arc<Record>)
     }
     match protection.engine.look(&record.digest).await {
         Ok(Some(settled)) if settled.fingerprint == record.fingerprint => settled,
-        // Free again, or already another's: for who only asks, it is what it was.
+        // The key is free or belongs to another request by now. Recovery runs
+        // nothing, so it still reports the operation that was found.
         _ => record,
     }
 }

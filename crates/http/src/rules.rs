@@ -1,5 +1,5 @@
-//! What a route chose, beside its class: everything that [`run`](crate::run::run)
-//! needs to know of it.
+//! The settings of a route beside its class: everything that
+//! [`run`](crate::run::run) needs to know of it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -52,8 +52,9 @@ impl DuplicateCreate {
     }
 }
 
-/// What a route chose.
+/// The settings of a route.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Rules {
     /// Whether credentials are compared.
     pub credentials: Credentials,
@@ -83,7 +84,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The rules where nothing is chosen.
+    /// The default rules.
     pub fn new(credentials: Credentials) -> Self {
         Self {
             credentials,
@@ -98,6 +99,14 @@ impl Rules {
             duplicate_create: DuplicateCreate::Same,
             joined: false,
         }
+    }
+
+    /// The same rules with changes:
+    /// `Rules::new(credentials).with(|rules| rules.joined = true)`.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
     }
 
     /// What an answer means: by the upstream's hint, else by the route's

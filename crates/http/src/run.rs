@@ -7,6 +7,7 @@
 
 use std::any::Any;
 use std::borrow::Cow;
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use onceward_core::identity::{Endpoint, Identity, OperationId};
 use onceward_core::key::Key;
 use onceward_core::record::{Fence, Record, State};
 use onceward_core::store::StoreError;
+use tracing::Instrument as _;
 
 use crate::answer;
 use crate::attempt::run_detached;
@@ -31,12 +33,14 @@ use crate::duplicate::{mismatched, wait_for};
 use crate::fields;
 use crate::problem::{Code, Problem};
 use crate::rules::{Credentials, DuplicateCreate, Hosts, KeySource, Rules};
+use crate::span::operation_span;
 
 /// How often an operation is claimed whose record changes between the steps of
 /// its comparison.
 const CLAIMS_MAX: usize = 3;
 
 /// How requests are protected.
+#[non_exhaustive]
 pub struct Protection {
     /// Runs them.
     pub engine: Arc<Engine>,
@@ -44,6 +48,15 @@ pub struct Protection {
     pub fingerprinter: Fingerprinter,
     /// Resolves unknown outcomes, where a class says how.
     pub reconciler: Option<Arc<dyn Reconcile>>,
+}
+
+impl fmt::Debug for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Protection")
+            .field("engine", &self.engine)
+            .field("reconciles", &self.reconciler.is_some())
+            .finish_non_exhaustive()
+    }
 }
 
 /// Asks a service what became of an operation that may have run.
@@ -81,6 +94,19 @@ pub struct Call {
     pub held: Option<Box<dyn Any + Send + Sync>>,
     /// The request.
     pub request: Request<Bytes>,
+}
+
+/// Without the key and the request, which may hold secrets.
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call")
+            .field("caller", &self.caller)
+            .field("endpoint", &self.endpoint)
+            .field("source", &self.source)
+            .field("class", &self.class.name)
+            .field("rules", &self.rules)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Call {
@@ -202,6 +228,18 @@ pub struct ProtectedResponse {
     pub id: Option<OperationId>,
     /// The response.
     pub response: Result<Response<Body>, Problem>,
+}
+
+/// Without headers and body, which may hold secrets.
+impl fmt::Debug for ProtectedResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let status = self.response.as_ref().map(Response::status);
+        f.debug_struct("ProtectedResponse")
+            .field("outcome", &self.outcome)
+            .field("id", &self.id)
+            .field("status", &status.map_err(Problem::code))
+            .finish_non_exhaustive()
+    }
 }
 
 impl ProtectedResponse {
@@ -356,7 +394,8 @@ async fn claim(
             // The key is free. The record of a new run follows the present rule:
             // under the other one, virtual hosts could share its reply.
             Entered::Lead(lead) if as_recorded != fingerprint => {
-                if lead.withdraw().await == Recorded::NotYet {
+                let span = operation_span(lead.id(), lead.fence(), identity);
+                if lead.withdraw().instrument(span).await == Recorded::NotYet {
                     return Err(StoreError::Unavailable("a claim was not given back".into()));
                 }
             }
@@ -453,6 +492,24 @@ pub(crate) fn host<'a>(headers: &'a HeaderMap, uri: Option<&'a Uri>) -> &'a [u8]
 }
 
 impl Protection {
+    /// Protection by this engine, without a reconciler.
+    pub fn new(engine: Arc<Engine>, fingerprinter: Fingerprinter) -> Self {
+        Self {
+            engine,
+            fingerprinter,
+            reconciler: None,
+        }
+    }
+
+    /// The same with a reconciler of unknown outcomes.
+    #[must_use]
+    pub fn with_reconciler(self, reconciler: Arc<dyn Reconcile>) -> Self {
+        Self {
+            reconciler: Some(reconciler),
+            ..self
+        }
+    }
+
     /// What a request is compared by.
     fn fingerprint(&self, call: &Call, identity: &Identity, hosts: Hosts) -> Fingerprint {
         if call.source == KeySource::Provider {
@@ -512,11 +569,13 @@ impl Protection {
         }
     }
 
-    /// Asks what became of an unknown operation, where its class says whom.
+    /// Asks the service what became of an unknown operation, if its class has a
+    /// `reconcile_url`.
     pub async fn reconcile(&self, record: &Record, class: &Class) -> Reconciled {
         match &self.reconciler {
             Some(reconciler) if class.on_unknown == OnUnknown::Reconcile => {
-                reconciler.reconcile(record, class).await
+                let span = operation_span(record.id, record.fence, &record.identity);
+                reconciler.reconcile(record, class).instrument(span).await
             }
             _ => Reconciled::Unsure,
         }

@@ -1,5 +1,4 @@
-//! The word that tells a caller how an operation stands, and the JSON of the
-//! status route.
+//! The values of `Idempotency-Status`, and the JSON of the status route.
 
 use http::HeaderValue;
 use onceward_core::identity::OperationId;
@@ -11,9 +10,9 @@ use serde::Serialize;
 pub enum IdempotencyStatus {
     /// Queued or running.
     Processing,
-    /// Finished well.
+    /// Finished successfully.
     Completed,
-    /// Finished badly, for good.
+    /// Failed for good.
     Failed,
     /// It may have run.
     Unknown,
@@ -21,12 +20,12 @@ pub enum IdempotencyStatus {
     Paused,
     /// The key is free again.
     Released,
-    /// The store was away and the route lets requests pass.
+    /// Forwarded unprotected, because the store was unavailable.
     Bypassed,
 }
 
 impl IdempotencyStatus {
-    /// The word itself.
+    /// The value as text.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Processing => "processing",
@@ -39,12 +38,12 @@ impl IdempotencyStatus {
         }
     }
 
-    /// The word as a header value.
+    /// The value as a header value.
     pub fn to_header(self) -> HeaderValue {
         HeaderValue::from_static(self.as_str())
     }
 
-    /// How a record stands.
+    /// The status of a record.
     pub fn of_record(record: &Record) -> Self {
         match record.state {
             State::Queued | State::Running => Self::Processing,
@@ -66,8 +65,8 @@ pub fn id_header(id: OperationId) -> HeaderValue {
     HeaderValue::try_from(id.to_string()).expect("an operation id is visible ASCII")
 }
 
-/// What the status route answers.
-#[derive(Serialize)]
+/// The status document of an operation.
+#[derive(Debug, Serialize)]
 pub struct StatusDocument<'a> {
     operation_id: String,
     endpoint: &'a str,
@@ -81,7 +80,7 @@ pub struct StatusDocument<'a> {
 }
 
 impl<'a> StatusDocument<'a> {
-    /// The document of a record as seen now.
+    /// The document of a record.
     pub fn of(record: &'a Record) -> Self {
         Self {
             operation_id: record.id.to_string(),

@@ -6,6 +6,7 @@ use crate::redis::{Redis, cli};
 const MASTERS_MIN: usize = 3;
 
 /// A Redis Cluster of masters without replicas.
+#[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<Redis>,
 }

@@ -11,6 +11,7 @@ const CONFIG: &str = "pgbouncer.ini";
 const USERS: &str = "users";
 
 /// A PgBouncer that lets every user of a PostgreSQL into all of its databases.
+#[derive(Debug)]
 pub struct PgBouncer {
     server: Server,
     port: u16,

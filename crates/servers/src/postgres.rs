@@ -30,6 +30,7 @@ const SETTINGS: [(&str, &str); 8] = [
 
 /// A PostgreSQL server of the installed version (the highest, if there are
 /// several). Its superuser is `postgres`; nobody needs a password.
+#[derive(Debug)]
 pub struct Postgres {
     server: Server,
     port: u16,

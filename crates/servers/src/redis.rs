@@ -42,6 +42,7 @@ const ARGS: [&str; 12] = [
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// A Redis server.
+#[derive(Debug)]
 pub struct Redis {
     server: Server,
     port: u16,

@@ -1,6 +1,7 @@
 //! What all servers have in common: a process, its directory, its log, its
 //! guard; how it starts on a free port and how it ends.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::iter;
 use std::os::unix::process::CommandExt;
@@ -41,6 +42,15 @@ pub(crate) struct Server {
     // The directory goes before the guard, which is let go last.
     directory: Directory,
     guard: Guard,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("name", &self.name)
+            .field("pid", &self.running.as_ref().map(Child::id))
+            .finish_non_exhaustive()
+    }
 }
 
 /// How a start went.

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::sleep;
+use tracing::{Instrument as _, Span};
 
 use super::Engine;
 use super::flights::{Landed, Seat};
@@ -159,16 +160,16 @@ impl Lead {
     /// outcome is judged by the fence. But new work under the same grant may
     /// only begin once the renewal is confirmed.
     pub async fn renew(&self) -> Renewed {
-        let Grant { digest, fence, id } = self.grant;
+        let Grant { digest, fence, .. } = self.grant;
         let step = self.engine.store.renew(&digest, fence);
         match self.engine.within_deadline(step).await {
             Ok(Settled::Done | Settled::Finished(_)) => Renewed::Confirmed,
             Ok(Settled::Stale) => {
-                tracing::warn!(operation_id = %id, "lease lost");
+                tracing::warn!("lease lost");
                 Renewed::Lost
             }
             Err(error) => {
-                tracing::warn!(%error, operation_id = %id, "lease not renewed");
+                tracing::warn!(%error, "lease not renewed");
                 Renewed::NotConfirmed
             }
         }
@@ -265,17 +266,17 @@ impl Lead {
     }
 
     async fn write(&self, settlement: Settlement) -> Recorded {
-        let Grant { digest, fence, id } = self.grant;
+        let Grant { digest, fence, .. } = self.grant;
         let step = self.engine.store.settle(&digest, fence, settlement);
         match self.engine.within_deadline(step).await {
             Ok(Settled::Finished(completion)) => Recorded::Finished(completion),
             Ok(Settled::Done) => Recorded::Durably,
             Ok(Settled::Stale) => {
-                tracing::warn!(operation_id = %id, "outcome discarded: its fence is stale");
+                tracing::warn!("outcome discarded: its fence is stale");
                 Recorded::Stale
             }
             Err(error) => {
-                tracing::error!(%error, operation_id = %id, "outcome not recorded; retrying");
+                tracing::error!(%error, "outcome not recorded; retrying");
                 Recorded::NotYet
             }
         }
@@ -283,13 +284,16 @@ impl Lead {
 
     fn write_later(&self, settlement: Settlement) {
         let engine = self.engine.clone();
-        let Grant { digest, fence, id } = self.grant;
-        self.engine.tasks.spawn(async move {
+        let Grant { digest, fence, .. } = self.grant;
+        let writing = async move {
             let step = || engine.store.settle(&digest, fence, settlement.clone());
             if let Err(error) = engine.until_recorded(step).await {
-                tracing::error!(%error, operation_id = %id, "outcome not recorded; giving up");
+                tracing::error!(%error, "outcome not recorded; giving up");
             }
-        });
+        };
+        // Its log lines belong to the operation, whose span the caller is in.
+        let writing = writing.instrument(Span::current());
+        self.engine.tasks.spawn(writing);
     }
 
     /// Tells the waiters, and ends the flight.

@@ -388,11 +388,11 @@ impl Warnings<'_> {
     }
 
     /// Settings that could lose or double a payment.
-    fn money(&mut self, route: &Route, class: &Class, key: &str) {
+    fn money(&mut self, route: &Route, class: &Class, route_key: &str) {
         if !moves_money(route) {
             return;
         }
-        let key = format!("{key}.class");
+        let key = format!("{route_key}.class");
         if class.remember < SETTLEMENT_WINDOW {
             let problem = format!(
                 "this route looks like money, but class {} remembers a key for {}",
@@ -410,7 +410,14 @@ impl Warnings<'_> {
             self.warn(&key, problem, better);
         }
         // Where the application commits the outcome, an error means that it did not.
-        let runs_again = class.on_error == OnError::Release && !route.joined;
+        let released = route.release_statuses.contains(&500);
+        if released && !route.joined {
+            let problem = "this route looks like money, but it runs again after a 500, though it may have been charged before the error";
+            let better = "remove 500 from release_statuses, so that its class decides";
+            let key = format!("{route_key}.release_statuses");
+            self.warn(&key, problem, better);
+        }
+        let runs_again = class.on_error == OnError::Release && !route.joined && !released;
         if runs_again && !route.keep_statuses.contains(&500) {
             let problem = format!(
                 "this route looks like money, but class {} runs it again after a 500, though it may have been charged before the error",

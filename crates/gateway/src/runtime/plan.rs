@@ -177,11 +177,10 @@ fn event_route(
     let timeout = settings.timeout;
     let server = &config.server;
     Some(PlannedRoute {
-        rules: Arc::new(Rules {
-            upstream_timeout: timeout,
-            reply_limit: server.reply_limit,
-            ..Rules::new(Credentials::Trusted)
-        }),
+        rules: Arc::new(Rules::new(Credentials::Trusted).with(|rules| {
+            rules.upstream_timeout = timeout;
+            rules.reply_limit = server.reply_limit;
+        })),
         forwarder: forwarder.clone(),
         body_limit: server.body_limit,
         timeout,
@@ -246,22 +245,22 @@ fn planned(
         _ => Credentials::Compared,
     };
     Ok(PlannedRoute {
-        rules: Arc::new(Rules {
-            credentials,
-            hosts: match settings.host {
+        rules: Arc::new(Rules::new(credentials).with(|rules| {
+            rules.hosts = match settings.host {
                 Some(_) => Hosts::Ignored,
                 None => Hosts::Compared,
-            },
-            space: route.key_space,
-            many_paths: route.endpoint != config::EndpointName::ByPath && route.path.contains('{'),
-            selection: route.fingerprint.clone(),
-            upstream_timeout: timeout,
-            reply_limit: route.reply_limit.unwrap_or(config.server.reply_limit),
-            keep: route.keep_statuses.clone(),
-            release: route.release_statuses.clone(),
-            duplicate_create: route.duplicate_create,
-            joined: route.joined,
-        }),
+            };
+            rules.space = route.key_space;
+            rules.many_paths =
+                route.endpoint != config::EndpointName::ByPath && route.path.contains('{');
+            rules.selection = route.fingerprint.clone();
+            rules.upstream_timeout = timeout;
+            rules.reply_limit = route.reply_limit.unwrap_or(config.server.reply_limit);
+            rules.keep = route.keep_statuses.clone();
+            rules.release = route.release_statuses.clone();
+            rules.duplicate_create = route.duplicate_create;
+            rules.joined = route.joined;
+        })),
         forwarder: forwarder.clone(),
         body_limit: route.body_limit.unwrap_or(config.server.body_limit),
         timeout,

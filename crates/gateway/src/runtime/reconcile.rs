@@ -1,4 +1,4 @@
-//! OpenQuestion a service what became of an operation that may have run.
+//! Asks a service what became of an operation that may have run.
 //!
 //! The question is `GET {reconcile_url}` with the operation's namespaced name as
 //! its key, whatever form of the key was forwarded, and with the fence, the
@@ -186,27 +186,27 @@ impl Reconciler {
             Ok(ReconcileAnswer::Ran { reply }) => match reply.to_reply(self.reply_limit) {
                 Ok(reply) => Resolution::Ran(Arc::new(reply)),
                 Err(error) => {
-                    tracing::warn!(operation_id = %record.id, %error, "a reconciler's reply cannot be kept");
+                    tracing::warn!(%error, "a reconciler's reply cannot be kept");
                     return Reconciled::Unsure;
                 }
             },
             Ok(ReconcileAnswer::NotRun) => Resolution::NotRun,
             Ok(ReconcileAnswer::Unsure) => return Reconciled::Unsure,
             Err(reason) => {
-                tracing::warn!(operation_id = %record.id, reason, "nobody could be asked about an unknown outcome");
+                tracing::warn!(reason, "nobody could be asked about an unknown outcome");
                 return Reconciled::Unsure;
             }
         };
         let (id, fence) = (record.id, Some(record.fence));
         match self.inspect.resolve(id, fence, resolution).await {
             Ok(Changed::Done) => {
-                tracing::info!(operation_id = %record.id, "reconciled");
+                tracing::info!("reconciled");
                 Reconciled::Settled
             }
             // Somebody else was quicker.
             Ok(Changed::Absent | Changed::Refused(_)) => Reconciled::Settled,
             Err(error) => {
-                tracing::warn!(operation_id = %record.id, %error, "a reconciled outcome could not be recorded");
+                tracing::warn!(%error, "a reconciled outcome could not be recorded");
                 Reconciled::Unsure
             }
         }

@@ -191,11 +191,8 @@ impl Opened {
             Reconciler::new(store.inspect.clone()).with_reply_limit(plan.config.server.reply_limit);
         let telemetry = &plan.config.telemetry;
         let runtime = Runtime::new(RuntimeParts {
-            protection: Protection {
-                engine,
-                fingerprinter: Fingerprinter::keyed(key.bytes()),
-                reconciler: Some(Arc::new(reconciler)),
-            },
+            protection: Protection::new(engine, Fingerprinter::keyed(key.bytes()))
+                .with_reconciler(Arc::new(reconciler)),
             tracer: tracer(telemetry.otlp.as_ref(), &metrics)?,
             access_log: AccessLog::new(key, telemetry.keys),
             classes: Arc::new(classes),

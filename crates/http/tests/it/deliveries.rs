@@ -42,11 +42,7 @@ impl Deliveries {
         let clock = Arc::new(ManualClock::new(start));
         let store = Arc::new(MemoryStore::new(clock.clone()));
         let engine = Engine::new(store.clone(), Entropy::seeded(7), Limits::default());
-        let protection = Protection {
-            engine,
-            fingerprinter: Fingerprinter::keyed([7; 32]),
-            reconciler: None,
-        };
+        let protection = Protection::new(engine, Fingerprinter::keyed([7; 32]));
         Self {
             clock,
             store,

@@ -127,12 +127,9 @@ fn pair(class: Class) -> Pair {
 fn pair_on(faulty: Arc<Faulty>, class: Class, seed: u64) -> Pair {
     let limits =
         Limits::default().with(|limits| limits.store_deadline = Duration::from_millis(200));
+    let engine = Engine::new(faulty.clone(), Entropy::seeded(seed), limits);
     Pair {
-        protection: Arc::new(Protection {
-            engine: Engine::new(faulty.clone(), Entropy::seeded(seed), limits),
-            fingerprinter: Fingerprinter::plain(),
-            reconciler: None,
-        }),
+        protection: Arc::new(Protection::new(engine, Fingerprinter::plain())),
         faulty,
         class: Arc::new(class),
         runs: Arc::default(),
@@ -149,12 +146,11 @@ impl Pair {
 
     /// The same with this body: under one key, another request.
     async fn ask_for(&self, body: &'static str, does: &'static [Does]) -> Got {
-        let rules = Rules {
-            upstream_timeout: Duration::from_millis(1500),
-            reply_limit: 1000,
-            joined: true,
-            ..Rules::new(Credentials::Trusted)
-        };
+        let rules = Rules::new(Credentials::Trusted).with(|rules| {
+            rules.upstream_timeout = Duration::from_millis(1500);
+            rules.reply_limit = 1000;
+            rules.joined = true;
+        });
         let request = Request::post("/pay").body(Bytes::from_static(body.as_bytes()));
         let Identity {
             caller,

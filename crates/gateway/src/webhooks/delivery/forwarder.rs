@@ -29,10 +29,8 @@ pub(crate) fn rules(route: &PlannedRoute, class: &Class) -> Arc<Rules> {
     if route.timeout <= class.lease {
         return route.rules.clone();
     }
-    Arc::new(Rules {
-        upstream_timeout: class.lease,
-        ..Rules::clone(&route.rules)
-    })
+    let rules = Rules::clone(&route.rules);
+    Arc::new(rules.with(|rules| rules.upstream_timeout = class.lease))
 }
 
 /// Forwards one event to its upstream.

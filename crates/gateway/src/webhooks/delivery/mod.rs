@@ -22,6 +22,7 @@ use onceward_core::store::Due;
 use onceward_http::delivery::{DeliveryOutcome, DeliveryReport, deliver};
 use onceward_http::rules::{Credentials, Rules};
 use onceward_http::run::Unanswered;
+use onceward_http::span::operation_span;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
@@ -125,18 +126,16 @@ impl Courier {
     /// Starts the delivery of an event as a task of its own.
     fn dispatch(self: &Arc<Self>, plan: &Arc<Plan>, due: Due, taken: Instant) {
         let engine = self.runtime.engine().clone();
-        let span = tracing::error_span!(
-            "operation",
-            operation_id = %due.grant.id,
-            endpoint = %due.record.identity.endpoint,
-        );
+        let span = operation_span(due.grant.id, due.grant.fence, &due.record.identity);
         let event = match QueuedEvent::from_bytes(due.request.clone()) {
             Ok(event) => self.redirected(plan, &due, event),
             Err(error) => {
                 span.in_scope(|| tracing::error!(%error, "queued event cannot be read; paused"));
-                engine.clone().spawn(async move {
-                    engine.take(&due).pause().await;
-                });
+                let taker = engine.clone();
+                let pausing = async move {
+                    taker.take(&due).pause().await;
+                };
+                engine.spawn(pausing.instrument(span));
                 return;
             }
         };

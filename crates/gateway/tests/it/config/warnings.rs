@@ -57,6 +57,10 @@ use super::warnings;
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\n[classes.financial]\non_error = 'release'",
     "9:9: routes[0].class: this route looks like money, but class financial runs it again after a 500, though it may have been charged before the error; write on_error = \"unknown\" in [classes.financial]"
 )]
+#[case::error_released_on_money(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\nrelease_statuses = [500]",
+    "10:20: routes[0].release_statuses: this route looks like money, but it runs again after a 500, though it may have been charged before the error; remove 500 from release_statuses, so that its class decides"
+)]
 #[case::anyone_with_a_key(
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nauth = 'none'",
     "9:8: routes[0].auth: callers of this route are not authenticated: all of them are one caller, distinguished only by the credentials they send; remove auth, so that keys belong to authenticated callers"
