@@ -14,6 +14,7 @@ mod queue;
 mod registry;
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,6 +35,12 @@ pub struct JournalStore {
     clock: Arc<dyn Clock>,
     shelf: Mutex<Shelf>,
     notifier: Notifier,
+}
+
+impl fmt::Debug for JournalStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JournalStore").finish_non_exhaustive()
+    }
 }
 
 /// All that is kept.
