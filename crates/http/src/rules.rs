@@ -22,10 +22,10 @@ pub enum Credentials {
 /// Whether the Host of a request is part of what is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hosts {
-    /// Yes: the service sees the client's own Host, and may serve several virtual
-    /// hosts, which never share a reply.
+    /// Yes: the service learns the client's Host, in whatever header, and may serve
+    /// several virtual hosts, which never share a reply.
     Compared,
-    /// No: the service sees the same Host whatever the client asked for.
+    /// No: the service answers alike under every Host.
     Ignored,
 }
 

@@ -361,7 +361,7 @@ pub struct Upstream {
 impl Upstream {
     /// An upstream at this URL, with default settings.
     pub fn new(url: &str) -> Self {
-        let usual = crate::upstream::Limits::default();
+        let usual = crate::upstream::UpstreamLimits::default();
         Self {
             url: url.to_owned(),
             timeout: Duration::from_secs(30),

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::*;
 use crate::listen::tls::tests::Authority;
-use crate::upstream::{Limits, SendError, Tls, Upstream};
+use crate::upstream::{SendError, Tls, UpstreamClient, UpstreamLimits};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const SHORT: Duration = Duration::from_millis(100);
@@ -76,9 +76,9 @@ impl Running {
         self.say(get("/small")).await.ends_with("\r\n\r\nsmall")
     }
 
-    fn upstream(&self, tls: &Tls) -> Upstream {
+    fn upstream(&self, tls: &Tls) -> UpstreamClient {
         let url = format!("https://localhost:{}", self.address.port());
-        Upstream::open(&url, Limits::default(), tls).expect("an upstream")
+        UpstreamClient::open(&url, UpstreamLimits::default(), tls).expect("an upstream")
     }
 }
 
@@ -104,7 +104,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
     waited.unwrap_or_else(|_| panic!("waited in vain until {what}"));
 }
 
-async fn ask(upstream: &Upstream, path: &str) -> Result<String, SendError> {
+async fn ask(upstream: &UpstreamClient, path: &str) -> Result<String, SendError> {
     let request = Request::builder()
         .uri(path)
         .header(header::HOST, "a")

@@ -1,19 +1,19 @@
-//! Which form of a page a client likes best (RFC 9110, 12.5.1).
+//! Content negotiation: the form of a page that a client prefers (RFC 9110, 12.5.1).
 //!
-//! A browser names `text/html` before all else; a program names what it can
-//! read, or takes anything and gets the first form. Nobody is refused: a client
-//! that likes none of the forms gets the first one too.
+//! A browser prefers `text/html`; a program names a media type, or accepts anything
+//! and gets the first form. No client is refused: one that accepts none of the
+//! forms gets the first one too.
 
 use http::HeaderValue;
 
-/// How a page can be written.
+/// The forms of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// For programs.
     Json,
-    /// For people with a browser.
+    /// For browsers.
     Html,
-    /// For people without one.
+    /// For people without a browser.
     Markdown,
 }
 
@@ -35,37 +35,40 @@ impl Form {
     }
 }
 
-/// How much a form is liked: by weight, then by how exactly it was named.
+/// How much a client prefers a form: by its weight (`q`), then by how exactly the
+/// range names it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Liking {
+struct Preference {
     thousandths: u16,
     exactness: u8,
 }
 
-/// The form of these that the lines of `Accept` like best; of several, the first.
-pub(super) fn preferred(accept: &[&[u8]], forms: &[Form]) -> Form {
+/// The form that the `Accept` headers prefer; among equals, the first.
+pub(super) fn choose_form(accept: &[&[u8]], forms: &[Form]) -> Form {
     let mut best = (forms[0], None);
     for form in forms {
-        let liking = liking(accept, *form);
-        if liking > best.1 {
-            best = (*form, liking);
+        let preference = preference(accept, *form);
+        if preference > best.1 {
+            best = (*form, preference);
         }
     }
     best.0
 }
 
-/// The most exact range that holds the form counts; `None` where it is not wanted.
-fn liking(accept: &[&[u8]], form: Form) -> Option<Liking> {
+/// The preference of the most exact range that includes the form; `None` if the form
+/// is not accepted.
+fn preference(accept: &[&[u8]], form: Form) -> Option<Preference> {
     accept
         .iter()
         .filter_map(|line| std::str::from_utf8(line).ok())
         .flat_map(|line| line.split(','))
-        .filter_map(|range| judge(range, form))
-        .max_by_key(|liking| liking.exactness)
-        .filter(|liking| liking.thousandths > 0)
+        .filter_map(|range| range_preference(range, form))
+        .max_by_key(|preference| preference.exactness)
+        .filter(|preference| preference.thousandths > 0)
 }
 
-fn judge(range: &str, form: Form) -> Option<Liking> {
+/// The preference of one media range; `None` if it does not include the form.
+fn range_preference(range: &str, form: Form) -> Option<Preference> {
     let mut pieces = range.split(';').map(str::trim);
     let (kind, subkind) = pieces.next()?.split_once('/')?;
     let media = form.media();
@@ -86,10 +89,10 @@ fn judge(range: &str, form: Form) -> Option<Liking> {
     let thousandths = match weight.map(str::parse::<f32>) {
         None => 1000,
         Some(Ok(weight @ 0.0..=1.0)) => (weight * 1000.0) as u16,
-        // A weight that is none weighs nothing.
+        // A malformed weight counts as 0.
         Some(_) => 0,
     };
-    Some(Liking {
+    Some(Preference {
         thousandths,
         exactness,
     })
@@ -107,7 +110,7 @@ mod tests {
     const FIREFOX: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
 
     #[rstest]
-    #[case::nothing_said("", Form::Json, Form::Markdown)]
+    #[case::empty("", Form::Json, Form::Markdown)]
     #[case::curl("*/*", Form::Json, Form::Markdown)]
     #[case::browser(FIREFOX, Form::Html, Form::Html)]
     #[case::program("application/json", Form::Json, Form::Json)]
@@ -116,29 +119,37 @@ mod tests {
     #[case::any_text("text/*", Form::Html, Form::Markdown)]
     #[case::markdown("text/markdown", Form::Json, Form::Markdown)]
     #[case::weighed("text/html;q=0.5, application/json;q=0.6", Form::Json, Form::Json)]
-    #[case::weighed_back("text/html;q=0.7, application/json;q=0.6", Form::Html, Form::Html)]
-    #[case::all_alike("text/html, application/json", Form::Json, Form::Html)]
+    #[case::weighed_the_other_way(
+        "text/html;q=0.7, application/json;q=0.6",
+        Form::Html,
+        Form::Html
+    )]
+    #[case::equal_weights("text/html, application/json", Form::Json, Form::Html)]
     #[case::exact_beats_wide("text/html;q=0, */*", Form::Json, Form::Markdown)]
     #[case::anything_but("application/json;q=0, text/markdown;q=0, */*", Form::Html, Form::Html)]
     #[case::capitals("TEXT/HTML ; Q=1", Form::Html, Form::Html)]
-    #[case::nothing_we_have("image/png", Form::Json, Form::Markdown)]
+    #[case::no_such_form("image/png", Form::Json, Form::Markdown)]
     #[case::rubbish("text/html;q=much, ;;,/,", Form::Json, Form::Markdown)]
-    fn likings(#[case] accept: &str, #[case] policy: Form, #[case] problem: Form) {
+    fn the_preferred_form_is_chosen(
+        #[case] accept: &str,
+        #[case] policy: Form,
+        #[case] problem: Form,
+    ) {
         let lines = [accept.as_bytes()];
-        assert_eq!(preferred(&lines, POLICY), policy, "of the policy");
-        assert_eq!(preferred(&lines, PROBLEM), problem, "of a problem");
+        assert_eq!(choose_form(&lines, POLICY), policy, "policy page");
+        assert_eq!(choose_form(&lines, PROBLEM), problem, "problem page");
     }
 
     #[test]
-    fn several_lines_are_one_list() {
+    fn several_headers_are_one_list() {
         let lines: [&[u8]; 2] = [b"application/json;q=0.1", b"text/html"];
-        assert_eq!(preferred(&lines, POLICY), Form::Html);
+        assert_eq!(choose_form(&lines, POLICY), Form::Html);
     }
 
     proptest! {
         #[test]
-        fn any_bytes_get_a_form_that_there_is(line in any::<Vec<u8>>()) {
-            prop_assert!(POLICY.contains(&preferred(&[&line], POLICY)));
+        fn any_bytes_get_an_available_form(line in any::<Vec<u8>>()) {
+            prop_assert!(POLICY.contains(&choose_form(&[&line], POLICY)));
         }
     }
 }

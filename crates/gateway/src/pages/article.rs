@@ -1,6 +1,6 @@
-//! The pages about problems. Each is a file in `docs/problems/`, built in; its
-//! head holds what programs ask for, and a test compares that with what the
-//! problem itself says.
+//! The pages about problems. Each is a file in `docs/problems/` that is compiled in.
+//! The head of a page holds the members of the problem, and a test compares them
+//! with the problem itself.
 
 use std::fmt::Write as _;
 
@@ -15,22 +15,22 @@ pub(crate) struct Article {
     code: Code,
 }
 
-/// What stands at the head of a page.
+/// The head of a page, parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head<'a> {
+pub(super) struct ProblemHead<'a> {
     pub(super) title: &'a str,
-    /// The status in words, such as `409 Conflict`.
+    /// The status with its reason, such as `409 Conflict`.
     pub(super) status_line: &'a str,
     pub(super) status: u16,
     pub(super) retryable: bool,
     pub(super) safe_new_key: bool,
-    /// Everything below.
+    /// The text below the head.
     pub(super) rest: &'a str,
 }
 
-/// A problem as programs read it.
+/// A problem, as JSON.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Entry {
+pub(super) struct ProblemSummary {
     pub(super) code: &'static str,
     pub(super) status: u16,
     pub(super) title: &'static str,
@@ -39,28 +39,28 @@ pub(super) struct Entry {
     pub(super) url: String,
 }
 
-/// All problems as programs read them.
+/// All problems, as JSON.
 #[derive(Serialize)]
-pub(super) struct Index {
-    problems: Vec<Entry>,
+pub(super) struct ProblemIndex {
+    problems: Vec<ProblemSummary>,
 }
 
-/// A page as programs read it.
+/// The page of a problem, as JSON.
 #[derive(Serialize)]
-pub(super) struct Document {
+pub(super) struct ProblemDocument {
     #[serde(flatten)]
-    entry: Entry,
+    summary: ProblemSummary,
     text: &'static str,
 }
 
 impl Article {
     /// The page about the code with this name.
-    pub(super) fn find(word: &str) -> Option<Self> {
-        let code = Code::parse(word)?;
+    pub(super) fn find(name: &str) -> Option<Self> {
+        let code = Code::parse(name)?;
         Some(Self { code })
     }
 
-    /// Every page there is.
+    /// All pages.
     pub(super) fn all() -> impl Iterator<Item = Self> {
         Code::ALL.into_iter().map(|code| Self { code })
     }
@@ -73,14 +73,14 @@ impl Article {
         self.code.page()
     }
 
-    pub(super) fn head(self) -> Head<'static> {
-        Head::read(self.text()).expect("a test reads the head of every page")
+    pub(super) fn head(self) -> ProblemHead<'static> {
+        ProblemHead::read(self.text()).expect("a test parses the head of every page")
     }
 
-    pub(super) fn entry(self, site: &str) -> Entry {
+    pub(super) fn summary(self, site: &str) -> ProblemSummary {
         let head = self.head();
         let code = self.code.as_str();
-        Entry {
+        ProblemSummary {
             code,
             status: head.status,
             title: head.title,
@@ -90,16 +90,16 @@ impl Article {
         }
     }
 
-    pub(super) fn document(self, site: &str) -> Document {
-        Document {
-            entry: self.entry(site),
+    pub(super) fn document(self, site: &str) -> ProblemDocument {
+        ProblemDocument {
+            summary: self.summary(site),
             text: self.text(),
         }
     }
 }
 
-impl<'a> Head<'a> {
-    /// Reads
+impl<'a> ProblemHead<'a> {
+    /// Parses the beginning of a page:
     ///
     /// ```text
     /// # code — Title
@@ -125,20 +125,22 @@ impl<'a> Head<'a> {
 
 fn flag(fact: &str, name: &str) -> Option<bool> {
     let fact = fact.strip_prefix('`')?.strip_suffix('`')?;
-    let (said, value) = fact.split_once(": ")?;
-    (said == name).then(|| value.parse().ok())?
+    let (fact_name, value) = fact.split_once(": ")?;
+    (fact_name == name).then(|| value.parse().ok())?
 }
 
-/// All problems, for programs.
-pub(super) fn index(site: &str) -> Index {
-    Index {
-        problems: Article::all().map(|article| article.entry(site)).collect(),
+/// All problems, for JSON.
+pub(super) fn index(site: &str) -> ProblemIndex {
+    ProblemIndex {
+        problems: Article::all()
+            .map(|article| article.summary(site))
+            .collect(),
     }
 }
 
-/// All problems, for people without a browser.
+/// All problems, as Markdown.
 pub(super) fn index_text() -> String {
-    let mut text = "# Problems\n\n| code | status | what it says |\n|---|---|---|\n".to_owned();
+    let mut text = "# Problems\n\n| code | status | meaning |\n|---|---|---|\n".to_owned();
     for article in Article::all() {
         let head = article.head();
         let code = article.code.as_str();
@@ -147,7 +149,7 @@ pub(super) fn index_text() -> String {
             text,
             "| [`{code}`]({PROBLEMS}/{code}) | {status} | {title} |"
         );
-        line.expect("a string takes all that is written to it");
+        line.expect("writing to a string does not fail");
     }
     text
 }

@@ -1,5 +1,5 @@
-//! The same pages for people with a browser: no scripts, one style sheet in the
-//! page itself, readable by day and night and on a telephone.
+//! The pages as HTML: without scripts, with one embedded style sheet, for light and
+//! dark colour schemes and for small screens.
 
 use std::fmt;
 
@@ -13,42 +13,42 @@ use pulldown_cmark::{CowStr, Event, Options, Parser, Tag, TagEnd, html::push_htm
 use sha2::{Digest as _, Sha256};
 
 use super::PROBLEMS;
-use super::article::{Article, Entry, Head};
-use super::policy::{Document, Terms};
+use super::article::{Article, ProblemHead, ProblemSummary};
+use super::policy::{PolicyDocument, Terms};
 use crate::config::Policy;
 
 const STYLE: &str = include_str!("templates/style.css");
 
-/// The `Content-Security-Policy`: our style sheet may be in a page, and nothing else.
+/// The `Content-Security-Policy`: allows the embedded style sheet and nothing else.
 pub(super) fn content_security() -> HeaderValue {
     let digest = BASE64.encode(&Sha256::digest(STYLE));
     let policy = format!(
         "default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     );
-    HeaderValue::try_from(policy).expect("base 64 is visible ASCII")
+    HeaderValue::try_from(policy).expect("base64 is visible ASCII")
 }
 
-/// What every page has.
+/// What all pages have in common.
 struct Frame<'a> {
     style: &'static str,
-    policy_url: Address<'a>,
-    problems_url: Address<'a>,
+    policy_url: SiteUrl<'a>,
+    problems_url: SiteUrl<'a>,
 }
 
 impl<'a> Frame<'a> {
     fn new(site: &'a str) -> Self {
         Self {
             style: STYLE,
-            policy_url: Address(site, WELL_KNOWN),
-            problems_url: Address(site, PROBLEMS),
+            policy_url: SiteUrl(site, WELL_KNOWN),
+            problems_url: SiteUrl(site, PROBLEMS),
         }
     }
 }
 
-/// A path on this site.
-struct Address<'a>(&'a str, &'static str);
+/// The URL of a path on this site.
+struct SiteUrl<'a>(&'a str, &'static str);
 
-impl fmt::Display for Address<'_> {
+impl fmt::Display for SiteUrl<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.0, self.1)
     }
@@ -58,14 +58,14 @@ impl fmt::Display for Address<'_> {
 #[template(path = "policy.html", config = "src/pages/askama.toml")]
 struct PolicyPage<'a> {
     frame: Frame<'a>,
-    document: &'a Document,
+    document: &'a PolicyDocument,
 }
 
 #[derive(Template)]
 #[template(path = "problems.html", config = "src/pages/askama.toml")]
 struct ProblemsPage<'a> {
     frame: Frame<'a>,
-    problems: Vec<Entry>,
+    problems: Vec<ProblemSummary>,
 }
 
 #[derive(Template)]
@@ -73,12 +73,12 @@ struct ProblemsPage<'a> {
 struct ProblemPage<'a> {
     frame: Frame<'a>,
     code: &'static str,
-    head: Head<'static>,
+    head: ProblemHead<'static>,
     body: String,
 }
 
 /// The policy of every route.
-pub(super) fn policy(document: &Document, site: &str) -> Bytes {
+pub(super) fn policy(document: &PolicyDocument, site: &str) -> Bytes {
     render(&PolicyPage {
         frame: Frame::new(site),
         document,
@@ -89,7 +89,9 @@ pub(super) fn policy(document: &Document, site: &str) -> Bytes {
 pub(super) fn problems(site: &str) -> Bytes {
     render(&ProblemsPage {
         frame: Frame::new(site),
-        problems: Article::all().map(|article| article.entry(site)).collect(),
+        problems: Article::all()
+            .map(|article| article.summary(site))
+            .collect(),
     })
 }
 
@@ -106,11 +108,10 @@ pub(super) fn problem(article: Article, site: &str) -> Bytes {
 
 fn render(template: &impl Template) -> Bytes {
     let page = template.render();
-    page.expect("a string takes all that is written to it")
-        .into()
+    page.expect("writing to a string does not fail").into()
 }
 
-/// Our own Markdown as HTML. A code of a problem becomes a link to its page.
+/// Renders a page's Markdown. The code of a problem becomes a link to its page.
 fn body(markdown: &str, site: &str) -> String {
     let events = Parser::new_ext(markdown, Options::ENABLE_TABLES).flat_map(|event| {
         let link = match &event {
@@ -122,45 +123,45 @@ fn body(markdown: &str, site: &str) -> String {
     });
     let mut html = String::new();
     push_html(&mut html, events);
-    // What is too wide for a telephone scrolls by itself.
+    // A table that is too wide for the screen scrolls by itself.
     html.replace("<table>", "<div class=\"wide\"><table>")
         .replace("</table>", "</table></div>")
 }
 
-/// The beginning and the end of a link, if this is the code of a problem.
+/// The start and the end of a link, if the word is the code of a problem.
 fn link<'a>(word: &str, site: &str) -> Option<(Event<'a>, Event<'a>)> {
     let article = Article::find(word)?;
     let tag = Tag::Link {
         link_type: pulldown_cmark::LinkType::Inline,
-        dest_url: article.entry(site).url.into(),
+        dest_url: article.summary(site).url.into(),
         title: CowStr::Borrowed(""),
         id: CowStr::Borrowed(""),
     };
     Some((Event::Start(tag), Event::End(TagEnd::Link)))
 }
 
-/// What a policy says to a client.
+/// What a policy means for a client.
 fn meaning(policy: Option<Policy>) -> &'static str {
     match policy {
         Some(Policy::RequiredA) => "An Idempotency-Key is required.",
-        Some(Policy::RequiredB) => "The key is lifted from what the provider sends.",
+        Some(Policy::RequiredB) => "The key is taken from the provider's event.",
         Some(Policy::Accepted) => {
-            "With an Idempotency-Key the request is protected; without one it passes."
+            "With an Idempotency-Key the request is protected; without one it is forwarded unprotected."
         }
         Some(Policy::Prohibited) => "No Idempotency-Key may be sent.",
         Some(Policy::HandlerInternalC) => {
-            "The service sees to it itself; an Idempotency-Key is not looked at."
+            "The service handles idempotency itself; the gateway ignores an Idempotency-Key."
         }
-        None => "Forwarded as it is, unprotected.",
+        None => "Forwarded unprotected.",
     }
 }
 
-/// What a duplicate gets while the first still runs.
+/// What a duplicate gets while the first request runs.
 fn meanwhile(terms: &Terms) -> String {
     match terms.in_flight {
         InFlight::Wait => format!("a duplicate waits, for up to {}", time(terms.wait_seconds)),
-        InFlight::Accept => "a duplicate gets 202 and where to ask".to_owned(),
-        // `reject`, the cautious reading of any other.
+        InFlight::Accept => "a duplicate gets 202 and the URL of the operation".to_owned(),
+        // `reject`, which is also the safe assumption for a newer variant.
         _ => "a duplicate is refused with 409".to_owned(),
     }
 }
@@ -170,12 +171,12 @@ fn after_error(terms: &Terms) -> &'static str {
     match terms.on_error {
         OnError::Release => "a retry runs again",
         OnError::Keep => "a retry gets the same error",
-        // `unknown`, the cautious reading of any other.
+        // `unknown`, which is also the safe assumption for a newer variant.
         _ => "a retry gets 409: it is not known whether it ran",
     }
 }
 
-/// A time in the largest unit that divides it.
+/// A duration in the largest unit that divides it.
 fn time(seconds: u64) -> String {
     let units = [(86_400, "day"), (3_600, "hour"), (60, "minute")];
     let unit = units

@@ -1,11 +1,10 @@
-//! What the gateway publishes of itself: which routes are protected and how, as
-//! the IETF draft demands, and the page behind each problem's `type`, so that
-//! the links in an answer lead somewhere. Programs and people read the same
-//! addresses; `Accept` tells them apart. The problem pages are the files in
+//! The pages that the gateway publishes: the policy of every route, which the IETF
+//! draft demands, and a page for the `type` of every problem. Programs and people
+//! use the same URLs; `Accept` selects the form. The problem pages are the files in
 //! `docs/problems/`.
 //!
-//! Nobody has to say who he is to read this, so nothing stands here that only
-//! the operator should know: no upstream, no caller, no secret.
+//! The pages need no authentication, so they contain nothing that only operators
+//! may know: no upstream, no caller, no secret.
 
 mod accept;
 mod article;
@@ -27,28 +26,29 @@ use onceward_core::class::Class;
 use onceward_http::body::{self, Body};
 use onceward_http::problem::WELL_KNOWN;
 
-use self::accept::{Form, preferred};
+use self::accept::{Form, choose_form};
 use self::article::Article;
+use self::policy::PolicyDocument;
 use crate::config::Config;
 
-/// Where the problems are.
+/// The path of the problem pages.
 const PROBLEMS: &str = "/.well-known/idempotency/problems";
 
-/// How long a page may be taken for true. Classes change at run time.
-const FRESH: HeaderValue = HeaderValue::from_static("max-age=60");
+/// Short, because classes change at run time.
+const CACHING: HeaderValue = HeaderValue::from_static("max-age=60");
 
-/// A page of our own.
+/// One of the gateway's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Page {
     /// The policy of every route.
     Policy,
     /// All problems.
     Problems,
-    /// What a problem means.
+    /// One problem.
     Problem(Article),
 }
 
-/// The page that belongs to a path, if it is one of ours.
+/// The page at a path, if there is one.
 pub(crate) fn find(path: &str) -> Option<Page> {
     match path.strip_prefix(PROBLEMS) {
         Some("") => Some(Page::Problems),
@@ -58,25 +58,25 @@ pub(crate) fn find(path: &str) -> Option<Page> {
     }
 }
 
-/// What is published of a configuration, with the classes as they are now.
-/// Cheap to make; nothing is written before somebody asks.
+/// What the pages show of a configuration, with the current classes. Nothing is
+/// rendered before a request.
 pub(crate) struct Published {
-    /// Where clients find this gateway; empty where nobody said.
+    /// The gateway's public URL; empty if it is not configured.
     site: String,
-    policy: policy::Document,
+    policy: PolicyDocument,
 }
 
 impl Published {
     pub(crate) fn new(config: &Config, classes: &BTreeMap<Arc<str>, Arc<Class>>) -> Self {
         let site = config.server.public_url.clone().unwrap_or_default();
         Self {
-            policy: policy::Document::new(config, classes, &site),
+            policy: PolicyDocument::new(config, classes, &site),
             site,
         }
     }
 }
 
-/// A page as an answer, in the form that the client likes best.
+/// The response with a page, in the form that the client prefers.
 pub(crate) fn answer(page: Page, headers: &HeaderMap, published: &Published) -> Response<Body> {
     let Published { site, policy } = published;
     let lines = headers.get_all(header::ACCEPT).iter();
@@ -85,7 +85,7 @@ pub(crate) fn answer(page: Page, headers: &HeaderMap, published: &Published) -> 
         Page::Policy => &[Form::Json, Form::Html],
         Page::Problems | Page::Problem(_) => &[Form::Markdown, Form::Html, Form::Json],
     };
-    let form = preferred(&accept, forms);
+    let form = choose_form(&accept, forms);
     let content = match (page, form) {
         (Page::Policy, Form::Html) => html::policy(policy, site),
         (Page::Policy, _) => json(policy),
@@ -100,7 +100,7 @@ pub(crate) fn answer(page: Page, headers: &HeaderMap, published: &Published) -> 
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, form.content_type());
     headers.insert(VARY, HeaderValue::from_static("Accept"));
-    headers.insert(CACHE_CONTROL, FRESH);
+    headers.insert(CACHE_CONTROL, CACHING);
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     let security = match form {
@@ -113,7 +113,5 @@ pub(crate) fn answer(page: Page, headers: &HeaderMap, published: &Published) -> 
 
 fn json(document: &impl serde::Serialize) -> Bytes {
     let bytes = serde_json::to_vec(document);
-    bytes
-        .expect("names and numbers can always be written")
-        .into()
+    bytes.expect("strings and numbers always serialize").into()
 }

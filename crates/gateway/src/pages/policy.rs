@@ -1,8 +1,8 @@
-//! The policy of every route, for programs.
+//! The policy of every route, as JSON.
 //!
-//! An entry is what some methods of a route have in common. A route without a
-//! policy of its own treats its methods differently, so it has several entries:
-//! a client finds its method and path, and has one answer.
+//! An entry describes the methods of a route that share a policy. A route without a
+//! policy of its own treats its methods differently and has several entries, so that
+//! a client finds exactly one for its method and path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use onceward_core::identity::Endpoint;
 use onceward_http::rules::DuplicateCreate;
 use serde::{Serialize, Serializer};
 
-use super::article::{self, Article};
+use super::article::{Article, ProblemSummary};
 use crate::config::{Config, DerivedKey, EndpointName, KeyFormat, KeyPart, Policy, Route};
 use crate::webhooks::ingest::WEBHOOKS;
 
-/// Which keys there are at all. What begins with `t-` is a name of ours.
+/// The valid keys. `t-` is the prefix of namespaced keys, which the gateway makes.
 const KEY_PATTERN: &str = "^(?!t-)[A-Za-z0-9._~-]{1,255}$";
 
-/// What a route without methods serves.
+/// The methods of a route that lists none.
 const METHODS: [Method; 7] = [
     Method::GET,
     Method::HEAD,
@@ -32,27 +32,27 @@ const METHODS: [Method; 7] = [
     Method::OPTIONS,
 ];
 
-/// All that is published, as it goes over the wire.
+/// The whole document.
 #[derive(Serialize)]
-pub(super) struct Document {
+pub(super) struct PolicyDocument {
     header: &'static str,
     pub(super) key_pattern: &'static str,
-    pub(super) routes: Vec<Entry>,
-    /// Asking for an operation by its id.
-    pub(super) operations: Places,
-    problems: Vec<article::Entry>,
+    pub(super) routes: Vec<RouteEntry>,
+    /// The URLs of an operation by its id.
+    pub(super) operations: OperationUrls,
+    problems: Vec<ProblemSummary>,
 }
 
-/// What some methods of a route have in common.
+/// The methods of a route that share a policy.
 #[derive(Serialize)]
-pub(super) struct Entry {
+pub(super) struct RouteEntry {
     pub(super) endpoint: String,
     pub(super) methods: Vec<String>,
     pub(super) path: String,
-    /// None: the request is forwarded as it is.
+    /// `None`: the request is forwarded unprotected.
     #[serde(serialize_with = "policy_word")]
     pub(super) policy: Option<Policy>,
-    /// Only where requests are protected.
+    /// Only for protected requests.
     #[serde(flatten)]
     pub(super) terms: Option<Terms>,
 }
@@ -75,26 +75,26 @@ pub(super) struct Terms {
     pub(super) keep_statuses: BTreeSet<u16>,
     pub(super) release_statuses: BTreeSet<u16>,
     pub(super) duplicate_create: u16,
-    /// Asking for an operation by its key, where that is possible.
-    pub(super) recovery: Option<Places>,
+    /// The URLs of an operation by its key, if clients can recover it.
+    pub(super) recovery: Option<OperationUrls>,
 }
 
-/// A key for clients that send none.
+/// How the gateway derives a key for a request without one.
 #[derive(Serialize)]
 pub(super) struct Derived {
     pub(super) parts: Vec<String>,
     pub(super) window_seconds: u64,
 }
 
-/// Where to ask for an operation.
+/// The URLs of an operation.
 #[derive(Serialize)]
-pub(super) struct Places {
+pub(super) struct OperationUrls {
     pub(super) reply: String,
     pub(super) output: String,
     pub(super) status: String,
 }
 
-impl Places {
+impl OperationUrls {
     fn beneath(reply: String) -> Self {
         Self {
             output: format!("{reply}/output"),
@@ -104,7 +104,7 @@ impl Places {
     }
 }
 
-impl Document {
+impl PolicyDocument {
     pub(super) fn new(
         config: &Config,
         classes: &BTreeMap<Arc<str>, Arc<Class>>,
@@ -118,24 +118,28 @@ impl Document {
                 .flat_map(|route| entries(route, classes.get(&route.class), site))
                 .chain([webhooks(config, classes, site)])
                 .collect(),
-            operations: Places::beneath(format!("{site}/api/v1/operations/{{operation_id}}")),
-            problems: Article::all().map(|article| article.entry(site)).collect(),
+            operations: OperationUrls::beneath(format!(
+                "{site}/api/v1/operations/{{operation_id}}"
+            )),
+            problems: Article::all()
+                .map(|article| article.summary(site))
+                .collect(),
         }
     }
 }
 
-/// Where providers write to. Their own names for events are the keys.
-fn webhooks(config: &Config, classes: &BTreeMap<Arc<str>, Arc<Class>>, site: &str) -> Entry {
+/// The entry of the webhooks. The providers' event ids are the keys.
+fn webhooks(config: &Config, classes: &BTreeMap<Arc<str>, Arc<Class>>, site: &str) -> RouteEntry {
     let naming = EndpointName::Fixed(Endpoint::new("webhooks.{provider}"));
     let path = format!("{WEBHOOKS}{{provider}}/{{webhook_id}}");
     let route = Route::new(naming, &path, "");
     let class = classes.get(&config.webhooks.class);
     let terms = class.map(|class| Terms {
-        // By its key nobody can ask for an event: who sent it is not a caller.
+        // An event cannot be recovered by its key, because a provider is not a caller.
         recovery: None,
         ..Terms::new(&route, class, site)
     });
-    Entry {
+    RouteEntry {
         endpoint: "webhooks.{provider}".to_owned(),
         methods: vec![Method::POST.to_string()],
         path,
@@ -144,8 +148,8 @@ fn webhooks(config: &Config, classes: &BTreeMap<Arc<str>, Arc<Class>>, site: &st
     }
 }
 
-/// A route's methods, those that are treated alike together, the protected first.
-fn entries(route: &Route, class: Option<&Arc<Class>>, site: &str) -> Vec<Entry> {
+/// The entries of a route, one per policy, the protected ones first.
+fn entries(route: &Route, class: Option<&Arc<Class>>, site: &str) -> Vec<RouteEntry> {
     let methods = match route.methods.as_slice() {
         [] => &METHODS[..],
         methods => methods,
@@ -153,13 +157,13 @@ fn entries(route: &Route, class: Option<&Arc<Class>>, site: &str) -> Vec<Entry> 
     let mut groups: Vec<(Option<Policy>, Vec<&Method>)> = Vec::new();
     for method in methods {
         let policy = route.policy_for(method);
-        match groups.iter_mut().find(|(of, _)| *of == policy) {
+        match groups.iter_mut().find(|(other, _)| *other == policy) {
             Some((_, group)) => group.push(method),
             None => groups.push((policy, vec![method])),
         }
     }
     groups.sort_by_key(|(policy, _)| policy.is_none());
-    let entry = |(policy, methods): (Option<Policy>, Vec<&Method>)| Entry {
+    let entry = |(policy, methods): (Option<Policy>, Vec<&Method>)| RouteEntry {
         endpoint: match &route.endpoint {
             EndpointName::Fixed(endpoint) => endpoint.to_string(),
             EndpointName::ByPath => "{METHOD} {path}".to_owned(),
@@ -204,7 +208,7 @@ impl Terms {
                 DuplicateCreate::Same => 201,
                 DuplicateCreate::Ok => 200,
             },
-            recovery: Some(Places::beneath(format!(
+            recovery: Some(OperationUrls::beneath(format!(
                 "{site}{path}/by-idempotency-key/{{key}}"
             ))),
         }
@@ -240,7 +244,7 @@ fn on_error_word<S: Serializer>(on_error: &OnError, to: S) -> Result<S::Ok, S::E
     to.serialize_str(on_error.as_str())
 }
 
-/// Whole seconds, and never more than there are.
+/// Whole seconds, rounded down, so that no more is promised than holds.
 fn seconds(duration: Duration) -> u64 {
     duration.as_secs()
 }

@@ -1,4 +1,4 @@
-//! What is published, without a gateway around it.
+//! The published pages, without a running gateway.
 
 #![allow(clippy::unwrap_used)]
 
@@ -40,47 +40,47 @@ fn paths(#[case] path: &str, #[case] want: &str) {
     assert_eq!(got, want);
 }
 
-/// What a problem says of itself when it is an answer.
-async fn said(code: Code) -> Value {
+/// A problem in the form of a response.
+async fn problem_json(code: Code) -> Value {
     let response = Problem::new(code, "…").to_response(&ProblemLinks::of_gateway(SITE), "/");
     let body = response.into_body().collect().await.unwrap().to_bytes();
     serde_json::from_slice(&body).unwrap()
 }
 
 #[tokio::test]
-async fn every_page_says_what_its_problem_says() {
+async fn every_page_agrees_with_its_problem() {
     for code in Code::ALL {
-        let word = code.as_str();
-        let article = Article::find(word).unwrap_or_else(|| panic!("{word} has no page"));
-        let entry = serde_json::to_value(article.entry(SITE)).unwrap();
-        let said = said(code).await;
+        let name = code.as_str();
+        let article = Article::find(name).unwrap_or_else(|| panic!("{name} has no page"));
+        let summary = serde_json::to_value(article.summary(SITE)).unwrap();
+        let problem = problem_json(code).await;
         for member in ["code", "status", "title", "retryable", "safe_new_key"] {
-            assert_eq!(entry[member], said[member], "{member} of {word}");
+            assert_eq!(summary[member], problem[member], "{member} of {name}");
         }
-        assert_eq!(entry["url"], said["type"], "{word}");
+        assert_eq!(summary["url"], problem["type"], "{name}");
     }
 }
 
 #[tokio::test]
-async fn the_example_on_a_page_could_be_an_answer() {
+async fn the_example_on_a_page_is_a_possible_response() {
     for article in Article::all() {
-        let word = article.code().as_str();
+        let name = article.code().as_str();
         let (_, example) = article.text().split_once("```json\n").unwrap();
         let (example, _) = example.split_once("```").unwrap();
         let example: Value = serde_json::from_str(example).unwrap();
-        let said = said(article.code()).await;
+        let problem = problem_json(article.code()).await;
         for member in ["type", "title", "code", "retryable", "safe_new_key"] {
-            assert_eq!(example[member], said[member], "{member} of {word}");
+            assert_eq!(example[member], problem[member], "{member} of {name}");
         }
-        // The one status that depends on who asks.
-        let status = if word == "outcome-unknown" {
+        // The one status that depends on the request.
+        let status = if name == "outcome-unknown" {
             json!(504)
         } else {
-            said["status"].clone()
+            problem["status"].clone()
         };
-        assert_eq!(example["status"], status, "{word}");
+        assert_eq!(example["status"], status, "{name}");
         let detail = example["detail"].as_str().unwrap();
-        assert!(!detail.is_empty(), "{word}");
+        assert!(!detail.is_empty(), "{name}");
     }
 }
 
@@ -94,13 +94,13 @@ fn every_page_has_the_same_shape() {
         "## Example",
     ];
     for article in Article::all() {
-        let word = article.code().as_str();
+        let name = article.code().as_str();
         let text = article.text();
-        assert!(text.starts_with(&format!("# {word} — ")), "{word}");
+        assert!(text.starts_with(&format!("# {name} — ")), "{name}");
         let lines = text.lines().filter(|line| line.starts_with("##"));
-        assert_eq!(lines.collect::<Vec<_>>(), headings, "{word}");
-        // A link to a file would lead nowhere where the page is served.
-        assert!(!text.contains("]("), "{word}");
+        assert_eq!(lines.collect::<Vec<_>>(), headings, "{name}");
+        // A link to a file would be broken on the served page.
+        assert!(!text.contains("]("), "{name}");
     }
 }
 
@@ -154,7 +154,7 @@ async fn routes(config: &Config) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_route_says_all_that_its_clients_need() {
+async fn a_route_publishes_all_that_clients_need() {
     let routes = routes(&config()).await;
     assert_eq!(
         routes[0],
@@ -189,9 +189,9 @@ async fn a_route_says_all_that_its_clients_need() {
 }
 
 #[tokio::test]
-async fn a_route_without_a_policy_says_what_each_method_gets() {
+async fn a_route_without_a_policy_has_an_entry_per_policy_of_its_methods() {
     let routes = routes(&config()).await;
-    let said: Vec<_> = routes[1..]
+    let entries: Vec<_> = routes[1..]
         .iter()
         .map(|route| json!([route["path"], route["methods"], route["policy"]]))
         .collect();
@@ -213,7 +213,7 @@ async fn a_route_without_a_policy_says_what_each_method_gets() {
             "REQUIRED_B"
         ],
     ]);
-    assert_eq!(json!(said), want);
+    assert_eq!(json!(entries), want);
     for route in [&routes[2], &routes[3]] {
         assert!(
             route.get("class").is_none(),
@@ -235,7 +235,7 @@ fn a_class_changed_at_run_time_is_published_as_it_is_now() {
 }
 
 #[tokio::test]
-async fn nothing_of_the_operators_is_published() {
+async fn nothing_internal_is_published() {
     for accept in ["application/json", "text/html"] {
         let page = text(WELL_KNOWN, accept, &config()).await;
         for secret in ["10.1.2.3", "4567", "ledger"] {
@@ -259,14 +259,14 @@ async fn without_a_public_url_links_begin_at_the_root() {
 }
 
 #[tokio::test]
-async fn a_page_for_people_escapes_what_the_configuration_says() {
+async fn an_html_page_escapes_the_configuration() {
     let page = text(WELL_KNOWN, "text/html", &config()).await;
     assert!(page.contains("query:&#60;n&#62;"), "{page}");
     assert!(!page.contains("<n>") && !page.contains("<script"), "{page}");
 }
 
 #[tokio::test]
-async fn the_style_sheet_in_a_page_is_the_one_that_its_policy_allows() {
+async fn the_content_security_policy_allows_the_embedded_style_sheet() {
     use sha2::Digest as _;
     let pages = [
         WELL_KNOWN,
@@ -293,8 +293,8 @@ async fn every_problem_is_on_the_index_in_every_form() {
     for accept in ["text/html", "text/markdown", "application/json"] {
         let page = text(PROBLEMS, accept, &config()).await;
         for code in Code::ALL {
-            let word = code.as_str();
-            assert!(page.contains(word), "{word} in {accept}");
+            let name = code.as_str();
+            assert!(page.contains(name), "{name} in {accept}");
         }
     }
 }

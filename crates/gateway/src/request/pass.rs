@@ -48,9 +48,11 @@ pub(super) async fn pass(
     };
     let forwarder = &context.route.forwarder;
     let response = match request {
-        ClientRequest::Streaming(request) => Box::pin(forwarder.pass(request, &context)).await?,
+        ClientRequest::Streaming(request) => {
+            Box::pin(forwarder.forward_streaming(request, &context)).await?
+        }
         ClientRequest::Whole(request, _buffered) => {
-            Box::pin(forwarder.pass_whole(request, &context)).await?
+            Box::pin(forwarder.forward_buffered(request, &context)).await?
         }
     };
     Ok(Passed { response, why })

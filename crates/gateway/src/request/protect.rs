@@ -57,7 +57,9 @@ pub(super) async fn protect(
         };
         async move {
             let forwarder = &context.route.forwarder;
-            forwarder.protected(request, granted, &context).await
+            forwarder
+                .forward_protected(request, granted, &context)
+                .await
         }
     }))
     .await;

@@ -18,7 +18,7 @@ use crate::listen::peer::Trusted;
 use crate::observe::metrics::Metrics;
 use crate::request::route_table::RouteTable;
 use crate::upstream::forward::Forwarder;
-use crate::upstream::{self, Upstream, UpstreamError};
+use crate::upstream::{self, UpstreamClient, UpstreamError};
 
 /// How requests are served.
 pub(crate) struct Plan {
@@ -194,7 +194,7 @@ fn forwarder(
     config: &Config,
     metrics: &Arc<Metrics>,
 ) -> Result<Forwarder, PlanError> {
-    let limits = upstream::Limits {
+    let limits = upstream::UpstreamLimits {
         // Connecting is given up before the answer is: only then is it certain
         // that nothing was sent.
         connect_timeout: settings.connect_timeout.min(settings.timeout / 2),
@@ -202,7 +202,7 @@ fn forwarder(
         idle_max: settings.idle_max,
         connections_max: settings.connections_max,
     };
-    let upstream = Upstream::open(&settings.url, limits, &settings.tls);
+    let upstream = UpstreamClient::open(&settings.url, limits, &settings.tls);
     let upstream = upstream.map_err(|source| PlanError::Upstream {
         name: name.clone(),
         source,
@@ -246,10 +246,9 @@ fn planned(
     };
     Ok(PlannedRoute {
         rules: Arc::new(Rules::new(credentials).with(|rules| {
-            rules.hosts = match settings.host {
-                Some(_) => Hosts::Ignored,
-                None => Hosts::Compared,
-            };
+            // Every upstream receives the client's Host: as Host, or as
+            // X-Forwarded-Host where the upstream has a `host` of its own.
+            rules.hosts = Hosts::Compared;
             rules.space = route.key_space;
             rules.many_paths =
                 route.endpoint != config::EndpointName::ByPath && route.path.contains('{');

@@ -1,4 +1,5 @@
-//! Where an upstream is, and how a request names its target on the way.
+//! The address of an upstream, and the form of a request's target in HTTP/1.1 and
+//! HTTP/2.
 
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderValue, Request, Uri, Version, header};
@@ -8,20 +9,20 @@ use super::UpstreamError;
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
 
-/// What an upstream's URL says.
+/// The parsed URL of an upstream.
 #[derive(Clone, Debug)]
 pub(super) struct Address {
-    pub(super) speech: Speech,
+    pub(super) scheme: UrlScheme,
     pub(super) authority: Authority,
 }
 
-/// How an upstream is spoken to.
+/// What the scheme of an upstream's URL says of TLS and protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Speech {
-    /// Without TLS, in this protocol.
+pub(super) enum UrlScheme {
+    /// Without TLS, with this protocol.
     Plain(Protocol),
-    /// Over TLS, in the protocol that the upstream prefers.
-    Secure,
+    /// With TLS, which negotiates the protocol.
+    Tls,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,10 +34,10 @@ pub(super) enum Protocol {
 impl Address {
     pub(super) fn parse(url: &str) -> Result<Self, UpstreamError> {
         let parts = url.parse::<Uri>()?.into_parts();
-        let speech = match parts.scheme.as_ref().map(Scheme::as_str) {
-            Some("http") => Speech::Plain(Protocol::Http1),
-            Some("h2c") => Speech::Plain(Protocol::Http2),
-            Some("https") => Speech::Secure,
+        let scheme = match parts.scheme.as_ref().map(Scheme::as_str) {
+            Some("http") => UrlScheme::Plain(Protocol::Http1),
+            Some("h2c") => UrlScheme::Plain(Protocol::Http2),
+            Some("https") => UrlScheme::Tls,
             _ => return Err(UpstreamError::Scheme),
         };
         let authority = parts.authority.ok_or(UpstreamError::Host)?;
@@ -45,32 +46,32 @@ impl Address {
         }
         match parts.path_and_query {
             Some(path) if path != "/" => Err(UpstreamError::Path),
-            _ => Ok(Self { speech, authority }),
+            _ => Ok(Self { scheme, authority }),
         }
     }
 
-    /// The host as a resolver and a certificate know it: without the brackets
-    /// of `[::1]`.
+    /// The host in the form for name resolution and certificates: without the
+    /// brackets of `[::1]`.
     pub(super) fn host(&self) -> &str {
         self.authority.host().trim_matches(['[', ']'])
     }
 
     pub(super) fn port(&self) -> u16 {
-        let usual = match self.speech {
-            Speech::Plain(_) => HTTP_PORT,
-            Speech::Secure => HTTPS_PORT,
+        let default = match self.scheme {
+            UrlScheme::Plain(_) => HTTP_PORT,
+            UrlScheme::Tls => HTTPS_PORT,
         };
-        self.authority.port_u16().unwrap_or(usual)
+        self.authority.port_u16().unwrap_or(default)
     }
 }
 
-/// HTTP/1.1 names the path, and the host in its header.
-pub(super) fn target_for_http1<B>(request: &mut Request<B>) {
+/// Gives a request the form of HTTP/1.1: the path as target, the host in a header.
+pub(super) fn set_http1_target<B>(request: &mut Request<B>) {
     *request.version_mut() = Version::HTTP_11;
     let Some(authority) = request.uri().authority() else {
         return;
     };
-    // Without a Host it has been on its way by HTTP/2, and came back.
+    // A request without a Host header was prepared for HTTP/2 and returned unsent.
     if !request.headers().contains_key(header::HOST)
         && let Ok(host) = HeaderValue::from_str(authority.as_str())
     {
@@ -80,20 +81,21 @@ pub(super) fn target_for_http1<B>(request: &mut Request<B>) {
     *request.uri_mut() = Uri::from(path);
 }
 
-/// HTTP/2 names scheme, host and path in one place, and has no Host.
-pub(super) fn target_for_http2<B>(request: &mut Request<B>, address: &Address) {
+/// Gives a request the form of HTTP/2: scheme, host and path in the target, no Host
+/// header.
+pub(super) fn set_http2_target<B>(request: &mut Request<B>, address: &Address) {
     *request.version_mut() = Version::HTTP_2;
     let host = request.headers_mut().remove(header::HOST);
     let host = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
-    let scheme = match address.speech {
-        Speech::Plain(_) => Scheme::HTTP,
-        Speech::Secure => Scheme::HTTPS,
+    let scheme = match address.scheme {
+        UrlScheme::Plain(_) => Scheme::HTTP,
+        UrlScheme::Tls => Scheme::HTTPS,
     };
     let mut parts = http::uri::Parts::default();
     parts.scheme = Some(scheme);
     parts.authority = Some(host.unwrap_or_else(|| address.authority.clone()));
     parts.path_and_query = Some(path_of(request.uri()));
-    *request.uri_mut() = Uri::from_parts(parts).expect("scheme, authority and path are there");
+    *request.uri_mut() = Uri::from_parts(parts).expect("scheme, authority and path are set");
 }
 
 fn path_of(uri: &Uri) -> PathAndQuery {

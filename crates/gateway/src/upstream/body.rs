@@ -1,8 +1,8 @@
-//! What goes upstream and what comes back.
+//! The bodies of requests to upstreams and of their responses.
 //!
-//! Both are types of their own, and polled by hand: a body that is all there
-//! needs no box on the way that most requests take, and a connection is free
-//! again at the very frame that ends its answer.
+//! Both types implement `poll_frame` by hand: a body that is already in memory
+//! needs no allocation, and a connection returns to the pool with the last frame
+//! of its response.
 
 use std::mem;
 use std::pin::Pin;
@@ -15,34 +15,34 @@ use hyper::body::Incoming;
 
 use super::{http1, http2};
 
-/// Any error of somebody else's body.
+/// Any error of a streamed body.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The body of a request to an upstream.
 #[derive(Debug, Default)]
-pub enum RequestBody {
-    /// Nothing, or nothing more.
+pub enum OutgoingBody {
+    /// No body, or its end.
     #[default]
     Empty,
-    /// All of it.
+    /// A body in memory.
     Full(Bytes),
-    /// As it comes.
+    /// A body that is sent as it is received.
     Stream(UnsyncBoxBody<Bytes, BoxError>),
 }
 
-impl From<Bytes> for RequestBody {
+impl From<Bytes> for OutgoingBody {
     fn from(bytes: Bytes) -> Self {
         Self::Full(bytes)
     }
 }
 
-impl From<UnsyncBoxBody<Bytes, BoxError>> for RequestBody {
+impl From<UnsyncBoxBody<Bytes, BoxError>> for OutgoingBody {
     fn from(body: UnsyncBoxBody<Bytes, BoxError>) -> Self {
         Self::Stream(body)
     }
 }
 
-impl Body for RequestBody {
+impl Body for OutgoingBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -79,27 +79,27 @@ impl Body for RequestBody {
     }
 }
 
-/// What an answer holds until its end.
+/// What a response occupies until its body ends.
 #[derive(Debug)]
-pub(super) enum Hold {
-    /// A connection of its own.
-    Http1(http1::Lease),
-    /// A stream of a connection that others use too.
-    Http2(#[expect(dead_code, reason = "it is held to be dropped")] http2::Place),
+pub(super) enum ResponseGuard {
+    /// A whole connection.
+    Http1(http1::BorrowedConnection),
+    /// A stream of the shared connection.
+    Http2(#[expect(dead_code, reason = "released on drop")] http2::StreamPermit),
 }
 
-/// The body of an upstream's answer. Read to its end, it gives its connection
-/// back; dropped before, it closes it.
+/// The body of an upstream's response. Read to its end, it returns its connection
+/// to the pool; dropped earlier, it closes the connection.
 #[derive(Debug)]
-#[must_use = "a body that is not read closes its connection"]
+#[must_use = "dropping a body that was not read closes its connection"]
 pub struct ResponseBody {
     inner: Incoming,
-    hold: Option<Hold>,
+    guard: Option<ResponseGuard>,
 }
 
 impl ResponseBody {
-    pub(super) fn new(inner: Incoming, hold: Option<Hold>) -> Self {
-        let mut body = Self { inner, hold };
+    pub(super) fn new(inner: Incoming, guard: Option<ResponseGuard>) -> Self {
+        let mut body = Self { inner, guard };
         if body.inner.is_end_stream() {
             body.end();
         }
@@ -107,8 +107,8 @@ impl ResponseBody {
     }
 
     fn end(&mut self) {
-        if let Some(Hold::Http1(lease)) = self.hold.take() {
-            lease.give_back();
+        if let Some(ResponseGuard::Http1(connection)) = self.guard.take() {
+            connection.return_to_pool();
         }
     }
 }
@@ -124,10 +124,10 @@ impl Body for ResponseBody {
         let this = self.get_mut();
         let frame = ready!(Pin::new(&mut this.inner).poll_frame(cx));
         match &frame {
-            // Who knows the length does not ask again after the last frame.
+            // A reader that knows the length does not poll after the last frame.
             Some(Ok(_)) if this.inner.is_end_stream() => this.end(),
             Some(Ok(_)) => {}
-            Some(Err(_)) => this.hold = None,
+            Some(Err(_)) => this.guard = None,
             None => this.end(),
         }
         Poll::Ready(frame)

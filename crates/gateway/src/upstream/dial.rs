@@ -1,4 +1,4 @@
-//! Opening connections to an upstream, with TLS or without.
+//! Opens connections to an upstream, with or without TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -13,8 +13,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::task::TaskTracker;
 
-use super::address::{Address, Protocol, Speech};
-use super::{Cause, Tls, UpstreamError};
+use super::address::{Address, Protocol, UrlScheme};
+use super::{ConnectionError, Tls, UpstreamError};
 use crate::listen::tls::{self, ClientTls};
 
 /// Opens connections, and owns the tasks that drive them.
@@ -22,73 +22,74 @@ use crate::listen::tls::{self, ClientTls};
 pub(super) struct Dialer {
     host: String,
     port: u16,
-    manner: Manner,
+    mode: DialMode,
     timeout: Duration,
     tasks: TaskTracker,
 }
 
+/// What to do with a new TCP connection.
 #[derive(Clone)]
-pub(super) enum Manner {
+pub(super) enum DialMode {
     Plain(Protocol),
-    Secure {
+    Tls {
         tls: Arc<ClientTls>,
         name: ServerName<'static>,
     },
 }
 
-impl std::fmt::Debug for Manner {
+impl std::fmt::Debug for DialMode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Plain(protocol) => f.debug_tuple("Plain").field(protocol).finish(),
-            Self::Secure { name, .. } => f.debug_tuple("Secure").field(name).finish(),
+            Self::Tls { name, .. } => f.debug_tuple("Tls").field(name).finish(),
         }
     }
 }
 
-impl Manner {
-    /// Reads the certificates, if any are needed.
+impl DialMode {
+    /// Reads the certificates where TLS needs them.
     pub(super) fn new(address: &Address, tls: &Tls) -> Result<Self, UpstreamError> {
-        match address.speech {
-            Speech::Plain(_) if *tls != Tls::default() => Err(UpstreamError::NeedlessTls),
-            Speech::Plain(protocol) => Ok(Self::Plain(protocol)),
-            Speech::Secure => Self::secure(address, ClientTls::new(tls.clone())?),
+        match address.scheme {
+            UrlScheme::Plain(_) if *tls != Tls::default() => Err(UpstreamError::NeedlessTls),
+            UrlScheme::Plain(protocol) => Ok(Self::Plain(protocol)),
+            UrlScheme::Tls => Self::tls(address, ClientTls::new(tls.clone())?),
         }
     }
 
-    pub(super) fn secure(address: &Address, tls: ClientTls) -> Result<Self, UpstreamError> {
+    pub(super) fn tls(address: &Address, tls: ClientTls) -> Result<Self, UpstreamError> {
         let name = tls.server_name().unwrap_or(address.host());
         let name = ServerName::try_from(name.to_owned()).map_err(|_| UpstreamError::ServerName)?;
-        Ok(Self::Secure {
+        Ok(Self::Tls {
             tls: Arc::new(tls),
             name,
         })
     }
 }
 
-/// A new connection, and what is to be spoken on it.
+/// A new connection and its protocol.
 pub(super) struct Dialed {
-    pub(super) stream: Stream,
+    pub(super) stream: DialedStream,
     pub(super) protocol: Protocol,
 }
 
 impl Dialer {
     pub(super) fn new(
         address: &Address,
-        manner: Manner,
+        mode: DialMode,
         timeout: Duration,
         tasks: TaskTracker,
     ) -> Self {
         Self {
             host: address.host().to_owned(),
             port: address.port(),
-            manner,
+            mode,
             timeout,
             tasks,
         }
     }
 
-    pub(super) fn manner(&self) -> &Manner {
-        &self.manner
+    pub(super) fn mode(&self) -> &DialMode {
+        &self.mode
     }
 
     pub(super) fn tasks(&self) -> &TaskTracker {
@@ -100,34 +101,35 @@ impl Dialer {
         self.timeout
     }
 
-    /// Opens a connection and greets. Without a bound of its own: who calls it
-    /// holds it to [`Dialer::timeout`], with all waiting that comes before.
-    pub(super) async fn dial(&self) -> Result<Dialed, Cause> {
+    /// Opens a connection, with the TLS handshake where the URL asks for it. The
+    /// caller applies [`Dialer::timeout`] to this and to the waiting before it.
+    pub(super) async fn dial(&self) -> Result<Dialed, ConnectionError> {
         let stream = TcpStream::connect((self.host.as_str(), self.port))
             .await
-            .map_err(Cause::Connect)?;
-        // Requests are written whole: to wait for more to send only delays.
-        stream.set_nodelay(true).map_err(Cause::Connect)?;
-        match &self.manner {
-            Manner::Plain(protocol) => Ok(Dialed {
-                stream: Stream::Plain(stream),
+            .map_err(ConnectionError::Connect)?;
+        // Requests are written in one piece, so Nagle's algorithm would only delay
+        // them.
+        stream.set_nodelay(true).map_err(ConnectionError::Connect)?;
+        match &self.mode {
+            DialMode::Plain(protocol) => Ok(Dialed {
+                stream: DialedStream::Plain(stream),
                 protocol: *protocol,
             }),
-            Manner::Secure { tls, name } => {
+            DialMode::Tls { tls, name } => {
                 let connector = TlsConnector::from(tls.fresh().await);
-                let socket = Socket {
+                let socket = CountingSocket {
                     inner: stream,
                     written: 0,
                 };
-                let greeted = connector.connect(name.clone(), socket).await;
-                let stream = greeted.map_err(Cause::Handshake)?;
+                let handshake = connector.connect(name.clone(), socket).await;
+                let stream = handshake.map_err(ConnectionError::Handshake)?;
                 let protocol = match stream.get_ref().1.alpn_protocol() {
                     Some(protocol) if protocol == tls::HTTP2 => Protocol::Http2,
-                    // Who does not choose speaks what was there first.
+                    // A server that negotiates nothing uses HTTP/1.1.
                     _ => Protocol::Http1,
                 };
                 Ok(Dialed {
-                    stream: Stream::Secure(Box::new(stream)),
+                    stream: DialedStream::Tls(Box::new(stream)),
                     protocol,
                 })
             }
@@ -135,14 +137,14 @@ impl Dialer {
     }
 }
 
-/// Whether an upstream has refused our certificate. With TLS 1.3 it says so
-/// only after we have gone on to the request; but it does not look at the
-/// request of somebody whom it has not let in.
-pub(super) fn is_turned_away(error: &(dyn std::error::Error + 'static)) -> bool {
+/// Whether an upstream has refused the gateway's certificate. With TLS 1.3 its
+/// alert arrives only after the client has begun to send the request; but a server
+/// does not process the request of a client that it has refused.
+pub(super) fn is_certificate_refused(error: &(dyn std::error::Error + 'static)) -> bool {
     use rustls::AlertDescription as Alert;
     let mut next = Some(error);
     while let Some(error) = next {
-        // An I/O error hides what it was made of from `source`.
+        // `source` of an I/O error skips the error that it wraps.
         let inner = error
             .downcast_ref::<io::Error>()
             .and_then(io::Error::get_ref);
@@ -167,25 +169,25 @@ pub(super) fn is_turned_away(error: &(dyn std::error::Error + 'static)) -> bool 
     false
 }
 
-/// A connection, with TLS or without.
+/// A connection with or without TLS.
 #[derive(Debug)]
-pub(super) enum Stream {
+pub(super) enum DialedStream {
     Plain(TcpStream),
-    Secure(Box<TlsStream<Socket>>),
+    Tls(Box<TlsStream<CountingSocket>>),
 }
 
-impl Stream {
-    /// How many bytes have left under TLS. A write that fails there may have
-    /// sent a part of what it was given, and does not say so.
-    pub(super) fn sealed_bytes(&self) -> u64 {
+impl DialedStream {
+    /// How many bytes were written to the socket below TLS. A failed TLS write may
+    /// have sent a part of its data without reporting it.
+    pub(super) fn tls_bytes_written(&self) -> u64 {
         match self {
             Self::Plain(_) => 0,
-            Self::Secure(stream) => stream.get_ref().0.written,
+            Self::Tls(stream) => stream.get_ref().0.written,
         }
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for DialedStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -193,12 +195,12 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Secure(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for DialedStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -206,7 +208,7 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Secure(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
         }
     }
 
@@ -217,40 +219,40 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Self::Secure(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
         match self {
             Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Secure(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Secure(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Secure(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }
 
-/// The socket under TLS, which counts what leaves it.
+/// The socket below TLS, which counts the bytes that are written.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(super) struct CountingSocket {
     inner: TcpStream,
     written: u64,
 }
 
-impl AsyncRead for Socket {
+impl AsyncRead for CountingSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -260,7 +262,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for CountingSocket {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

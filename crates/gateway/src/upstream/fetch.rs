@@ -1,13 +1,12 @@
-//! The gateway's own questions to other services: keys of an issuer, a secret,
-//! a reconciler's verdict.
+//! The client for the gateway's own requests to other services: for an issuer's
+//! keys, a secret, or the outcome that a reconciler knows.
 //!
-//! It sits on [`Upstream`] for its connections and its TLS, and adds what a
-//! question needs and a forwarded request does not: one deadline over all of it,
-//! and a bound on the answer. Nothing is tried twice, and no redirect is
-//! followed: the answer 302 is an answer like any other, so that who can make a
-//! service redirect cannot choose whom the gateway asks next.
+//! It uses [`UpstreamClient`] for connections and TLS, and adds one deadline for
+//! the whole request and a limit on the size of the response. Nothing is retried,
+//! and redirects are not followed: a 302 is returned like any other response, so
+//! that no service can redirect the gateway to an address of an attacker's choice.
 //!
-//! Errors never hold the URL, since a query may be a secret; they name the host.
+//! Errors contain only the host, never the URL, because a query may hold a secret.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,21 +17,22 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, h
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use crate::upstream::{
-    BoxError, Limits, RequestBody, ResponseBody, SendError, Tls, Upstream, UpstreamError,
+    BoxError, OutgoingBody, ResponseBody, SendError, Tls, UpstreamClient, UpstreamError,
+    UpstreamLimits,
 };
 
-/// How many unused connections to one service are kept.
+/// How many idle connections to one service are kept.
 const IDLE_MAX: usize = 16;
-/// How many questions to one service may be under way. Further ones wait.
+/// How many requests to one service may run at the same time. Further ones wait.
 const CONNECTIONS_MAX: usize = 256;
 
-/// The bounds of a question.
+/// The limits of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchLimits {
-    /// How long all of it may take, from looking up the host to the answer's
-    /// last byte.
+    /// How long it may take, from name resolution to the last byte of the
+    /// response.
     pub deadline: Duration,
-    /// The most bytes of an answer's body.
+    /// The largest response body, in bytes.
     pub answer_bytes_max: usize,
 }
 
@@ -45,101 +45,101 @@ impl Default for FetchLimits {
     }
 }
 
-/// Why there is no answer, or nobody to ask.
+/// Why a request failed, or cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// What should be a URL is none.
-    #[error("not a URL")]
+    /// The URL is malformed.
+    #[error("not a valid URL")]
     Malformed(#[source] http::uri::InvalidUri),
-    /// Another scheme, or none.
-    #[error("a URL to ask begins with http:// or https://")]
+    /// The scheme is missing or not supported.
+    #[error("the URL must begin with http:// or https://")]
     Scheme,
-    /// There is no host in it.
-    #[error("a URL to ask names a host")]
+    /// The host is missing.
+    #[error("the URL must have a host")]
     Host,
-    /// There is a user or a password before the host.
-    #[error("a URL to ask has no user or password in it: use the settings meant for them")]
+    /// There is a user name or a password before the host.
+    #[error("the URL must not contain a user name or password: use the settings for credentials")]
     Userinfo,
-    /// The service cannot be asked as things are set up.
+    /// The URL or the TLS settings cannot be used.
     #[error("the connection to {host} cannot be set up")]
     Setup {
-        /// Whom it was to ask.
+        /// The service.
         host: Authority,
-        /// What is wrong.
+        /// The cause.
         source: UpstreamError,
     },
-    /// A path to ask for is none.
-    #[error("not a path to ask {host} for")]
+    /// The path is malformed.
+    #[error("not a valid path for a request to {host}")]
     Target {
-        /// Whom it was to ask.
+        /// The service.
         host: Authority,
-        /// What is wrong.
+        /// The cause.
         source: http::uri::InvalidUri,
     },
-    /// The service was not reached, or broke off before it answered.
+    /// The service was not reached, or the connection failed before it answered.
     #[error("no answer from {host}")]
     NoAnswer {
-        /// Who was asked.
+        /// The service.
         host: Authority,
-        /// What happened.
+        /// The cause.
         source: SendError,
     },
-    /// The answer broke off.
-    #[error("the answer from {host} broke off")]
-    BrokenOff {
-        /// Who was asked.
+    /// The connection failed within the response.
+    #[error("the answer from {host} is incomplete")]
+    Incomplete {
+        /// The service.
         host: Authority,
-        /// What happened.
+        /// The cause.
         source: BoxError,
     },
-    /// The deadline came first.
-    #[error("no whole answer from {host} within {deadline:?}")]
+    /// The response was not complete at the deadline.
+    #[error("no complete answer from {host} within {deadline:?}")]
     TooSlow {
-        /// Who was asked.
+        /// The service.
         host: Authority,
-        /// How long it had.
+        /// The time limit.
         deadline: Duration,
     },
-    /// The answer outgrew its bound.
+    /// The response is larger than the limit.
     #[error("the answer from {host} is larger than {bytes_max} bytes")]
     TooLarge {
-        /// Who was asked.
+        /// The service.
         host: Authority,
-        /// The bound.
+        /// The limit.
         bytes_max: usize,
     },
 }
 
-/// A whole answer, whatever its status.
+/// A complete response with any status.
 #[derive(Clone, Debug)]
 pub struct Fetched {
-    /// Its status.
+    /// The status.
     pub status: StatusCode,
-    /// Its headers.
+    /// The headers.
     pub headers: HeaderMap,
-    /// Its body, whole.
+    /// The whole body.
     pub body: Bytes,
 }
 
-/// A service to ask. Clones share their connections.
+/// A client for one service. Clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Fetch(Arc<Service>);
 
 #[derive(Debug)]
 struct Service {
-    upstream: Upstream,
+    upstream: UpstreamClient,
     host: Authority,
-    own_path: PathAndQuery,
+    default_path: PathAndQuery,
     limits: FetchLimits,
 }
 
 impl Fetch {
-    /// Reads a URL, with a path and a query if need be. Opens no connection yet.
+    /// Parses a URL, which may have a path and a query. Opens no connection yet.
     pub fn new(url: &str, limits: FetchLimits) -> Result<Self, FetchError> {
         Self::with_tls(url, limits, &Tls::default())
     }
 
-    /// The same with certificates of one's own.
+    /// The same with TLS settings.
     pub fn with_tls(url: &str, limits: FetchLimits, tls: &Tls) -> Result<Self, FetchError> {
         let parts = url
             .parse::<Uri>()
@@ -153,48 +153,48 @@ impl Fetch {
         if host.as_str().contains('@') {
             return Err(FetchError::Userinfo);
         }
-        let usual = Limits::default();
-        let bounds = Limits {
-            connect_timeout: usual.connect_timeout.min(limits.deadline),
+        let defaults = UpstreamLimits::default();
+        let upstream_limits = UpstreamLimits {
+            connect_timeout: defaults.connect_timeout.min(limits.deadline),
             idle_max: IDLE_MAX,
             connections_max: CONNECTIONS_MAX,
-            ..usual
+            ..defaults
         };
-        let upstream = Upstream::open(&format!("{scheme}://{host}"), bounds, tls);
+        let upstream = UpstreamClient::open(&format!("{scheme}://{host}"), upstream_limits, tls);
         let upstream = upstream.map_err(|source| FetchError::Setup {
             host: host.clone(),
             source,
         })?;
-        let own_path = parts.path_and_query;
+        let path = parts.path_and_query;
         Ok(Self(Arc::new(Service {
             upstream,
             host,
-            own_path: own_path.unwrap_or_else(|| PathAndQuery::from_static("/")),
+            default_path: path.unwrap_or_else(|| PathAndQuery::from_static("/")),
             limits,
         })))
     }
 
-    /// Asks by GET, for the URL's own path and query if no other is given.
+    /// Sends a GET to this path and query; `None` stands for those of the URL.
     pub async fn get(
         &self,
         path_and_query: Option<&str>,
         headers: HeaderMap,
     ) -> Result<Fetched, FetchError> {
-        let request = self.request(Method::GET, path_and_query, headers, RequestBody::Empty)?;
-        self.ask(request).await
+        let request = self.request(Method::GET, path_and_query, headers, OutgoingBody::Empty)?;
+        self.fetch(request).await
     }
 
-    /// Asks by POST, at the URL's own path and query if no other is given.
+    /// Sends a POST to this path and query; `None` stands for those of the URL.
     pub async fn post(
         &self,
         path_and_query: Option<&str>,
         mut headers: HeaderMap,
         body: Bytes,
     ) -> Result<Fetched, FetchError> {
-        // Said also of an empty body, without which some servers refuse a POST.
+        // An empty body gets one too: some servers refuse a POST without it.
         headers.insert(header::CONTENT_LENGTH, body.len().into());
         let request = self.request(Method::POST, path_and_query, headers, body.into())?;
-        self.ask(request).await
+        self.fetch(request).await
     }
 
     fn request(
@@ -202,11 +202,11 @@ impl Fetch {
         method: Method,
         path_and_query: Option<&str>,
         headers: HeaderMap,
-        body: RequestBody,
-    ) -> Result<Request<RequestBody>, FetchError> {
+        body: OutgoingBody,
+    ) -> Result<Request<OutgoingBody>, FetchError> {
         let host = &self.0.host;
         let path = match path_and_query {
-            None => self.0.own_path.clone(),
+            None => self.0.default_path.clone(),
             Some(text) => text.parse().map_err(|source| FetchError::Target {
                 host: host.clone(),
                 source,
@@ -221,11 +221,12 @@ impl Fetch {
         Ok(request)
     }
 
-    async fn ask(&self, request: Request<RequestBody>) -> Result<Fetched, FetchError> {
+    /// Sends a request and reads the response, within the deadline.
+    async fn fetch(&self, request: Request<OutgoingBody>) -> Result<Fetched, FetchError> {
         let deadline = self.0.limits.deadline;
-        let asking = async { self.read(self.send(request).await?).await };
-        let asked = tokio::time::timeout(deadline, asking).await;
-        asked.unwrap_or_else(|_| {
+        let fetching = async { self.read(self.send(request).await?).await };
+        let fetched = tokio::time::timeout(deadline, fetching).await;
+        fetched.unwrap_or_else(|_| {
             Err(FetchError::TooSlow {
                 host: self.0.host.clone(),
                 deadline,
@@ -235,7 +236,7 @@ impl Fetch {
 
     async fn send(
         &self,
-        request: Request<RequestBody>,
+        request: Request<OutgoingBody>,
     ) -> Result<Response<ResponseBody>, FetchError> {
         let sent = self.0.upstream.send(request).await;
         sent.map_err(|source| FetchError::NoAnswer {
@@ -253,7 +254,7 @@ impl Fetch {
             if source.is::<LengthLimitError>() {
                 FetchError::TooLarge { host, bytes_max }
             } else {
-                FetchError::BrokenOff { host, source }
+                FetchError::Incomplete { host, source }
             }
         })?;
         Ok(Fetched {
@@ -278,13 +279,13 @@ mod tests {
         deadline: Duration::from_millis(200),
         answer_bytes_max: 1024,
     };
-    const PATIENT: FetchLimits = FetchLimits {
+    const LONG: FetchLimits = FetchLimits {
         deadline: Duration::from_secs(5),
         answer_bytes_max: 1024,
     };
 
-    /// A service that reads one request per connection, answers as told, and
-    /// gives the URL to ask.
+    /// Runs a service that reads one request per connection and answers with
+    /// `answer`; returns its URL.
     async fn service<F>(answer: impl Fn(String, TcpStream) -> F + Send + 'static) -> String
     where
         F: Future<Output = ()> + Send + 'static,
@@ -302,22 +303,22 @@ mod tests {
         format!("http://{address}")
     }
 
-    async fn say(mut stream: TcpStream, answer: impl AsRef<[u8]>) {
+    async fn write(mut stream: TcpStream, answer: impl AsRef<[u8]>) {
         let _ = stream.write_all(answer.as_ref()).await;
     }
 
-    /// Says what it was asked.
+    /// Answers with the request that it received.
     async fn echo(seen: String, stream: TcpStream) {
         let length = seen.len();
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
-        say(stream, head + &seen).await;
+        write(stream, head + &seen).await;
     }
 
     fn fetch(url: &str, limits: FetchLimits) -> Fetch {
-        Fetch::new(url, limits).expect("a URL to ask")
+        Fetch::new(url, limits).expect("a valid URL")
     }
 
-    fn one(name: &'static str, value: &'static str) -> HeaderMap {
+    fn one_header(name: &'static str, value: &'static str) -> HeaderMap {
         HeaderMap::from_iter([(
             header::HeaderName::from_static(name),
             HeaderValue::from_static(value),
@@ -325,12 +326,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_get_asks_for_the_urls_own_path_or_another() {
+    async fn a_get_uses_the_urls_path_or_another() {
         let url = service(echo).await;
         let host = url.trim_start_matches("http://").to_owned();
-        let keys = fetch(&format!("{url}/keys?v=1"), PATIENT);
+        let keys = fetch(&format!("{url}/keys?v=1"), LONG);
         for (other, path) in [(None, "/keys?v=1"), (Some("/else?x=2"), "/else?x=2")] {
-            let fetched = keys.get(other, one("accept", "a/b")).await;
+            let fetched = keys.get(other, one_header("accept", "a/b")).await;
             let fetched = fetched.expect("an answer");
             assert_eq!(fetched.status, StatusCode::OK);
             let wanted = format!("GET {path} HTTP/1.1\r\naccept: a/b\r\nhost: {host}\r\n\r\n");
@@ -339,9 +340,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_post_says_its_length_also_of_nothing() {
+    async fn a_post_has_a_content_length_even_without_a_body() {
         let url = service(echo).await;
-        let verify = fetch(&format!("{url}/verify"), PATIENT);
+        let verify = fetch(&format!("{url}/verify"), LONG);
         for (body, length) in [("{}", 2), ("", 0)] {
             let fetched = verify.post(None, HeaderMap::new(), Bytes::from_static(body.as_bytes()));
             let seen = fetched.await.expect("an answer").body;
@@ -353,15 +354,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_redirect_is_given_back_as_it_is() {
+    async fn a_redirect_is_returned_and_not_followed() {
         let url = service(|seen, stream| async move {
-            assert!(seen.starts_with("GET /keys "), "asked for more: {seen}");
+            assert!(seen.starts_with("GET /keys "), "followed: {seen}");
             let answer =
                 "HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 4\r\n\r\naway";
-            say(stream, answer).await;
+            write(stream, answer).await;
         })
         .await;
-        let fetched = fetch(&format!("{url}/keys"), PATIENT)
+        let fetched = fetch(&format!("{url}/keys"), LONG)
             .get(None, HeaderMap::new())
             .await
             .expect("an answer");
@@ -394,7 +395,7 @@ mod tests {
             while stream.write_all(&[b'x'; 4096]).await.is_ok() {}
         })
         .await;
-        let fetched = fetch(&url, PATIENT).get(None, HeaderMap::new()).await;
+        let fetched = fetch(&url, LONG).get(None, HeaderMap::new()).await;
         assert!(matches!(
             fetched,
             Err(FetchError::TooLarge {
@@ -405,38 +406,38 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_breaks_off_is_none() {
+    async fn an_incomplete_answer_is_an_error() {
         let url = service(|_, stream| async move {
-            say(stream, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf").await;
+            write(stream, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf").await;
         })
         .await;
-        let fetched = fetch(&url, PATIENT).get(None, HeaderMap::new()).await;
-        assert!(matches!(fetched, Err(FetchError::BrokenOff { .. })));
+        let fetched = fetch(&url, LONG).get(None, HeaderMap::new()).await;
+        assert!(matches!(fetched, Err(FetchError::Incomplete { .. })));
     }
 
     #[tokio::test]
-    async fn nobody_listening_is_no_answer_and_the_error_keeps_secrets() {
+    async fn a_refused_connection_is_no_answer_and_the_error_keeps_secrets() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         drop(listener);
-        let asked = fetch(&format!("http://{address}/keys?token=hush"), PATIENT);
-        let error = asked.get(None, one("authorization", "hush")).await;
-        let error = error.expect_err("nobody answers");
+        let keys = fetch(&format!("http://{address}/keys?token=hush"), LONG);
+        let error = keys.get(None, one_header("authorization", "hush")).await;
+        let error = error.expect_err("nothing listens there");
         assert!(matches!(error, FetchError::NoAnswer { .. }));
         assert_eq!(error.to_string(), format!("no answer from {address}"));
         assert!(!format!("{error:?}").contains("hush"));
     }
 
     #[rstest]
-    #[case("ftp://a/hush", "a URL to ask begins with http:// or https://")]
-    #[case("/hush", "a URL to ask begins with http:// or https://")]
+    #[case("ftp://a/hush", "the URL must begin with http:// or https://")]
+    #[case("/hush", "the URL must begin with http:// or https://")]
     #[case(
         "http://me:hush@a/",
-        "a URL to ask has no user or password in it: use the settings meant for them"
+        "the URL must not contain a user name or password: use the settings for credentials"
     )]
-    #[case("http://a b/hush", "not a URL")]
-    fn what_cannot_be_asked_says_why_and_keeps_secrets(#[case] url: &str, #[case] why: &str) {
-        let error = Fetch::new(url, SHORT).expect_err("not a URL to ask");
+    #[case("http://a b/hush", "not a valid URL")]
+    fn an_unusable_url_is_explained_without_its_secrets(#[case] url: &str, #[case] why: &str) {
+        let error = Fetch::new(url, SHORT).expect_err("unusable");
         assert_eq!(error.to_string(), why);
         assert!(!format!("{error:?}").contains("hush"));
     }

@@ -1,8 +1,8 @@
-//! Sending a request on to the upstream, and its answer back.
+//! Forwards requests to the upstream, and its answers to the client.
 //!
-//! The upstream hears from us, and only from us, who sends and under which
-//! grant. On a protected request the answer must say whether anything can have
-//! happened: that is `Unanswered`'s business, and `upstream`'s to know.
+//! The gateway tells the upstream the caller and the grant of a request, and
+//! removes the client's own headers of these names. For a protected request that
+//! fails, `Unanswered` says whether the request may have run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,16 +29,16 @@ use crate::listen::peer::Peer;
 use crate::observe::metrics::{SendOutcome, UpstreamMetrics};
 use crate::observe::traces::Link;
 use crate::runtime::plan::PlannedRoute;
-use crate::upstream::request_body::Passing;
-use crate::upstream::{RequestBody, SendError, Upstream};
+use crate::upstream::request_body::StreamedBody;
+use crate::upstream::{OutgoingBody, SendError, UpstreamClient};
 
 const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-/// More of what some upstreams believe of a proxy: the client's address, or
-/// another target than the one that was routed.
-const PROXIES_SAY: [&str; 5] = [
+/// More headers that some upstreams trust because proxies set them: the client's
+/// address, or a target that replaces the request's own.
+const PROXY_HEADERS: [&str; 5] = [
     "x-real-ip",
     "true-client-ip",
     "cf-connecting-ip",
@@ -50,36 +50,36 @@ const X_SCHEDULE_SIGNATURE: HeaderName = HeaderName::from_static("x-schedule-sig
 
 /// Sends requests to one upstream.
 pub(crate) struct Forwarder {
-    upstream: Upstream,
-    /// The Host to name, where it is not the client's.
+    upstream: UpstreamClient,
+    /// The Host header to send instead of the client's.
     host: Option<HeaderValue>,
     metrics: Arc<UpstreamMetrics>,
-    /// How long a client may pause within a body that streams through.
+    /// How long a client may pause within a streamed body.
     pause_max: Duration,
     /// Upgraded connections, ended by [`Forwarder::close`].
     tunnels: TaskTracker,
     closing: CancellationToken,
 }
 
-/// A request's way through: from whom, by which route.
+/// What forwarding needs to know of a request besides the request itself.
 #[derive(Clone)]
 pub(crate) struct ForwardContext {
     pub(crate) peer: Peer,
     pub(crate) route: Arc<PlannedRoute>,
     pub(crate) caller: Caller,
-    /// How the caller is known, if at all.
+    /// How the caller was authenticated, if it was.
     pub(crate) by: Option<KnownBy>,
     /// The key of a protected request.
     pub(crate) key: Option<Key>,
-    /// How often the upstream is asked by now, this time included.
+    /// The number of this attempt, from 1.
     pub(crate) attempt: u32,
-    /// The trace that asking the upstream is a part of.
+    /// The trace that the attempt belongs to.
     pub(crate) link: Option<Link>,
 }
 
 impl Forwarder {
     pub(crate) fn new(
-        upstream: Upstream,
+        upstream: UpstreamClient,
         host: Option<HeaderValue>,
         metrics: Arc<UpstreamMetrics>,
         pause_max: Duration,
@@ -94,8 +94,8 @@ impl Forwarder {
         }
     }
 
-    /// Ends all tunnels, because nobody knows what is said in them, nor for how
-    /// long; then closes connections as they are done.
+    /// Ends all tunnels, because a tunnel may stay open for ever; then closes the
+    /// connections, each after its last response.
     pub(crate) async fn close(&self) {
         self.closing.cancel();
         self.tunnels.close();
@@ -103,8 +103,8 @@ impl Forwarder {
         self.upstream.close().await;
     }
 
-    /// Sends a protected request once, in the name of its grant.
-    pub(crate) async fn protected(
+    /// Sends a protected request once, under its grant.
+    pub(crate) async fn forward_protected(
         &self,
         request: Request<Bytes>,
         granted: Option<Granted>,
@@ -117,27 +117,29 @@ impl Forwarder {
             header::ACCEPT_ENCODING,
             HeaderValue::from_static("identity"),
         );
-        // Said also of an empty body, without which some servers refuse a POST.
+        // An empty body gets one too: some servers refuse a POST without it.
         headers.insert(header::CONTENT_LENGTH, body.len().into());
         fields::strip_preferred_wait(headers);
         headers.remove(fields::IDEMPOTENCY_KEY);
         match granted {
-            Some(granted) => introduce(headers, &granted, context.route.route.forward_key),
-            None => introduce_bypassed(headers, context),
+            Some(granted) => add_grant_headers(headers, &granted, context.route.route.forward_key),
+            None => add_bypass_headers(headers, context),
         }
         onceward_core::crash_point!("before-connect");
         let sent = self.send(Request::from_parts(parts, body), context).await;
         onceward_core::crash_point!("after-sent");
         match sent {
-            Ok(response) if is_switch(&response) => Err(Unanswered::Lost(Box::new(Switched))),
+            Ok(response) if is_switch(&response) => {
+                Err(Unanswered::Lost(Box::new(UnexpectedSwitch)))
+            }
             Ok(response) => Ok(response),
             Err(SendError::NotSent(cause)) => Err(Unanswered::NotSent(Box::new(cause))),
             Err(SendError::Lost(cause)) => Err(Unanswered::Lost(Box::new(cause))),
         }
     }
 
-    /// Passes an unprotected request through, streaming both ways.
-    pub(crate) async fn pass(
+    /// Forwards an unprotected request, streaming both bodies.
+    pub(crate) async fn forward_streaming(
         &self,
         request: Request<Incoming>,
         context: &ForwardContext,
@@ -147,22 +149,22 @@ impl Forwarder {
         }
         let (mut parts, body) = request.into_parts();
         self.prepare(&mut parts, context);
-        strip_forged_name(&mut parts.headers);
+        strip_forged_key(&mut parts.headers);
         if !body.is_end_stream() && !parts.headers.contains_key(header::CONTENT_LENGTH) {
-            // Unless told so, hyper sends a GET of unknown length without its body.
+            // Without this header hyper drops the body of a GET of unknown length.
             let chunked = HeaderValue::from_static("chunked");
             parts.headers.insert(header::TRANSFER_ENCODING, chunked);
         }
-        let body = Passing::new(body, self.pause_max);
+        let body = StreamedBody::new(body, self.pause_max);
         let progress = body.progress();
         let request = Request::from_parts(parts, body::boxed(body));
         let timeout = context.route.timeout;
         match progress
-            .answered(timeout, self.send(request, context))
+            .wait_for_answer(timeout, self.send(request, context))
             .await
         {
             Ok(Ok(response)) if is_switch(&response) => {
-                tracing::warn!(error = %Switched, "an unprotected request has no answer");
+                tracing::warn!(error = %UnexpectedSwitch, "no answer to an unprotected request");
                 Err(Problem::no_answer_unprotected())
             }
             Ok(Ok(mut response)) => {
@@ -172,22 +174,22 @@ impl Forwarder {
             }
             Ok(Err(_)) if progress.is_broken_off() => Err(Problem::new(
                 Code::BadRequest,
-                "The request's body broke off or is malformed.",
+                "The request body is incomplete or malformed.",
             )),
-            Ok(Err(error)) => Err(unanswered(&error)),
+            Ok(Err(error)) => Err(unanswered_problem(&error)),
             Err(_) => Err(Problem::no_answer_unprotected()),
         }
     }
 
-    /// Passes an unprotected request through whose body was read already.
-    pub(crate) async fn pass_whole(
+    /// Forwards an unprotected request whose body was read already.
+    pub(crate) async fn forward_buffered(
         &self,
         request: Request<Bytes>,
         context: &ForwardContext,
     ) -> Result<Response<Body>, Problem> {
         let (mut parts, body) = request.into_parts();
         self.prepare(&mut parts, context);
-        strip_forged_name(&mut parts.headers);
+        strip_forged_key(&mut parts.headers);
         parts
             .headers
             .insert(header::CONTENT_LENGTH, body.len().into());
@@ -199,12 +201,12 @@ impl Forwarder {
                 fields::strip_internal(response.headers_mut());
                 Ok(response)
             }
-            Ok(Err(error)) => Err(unanswered(&error)),
+            Ok(Err(error)) => Err(unanswered_problem(&error)),
             Err(_) => Err(Problem::no_answer_unprotected()),
         }
     }
 
-    async fn send<B: Into<RequestBody>>(
+    async fn send<B: Into<OutgoingBody>>(
         &self,
         mut request: Request<B>,
         context: &ForwardContext,
@@ -220,21 +222,22 @@ impl Forwarder {
         });
         let sending = self.metrics.begin();
         let sent = self.upstream.send(request).await;
-        let word = match &sent {
+        let outcome = match &sent {
             Ok(_) => SendOutcome::Answered,
             Err(SendError::NotSent(_)) => SendOutcome::NotSent,
             Err(SendError::Lost(_)) => SendOutcome::Lost,
         };
-        sending.end(word);
+        sending.end(outcome);
         match (&sent, span) {
             (Ok(response), Some(span)) => span.answered(response.status()),
-            (Err(_), Some(span)) => span.unanswered(word),
+            (Err(_), Some(span)) => span.unanswered(outcome),
             (_, None) => {}
         }
         Ok(sent?.map(body::boxed))
     }
 
-    /// Passes a request for another protocol, and the protocol if it is granted.
+    /// Forwards a request for a protocol upgrade, and opens a tunnel if the upstream
+    /// accepts it.
     async fn upgrade(
         &self,
         mut request: Request<Incoming>,
@@ -244,12 +247,12 @@ impl Forwarder {
         let client = hyper::upgrade::on(&mut request);
         let (mut parts, _) = request.into_parts();
         self.prepare(&mut parts, context);
-        switch_to(&mut parts.headers, protocol);
-        let request = Request::from_parts(parts, RequestBody::Empty);
+        set_upgrade_headers(&mut parts.headers, protocol);
+        let request = Request::from_parts(parts, OutgoingBody::Empty);
         let sent = tokio::time::timeout(context.route.timeout, self.upstream.send(request)).await;
         let mut response = match sent {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(unanswered(&error)),
+            Ok(Err(error)) => return Err(unanswered_problem(&error)),
             Err(_) => return Err(Problem::no_answer_unprotected()),
         };
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -262,27 +265,28 @@ impl Forwarder {
         self.tunnels
             .spawn(closing.run_until_cancelled_owned(tunnel));
         fields::strip_hop_by_hop(response.headers_mut());
-        switch_to(response.headers_mut(), protocol);
+        set_upgrade_headers(response.headers_mut(), protocol);
         Ok(response.map(body::boxed))
     }
 
-    /// Makes a request ours: what belongs to the client's connection, what only
-    /// we may say and what could be mistaken for it goes; who sends and where it
-    /// came from is said.
+    /// Prepares a request's head for the upstream. Removes hop-by-hop headers, the
+    /// headers that only the gateway may set, and headers that an upstream could
+    /// take for them; adds the caller, the route's own headers and the
+    /// `X-Forwarded-*` headers; sets Host and target.
     fn prepare(&self, parts: &mut Parts, context: &ForwardContext) {
         let takes_trailers = parts
             .headers
             .get(header::TE)
             .is_some_and(|te| te.as_bytes() == b"trailers");
         let peer = &context.peer;
-        let host = peer.host().cloned().or_else(|| host(parts));
+        let client_host = peer.host().cloned().or_else(|| host(parts));
         let headers = &mut parts.headers;
         fields::strip_hop_by_hop(headers);
         headers.remove(header::EXPECT);
         for name in &fields::FROM_GATEWAY_ONLY {
             headers.remove(name);
         }
-        for name in foreign(headers) {
+        for name in untrusted_names(headers) {
             headers.remove(name);
         }
         if takes_trailers {
@@ -294,7 +298,7 @@ impl Forwarder {
             None => {}
         }
         if !context.caller.is_local() {
-            introduce_caller(headers, &context.caller);
+            add_caller_headers(headers, &context.caller);
         }
         let rules = &context.route.route.request_headers;
         for name in &rules.remove {
@@ -308,24 +312,27 @@ impl Forwarder {
         headers.insert(X_FORWARDED_FOR, ip);
         let scheme = HeaderValue::from_static(peer.scheme());
         headers.insert(X_FORWARDED_PROTO, scheme);
-        if let Some(host) = &host {
+        // This reaches the upstream with a Host of its own too, so the fingerprint
+        // always includes the client's Host (`plan`).
+        if let Some(host) = &client_host {
             headers.insert(X_FORWARDED_HOST, host.clone());
         }
-        if let Some(host) = self.host.clone().or(host) {
+        if let Some(host) = self.host.clone().or(client_host) {
             headers.insert(header::HOST, host);
         } else if let Ok(own) = HeaderValue::try_from(self.upstream.authority().as_str()) {
-            // HTTP/1.0 need not name a host; what goes upstream must.
+            // HTTP/1.0 does not require a Host; HTTP/1.1 does.
             headers.insert(header::HOST, own);
         }
-        // Only the path: the upstream is ours to choose, not the client's.
+        // Only the path: the client must not choose the upstream.
         let path = parts.uri.path_and_query().cloned();
         parts.uri = path.map_or_else(|| Uri::from_static("/"), Uri::from);
         parts.version = Version::HTTP_11;
     }
 }
 
-/// Tokens of an issuer are the upstream's to read too; our own keys and
-/// signatures open our own door, and no other.
+/// Removes the credential that the gateway has checked. A JWT is kept, because the
+/// upstream may read it too; API keys and the scheduler's signature are only for the
+/// gateway.
 fn strip_credentials(headers: &mut HeaderMap, by: KnownBy) {
     match by {
         KnownBy::Jwt => {}
@@ -337,8 +344,8 @@ fn strip_credentials(headers: &mut HeaderMap, by: KnownBy) {
     }
 }
 
-/// Where nobody is asked who they are, what opens our own door is still not the
-/// upstream's to know.
+/// Removes the gateway's own API keys and signatures on a route without
+/// authentication: the upstream must not learn them.
 fn strip_own_keys(headers: &mut HeaderMap) {
     let is_own = |line: &HeaderValue| {
         let mut words = line.as_bytes().rsplit(|byte| *byte == b' ');
@@ -352,34 +359,35 @@ fn strip_own_keys(headers: &mut HeaderMap) {
     headers.remove(X_SCHEDULE_SIGNATURE);
 }
 
-/// Carries bytes both ways until one side ends.
+/// Copies bytes in both directions until one side ends.
 async fn tunnel(client: OnUpgrade, server: OnUpgrade) {
     if let (Ok(client), Ok(server)) = tokio::join!(client, server) {
         let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
-        // A tunnel that breaks has ended; both sides have noticed.
+        // An error ends the tunnel, which both sides notice.
         let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
     }
 }
 
-/// The upstream speaks another protocol now, and nobody asked for it.
+/// The upstream answered 101 to a request without an upgrade.
 #[derive(Debug, thiserror::Error)]
-#[error("the upstream switched to another protocol unasked")]
-struct Switched;
+#[error("the upstream switched protocols without a request to do so")]
+struct UnexpectedSwitch;
 
 fn is_switch(response: &Response<Body>) -> bool {
     response.status() == StatusCode::SWITCHING_PROTOCOLS
 }
 
-/// Whether a request asks for another protocol on its connection.
+/// Whether a request asks for a protocol upgrade.
 pub(crate) fn asks_for_upgrade<B>(request: &Request<B>) -> bool {
     request.version() == Version::HTTP_11
         && request.headers().contains_key(header::UPGRADE)
         && fields::connection_options(request.headers()).contains(&header::UPGRADE)
 }
 
-/// Whether that protocol may pass. HTTP itself may not: its requests would
-/// reach the upstream unscreened and unprotected. Nor may one that comes after
-/// a body, which has to go first.
+/// Whether a request asks for an upgrade that the gateway allows. An upgrade to
+/// HTTP is not allowed: its requests would reach the upstream unchecked and
+/// unprotected. Neither is an upgrade on a request with a body, which would have to
+/// be sent first.
 fn asks_for_tunnel(request: &Request<Incoming>) -> bool {
     let is_http = |line: &HeaderValue| {
         line.as_bytes().split(|byte| *byte == b',').any(|protocol| {
@@ -396,7 +404,7 @@ fn asks_for_tunnel(request: &Request<Incoming>) -> bool {
             .any(is_http)
 }
 
-fn switch_to(headers: &mut HeaderMap, protocol: Option<HeaderValue>) {
+fn set_upgrade_headers(headers: &mut HeaderMap, protocol: Option<HeaderValue>) {
     if let Some(protocol) = protocol {
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, protocol);
@@ -410,9 +418,9 @@ fn host(parts: &Parts) -> Option<HeaderValue> {
     }
 }
 
-/// Names that claim a proxy's knowledge, and names with an underscore, which
-/// many upstreams read as if it were a hyphen.
-fn foreign(headers: &HeaderMap) -> Vec<HeaderName> {
+/// Headers that proxies set, and names with an underscore, which many upstreams read
+/// as a hyphen.
+fn untrusted_names(headers: &HeaderMap) -> Vec<HeaderName> {
     headers
         .keys()
         .filter(|name| {
@@ -420,15 +428,15 @@ fn foreign(headers: &HeaderMap) -> Vec<HeaderName> {
             **name == FORWARDED
                 || text.starts_with("x-forwarded-")
                 || text.contains('_')
-                || PROXIES_SAY.contains(&text)
+                || PROXY_HEADERS.contains(&text)
         })
         .cloned()
         .collect()
 }
 
-/// A key that passes unprotected is the upstream's business, unless it looks
-/// like a namespaced name, which only we give.
-fn strip_forged_name(headers: &mut HeaderMap) {
+/// Forwards the key of an unprotected request unchanged, unless it looks like a
+/// namespaced key (`t-…`), which only the gateway makes.
+fn strip_forged_key(headers: &mut HeaderMap) {
     let forged = headers
         .get_all(fields::IDEMPOTENCY_KEY)
         .iter()
@@ -439,24 +447,21 @@ fn strip_forged_name(headers: &mut HeaderMap) {
     }
 }
 
-/// Tells the upstream under which grant it works, and for whom.
-fn introduce(headers: &mut HeaderMap, granted: &Granted, forward_key: ForwardKey) {
+/// Adds the key, the fence, the operation's id and the caller of a grant.
+fn add_grant_headers(headers: &mut HeaderMap, granted: &Granted, forward_key: ForwardKey) {
     let key = forwarded_key(forward_key, &granted.key, || granted.name.clone());
     if let Some(key) = key {
-        say(headers, fields::IDEMPOTENCY_KEY, key);
+        set_header(headers, fields::IDEMPOTENCY_KEY, key);
     }
-    say(
-        headers,
-        fields::IDEMPOTENCY_FENCE,
-        granted.fence.0.to_string(),
-    );
-    say(headers, fields::OPERATION_ID, granted.id.to_string());
-    introduce_caller(headers, &granted.caller);
+    let fence = granted.fence.0.to_string();
+    set_header(headers, fields::IDEMPOTENCY_FENCE, fence);
+    set_header(headers, fields::OPERATION_ID, granted.id.to_string());
+    add_caller_headers(headers, &granted.caller);
 }
 
-/// The same where the store is away: there is no grant, and what the upstream
-/// itself knows of the key is all the protection that is left.
-fn introduce_bypassed(headers: &mut HeaderMap, context: &ForwardContext) {
+/// Adds key and caller where the store is unavailable and the request runs without a
+/// grant: the upstream's own handling of the key is the only protection left.
+fn add_bypass_headers(headers: &mut HeaderMap, context: &ForwardContext) {
     let Some(key) = &context.key else {
         return;
     };
@@ -464,15 +469,15 @@ fn introduce_bypassed(headers: &mut HeaderMap, context: &ForwardContext) {
         caller: context.caller.clone(),
         endpoint: Endpoint::new(""),
         key: key.clone(),
-        // Names do not depend on it, nor on the endpoint.
+        // The namespaced key depends on neither the key space nor the endpoint.
         space: KeySpace::Endpoint,
     };
     if let Some(key) = forwarded_key(context.route.route.forward_key, key, || {
         identity.name().unwrap_or_default()
     }) {
-        say(headers, fields::IDEMPOTENCY_KEY, key);
+        set_header(headers, fields::IDEMPOTENCY_KEY, key);
     }
-    introduce_caller(headers, &context.caller);
+    add_caller_headers(headers, &context.caller);
 }
 
 fn forwarded_key(
@@ -487,20 +492,21 @@ fn forwarded_key(
     }
 }
 
-fn introduce_caller(headers: &mut HeaderMap, caller: &Caller) {
-    say(headers, fields::TENANT_ID, caller.tenant().to_owned());
-    say(headers, fields::PROJECT_ID, caller.project().to_owned());
-    say(headers, fields::SUBJECT, caller.subject().to_string());
+fn add_caller_headers(headers: &mut HeaderMap, caller: &Caller) {
+    set_header(headers, fields::TENANT_ID, caller.tenant().to_owned());
+    set_header(headers, fields::PROJECT_ID, caller.project().to_owned());
+    set_header(headers, fields::SUBJECT, caller.subject().to_string());
 }
 
-fn say(headers: &mut HeaderMap, name: HeaderName, value: String) {
+/// A value that is not valid in a header is left out.
+fn set_header(headers: &mut HeaderMap, name: HeaderName, value: String) {
     if let Ok(value) = HeaderValue::try_from(value) {
         headers.insert(name, value);
     }
 }
 
-fn unanswered(error: &SendError) -> Problem {
-    tracing::warn!(%error, "an unprotected request has no answer");
+fn unanswered_problem(error: &SendError) -> Problem {
+    tracing::warn!(%error, "no answer to an unprotected request");
     match error {
         SendError::NotSent(_) => Problem::not_sent_unprotected(),
         SendError::Lost(_) => Problem::no_answer_unprotected(),

@@ -1,12 +1,12 @@
-//! HTTP/1.1: a stack of unused connections, one request at a time on each.
+//! HTTP/1.1: a pool of connections, each with one request at a time.
 //!
-//! The connection that was used last is taken first, so the rest can grow old
-//! and go. A task of its own drives each connection; it sees at once when the
-//! upstream closes, and a request that it had not begun to write then comes
-//! back whole.
+//! The connection that was used last is taken first, so that surplus connections
+//! reach their idle timeout. Each connection is driven by its own task, which
+//! notices at once when the upstream closes; a request that it had not begun to
+//! write is then returned whole.
 //!
-//! How many requests may be under way bounds how many connections are open: a
-//! new one is opened only when none is unused.
+//! The limit on concurrent requests also limits the open connections: a new one is
+//! opened only when none is idle.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,65 +28,69 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::body::BoxError;
-use super::dial::{Stream, is_turned_away};
-use super::{Cause, Hold, Limits, RequestBody, ResponseBody, SendError, Sent};
+use super::dial::{DialedStream, is_certificate_refused};
+use super::{
+    ConnectionError, OutgoingBody, ResponseBody, ResponseGuard, SendError, SendResult,
+    UpstreamLimits,
+};
 
-/// The largest head of an answer.
+/// The largest response head.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// How long a connection may take to be ready after its answer was read.
+/// How long a connection may take to become ready after its response was read.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
-/// The connections of an upstream.
+/// The connections to an upstream.
 #[derive(Debug)]
 pub(super) struct Pool {
-    /// The unused ones, in the order of their last use.
-    idle: Mutex<VecDeque<Idle>>,
-    /// One for each request that may be under way.
-    places: Arc<Semaphore>,
-    limits: Limits,
+    /// In the order of their last use.
+    idle: Mutex<VecDeque<IdleConnection>>,
+    /// One for each concurrent request.
+    permits: Arc<Semaphore>,
+    limits: UpstreamLimits,
     tasks: TaskTracker,
 }
 
 #[derive(Debug)]
-struct Idle {
+struct IdleConnection {
     connection: Connection,
     since: Instant,
 }
 
-/// The right to have a request under way.
-pub(super) type Place = OwnedSemaphorePermit;
+/// Permission for one request, and so for one connection.
+pub(super) type ConnectionPermit = OwnedSemaphorePermit;
 
 impl Pool {
-    pub(super) fn new(limits: Limits, tasks: TaskTracker) -> Self {
-        let places = limits.connections_max.clamp(1, Semaphore::MAX_PERMITS);
+    pub(super) fn new(limits: UpstreamLimits, tasks: TaskTracker) -> Self {
+        let permits = limits.connections_max.clamp(1, Semaphore::MAX_PERMITS);
         Self {
             idle: Mutex::default(),
-            places: Arc::new(Semaphore::new(places)),
+            permits: Arc::new(Semaphore::new(permits)),
             limits,
             tasks,
         }
     }
 
-    /// An unused connection, if there is one and a place too.
-    pub(super) fn take(&self) -> Option<Turn> {
-        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+    /// An idle connection and a permit, if both are available now.
+    pub(super) fn take(&self) -> Option<ConnectionSlot> {
+        let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
         let connection = self.take_idle()?;
-        Some(Turn { connection, place })
+        Some(ConnectionSlot { connection, permit })
     }
 
-    /// Waits for a place, in order.
-    pub(super) async fn place(&self) -> Place {
-        let place = Arc::clone(&self.places).acquire_owned().await;
-        place.expect("nobody closes the semaphore")
+    /// Waits for a permit. Waiters are served in order.
+    pub(super) async fn acquire(&self) -> ConnectionPermit {
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        permit.expect("the semaphore is never closed")
     }
 
-    /// The connection that was used last, if it is neither closed nor too old.
+    /// The connection that was used last, unless it is closed or past its idle
+    /// timeout.
     pub(super) fn take_idle(&self) -> Option<Connection> {
         let mut idle = self.lock();
-        while let Some(Idle { connection, since }) = idle.pop_back() {
+        while let Some(IdleConnection { connection, since }) = idle.pop_back() {
             if since.elapsed() > self.limits.idle_timeout {
-                // All the others are older.
+                // The others have been idle for longer.
                 idle.clear();
                 return None;
             }
@@ -97,7 +101,7 @@ impl Pool {
         None
     }
 
-    /// Keeps a connection that is ready for the next request.
+    /// Keeps a connection for the next request.
     fn put(&self, connection: Connection) {
         if self.tasks.is_closed() {
             return;
@@ -111,7 +115,7 @@ impl Pool {
             idle.pop_front();
         }
         if idle.len() < self.limits.idle_max {
-            idle.push_back(Idle { connection, since });
+            idle.push_back(IdleConnection { connection, since });
         }
     }
 
@@ -127,161 +131,168 @@ impl Pool {
             .count()
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Idle>> {
-        // A queue is whole after every step, so a panic elsewhere is no harm.
+    fn lock(&self) -> MutexGuard<'_, VecDeque<IdleConnection>> {
+        // The queue is consistent after every step, so a poisoned lock is usable.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A connection that nobody else uses.
+/// A connection with one user at a time.
 #[derive(Debug)]
 pub(super) struct Connection {
-    sender: SendRequest<Outgoing>,
-    wire: Arc<Wire>,
+    sender: SendRequest<TrackedBody>,
+    write_state: Arc<WriteState>,
     driver: AbortHandle,
 }
 
-/// A connection and the right to use it for one request.
-pub(super) struct Turn {
+/// A connection and the permission to use it for one request.
+pub(super) struct ConnectionSlot {
     pub(super) connection: Connection,
-    pub(super) place: Place,
+    pub(super) permit: ConnectionPermit,
 }
 
 impl Connection {
-    pub(super) async fn open(stream: Stream, tasks: &TaskTracker) -> Result<Self, Cause> {
-        let wire = Arc::new(Wire::default());
-        let io = TokioIo::new(Counted {
+    pub(super) async fn open(
+        stream: DialedStream,
+        tasks: &TaskTracker,
+    ) -> Result<Self, ConnectionError> {
+        let write_state = Arc::new(WriteState::default());
+        let io = TokioIo::new(CountingStream {
             inner: stream,
-            wire: Arc::clone(&wire),
+            write_state: Arc::clone(&write_state),
         });
         let (sender, connection) = http1::Builder::new()
-            // Most requests are small: one copy costs less than two pieces to write.
+            // Most requests are small: one copy costs less than a vectored write.
             .writev(false)
             .max_header_size(HEAD_BYTES_MAX)
             .handshake(io)
             .await
-            .map_err(Cause::Http)?;
+            .map_err(ConnectionError::Http)?;
         let connection = connection.with_upgrades();
         let driver = tasks.spawn(async move {
-            // Who waits for an answer has been told by hyper; this is for the
-            // log alone.
+            // hyper reports the error to the request that waits; here it is only
+            // logged.
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "connection to upstream failed");
             }
         });
         Ok(Self {
             sender,
-            wire,
+            write_state,
             driver: driver.abort_handle(),
         })
     }
 }
 
-impl Turn {
-    pub(super) async fn send(mut self, pool: &Arc<Pool>, request: Request<RequestBody>) -> Sent {
-        let before = self.connection.wire.written();
-        let request = request.map(|body| Outgoing::new(body, &self.connection.wire));
+impl ConnectionSlot {
+    pub(super) async fn send(
+        mut self,
+        pool: &Arc<Pool>,
+        request: Request<OutgoingBody>,
+    ) -> SendResult {
+        let before = self.connection.write_state.written();
+        let request = request.map(|body| TrackedBody::new(body, &self.connection.write_state));
         let sent = self.connection.sender.try_send_request(request).await;
         let mut error = match sent {
-            Ok(response) => return Sent::Answered(self.lend(pool, response)),
+            Ok(response) => return SendResult::Answered(self.into_response(pool, response)),
             Err(error) => error,
         };
         let unsent = error.take_message();
         let error = error.into_error();
-        let written = self.connection.wire.written();
+        let written = self.connection.write_state.written();
         match unsent {
             Some(request) => {
                 let request = request.map(|outgoing| outgoing.body);
-                Sent::Returned(Box::new(request), Cause::Http(error))
+                SendResult::Returned(Box::new(request), ConnectionError::Http(error))
             }
-            None if written == before || before == 0 && is_turned_away(&error) => {
-                Sent::Failed(SendError::NotSent(Cause::Http(error)))
+            None if written == before || before == 0 && is_certificate_refused(&error) => {
+                SendResult::Failed(SendError::NotSent(ConnectionError::Http(error)))
             }
-            None => Sent::Failed(SendError::Lost(Cause::Http(error))),
+            None => SendResult::Failed(SendError::Lost(ConnectionError::Http(error))),
         }
     }
 
-    /// The answer, with this connection until its body ends.
-    fn lend(
+    /// The response, which holds this connection until its body ends.
+    fn into_response(
         self,
         pool: &Arc<Pool>,
         response: Response<hyper::body::Incoming>,
     ) -> Response<ResponseBody> {
-        let Self { connection, place } = self;
+        let Self { connection, permit } = self;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            // The connection speaks something else now, and keeps its place
-            // until it is closed. Nobody has set it before: there is one 101.
-            let _ = connection.wire.tunnel.set(place);
+            // The connection is a tunnel now and keeps its permit until it is
+            // closed. A connection has at most one 101, so the cell is empty.
+            let _ = connection.write_state.tunnel.set(permit);
             return response.map(|body| ResponseBody::new(body, None));
         }
-        let lease = Lease {
-            // The bytes of the request that the upstream did not wait for could
-            // be taken for the next one's.
-            early: !connection.wire.is_whole(),
+        let borrowed = BorrowedConnection {
+            // The upstream could take the rest of this request for the next one.
+            early: !connection.write_state.is_whole(),
             connection,
-            place,
+            permit,
             pool: Arc::clone(pool),
         };
-        response.map(|body| ResponseBody::new(body, Some(Hold::Http1(lease))))
+        response.map(|body| ResponseBody::new(body, Some(ResponseGuard::Http1(borrowed))))
     }
 }
 
-/// A connection whose answer is being read, and where it goes then.
+/// A connection whose response is being read, and the pool it returns to.
 #[derive(Debug)]
-pub(super) struct Lease {
+pub(super) struct BorrowedConnection {
     connection: Connection,
-    /// Whether the answer came before the request was written whole.
+    /// Whether the response began before the request was written completely.
     early: bool,
-    place: Place,
+    permit: ConnectionPermit,
     pool: Arc<Pool>,
 }
 
-impl Lease {
-    pub(super) fn give_back(self) {
+impl BorrowedConnection {
+    pub(super) fn return_to_pool(self) {
         if self.early {
-            if !self.connection.wire.is_whole() {
-                // Nobody waits for the rest to arrive.
+            if !self.connection.write_state.is_whole() {
+                // The rest of the request is not needed any more.
                 self.connection.driver.abort();
             }
         } else if self.connection.sender.is_ready() {
             self.keep();
         } else if !self.connection.sender.is_closed() {
             let tasks = self.pool.tasks.clone();
-            tasks.spawn(self.give_back_when_ready());
+            tasks.spawn(self.return_when_ready());
         }
     }
 
-    async fn give_back_when_ready(mut self) {
+    async fn return_when_ready(mut self) {
         let ready = tokio::time::timeout(READY_WITHIN, self.connection.sender.ready()).await;
-        // Otherwise it closes, which is all there is to do about it.
+        // Otherwise the connection is dropped and closes.
         if let Ok(Ok(())) = ready {
             self.keep();
         }
     }
 
-    /// The place is free only when the connection is there for who gets it.
+    /// Returns the connection before the permit, so that the next holder of the
+    /// permit finds it.
     fn keep(self) {
         self.pool.put(self.connection);
-        drop(self.place);
+        drop(self.permit);
     }
 }
 
-/// What is known of the bytes on a connection.
+/// How much of the requests on a connection was written.
 #[derive(Debug, Default)]
-pub(super) struct Wire {
-    /// The bytes of requests that the operating system, or TLS, has taken.
-    /// hyper's errors come from the task that counts, through a channel, so the
-    /// count is up to date.
+pub(super) struct WriteState {
+    /// The bytes of requests that the operating system, or TLS, has accepted.
+    /// hyper's errors are sent through a channel by the task that counts, so the
+    /// count is up to date when an error arrives.
     written: AtomicU64,
-    /// Whether hyper has taken all of the present request's body.
+    /// Whether hyper has read all of the current request's body.
     ended: AtomicBool,
-    /// Whether all of the present request was written after that.
+    /// Whether all of the current request was written after that.
     whole: AtomicBool,
-    /// The place of a connection that has become a tunnel.
-    tunnel: OnceLock<Place>,
+    /// The permit of a connection that is now a tunnel.
+    tunnel: OnceLock<ConnectionPermit>,
 }
 
-impl Wire {
+impl WriteState {
     fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }
@@ -290,7 +301,7 @@ impl Wire {
         self.whole.load(Ordering::Acquire)
     }
 
-    /// Nothing of what was given is left unwritten.
+    /// Called when all accepted bytes were written.
     fn flushed(&self) {
         if self.ended.load(Ordering::Acquire) {
             self.whole.store(true, Ordering::Release);
@@ -298,35 +309,35 @@ impl Wire {
     }
 }
 
-/// A request's body that tells when hyper has taken all of it, or given it up.
+/// A request's body that records when hyper has read all of it or dropped it.
 #[derive(Debug)]
-struct Outgoing {
-    body: RequestBody,
-    /// Dropped with the body.
-    _end: End,
+struct TrackedBody {
+    body: OutgoingBody,
+    /// Marks the end when it is dropped with the body.
+    _end_marker: EndMarker,
 }
 
 #[derive(Debug)]
-struct End(Arc<Wire>);
+struct EndMarker(Arc<WriteState>);
 
-impl Drop for End {
+impl Drop for EndMarker {
     fn drop(&mut self) {
         self.0.ended.store(true, Ordering::Release);
     }
 }
 
-impl Outgoing {
-    fn new(body: RequestBody, wire: &Arc<Wire>) -> Self {
-        wire.ended.store(false, Ordering::Release);
-        wire.whole.store(false, Ordering::Release);
+impl TrackedBody {
+    fn new(body: OutgoingBody, write_state: &Arc<WriteState>) -> Self {
+        write_state.ended.store(false, Ordering::Release);
+        write_state.whole.store(false, Ordering::Release);
         Self {
             body,
-            _end: End(Arc::clone(wire)),
+            _end_marker: EndMarker(Arc::clone(write_state)),
         }
     }
 }
 
-impl Body for Outgoing {
+impl Body for TrackedBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -346,31 +357,27 @@ impl Body for Outgoing {
     }
 }
 
-/// A connection that counts what is written to it.
+/// A connection that counts the bytes that are written.
 #[derive(Debug)]
-struct Counted {
-    inner: Stream,
-    wire: Arc<Wire>,
+struct CountingStream {
+    inner: DialedStream,
+    write_state: Arc<WriteState>,
 }
 
-impl Counted {
-    /// A failed write counts too, if a part of it has left.
-    fn count(
-        &self,
-        sealed_before: u64,
-        written: Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
+impl CountingStream {
+    /// Counts a failed write too, if a part of it was sent.
+    fn count(&self, tls_before: u64, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let bytes = match &written {
             Poll::Ready(Ok(written)) => *written as u64,
-            Poll::Ready(Err(_)) => self.inner.sealed_bytes() - sealed_before,
+            Poll::Ready(Err(_)) => self.inner.tls_bytes_written() - tls_before,
             Poll::Pending => return Poll::Pending,
         };
-        self.wire.written.fetch_add(bytes, Ordering::Relaxed);
+        self.write_state.written.fetch_add(bytes, Ordering::Relaxed);
         written
     }
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for CountingStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -380,16 +387,16 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for CountingStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let sealed_before = this.inner.sealed_bytes();
+        let tls_before = this.inner.tls_bytes_written();
         let written = Pin::new(&mut this.inner).poll_write(cx, buf);
-        this.count(sealed_before, written)
+        this.count(tls_before, written)
     }
 
     fn poll_write_vectored(
@@ -398,9 +405,9 @@ impl AsyncWrite for Counted {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let sealed_before = this.inner.sealed_bytes();
+        let tls_before = this.inner.tls_bytes_written();
         let written = Pin::new(&mut this.inner).poll_write_vectored(cx, bufs);
-        this.count(sealed_before, written)
+        this.count(tls_before, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -410,7 +417,7 @@ impl AsyncWrite for Counted {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(Pin::new(&mut this.inner).poll_flush(cx))?;
-        this.wire.flushed();
+        this.write_state.flushed();
         Poll::Ready(Ok(()))
     }
 

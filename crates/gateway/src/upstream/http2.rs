@@ -1,14 +1,14 @@
 //! HTTP/2: one connection that all requests share.
 //!
-//! Counting bytes tells nothing here, since they may be another request's. A
-//! request is not sent when hyper hands it back, and when the upstream itself
-//! says so: by refusing the stream, or by going away in peace and naming a last
-//! stream before this one. Every other failure is a lost answer.
+//! Counting bytes does not help here, because they may belong to another request. A
+//! request was not sent if hyper returns it, or if the upstream says so: by
+//! refusing the stream (REFUSED_STREAM), or by GOAWAY without an error and with an
+//! earlier last stream. Every other failure is a lost answer.
 //!
-//! A request is given to hyper only when the upstream has a stream free for it:
-//! hyper would keep it waiting and not tell whether it was sent. How many
-//! streams there are the upstream says in its settings, which `streams` reads
-//! on their way in.
+//! A request is passed to hyper only when the upstream has a free stream:
+//! otherwise hyper would queue it without telling whether it was sent. The number
+//! of streams is in the upstream's settings, which `streams` reads from the
+//! incoming bytes.
 
 use std::error::Error;
 use std::future::Future;
@@ -22,38 +22,37 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::task::TaskTracker;
 
-use super::dial::{Stream, is_turned_away};
-pub(super) use super::streams::Place;
-use super::streams::{Overheard, Streams};
-use super::{Cause, Hold, RequestBody, ResponseBody, SendError, Sent};
+use super::dial::{DialedStream, is_certificate_refused};
+pub(super) use super::streams::StreamPermit;
+use super::streams::{ObservedStream, Streams};
+use super::{ConnectionError, OutgoingBody, ResponseBody, ResponseGuard, SendError, SendResult};
 
-/// How often a connection with requests on it is asked whether it lives, and
-/// how long it may take to answer. Only one connection would be dead, but with
-/// it every request to this upstream.
+/// How often a connection with open requests is pinged, and how long the upstream
+/// may take to answer. A dead connection would stall every request to it.
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_WITHIN: Duration = Duration::from_secs(10);
 
 /// The connection that all requests share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedConnection {
     current: Mutex<Option<Connection>>,
-    /// One opens a connection, the others wait for it.
+    /// Held by the task that opens a connection; the others wait for it.
     dialing: Semaphore,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Connection {
-    sender: SendRequest<RequestBody>,
+    sender: SendRequest<OutgoingBody>,
     streams: Arc<Streams>,
 }
 
-/// A connection and a free stream on it.
-pub(super) struct Turn {
-    sender: SendRequest<RequestBody>,
-    place: Place,
+/// A connection and permission for one stream on it.
+pub(super) struct StreamSlot {
+    sender: SendRequest<OutgoingBody>,
+    permit: StreamPermit,
 }
 
-impl Default for Shared {
+impl Default for SharedConnection {
     fn default() -> Self {
         Self {
             current: Mutex::default(),
@@ -62,13 +61,13 @@ impl Default for Shared {
     }
 }
 
-impl Shared {
-    /// A free stream, if there is one now.
-    pub(super) fn take(&self) -> Option<Turn> {
+impl SharedConnection {
+    /// A stream, if one is free now.
+    pub(super) fn take(&self) -> Option<StreamSlot> {
         self.live()?.take()
     }
 
-    /// The connection, unless it has ended.
+    /// The connection, unless it is closed.
     pub(super) fn live(&self) -> Option<Connection> {
         self.lock()
             .as_ref()
@@ -76,42 +75,46 @@ impl Shared {
             .cloned()
     }
 
-    /// The right to open a connection. Whoever had to wait for it looks again
-    /// whether there is one.
+    /// Waits for permission to open a connection. Afterwards the caller must check
+    /// whether another task has opened one.
     pub(super) async fn dialing(&self) -> SemaphorePermit<'_> {
-        let turn = self.dialing.acquire().await;
-        turn.expect("nobody closes the semaphore")
+        let permit = self.dialing.acquire().await;
+        permit.expect("the semaphore is never closed")
     }
 
     pub(super) fn put(&self, connection: Connection) {
         *self.lock() = Some(connection);
     }
 
-    /// Requests on it still end; the next opens another.
+    /// Drops the connection: its requests still finish, and the next request opens
+    /// another one.
     pub(super) fn clear(&self) {
         *self.lock() = None;
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Connection>> {
-        // An option is whole after every step, so a panic elsewhere is no harm.
+        // The option is consistent after every step, so a poisoned lock is usable.
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Connection {
-    pub(super) async fn open(stream: Stream, tasks: &TaskTracker) -> Result<Self, Cause> {
+    pub(super) async fn open(
+        stream: DialedStream,
+        tasks: &TaskTracker,
+    ) -> Result<Self, ConnectionError> {
         let streams = Arc::new(Streams::default());
-        let io = TokioIo::new(Overheard::new(stream, Arc::clone(&streams)));
-        let (sender, connection) = http2::Builder::new(Tracked(tasks.clone()))
+        let io = TokioIo::new(ObservedStream::new(stream, Arc::clone(&streams)));
+        let (sender, connection) = http2::Builder::new(TrackedExecutor(tasks.clone()))
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_WITHIN)
             .handshake(io)
             .await
-            .map_err(Cause::Http)?;
+            .map_err(ConnectionError::Http)?;
         tasks.spawn(async move {
-            // Who waits for an answer has been told by hyper; this is for the
-            // log alone.
+            // hyper reports the error to the requests that wait; here it is only
+            // logged.
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "connection to upstream failed");
             }
@@ -119,26 +122,30 @@ impl Connection {
         Ok(Self { sender, streams })
     }
 
-    fn take(self) -> Option<Turn> {
-        let place = self.streams.try_open()?;
+    fn take(self) -> Option<StreamSlot> {
+        let permit = self.streams.try_open()?;
         let sender = self.sender;
-        Some(Turn { sender, place })
+        Some(StreamSlot { sender, permit })
     }
 
-    /// Waits for a free stream; `None` when the connection ends before.
-    pub(super) async fn turn(self) -> Option<Turn> {
-        let place = self.streams.open().await?;
+    /// Waits for a free stream; `None` if the connection closes first.
+    pub(super) async fn acquire(self) -> Option<StreamSlot> {
+        let permit = self.streams.open().await?;
         let sender = self.sender;
-        Some(Turn { sender, place })
+        Some(StreamSlot { sender, permit })
     }
 }
 
-impl Turn {
-    pub(super) async fn send(mut self, shared: &Shared, request: Request<RequestBody>) -> Sent {
+impl StreamSlot {
+    pub(super) async fn send(
+        mut self,
+        shared: &SharedConnection,
+        request: Request<OutgoingBody>,
+    ) -> SendResult {
         let mut error = match self.sender.try_send_request(request).await {
             Ok(response) => {
-                let hold = Some(Hold::Http2(self.place));
-                return Sent::Answered(response.map(|body| ResponseBody::new(body, hold)));
+                let guard = Some(ResponseGuard::Http2(self.permit));
+                return SendResult::Answered(response.map(|body| ResponseBody::new(body, guard)));
             }
             Err(error) => error,
         };
@@ -146,19 +153,19 @@ impl Turn {
         let error = error.into_error();
         match unsent {
             Some(request) => {
-                // The connection has ended unnoticed.
+                // The connection was closed already.
                 shared.clear();
-                Sent::Returned(Box::new(request), Cause::Http(error))
+                SendResult::Returned(Box::new(request), ConnectionError::Http(error))
             }
-            None if is_refusal(&error) || is_turned_away(&error) => {
-                Sent::Failed(SendError::NotSent(Cause::Http(error)))
+            None if is_refusal(&error) || is_certificate_refused(&error) => {
+                SendResult::Failed(SendError::NotSent(ConnectionError::Http(error)))
             }
-            None => Sent::Failed(SendError::Lost(Cause::Http(error))),
+            None => SendResult::Failed(SendError::Lost(ConnectionError::Http(error))),
         }
     }
 }
 
-/// Whether the upstream says that it has not looked at the request.
+/// Whether the upstream says that it has not processed the request.
 fn is_refusal(error: &hyper::Error) -> bool {
     let Some(error) = error
         .source()
@@ -166,18 +173,18 @@ fn is_refusal(error: &hyper::Error) -> bool {
     else {
         return false;
     };
-    // h2 gives the second error only to streams after the last one named. A
-    // peer that goes away because of an error is not trusted to count well.
+    // h2 reports GOAWAY only to streams after the last stream that it names. The
+    // last stream of a GOAWAY with an error is not trusted.
     error.is_remote()
         && (error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM)
             || error.is_go_away() && error.reason() == Some(Reason::NO_ERROR))
 }
 
-/// Spawns hyper's tasks where shutdown waits for them.
+/// Spawns hyper's tasks on the tracker, so that shutdown waits for them.
 #[derive(Clone)]
-struct Tracked(TaskTracker);
+struct TrackedExecutor(TaskTracker);
 
-impl<F> hyper::rt::Executor<F> for Tracked
+impl<F> hyper::rt::Executor<F> for TrackedExecutor
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,

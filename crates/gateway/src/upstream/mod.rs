@@ -1,19 +1,19 @@
-//! The service behind the gateway: connections to it, and one request over one
-//! of them.
+//! The HTTP client for upstreams: it keeps connections, and sends each request
+//! over one of them.
 //!
-//! Why not a ready-made client: whether a key is free again or its outcome
-//! unknown hangs on whether a byte of the request was written. So the pool is
-//! kept by hand, the bytes are counted where they leave, and every failure says
-//! which of the two it is. Nothing here sends a request twice: it goes to
-//! another connection only while hyper still holds all of it unwritten.
+//! A ready-made client would not do: whether a key is free again or its outcome
+//! is unknown depends on whether a byte of the request was written. Therefore
+//! this module keeps its own pool and counts the bytes that are written, and
+//! every failure says whether the request was sent. No request is sent twice: it
+//! moves to another connection only while hyper still holds all of it unwritten.
 //!
-//! A deadline for the answer is the caller's: who drops [`Upstream::send`]
-//! cancels the request and must take it for sent. Which headers go upstream is
-//! the caller's too; here only the target takes the form that the protocol
-//! wants.
+//! The caller sets the deadline for the answer. Dropping the future of
+//! [`UpstreamClient::send`] cancels the request, which then counts as sent. The
+//! caller also chooses the headers; this module changes only the form of the
+//! target, as the protocol requires.
 //!
-//! Over TLS the two sides agree on HTTP/2 or HTTP/1.1 with each connection. What
-//! was agreed last is expected of the next, and believed only when it is there.
+//! Over TLS each connection negotiates HTTP/2 or HTTP/1.1. The protocol of the
+//! last connection is expected of the next one, until that one has negotiated.
 
 mod address;
 mod body;
@@ -36,30 +36,30 @@ use std::time::Duration;
 use http::{Request, Response};
 use tokio_util::task::TaskTracker;
 
-use self::address::{Address, Protocol, Speech};
-use self::body::Hold;
-pub use self::body::{BoxError, RequestBody, ResponseBody};
-use self::dial::{Dialer, Manner};
+use self::address::{Address, Protocol, UrlScheme};
+use self::body::ResponseGuard;
+pub use self::body::{BoxError, OutgoingBody, ResponseBody};
+use self::dial::{DialMode, Dialer};
 use crate::listen::tls::TlsError;
 
-/// The bounds of an upstream.
+/// The limits of the connections to an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// How long opening a connection may take, with finding its address, the
-    /// TLS handshake, and waiting for a place among `connections_max` or among
+pub struct UpstreamLimits {
+    /// How long it may take to get a connection: name resolution, connecting, the
+    /// TLS handshake, and waiting for one of `connections_max` connections or of
     /// the streams that an HTTP/2 upstream allows.
     pub connect_timeout: Duration,
-    /// How long after its last use a connection may be used again. Less than
-    /// the five seconds after which many servers close theirs: a request that
-    /// crosses such a closing is lost without need.
+    /// How long after its last use a connection may be used again. Many servers
+    /// close idle connections after five seconds; the default is shorter, so that
+    /// no request is lost because the server closes at the same moment.
     pub idle_timeout: Duration,
-    /// How many unused connections are kept.
+    /// How many idle connections are kept.
     pub idle_max: usize,
     /// How many HTTP/1.1 connections may be open. At least one.
     pub connections_max: usize,
 }
 
-impl Default for Limits {
+impl Default for UpstreamLimits {
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(5),
@@ -70,42 +70,43 @@ impl Default for Limits {
     }
 }
 
-/// How TLS is spoken to an upstream. Only for `https://`.
+/// The TLS settings of an upstream. Only for `https://`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// A PEM file with the authorities to trust, in place of the system's.
+    /// A PEM file with the trusted authorities, instead of the system's.
     pub ca: Option<PathBuf>,
-    /// A PEM file with the certificate to show, and those that vouch for it.
+    /// A PEM file with the client certificate and its chain.
     pub cert: Option<PathBuf>,
     /// A PEM file with that certificate's key.
     pub key: Option<PathBuf>,
-    /// The name that the upstream's certificate must have, if not the URL's.
+    /// The name that the upstream's certificate must have. Default: the URL's
+    /// host.
     pub server_name: Option<String>,
 }
 
-/// Why a text does not name an upstream.
+/// Why an upstream cannot be used as configured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpstreamError {
     /// It is not a URL.
-    #[error("the upstream is not a URL")]
+    #[error("the upstream is not a valid URL")]
     Malformed(#[from] http::uri::InvalidUri),
-    /// Another scheme, or none.
-    #[error("an upstream begins with http://, https:// or h2c://")]
+    /// The scheme is missing or not supported.
+    #[error("the URL of an upstream must begin with http://, https:// or h2c://")]
     Scheme,
-    /// There is no host in it, or a user beside it.
-    #[error("an upstream names a host and, if need be, a port")]
+    /// The host is missing, or there is a user name before it.
+    #[error("the URL of an upstream must have a host and may have a port, but no user name")]
     Host,
     /// There is a path or a query after the host.
-    #[error("an upstream has no path: requests keep their own")]
+    #[error("the URL of an upstream must have no path or query: requests keep their own")]
     Path,
-    /// There are settings for TLS and there is no TLS.
-    #[error("only an upstream that begins with https:// has settings for TLS")]
+    /// There are TLS settings for an upstream without TLS.
+    #[error("TLS settings require an upstream that begins with https://")]
     NeedlessTls,
-    /// What the certificate should be called is no name.
+    /// The server name is not valid.
     #[error("the upstream's server name is neither a host name nor an address")]
     ServerName,
-    /// Certificates or keys cannot be used.
+    /// A certificate or a key cannot be used.
     #[error(transparent)]
     Tls(Box<TlsError>),
 }
@@ -119,143 +120,143 @@ impl From<TlsError> for UpstreamError {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// No byte of the request was written, or the upstream has promised that it
-    /// did not look at it. It has not run and may be sent again.
+    /// No byte of the request was written, or the upstream said that it did not
+    /// process the request. It has not run and may be sent again.
     #[error("the request was not sent")]
-    NotSent(#[source] Cause),
+    NotSent(#[source] ConnectionError),
     /// The request, or a part of it, was written. It may have run.
-    #[error("the request was sent, and the answer lost")]
-    Lost(#[source] Cause),
+    #[error("the request was sent, but no answer was received")]
+    Lost(#[source] ConnectionError),
 }
 
-/// What happened on the way.
+/// What failed on a connection to an upstream.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Cause {
-    /// No connection: no such host, nobody listens, no way there.
-    #[error("no connection")]
+pub enum ConnectionError {
+    /// The host cannot be resolved or reached, or refuses connections.
+    #[error("cannot connect")]
     Connect(#[source] io::Error),
-    /// No connection in time, or none was free.
+    /// No connection could be opened in time, and none became free.
     #[error("no connection within {0:?}")]
     ConnectTimeout(Duration),
-    /// A connection, but no TLS on it: a name or a certificate does not fit.
-    #[error("no TLS on the connection")]
+    /// The TLS handshake failed, for example because of the name or a certificate.
+    #[error("TLS handshake failed")]
     Handshake(#[source] io::Error),
-    /// A connection that closed before it took a request.
-    #[error("the upstream closed the connection before it took a request")]
+    /// The upstream closed the connection before it accepted a request.
+    #[error("the upstream closed the connection before it accepted a request")]
     Closed,
-    /// The connection broke, or what came back is not an HTTP answer.
+    /// The connection failed, or the response is not valid HTTP.
     #[error("the connection failed")]
     Http(#[source] hyper::Error),
 }
 
-/// One upstream and the connections to it.
+/// The client for one upstream, with the connections to it.
 #[derive(Debug)]
-pub struct Upstream {
+pub struct UpstreamClient {
     address: Address,
     dialer: Dialer,
-    spoken: Spoken,
+    last_protocol: LastProtocol,
     http1: Arc<http1::Pool>,
-    http2: http2::Shared,
+    http2: http2::SharedConnection,
 }
 
-/// What became of a request on a connection.
-enum Sent {
+/// The result of sending a request on one connection.
+enum SendResult {
     Answered(Response<ResponseBody>),
-    /// Never begun: here it is again.
-    Returned(Box<Request<RequestBody>>, Cause),
-    /// Begun and gone.
+    /// No byte was written; the request is returned.
+    Returned(Box<Request<OutgoingBody>>, ConnectionError),
+    /// The request is used up, sent or not.
     Failed(SendError),
 }
 
-/// A connection to send one request on.
-enum Turn {
-    Http1(http1::Turn),
-    Http2(http2::Turn),
+/// The right to send one request on a connection.
+enum RequestSlot {
+    Http1(http1::ConnectionSlot),
+    Http2(http2::StreamSlot),
 }
 
-impl Upstream {
-    /// Reads `http://host:port` (HTTP/1.1), `https://host:port` (HTTP/2 where
+impl UpstreamClient {
+    /// Parses `http://host:port` (HTTP/1.1), `https://host:port` (HTTP/2 where
     /// the upstream offers it, else HTTP/1.1) or `h2c://host:port` (HTTP/2
-    /// without asking first). Opens no connection yet.
+    /// without negotiation). Opens no connection yet.
     pub fn parse(url: &str) -> Result<Self, UpstreamError> {
-        Self::open(url, Limits::default(), &Tls::default())
+        Self::open(url, UpstreamLimits::default(), &Tls::default())
     }
 
-    /// The same within bounds and with certificates of one's own. Reads the
-    /// files now, and again when they have changed: new connections get what
-    /// they say then, if it can be used.
-    pub fn open(url: &str, limits: Limits, tls: &Tls) -> Result<Self, UpstreamError> {
+    /// The same with limits and TLS settings. Reads the certificate files now, and
+    /// again when they have changed: new connections use the new files if they
+    /// are valid.
+    pub fn open(url: &str, limits: UpstreamLimits, tls: &Tls) -> Result<Self, UpstreamError> {
         let address = Address::parse(url)?;
-        let manner = Manner::new(&address, tls)?;
-        Ok(Self::new(address, manner, limits))
+        let mode = DialMode::new(&address, tls)?;
+        Ok(Self::new(address, mode, limits))
     }
 
-    /// The same upstream within other bounds. To be called before the first
-    /// request: connections are not carried over.
+    /// The same upstream with other limits. Must be called before the first
+    /// request: open connections are not kept.
     #[must_use]
-    pub fn with_limits(self, limits: Limits) -> Self {
-        let manner = self.dialer.manner().clone();
-        Self::new(self.address, manner, limits)
+    pub fn with_limits(self, limits: UpstreamLimits) -> Self {
+        let mode = self.dialer.mode().clone();
+        Self::new(self.address, mode, limits)
     }
 
-    fn new(address: Address, manner: Manner, limits: Limits) -> Self {
+    fn new(address: Address, mode: DialMode, limits: UpstreamLimits) -> Self {
         let tasks = TaskTracker::new();
         Self {
-            spoken: Spoken::new(address.speech),
+            last_protocol: LastProtocol::new(address.scheme),
             http1: Arc::new(http1::Pool::new(limits, tasks.clone())),
-            http2: http2::Shared::default(),
-            dialer: Dialer::new(&address, manner, limits.connect_timeout, tasks),
+            http2: http2::SharedConnection::default(),
+            dialer: Dialer::new(&address, mode, limits.connect_timeout, tasks),
             address,
         }
     }
 
-    /// The `host:port` to name in a Host header.
+    /// The URL's `host:port`, for a Host header.
     #[must_use]
     pub fn authority(&self) -> &http::uri::Authority {
         &self.address.authority
     }
 
-    /// Sends a request once and gives the answer as soon as its head is there.
+    /// Sends a request once and returns the response when its head has arrived.
     ///
-    /// The target is taken in origin form or absolute form; headers go as they
-    /// are, so the caller has set Host and taken out what is hop-by-hop. A
-    /// connection serves the next request when the answer's body was read to
-    /// its end. A 101 keeps its connection for [`hyper::upgrade::on`].
+    /// The target may have origin form or absolute form. Headers are sent
+    /// unchanged, so the caller sets Host and removes hop-by-hop headers. A
+    /// connection is used again after the body of its response was read to the
+    /// end. A 101 keeps its connection for [`hyper::upgrade::on`].
     ///
     /// # Errors
     ///
     /// [`SendError`] says whether the request may have run. It is never sent
     /// again after a byte of it was written.
-    pub async fn send<B: Into<RequestBody>>(
+    pub async fn send<B: Into<OutgoingBody>>(
         &self,
         request: Request<B>,
     ) -> Result<Response<ResponseBody>, SendError> {
         let mut request = request.map(Into::into);
-        // Each round ends or uses up a connection that died unused; then a new
-        // one is opened, once.
-        while let Some(turn) = self.take() {
-            match self.send_on(turn, request).await {
-                Sent::Answered(response) => return Ok(response),
-                Sent::Failed(error) => return Err(error),
-                Sent::Returned(unsent, _) => request = *unsent,
+        // Each round returns, or discards a connection that closed while it was
+        // idle. When none is left, one new connection is opened.
+        while let Some(slot) = self.take() {
+            match self.send_on(slot, request).await {
+                SendResult::Answered(response) => return Ok(response),
+                SendResult::Failed(error) => return Err(error),
+                SendResult::Returned(unsent, _) => request = *unsent,
             }
         }
         let limit = self.dialer.timeout();
-        // Boxed: it is large, and most requests find a connection.
+        // Boxed because the future is large and most requests find a connection.
         let connected = tokio::time::timeout(limit, Box::pin(self.connect())).await;
-        let connected = connected.unwrap_or(Err(Cause::ConnectTimeout(limit)));
-        let turn = connected.map_err(SendError::NotSent)?;
-        match self.send_on(turn, request).await {
-            Sent::Answered(response) => Ok(response),
-            Sent::Failed(error) => Err(error),
-            Sent::Returned(_, cause) => Err(SendError::NotSent(cause)),
+        let connected = connected.unwrap_or(Err(ConnectionError::ConnectTimeout(limit)));
+        let slot = connected.map_err(SendError::NotSent)?;
+        match self.send_on(slot, request).await {
+            SendResult::Answered(response) => Ok(response),
+            SendResult::Failed(error) => Err(error),
+            SendResult::Returned(_, cause) => Err(SendError::NotSent(cause)),
         }
     }
 
-    /// Closes unused connections, and the others when they are done; returns
-    /// when all are closed. Requests may still be sent while it waits, and are
-    /// waited for.
+    /// Closes idle connections at once and the others after their responses;
+    /// returns when all are closed. Requests that are sent meanwhile are waited
+    /// for too.
     pub async fn close(&self) {
         let tasks = self.dialer.tasks();
         tasks.close();
@@ -264,104 +265,114 @@ impl Upstream {
         tasks.wait().await;
     }
 
-    async fn send_on(&self, turn: Turn, mut request: Request<RequestBody>) -> Sent {
-        match turn {
-            Turn::Http1(turn) => {
-                address::target_for_http1(&mut request);
-                turn.send(&self.http1, request).await
+    async fn send_on(&self, slot: RequestSlot, mut request: Request<OutgoingBody>) -> SendResult {
+        match slot {
+            RequestSlot::Http1(slot) => {
+                address::set_http1_target(&mut request);
+                slot.send(&self.http1, request).await
             }
-            Turn::Http2(turn) => {
-                address::target_for_http2(&mut request, &self.address);
-                turn.send(&self.http2, request).await
+            RequestSlot::Http2(slot) => {
+                address::set_http2_target(&mut request, &self.address);
+                slot.send(&self.http2, request).await
             }
         }
     }
 
-    /// What can be used at once.
-    fn take(&self) -> Option<Turn> {
-        match self.spoken.get() {
-            Some(Protocol::Http1) => self.http1.take().map(Turn::Http1),
-            Some(Protocol::Http2) => self.http2.take().map(Turn::Http2),
+    /// A slot on an open connection, if one is free now.
+    fn take(&self) -> Option<RequestSlot> {
+        match self.last_protocol.get() {
+            Some(Protocol::Http1) => self.http1.take().map(RequestSlot::Http1),
+            Some(Protocol::Http2) => self.http2.take().map(RequestSlot::Http2),
             None => None,
         }
     }
 
-    /// Waits for what can be used, and opens a connection where there is none.
-    async fn connect(&self) -> Result<Turn, Cause> {
+    /// Waits for a slot, and opens a connection if there is none.
+    async fn connect(&self) -> Result<RequestSlot, ConnectionError> {
         loop {
-            let turn = match self.spoken.get() {
+            let slot = match self.last_protocol.get() {
                 Some(Protocol::Http1) => Some(self.connect_http1().await?),
                 Some(Protocol::Http2) | None => self.connect_http2().await?,
             };
-            // Otherwise somebody else has opened a connection, or the one that
-            // was waited for has closed.
-            if let Some(turn) = turn {
-                return Ok(turn);
+            // `None`: another task has opened a connection, or the connection
+            // closed while this task waited for a stream.
+            if let Some(slot) = slot {
+                return Ok(slot);
             }
         }
     }
 
-    /// Each request has a connection of its own.
-    async fn connect_http1(&self) -> Result<Turn, Cause> {
-        let place = self.http1.place().await;
+    /// Waits for permission to use a connection; then takes an idle one or opens a
+    /// new one.
+    async fn connect_http1(&self) -> Result<RequestSlot, ConnectionError> {
+        let permit = self.http1.acquire().await;
         match self.http1.take_idle() {
-            Some(connection) => Ok(Turn::Http1(http1::Turn { connection, place })),
-            None => self.dial(Some(place)).await,
+            Some(connection) => Ok(RequestSlot::Http1(http1::ConnectionSlot {
+                connection,
+                permit,
+            })),
+            None => self.dial(Some(permit)).await,
         }
     }
 
-    /// One opens the connection for all. So do the first ones where it is not
-    /// known yet what will be spoken.
-    async fn connect_http2(&self) -> Result<Option<Turn>, Cause> {
+    /// Waits for a stream of the shared connection, which one task opens for all.
+    /// This is also the way while the upstream's protocol is not known yet.
+    async fn connect_http2(&self) -> Result<Option<RequestSlot>, ConnectionError> {
         if let Some(connection) = self.http2.live() {
-            return Ok(connection.turn().await.map(Turn::Http2));
+            return Ok(connection.acquire().await.map(RequestSlot::Http2));
         }
         let _dialing = self.http2.dialing().await;
-        if self.http2.live().is_some() || self.spoken.get() == Some(Protocol::Http1) {
+        if self.http2.live().is_some() || self.last_protocol.get() == Some(Protocol::Http1) {
             return Ok(None);
         }
         self.dial(None).await.map(Some)
     }
 
-    /// Opens a connection, once.
-    async fn dial(&self, place: Option<http1::Place>) -> Result<Turn, Cause> {
+    /// Opens one connection and takes a slot on it.
+    async fn dial(
+        &self,
+        permit: Option<http1::ConnectionPermit>,
+    ) -> Result<RequestSlot, ConnectionError> {
         let dialed = self.dialer.dial().await?;
-        self.spoken.set(dialed.protocol);
+        self.last_protocol.set(dialed.protocol);
         let tasks = self.dialer.tasks();
         match dialed.protocol {
             Protocol::Http1 => {
                 let connection = http1::Connection::open(dialed.stream, tasks).await?;
-                let place = match place {
-                    Some(place) => place,
-                    None => self.http1.place().await,
+                let permit = match permit {
+                    Some(permit) => permit,
+                    None => self.http1.acquire().await,
                 };
-                Ok(Turn::Http1(http1::Turn { connection, place }))
+                Ok(RequestSlot::Http1(http1::ConnectionSlot {
+                    connection,
+                    permit,
+                }))
             }
             Protocol::Http2 => {
                 let connection = http2::Connection::open(dialed.stream, tasks).await?;
                 self.http2.put(connection.clone());
-                let turn = connection.turn().await.ok_or(Cause::Closed)?;
-                Ok(Turn::Http2(turn))
+                let slot = connection.acquire().await;
+                slot.map(RequestSlot::Http2).ok_or(ConnectionError::Closed)
             }
         }
     }
 }
 
-/// The protocol that was agreed on last.
+/// The protocol of the connection that was opened last.
 #[derive(Debug)]
-struct Spoken(AtomicU8);
+struct LastProtocol(AtomicU8);
 
-impl Spoken {
-    const NOTHING: u8 = 0;
+impl LastProtocol {
+    const NONE: u8 = 0;
     const HTTP1: u8 = 1;
     const HTTP2: u8 = 2;
 
-    fn new(speech: Speech) -> Self {
-        let spoken = Self(AtomicU8::new(Self::NOTHING));
-        if let Speech::Plain(protocol) = speech {
-            spoken.set(protocol);
+    fn new(scheme: UrlScheme) -> Self {
+        let last = Self(AtomicU8::new(Self::NONE));
+        if let UrlScheme::Plain(protocol) = scheme {
+            last.set(protocol);
         }
-        spoken
+        last
     }
 
     fn get(&self) -> Option<Protocol> {

@@ -1,9 +1,10 @@
-//! A request's body on its way through: without trailers, and not for ever.
+//! A request's body that is streamed from the client to the upstream, without
+//! trailers.
 //!
-//! Trailers are dropped because nothing that was checked in the headers may
-//! change afterwards. A client that stops sending is given up after a while; if
-//! the body breaks, whose fault it was is remembered, so that the answer can say
-//! so; and while the client sends, the upstream is not taken to be slow.
+//! Trailers are dropped because they could change what was checked in the headers.
+//! A client that sends nothing for too long ends its body with an error. The state
+//! of the body records whether the client caused a failure, and the time for which
+//! the gateway waits for the client does not count against the upstream's timeout.
 
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,100 +21,104 @@ use tokio::time::{Instant, Sleep, sleep, timeout_at};
 /// The client sent nothing for too long.
 #[derive(Debug, thiserror::Error)]
 #[error("the client sent nothing for {0:?}")]
-struct Idle(Duration);
+struct ClientStalled(Duration);
 
-/// Who has to act next.
+/// What the body waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    /// The client: more of the body has to come.
-    Client,
-    /// The upstream, since then: it has to take what is there, or to answer.
-    Upstream(Instant),
-    /// Nobody: the client broke its body off.
+enum BodyState {
+    /// For the client to send more.
+    AwaitingClient,
+    /// For the upstream, since then, to read what has arrived or to answer.
+    AwaitingUpstream(Instant),
+    /// Nothing: the client broke its body off.
     BrokenOff,
 }
 
-/// How far a body is, seen from outside.
+/// The state of a streamed body, for the task that waits for the answer.
 #[derive(Clone)]
-pub(crate) struct Progress(Arc<Mutex<Turn>>);
+pub(crate) struct BodyProgress(Arc<Mutex<BodyState>>);
 
-impl Progress {
+impl BodyProgress {
     fn new() -> Self {
-        Self(Arc::new(Mutex::new(Turn::Upstream(Instant::now()))))
+        Self(Arc::new(Mutex::new(BodyState::AwaitingUpstream(
+            Instant::now(),
+        ))))
     }
 
     /// Whether the client broke its body off.
     pub(crate) fn is_broken_off(&self) -> bool {
-        *self.turn() == Turn::BrokenOff
+        *self.state() == BodyState::BrokenOff
     }
 
-    /// Waits for an answer of the upstream. The limit is for the upstream alone:
-    /// the client's time to send is not counted.
-    pub(crate) async fn answered<T>(
+    /// Waits for the upstream's answer. The limit applies to the upstream only: the
+    /// time that the client takes to send is not counted.
+    pub(crate) async fn wait_for_answer<T>(
         &self,
         limit: Duration,
         answer: impl Future<Output = T>,
     ) -> Result<T, Elapsed> {
         let mut answer = pin!(answer);
         loop {
-            let turn = *self.turn();
-            let since = match turn {
-                Turn::Upstream(since) => since,
-                Turn::Client | Turn::BrokenOff => Instant::now(),
+            let state = *self.state();
+            let since = match state {
+                BodyState::AwaitingUpstream(since) => since,
+                BodyState::AwaitingClient | BodyState::BrokenOff => Instant::now(),
             };
             match timeout_at(since + limit, &mut answer).await {
-                Err(elapsed) if turn == Turn::Upstream(since) && turn == *self.turn() => {
+                Err(elapsed)
+                    if state == BodyState::AwaitingUpstream(since) && state == *self.state() =>
+                {
                     return Err(elapsed);
                 }
-                // Something has moved, or it is not the upstream's turn.
+                // The body has progressed, or waits for the client.
                 Err(_) => {}
                 Ok(answer) => return Ok(answer),
             }
         }
     }
 
-    fn set(&self, turn: Turn) {
-        *self.turn() = turn;
+    fn set(&self, state: BodyState) {
+        *self.state() = state;
     }
 
-    fn turn(&self) -> MutexGuard<'_, Turn> {
-        // It is whole at any time, so a panic elsewhere is no harm.
+    fn state(&self) -> MutexGuard<'_, BodyState> {
+        // The state is consistent at any time, so a poisoned lock is usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A body that passes through.
-pub(crate) struct Passing {
+/// A body that is streamed to the upstream.
+pub(crate) struct StreamedBody {
     inner: Incoming,
     limit: Duration,
     idle: Option<Pin<Box<Sleep>>>,
-    progress: Progress,
+    progress: BodyProgress,
     ended: bool,
 }
 
-impl Passing {
-    /// Passes `inner` on, allowing pauses of at most `limit`.
+impl StreamedBody {
+    /// Streams `inner`, with pauses of at most `limit`.
     pub(crate) fn new(inner: Incoming, limit: Duration) -> Self {
         Self {
             inner,
             limit,
             idle: None,
-            progress: Progress::new(),
+            progress: BodyProgress::new(),
             ended: false,
         }
     }
 
-    pub(crate) fn progress(&self) -> Progress {
+    pub(crate) fn progress(&self) -> BodyProgress {
         self.progress.clone()
     }
 
-    fn broken(&mut self, error: BoxError) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.progress.set(Turn::BrokenOff);
+    fn break_off(&mut self, error: BoxError) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.progress.set(BodyState::BrokenOff);
         self.ended = true;
         Poll::Ready(Some(Err(error)))
     }
 
-    /// The clock runs only while nothing comes.
+    /// The timer runs only while nothing arrives.
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let limit = self.limit;
         self.idle
@@ -123,7 +128,7 @@ impl Passing {
     }
 }
 
-impl Body for Passing {
+impl Body for StreamedBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -137,20 +142,22 @@ impl Body for Passing {
         match Pin::new(&mut self.inner).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) if frame.is_data() => {
                 self.idle = None;
-                self.progress.set(Turn::Upstream(Instant::now()));
+                self.progress
+                    .set(BodyState::AwaitingUpstream(Instant::now()));
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Ok(_)) | None) => {
                 self.ended = true;
-                self.progress.set(Turn::Upstream(Instant::now()));
+                self.progress
+                    .set(BodyState::AwaitingUpstream(Instant::now()));
                 Poll::Ready(None)
             }
-            Poll::Ready(Some(Err(error))) => self.broken(error.into()),
+            Poll::Ready(Some(Err(error))) => self.break_off(error.into()),
             Poll::Pending => {
-                self.progress.set(Turn::Client);
+                self.progress.set(BodyState::AwaitingClient);
                 ready!(self.poll_idle(cx));
                 let limit = self.limit;
-                self.broken(Box::new(Idle(limit)))
+                self.break_off(Box::new(ClientStalled(limit)))
             }
         }
     }

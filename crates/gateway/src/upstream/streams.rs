@@ -1,10 +1,10 @@
-//! How many requests an HTTP/2 upstream takes at once, and who is among them.
+//! The limit on concurrent streams of an HTTP/2 upstream, and the streams in use.
 //!
-//! The upstream says it in a SETTINGS frame, at the beginning and whenever it
-//! changes its mind. hyper keeps that to itself, so [`Overheard`] reads the
-//! frames' heads on their way in and passes over everything else. Until the
-//! first settings have come there is room for nobody: what does not speak
-//! HTTP/2 is not sent a request.
+//! The upstream sends the limit in SETTINGS frames, the first at the beginning of
+//! the connection. hyper does not expose it, so [`ObservedStream`] parses the heads
+//! of incoming frames and skips all other frames. Until the first settings have
+//! arrived no stream may be opened: a server that does not speak HTTP/2 is sent no
+//! request.
 
 use std::io;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
-/// The most requests on one connection, whatever the upstream allows.
+/// The most concurrent streams on one connection, even if the upstream allows more.
 const STREAMS_MAX: usize = 10_000;
 
 const HEAD_BYTES: usize = 9;
@@ -34,26 +34,26 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    pub(super) fn try_open(self: &Arc<Self>) -> Option<Place> {
+    pub(super) fn try_open(self: &Arc<Self>) -> Option<StreamPermit> {
         let max = self.max.load(Ordering::Acquire);
         let more = |open: usize| (open < max).then_some(open + 1);
         self.open
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
             .ok()?;
-        Some(Place(Arc::clone(self)))
+        Some(StreamPermit(Arc::clone(self)))
     }
 
     /// Waits for a free stream; `None` when the connection is closed.
-    pub(super) async fn open(self: &Arc<Self>) -> Option<Place> {
+    pub(super) async fn open(self: &Arc<Self>) -> Option<StreamPermit> {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
-            // From here on no change is missed.
+            // Registered before the check, so that no change is missed.
             changed.as_mut().enable();
             if self.closed.load(Ordering::Acquire) {
                 return None;
             }
-            if let Some(place) = self.try_open() {
-                return Some(place);
+            if let Some(permit) = self.try_open() {
+                return Some(permit);
             }
             changed.await;
         }
@@ -72,58 +72,56 @@ impl Streams {
 
 /// A stream in use.
 #[derive(Debug)]
-pub(super) struct Place(Arc<Streams>);
+pub(super) struct StreamPermit(Arc<Streams>);
 
-impl Drop for Place {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::AcqRel);
         self.0.changed.notify_one();
     }
 }
 
-/// Follows the frames that come in.
+/// Parses incoming frames for the limit on streams.
 #[derive(Debug, Default)]
-struct Frames {
-    part: Part,
-    /// What has come of a head or a setting that is not whole yet.
+struct FrameParser {
+    part: FramePart,
+    /// The beginning of a frame head or setting that is not complete yet.
     carry: Vec<u8>,
-    /// Whether the upstream has said anything about itself.
-    introduced: bool,
+    /// Whether the first settings have arrived.
+    has_settings: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-enum Part {
+enum FramePart {
     #[default]
     Head,
-    /// So many bytes of settings are to come, and so many streams were allowed
-    /// in those that have.
+    /// In a SETTINGS frame: the bytes left in it, and its limit on streams so far.
     Settings { left: usize, max: Option<u32> },
-    /// So many bytes are of no concern.
+    /// In another frame: the bytes left to skip.
     Other { left: usize },
 }
 
-impl Frames {
-    /// Takes what has come, and says how many streams are allowed now, if that
-    /// has changed.
+impl FrameParser {
+    /// Reads incoming bytes; returns the new limit on streams if they set one.
     fn feed(&mut self, mut bytes: &[u8]) -> Option<usize> {
         let mut allowed = None;
         while !bytes.is_empty() {
             match self.part {
-                Part::Other { left } => {
+                FramePart::Other { left } => {
                     let used = left.min(bytes.len());
                     bytes = &bytes[used..];
                     self.part = match left - used {
-                        0 => Part::Head,
-                        left => Part::Other { left },
+                        0 => FramePart::Head,
+                        left => FramePart::Other { left },
                     };
                 }
-                Part::Head => {
+                FramePart::Head => {
                     let Some(head) = self.collect::<HEAD_BYTES>(&mut bytes) else {
                         break;
                     };
-                    self.part = Part::after(head);
+                    self.part = FramePart::after(head);
                 }
-                Part::Settings { left, max } => {
+                FramePart::Settings { left, max } => {
                     let Some(setting) = self.collect::<SETTING_BYTES>(&mut bytes) else {
                         break;
                     };
@@ -133,29 +131,30 @@ impl Frames {
                         _ => max,
                     };
                     let left = left - SETTING_BYTES;
-                    self.part = Part::Settings { left, max };
+                    self.part = FramePart::Settings { left, max };
                 }
             }
-            if let Part::Settings { left, max } = self.part
+            if let FramePart::Settings { left, max } = self.part
                 && left < SETTING_BYTES
             {
-                allowed = self.settled(max).or(allowed);
-                // A broken remainder is hyper's to refuse.
+                allowed = self.end_settings(max).or(allowed);
+                // hyper refuses a frame with a malformed remainder.
                 self.part = match left {
-                    0 => Part::Head,
-                    left => Part::Other { left },
+                    0 => FramePart::Head,
+                    left => FramePart::Other { left },
                 };
             }
-            if let Part::Other { left: 0 } = self.part {
-                self.part = Part::Head;
+            if let FramePart::Other { left: 0 } = self.part {
+                self.part = FramePart::Head;
             }
         }
         allowed
     }
 
-    /// Who says nothing at the beginning sets no limit; later, nothing changes.
-    fn settled(&mut self, max: Option<u32>) -> Option<usize> {
-        let first = !std::mem::replace(&mut self.introduced, true);
+    /// The limit after a SETTINGS frame: if the first frame sets none, there is
+    /// none; a later frame without one changes nothing.
+    fn end_settings(&mut self, max: Option<u32>) -> Option<usize> {
+        let first = !std::mem::replace(&mut self.has_settings, true);
         match max {
             Some(max) => Some(usize::try_from(max).unwrap_or(usize::MAX)),
             None if first => Some(usize::MAX),
@@ -173,7 +172,7 @@ impl Frames {
     }
 }
 
-impl Part {
+impl FramePart {
     fn after(head: [u8; HEAD_BYTES]) -> Self {
         let [a, b, c, kind, flags, ..] = head;
         let left = u32::from_be_bytes([0, a, b, c]) as usize;
@@ -185,31 +184,31 @@ impl Part {
     }
 }
 
-/// A connection whose incoming frames are overheard.
+/// A connection whose incoming frames are parsed for the limit on streams.
 #[derive(Debug)]
-pub(super) struct Overheard<S> {
+pub(super) struct ObservedStream<S> {
     inner: S,
-    frames: Frames,
+    parser: FrameParser,
     streams: Arc<Streams>,
 }
 
-impl<S> Overheard<S> {
+impl<S> ObservedStream<S> {
     pub(super) fn new(inner: S, streams: Arc<Streams>) -> Self {
         Self {
             inner,
-            frames: Frames::default(),
+            parser: FrameParser::default(),
             streams,
         }
     }
 }
 
-impl<S> Drop for Overheard<S> {
+impl<S> Drop for ObservedStream<S> {
     fn drop(&mut self) {
         self.streams.close();
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Overheard<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ObservedStream<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -218,14 +217,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Overheard<S> {
         let this = self.get_mut();
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.inner).poll_read(cx, buf))?;
-        if let Some(max) = this.frames.feed(&buf.filled()[before..]) {
+        if let Some(max) = this.parser.feed(&buf.filled()[before..]) {
             this.streams.allow(max);
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Overheard<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ObservedStream<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -263,7 +262,7 @@ mod tests {
 
     const EMPTY: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
     const ACKNOWLEDGEMENT: &[u8] = &[0, 0, 0, 4, 1, 0, 0, 0, 0];
-    /// A window of 65535, then three streams.
+    /// A window of 65535, then a limit of three streams.
     const THREE: &[u8] = &[
         0, 0, 12, 4, 0, 0, 0, 0, 0, 0, 4, 0, 0, 255, 255, 0, 3, 0, 0, 0, 3,
     ];
@@ -276,15 +275,15 @@ mod tests {
     #[rstest]
     #[case::no_limit(&[EMPTY], Some(usize::MAX))]
     #[case::three(&[THREE], Some(3))]
-    #[case::the_last_word_counts(&[THREE, DATA, ONE], Some(1))]
-    #[case::later_silence_changes_nothing(&[THREE, EMPTY], Some(3))]
-    #[case::data_says_nothing(&[DATA], None)]
-    #[case::an_acknowledgement_says_nothing(&[ACKNOWLEDGEMENT], None)]
-    #[case::half_says_nothing(&[&THREE[..15]], None)]
-    fn settings_say_how_many_streams(#[case] frames: &[&[u8]], #[case] allowed: Option<usize>) {
+    #[case::the_last_settings_count(&[THREE, DATA, ONE], Some(1))]
+    #[case::later_settings_without_a_limit_change_nothing(&[THREE, EMPTY], Some(3))]
+    #[case::data_sets_no_limit(&[DATA], None)]
+    #[case::an_acknowledgement_sets_no_limit(&[ACKNOWLEDGEMENT], None)]
+    #[case::half_a_frame_sets_no_limit(&[&THREE[..15]], None)]
+    fn settings_set_the_limit_on_streams(#[case] frames: &[&[u8]], #[case] allowed: Option<usize>) {
         let bytes = frames.concat();
-        assert_eq!(Frames::default().feed(&bytes), allowed);
-        let mut in_pieces = Frames::default();
+        assert_eq!(FrameParser::default().feed(&bytes), allowed);
+        let mut in_pieces = FrameParser::default();
         let pieces = bytes.chunks(1).filter_map(|byte| in_pieces.feed(byte));
         assert_eq!(pieces.last(), allowed);
     }

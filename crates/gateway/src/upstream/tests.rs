@@ -1,5 +1,5 @@
-//! Raw servers on real sockets that answer, break off and close as told, and
-//! what each leaves the sender to believe.
+//! Requests to raw servers on real sockets, which answer, break off or close at a
+//! given point: is each request answered, not sent, or lost?
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -25,10 +25,10 @@ use crate::listen::tls::tests::Authority;
 use crate::listen::tls::{ClientTls, ServerTls};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npaid";
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A server that tells of every connection and hands it to `serve`.
-async fn server<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> Server
+/// Runs a server that counts its connections and gives each to `serve`.
+async fn server<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> TestServer
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -43,24 +43,24 @@ where
             tokio::spawn(serve(stream));
         }
     });
-    Server {
+    TestServer {
         address,
         connections,
     }
 }
 
-struct Server {
+struct TestServer {
     address: SocketAddr,
     connections: mpsc::UnboundedReceiver<()>,
 }
 
-impl Server {
-    fn http1(&self) -> Upstream {
-        Upstream::parse(&format!("http://{}", self.address)).expect("an address")
+impl TestServer {
+    fn http1(&self) -> UpstreamClient {
+        UpstreamClient::parse(&format!("http://{}", self.address)).expect("an address")
     }
 
-    fn http2(&self) -> Upstream {
-        Upstream::parse(&format!("h2c://{}", self.address)).expect("an address")
+    fn http2(&self) -> UpstreamClient {
+        UpstreamClient::parse(&format!("h2c://{}", self.address)).expect("an address")
     }
 
     fn connections(&self) -> usize {
@@ -68,7 +68,8 @@ impl Server {
     }
 }
 
-/// Reads a request whose body is `paid` or nothing. False at the end.
+/// Reads a POST with the body `please` or a GET without one. False when the
+/// connection has ended.
 async fn read_request(stream: &mut TcpStream) -> bool {
     let mut seen = Vec::new();
     loop {
@@ -89,7 +90,7 @@ async fn answer_each(mut stream: TcpStream, answer: &'static [u8]) {
     }
 }
 
-fn request(method: Method, body: impl Into<RequestBody>) -> Request<RequestBody> {
+fn request(method: Method, body: impl Into<OutgoingBody>) -> Request<OutgoingBody> {
     Request::builder()
         .method(method)
         .uri("/payments")
@@ -98,7 +99,7 @@ fn request(method: Method, body: impl Into<RequestBody>) -> Request<RequestBody>
         .expect("a valid request")
 }
 
-fn post() -> Request<RequestBody> {
+fn post() -> Request<OutgoingBody> {
     request(Method::POST, Bytes::from_static(b"please"))
 }
 
@@ -107,7 +108,7 @@ async fn read(response: Response<ResponseBody>) -> Bytes {
     body.expect("a whole body").to_bytes()
 }
 
-fn pool(upstream: &Upstream) -> &Arc<http1::Pool> {
+fn pool(upstream: &UpstreamClient) -> &Arc<http1::Pool> {
     &upstream.http1
 }
 
@@ -117,8 +118,8 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    let waited = tokio::time::timeout(PATIENCE, wait).await;
-    waited.unwrap_or_else(|_| panic!("waited in vain until {what}"));
+    let waited = tokio::time::timeout(TIMEOUT, wait).await;
+    waited.unwrap_or_else(|_| panic!("timed out waiting until {what}"));
 }
 
 fn assert_not_sent<T>(sent: Result<T, SendError>) {
@@ -144,37 +145,55 @@ fn assert_lost<T>(sent: Result<T, SendError>) {
 #[case("h2c://payments.internal:50051")]
 #[case("https://payments.internal")]
 fn an_upstream_is_a_scheme_and_a_host(#[case] url: &str) {
-    Upstream::parse(url).expect("a valid upstream");
+    UpstreamClient::parse(url).expect("a valid upstream");
 }
 
 #[rstest]
-#[case("ftp://a", "an upstream begins with http://, https:// or h2c://")]
-#[case("a:80", "an upstream begins with http://, https:// or h2c://")]
-#[case("http://me@a", "an upstream names a host and, if need be, a port")]
-#[case("http://a/base", "an upstream has no path: requests keep their own")]
-#[case("http://a?q", "an upstream has no path: requests keep their own")]
-#[case("http://a b", "the upstream is not a URL")]
-#[case("", "the upstream is not a URL")]
-fn what_is_no_upstream_says_why(#[case] url: &str, #[case] why: &str) {
-    let error = Upstream::parse(url).expect_err("not an upstream");
+#[case(
+    "ftp://a",
+    "the URL of an upstream must begin with http://, https:// or h2c://"
+)]
+#[case(
+    "a:80",
+    "the URL of an upstream must begin with http://, https:// or h2c://"
+)]
+#[case(
+    "http://me@a",
+    "the URL of an upstream must have a host and may have a port, but no user name"
+)]
+#[case(
+    "http://a/base",
+    "the URL of an upstream must have no path or query: requests keep their own"
+)]
+#[case(
+    "http://a?q",
+    "the URL of an upstream must have no path or query: requests keep their own"
+)]
+#[case("http://a b", "the upstream is not a valid URL")]
+#[case("", "the upstream is not a valid URL")]
+fn an_unusable_url_is_explained(#[case] url: &str, #[case] why: &str) {
+    let error = UpstreamClient::parse(url).expect_err("not an upstream");
     assert_eq!(error.to_string(), why);
 }
 
 #[tokio::test]
-async fn nobody_listening_is_not_sent() {
+async fn a_refused_connection_is_not_sent() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
     drop(listener);
     for scheme in ["http", "h2c"] {
-        let upstream = Upstream::parse(&format!("{scheme}://{address}")).expect("an address");
+        let upstream = UpstreamClient::parse(&format!("{scheme}://{address}")).expect("an address");
         let sent = upstream.send(post()).await;
-        assert!(matches!(sent, Err(SendError::NotSent(Cause::Connect(_)))));
+        assert!(matches!(
+            sent,
+            Err(SendError::NotSent(ConnectionError::Connect(_)))
+        ));
     }
 }
 
 #[tokio::test]
 async fn a_connection_that_takes_too_long_is_not_sent() {
-    // Nobody accepts here, and the queue is soon full: then nothing answers.
+    // Nothing accepts connections, so the queue fills up; then connecting hangs.
     let socket = TcpSocket::new_v4().expect("a socket");
     let any = "127.0.0.1:0".parse().expect("an address");
     socket.bind(any).expect("a free port");
@@ -185,15 +204,15 @@ async fn a_connection_that_takes_too_long_is_not_sent() {
     while let Ok(stream) = tokio::time::timeout(short, TcpStream::connect(address)).await {
         queued.push(stream);
     }
-    let upstream = Upstream::parse(&format!("http://{address}")).expect("an address");
-    let upstream = upstream.with_limits(Limits {
+    let upstream = UpstreamClient::parse(&format!("http://{address}")).expect("an address");
+    let upstream = upstream.with_limits(UpstreamLimits {
         connect_timeout: short,
-        ..Limits::default()
+        ..UpstreamLimits::default()
     });
     let sent = upstream.send(post()).await;
     assert!(matches!(
         sent,
-        Err(SendError::NotSent(Cause::ConnectTimeout(_)))
+        Err(SendError::NotSent(ConnectionError::ConnectTimeout(_)))
     ));
 }
 
@@ -201,15 +220,15 @@ async fn a_connection_that_takes_too_long_is_not_sent() {
 async fn a_new_connection_that_closes_before_a_byte_gives_the_request_back() {
     let server = server(|stream| async move { drop(stream) }).await;
     let upstream = server.http1();
-    let dialed = upstream.dialer.dial().await.expect("somebody listens");
+    let dialed = upstream.dialer.dial().await.expect("the server listens");
     let tasks = upstream.dialer.tasks();
     let connection = http1::Connection::open(dialed.stream, tasks).await;
     let connection = connection.expect("a connection");
     until("the connection is closed", || tasks.is_empty()).await;
-    let place = pool(&upstream).place().await;
-    let turn = http1::Turn { connection, place };
-    let sent = turn.send(pool(&upstream), post()).await;
-    assert!(matches!(sent, Sent::Returned(..)));
+    let permit = pool(&upstream).acquire().await;
+    let slot = http1::ConnectionSlot { connection, permit };
+    let sent = slot.send(pool(&upstream), post()).await;
+    assert!(matches!(sent, SendResult::Returned(..)));
 }
 
 #[tokio::test]
@@ -226,7 +245,7 @@ async fn a_request_that_was_read_and_not_answered_is_lost() {
 #[case::two_lengths(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab")]
 #[case::broken_off(b"HTTP/1.1 200 OK\r\nContent-Le")]
 #[tokio::test]
-async fn an_answer_that_is_none_is_lost(#[case] answer: &'static [u8]) {
+async fn an_invalid_response_is_lost(#[case] answer: &'static [u8]) {
     let server = server(move |mut stream| async move {
         read_request(&mut stream).await;
         let _ = stream.write_all(answer).await;
@@ -276,9 +295,9 @@ async fn an_answer_without_a_body_gives_its_connection_back_unread() {
 #[tokio::test]
 async fn requests_at_once_have_a_connection_each_and_few_are_kept() {
     let server = server(|stream| answer_each(stream, OK)).await;
-    let upstream = server.http1().with_limits(Limits {
+    let upstream = server.http1().with_limits(UpstreamLimits {
         idle_max: 2,
-        ..Limits::default()
+        ..UpstreamLimits::default()
     });
     let (a, b, c) = tokio::join!(
         upstream.send(post()),
@@ -295,9 +314,9 @@ async fn requests_at_once_have_a_connection_each_and_few_are_kept() {
 #[tokio::test]
 async fn a_connection_unused_for_too_long_is_not_used_again() {
     let server = server(|stream| answer_each(stream, OK)).await;
-    let upstream = server.http1().with_limits(Limits {
+    let upstream = server.http1().with_limits(UpstreamLimits {
         idle_timeout: Duration::ZERO,
-        ..Limits::default()
+        ..UpstreamLimits::default()
     });
     for _ in 0..2 {
         read(upstream.send(post()).await.expect("an answer")).await;
@@ -342,7 +361,7 @@ async fn a_body_that_breaks_off_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_body_that_nobody_reads_closes_its_connection() {
+async fn a_body_that_is_not_read_closes_its_connection() {
     let (closed, mut closings) = mpsc::unbounded_channel();
     let server = server(move |mut stream| {
         let closed = closed.clone();
@@ -358,7 +377,7 @@ async fn a_body_that_nobody_reads_closes_its_connection() {
     .await;
     let upstream = server.http1();
     drop(upstream.send(post()).await.expect("a head"));
-    let closing = tokio::time::timeout(PATIENCE, closings.recv()).await;
+    let closing = tokio::time::timeout(TIMEOUT, closings.recv()).await;
     assert_eq!(closing, Ok(Some(())));
     assert_eq!(pool(&upstream).ready(), 0);
 }
@@ -369,7 +388,7 @@ async fn a_connection_that_still_sends_takes_no_other_request() {
         let mut head = [0; 16];
         let _ = stream.read_exact(&mut head).await;
         let _ = stream.write_all(OK).await;
-        // Reads on, as long as there is something.
+        // Reads the rest, until the client closes.
         let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
     })
     .await;
@@ -385,7 +404,7 @@ async fn a_connection_that_still_sends_takes_no_other_request() {
 }
 
 #[tokio::test]
-async fn the_head_goes_as_the_caller_made_it() {
+async fn the_head_is_sent_as_the_caller_made_it() {
     let (heads, mut seen) = mpsc::unbounded_channel();
     let server = server(move |mut stream| {
         let heads = heads.clone();
@@ -411,7 +430,7 @@ async fn the_head_goes_as_the_caller_made_it() {
 }
 
 #[tokio::test]
-async fn an_upgraded_connection_is_the_callers() {
+async fn an_upgraded_connection_belongs_to_the_caller() {
     let server = server(|mut stream| async move {
         read_request(&mut stream).await;
         let head =
@@ -422,7 +441,7 @@ async fn an_upgraded_connection_is_the_callers() {
     })
     .await;
     let upstream = server.http1();
-    let mut request = request(Method::GET, RequestBody::Empty);
+    let mut request = request(Method::GET, OutgoingBody::Empty);
     let headers = request.headers_mut();
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(header::UPGRADE, HeaderValue::from_static("echo"));
@@ -448,11 +467,11 @@ async fn closing_waits_for_the_last_answer() {
     let early = tokio::time::timeout(Duration::from_millis(50), &mut closing).await;
     assert!(early.is_err(), "an answer is still being read");
     read(second.expect("an answer")).await;
-    let waited = tokio::time::timeout(PATIENCE, closing).await;
+    let waited = tokio::time::timeout(TIMEOUT, closing).await;
     waited.expect("the last answer was read");
 }
 
-/// An HTTP/2 server of hyper's that gives body and trailers back.
+/// An HTTP/2 server that returns the request's body, with trailers.
 async fn echo_http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
     let echo = service_fn(|request: Request<Incoming>| async {
         let uri = request.uri().to_string();
@@ -484,17 +503,17 @@ async fn http2_carries_bodies_and_trailers_on_one_connection() {
         assert_eq!(body.to_bytes(), "please");
     }
     assert_eq!(server.connections(), 1);
-    let closed = tokio::time::timeout(PATIENCE, upstream.close()).await;
+    let closed = tokio::time::timeout(TIMEOUT, upstream.close()).await;
     closed.expect("the connection closes");
 }
 
-/// Raw HTTP/2: greets, waits for a request's first frames, says `last` and
-/// closes after the client has.
+/// Raw HTTP/2: sends settings, waits for a request, sends `last`, and closes after
+/// the client.
 async fn break_off_http2(mut stream: TcpStream, last: &'static [u8]) {
     let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     let _ = stream.write_all(&settings).await;
     let mut seen = Vec::new();
-    // The body comes after the head.
+    // The body is sent after the head.
     while !seen.windows(6).any(|bytes| bytes == b"please") {
         if stream.read_buf(&mut seen).await.unwrap_or(0) == 0 {
             return;
@@ -543,8 +562,8 @@ async fn http2_opens_a_new_connection_when_the_old_one_has_closed() {
     assert_eq!(server.connections(), 2);
 }
 
-/// Raw HTTP/2: greets, allows one stream at a time, answers nothing, and says
-/// how many heads have come.
+/// Raw HTTP/2: allows one stream at a time, never answers, and reports each request
+/// head.
 async fn hold_http2(mut stream: TcpStream, heads: mpsc::UnboundedSender<()>) {
     let one_stream = [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1];
     let _ = stream.write_all(&one_stream).await;
@@ -571,9 +590,9 @@ async fn hold_http2(mut stream: TcpStream, heads: mpsc::UnboundedSender<()>) {
 async fn a_request_that_finds_no_free_stream_is_not_sent() {
     let (heads, mut seen) = mpsc::unbounded_channel();
     let server = server(move |stream| hold_http2(stream, heads.clone())).await;
-    let upstream = Arc::new(server.http2().with_limits(Limits {
+    let upstream = Arc::new(server.http2().with_limits(UpstreamLimits {
         connect_timeout: Duration::from_millis(200),
-        ..Limits::default()
+        ..UpstreamLimits::default()
     }));
     let first = tokio::spawn({
         let upstream = upstream.clone();
@@ -584,7 +603,7 @@ async fn a_request_that_finds_no_free_stream_is_not_sent() {
         let sent = upstream.send(post()).await;
         assert!(matches!(
             sent,
-            Err(SendError::NotSent(Cause::ConnectTimeout(_)))
+            Err(SendError::NotSent(ConnectionError::ConnectTimeout(_)))
         ));
     }
     assert!(seen.is_empty(), "only the first was seen");
@@ -611,7 +630,7 @@ async fn a_stream_that_ends_makes_room_for_the_next() {
         let upstream = upstream.clone();
         sending.spawn(async move { read(upstream.send(post()).await.expect("an answer")).await });
     }
-    let answers = tokio::time::timeout(PATIENCE, sending.join_all()).await;
+    let answers = tokio::time::timeout(TIMEOUT, sending.join_all()).await;
     assert!(
         answers
             .expect("all are answered")
@@ -622,20 +641,20 @@ async fn a_stream_that_ends_makes_room_for_the_next() {
 }
 
 #[tokio::test]
-async fn who_does_not_speak_http2_is_sent_nothing() {
+async fn a_server_without_http2_is_sent_no_request() {
     let server = server(|mut stream| async move {
         let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
     })
     .await;
-    let upstream = server.http2().with_limits(Limits {
+    let upstream = server.http2().with_limits(UpstreamLimits {
         connect_timeout: Duration::from_millis(100),
-        ..Limits::default()
+        ..UpstreamLimits::default()
     });
     assert_not_sent(upstream.send(post()).await);
 }
 
 #[tokio::test]
-async fn a_connection_that_closes_after_its_greeting_is_opened_once() {
+async fn a_connection_that_closes_at_once_is_opened_once() {
     let server = server(|stream| async move { drop(stream) }).await;
     let sent = server.http2().send(post()).await;
     assert_not_sent(sent);
@@ -643,18 +662,18 @@ async fn a_connection_that_closes_after_its_greeting_is_opened_once() {
 }
 
 #[tokio::test]
-async fn only_so_many_connections_are_open_and_the_others_wait() {
+async fn requests_beyond_the_connection_limit_wait() {
     let server = server(|stream| answer_each(stream, OK)).await;
-    let upstream = Arc::new(server.http1().with_limits(Limits {
+    let upstream = Arc::new(server.http1().with_limits(UpstreamLimits {
         connections_max: 2,
-        ..Limits::default()
+        ..UpstreamLimits::default()
     }));
     let mut sending = tokio::task::JoinSet::new();
     for _ in 0..20 {
         let upstream = upstream.clone();
         sending.spawn(async move { read(upstream.send(post()).await.expect("an answer")).await });
     }
-    let answers = tokio::time::timeout(PATIENCE, sending.join_all()).await;
+    let answers = tokio::time::timeout(TIMEOUT, sending.join_all()).await;
     assert!(
         answers
             .expect("all are answered")
@@ -667,16 +686,16 @@ async fn only_so_many_connections_are_open_and_the_others_wait() {
 #[tokio::test]
 async fn a_request_that_finds_no_free_connection_is_not_sent() {
     let server = server(|stream| answer_each(stream, OK)).await;
-    let upstream = server.http1().with_limits(Limits {
+    let upstream = server.http1().with_limits(UpstreamLimits {
         connections_max: 1,
         connect_timeout: Duration::from_millis(50),
-        ..Limits::default()
+        ..UpstreamLimits::default()
     });
     let held = upstream.send(post()).await.expect("an answer");
     let sent = upstream.send(post()).await;
     assert!(matches!(
         sent,
-        Err(SendError::NotSent(Cause::ConnectTimeout(_)))
+        Err(SendError::NotSent(ConnectionError::ConnectTimeout(_)))
     ));
     read(held).await;
     read(upstream.send(post()).await.expect("room again")).await;
@@ -684,7 +703,7 @@ async fn a_request_that_finds_no_free_connection_is_not_sent() {
 }
 
 #[tokio::test]
-async fn a_tunnel_keeps_its_place() {
+async fn a_tunnel_keeps_its_connection_permit() {
     let server = server(|mut stream| async move {
         read_request(&mut stream).await;
         let head =
@@ -693,13 +712,13 @@ async fn a_tunnel_keeps_its_place() {
         let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
     })
     .await;
-    let upstream = server.http1().with_limits(Limits {
+    let upstream = server.http1().with_limits(UpstreamLimits {
         connections_max: 1,
         connect_timeout: Duration::from_millis(50),
-        ..Limits::default()
+        ..UpstreamLimits::default()
     });
     let ask = || {
-        let mut request = request(Method::GET, RequestBody::Empty);
+        let mut request = request(Method::GET, OutgoingBody::Empty);
         let headers = request.headers_mut();
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, HeaderValue::from_static("echo"));
@@ -718,7 +737,7 @@ async fn a_connection_whose_answer_came_too_early_is_not_used_again() {
         let mut head = [0; 16];
         let _ = stream.read_exact(&mut head).await;
         let _ = stream.write_all(OK).await;
-        // The rest comes all the same, and the connection stays open.
+        // Reads the rest, and keeps the connection open.
         let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
     })
     .await;
@@ -739,12 +758,12 @@ async fn a_connection_whose_answer_came_too_early_is_not_used_again() {
     assert_eq!(pool(&upstream).ready(), 0);
 }
 
-/// A server that speaks TLS with a certificate for localhost.
-async fn secure<F>(
+/// Runs a server with TLS and a certificate for localhost.
+async fn tls_server<F>(
     authority: &Authority,
     protocols: &[&[u8]],
     serve: impl Fn(TlsStream<TcpStream>) -> F + Clone + Send + Sync + 'static,
-) -> Server
+) -> TestServer
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -763,14 +782,14 @@ where
     .await
 }
 
-impl Server {
-    fn https(&self, tls: &Tls) -> Upstream {
+impl TestServer {
+    fn https(&self, tls: &Tls) -> UpstreamClient {
         let url = format!("https://localhost:{}", self.address.port());
-        Upstream::open(&url, Limits::default(), tls).expect("an upstream")
+        UpstreamClient::open(&url, UpstreamLimits::default(), tls).expect("an upstream")
     }
 }
 
-async fn answer_secure(mut stream: TlsStream<TcpStream>) {
+async fn answer_over_tls(mut stream: TlsStream<TcpStream>) {
     let mut seen = Vec::new();
     while stream.read_buf(&mut seen).await.unwrap_or(0) > 0 {
         if seen.ends_with(b"please") {
@@ -786,7 +805,7 @@ async fn answer_secure(mut stream: TlsStream<TcpStream>) {
 #[tokio::test]
 async fn https_is_http1_where_the_upstream_wants_it(#[case] protocols: &[&[u8]]) {
     let authority = Authority::new();
-    let server = secure(&authority, protocols, answer_secure).await;
+    let server = tls_server(&authority, protocols, answer_over_tls).await;
     let upstream = server.https(&authority.client());
     for _ in 0..5 {
         let response = upstream.send(post()).await.expect("an answer");
@@ -799,7 +818,7 @@ async fn https_is_http1_where_the_upstream_wants_it(#[case] protocols: &[&[u8]])
 #[tokio::test]
 async fn https_is_http2_where_the_upstream_offers_it() {
     let authority = Authority::new();
-    let server = secure(&authority, &[b"h2", b"http/1.1"], echo_http2).await;
+    let server = tls_server(&authority, &[b"h2", b"http/1.1"], echo_http2).await;
     let upstream = server.https(&authority.client());
     let (a, b, c) = tokio::join!(
         upstream.send(post()),
@@ -817,41 +836,44 @@ async fn https_is_http2_where_the_upstream_offers_it() {
 #[tokio::test]
 async fn an_upstream_may_change_its_protocol() {
     let authority = Authority::new();
-    let server = secure(&authority, &[b"http/1.1"], answer_secure).await;
+    let server = tls_server(&authority, &[b"http/1.1"], answer_over_tls).await;
     let upstream = server.https(&authority.client());
-    // Believed until the connection says otherwise.
-    upstream.spoken.set(Protocol::Http2);
+    // Expected until a connection has negotiated another protocol.
+    upstream.last_protocol.set(Protocol::Http2);
     read(upstream.send(post()).await.expect("an answer")).await;
-    assert_eq!(upstream.spoken.get(), Some(Protocol::Http1));
+    assert_eq!(upstream.last_protocol.get(), Some(Protocol::Http1));
 }
 
 #[tokio::test]
 async fn a_handshake_that_fails_is_not_sent() {
     let (authority, stranger) = (Authority::new(), Authority::new());
-    let server = secure(&authority, &[b"http/1.1"], answer_secure).await;
+    let server = tls_server(&authority, &[b"http/1.1"], answer_over_tls).await;
     let other_name = Tls {
         server_name: Some("shop.example".to_owned()),
         ..authority.client()
     };
     for tls in [stranger.client(), Tls::default(), other_name] {
         let sent = server.https(&tls).send(post()).await;
-        assert!(matches!(sent, Err(SendError::NotSent(Cause::Handshake(_)))));
+        assert!(matches!(
+            sent,
+            Err(SendError::NotSent(ConnectionError::Handshake(_)))
+        ));
     }
 }
 
 #[tokio::test]
 async fn new_connections_use_the_files_as_they_are_now() {
     let (authority, stranger) = (Authority::new(), Authority::new());
-    let server = secure(&authority, &[b"http/1.1"], answer_secure).await;
+    let server = tls_server(&authority, &[b"http/1.1"], answer_over_tls).await;
     let url = format!("https://localhost:{}", server.address.port());
     let address = Address::parse(&url).expect("an address");
     let tls = ClientTls::looking_each(Duration::ZERO, stranger.client()).expect("usable files");
-    let manner = Manner::secure(&address, tls).expect("a name");
-    let each_its_own = Limits {
+    let mode = DialMode::tls(&address, tls).expect("a name");
+    let each_its_own = UpstreamLimits {
         idle_timeout: Duration::ZERO,
-        ..Limits::default()
+        ..UpstreamLimits::default()
     };
-    let upstream = Upstream::new(address, manner, each_its_own);
+    let upstream = UpstreamClient::new(address, mode, each_its_own);
     assert_not_sent(upstream.send(post()).await);
     let right = std::fs::read_to_string(authority.path("ca")).expect("a file");
     stranger.write("ca", &format!("{right}\n"));
@@ -862,37 +884,41 @@ async fn new_connections_use_the_files_as_they_are_now() {
 }
 
 #[tokio::test]
-async fn who_does_not_speak_tls_is_sent_nothing() {
+async fn a_server_without_tls_is_sent_no_request() {
     let server = server(|stream| answer_each(stream, OK)).await;
     let authority = Authority::new();
-    let upstream = server.https(&authority.client()).with_limits(Limits {
-        connect_timeout: Duration::from_millis(200),
-        ..Limits::default()
-    });
+    let upstream = server
+        .https(&authority.client())
+        .with_limits(UpstreamLimits {
+            connect_timeout: Duration::from_millis(200),
+            ..UpstreamLimits::default()
+        });
     assert_not_sent(upstream.send(post()).await);
 }
 
 #[tokio::test]
 async fn the_servers_name_can_be_another_than_the_urls() {
     let authority = Authority::new();
-    let server = secure(&authority, &[b"http/1.1"], answer_secure).await;
+    let server = tls_server(&authority, &[b"http/1.1"], answer_over_tls).await;
     let tls = Tls {
         server_name: Some("localhost".to_owned()),
         ..authority.client()
     };
     let url = format!("https://127.0.0.2:{}", server.address.port());
-    let upstream = Upstream::open(&url, Limits::default(), &tls).expect("an upstream");
-    // Nobody is at that address; only the name is of interest.
+    let upstream =
+        UpstreamClient::open(&url, UpstreamLimits::default(), &tls).expect("an upstream");
+    // Nothing listens at that address; the test is that the settings are valid.
     assert_not_sent(upstream.send(post()).await);
     let url = format!("https://{}", server.address);
-    let upstream = Upstream::open(&url, Limits::default(), &tls).expect("an upstream");
+    let upstream =
+        UpstreamClient::open(&url, UpstreamLimits::default(), &tls).expect("an upstream");
     read(upstream.send(post()).await.expect("an answer")).await;
 }
 
 #[tokio::test]
 async fn a_request_over_tls_that_was_read_and_not_answered_is_lost() {
     let authority = Authority::new();
-    let server = secure(&authority, &[b"http/1.1"], |mut stream| async move {
+    let server = tls_server(&authority, &[b"http/1.1"], |mut stream| async move {
         let _ = stream.read(&mut [0; 16]).await;
     })
     .await;
@@ -902,7 +928,7 @@ async fn a_request_over_tls_that_was_read_and_not_answered_is_lost() {
 #[tokio::test]
 async fn a_large_request_over_tls_that_breaks_off_is_lost() {
     let authority = Authority::new();
-    let server = secure(&authority, &[b"http/1.1"], |mut stream| async move {
+    let server = tls_server(&authority, &[b"http/1.1"], |mut stream| async move {
         let _ = stream.read(&mut [0; 16]).await;
     })
     .await;
@@ -911,10 +937,10 @@ async fn a_large_request_over_tls_that_breaks_off_is_lost() {
 }
 
 #[rstest]
-#[case("http://a", Tls { server_name: Some("b".to_owned()), ..Tls::default() }, "only an upstream that begins with https:// has settings for TLS")]
+#[case("http://a", Tls { server_name: Some("b".to_owned()), ..Tls::default() }, "TLS settings require an upstream that begins with https://")]
 #[case("https://a", Tls { server_name: Some("b c".to_owned()), ..Tls::default() }, "the upstream's server name is neither a host name nor an address")]
 #[case("https://a", Tls { ca: Some("/absent.pem".into()), ..Tls::default() }, "cannot read /absent.pem: No such file or directory (os error 2)")]
-fn unusable_settings_for_tls_say_why(#[case] url: &str, #[case] tls: Tls, #[case] why: &str) {
-    let error = Upstream::open(url, Limits::default(), &tls).expect_err("unusable");
+fn unusable_tls_settings_are_explained(#[case] url: &str, #[case] tls: Tls, #[case] why: &str) {
+    let error = UpstreamClient::open(url, UpstreamLimits::default(), &tls).expect_err("unusable");
     assert_eq!(error.to_string(), why);
 }

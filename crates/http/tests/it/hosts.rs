@@ -135,6 +135,34 @@ async fn a_record_made_before_hosts_were_compared_still_replays() {
     assert_eq!(origin.runs(), 0);
 }
 
+/// A record is compared as it was made: with its host, or without one.
+#[tokio::test]
+async fn records_are_compared_as_they_were_made() {
+    let (origin, store) = (Origin::status(201), memory());
+    let ignoring = ignoring_hosts(&origin, store.clone());
+    let comparing = protect(&origin, Class::interactive(), store);
+    let with_key = |key: &'static str, host, body| {
+        let mut request = at(host, body);
+        let key = http::HeaderValue::from_static(key);
+        request.headers_mut().insert("idempotency-key", key);
+        request
+    };
+    let first = ignoring.send(with_key("without", "a.example", "1")).await;
+    assert_eq!(first.status, 201);
+    let again = comparing.send(with_key("without", "a.example", "1")).await;
+    assert!(again.is_replay());
+    let other = comparing.send(with_key("without", "a.example", "2")).await;
+    assert_eq!(other.code(), "key-reused");
+
+    let first = comparing.send(with_key("with", "a.example", "1")).await;
+    assert_eq!(first.status, 201);
+    let again = ignoring.send(with_key("with", "a.example", "1")).await;
+    assert!(again.is_replay());
+    let other = ignoring.send(with_key("with", "b.example", "1")).await;
+    assert_eq!(other.code(), "key-reused");
+    assert_eq!(origin.runs(), 2);
+}
+
 #[tokio::test]
 async fn a_duplicate_of_a_run_that_ignores_hosts_waits_for_it() {
     let origin = Origin::status(201).gated();

@@ -156,14 +156,14 @@ async fn taken_port_is_named() {
 #[case::no_url(
     "nonsense",
     "memory:",
-    "an upstream begins with http://, https:// or h2c://"
+    "the URL of an upstream must begin with http://, https:// or h2c://"
 )]
 #[case::no_host("http://", "memory:", "the upstream is not a URL")]
 #[case::a_path("http://127.0.0.1:1/api", "memory:", "an upstream")]
 #[case::a_password(
     "https://user:hunter2@shop.example",
     "memory:",
-    "an upstream names a host and, if need be, a port"
+    "the URL of an upstream must have a host and may have a port, but no user name"
 )]
 #[case::unknown_store(
     "http://127.0.0.1:1",

@@ -86,7 +86,9 @@ impl EventForwarder {
             request = signed.map_err(|error| Unanswered::NotSent(Box::new(error)))?;
         }
         let forwarder = &self.context.route.forwarder;
-        forwarder.protected(request, granted, &self.context).await
+        forwarder
+            .forward_protected(request, granted, &self.context)
+            .await
     }
 
     /// Signs a request with the upstream's signing secret: the provider's own

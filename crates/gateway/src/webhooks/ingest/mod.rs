@@ -232,7 +232,7 @@ impl IngestContext<'_> {
         let request = forwarder.sign(event.into_request(), &id).await;
         let request = request.map_err(|error| lookup_failed(&error))?;
         let context = forwarder.context();
-        Box::pin(context.route.forwarder.pass_whole(request, context)).await
+        Box::pin(context.route.forwarder.forward_buffered(request, context)).await
     }
 
     /// Does the work for one event, counts it and logs it under its key.

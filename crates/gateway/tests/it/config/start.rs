@@ -13,11 +13,11 @@ fn upstream(config: &mut Config, url: &str) {
 }
 
 #[rstest]
-#[case::no_url(|s: &mut Config| upstream(s, "not a url"), "the upstream is not a URL")]
-#[case::no_scheme(|s: &mut Config| upstream(s, "localhost:3000"), "an upstream begins with http://, https:// or h2c://")]
-#[case::another_scheme(|s: &mut Config| upstream(s, "ftp://a"), "an upstream begins with http://, https:// or h2c://")]
-#[case::path(|s: &mut Config| upstream(s, "http://a/b"), "an upstream has no path: requests keep their own")]
-#[case::user(|s: &mut Config| upstream(s, "http://u@a"), "an upstream names a host and, if need be, a port")]
+#[case::no_url(|s: &mut Config| upstream(s, "not a url"), "the upstream is not a valid URL")]
+#[case::no_scheme(|s: &mut Config| upstream(s, "localhost:3000"), "the URL of an upstream must begin with http://, https:// or h2c://")]
+#[case::another_scheme(|s: &mut Config| upstream(s, "ftp://a"), "the URL of an upstream must begin with http://, https:// or h2c://")]
+#[case::path(|s: &mut Config| upstream(s, "http://a/b"), "the URL of an upstream must have no path or query: requests keep their own")]
+#[case::user(|s: &mut Config| upstream(s, "http://u@a"), "the URL of an upstream must have a host and may have a port, but no user name")]
 #[case::exposed_admin(
     |s: &mut Config| s.server.admin = "0.0.0.0:0".into(),
     "is not a loopback address, and there is no token to protect it; use 127.0.0.1"
