@@ -36,7 +36,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::Admin;
 use crate::config::Config;
-use crate::listen::Door;
+use crate::listen::Listener;
 use crate::runtime::Runtime;
 use crate::runtime::background;
 pub use crate::runtime::plan::PlanError;
@@ -114,7 +114,7 @@ impl Gateway {
             self.spawn_background(background::refresh(self.runtime.clone()));
         }
         if let Some(tls) = &sockets.tls {
-            self.spawn_background(tls.clone().keep_fresh());
+            self.spawn_background(tls.clone().reload_periodically());
         }
         self.spawn_background(self.reloader.clone().watch());
     }
@@ -149,10 +149,10 @@ impl Gateway {
         self.spawn_background(admin::serve(listener, admin::router(admin)));
     }
 
-    fn start_listener(&self, listener: TcpListener, tls: &Option<Arc<listen::tls::ServerTls>>) {
+    fn start_listener(&self, socket: TcpListener, tls: &Option<Arc<listen::tls::ListenerTls>>) {
         let plan = self.runtime.plan();
         let (server, limits) = (&plan.config.server, &plan.config.limits);
-        let door = Door {
+        let listener = Listener {
             tls: tls.clone(),
             trusted: plan.trusted.clone(),
             proxy_protocol: server.proxy_protocol,
@@ -160,10 +160,12 @@ impl Gateway {
             write_deadline: server.write_deadline,
             connections_max: limits.connections,
             streams_max: limits.streams,
-            ..Door::new(listener)
+            ..Listener::new(socket)
         };
-        self.runtime.metrics().watch(door.census.clone());
-        let serving = listen::serve(door, self.runtime.clone(), self.stop_serving.clone());
+        self.runtime
+            .metrics()
+            .set_connection_counts(listener.counts.clone());
+        let serving = listen::serve(listener, self.runtime.clone(), self.stop_serving.clone());
         self.serving.spawn(serving);
     }
 

@@ -1,11 +1,11 @@
-//! Who is at the other end: the client's address and scheme, as far as they can
-//! be believed.
+//! The client's address, scheme and host, taken from sources that can be
+//! trusted.
 //!
-//! The socket always tells the truth about the direct peer. Whatever a header
-//! says about others is a claim, and is believed only when a trusted proxy made
-//! it: `X-Forwarded-For` is read from the right, and each entry counts only
-//! while the one that wrote it is trusted, so a client cannot give itself an
-//! address by sending the header too.
+//! The socket gives the address of the direct peer. Headers that name another
+//! client are used only if a trusted proxy wrote them: `X-Forwarded-For` is read
+//! from the right, and an entry counts only if the address to its right, which
+//! added it, is a trusted proxy. A client therefore cannot choose its address by
+//! sending the header itself.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -20,10 +20,11 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// The longest chain of proxies that is followed.
+/// The most entries read from a forwarding header.
 const HOPS_MAX: usize = 32;
 
-/// How the client speaks to the outermost of our proxies.
+/// The scheme that the client used towards the outermost trusted proxy, or
+/// towards the gateway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Scheme {
     #[default]
@@ -32,9 +33,9 @@ pub(crate) enum Scheme {
 }
 
 impl Scheme {
-    /// As [`Peer::scheme`] writes it.
-    pub(crate) fn parse(word: &str) -> Option<Self> {
-        match word {
+    /// Parses the form that [`Peer::scheme`] returns.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        match text {
             "http" => Some(Self::Http),
             "https" => Some(Self::Https),
             _ => None,
@@ -42,7 +43,7 @@ impl Scheme {
     }
 }
 
-/// Who sends a request.
+/// The sender of a request, or the other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     address: SocketAddr,
@@ -52,7 +53,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// A peer of a connection without TLS, trusted with nothing.
+    /// An untrusted peer of a connection without TLS.
     pub(crate) fn plain(address: SocketAddr) -> Self {
         Self {
             address: canonical(address),
@@ -62,8 +63,8 @@ impl Peer {
         }
     }
 
-    /// A peer that was written down, and has gone since.
-    pub(crate) fn told(address: SocketAddr, scheme: Scheme, host: Option<HeaderValue>) -> Self {
+    /// A peer restored from a stored request.
+    pub(crate) fn recorded(address: SocketAddr, scheme: Scheme, host: Option<HeaderValue>) -> Self {
         Self {
             scheme,
             host,
@@ -71,8 +72,8 @@ impl Peer {
         }
     }
 
-    /// The peer of a connection, before any request on it was read.
-    pub(crate) fn connected(address: SocketAddr, scheme: Scheme, trusted: &Trusted) -> Self {
+    /// The peer of a new connection, before its first request.
+    pub(crate) fn connected(address: SocketAddr, scheme: Scheme, trusted: &TrustedProxies) -> Self {
         Self {
             scheme,
             trusted: trusted.contains(address.ip()),
@@ -80,12 +81,12 @@ impl Peer {
         }
     }
 
-    /// The client's address. Its port is 0 where a proxy did not tell it.
+    /// The client's address. Its port is 0 if a proxy did not state it.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// `http` or `https`, as the client speaks it.
+    /// `http` or `https`, as the client used it.
     pub(crate) fn scheme(&self) -> &'static str {
         match self.scheme {
             Scheme::Http => "http",
@@ -93,21 +94,22 @@ impl Peer {
         }
     }
 
-    /// Whether what stands directly before us is a trusted proxy. What it says
-    /// has been taken into account by [`Peer::of_request`].
+    /// Whether the direct peer is a trusted proxy. [`Peer::for_request`] has
+    /// already applied the headers that it sent.
     #[cfg(test)]
     pub(crate) fn is_trusted(&self) -> bool {
         self.trusted
     }
 
-    /// The host that the client asked a trusted proxy for, if it said so.
+    /// The host that the client requested from a trusted proxy, if the proxy
+    /// stated it.
     pub(crate) fn host(&self) -> Option<&HeaderValue> {
         self.host.as_ref()
     }
 
-    /// Makes `Host` the host that the client asked for: what it asked a trusted
-    /// proxy for, or what HTTP/2 names in the request's target.
-    pub(crate) fn name_host<B>(&self, request: &mut Request<B>) {
+    /// Sets `Host` to the host that the client requested: the one that a trusted
+    /// proxy states, or on HTTP/2 the authority of the request's target.
+    pub(crate) fn set_host<B>(&self, request: &mut Request<B>) {
         let host = match (&self.host, request.headers().get(header::HOST)) {
             (Some(host), _) => Some(host.clone()),
             (None, Some(_)) => return,
@@ -121,22 +123,22 @@ impl Peer {
         }
     }
 
-    /// Who sends the request with these headers on this peer's connection.
-    /// Headers of an untrusted peer are not looked at.
-    pub(crate) fn of_request(&self, headers: &HeaderMap, trusted: &Trusted) -> Self {
+    /// The sender of a request with these headers on this peer's connection.
+    /// Headers from an untrusted peer are ignored.
+    pub(crate) fn for_request(&self, headers: &HeaderMap, trusted: &TrustedProxies) -> Self {
         if !self.trusted {
             return self.clone();
         }
         let chain = last_entries(headers, &X_FORWARDED_FOR);
-        let client = client(self.address, &chain, trusted);
+        let client = find_client(self.address, &chain, trusted);
         let proto = last_entries(headers, &X_FORWARDED_PROTO);
-        let scheme = match said_at(&proto, client.hops) {
+        let scheme = match outermost_entry(&proto, client.hops) {
             Some(proto) if proto.eq_ignore_ascii_case("https") => Scheme::Https,
             Some(proto) if proto.eq_ignore_ascii_case("http") => Scheme::Http,
             _ => self.scheme,
         };
         let hosts = last_entries(headers, &X_FORWARDED_HOST);
-        let host = said_at(&hosts, client.hops).filter(|host| is_host(host.as_bytes()));
+        let host = outermost_entry(&hosts, client.hops).filter(|host| is_host(host.as_bytes()));
         Self {
             address: client.address,
             scheme,
@@ -146,19 +148,19 @@ impl Peer {
     }
 }
 
-/// What a chain of proxies comes to.
+/// The client found at the end of a chain of proxies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Client {
+struct ForwardedClient {
     address: SocketAddr,
-    /// How many entries of the chain were believed.
+    /// How many entries of the chain were used.
     hops: usize,
 }
 
-/// The rightmost untrusted address, where `entries` come from the right and
-/// `direct` is trusted. What is not an address ends the chain: who wrote it is
-/// the farthest that is known.
-fn client(direct: SocketAddr, entries: &[&str], trusted: &Trusted) -> Client {
-    let mut client = Client {
+/// Finds the rightmost untrusted address. `entries` are in order from the right,
+/// and `direct` is trusted. An entry that is not an address ends the chain; the
+/// proxy that added it is then taken as the client.
+fn find_client(direct: SocketAddr, entries: &[&str], trusted: &TrustedProxies) -> ForwardedClient {
+    let mut client = ForwardedClient {
         address: direct,
         hops: 0,
     };
@@ -175,16 +177,16 @@ fn client(direct: SocketAddr, entries: &[&str], trusted: &Trusted) -> Client {
     client
 }
 
-/// What the outermost of so many proxies said. A proxy adds its word on the
-/// right or puts it in place of all others; in either case nothing further left
-/// was said by one of ours.
+/// The entry of the outermost of `hops` trusted proxies. A proxy either appends
+/// its entry on the right or replaces the whole list; in both cases no trusted
+/// proxy wrote an entry further to the left.
 fn said_at<'a>(entries: &[&'a str], hops: usize) -> Option<&'a str> {
     let farthest = hops.max(1).min(entries.len());
     entries[..farthest].last().copied()
 }
 
-/// The entries of a list in all its lines, from the right. A line that is not
-/// text counts as one entry that is nothing.
+/// The entries of a list header, over all its lines, from the right. A line that
+/// is not text counts as one empty entry.
 fn last_entries<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
     let mut lines: Vec<_> = headers.get_all(name).iter().collect();
     lines.reverse();
@@ -196,7 +198,7 @@ fn last_entries<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
         .collect()
 }
 
-/// An address, with or without a port, with or without brackets.
+/// Parses an address with or without a port, with or without brackets.
 fn parse_address(text: &str) -> Option<SocketAddr> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Some(canonical(address));
@@ -209,16 +211,16 @@ fn parse_address(text: &str) -> Option<SocketAddr> {
     Some(canonical(SocketAddr::new(ip, 0)))
 }
 
-/// A listener for both families sees IPv4 addresses as IPv6 ones.
+/// A dual-stack listener reports IPv4 addresses as IPv4-mapped IPv6 addresses.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// The proxies that are believed. Clones share the list.
+/// The networks of the trusted proxies. Clones share the list.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Trusted(Arc<[IpNet]>);
+pub(crate) struct TrustedProxies(Arc<[IpNet]>);
 
-impl Trusted {
+impl TrustedProxies {
     #[cfg(test)]
     pub(crate) fn of(networks: &[&str]) -> Self {
         let networks = networks.iter().map(|text| text.parse::<IpNet>());
@@ -232,7 +234,7 @@ impl Trusted {
     }
 }
 
-impl From<Vec<IpNet>> for Trusted {
+impl From<Vec<IpNet>> for TrustedProxies {
     fn from(networks: Vec<IpNet>) -> Self {
         Self(networks.into())
     }
@@ -246,8 +248,8 @@ mod tests {
 
     const PROXY: &str = "10.0.0.1:5000";
 
-    fn trusted() -> Trusted {
-        Trusted::of(&["10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32"])
+    fn trusted() -> TrustedProxies {
+        TrustedProxies::of(&["10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32"])
     }
 
     fn socket(text: &str) -> SocketAddr {
@@ -265,37 +267,37 @@ mod tests {
     fn peer(direct: &str, lines: &[(HeaderName, &str)]) -> Peer {
         let trusted = trusted();
         Peer::connected(socket(direct), Scheme::Http, &trusted)
-            .of_request(&headers(lines), &trusted)
+            .for_request(&headers(lines), &trusted)
     }
 
     #[rstest]
     #[case::an_address_in_a_network("10.255.0.1", true)]
     #[case::a_single_address("192.0.2.7", true)]
-    #[case::its_neighbour("192.0.2.8", false)]
+    #[case::an_adjacent_address("192.0.2.8", false)]
     #[case::ipv6("2001:db8::1", true)]
     #[case::other_ipv6("2001:db9::1", false)]
-    #[case::ipv4_seen_as_ipv6("::ffff:10.0.0.1", true)]
-    fn the_list_says_who_is_trusted(#[case] ip: IpAddr, #[case] expected: bool) {
+    #[case::ipv4_mapped_to_ipv6("::ffff:10.0.0.1", true)]
+    fn trusted_networks_contain_their_addresses(#[case] ip: IpAddr, #[case] expected: bool) {
         assert_eq!(trusted().contains(ip), expected);
     }
 
     #[rstest]
-    #[case::nobody_said_anything(PROXY, &[], "10.0.0.1:5000")]
+    #[case::no_header(PROXY, &[], "10.0.0.1:5000")]
     #[case::one_proxy(PROXY, &["203.0.113.9"], "203.0.113.9:0")]
     #[case::two_proxies(PROXY, &["203.0.113.9, 10.0.0.2"], "203.0.113.9:0")]
     #[case::two_lines_are_one_list(PROXY, &["203.0.113.9", "10.0.0.2"], "203.0.113.9:0")]
     #[case::a_forged_entry_stays_to_the_left(PROXY, &["1.1.1.1, 203.0.113.9"], "203.0.113.9:0")]
     #[case::a_forged_line_stays_above(PROXY, &["10.0.0.9", "203.0.113.9"], "203.0.113.9:0")]
-    #[case::all_are_ours(PROXY, &["10.0.0.3, 10.0.0.2"], "10.0.0.3:0")]
-    #[case::an_untrusted_peer_says_nothing("198.51.100.1:7", &["203.0.113.9"], "198.51.100.1:7")]
-    #[case::what_is_no_address_ends_it(PROXY, &["203.0.113.9, unknown, 10.0.0.2"], "10.0.0.2:0")]
-    #[case::nothing_ends_it(PROXY, &["203.0.113.9,"], "10.0.0.1:5000")]
+    #[case::all_are_trusted(PROXY, &["10.0.0.3, 10.0.0.2"], "10.0.0.3:0")]
+    #[case::an_untrusted_peer_is_ignored("198.51.100.1:7", &["203.0.113.9"], "198.51.100.1:7")]
+    #[case::an_invalid_address_ends_the_chain(PROXY, &["203.0.113.9, unknown, 10.0.0.2"], "10.0.0.2:0")]
+    #[case::an_empty_entry_ends_the_chain(PROXY, &["203.0.113.9,"], "10.0.0.1:5000")]
     #[case::with_a_port(PROXY, &["203.0.113.9:4711"], "203.0.113.9:4711")]
     #[case::ipv6(PROXY, &["2001:db9::5"], "[2001:db9::5]:0")]
     #[case::ipv6_in_brackets(PROXY, &["[2001:db9::5]"], "[2001:db9::5]:0")]
     #[case::ipv6_with_a_port(PROXY, &["[2001:db9::5]:80"], "[2001:db9::5]:80")]
-    #[case::ipv4_seen_as_ipv6(PROXY, &["203.0.113.9, ::ffff:10.0.0.2"], "203.0.113.9:0")]
-    fn the_client_is_the_rightmost_that_is_not_ours(
+    #[case::ipv4_mapped_to_ipv6(PROXY, &["203.0.113.9, ::ffff:10.0.0.2"], "203.0.113.9:0")]
+    fn the_client_is_the_rightmost_untrusted_address(
         #[case] direct: &str,
         #[case] lines: &[&str],
         #[case] client: &str,
@@ -305,21 +307,21 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_followed_only_so_far() {
+    fn the_length_of_a_chain_is_bounded() {
         let chain = vec!["10.0.0.2"; 10 * HOPS_MAX].join(",");
         let headers = headers(&[(X_FORWARDED_FOR, &chain)]);
         assert_eq!(last_entries(&headers, &X_FORWARDED_FOR).len(), HOPS_MAX);
     }
 
     #[rstest]
-    #[case::nothing_said("10.0.0.1:1", &[], &[], "http")]
-    #[case::said(PROXY, &["203.0.113.9"], &["https"], "https")]
-    #[case::said_without_a_client(PROXY, &[], &["https"], "https")]
-    #[case::the_outermost_counts(PROXY, &["203.0.113.9, 10.0.0.2"], &["https, http"], "https")]
-    #[case::a_forged_one_does_not(PROXY, &["203.0.113.9"], &["https, http"], "http")]
-    #[case::something_else_is_nothing(PROXY, &["203.0.113.9"], &["gopher"], "http")]
-    #[case::an_untrusted_peer_says_nothing("198.51.100.1:7", &[], &["https"], "http")]
-    fn the_scheme_is_what_the_outermost_proxy_saw(
+    #[case::no_header("10.0.0.1:1", &[], &[], "http")]
+    #[case::stated(PROXY, &["203.0.113.9"], &["https"], "https")]
+    #[case::stated_without_a_client(PROXY, &[], &["https"], "https")]
+    #[case::the_outermost_entry_counts(PROXY, &["203.0.113.9, 10.0.0.2"], &["https, http"], "https")]
+    #[case::a_forged_entry_does_not_count(PROXY, &["203.0.113.9"], &["https, http"], "http")]
+    #[case::an_unknown_scheme_is_ignored(PROXY, &["203.0.113.9"], &["gopher"], "http")]
+    #[case::an_untrusted_peer_is_ignored("198.51.100.1:7", &[], &["https"], "http")]
+    fn the_scheme_is_the_one_the_outermost_proxy_states(
         #[case] direct: &str,
         #[case] chain: &[&str],
         #[case] proto: &[&str],
@@ -332,21 +334,21 @@ mod tests {
     }
 
     #[rstest]
-    #[case::said(PROXY, "shop.example", Some("shop.example"))]
-    #[case::no_host(PROXY, "shop.example/x", None)]
-    #[case::an_untrusted_peer_says_nothing("198.51.100.1:7", "shop.example", None)]
-    fn the_host_is_what_the_outermost_proxy_was_asked_for(
+    #[case::stated(PROXY, "shop.example", Some("shop.example"))]
+    #[case::an_invalid_host(PROXY, "shop.example/x", None)]
+    #[case::an_untrusted_peer_is_ignored("198.51.100.1:7", "shop.example", None)]
+    fn the_host_is_the_one_the_outermost_proxy_states(
         #[case] direct: &str,
         #[case] line: &str,
         #[case] host: Option<&str>,
     ) {
         let peer = peer(direct, &[(X_FORWARDED_HOST, line)]);
-        let said = peer.host().map(|host| host.to_str().expect("text"));
-        assert_eq!(said, host);
+        let stated = peer.host().map(|host| host.to_str().expect("text"));
+        assert_eq!(stated, host);
     }
 
     #[test]
-    fn tls_is_https_whoever_is_at_the_other_end() {
+    fn tls_from_an_untrusted_peer_is_https() {
         let peer = Peer::connected(socket("198.51.100.1:7"), Scheme::Https, &trusted());
         assert_eq!(peer.scheme(), "https");
         assert!(!peer.is_trusted());

@@ -1,13 +1,13 @@
-//! The PROXY protocol, versions 1 and 2: what a load balancer says about the
-//! client before the client's first byte.
+//! The PROXY protocol, versions 1 and 2: a header in which a load balancer names
+//! the client, sent before the client's first byte.
 //!
-//! It is a claim like any header, so the server listens for it only on
-//! connections from trusted peers, and there insists on it: a connection that
-//! may begin in two ways is one that a client can forge. Exactly the header is
-//! read, since what follows it belongs to TLS or HTTP.
+//! The header proves nothing by itself, so it is read only on connections from
+//! trusted proxies. There it is required: if it were optional, a client could
+//! send one of its own through a proxy that sends none. Exactly the header is
+//! read, since the bytes after it belong to TLS or HTTP.
 //!
-//! Extensions of version 2 are passed over. A proxy that checks on us, or that
-//! does not know the client, says so, and is then the peer itself.
+//! Extensions of version 2 are ignored. A proxy that runs a health check or does
+//! not know the client says so in the header; the proxy itself is then the peer.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,40 +15,40 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
-/// The longest header of version 1, with its line's end.
+/// The longest header of version 1, including the line ending.
 const LINE_BYTES_MAX: usize = 107;
 /// The most bytes of addresses and extensions in version 2.
 const BLOCK_BYTES_MAX: usize = 4096;
 
-/// What the proxy said.
+/// The content of a PROXY header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
-    /// It speaks for this client.
+pub(crate) enum ProxyHeader {
+    /// The connection is proxied for this client.
     Client(SocketAddr),
-    /// It speaks for itself, or does not know for whom.
-    Nothing,
+    /// The proxy connects on its own behalf, or does not name the client.
+    NoClient,
 }
 
-/// Why there is no header.
+/// Why the PROXY header could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProxyError {
-    /// The connection ended or broke.
-    #[error("the connection ended within the PROXY header")]
-    BrokenOff(#[from] io::Error),
-    /// It begins with something else.
+    /// The connection was closed or failed before the header was complete.
+    #[error("the connection ended before the PROXY header was complete")]
+    Incomplete(#[from] io::Error),
+    /// The first bytes are not those of a PROXY header.
     #[error("the connection does not begin with a PROXY header")]
     Missing,
-    /// It begins like one.
+    /// The connection begins like a PROXY header, which is then invalid.
     #[error("malformed PROXY header")]
     Malformed,
-    /// It is longer than it may be.
+    /// The header exceeds its maximum length.
     #[error("PROXY header too long")]
     TooLong,
 }
 
 /// Reads the header and nothing after it. The caller bounds the time.
-pub(crate) async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Said, ProxyError> {
-    // No header is shorter than this.
+pub(crate) async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Result<ProxyHeader, ProxyError> {
+    // No header of either version is shorter than this.
     let mut beginning = [0; SIGNATURE.len()];
     stream.read_exact(&mut beginning).await?;
     if beginning == SIGNATURE {
@@ -60,12 +60,12 @@ pub(crate) async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Said, P
     Err(ProxyError::Missing)
 }
 
-/// Version 1: a line of text. It does not say its length, so it is read byte by
-/// byte.
+/// Reads version 1: a line of text. Its length is not known in advance, so it is
+/// read byte by byte.
 async fn read_line<S: AsyncRead + Unpin>(
     stream: &mut S,
     beginning: &[u8],
-) -> Result<Said, ProxyError> {
+) -> Result<ProxyHeader, ProxyError> {
     let mut line = Vec::with_capacity(LINE_BYTES_MAX);
     line.extend_from_slice(beginning);
     while !line.ends_with(b"\n") {
@@ -77,22 +77,22 @@ async fn read_line<S: AsyncRead + Unpin>(
     parse_line(&line).ok_or(ProxyError::Malformed)
 }
 
-fn parse_line(line: &[u8]) -> Option<Said> {
+fn parse_line(line: &[u8]) -> Option<ProxyHeader> {
     let line = std::str::from_utf8(line).ok()?.strip_suffix("\r\n")?;
     let mut words = line.split(' ');
-    let said = match (words.next()?, words.next()?) {
-        // Whatever follows is to be ignored.
-        ("PROXY", "UNKNOWN") => return Some(Said::Nothing),
+    let header = match (words.next()?, words.next()?) {
+        // The specification says to ignore the rest of the line.
+        ("PROXY", "UNKNOWN") => return Some(ProxyHeader::NoClient),
         ("PROXY", family @ ("TCP4" | "TCP6")) => {
             let source = parse_ip(family, words.next()?)?;
             parse_ip(family, words.next()?)?;
             let port = words.next()?.parse().ok()?;
             words.next()?.parse::<u16>().ok()?;
-            Said::Client(SocketAddr::new(source, port))
+            ProxyHeader::Client(SocketAddr::new(source, port))
         }
         _ => return None,
     };
-    words.next().is_none().then_some(said)
+    words.next().is_none().then_some(header)
 }
 
 fn parse_ip(family: &str, text: &str) -> Option<IpAddr> {
@@ -102,8 +102,8 @@ fn parse_ip(family: &str, text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Version 2: binary, with its length.
-async fn read_block<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Said, ProxyError> {
+/// Reads version 2: binary, with its length.
+async fn read_block<S: AsyncRead + Unpin>(stream: &mut S) -> Result<ProxyHeader, ProxyError> {
     let mut head = [0; 4];
     stream.read_exact(&mut head).await?;
     let [command, family, length @ ..] = head;
@@ -116,7 +116,7 @@ async fn read_block<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Said, ProxyE
     parse_block(command, family, &block).ok_or(ProxyError::Malformed)
 }
 
-fn parse_block(command: u8, family: u8, block: &[u8]) -> Option<Said> {
+fn parse_block(command: u8, family: u8, block: &[u8]) -> Option<ProxyHeader> {
     const LOCAL: u8 = 0x20;
     const PROXY: u8 = 0x21;
     const TCP4: u8 = 0x11;
@@ -125,20 +125,20 @@ fn parse_block(command: u8, family: u8, block: &[u8]) -> Option<Said> {
         (PROXY, TCP4) => {
             let ip: [u8; 4] = block.get(..4)?.try_into().ok()?;
             let port: [u8; 2] = block.get(8..10)?.try_into().ok()?;
-            // The other end's port is there too, or the block is too short.
+            // The block must also hold the destination's port.
             block.get(10..12)?;
             let port = u16::from_be_bytes(port);
-            Some(Said::Client(SocketAddr::new(ip.into(), port)))
+            Some(ProxyHeader::Client(SocketAddr::new(ip.into(), port)))
         }
         (PROXY, TCP6) => {
             let ip: [u8; 16] = block.get(..16)?.try_into().ok()?;
             let port: [u8; 2] = block.get(32..34)?.try_into().ok()?;
             block.get(34..36)?;
             let port = u16::from_be_bytes(port);
-            Some(Said::Client(SocketAddr::new(ip.into(), port)))
+            Some(ProxyHeader::Client(SocketAddr::new(ip.into(), port)))
         }
-        // Not a TCP connection's client, so none that we can name.
-        (LOCAL | PROXY, _) => Some(Said::Nothing),
+        // A health check, or a connection that is not TCP.
+        (LOCAL | PROXY, _) => Some(ProxyHeader::NoClient),
         _ => None,
     }
 }
@@ -151,11 +151,11 @@ mod tests {
 
     const REST: &[u8] = b"GET / HTTP/1.1\r\n";
 
-    /// What was said, and what is left for who reads next.
-    async fn check(bytes: &[u8]) -> Result<(Said, Vec<u8>), ProxyError> {
+    /// Returns the header and the unread bytes.
+    async fn check(bytes: &[u8]) -> Result<(ProxyHeader, Vec<u8>), ProxyError> {
         let mut stream = bytes;
-        let said = read(&mut stream).await?;
-        Ok((said, stream.to_vec()))
+        let header = read(&mut stream).await?;
+        Ok((header, stream.to_vec()))
     }
 
     fn version2(command: u8, family: u8, block: &[u8]) -> Vec<u8> {
@@ -167,8 +167,8 @@ mod tests {
         bytes
     }
 
-    fn client(text: &str) -> Said {
-        Said::Client(text.parse().expect("an address"))
+    fn client(text: &str) -> ProxyHeader {
+        ProxyHeader::Client(text.parse().expect("an address"))
     }
 
     #[rstest]
@@ -180,12 +180,12 @@ mod tests {
         "PROXY TCP6 2001:db8::9 ::1 4711 443\r\n",
         client("[2001:db8::9]:4711")
     )]
-    #[case::unknown("PROXY UNKNOWN\r\n", Said::Nothing)]
-    #[case::unknown_with_words("PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n", Said::Nothing)]
+    #[case::unknown("PROXY UNKNOWN\r\n", ProxyHeader::NoClient)]
+    #[case::unknown_with_addresses("PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n", ProxyHeader::NoClient)]
     #[tokio::test]
-    async fn version_1_names_the_client(#[case] header: &str, #[case] said: Said) {
-        let read = check(&[header.as_bytes(), REST].concat()).await;
-        assert_eq!(read.expect("a header"), (said, REST.to_vec()));
+    async fn version_1_names_the_client(#[case] text: &str, #[case] header: ProxyHeader) {
+        let read = check(&[text.as_bytes(), REST].concat()).await;
+        assert_eq!(read.expect("a header"), (header, REST.to_vec()));
     }
 
     const BLOCK4: &[u8] = &[203, 0, 113, 9, 10, 0, 0, 1, 0x12, 0x67, 1, 187];
@@ -198,19 +198,19 @@ mod tests {
     #[case::ipv4(0x21, 0x11, BLOCK4.to_vec(), client("203.0.113.9:4711"))]
     #[case::ipv6(0x21, 0x21, BLOCK6.to_vec(), client("[2001:db8::9]:4711"))]
     #[case::with_an_extension(0x21, 0x11, [BLOCK4, &[4, 0, 1, 0]].concat(), client("203.0.113.9:4711"))]
-    #[case::a_check_by_the_proxy(0x20, 0x00, vec![], Said::Nothing)]
-    #[case::a_check_with_an_address(0x20, 0x11, BLOCK4.to_vec(), Said::Nothing)]
-    #[case::not_tcp(0x21, 0x31, vec![0; 216], Said::Nothing)]
+    #[case::health_check(0x20, 0x00, vec![], ProxyHeader::NoClient)]
+    #[case::health_check_with_an_address(0x20, 0x11, BLOCK4.to_vec(), ProxyHeader::NoClient)]
+    #[case::not_tcp(0x21, 0x31, vec![0; 216], ProxyHeader::NoClient)]
     #[tokio::test]
     async fn version_2_names_the_client(
         #[case] command: u8,
         #[case] family: u8,
         #[case] block: Vec<u8>,
-        #[case] said: Said,
+        #[case] header: ProxyHeader,
     ) {
-        let header = version2(command, family, &block);
-        let read = check(&[&header, REST].concat()).await;
-        assert_eq!(read.expect("a header"), (said, REST.to_vec()));
+        let bytes = version2(command, family, &block);
+        let read = check(&[&bytes, REST].concat()).await;
+        assert_eq!(read.expect("a header"), (header, REST.to_vec()));
     }
 
     #[rstest]
@@ -222,25 +222,25 @@ mod tests {
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03abc",
         "the connection does not begin with a PROXY header"
     )]
-    #[case::silence(b"", "the connection ended within the PROXY header")]
-    #[case::half(
+    #[case::no_bytes(b"", "the connection ended before the PROXY header was complete")]
+    #[case::incomplete(
         b"PROXY TCP4 203.0.113.9",
-        "the connection ended within the PROXY header"
+        "the connection ended before the PROXY header was complete"
     )]
     #[case::a_bare_line_feed(b"PROXY UNKNOWN\n", "malformed PROXY header")]
     #[case::no_address(b"PROXY TCP4 a 10.0.0.1 1 2\r\n", "malformed PROXY header")]
-    #[case::the_other_family(b"PROXY TCP4 ::1 ::1 1 2\r\n", "malformed PROXY header")]
+    #[case::wrong_family(b"PROXY TCP4 ::1 ::1 1 2\r\n", "malformed PROXY header")]
     #[case::no_port(b"PROXY TCP4 1.1.1.1 1.1.1.1 99999 2\r\n", "malformed PROXY header")]
-    #[case::a_word_too_many(b"PROXY TCP4 1.1.1.1 1.1.1.1 1 2 3\r\n", "malformed PROXY header")]
+    #[case::too_many_words(b"PROXY TCP4 1.1.1.1 1.1.1.1 1 2 3\r\n", "malformed PROXY header")]
     #[case::another_transport(b"PROXY UDP4 1.1.1.1 1.1.1.1 1 2\r\n", "malformed PROXY header")]
     #[tokio::test]
-    async fn what_is_no_header_says_why(#[case] bytes: &[u8], #[case] why: &str) {
+    async fn invalid_headers_are_refused_with_a_reason(#[case] bytes: &[u8], #[case] why: &str) {
         let error = check(bytes).await.expect_err("no header");
         assert_eq!(error.to_string(), why);
     }
 
     #[tokio::test]
-    async fn every_header_has_an_end() {
+    async fn header_length_is_bounded_and_checked() {
         let line = [b"PROXY UNKNOWN ", &[b'x'; 200][..]].concat();
         assert!(matches!(check(&line).await, Err(ProxyError::TooLong)));
         let block = version2(0x21, 0x11, &[0; BLOCK_BYTES_MAX + 1]);

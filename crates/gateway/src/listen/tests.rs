@@ -1,27 +1,29 @@
-//! Clients on real sockets that are many, silent, slow or do not read, and what
-//! becomes of them and of the others.
+//! Clients on real sockets that are too many, silent, slow or do not read: they
+//! are closed, and other clients are served meanwhile.
 
 use bytes::Bytes;
-use http::HeaderValue;
+use http::{HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::{http1, http2};
+use onceward_http::body;
 use rstest::rstest;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::*;
+use crate::listen::framing::HEADERS_BYTES_MAX;
 use crate::listen::tls::tests::Authority;
 use crate::upstream::{SendError, Tls, UpstreamClient, UpstreamLimits};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TEST_TIMEOUT: Duration = Duration::from_secs(5);
 const SHORT: Duration = Duration::from_millis(100);
-/// Time enough for a busy machine, and less than reading slowly takes.
+/// Long enough for a busy machine, and shorter than the slow reads below.
 const LONG: Duration = Duration::from_secs(1);
 const LARGE_BYTES: usize = 8 << 20;
 
-/// Answers with what it knows of the client, or with as many bytes as asked.
-struct Sample;
+/// Responds with what is known of the client, or with a small or large body.
+struct SampleService;
 
-impl Serve for Sample {
+impl Serve for SampleService {
     async fn serve(self: Arc<Self>, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         match request.uri().path() {
             "/large" => Response::new(body::full(vec![b'x'; LARGE_BYTES])),
@@ -34,46 +36,48 @@ impl Serve for Sample {
     }
 }
 
-struct Running {
+struct RunningListener {
     address: SocketAddr,
-    census: Arc<Census>,
+    counts: Arc<ConnectionCounts>,
     stop: CancellationToken,
     serving: tokio::task::JoinHandle<()>,
 }
 
-/// Opens a door on a free port, changed as told.
-async fn open(change: impl FnOnce(&mut Door)) -> Running {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("bound");
-    let mut door = Door::new(listener);
-    change(&mut door);
-    let census = Arc::clone(&door.census);
+/// Starts a listener on a free port, with changed settings.
+async fn start(change: impl FnOnce(&mut Listener)) -> RunningListener {
+    let socket = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = socket.local_addr().expect("bound");
+    let mut listener = Listener::new(socket);
+    change(&mut listener);
+    let counts = Arc::clone(&listener.counts);
     let stop = CancellationToken::new();
-    let serving = tokio::spawn(serve(door, Arc::new(Sample), stop.clone()));
-    Running {
+    let serving = tokio::spawn(serve(listener, Arc::new(SampleService), stop.clone()));
+    RunningListener {
         address,
-        census,
+        counts,
         stop,
         serving,
     }
 }
 
-impl Running {
+impl RunningListener {
     async fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).await;
-        stream.expect("somebody listens")
+        stream.expect("a listening socket")
     }
 
-    /// Says something on a connection of its own, and gives all that comes back.
-    async fn say(&self, text: impl AsRef<[u8]>) -> String {
+    /// Sends text on a new connection and returns everything that is received.
+    async fn exchange(&self, text: impl AsRef<[u8]>) -> String {
         let mut stream = self.connect().await;
-        // A door that has closed already may be noticed here or while reading.
+        // If the listener has closed the connection, the write or the read fails.
         let _ = stream.write_all(text.as_ref()).await;
         read_all(&mut stream).await
     }
 
-    async fn is_well(&self) -> bool {
-        self.say(get("/small")).await.ends_with("\r\n\r\nsmall")
+    async fn is_serving(&self) -> bool {
+        self.exchange(get("/small"))
+            .await
+            .ends_with("\r\n\r\nsmall")
     }
 
     fn upstream(&self, tls: &Tls) -> UpstreamClient {
@@ -88,23 +92,23 @@ fn get(path: &str) -> String {
 
 async fn read_all(stream: &mut (impl AsyncRead + Unpin)) -> String {
     let mut seen = Vec::new();
-    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut seen)).await;
-    // A reset ends it as well.
+    let read = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut seen)).await;
+    // A reset also ends the connection.
     let _ = read.expect("the connection ends");
     String::from_utf8_lossy(&seen).into_owned()
 }
 
-async fn until(what: &str, condition: impl Fn() -> bool) {
+async fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let wait = async {
         while !condition() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    let waited = tokio::time::timeout(PATIENCE, wait).await;
-    waited.unwrap_or_else(|_| panic!("waited in vain until {what}"));
+    let waited = tokio::time::timeout(TEST_TIMEOUT, wait).await;
+    waited.unwrap_or_else(|_| panic!("timed out waiting until {what}"));
 }
 
-async fn ask(upstream: &UpstreamClient, path: &str) -> Result<String, SendError> {
+async fn send(upstream: &UpstreamClient, path: &str) -> Result<String, SendError> {
     let request = Request::builder()
         .uri(path)
         .header(header::HOST, "a")
@@ -116,24 +120,27 @@ async fn ask(upstream: &UpstreamClient, path: &str) -> Result<String, SendError>
 }
 
 #[tokio::test]
-async fn an_http1_client_that_does_not_read_is_cut_off_and_others_are_served() {
-    let door = open(|door| door.write_deadline = SHORT).await;
-    let mut silent = door.connect().await;
+async fn http1_client_that_does_not_read_is_cut_off_and_others_are_served() {
+    let listener = start(|listener| listener.write_deadline = SHORT).await;
+    let mut silent = listener.connect().await;
     silent
         .write_all(get("/large").as_bytes())
         .await
         .expect("sent");
-    assert!(door.is_well().await);
-    until("it is cut off", || door.census.cut_off() == 1).await;
-    until("its place is free", || door.census.open() == 0).await;
+    assert!(listener.is_serving().await);
+    wait_until("the connection is cut off", || {
+        listener.counts.cut_off() == 1
+    })
+    .await;
+    wait_until("its slot is free", || listener.counts.open() == 0).await;
     assert!(read_all(&mut silent).await.len() < LARGE_BYTES);
-    assert!(door.is_well().await);
+    assert!(listener.is_serving().await);
 }
 
 #[tokio::test]
-async fn a_client_that_reads_slowly_has_as_long_as_its_answer_is_large() {
-    let door = open(|door| door.write_deadline = LONG).await;
-    let mut slow = door.connect().await;
+async fn http1_deadline_grows_with_the_size_of_the_response() {
+    let listener = start(|listener| listener.write_deadline = LONG).await;
+    let mut slow = listener.connect().await;
     slow.write_all(get("/large").as_bytes())
         .await
         .expect("sent");
@@ -147,11 +154,11 @@ async fn a_client_that_reads_slowly_has_as_long_as_its_answer_is_large() {
         tokio::time::sleep(LONG / 10).await;
     }
     assert!(seen > LARGE_BYTES);
-    assert_eq!(door.census.cut_off(), 0);
+    assert_eq!(listener.counts.cut_off(), 0);
 }
 
-/// An HTTP/2 client with a window of so many bytes per stream, and its driver.
-async fn with_window(
+/// Connects an HTTP/2 client that grants each stream a window of so many bytes.
+async fn connect_with_window(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     bytes: u32,
 ) -> h2::client::SendRequest<Bytes> {
@@ -165,36 +172,39 @@ async fn with_window(
 }
 
 #[rstest]
-#[case::no_window(0, "/large")]
-#[case::no_window_for_little(0, "/small")]
-#[case::a_window_for_a_part_of_much(1, "/large")]
-#[case::a_window_for_a_part_of_little(1, "/small")]
+#[case::no_window_for_a_large_body(0, "/large")]
+#[case::no_window_for_a_small_body(0, "/small")]
+#[case::window_for_a_part_of_a_large_body(1, "/large")]
+#[case::window_for_a_part_of_a_small_body(1, "/small")]
 #[tokio::test]
-async fn an_http2_client_that_gives_no_window_is_cut_off_and_others_are_served(
+async fn http2_client_without_a_window_is_cut_off_and_others_are_served(
     #[case] window: u32,
     #[case] path: &str,
 ) {
-    let door = open(|door| door.write_deadline = SHORT).await;
-    let mut sender = with_window(door.connect().await, window).await;
-    let mut answers = Vec::new();
+    let listener = start(|listener| listener.write_deadline = SHORT).await;
+    let mut sender = connect_with_window(listener.connect().await, window).await;
+    let mut responses = Vec::new();
     for _ in 0..20 {
         sender = sender.ready().await.expect("a stream");
         let uri = format!("http://a{path}");
         let request = Request::builder().uri(uri).body(()).expect("valid");
-        let (answer, _) = sender.send_request(request, true).expect("sent");
-        answers.push(answer);
+        let (response, _) = sender.send_request(request, true).expect("sent");
+        responses.push(response);
     }
-    assert!(door.is_well().await);
-    // What is large has longer only while it is being read.
-    until("it is cut off", || door.census.cut_off() == 1).await;
-    until("its place is free", || door.census.open() == 0).await;
-    assert!(door.is_well().await);
+    assert!(listener.is_serving().await);
+    // A large response extends the deadline only while it is read.
+    wait_until("the connection is cut off", || {
+        listener.counts.cut_off() == 1
+    })
+    .await;
+    wait_until("its slot is free", || listener.counts.open() == 0).await;
+    assert!(listener.is_serving().await);
 }
 
 #[tokio::test]
 async fn http2_clients_that_read_are_not_cut_off() {
-    let door = open(|door| door.write_deadline = SHORT).await;
-    let io = TokioIo::new(door.connect().await);
+    let listener = start(|listener| listener.write_deadline = SHORT).await;
+    let io = TokioIo::new(listener.connect().await);
     let handshake = http2::handshake::<_, _, Empty<Bytes>>(TokioExecutor::new(), io).await;
     let (mut sender, connection) = handshake.expect("HTTP/2");
     tokio::spawn(connection);
@@ -202,24 +212,24 @@ async fn http2_clients_that_read_are_not_cut_off() {
         let uri = format!("http://a{path}");
         let request = Request::builder().uri(uri).body(Empty::new());
         let response = sender.send_request(request.expect("valid")).await;
-        let body = response.expect("an answer").into_body().collect().await;
+        let body = response.expect("a response").into_body().collect().await;
         assert!(!body.expect("a whole body").to_bytes().is_empty());
-        // An open connection without anything on it waits for nobody.
+        // An idle connection has no write deadline.
         tokio::time::sleep(2 * SHORT).await;
     }
-    assert_eq!(door.census.cut_off(), 0);
+    assert_eq!(listener.counts.cut_off(), 0);
 }
 
 #[tokio::test]
-async fn an_http2_client_that_reads_slowly_has_as_long_as_its_answer_is_large() {
-    let door = open(|door| door.write_deadline = LONG).await;
-    let mut sender = with_window(door.connect().await, 65_535).await;
+async fn http2_deadline_grows_with_the_size_of_the_response() {
+    let listener = start(|listener| listener.write_deadline = LONG).await;
+    let mut sender = connect_with_window(listener.connect().await, 65_535).await;
     let request = Request::builder().uri("http://a/large").body(());
     let sent = sender.send_request(request.expect("valid"), true);
-    let (answer, _) = sent.expect("sent");
-    let mut body = answer.await.expect("a head").into_body();
+    let (response, _) = sent.expect("sent");
+    let mut body = response.await.expect("a response head").into_body();
     let mut seen = 0;
-    // Slower than the deadline in all, and faster than the slowest rate.
+    // In total slower than the deadline, but faster than the minimum rate.
     while let Some(piece) = body.data().await {
         let bytes = piece.expect("not cut off").len();
         seen += bytes;
@@ -230,36 +240,36 @@ async fn an_http2_client_that_reads_slowly_has_as_long_as_its_answer_is_large() 
         window.release_capacity(bytes).expect("capacity");
     }
     assert_eq!(seen, LARGE_BYTES);
-    assert_eq!(door.census.cut_off(), 0);
+    assert_eq!(listener.counts.cut_off(), 0);
 }
 
 #[tokio::test]
-async fn further_connections_are_closed_at_once_and_counted() {
-    let door = open(|door| door.connections_max = 2).await;
-    let first = door.connect().await;
-    let second = door.connect().await;
-    until("both are in", || door.census.open() == 2).await;
-    assert_eq!(door.say(get("/small")).await, "");
-    assert_eq!(door.census.turned_away(), 1);
+async fn connections_beyond_the_maximum_are_closed_and_counted() {
+    let listener = start(|listener| listener.connections_max = 2).await;
+    let first = listener.connect().await;
+    let second = listener.connect().await;
+    wait_until("both are open", || listener.counts.open() == 2).await;
+    assert_eq!(listener.exchange(get("/small")).await, "");
+    assert_eq!(listener.counts.refused(), 1);
     drop(first);
-    until("one has gone", || door.census.open() == 1).await;
-    assert!(door.is_well().await);
+    wait_until("one is closed", || listener.counts.open() == 1).await;
+    assert!(listener.is_serving().await);
     drop(second);
 }
 
 #[rstest]
-#[case::as_many_as_on_http1(HEADERS_MAX, 1, StatusCode::OK)]
-#[case::one_more(HEADERS_MAX + 1, 1, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)]
-#[case::as_large_as_on_http1(7, HEADERS_BYTES_MAX / 8, StatusCode::OK)]
-#[case::larger(9, HEADERS_BYTES_MAX / 8, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)]
+#[case::maximum_count(HEADERS_MAX, 1, StatusCode::OK)]
+#[case::one_more_than_the_maximum(HEADERS_MAX + 1, 1, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)]
+#[case::below_the_maximum_size(7, HEADERS_BYTES_MAX / 8, StatusCode::OK)]
+#[case::above_the_maximum_size(9, HEADERS_BYTES_MAX / 8, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)]
 #[tokio::test]
-async fn heads_of_http2_have_the_bounds_of_http1(
+async fn http2_heads_have_the_limits_of_http1(
     #[case] count: usize,
     #[case] bytes: usize,
     #[case] status: StatusCode,
 ) {
-    let door = open(|_| {}).await;
-    let io = TokioIo::new(door.connect().await);
+    let listener = start(|_| {}).await;
+    let io = TokioIo::new(listener.connect().await);
     let handshake = http2::handshake::<_, _, Empty<Bytes>>(TokioExecutor::new(), io).await;
     let (mut sender, connection) = handshake.expect("HTTP/2");
     tokio::spawn(connection);
@@ -269,29 +279,29 @@ async fn heads_of_http2_have_the_bounds_of_http1(
     }
     let request = request.body(Empty::new()).expect("a valid request");
     let response = sender.send_request(request).await;
-    assert_eq!(response.expect("an answer").status(), status);
+    assert_eq!(response.expect("a response").status(), status);
 }
 
 #[tokio::test]
-async fn a_head_on_http2_tells_the_length_and_sends_nothing() {
-    let door = open(|_| {}).await;
-    let io = TokioIo::new(door.connect().await);
+async fn http2_response_to_head_has_a_length_and_no_body() {
+    let listener = start(|_| {}).await;
+    let io = TokioIo::new(listener.connect().await);
     let handshake = http2::handshake::<_, _, Empty<Bytes>>(TokioExecutor::new(), io).await;
     let (mut sender, connection) = handshake.expect("HTTP/2");
     tokio::spawn(connection);
     let request = Request::head("http://a/small").body(Empty::new());
     let response = sender.send_request(request.expect("valid")).await;
-    let response = response.expect("an answer");
+    let response = response.expect("a response");
     assert_eq!(response.headers()[header::CONTENT_LENGTH], "5");
     let body = response.into_body().collect().await.expect("no body");
     assert!(body.to_bytes().is_empty());
 }
 
 #[tokio::test]
-async fn one_connection_has_so_many_streams() {
-    let door = open(|door| door.streams_max = 3).await;
-    let mut sender = with_window(door.connect().await, 0).await;
-    until("the settings came", || {
+async fn streams_of_a_connection_are_bounded() {
+    let listener = start(|listener| listener.streams_max = 3).await;
+    let mut sender = connect_with_window(listener.connect().await, 0).await;
+    wait_until("the settings arrive", || {
         sender.current_max_send_streams() == 3
     })
     .await;
@@ -300,50 +310,52 @@ async fn one_connection_has_so_many_streams() {
 }
 
 #[tokio::test]
-async fn stopping_closes_what_is_idle_and_what_has_said_nothing() {
-    let door = open(|_| {}).await;
-    let mut silent = door.connect().await;
-    let mut idle = door.connect().await;
+async fn stopping_closes_idle_and_silent_connections() {
+    let listener = start(|_| {}).await;
+    let mut silent = listener.connect().await;
+    let mut idle = listener.connect().await;
     let request = "GET /small HTTP/1.1\r\nHost: a\r\n\r\n";
     idle.write_all(request.as_bytes()).await.expect("sent");
     let mut some = [0; 64];
-    assert!(idle.read(&mut some).await.expect("an answer") > 0);
-    door.stop.cancel();
-    let served = tokio::time::timeout(PATIENCE, door.serving).await;
-    served.expect("it ends").expect("without a panic");
+    assert!(idle.read(&mut some).await.expect("a response") > 0);
+    listener.stop.cancel();
+    let served = tokio::time::timeout(TEST_TIMEOUT, listener.serving).await;
+    served
+        .expect("the listener stops")
+        .expect("without a panic");
     read_all(&mut idle).await;
     assert_eq!(read_all(&mut silent).await, "");
 }
 
-fn secure(authority: &Authority) -> Arc<ServerTls> {
+fn listener_tls(authority: &Authority) -> Arc<ListenerTls> {
     let files = authority.server("server");
-    Arc::new(ServerTls::new(files).expect("usable files"))
+    Arc::new(ListenerTls::new(files).expect("usable files"))
 }
 
 #[tokio::test]
-async fn over_tls_both_protocols_are_spoken_and_the_client_is_on_https() {
+async fn tls_serves_both_protocols_with_scheme_https() {
     let authority = Authority::new();
-    let door = open(|door| door.tls = Some(secure(&authority))).await;
-    // An upstream of ours prefers HTTP/2.
-    let upstream = door.upstream(&authority.client());
-    let answer = ask(&upstream, "/").await.expect("an answer");
-    assert!(answer.starts_with("https 127.0.0.1:"), "{answer}");
-    // One that offers nothing gets HTTP/1.
+    let listener = start(|listener| listener.tls = Some(listener_tls(&authority))).await;
+    // The gateway's own client prefers HTTP/2.
+    let upstream = listener.upstream(&authority.client());
+    let response = send(&upstream, "/").await.expect("a response");
+    assert!(response.starts_with("https 127.0.0.1:"), "{response}");
+    // A client without ALPN gets HTTP/1.
     let mut config = tls::client_config(&authority.client()).expect("usable");
     config.alpn_protocols.clear();
-    let mut stream = greet(&door, config).await.expect("TLS");
+    let mut stream = connect_tls(&listener, config).await.expect("TLS");
     let text = get("/small");
     stream.write_all(text.as_bytes()).await.expect("sent");
-    let answer = read_all(&mut stream).await;
-    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    let response = read_all(&mut stream).await;
+    assert!(response.starts_with("HTTP/1.1 200 OK"), "{response}");
 }
 
-async fn greet(
-    door: &Running,
+async fn connect_tls(
+    listener: &RunningListener,
     config: rustls::ClientConfig,
 ) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
     let name = rustls::pki_types::ServerName::try_from("localhost").expect("a name");
-    let stream = door.connect().await;
+    let stream = listener.connect().await;
     tokio_rustls::TlsConnector::from(Arc::new(config))
         .connect(name, stream)
         .await
@@ -352,9 +364,9 @@ async fn greet(
 #[tokio::test]
 async fn old_versions_of_tls_and_plain_text_are_refused() {
     let authority = Authority::new();
-    let door = open(|door| door.tls = Some(secure(&authority))).await;
-    let answer = door.say(get("/small")).await;
-    assert!(!answer.contains("small"), "{answer}");
+    let listener = start(|listener| listener.tls = Some(listener_tls(&authority))).await;
+    let response = listener.exchange(get("/small")).await;
+    assert!(!response.contains("small"), "{response}");
     let versions: Vec<_> = rustls::ALL_VERSIONS.iter().map(|v| v.version).collect();
     assert_eq!(
         versions,
@@ -366,56 +378,57 @@ async fn old_versions_of_tls_and_plain_text_are_refused() {
 }
 
 #[rstest]
-#[case::nothing(&b""[..])]
-#[case::half_a_greeting(&b"\x16\x03\x01\x02\x00\x01"[..])]
+#[case::no_bytes(&b""[..])]
+#[case::incomplete_client_hello(&b"\x16\x03\x01\x02\x00\x01"[..])]
 #[tokio::test]
-async fn who_does_not_greet_in_time_is_let_go_and_others_are_served(#[case] said: &[u8]) {
+async fn slow_tls_handshake_is_closed_and_others_are_served(#[case] sent: &[u8]) {
     let authority = Authority::new();
-    let tls = secure(&authority);
-    let door = open(|door| {
-        door.tls = Some(tls);
-        door.head_deadline = SHORT;
+    let tls = listener_tls(&authority);
+    let listener = start(|listener| {
+        listener.tls = Some(tls);
+        listener.head_deadline = SHORT;
     })
     .await;
-    let mut silent = door.connect().await;
-    silent.write_all(said).await.expect("sent");
-    let upstream = door.upstream(&authority.client());
-    ask(&upstream, "/").await.expect("an answer");
+    let mut silent = listener.connect().await;
+    silent.write_all(sent).await.expect("sent");
+    let upstream = listener.upstream(&authority.client());
+    send(&upstream, "/").await.expect("a response");
     read_all(&mut silent).await;
 }
 
 #[tokio::test]
-async fn who_agrees_on_http2_and_says_nothing_is_let_go() {
+async fn http2_client_that_sends_no_preface_is_closed() {
     let authority = Authority::new();
-    let tls = secure(&authority);
-    let door = open(|door| {
-        door.tls = Some(tls);
-        door.head_deadline = SHORT;
+    let tls = listener_tls(&authority);
+    let listener = start(|listener| {
+        listener.tls = Some(tls);
+        listener.head_deadline = SHORT;
     })
     .await;
     let config = tls::client_config(&authority.client()).expect("usable");
-    let mut silent = greet(&door, config).await.expect("TLS");
+    let mut silent = connect_tls(&listener, config).await.expect("TLS");
     read_all(&mut silent).await;
-    until("its place is free", || door.census.open() == 0).await;
+    wait_until("its slot is free", || listener.counts.open() == 0).await;
 }
 
 #[tokio::test]
-async fn clients_with_certificates_are_let_in_and_others_as_the_setting_says() {
+async fn clients_without_a_certificate_are_served_only_if_it_is_optional() {
     let authority = Authority::new();
-    let stranger = Authority::new();
+    let other_authority = Authority::new();
     for auth in [tls::ClientAuth::Required, tls::ClientAuth::Optional] {
         let files = tls::TlsFiles {
             client_ca: Some(authority.path("ca")),
             client_auth: auth,
             ..authority.server("server")
         };
-        let tls = Arc::new(ServerTls::new(files).expect("usable files"));
-        let door = open(|door| door.tls = Some(tls)).await;
-        let known = door.upstream(&authority.known_client("client"));
-        ask(&known, "/").await.expect("a known client is let in");
-        let unknown = ask(&door.upstream(&authority.client()), "/").await;
+        let tls = Arc::new(ListenerTls::new(files).expect("usable files"));
+        let listener = start(|listener| listener.tls = Some(tls)).await;
+        let known = listener.upstream(&authority.known_client("client"));
+        send(&known, "/").await.expect("a known client is served");
+        let unknown = send(&listener.upstream(&authority.client()), "/").await;
         match auth {
-            // It was written, but it is certain that nobody looked at it.
+            // The request was written, but the listener certainly did not read
+            // it.
             tls::ClientAuth::Required => {
                 assert!(matches!(unknown, Err(SendError::NotSent(_))), "{unknown:?}");
             }
@@ -425,9 +438,9 @@ async fn clients_with_certificates_are_let_in_and_others_as_the_setting_says() {
         }
         let forged = Tls {
             ca: Some(authority.path("ca")),
-            ..stranger.known_client("client")
+            ..other_authority.known_client("client")
         };
-        let forged = ask(&door.upstream(&forged), "/").await;
+        let forged = send(&listener.upstream(&forged), "/").await;
         assert!(matches!(forged, Err(SendError::NotSent(_))), "{forged:?}");
     }
 }
@@ -435,69 +448,74 @@ async fn clients_with_certificates_are_let_in_and_others_as_the_setting_says() {
 #[tokio::test]
 async fn new_connections_get_the_new_certificate() {
     let (old, new) = (Authority::new(), Authority::new());
-    let tls = secure(&old);
-    let door = open(|door| door.tls = Some(tls.clone())).await;
-    let kept = door.upstream(&old.client());
-    ask(&kept, "/").await.expect("an answer");
+    let tls = listener_tls(&old);
+    let listener = start(|listener| listener.tls = Some(tls.clone())).await;
+    let kept = listener.upstream(&old.client());
+    send(&kept, "/").await.expect("a response");
     new.sign("server");
     for name in ["server", "server-key"] {
         std::fs::copy(new.path(name), old.path(name)).expect("copied");
     }
-    assert_eq!(tls.reload().expect("usable"), tls::Reloaded::Changed);
-    ask(&kept, "/").await.expect("its connection stays");
-    let refused = ask(&door.upstream(&old.client()), "/").await;
+    assert_eq!(tls.reload().expect("usable"), tls::TlsReload::Changed);
+    send(&kept, "/").await.expect("its connection stays open");
+    let refused = send(&listener.upstream(&old.client()), "/").await;
     assert!(matches!(refused, Err(SendError::NotSent(_))));
-    let upstream = door.upstream(&new.client());
-    ask(&upstream, "/").await.expect("an answer");
+    let upstream = listener.upstream(&new.client());
+    send(&upstream, "/").await.expect("a response");
 }
 
 const PROXY1: &str = "PROXY TCP4 203.0.113.9 10.0.0.1 4711 443\r\n";
 
-fn trust(door: &mut Door) {
-    door.trusted = Trusted::of(&["127.0.0.0/8"]);
+fn trust(listener: &mut Listener) {
+    listener.trusted = TrustedProxies::of(&["127.0.0.0/8"]);
 }
 
 #[tokio::test]
-async fn a_trusted_proxy_names_the_client_and_must() {
-    let door = open(|door| {
-        trust(door);
-        door.proxy_protocol = true;
-        door.head_deadline = SHORT;
+async fn trusted_proxy_must_name_the_client() {
+    let listener = start(|listener| {
+        trust(listener);
+        listener.proxy_protocol = true;
+        listener.head_deadline = SHORT;
     })
     .await;
-    let answer = door.say(format!("{PROXY1}{}", get("/"))).await;
-    assert!(answer.ends_with("http 203.0.113.9:4711 false"), "{answer}");
+    let response = listener.exchange(format!("{PROXY1}{}", get("/"))).await;
+    assert!(
+        response.ends_with("http 203.0.113.9:4711 false"),
+        "{response}"
+    );
     let local = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0".as_slice();
-    let answer = door.say([local, get("/").as_bytes()].concat()).await;
-    assert!(answer.contains("http 127.0.0.1:"), "{answer}");
-    assert_eq!(door.say(get("/")).await, "");
-    assert_eq!(door.say("PROXY TCP4 203").await, "");
+    let response = listener
+        .exchange([local, get("/").as_bytes()].concat())
+        .await;
+    assert!(response.contains("http 127.0.0.1:"), "{response}");
+    assert_eq!(listener.exchange(get("/")).await, "");
+    assert_eq!(listener.exchange("PROXY TCP4 203").await, "");
 }
 
 #[tokio::test]
-async fn a_stranger_cannot_name_another() {
-    let door = open(|door| {
-        door.trusted = Trusted::of(&["10.0.0.0/8"]);
-        door.proxy_protocol = true;
+async fn untrusted_peer_cannot_name_a_client() {
+    let listener = start(|listener| {
+        listener.trusted = TrustedProxies::of(&["10.0.0.0/8"]);
+        listener.proxy_protocol = true;
     })
     .await;
-    let answer = door.say(format!("{PROXY1}{}", get("/"))).await;
-    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
-    let answer = door.say(get("/")).await;
-    assert!(answer.contains("http 127.0.0.1:"), "{answer}");
+    let response = listener.exchange(format!("{PROXY1}{}", get("/"))).await;
+    assert!(response.starts_with("HTTP/1.1 400 "), "{response}");
+    let response = listener.exchange(get("/")).await;
+    assert!(response.contains("http 127.0.0.1:"), "{response}");
 }
 
 #[tokio::test]
-async fn the_proxy_header_comes_before_tls() {
+async fn proxy_header_comes_before_tls() {
     let authority = Authority::new();
-    let tls = secure(&authority);
-    let door = open(|door| {
-        trust(door);
-        door.proxy_protocol = true;
-        door.tls = Some(tls);
+    let tls = listener_tls(&authority);
+    let listener = start(|listener| {
+        trust(listener);
+        listener.proxy_protocol = true;
+        listener.tls = Some(tls);
     })
     .await;
-    let mut stream = door.connect().await;
+    let mut stream = listener.connect().await;
     stream.write_all(PROXY1.as_bytes()).await.expect("sent");
     let config = tls::client_config(&authority.client()).expect("usable");
     let name = rustls::pki_types::ServerName::try_from("localhost").expect("a name");
@@ -511,7 +529,7 @@ async fn the_proxy_header_comes_before_tls() {
     tokio::spawn(connection);
     let request = Request::builder().uri("https://a/").body(Empty::new());
     let response = sender.send_request(request.expect("valid")).await;
-    let body = response.expect("an answer").into_body().collect().await;
+    let body = response.expect("a response").into_body().collect().await;
     let body = body.expect("a whole body").to_bytes();
     assert_eq!(body, "https 203.0.113.9:4711 false");
 }
@@ -520,17 +538,17 @@ async fn the_proxy_header_comes_before_tls() {
 #[case::trusted(true, "https 203.0.113.9:0 true")]
 #[case::not_trusted(false, "http 127.0.0.1:")]
 #[tokio::test]
-async fn what_a_proxy_forwards_is_believed_if_it_is_trusted(
+async fn forwarding_headers_are_used_only_from_trusted_proxies(
     #[case] trusted: bool,
-    #[case] known: &str,
+    #[case] expected: &str,
 ) {
-    let door = open(|door| {
+    let listener = start(|listener| {
         if trusted {
-            trust(door);
+            trust(listener);
         }
     })
     .await;
-    let io = TokioIo::new(door.connect().await);
+    let io = TokioIo::new(listener.connect().await);
     let handshake = http1::handshake(io).await;
     let (mut sender, connection) = handshake.expect("HTTP/1");
     tokio::spawn(connection);
@@ -544,8 +562,8 @@ async fn what_a_proxy_forwards_is_believed_if_it_is_trusted(
         headers.insert(name, HeaderValue::from_static(value));
     }
     let response = sender.send_request(request).await;
-    let body = response.expect("an answer").into_body().collect().await;
+    let body = response.expect("a response").into_body().collect().await;
     let body = body.expect("a whole body").to_bytes();
     let body = String::from_utf8_lossy(&body);
-    assert!(body.starts_with(known), "{body}");
+    assert!(body.starts_with(expected), "{body}");
 }

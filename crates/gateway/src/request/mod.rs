@@ -52,7 +52,7 @@ impl Serve for Runtime {
     async fn serve(self: Arc<Self>, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         // The plan of this moment serves to the end.
         let plan = self.plan();
-        let peer = peer.of_request(request.headers(), &plan.trusted);
+        let peer = peer.for_request(request.headers(), &plan.trusted);
         let site = RequestSite::of(&request, &peer);
         let report = Report::begin(&self, &request);
         let answered = answer(&self, &plan, request, peer, report).await;

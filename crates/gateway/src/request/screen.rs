@@ -31,7 +31,7 @@ pub(crate) struct Screened<B = Incoming>(Request<B>);
 /// one `Host`, one `Cookie`.
 pub(super) fn screen<B>(mut request: Request<B>, peer: &Peer) -> Result<Screened<B>, Problem> {
     check(&request)?;
-    peer.name_host(&mut request);
+    peer.set_host(&mut request);
     join_cookies(request.headers_mut());
     Ok(Screened(request))
 }

@@ -14,7 +14,7 @@ use onceward_http::rules::{Credentials, Hosts, Rules};
 
 use crate::callers::Callers;
 use crate::config::{self, Access, Config};
-use crate::listen::peer::Trusted;
+use crate::listen::peer::TrustedProxies;
 use crate::observe::metrics::Metrics;
 use crate::request::route_table::RouteTable;
 use crate::upstream::forward::Forwarder;
@@ -25,7 +25,7 @@ pub(crate) struct Plan {
     pub(crate) config: Config,
     pub(crate) routes: RouteTable,
     pub(crate) callers: Callers,
-    pub(crate) trusted: Trusted,
+    pub(crate) trusted: TrustedProxies,
     pub(crate) forwarders: BTreeMap<Arc<str>, Arc<Forwarder>>,
     /// How events of webhooks are met at each upstream.
     pub(crate) event_routes: BTreeMap<Arc<str>, Arc<PlannedRoute>>,
@@ -126,7 +126,7 @@ impl Plan {
         });
         Ok(Self {
             event_routes: event_routes.collect(),
-            trusted: Trusted::from(config.server.trusted_proxies.clone()),
+            trusted: TrustedProxies::from(config.server.trusted_proxies.clone()),
             routes,
             callers,
             forwarders,

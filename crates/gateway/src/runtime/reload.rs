@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use crate::admin::{Action, Audit, Change, ChangeOutcome, Operators, Reload};
 use crate::config::{self, Config, Loaded};
-use crate::listen::tls::ServerTls;
+use crate::listen::tls::ListenerTls;
 use crate::runtime::Runtime;
 use crate::runtime::classes::ConfiguredClasses;
 use crate::runtime::plan::Plan;
@@ -61,7 +61,7 @@ pub(crate) struct Reloader {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) operators: Arc<Operators>,
     pub(crate) audit: Arc<Audit>,
-    pub(crate) tls: Option<Arc<ServerTls>>,
+    pub(crate) tls: Option<Arc<ListenerTls>>,
     /// Held by the reload under way.
     pub(crate) reloading: tokio::sync::Mutex<()>,
 }

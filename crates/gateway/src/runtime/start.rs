@@ -22,7 +22,7 @@ use super::{Runtime, RuntimeParts, engine_limits};
 use crate::admin::{Audit, FrozenSets, OperatorToken, Operators, StoreHealth};
 use crate::callers::{self, Callers, CallersError, WallClock};
 use crate::config::{Config, Otlp, StoreKind};
-use crate::listen::tls::{ServerTls, TlsError};
+use crate::listen::tls::{ListenerTls, TlsError};
 use crate::observe::access_log::AccessLog;
 use crate::observe::metrics::Metrics;
 use crate::observe::traces::Tracer;
@@ -106,7 +106,7 @@ pub(crate) struct Sockets {
     pub(crate) traffic_address: SocketAddr,
     pub(crate) admin: TcpListener,
     pub(crate) admin_address: SocketAddr,
-    pub(crate) tls: Option<Arc<ServerTls>>,
+    pub(crate) tls: Option<Arc<ListenerTls>>,
 }
 
 impl Sockets {
@@ -119,7 +119,7 @@ impl Sockets {
         if !admin_address.ip().is_loopback() && server.admin_tokens.is_empty() {
             return Err(StartError::AdminExposed(admin_address));
         }
-        let tls = server.tls.clone().map(ServerTls::new).transpose()?;
+        let tls = server.tls.clone().map(ListenerTls::new).transpose()?;
         Ok(Self {
             traffic,
             traffic_address,

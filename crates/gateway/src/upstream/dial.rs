@@ -116,7 +116,7 @@ impl Dialer {
                 protocol: *protocol,
             }),
             DialMode::Tls { tls, name } => {
-                let connector = TlsConnector::from(tls.fresh().await);
+                let connector = TlsConnector::from(tls.current_config().await);
                 let socket = CountingSocket {
                     inner: stream,
                     written: 0,

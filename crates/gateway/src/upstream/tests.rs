@@ -22,7 +22,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::*;
 use crate::listen::tls::tests::Authority;
-use crate::listen::tls::{ClientTls, ServerTls};
+use crate::listen::tls::{ClientTls, ListenerTls};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npaid";
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -767,7 +767,7 @@ async fn tls_server<F>(
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let tls = ServerTls::new(authority.server("server")).expect("usable files");
+    let tls = ListenerTls::new(authority.server("server")).expect("usable files");
     let mut config = rustls::ServerConfig::clone(&tls.current());
     config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     let acceptor = TlsAcceptor::from(Arc::new(config));
@@ -867,7 +867,8 @@ async fn new_connections_use_the_files_as_they_are_now() {
     let server = tls_server(&authority, &[b"http/1.1"], answer_over_tls).await;
     let url = format!("https://localhost:{}", server.address.port());
     let address = Address::parse(&url).expect("an address");
-    let tls = ClientTls::looking_each(Duration::ZERO, stranger.client()).expect("usable files");
+    let tls =
+        ClientTls::with_check_interval(Duration::ZERO, stranger.client()).expect("usable files");
     let mode = DialMode::tls(&address, tls).expect("a name");
     let each_its_own = UpstreamLimits {
         idle_timeout: Duration::ZERO,

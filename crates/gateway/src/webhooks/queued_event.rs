@@ -104,7 +104,7 @@ impl QueuedEvent {
         Ok(Self {
             upstream,
             path,
-            peer: Peer::told(SocketAddr::new(address, 0), scheme, host),
+            peer: Peer::recorded(SocketAddr::new(address, 0), scheme, host),
             headers,
             body: bytes,
         })
@@ -142,7 +142,7 @@ mod tests {
         QueuedEvent {
             upstream: "payments".to_owned(),
             path: "/hooks/stripe?a=b".to_owned(),
-            peer: Peer::told(
+            peer: Peer::recorded(
                 "192.0.2.7:0".parse().expect("an address"),
                 Scheme::Https,
                 Some(HeaderValue::from_static("api.example.com")),
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_round_trip_changes_nothing() {
         let without_host = QueuedEvent {
-            peer: Peer::told("[::1]:0".parse().expect("an address"), Scheme::Http, None),
+            peer: Peer::recorded("[::1]:0".parse().expect("an address"), Scheme::Http, None),
             headers: HeaderMap::new(),
             body: Bytes::new(),
             ..event()

@@ -34,7 +34,7 @@ use self::route::CallerMetrics;
 pub(crate) use self::route::RouteMetrics;
 use crate::admin::StoreHealth;
 use crate::config::{EndpointName, KnownBy, Limits, SameBytes};
-use crate::listen::Census;
+use crate::listen::ConnectionCounts;
 
 /// Upper bounds of the latency histograms, in seconds.
 const BUCKETS: [f64; 14] = [
@@ -97,7 +97,7 @@ pub(crate) struct Metrics {
     failed_events: FailedEvents,
     refused: Family<Counter>,
     jwks_failed: Family<Counter>,
-    census: OnceLock<Arc<Census>>,
+    connection_counts: OnceLock<Arc<ConnectionCounts>>,
     connections: Gauge,
     connections_refused: Counter,
     connections_cut: Counter,
@@ -195,7 +195,7 @@ impl Metrics {
                 vec![],
                 "issuer",
             ),
-            census: OnceLock::new(),
+            connection_counts: OnceLock::new(),
             connections: registry.plain("onceward_connections"),
             connections_refused: registry.plain("onceward_connections_refused_total"),
             connections_cut: registry.plain("onceward_connections_cut_total"),
@@ -301,9 +301,9 @@ impl Metrics {
         self.jwks_failed.of(issuer).absolute(times);
     }
 
-    /// Tells of the connections of this door; the first that is named counts.
-    pub(crate) fn watch(&self, census: Arc<Census>) {
-        let _ = self.census.set(census);
+    /// Reports the connections of this listener. Only the first call has an effect.
+    pub(crate) fn set_connection_counts(&self, counts: Arc<ConnectionCounts>) {
+        let _ = self.connection_counts.set(counts);
     }
 
     /// A new configuration holds.
@@ -346,10 +346,10 @@ impl Metrics {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         self.config_age.set(loaded_at.elapsed().as_secs_f64());
-        if let Some(census) = self.census.get() {
-            self.connections.set(census.open() as f64);
-            self.connections_refused.absolute(census.turned_away());
-            self.connections_cut.absolute(census.cut_off());
+        if let Some(counts) = self.connection_counts.get() {
+            self.connections.set(counts.open() as f64);
+            self.connections_refused.absolute(counts.refused());
+            self.connections_cut.absolute(counts.cut_off());
         }
         self.failed_events.recheck(inspect, STATS_DEADLINE).await;
         match tokio::time::timeout(STATS_DEADLINE, inspect.stats()).await {

@@ -1,5 +1,5 @@
-//! An accepted connection: plain or TLS, with its place among those that may be
-//! open, and an eye on writes that have to wait.
+//! An accepted connection: its transport (plain or TLS), its slot among the open
+//! connections, and the deadlines of its blocked writes.
 
 use std::io;
 use std::pin::Pin;
@@ -11,11 +11,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-use super::Place;
-use super::patience::{Due, Watch};
-
-/// As many bytes as an HTTP/2 client says before anything else.
-const PREFACE_BYTES: usize = 24;
+use super::counts::ConnectionSlot;
+use super::framing::HTTP2_PREFACE;
+use super::slow_clients::{ConnectionDeadlines, PendingDeadline};
 
 #[derive(Debug)]
 pub(super) enum Transport {
@@ -24,69 +22,72 @@ pub(super) enum Transport {
 }
 
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct ClientConnection {
     transport: Transport,
-    watch: Arc<Watch>,
-    blocked: bool,
-    greeting: Option<Greeting>,
-    /// Here, since it is open as long as this is, also as a tunnel.
-    _place: Place,
+    deadlines: Arc<ConnectionDeadlines>,
+    /// Whether a write or flush was pending and none has completed since.
+    is_blocked: bool,
+    preface: Option<AwaitedPreface>,
+    /// Held here because this object lives as long as the connection is open,
+    /// also as a tunnel.
+    _slot: ConnectionSlot,
 }
 
-/// What a client has yet to say, and until when.
+/// The part of the HTTP/2 preface that the client still has to send.
 #[derive(Debug)]
-struct Greeting {
-    bytes: usize,
-    _due: Due,
+struct AwaitedPreface {
+    bytes_left: usize,
+    _deadline: PendingDeadline,
 }
 
-impl Line {
-    /// With `greeting`, the client has to begin to speak HTTP/2 within it.
+impl ClientConnection {
+    /// With `preface_deadline`, the client must send the HTTP/2 preface within
+    /// that time.
     pub(super) fn new(
         transport: Transport,
-        watch: Arc<Watch>,
-        place: Place,
-        greeting: Option<Duration>,
+        deadlines: Arc<ConnectionDeadlines>,
+        slot: ConnectionSlot,
+        preface_deadline: Option<Duration>,
     ) -> Self {
-        let greeting = greeting.map(|limit| Greeting {
-            bytes: PREFACE_BYTES,
-            _due: watch.wait(limit),
+        let preface = preface_deadline.map(|limit| AwaitedPreface {
+            bytes_left: HTTP2_PREFACE.len(),
+            _deadline: deadlines.start(limit),
         });
         Self {
             transport,
-            watch,
-            blocked: false,
-            greeting,
-            _place: place,
+            deadlines,
+            is_blocked: false,
+            preface,
+            _slot: slot,
         }
     }
 
-    fn hear(&mut self, bytes: usize) {
-        if let Some(greeting) = &mut self.greeting {
-            greeting.bytes = greeting.bytes.saturating_sub(bytes);
-            if greeting.bytes == 0 {
-                self.greeting = None;
+    fn count_preface(&mut self, bytes: usize) {
+        if let Some(preface) = &mut self.preface {
+            preface.bytes_left = preface.bytes_left.saturating_sub(bytes);
+            if preface.bytes_left == 0 {
+                self.preface = None;
             }
         }
     }
 
-    fn wrote(&mut self, written: &Poll<io::Result<usize>>) {
+    fn track_write(&mut self, written: &Poll<io::Result<usize>>) {
         match written {
-            Poll::Ready(Ok(bytes)) if self.blocked => self.watch.moved(*bytes),
+            Poll::Ready(Ok(bytes)) if self.is_blocked => self.deadlines.socket_progressed(*bytes),
             Poll::Pending => self.block(),
             Poll::Ready(_) => {}
         }
     }
 
     fn block(&mut self) {
-        if !self.blocked {
-            self.blocked = true;
-            self.watch.blocked();
+        if !self.is_blocked {
+            self.is_blocked = true;
+            self.deadlines.socket_blocked();
         }
     }
 }
 
-impl AsyncRead for Line {
+impl AsyncRead for ClientConnection {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -98,12 +99,12 @@ impl AsyncRead for Line {
             Transport::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Transport::Secure(stream) => Pin::new(stream).poll_read(cx, buf),
         })?;
-        this.hear(buf.filled().len() - before);
+        this.count_preface(buf.filled().len() - before);
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Line {
+impl AsyncWrite for ClientConnection {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -114,7 +115,7 @@ impl AsyncWrite for Line {
             Transport::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
             Transport::Secure(stream) => Pin::new(stream).poll_write(cx, buf),
         };
-        this.wrote(&written);
+        this.track_write(&written);
         written
     }
 
@@ -128,7 +129,7 @@ impl AsyncWrite for Line {
             Transport::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             Transport::Secure(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
         };
-        this.wrote(&written);
+        this.track_write(&written);
         written
     }
 
@@ -139,7 +140,8 @@ impl AsyncWrite for Line {
         }
     }
 
-    /// Asked for when nothing is left to write: then nothing waits any more.
+    /// hyper flushes when it has nothing left to write, so a completed flush
+    /// ends the wait.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let flushed = match &mut this.transport {
@@ -148,9 +150,9 @@ impl AsyncWrite for Line {
         };
         match flushed {
             Poll::Pending => this.block(),
-            Poll::Ready(_) if this.blocked => {
-                this.blocked = false;
-                this.watch.cleared();
+            Poll::Ready(_) if this.is_blocked => {
+                this.is_blocked = false;
+                this.deadlines.socket_flushed();
             }
             Poll::Ready(_) => {}
         }
