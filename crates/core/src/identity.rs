@@ -86,7 +86,7 @@ impl KeySpace {
 /// The identity of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// Who sends.
+    /// The sender.
     pub caller: Caller,
     /// Where to.
     pub endpoint: Endpoint,

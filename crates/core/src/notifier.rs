@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
+use crate::deadline::within;
 use crate::identity::Digest;
 
 /// Subscriptions to operations, by digest.
@@ -61,7 +62,7 @@ impl Subscription<'_> {
     /// Waits for a notification, at most this long.
     pub async fn notified_within(mut self, limit: Duration) {
         // Both ends are good: the caller looks again in any case.
-        let _ = tokio::time::timeout(limit, self.notified.as_mut()).await;
+        let _ = within(limit, self.notified.as_mut()).await;
     }
 }
 

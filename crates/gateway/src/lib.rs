@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use onceward_core::deadline::within;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -110,6 +111,11 @@ impl Gateway {
     fn start_background(&self, sockets: &Sockets, opened: &Opened) {
         self.spawn_background(background::sweep(opened.inspect.clone()));
         self.spawn_background(background::tidy(self.runtime.clone()));
+        self.spawn_background(background::load_failed_events(
+            self.runtime.clone(),
+            opened.inspect.clone(),
+            opened.is_shared,
+        ));
         if opened.is_shared {
             self.spawn_background(background::refresh(self.runtime.clone()));
         }
@@ -206,7 +212,7 @@ impl Gateway {
             // connection.
             self.runtime.close_upstreams().await;
         };
-        let drained = match tokio::time::timeout(limit, ending).await {
+        let drained = match within(limit, ending).await {
             Ok(()) => Drained::Whole,
             Err(_) => {
                 let running = engine.running();
@@ -214,7 +220,7 @@ impl Gateway {
                 // If the store does not take them in time, the next start finds
                 // them unknown.
                 let recording = engine.tasks().wait();
-                let _ = tokio::time::timeout(ABANDON_LIMIT, recording).await;
+                let _ = within(ABANDON_LIMIT, recording).await;
                 Drained::Cut { running }
             }
         };

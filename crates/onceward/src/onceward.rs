@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use onceward_core::application::Records;
 use onceward_core::clock::{Clock, SystemClock};
+use onceward_core::deadline::within;
 use onceward_core::engine::{Engine, Limits};
 use onceward_core::entropy::Entropy;
 use onceward_core::namespace::Namespace;
@@ -114,13 +115,13 @@ impl Onceward {
     pub async fn close(&self) -> Closed {
         let tasks = self.engine.tasks();
         tasks.close();
-        let closed = match tokio::time::timeout(self.drain, tasks.wait()).await {
+        let closed = match within(self.drain, tasks.wait()).await {
             Ok(()) => Closed::Drained,
             Err(_) => {
                 let operations = self.engine.running();
                 self.engine.abandon();
                 // A store that does not answer must not hold up the process.
-                let _ = tokio::time::timeout(ABANDON_LIMIT, tasks.wait()).await;
+                let _ = within(ABANDON_LIMIT, tasks.wait()).await;
                 Closed::Abandoned { operations }
             }
         };

@@ -69,7 +69,7 @@ impl Drop for Guard {
     /// Lets the guard go and waits for it. The server has ended before.
     fn drop(&mut self) {
         self.orders = None;
-        // Only somebody else's wait for it could make this fail.
+        // Only another wait for it could make this fail.
         let _ = self.shell.wait();
     }
 }

@@ -15,8 +15,8 @@ const BUS: u16 = 10_000;
 /// How many are tried before the machine is taken to have none.
 const TRIES_MAX: usize = 1_000;
 
-/// A port on which nobody listens now, nor on the one of its bus. Somebody
-/// else may be faster: who starts a server there asks again if so.
+/// A port on which no process listens now, nor on that of its bus. Another process
+/// may take it first; then the start of a server is repeated with another.
 pub(crate) fn free() -> u16 {
     (0..TRIES_MAX)
         .map(|_| any())
@@ -34,7 +34,7 @@ fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// A port that somebody else has, and a free one: what a server is given in
+/// A port that is taken, and a free one: what a server is given in
 /// tests that loses the first.
 #[cfg(test)]
 pub(crate) fn taken_then_free() -> (TcpListener, [u16; 2]) {

@@ -29,7 +29,7 @@ const SETTINGS: [(&str, &str); 8] = [
 ];
 
 /// A PostgreSQL server of the installed version (the highest, if there are
-/// several). Its superuser is `postgres`; nobody needs a password.
+/// several). Its superuser is `postgres`; no password is needed.
 #[derive(Debug)]
 pub struct Postgres {
     server: Server,
@@ -188,7 +188,7 @@ fn command(server: &Server, port: u16) -> Command {
 }
 
 /// Whether it takes connections, asked by its socket in its own directory, so
-/// that nobody else can answer. It listens on its port by then, or would have ended.
+/// that no other server can answer. It listens on its port by then, or would have ended.
 pub(crate) fn is_ready(server: &Server, port: u16) -> bool {
     let mut ask = server.command(&program::find_beside_postgres("pg_isready"));
     ask.arg("-q").arg("-h").arg(server.directory());

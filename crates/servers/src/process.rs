@@ -36,8 +36,8 @@ impl Process {
         })
     }
 
-    /// Whether nothing of it runs any more. Nobody may ever ask for the status
-    /// of one that outlived its parent, so it counts as gone while it is kept.
+    /// Whether nothing of it runs any more. The status of one that outlived its
+    /// parent may never be read, so it counts as gone while the system keeps it.
     pub(crate) fn is_gone(&self) -> bool {
         Self::read(self.id).is_none_or(|now| now.started != self.started || now.is_dead())
     }

@@ -1,4 +1,4 @@
-//! Where the servers' programs are, and as whom they run.
+//! Where the servers' programs are, and the account that they run as.
 
 use std::env;
 use std::fs;
@@ -12,7 +12,8 @@ use rustix::process::geteuid;
 const VERSIONS: &str = "/usr/lib/postgresql";
 /// Where servers are that not everyone has on the path.
 const SERVERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
-/// Who runs the servers in root's place: PostgreSQL and PgBouncer refuse root.
+/// The accounts that may run the servers in root's place: PostgreSQL and PgBouncer
+/// refuse root.
 const ACCOUNTS: [&str; 2] = ["postgres", "nobody"];
 
 /// The path of a program.

@@ -66,7 +66,7 @@ pub struct Signed {
 /// What an SDK says to a request that it receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is from who has the secret.
+    /// It was signed with the secret.
     Accepted,
     /// It is not, with the SDK's reason.
     Refused(String),
@@ -235,9 +235,9 @@ mod tests {
     #[test]
     fn it_ends_with_its_input() {
         for mut signer in [Signer::python(), Signer::node()] {
-            let pipes = signer.pipes.get_mut().expect("nobody panicked");
+            let pipes = signer.pipes.get_mut().expect("no panic");
             pipes.asks = None;
-            let ended = signer.program.wait().expect("nobody else waits");
+            let ended = signer.program.wait().expect("only this waits");
             assert!(ended.success(), "{}: {ended}", signer.language);
         }
     }

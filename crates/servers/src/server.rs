@@ -26,9 +26,9 @@ const END_MAX: Duration = Duration::from_secs(60);
 const THROW_AWAY_MAX: Duration = Duration::from_secs(10);
 /// How long to look away between two looks.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How often a port may be lost to somebody faster.
+/// How often a port may be lost to another process.
 const PORTS_MAX: usize = 20;
-/// What each server writes when somebody else listens on its port.
+/// What each server writes when another process listens on its port.
 const PORT_TAKEN: &str = "Address already in use";
 
 /// A server's process, running or not, and the directory that it lives in.
@@ -121,7 +121,7 @@ impl Server {
         self.start_on(ports, command, ready)
     }
 
-    /// Starts it on the first of these ports that nobody else takes meanwhile.
+    /// Starts it on the first of these ports that no other process takes meanwhile.
     pub(crate) fn start_on(
         &mut self,
         ports: impl IntoIterator<Item = u16>,
@@ -177,7 +177,7 @@ impl Server {
         let deadline = Instant::now() + START_MAX;
         loop {
             // In this order: what is ready after it was seen to run is it, and
-            // not somebody else on its port.
+            // not another process on its port.
             let ended = self.has_ended();
             let ready = !ended && ready(self);
             if (ended || ready) && self.says_port_taken() {
@@ -230,7 +230,7 @@ impl Server {
         }
         // An error means that it has ended already.
         let _ = kill_process(id, Signal::STOP);
-        // Nobody is born while they are counted.
+        // No child is started while they are counted.
         wait_until(|| process::stands_still(id));
         let others = process::descendants(id);
         let _ = kill_process(id, Signal::KILL);
@@ -260,7 +260,7 @@ impl Server {
         // Before the id may become another's. A guard that is gone can do no
         // harm any more.
         let _ = self.watch();
-        child.wait().expect("nobody else waits for it");
+        child.wait().expect("only this waits for it");
     }
 
     pub(crate) fn log(&self) -> String {

@@ -138,8 +138,8 @@ async fn until(wanted: u64, count: impl AsyncFn() -> anyhow::Result<u64>) -> any
     Ok(seen)
 }
 
-async fn ask(whom: &Fetch, path: &str) -> anyhow::Result<Bytes> {
-    let told = whom.get(Some(path), HeaderMap::new()).await?;
+async fn ask(server: &Fetch, path: &str) -> anyhow::Result<Bytes> {
+    let told = server.get(Some(path), HeaderMap::new()).await?;
     ensure!(told.status.is_success(), "{path} answered {}", told.status);
     Ok(told.body)
 }

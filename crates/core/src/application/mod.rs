@@ -28,7 +28,7 @@
 //! let request = "Welcome, Anna".to_owned();
 //! match mails.begin(&key, &request).await? {
 //!     Begun::Fresh(fresh) => mails.commit(fresh, &250).await?,
-//!     _ => unreachable!("nobody has used this key"),
+//!     _ => unreachable!("this key was not used before"),
 //! }
 //! let again = mails.begin(&key, &request).await?;
 //! assert!(matches!(again, Begun::PriorResult(250)));

@@ -81,7 +81,7 @@ impl Records {
                 request: None,
                 fingerprint: record.fingerprint,
             },
-            // It was released or forgotten in between: who asks again may run.
+            // It was released or forgotten in between: the next request may run.
             None => Claimed::Busy,
         })
     }

@@ -190,10 +190,10 @@ async fn abandoned_claim_is_unknown_by_name() {
     let fresh = fixture.fresh(&json!(1)).await;
     let id = fresh.id();
     fixture.clock.advance(LEASE);
-    let error = fixture.begin(&json!(1)).await.expect_err("nobody knows");
+    let error = fixture.begin(&json!(1)).await.expect_err("the outcome is unknown");
     assert!(matches!(error, Error::UnknownOutcome { operation } if operation == id));
     assert!(error.to_string().contains(&id.to_string()));
-    // Who held it may still come.
+    // The earlier holder may still come.
     fixture
         .raw()
         .commit(fresh, &json!("late"))
@@ -208,7 +208,7 @@ async fn dropped_without_a_word_is_abandoned_at_once() {
     let fixture = Fixture::new();
     drop(fixture.fresh(&json!(1)).await);
     fixture.settle_down().await;
-    let error = fixture.begin(&json!(1)).await.expect_err("nobody knows");
+    let error = fixture.begin(&json!(1)).await.expect_err("the outcome is unknown");
     assert!(matches!(error, Error::UnknownOutcome { .. }));
 }
 
@@ -223,10 +223,10 @@ async fn stale_holder_is_told_so() {
     let second = fixture.fresh(&json!(1)).await;
     let (operation, fence) = (first.id(), first.fence());
     let error = fixture.raw().renew(&first).await;
-    let error = error.expect_err("somebody else was granted");
+    let error = error.expect_err("it was granted again");
     assert!(matches!(error, Error::Stale { .. }), "{error:?}");
     let error = fixture.raw().commit(first, &json!("first")).await;
-    let error = error.expect_err("somebody else was granted");
+    let error = error.expect_err("it was granted again");
     let told =
         matches!(error, Error::Stale { operation: o, fence: f } if (o, f) == (operation, fence));
     assert!(told, "{error:?}");

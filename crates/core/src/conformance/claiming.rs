@@ -55,8 +55,8 @@ pub async fn mismatch_beats_every_state(trial: &Trial) {
     }
 }
 
-/// What was released binds nobody: a different request may take the key. It
-/// is the same operation, tried once more.
+/// A released operation does not bind its key to its request: a different request
+/// may take the key. It is the same operation, tried once more.
 pub async fn released_key_is_free_for_any_request(trial: &Trial) {
     let ask = trial.operation_in(State::Released).await;
     let id = trial.id(&ask).await;
@@ -156,7 +156,7 @@ pub async fn withdrawing_leaves_others_alone(trial: &Trial) {
     assert_eq!(
         trial.state(&queued).await,
         Some(State::Running),
-        "a delivery belongs to the gateway, not to who enqueued it"
+        "a delivery belongs to the gateway, not to the request that enqueued it"
     );
 }
 

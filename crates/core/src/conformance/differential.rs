@@ -70,7 +70,7 @@ where
     let (config, seed) = config(cases);
     let script = Script::sequential_strategy(1..=STEPS_MAX);
     let outcome = TestRunner::new(config).run(&script, |(_, steps, seen)| {
-        // Shrinking begins by leaving out what nobody says was seen.
+        // Shrinking begins by leaving out steps that were not seen.
         if let Some(seen) = seen {
             seen.store(steps.len(), Ordering::SeqCst);
         }
@@ -412,7 +412,7 @@ impl Comparison {
         }
     }
 
-    /// What is due becomes the hold of whoever delivers. Where chance orders,
+    /// Work that is due becomes a hold of its deliverer. Where the order is random,
     /// everything that is due is taken.
     async fn due(&mut self, limit: usize) -> Compared {
         let asked = match self.order {
@@ -428,7 +428,7 @@ impl Comparison {
         same("due", &model.len(), &subject.len())?;
         let first = self.holds.len();
         for _ in 0..limit {
-            // Nobody's claim, until something due takes the place.
+            // A claim without a holder, until something due takes the place.
             self.hold(0, 1, Choices::PLAIN);
         }
         for (number, (model, subject)) in model.iter().zip(&subject).enumerate() {
@@ -485,7 +485,7 @@ impl Comparison {
         )
     }
 
-    /// The id of what is on record under this key; else one that is nobody's.
+    /// The id of what is on record under this key; else an unused one.
     async fn id_of(&self, key: usize) -> OperationId {
         let digest = identity_of(key).digest();
         let record = answer(self.model.store.get(&digest).await);
@@ -506,7 +506,7 @@ impl Comparison {
 
     fn granted(&mut self, number: usize, (model, subject): (Grant, Grant)) {
         if let Some(hold) = self.holds.get_mut(number) {
-            // What was due may be of any key: whoever has it asks for that one.
+            // The work that was due may have any key: its holder asks for that one.
             hold.ask.digest = model.digest;
             hold.ask.identity = identity_of(key_of(&model.digest));
             hold.ask.id = OperationId::new(&model.digest, number as u64);
@@ -685,7 +685,7 @@ mod tests {
         differential(96, Restart::EndsLeases, || {
             let kept: Mutex<Option<Arc<MemoryStore>>> = Mutex::default();
             async move |clock: Arc<ManualClock>| {
-                let mut kept = kept.lock().expect("nobody panicked");
+                let mut kept = kept.lock().expect("no panic");
                 if let Some(store) = &*kept {
                     store.end_leases();
                 }

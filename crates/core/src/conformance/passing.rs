@@ -242,7 +242,7 @@ fn lazy() -> Terms {
     }
 }
 
-/// Lazy expiry leaves a reply until somebody sweeps: long after its time it is
+/// Lazy expiry leaves a reply until a sweep: long after its time it is
 /// replayed, and its key taken.
 pub async fn lazy_reply_is_replayed_until_swept(trial: &Trial) {
     let (ask, grant) = complete(trial, lazy()).await;

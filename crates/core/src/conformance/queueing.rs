@@ -56,8 +56,8 @@ pub async fn enqueueing_again_is_answered_like_a_claim(trial: &Trial) {
     accepted(&trial.enqueue(&trial.retry(&free), b"again", LATER).await);
 }
 
-/// One who repeats an enqueueing whose answer was lost is told that it is
-/// known, also when the gateway delivers it by now: the run is not its own.
+/// A repeated enqueueing whose answer was lost finds the event known, also when
+/// the gateway already delivers it: the run is not its own.
 pub async fn enqueueing_again_never_grants(trial: &Trial) {
     trial.clear_queue().await;
     let ask = trial.ask();
@@ -201,7 +201,7 @@ pub async fn lost_delivery_is_due_again_where_that_is_safe(trial: &Trial) {
     );
 }
 
-/// There no holder's word makes it unknown either: nobody but the gateway runs
+/// There no holder's word makes it unknown either: only the gateway runs
 /// it, so it would stay so for ever. A stream that breaks off is no exception.
 pub async fn delivery_is_due_again_by_its_holders_word_too(trial: &Trial) {
     let (ask, mut turn) = delivery(trial, AfterLoss::Free).await;
@@ -279,7 +279,7 @@ pub async fn delivery_that_did_not_run_is_due_again(trial: &Trial) {
 }
 
 /// Whatever came of a delivery, an operator has its request sent again: at once,
-/// under a higher fence, with all attempts before it. Who held it is stale.
+/// under a higher fence, with all attempts before it. The earlier holder is stale.
 pub async fn redelivered_work_is_due_at_once(trial: &Trial) {
     let not_kept = |status| Answer::NotKept { status };
     let words = [

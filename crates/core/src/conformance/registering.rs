@@ -133,7 +133,7 @@ pub async fn adding_happens_once(trial: &Trial) {
     );
 }
 
-/// Of many who add at once, one is told that it did, and its document is there.
+/// Of many concurrent additions one succeeds, and its document is stored.
 pub async fn adding_at_once_happens_once(trial: &Trial) {
     let own = own(trial);
     let adding = (0..64).map(|number| {

@@ -340,7 +340,7 @@ fn anybody() -> BoxedStrategy<Step> {
     .boxed()
 }
 
-/// What one who asked before can do.
+/// The steps of a holder that asked before.
 fn holder(holds: usize) -> BoxedStrategy<Step> {
     let hold = || prop_oneof![3 => holds.saturating_sub(3)..holds, 1 => 0..holds];
     prop_oneof![

@@ -284,8 +284,8 @@ async fn replays(trial: &Trial, word: Settlement, answer: &Answer, state: State)
     assert_eq!(seen.completed_at, told.completed_at);
 }
 
-/// The stream that was not kept broke off: it may have run, and that is all
-/// there is to know. Of a kept reply nobody can say so any more.
+/// A stream that was not kept broke off: the operation may have run, and no more is
+/// known. A kept reply can no longer become unknown.
 pub async fn reply_not_kept_and_then_lost_is_unknown(trial: &Trial) {
     let ask = trial.ask();
     let grant = trial.grant(&ask).await;

@@ -164,7 +164,7 @@ pub struct Sender<'a> {
 pub struct Fingerprinter(Hash);
 
 impl Fingerprinter {
-    /// Keyed by a secret (HMAC-SHA-256): nobody without it can guess a body.
+    /// Keyed by a secret (HMAC-SHA-256), so that a body cannot be guessed without it.
     pub fn keyed(secret: [u8; 32]) -> Self {
         let hash = Hmac::new_from_slice(&secret).expect("HMAC takes keys of any length");
         Self(Hash::Keyed(hash)).begun()

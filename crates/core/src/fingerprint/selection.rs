@@ -37,8 +37,8 @@ impl Selection {
         self.ignore.is_empty() && self.include.is_empty()
     }
 
-    /// The headers that are compared, in lower case. Whoever makes a fingerprint
-    /// hands in their values.
+    /// The headers that are compared, in lower case. Their values are
+    /// passed in with the request.
     pub fn headers(&self) -> impl Iterator<Item = &str> {
         headers(&self.include)
     }

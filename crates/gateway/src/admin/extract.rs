@@ -11,6 +11,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use onceward_core::clock::Timestamp;
+use onceward_core::deadline::within;
 use onceward_core::identity::OperationId;
 use serde::de::DeserializeOwned;
 
@@ -66,7 +67,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 
 async fn read(body: Body, bytes_max: usize) -> Result<bytes::Bytes, Problem> {
     let reading = Limited::new(body, bytes_max).collect();
-    match tokio::time::timeout(BODY_DEADLINE, reading).await {
+    match within(BODY_DEADLINE, reading).await {
         Ok(Ok(read)) => Ok(read.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Problem::body_too_large(bytes_max)),
         Ok(Err(_)) => Err(Problem::bad_request(

@@ -7,12 +7,11 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use onceward_core::caller::Subject;
-use onceward_core::store::StoreError;
+use onceward_core::deadline::store_within;
 use schemars::JsonSchema;
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tokio::time::timeout;
 
 use super::extract::{JsonBody, PathParam, QueryParams, RequestBody, parse_time, parse_why};
 use super::operators::Operator;
@@ -176,7 +175,8 @@ pub(super) async fn create(
     };
     let clock = admin.clock.clone();
     let work = async move {
-        let created = within_deadline(keys.create(new)).await?;
+        let created = store_within(DEADLINE, keys.create(new)).await;
+        let created = created.map_err(refusal)?;
         Ok(Applied {
             result: json!({ "id": created.id }),
             answer: CreatedKey {
@@ -198,7 +198,8 @@ pub(super) async fn revoke(
     let keys = managed(&admin)?.clone();
     let change = Change::by(&operator, Action::RevokeKey, &parse_why(&ask.why)?).on(id.clone());
     let work = async move {
-        let already = match within_deadline(keys.revoke(&id)).await? {
+        let revoked = store_within(DEADLINE, keys.revoke(&id)).await;
+        let already = match revoked.map_err(refusal)? {
             Revoked::Done => false,
             Revoked::Already => true,
             Revoked::Absent => return Err(Problem::not_found("No key has this id.")),
@@ -216,17 +217,6 @@ fn managed(admin: &AdminState) -> Result<&std::sync::Arc<ApiKeys>, Problem> {
         .api_keys
         .as_ref()
         .ok_or_else(|| Problem::conflict("This gateway issues no API keys."))
-}
-
-async fn within_deadline<T>(
-    work: impl Future<Output = Result<T, KeysError>>,
-) -> Result<T, Problem> {
-    match timeout(DEADLINE, work).await {
-        Ok(answer) => answer.map_err(refusal),
-        Err(late) => Err(Problem::store_write(&StoreError::Unavailable(Box::new(
-            late,
-        )))),
-    }
 }
 
 fn refusal(error: KeysError) -> Problem {

@@ -7,12 +7,11 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
-use onceward_core::store::StoreError;
+use onceward_core::deadline::store_within;
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 use super::extract::{JsonBody, PathParam, QueryParams, RequestBody, parse_why};
 use super::operators::Operator;
@@ -284,7 +283,7 @@ pub(super) async fn create(
     let (webhooks, config) = (admin.webhooks.clone(), (admin.config)());
     let at = admin.clone();
     let work = async move {
-        let created = within_deadline(webhooks.create(&config, new)).await?;
+        let created = changed(webhooks.create(&config, new)).await?;
         let answer = made(&at, &config, &created.shown, created.secret);
         Ok(Applied {
             result: json!({ "webhook_id": answer.webhook_id }),
@@ -323,7 +322,7 @@ pub(super) async fn rotate(
     let (webhooks, config) = (admin.webhooks.clone(), (admin.config)());
     let at = admin.clone();
     let work = async move {
-        let rotated = within_deadline(webhooks.rotate(&config, &id, ask.secret, overlap)).await?;
+        let rotated = changed(webhooks.rotate(&config, &id, ask.secret, overlap)).await?;
         let Rotated::Done(rotated) = rotated else {
             return Err(no_webhook());
         };
@@ -360,7 +359,7 @@ pub(super) async fn update(
     let (webhooks, config) = (admin.webhooks.clone(), (admin.config)());
     let at = admin.clone();
     let work = async move {
-        match within_deadline(webhooks.update(&config, &id, destination)).await? {
+        match changed(webhooks.update(&config, &id, destination)).await? {
             Updated::Absent => Err(no_webhook()),
             Updated::Done(shown) => {
                 let webhook = Webhook::of(&shown, &at, &config);
@@ -383,7 +382,7 @@ pub(super) async fn delete(
     let change = Change::by(&operator, Action::DeleteWebhook, &parse_why(&ask.why)?).on(id.clone());
     let webhooks = admin.webhooks.clone();
     let work = async move {
-        match within_deadline(webhooks.delete(&id)).await? {
+        match changed(webhooks.delete(&id)).await? {
             Deleted::Absent => Err(no_webhook()),
             Deleted::Done => Ok(Applied {
                 result: Value::Null,
@@ -417,15 +416,9 @@ fn no_webhook() -> Problem {
     Problem::not_found("No webhook in this gateway's registry has this id.")
 }
 
-async fn within_deadline<T>(
-    work: impl Future<Output = Result<T, WebhooksError>>,
-) -> Result<T, Problem> {
-    match timeout(DEADLINE, work).await {
-        Ok(answer) => answer.map_err(|error| refusal(&error)),
-        Err(late) => Err(Problem::store_write(&StoreError::Unavailable(Box::new(
-            late,
-        )))),
-    }
+async fn changed<T>(change: impl Future<Output = Result<T, WebhooksError>>) -> Result<T, Problem> {
+    let changed = store_within(DEADLINE, change).await;
+    changed.map_err(|error| refusal(&error))
 }
 
 fn refusal(error: &WebhooksError) -> Problem {

@@ -139,8 +139,8 @@ pub fn class(name: &str, raw: &ClassSettings, base: &Class) -> Result<Class, Vec
         }),
     };
     let retention = time("retention", &raw.retention, base.retention);
-    // A key that somebody wants remembered is not forgotten sooner because
-    // replies are.
+    // A key whose `remember` was set is not forgotten sooner because replies
+    // expire sooner.
     let follows = match !base.remember_chosen && base.remember == base.retention {
         true => retention,
         false => base.remember.max(retention),
@@ -267,7 +267,7 @@ pub fn fits(class: &Class, config: &Config) -> Vec<Mistake> {
     )]
 }
 
-/// Who has a class.
+/// The user of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClassUser {
     /// The route of this number.
@@ -285,7 +285,7 @@ impl fmt::Display for ClassUser {
     }
 }
 
-/// Whose upstream may take longest of those who have this class, and how long.
+/// The user of this class whose upstream may take longest, and how long that is.
 pub(super) fn slowest(class: &Class, config: &Config) -> Option<(ClassUser, Duration)> {
     let timeout = |name| Some(config.upstreams.get(name)?.timeout);
     let routes = config.routes.iter().enumerate();

@@ -136,7 +136,7 @@ impl Locations {
         self.said.contains_key(key)
     }
 
-    /// A text as it was written: what a variable holds is nobody's business.
+    /// A text as it was written, so that a variable's value is not shown.
     pub(super) fn written<'a>(&'a self, key: &str, text: &'a str) -> &'a str {
         let said = self.said.get(key);
         said.and_then(|said| said.written.as_deref())

@@ -469,7 +469,7 @@ impl Warnings<'_> {
             if !by.is_empty() {
                 let better = "add one of them to [auth], or remove auth";
                 let problem =
-                    "none of these authentication methods is configured, so nobody can call";
+                    "none of these authentication methods is configured, so no request can be authorised";
                 self.warn(&format!("{key}.auth"), problem, better);
             }
             return;
@@ -480,7 +480,7 @@ impl Warnings<'_> {
         if !scopes.is_empty() && (no_scopes || scheduler_alone) {
             self.warn(
                 &format!("{key}.scopes"),
-                "no caller can have a scope, so nobody can call",
+                "no caller can have a scope, so no request can be authorised",
                 "write scopes = \"/scope\" in [[auth.jwt]], or remove the scopes of the route",
             );
         }
@@ -488,7 +488,7 @@ impl Warnings<'_> {
         if route.scope == Scope::Project && no_projects {
             self.warn(
                 &format!("{key}.scope"),
-                "no token has a project, but this route requires one, so nobody can call",
+                "no token has a project, but this route requires one, so no request can be authorised",
                 "write project = \"/project_id\" in [[auth.jwt]], or scope = \"tenant\" here",
             );
         }

@@ -1,4 +1,4 @@
-//! The third step: who sends a request, and whether the route is open to them.
+//! The third step: the caller of a request, and whether it may use the route.
 //!
 //! Every request is authenticated, retries and recovery included: a caller that
 //! has lost its access reads no earlier reply either.

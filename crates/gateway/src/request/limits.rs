@@ -90,8 +90,8 @@ impl Limiter {
         }
     }
 
-    /// Whether a tenant may ask now. One that may not is told so after a pause:
-    /// whoever asks again at once would keep the gateway busy with refusals, at
+    /// Whether a tenant may ask now. A refusal is answered after a pause: a
+    /// client that retries at once would keep the gateway busy with refusals, at
     /// the cost of all others.
     pub(crate) async fn admit(&self, tenant: &str) -> Result<(), Limit> {
         let Some(pause) = self.over_rate(tenant) else {
@@ -197,9 +197,9 @@ pub(crate) struct Buffered {
 struct BufferFull;
 
 impl Buffered {
-    /// Counts a body while it comes. What was announced and has not come takes
-    /// no room: else whoever announces much and sends nothing would take it
-    /// from all others.
+    /// Counts a body while it arrives. Bytes that were announced and have not
+    /// arrived take no room: otherwise a client that announces much and sends
+    /// nothing would take it from all others.
     pub(crate) fn counting<B>(&mut self, body: B) -> CountedBody<'_, B> {
         CountedBody { body, room: self }
     }

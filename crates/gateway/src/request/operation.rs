@@ -86,8 +86,8 @@ async fn authenticate_asker(
     }
 }
 
-/// An operation of the asker's own: who the asker is on its route, and the
-/// route.
+/// An operation that belongs to the caller: the caller as admitted on its route,
+/// and the route.
 struct OwnOperation {
     caller: AdmittedCaller,
     route: Arc<PlannedRoute>,

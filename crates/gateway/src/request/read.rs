@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request};
 use hyper::body::Incoming;
 use onceward_core::caller::Caller;
+use onceward_core::deadline::within;
 use onceward_core::key::Key;
 use onceward_http::fields::IDEMPOTENCY_KEY;
 use onceward_http::problem::{Code, Problem};
@@ -157,7 +158,7 @@ pub(crate) async fn read_body(
     let mut buffered = runtime.limiter().buffer();
     let reading = read::read(buffered.counting(body), limit);
     let deadline = plan.config.server.body_deadline;
-    match tokio::time::timeout(deadline, reading).await {
+    match within(deadline, reading).await {
         Ok(Ok(body)) => Ok((Request::from_parts(parts, body), buffered)),
         Ok(Err(_)) if buffered.is_refused() => Err(refuse_over_limit(caller, Limit::BufferedBytes)),
         Ok(Err(problem)) => Err(problem.into()),

@@ -1,12 +1,13 @@
 //! What a gateway does beside serving, for as long as it runs: reclaims expired
-//! operations, folds histograms, and follows what other gateways change in a
-//! shared store.
+//! operations, folds histograms, counts failed events, and follows what other
+//! gateways change in a shared store.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use onceward_core::deadline::within;
 use onceward_core::store::{Inspect, sweep_every};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::Runtime;
 
@@ -18,6 +19,10 @@ const TIDY_INTERVAL: Duration = Duration::from_secs(5);
 const REFRESH_INTERVAL: Duration = Duration::from_secs(3);
 /// How long one refresh of one kind may take.
 const REFRESH_DEADLINE: Duration = Duration::from_secs(10);
+/// The pause before failed events are read from the store again.
+const FAILED_EVENTS_INTERVAL: Duration = Duration::from_secs(10 * 60);
+/// The same after the store failed.
+const FAILED_EVENTS_RETRY: Duration = Duration::from_secs(30);
 
 /// Reclaims the room of expired operations.
 pub(crate) async fn sweep(inspect: Arc<dyn Inspect>) {
@@ -29,6 +34,27 @@ pub(crate) async fn tidy(runtime: Arc<Runtime>) {
     loop {
         sleep(TIDY_INTERVAL).await;
         runtime.tidy();
+    }
+}
+
+/// Reads from the store which events have failed, so that their gauge survives a
+/// restart; repeatedly where other gateways share the store.
+pub(crate) async fn load_failed_events(
+    runtime: Arc<Runtime>,
+    inspect: Arc<dyn Inspect>,
+    is_shared: bool,
+) {
+    loop {
+        let loaded = runtime.metrics().load_failed_events(inspect.as_ref()).await;
+        let pause = match loaded {
+            Ok(()) if !is_shared => return,
+            Ok(()) => FAILED_EVENTS_INTERVAL,
+            Err(error) => {
+                tracing::warn!(%error, "failed events not read from the store; their gauge may be too low");
+                FAILED_EVENTS_RETRY
+            }
+        };
+        sleep(pause).await;
     }
 }
 
@@ -50,7 +76,7 @@ async fn refresh_one<E: std::fmt::Display>(
     what: &str,
     refreshing: impl Future<Output = Result<(), E>>,
 ) {
-    match timeout(REFRESH_DEADLINE, refreshing).await {
+    match within(REFRESH_DEADLINE, refreshing).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
             tracing::warn!(%error, what, "refresh failed; the known ones stay in force");

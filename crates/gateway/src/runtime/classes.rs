@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use onceward_core::class::Class;
+use onceward_core::deadline::store_within;
 use onceward_core::store::{Collection, PAGE_MAX, Registry, SortOrder, StoreError};
 use serde_json::{Map, Value};
-use tokio::time::timeout;
 
 use crate::config::units::Time;
 use crate::config::{ClassSettings, Mistake, class};
@@ -81,7 +81,7 @@ pub(crate) enum ClassError {
 /// Where a setting of a class comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SettingSource {
-    /// Nobody said otherwise.
+    /// The built-in default.
     BuiltIn,
     /// The configuration.
     File,
@@ -101,8 +101,8 @@ pub(crate) struct ClassListing {
 
 impl Classes {
     /// The classes of this configuration, with what was changed before. A change
-    /// that no longer fits is left aside, and the log says so: nobody could take
-    /// it back if the gateway did not start.
+    /// that no longer fits is left aside, and the log says so: if the gateway did
+    /// not start, the change could not be taken back.
     pub(crate) async fn open(
         registry: Arc<dyn Registry>,
         base: ConfiguredClasses,
@@ -185,7 +185,7 @@ impl Classes {
         let put = self
             .registry
             .put(Collection::Classes, name, document.into());
-        within_deadline(put).await?;
+        store_within(STORE_DEADLINE, put).await?;
         let mut changed = before.changed.clone();
         changed.insert(name.into(), raw);
         self.view
@@ -207,7 +207,11 @@ impl Classes {
                 "a route uses the class {name}, and the configuration does not have it"
             )));
         }
-        within_deadline(self.registry.remove(Collection::Classes, name)).await?;
+        store_within(
+            STORE_DEADLINE,
+            self.registry.remove(Collection::Classes, name),
+        )
+        .await?;
         let mut changed = before.changed.clone();
         changed.remove(name);
         self.view
@@ -273,7 +277,7 @@ impl ClassView {
         let [now, below, built_in] =
             [class.as_ref(), below, &built_in].map(|class| settings(&ClassSettings::of(class)));
         let source = |key: &String, value: &Value| {
-            // What nobody said may follow what was, as `remember` follows `retention`.
+            // A setting that was not given may follow another, as `remember` follows `retention`.
             if said.contains_key(key) || below.get(key) != Some(value) {
                 SettingSource::Changed
             } else if built_in.get(key) == Some(value) {
@@ -326,7 +330,7 @@ fn outlast(class: &Class, base: &ConfiguredClasses) -> Option<Mistake> {
     })
 }
 
-/// What a class of this name is when nobody says anything.
+/// The class of this name if nothing is configured.
 fn built_in(name: &str) -> Class {
     let known = [Class::webhook(), Class::financial()];
     let known = known.into_iter().find(|class| &*class.name == name);
@@ -362,7 +366,7 @@ fn settings(raw: &ClassSettings) -> Map<String, Value> {
 async fn read(registry: &dyn Registry) -> Result<BTreeMap<Arc<str>, ClassSettings>, StoreError> {
     let documents = registry.documents(Collection::Classes, SortOrder::Ascending, None, PAGE_MAX);
     let mut changed = BTreeMap::new();
-    for (name, document) in within_deadline(documents).await? {
+    for (name, document) in store_within(STORE_DEADLINE, documents).await? {
         let raw = serde_json::from_slice(&document).map_err(|error| damaged(&name, error))?;
         changed.insert(name.into(), raw);
     }
@@ -372,15 +376,6 @@ async fn read(registry: &dyn Registry) -> Result<BTreeMap<Arc<str>, ClassSetting
 fn damaged(name: &str, error: serde_json::Error) -> StoreError {
     tracing::error!(%error, class = name, "what was changed of a class cannot be read");
     StoreError::Damaged(Box::new(error))
-}
-
-async fn within_deadline<T>(
-    step: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    match timeout(STORE_DEADLINE, step).await {
-        Ok(answer) => answer,
-        Err(late) => Err(StoreError::Unavailable(Box::new(late))),
-    }
 }
 
 #[cfg(test)]

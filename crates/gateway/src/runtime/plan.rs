@@ -158,8 +158,8 @@ impl Plan {
     }
 }
 
-/// A route that nobody can ask for: by it events go to an upstream. Their way
-/// is the gateway's own, so there is no other to choose what it would.
+/// The route by which events go to an upstream; no request can match it. Its rules
+/// are the gateway's own, because no configuration sets them.
 fn event_route(
     name: &Arc<str>,
     config: &Config,

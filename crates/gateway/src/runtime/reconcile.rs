@@ -61,7 +61,7 @@ enum ReconcileAnswer {
     Unsure,
 }
 
-/// A reply in JSON; also what an operator gives who resolves one by hand.
+/// A reply in JSON, from an upstream or from an operator that resolves an operation.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Reply")]
@@ -193,7 +193,7 @@ impl Reconciler {
             Ok(ReconcileAnswer::NotRun) => Resolution::NotRun,
             Ok(ReconcileAnswer::Unsure) => return Reconciled::Unsure,
             Err(reason) => {
-                tracing::warn!(reason, "nobody could be asked about an unknown outcome");
+                tracing::warn!(reason, "unknown outcome not reconciled: upstream gave no usable answer");
                 return Reconciled::Unsure;
             }
         };
@@ -203,7 +203,7 @@ impl Reconciler {
                 tracing::info!("reconciled");
                 Reconciled::Settled
             }
-            // Somebody else was quicker.
+            // It was resolved in the meantime.
             Ok(Changed::Absent | Changed::Refused(_)) => Reconciled::Settled,
             Err(error) => {
                 tracing::warn!(%error, "a reconciled outcome could not be recorded");
@@ -253,8 +253,8 @@ impl Reconciler {
     }
 }
 
-/// One who wants an answer. The question is forgotten when the last of them
-/// goes, so that meanwhile nobody asks it again.
+/// A request that wants an answer. The question is forgotten when the last of
+/// them goes; until then it is not asked again.
 struct Question<'a> {
     reconciler: &'a Reconciler,
     subject: GrantId,

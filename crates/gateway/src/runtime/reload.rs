@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use notify::{RecursiveMode, Watcher};
+use onceward_core::deadline::within;
 use secrecy::ExposeSecret;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
@@ -27,7 +28,7 @@ use crate::secrets::SecretReader;
 /// How long a file must stay as it is before it is read: editors write in steps.
 const SETTLE: Duration = Duration::from_millis(200);
 /// How long reading a file may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const READ_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The file that a gateway follows.
 #[derive(Clone, Debug)]
@@ -191,7 +192,7 @@ impl Reloader {
             // The first time without a word: it may have changed since it was read
             // for the start.
             let path = file.path.clone();
-            let now = within_patience(move || content(&path)).await.flatten();
+            let now = run_blocking(move || content(&path)).await.flatten();
             // Touched, or gone for a moment: nothing to read.
             if now.is_some() && now != seen {
                 seen = now;
@@ -206,16 +207,18 @@ impl Reloader {
     }
 }
 
-/// Reads a configuration. A file that does not answer, on a network drive that
-/// is gone for example, holds up nobody but who asked.
+/// Reads a configuration. A file that does not answer, for example on a network
+/// drive that is gone, delays only this reload.
 async fn load(file: ConfigFile) -> Result<Loaded, String> {
     let reading = move || config::load(&file.path, &file.environment);
-    match within_patience(reading).await {
+    match run_blocking(reading).await {
         Some(read) => read.map_err(|mistakes| {
             let mistakes: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
             mistakes.join("\n")
         }),
-        None => Err(format!("The file could not be read within {PATIENCE:?}.")),
+        None => Err(format!(
+            "The file could not be read within {READ_DEADLINE:?}."
+        )),
     }
 }
 
@@ -224,14 +227,13 @@ fn content(path: &Path) -> Option<Content> {
     Some(Sha256::digest(bytes).into())
 }
 
-/// Does what may block on a thread of its own, and waits for it for a while.
-async fn within_patience<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    let (tell, told) = tokio::sync::oneshot::channel();
-    // Not of the runtime's, which would wait for it at the end.
-    std::thread::spawn(move || drop(tell.send(work())));
-    tokio::time::timeout(PATIENCE, told).await.ok()?.ok()
+/// Runs blocking work on its own thread, and returns its result if it ends within
+/// [`READ_DEADLINE`].
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (sender, result) = tokio::sync::oneshot::channel();
+    // Not a thread of the async runtime, which would wait for it when it ends.
+    std::thread::spawn(move || drop(sender.send(work())));
+    within(READ_DEADLINE, result).await.ok()?.ok()
 }
 
 /// What differs and cannot change while the gateway runs.

@@ -44,7 +44,7 @@ enum AfterCommit {
     Cache(Arc<Record>),
     /// Removes a record from the cache.
     Evict(Digest),
-    /// Wakes those who wait for the operation.
+    /// Wakes the waiters of the operation.
     Notify(Digest),
 }
 

@@ -226,7 +226,7 @@ impl WriterThread {
         }
     }
 
-    /// The transaction is rolled back: says so to all who wait for it.
+    /// The transaction is rolled back: answers all its waiters with the error.
     fn fail(&mut self, error: Error) -> Arc<Error> {
         tracing::error!(%error, steps = self.deferred.len(), "transaction of the embedded store rolled back; its steps failed");
         let error = Arc::new(error);

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
+use onceward_core::deadline::within;
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit, mpsc, oneshot};
 use tokio::task::yield_now;
-use tokio::time::timeout;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::address::Pooler;
@@ -124,7 +124,7 @@ async fn work(
         }
         let sent = sender.executor.tasks.spawn(sender.clone().send(steps));
         // A longer statement continues in its own task.
-        if timeout(deadline, sent).await.is_err() {
+        if within(deadline, sent).await.is_err() {
             sender.executor.close_resting(deadline);
         }
     }
@@ -146,7 +146,7 @@ enum BatchFailure {
 
 impl BatchSender {
     async fn send(self: Arc<Self>, steps: Vec<PendingStep>) {
-        let taken = timeout(FOLLOW_MAX, self.run_together(&steps)).await;
+        let taken = within(FOLLOW_MAX, self.run_together(&steps)).await;
         match taken.unwrap_or(Err(BatchFailure::Unsure(Error::TooSlow(FOLLOW_MAX)))) {
             Ok(rows) => self.answer_all(steps, rows),
             // One step failed all of them: each is sent alone.
@@ -294,7 +294,7 @@ impl Executor {
         values: &[Value],
     ) -> Result<Vec<Cells>, Error> {
         let said = async { self.session().await?.rows(statement, values).await };
-        let said = timeout(FOLLOW_MAX, said).await;
+        let said = within(FOLLOW_MAX, said).await;
         said.unwrap_or(Err(Error::TooSlow(FOLLOW_MAX)))
     }
 

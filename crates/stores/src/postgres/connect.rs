@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use onceward_core::deadline::within;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
@@ -169,7 +169,7 @@ impl ConnectError {
 
 /// Connects, driven by a task of its own.
 pub(crate) async fn connect(address: &Address) -> Result<(Client, JoinHandle<()>), ConnectError> {
-    match timeout(CONNECT_MAX, address.connect()).await {
+    match within(CONNECT_MAX, address.connect()).await {
         Ok(Ok(connected)) => Ok(connected),
         Ok(Err(error)) => Err(ConnectError::of(&error, address)),
         Err(_) => Err(ConnectError::Foreign {

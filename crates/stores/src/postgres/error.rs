@@ -33,7 +33,7 @@ pub(crate) enum Error {
     /// The store is closing.
     #[error("the store is closed")]
     Ended,
-    /// Somebody works on the record.
+    /// Another transaction holds the record.
     #[error("the record is locked by another transaction")]
     Locked,
     /// Others changed the record again and again while we tried.
@@ -42,7 +42,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// Whether a row was in somebody else's hands for too long.
+    /// Whether a row was locked by another transaction for too long.
     pub(crate) fn is_locked(&self) -> bool {
         let code = match self {
             Self::Postgres(error) => error.code(),

@@ -22,7 +22,7 @@ pub enum PostgresOpenError {
     /// The table has no name.
     #[error("store: {0}")]
     Table(#[from] TableError),
-    /// Nobody answers, or does not let us in.
+    /// The server does not answer, or refuses the connection.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The server is too old.
@@ -70,7 +70,7 @@ pub enum PostgresOpenError {
         "the user {user:?} lacks the right to {right} {what}; the owner of the table can grant it"
     )]
     Rights {
-        /// Who.
+        /// The user.
         user: String,
         /// What may not be done.
         right: String,

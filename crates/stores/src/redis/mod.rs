@@ -38,6 +38,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use onceward_core::clock::Timestamp;
+use onceward_core::deadline::within;
 use onceward_core::entropy::Entropy;
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::notifier::Notifier;
@@ -404,7 +405,7 @@ impl Store for RedisStore {
         let subscription = self.notifier.listen(digest);
         let begun = tokio::time::Instant::now();
         // The time limit may end before the mark is set.
-        let Ok(marked) = tokio::time::timeout(limit, self.mark(*digest)).await else {
+        let Ok(marked) = within(limit, self.mark(*digest)).await else {
             return Ok(());
         };
         if let Some(State::Running | State::Queued) = marked? {

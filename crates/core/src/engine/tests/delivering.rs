@@ -1,4 +1,4 @@
-//! Queued work: who leads it, and what its waiters are told.
+//! Queued work: its leader, and the answers to its waiters.
 
 use tokio::time::Instant;
 

@@ -254,7 +254,7 @@ fn access(key: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Access {
     };
     if matches!(raw.auth, Some(raw::RouteAuth::By(_))) && by.is_empty() {
         let right = "write \"none\" for everybody, or remove the key for all known callers";
-        checker.wrong(&auth, "is empty, so nobody could call", right);
+        checker.wrong(&auth, "is empty, so no request could be authorised", right);
     }
     let mut patterns = Vec::new();
     for (at, text) in raw.subjects.iter().enumerate() {

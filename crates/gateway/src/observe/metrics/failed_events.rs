@@ -1,9 +1,10 @@
 //! The gauge of events that failed for good.
 //!
 //! Stores do not count finished operations by state, so the gateway remembers
-//! the events that it saw fail since its start, up to a maximum. Each time the
-//! metrics are read it checks some of them: one that was purged, redelivered or
-//! has expired is no longer counted, whichever gateway changed it.
+//! failed events, up to a maximum: those that the store lists at start (and now
+//! and then, where other gateways share it) and those that it saw fail itself.
+//! Each time the metrics are read it checks some of them: one that was purged,
+//! redelivered or has expired is no longer counted, whichever gateway changed it.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -11,14 +12,23 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use metrics::Gauge;
+use onceward_core::deadline::{store_within, within};
 use onceward_core::identity::OperationId;
-use onceward_core::record::State;
-use onceward_core::store::Inspect;
+use onceward_core::record::{Record, State};
+use onceward_core::store::{Filter, Inspect, PAGE_MAX, PageRequest, StoreError};
+
+use crate::webhooks::registry::webhook_id_of;
 
 /// How many failed events are remembered; the gauge does not rise above it.
 const FAILED_MAX: usize = 10_000;
 /// How many of them are checked each time the metrics are read.
 const CHECKED_MAX: usize = 100;
+/// How many pages of failed operations are read from the store at once. Stores
+/// cannot filter by the prefix of an endpoint, so the pages contain the failed
+/// operations of all routes.
+const PAGES_MAX: usize = 20;
+/// How long one page may take.
+const PAGE_DEADLINE: Duration = Duration::from_secs(15);
 
 pub(super) struct FailedEvents {
     remembered: Mutex<Remembered>,
@@ -54,6 +64,30 @@ impl FailedEvents {
         });
     }
 
+    /// Adds the failed events that the store lists, the latest first.
+    pub(super) async fn load(&self, inspect: &dyn Inspect) -> Result<(), StoreError> {
+        let filter = Filter {
+            state: Some(State::Failed),
+            ..Filter::default()
+        };
+        let mut after = None;
+        for _ in 0..PAGES_MAX {
+            let request = PageRequest {
+                limit: PAGE_MAX,
+                after,
+            };
+            let page = store_within(PAGE_DEADLINE, inspect.list(&filter, request)).await?;
+            for event in page.records.iter().filter(|record| is_event(record)) {
+                self.add(event.id);
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Removes events that are no longer failed, within the deadline.
     pub(super) async fn recheck(&self, inspect: &dyn Inspect, deadline: Duration) {
         let checking = async {
@@ -67,7 +101,7 @@ impl FailedEvents {
             }
         };
         // What was not checked in time is checked next time.
-        let _ = tokio::time::timeout(deadline, checking).await;
+        let _ = within(deadline, checking).await;
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Remembered) -> T) -> T {
@@ -91,6 +125,11 @@ impl Remembered {
         };
         next
     }
+}
+
+/// Whether this is an event that the gateway delivers from its queue.
+fn is_event(record: &Record) -> bool {
+    record.delivered && webhook_id_of(&record.identity.endpoint).is_some()
 }
 
 #[cfg(test)]

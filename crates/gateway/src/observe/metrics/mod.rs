@@ -21,9 +21,10 @@ use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 use onceward_core::caller::Caller;
+use onceward_core::deadline::within;
 use onceward_core::engine::Engine;
 use onceward_core::identity::OperationId;
-use onceward_core::store::{Inspect, Stats, Store};
+use onceward_core::store::{Inspect, Stats, Store, StoreError};
 use onceward_http::delivery::DeliveryOutcome;
 use onceward_http::problem::Code;
 use tokio::time::Instant;
@@ -296,6 +297,12 @@ impl Metrics {
         }
     }
 
+    /// Counts the failed events that are in the store: those of an earlier start,
+    /// or of other gateways.
+    pub(crate) async fn load_failed_events(&self, inspect: &dyn Inspect) -> Result<(), StoreError> {
+        self.failed_events.load(inspect).await
+    }
+
     /// How often the keys of an issuer in the configuration could not be fetched.
     pub(crate) fn jwks_failed(&self, issuer: &str, times: u64) {
         self.jwks_failed.of(issuer).absolute(times);
@@ -352,7 +359,7 @@ impl Metrics {
             self.connections_cut.absolute(counts.cut_off());
         }
         self.failed_events.recheck(inspect, STATS_DEADLINE).await;
-        match tokio::time::timeout(STATS_DEADLINE, inspect.stats()).await {
+        match within(STATS_DEADLINE, inspect.stats()).await {
             Ok(Ok(stats)) => self.gauges.store(&stats),
             Ok(Err(error)) => tracing::warn!(%error, "the store does not tell how much it holds"),
             Err(_) => tracing::warn!("the store takes too long to tell how much it holds"),
@@ -412,7 +419,7 @@ pub(crate) enum SendOutcome {
     Answered,
     /// No byte of it was sent.
     NotSent,
-    /// It was sent, and no answer came, or nobody waited for it any longer.
+    /// It was sent, and no answer came, or the wait for it was given up.
     Lost,
 }
 
@@ -428,8 +435,8 @@ impl SendOutcome {
 }
 
 impl UpstreamMetrics {
-    /// Begins to measure. What is dropped without an end was lost: somebody's
-    /// patience ended.
+    /// Begins to measure. A timer that is dropped without an end counts as lost:
+    /// the wait was given up.
     pub(crate) fn begin(self: &Arc<Self>) -> UpstreamTimer {
         UpstreamTimer {
             metrics: self.clone(),

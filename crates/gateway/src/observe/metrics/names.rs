@@ -73,7 +73,7 @@ const COUNTERS: [(&str, &str); 21] = [
     ),
     (
         "onceward_connections_cut_total",
-        "Connections closed because nobody read the answers.",
+        "Connections closed because the client did not read its answers.",
     ),
     (
         "onceward_reloads_total",
@@ -100,7 +100,7 @@ const GAUGES: [(&str, &str); 12] = [
     ("onceward_paused", "Operations whose attempts are used up."),
     (
         "onceward_webhook_failed",
-        "Events that failed for good since the start and were neither purged nor redelivered.",
+        "Events that failed for good and were neither purged nor redelivered.",
     ),
     ("onceward_stored_operations", "Operations on record."),
     ("onceward_stored_bytes", "Bytes that the store takes."),

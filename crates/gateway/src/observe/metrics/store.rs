@@ -1,8 +1,8 @@
 //! A store that tells how long its steps take and how they end.
 //!
-//! Whoever asks has a deadline and drops a step that takes longer; such a step
-//! is the slowest of all and is recorded too. Whether writes are taken is told
-//! to those who ask whether the gateway is ready.
+//! A caller has a deadline and drops a step that takes longer; such a step is the
+//! slowest of all and is recorded too. Whether writes succeed decides whether the
+//! gateway is ready.
 
 use std::sync::Arc;
 use std::time::Duration;

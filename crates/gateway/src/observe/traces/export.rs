@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use onceward_core::deadline::within;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -162,7 +163,7 @@ async fn send_all(
             return;
         }
         let more = fill(&mut batch, &mut waiting);
-        let more = tokio::time::timeout(LINGER, more);
+        let more = within(LINGER, more);
         // Filled, waited long enough, or told to stop: it goes.
         let _ = stop.called.run_until_cancelled(more).await;
         collector.send(&batch, &stop).await;

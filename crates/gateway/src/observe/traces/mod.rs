@@ -100,7 +100,7 @@ impl Recorder {
     fn new_trace(&self) -> TraceContext {
         // A trace's id must not be 0; once in 2^128 is too often to leave it out.
         let id = TraceId::new(self.entropy.next_u128().max(1));
-        // The choice depends on the id alone, so that all who use the same rule
+        // The choice depends on the id alone, so that all services with the same rule
         // choose the same traces.
         let chance = id.chance();
         TraceContext::new(id, chance < self.sample)
@@ -124,7 +124,7 @@ impl Trace {
         self.span.context.id()
     }
 
-    /// Notes where the request goes and, once known, who sends it.
+    /// Notes the endpoint of the request and, once known, its caller.
     pub(crate) fn about(
         &mut self,
         endpoint: &str,
@@ -215,8 +215,8 @@ impl Link {
     }
 }
 
-/// One time that an upstream is asked. Dropped unended, it was lost: somebody's
-/// patience ended.
+/// One attempt to reach an upstream. A span that is dropped without an end counts
+/// as lost: the wait was given up.
 pub(crate) struct AttemptSpan {
     span: Span,
     inherited: bool,

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use onceward_core::deadline::within;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -124,7 +125,7 @@ impl LaneSlot {
                     notified.await;
                 }
             };
-            let started = tokio::time::timeout(limit, starting).await;
+            let started = within(limit, starting).await;
             self.since = Instant::now();
             self.state = match started {
                 Ok(()) => SlotState::Active,

@@ -74,6 +74,7 @@ impl Courier {
     async fn work(self: Arc<Self>, stop: CancellationToken) {
         while !stop.is_cancelled() {
             let idle = self.take_due(&stop).await;
+            self.log_untracked();
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = self.runtime.courier_wakeup().notified() => {}
@@ -204,6 +205,14 @@ impl Courier {
         let report = Box::pin(report).await;
         runtime.count_delivery(&upstream, record.id, report.outcome);
         self.log(webhook_id_of(&record.identity.endpoint), &upstream, &report);
+    }
+
+    /// Logs how many warnings about attempts were left out because too many
+    /// webhooks failed within a minute.
+    fn log_untracked(&self) {
+        if let Some(suppressed) = self.warnings.take_untracked(self.clock.now()) {
+            tracing::warn!(suppressed, "events of further webhooks not delivered");
+        }
     }
 
     /// Logs an attempt: every one that was not answered 2xx is a warning, at

@@ -1,9 +1,10 @@
 //! Which warnings about deliveries are logged: at most one per webhook and
 //! status a minute, so that an upstream that refuses a thousand events does not
-//! bury the rest of the log.
+//! bury the rest of the log. Where more pairs are due than can be remembered,
+//! one warning a minute says how many were left out.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use onceward_core::clock::Timestamp;
@@ -15,10 +16,22 @@ const PAIRS_MAX: usize = 1024;
 
 /// The warnings of the last minute.
 #[derive(Default)]
-pub(super) struct Warnings(Mutex<HashMap<(String, Option<u16>), LastWarning>>);
+pub(super) struct Warnings(Mutex<RecentWarnings>);
+
+#[derive(Default)]
+struct RecentWarnings {
+    by_pair: HashMap<(String, Option<u16>), LastWarning>,
+    untracked: Option<Untracked>,
+}
 
 struct LastWarning {
     at: Timestamp,
+    suppressed: u64,
+}
+
+/// Warnings about pairs for which there was no room.
+struct Untracked {
+    since: Timestamp,
     suppressed: u64,
 }
 
@@ -26,40 +39,56 @@ impl Warnings {
     /// Whether a warning is due now; if so, how many of the same kind were
     /// suppressed since the last. `status` is none where there was no answer.
     /// While so many pairs were warned of within a minute that no more can be
-    /// remembered, further pairs are not logged.
+    /// remembered, warnings about further pairs are only counted; see
+    /// [`take_untracked`](Self::take_untracked).
     pub(super) fn allow(
         &self,
         webhook_id: &str,
         status: Option<u16>,
         now: Timestamp,
     ) -> Option<u64> {
-        let mut pairs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let pair = (webhook_id.to_owned(), status);
-        if let Some(last) = pairs.get_mut(&pair) {
+        self.lock().allow((webhook_id.to_owned(), status), now)
+    }
+
+    /// The number of warnings that were suppressed for want of room, once a
+    /// minute; none if there were none.
+    pub(super) fn take_untracked(&self, now: Timestamp) -> Option<u64> {
+        let mut recent = self.lock();
+        let ready = |untracked: &mut Untracked| now.since(untracked.since) >= INTERVAL;
+        let untracked = recent.untracked.take_if(ready)?;
+        Some(untracked.suppressed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RecentWarnings> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RecentWarnings {
+    fn allow(&mut self, pair: (String, Option<u16>), now: Timestamp) -> Option<u64> {
+        let first = LastWarning {
+            at: now,
+            suppressed: 0,
+        };
+        if let Some(last) = self.by_pair.get_mut(&pair) {
             if now.since(last.at) < INTERVAL {
                 last.suppressed += 1;
                 return None;
             }
-            let suppressed = last.suppressed;
-            *last = LastWarning {
-                at: now,
+            return Some(std::mem::replace(last, first).suppressed);
+        }
+        if self.by_pair.len() >= PAIRS_MAX {
+            self.by_pair.retain(|_, last| now.since(last.at) < INTERVAL);
+        }
+        if self.by_pair.len() >= PAIRS_MAX {
+            let untracked = self.untracked.get_or_insert(Untracked {
+                since: now,
                 suppressed: 0,
-            };
-            return Some(suppressed);
-        }
-        if pairs.len() >= PAIRS_MAX {
-            pairs.retain(|_, last| now.since(last.at) < INTERVAL);
-        }
-        if pairs.len() >= PAIRS_MAX {
+            });
+            untracked.suppressed += 1;
             return None;
         }
-        pairs.insert(
-            pair,
-            LastWarning {
-                at: now,
-                suppressed: 0,
-            },
-        );
+        self.by_pair.insert(pair, first);
         Some(0)
     }
 }
@@ -94,7 +123,18 @@ mod tests {
         }
         assert_eq!(warnings.allow("wh_more", Some(404), at(1)), None);
         assert_eq!(warnings.allow("wh_more", Some(404), at(60)), Some(0));
-        let remembered = warnings.0.lock().expect("no panic").len();
+        let remembered = warnings.lock().by_pair.len();
         assert_eq!(remembered, 1);
+    }
+
+    #[test]
+    fn warnings_without_room_are_counted_once_a_minute() {
+        let warnings = Warnings::default();
+        for webhook in 0..PAIRS_MAX + 3 {
+            warnings.allow(&format!("wh_{webhook}"), None, at(0));
+        }
+        assert_eq!(warnings.take_untracked(at(59)), None);
+        assert_eq!(warnings.take_untracked(at(60)), Some(3));
+        assert_eq!(warnings.take_untracked(at(120)), None);
     }
 }

@@ -75,15 +75,15 @@ use super::warnings;
 )]
 #[case::unknown_way(
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nauth = ['jwt']",
-    "9:8: routes[0].auth: none of these authentication methods is configured, so nobody can call; add one of them to [auth], or remove auth"
+    "9:8: routes[0].auth: none of these authentication methods is configured, so no request can be authorised; add one of them to [auth], or remove auth"
 )]
 #[case::scopes_nobody_has(
     "[[auth.jwt]]\nissuer = 'ISS'\naudience = 'a'\njwks_url = 'https://i/keys'\ntenant = { value = 'acme' }\nproject = { value = 'shop' }\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nscopes = ['write']",
-    "14:10: routes[0].scopes: no caller can have a scope, so nobody can call; write scopes = \"/scope\" in [[auth.jwt]], or remove the scopes of the route"
+    "14:10: routes[0].scopes: no caller can have a scope, so no request can be authorised; write scopes = \"/scope\" in [[auth.jwt]], or remove the scopes of the route"
 )]
 #[case::project_nobody_has(
     "[[auth.jwt]]\nissuer = 'ISS'\naudience = 'a'\njwks_url = 'https://i/keys'\ntenant = { value = 'acme' }\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n",
-    "8:1: routes[0].scope: no token has a project, but this route requires one, so nobody can call; write project = \"/project_id\" in [[auth.jwt]], or scope = \"tenant\" here"
+    "8:1: routes[0].scope: no token has a project, but this route requires one, so no request can be authorised; write project = \"/project_id\" in [[auth.jwt]], or scope = \"tenant\" here"
 )]
 #[case::unused_class(
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\n[classes.other]\nretention = '2d'",

@@ -2,7 +2,7 @@
 
 use super::duplicates::{refusal, refusing_first};
 use super::signers::Kind;
-use super::{fixture, fixture_with};
+use super::{Fixture, fixture, fixture_at, fixture_with};
 use crate::harness::Reply;
 use crate::harness::fixture::answering;
 
@@ -68,6 +68,21 @@ async fn a_failed_event_is_a_gauge_until_it_is_purged() {
         .operate(&purge, serde_json::json!({ "why": "a test" }))
         .await;
     fixture.gateway.shows("onceward_webhook_failed 0").await;
+}
+
+/// A restart does not end the alert of an event that is still failed.
+#[tokio::test]
+async fn a_failed_event_is_counted_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let origin = refusing_first(&[200]).run().await;
+    let fixture = fixture_at(origin, directory.path()).await;
+    let hook = fixture.hook(Kind::Stripe).await;
+    fixture.accepted(&hook, &hook.event(1)).await;
+    fixture.is(&hook, "failed").await;
+    let Fixture { origin, gateway } = fixture;
+    gateway.drain().await;
+    let fixture = fixture_at(origin, directory.path()).await;
+    fixture.gateway.shows("onceward_webhook_failed 1").await;
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 -- their own, one per bucket of expiry: kept.sql and reply.sql.
 
 -- Numbers up to `sequence` may have been given as fences and row ids. `latest`
--- is the latest time that was noted; nobody judges by an earlier one.
+-- is the latest time that was noted; no earlier one is used.
 CREATE TABLE meta (sequence INTEGER NOT NULL, latest INTEGER NOT NULL DEFAULT 0);
 INSERT INTO meta (sequence) VALUES (0);
 

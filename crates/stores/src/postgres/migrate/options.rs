@@ -66,8 +66,8 @@ pub struct RowSecurity {
 }
 
 impl RowSecurity {
-    /// For the role that the application connects as, and the SQL that tells
-    /// who its user is at the moment.
+    /// For the role that the application connects as, and the SQL
+    /// expression for its present user.
     pub fn new(role: &str, user_expression: &str) -> Result<Self, OptionError> {
         if user_expression.trim().is_empty() || user_expression.contains('\0') {
             return Err(OptionError::User);
@@ -192,7 +192,7 @@ impl fmt::Display for Resource {
     }
 }
 
-/// A name that somebody else chose: any that PostgreSQL takes.
+/// A name that Onceward did not choose: any that PostgreSQL accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identifier(String);
 
@@ -361,7 +361,7 @@ pub enum OptionError {
         /// Which.
         name: String,
     },
-    /// Nobody can look a type up.
+    /// There is no database in which to look up a type.
     #[error(
         "resource {name}: what is printed needs the type of the column referred to; write {resource}:uuid, if it is uuid"
     )]

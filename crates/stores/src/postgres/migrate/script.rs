@@ -1,12 +1,12 @@
 //! The SQL of a migration, the same for `print` and for `apply`. It is one `DO`
-//! block: whoever runs it, in a transaction or not, gets all of it or nothing.
+//! block: in a transaction or not, all of it takes effect or nothing.
 //! It finds out by itself what is there already and makes only the rest.
 
 use super::super::table::Table;
 use super::LATEST;
 use super::options::{OptionError, Options, Resource, RowSecurity};
 
-/// `onceward` as a number: whoever migrates holds the advisory lock of it.
+/// `onceward` as a number: a migration holds its advisory lock.
 const LOCK: i64 = i64::from_be_bytes(*b"onceward");
 
 /// What each version adds to the one before. A version that was ever released

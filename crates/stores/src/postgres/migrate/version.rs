@@ -79,7 +79,7 @@ where
     }
 }
 
-/// The same; who may not look is told so by the server.
+/// The same; without the right to read it, the server's error is returned.
 pub(super) async fn look<C>(client: &C, table: &Table) -> Result<Version, tokio_postgres::Error>
 where
     C: GenericClient + Sync,

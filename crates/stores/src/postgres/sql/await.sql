@@ -1,5 +1,5 @@
--- Marks that somebody waits, so that who settles tells it. `held` where somebody
--- works on the row and it could not be marked; no row where there is nothing to
+-- Marks that a request waits, so that the settlement notifies it. `held` where another
+-- transaction holds the row and it could not be marked; no row where there is nothing to
 -- wait for.
 --
 -- $1 namespace  $2 digest  $3 the moment, or NULL for the server's

@@ -1,6 +1,6 @@
 -- A claim in one statement: grants a new key, takes over one that is free, or
--- shows what is there. Queued work is recorded in the same way. It waits for nobody: a free row that somebody works on
--- is shown as it is.
+-- shows what is there. Queued work is recorded in the same way. It never waits: a free row that another
+-- transaction holds is shown as it is.
 --
 --  $1 namespace  $2 digest  $3 the moment, or NULL for the server's
 --  $4 operation_id  $5 tenant  $6 project  $7 subject  $8 endpoint  $9 key_value

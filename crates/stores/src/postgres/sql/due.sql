@@ -1,4 +1,4 @@
--- Grants queued work that is due, each piece to one who asks.
+-- Grants queued work that is due, each piece to one caller.
 --
 -- $1 namespace  $2 the moment, or NULL for the server's  $3 how many at most
 WITH moment AS MATERIALIZED (

@@ -1,5 +1,5 @@
--- A page of operations, the latest first, without their replies. What has a
--- state only as of now is judged by who reads.
+-- A page of operations, the latest first, without their replies. The reader
+-- derives states that depend on the present time.
 --
 --  $1 namespace  $2 the moment, or NULL for the server's  $3 how many at most
 --  $4 after this place, or NULL  $5 tenant  $6 project  $7 endpoint  $8 key_value

@@ -4,7 +4,7 @@ DECLARE
     widened boolean := false;
     columns text;
     emptied text;
-    -- What whoever runs this allows; it is given back at the end.
+    -- The session's own setting; it is restored at the end.
     patience text := current_setting('lock_timeout');
 BEGIN
 IF current_setting('server_version_num')::integer < 130000 THEN
@@ -12,10 +12,10 @@ IF current_setting('server_version_num')::integer < 130000 THEN
         'this is PostgreSQL %s; Onceward needs 13 or newer', current_setting('server_version'));
 END IF;
 
--- Those who come at once take turns.
+-- Concurrent migrations take turns.
 PERFORM set_config('lock_timeout', '60s', true);
 PERFORM pg_advisory_xact_lock({lock});
--- Whoever waits for a table keeps everybody else waiting behind: rather give up.
+-- A wait for a table blocks all later statements on it, so it is short.
 PERFORM set_config('lock_timeout', '5s', true);
 
 IF to_regclass('{table}_migration') IS NOT NULL THEN

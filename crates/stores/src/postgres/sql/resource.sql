@@ -6,7 +6,7 @@ IF NOT EXISTS (
 ) THEN
     ALTER TABLE {table} ADD COLUMN resource_{resource} {type}
         CONSTRAINT resource_{resource}_fkey REFERENCES {target} ({column}) ON DELETE SET NULL;
-    -- Who deletes such a thing must not have to read all operations.
+    -- Deleting a referenced row must not read all operations.
     CREATE INDEX {name}_resource_{resource} ON {table} (resource_{resource})
         WHERE resource_{resource} IS NOT NULL;
     widened := true;

@@ -13,7 +13,7 @@ IF (SELECT pg_has_role({role_text}, relowner, 'MEMBER') FROM pg_class WHERE oid 
         'the role %s owns {table}, and row-level security does not bind owners; use another role', {role_text});
 END IF;
 
--- NULL, which is nobody, sees and writes nothing. So does the empty text: that is
+-- NULL, which is no user, sees and writes nothing. So does the empty text: that is
 -- what a setting holds after the transaction that set it, and whose rows are
 -- those that were written without row-level security.
 BEGIN
@@ -45,7 +45,7 @@ IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = '{table}_document'::regcla
         USING (owner = (SELECT {table}_owner())) WITH CHECK (owner = (SELECT {table}_owner()));
 END IF;
 
--- Whoever reaches a partition by its own name is not bound by the policy above.
+-- Access to a partition by its own name is not bound by the policy above.
 DECLARE
     part regclass;
 BEGIN
@@ -65,7 +65,7 @@ REVOKE ALL ON SEQUENCE {table}_fence FROM {role};
 
 IF NOT has_schema_privilege({role_text}, '{schema}', 'USAGE') THEN
     GRANT USAGE ON SCHEMA {schema} TO {role};
-    -- Whoever may not grant gets a warning only.
+    -- Without the right to grant there is only a warning.
     IF NOT has_schema_privilege({role_text}, '{schema}', 'USAGE') THEN
         RAISE EXCEPTION USING ERRCODE = 'OW001', MESSAGE = format(
             'the role %s may not use the schema {schema}, and this user may not grant it; let its owner grant USAGE', {role_text});

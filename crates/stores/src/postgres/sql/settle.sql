@@ -4,7 +4,7 @@
 -- $1 namespace  $2 the moment, or NULL for the server's
 -- of each step: $3 digest  $4 fence  $5 state  $6 answer  $7 status  $8 reply
 --
--- A row that somebody works on is left out: whoever settles it waits by itself.
+-- A row that another transaction holds is left out: its settlement waits by itself.
 WITH held AS MATERIALIZED (
     SELECT r.owner, a.*
     FROM {table} AS r, {steps} AS a(digest, fence, state, answer, status, reply, place)

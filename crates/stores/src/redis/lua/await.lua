@@ -1,4 +1,4 @@
--- Gives the record, and marks it: who settles it is to tell.
+-- Returns the record, and marks it so that its settlement is published.
 
 if not record then
   return {now}

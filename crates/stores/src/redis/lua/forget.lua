@@ -10,7 +10,7 @@ end
 redis.call('HDEL', KEYS[1], field, field .. ':r', field .. ':q')
 redis.call('HSET', KEYS[1], 'floor', stamp)
 if redis.call('HEXISTS', KEYS[1], field .. '+') == 1 then
-  -- Who lies further on must still be found.
+  -- Records further on in the chain must still be found.
   redis.call('HSET', KEYS[1], field, '-')
 end
 redis.call('ZREM', KEYS[2], field, field .. ':e')

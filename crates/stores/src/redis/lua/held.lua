@@ -1,4 +1,4 @@
--- Whether this fence may still act on the record, in the plain case: granted to who asked for it, and nothing
+-- Whether this fence may still act on the record, in the plain case: granted to this claim, and nothing
 -- said since, but that it is renewed. All else is judged by the caller: 0 where there is nothing, 2 where there
 -- is something.
 --

@@ -7,7 +7,7 @@
 -- ARGV 2  the operation's digest, or its id; both begin with the same eight bytes
 --
 -- A record is `layout.rs` in bytes, counted from 1:
---      1  '1' where somebody waits          28  word   \
+--      1  '1' if a request waits            28  word   \
 --      2  version                           29  at      | what was said of the grant; where nothing was,
 --      3  how    \                          37  answer  | at is the token of the step that wrote it, or 0
 --      4  fence   | how it was written      38  status  | (answer 1: there is a reply)

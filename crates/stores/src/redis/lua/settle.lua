@@ -1,4 +1,4 @@
--- Writes down the outcome that the holder of a grant reports, and wakes those who wait. What is finished is
+-- Writes down the outcome that the holder of a grant reports, and wakes the waiters. What is finished is
 -- returned as it was written, without its reply: the times of the outcome follow by the rules.
 --
 -- ARGV 4  word, one byte  5  answer and status, three bytes  6  their check, but for the moment

@@ -22,7 +22,7 @@ if #over > 0 then
   end
   for place, there in ipairs(redis.call('HMGET', KEYS[1], unpack(behind))) do
     if there then
-      -- Who lies further on must still be found.
+      -- Records further on in the chain must still be found.
       redis.call('HSET', KEYS[1], string.sub(behind[place], 1, -2), '-')
     end
   end

@@ -1,4 +1,4 @@
--- The request of a record, unless somebody else was granted meanwhile.
+-- The request of a record, unless the operation was granted again meanwhile.
 --
 -- $1 namespace  $2 digest  $3 fence
 SELECT r.request FROM {table} AS r
