@@ -167,7 +167,7 @@ impl Warnings<'_> {
             }
             let protects = |route: &Route| route.class == class.name && takes_keys(route);
             let protects = config.routes.iter().any(protects);
-            let (who, window) = match of_webhooks {
+            let (retries, window) = match of_webhooks {
                 true => (
                     "providers of webhooks retry for up to 3 days",
                     WEBHOOK_WINDOW,
@@ -176,7 +176,7 @@ impl Warnings<'_> {
             };
             if class.retention < window && (protects || of_webhooks) {
                 let problem = format!(
-                    "{who}, but a reply is kept for {}",
+                    "{retries}, but a reply is kept for {}",
                     Time::of(class.retention).0
                 );
                 let better = format!("write {} or longer", Time::of(window).0);

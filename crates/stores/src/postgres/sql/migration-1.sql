@@ -2,8 +2,8 @@
 -- in Onceward's records; {table}_view shows them as timestamps.
 CREATE SEQUENCE {table}_fence AS bigint CACHE 1;
 
--- Whose rows a statement is about. Without row-level security there is one
--- owner, nobody.
+-- The owner of the rows that a statement is about. Without row-level security
+-- there is one owner, the empty text.
 CREATE FUNCTION {table}_owner() RETURNS text LANGUAGE sql STABLE PARALLEL SAFE
 AS $$ SELECT ''::text $$;
 
@@ -48,9 +48,9 @@ CREATE TABLE {table} (
     answer          text,
     status          integer,
     reply           bytea,
-    -- For those who look: when the reply expires, from when the key is free for
-    -- anybody, when queued work is due, when the sweeper has to come, the
-    -- place in listings, and whether somebody elsewhere waits.
+    -- For queries: when the reply expires, from when the key is free for any
+    -- request, when queued work is due, when the row is to be swept, the
+    -- place in listings, and whether a request elsewhere waits.
     expires_ms      bigint,
     free_ms         bigint,
     due_ms          bigint,
@@ -62,9 +62,9 @@ CREATE TABLE {table} (
     PRIMARY KEY (digest, namespace, owner)
 ){partitioned};
 {partitions}
--- Each index has a condition, and only who is to use it says the same: who looks
--- for one row must not be led to a whole namespace, which to the planner seems
--- small as long as it has never counted the rows.
+-- Each index has a condition, and only the statements that are to use it repeat
+-- it: a search for one row must not be planned as a scan of a whole namespace,
+-- which the planner takes for small as long as it has never counted the rows.
 CREATE INDEX {name}_changed ON {table} (namespace, changed) WHERE changed > 0;
 CREATE INDEX {name}_sweep ON {table} (namespace, sweep_ms) WHERE sweep_ms IS NOT NULL;
 CREATE INDEX {name}_due ON {table} (namespace, due_ms) WHERE due_ms IS NOT NULL;
@@ -83,9 +83,9 @@ CREATE TABLE {table}_document (
 
 -- Reclaims room from what is over, in one batch, and tells of how many
 -- operations: first a reply whose key is remembered longer, at last the row. It
--- never waits for a row that somebody works on. It acts with the rights of
--- whoever owns the table, so that a role that sees only its own rows sweeps all
--- that are over; therefore it never believes in a time that has not come yet.
+-- never waits for a row that another transaction holds. It acts with the rights
+-- of the table's owner, so that a role that sees only its own rows sweeps all
+-- that are over; therefore it never accepts a time in the future.
 CREATE FUNCTION {table}_sweep(of_namespace text, at_ms bigint, batch integer) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_custom_plan
@@ -98,7 +98,7 @@ BEGIN
     -- Chosen apart, or PostgreSQL 13 would choose as much again for each partition.
     WITH over AS MATERIALIZED (
         SELECT namespace, digest, owner,
-            -- Who may write rows may write any numbers; they harm nobody else.
+            -- A role that writes rows may write any numbers; they affect only its own rows.
             state IN ('completed', 'failed')
                 AND expires_ms::numeric - retention_ms + remember_ms + keep_expired_ms > now_ms AS remembered
         FROM {qualified}
@@ -131,8 +131,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION {table}_sweep(text, bigint, integer) FROM PUBLIC;
 
--- For people. A view reads with the rights of who made it; so it asks by itself
--- whether the one who looks may see only its own.
+-- For people. A view reads with the rights of its owner, so it checks by itself
+-- whether the present role may see only its own rows.
 CREATE VIEW {table}_view WITH (security_barrier) AS
 SELECT
     namespace, owner,
