@@ -190,7 +190,10 @@ async fn abandoned_claim_is_unknown_by_name() {
     let fresh = fixture.fresh(&json!(1)).await;
     let id = fresh.id();
     fixture.clock.advance(LEASE);
-    let error = fixture.begin(&json!(1)).await.expect_err("the outcome is unknown");
+    let error = fixture
+        .begin(&json!(1))
+        .await
+        .expect_err("the outcome is unknown");
     assert!(matches!(error, Error::UnknownOutcome { operation } if operation == id));
     assert!(error.to_string().contains(&id.to_string()));
     // The earlier holder may still come.
@@ -208,7 +211,10 @@ async fn dropped_without_a_word_is_abandoned_at_once() {
     let fixture = Fixture::new();
     drop(fixture.fresh(&json!(1)).await);
     fixture.settle_down().await;
-    let error = fixture.begin(&json!(1)).await.expect_err("the outcome is unknown");
+    let error = fixture
+        .begin(&json!(1))
+        .await
+        .expect_err("the outcome is unknown");
     assert!(matches!(error, Error::UnknownOutcome { .. }));
 }
 

@@ -468,8 +468,7 @@ impl Warnings<'_> {
             // Without any [auth] everybody may call, unless the route names a method.
             if !by.is_empty() {
                 let better = "add one of them to [auth], or remove auth";
-                let problem =
-                    "none of these authentication methods is configured, so no request can be authorised";
+                let problem = "none of these authentication methods is configured, so no request can be authorised";
                 self.warn(&format!("{key}.auth"), problem, better);
             }
             return;

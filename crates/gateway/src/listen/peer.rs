@@ -180,7 +180,7 @@ fn find_client(direct: SocketAddr, entries: &[&str], trusted: &TrustedProxies) -
 /// The entry of the outermost of `hops` trusted proxies. A proxy either appends
 /// its entry on the right or replaces the whole list; in both cases no trusted
 /// proxy wrote an entry further to the left.
-fn said_at<'a>(entries: &[&'a str], hops: usize) -> Option<&'a str> {
+fn outermost_entry<'a>(entries: &[&'a str], hops: usize) -> Option<&'a str> {
     let farthest = hops.max(1).min(entries.len());
     entries[..farthest].last().copied()
 }

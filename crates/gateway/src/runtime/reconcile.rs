@@ -193,7 +193,10 @@ impl Reconciler {
             Ok(ReconcileAnswer::NotRun) => Resolution::NotRun,
             Ok(ReconcileAnswer::Unsure) => return Reconciled::Unsure,
             Err(reason) => {
-                tracing::warn!(reason, "unknown outcome not reconciled: upstream gave no usable answer");
+                tracing::warn!(
+                    reason,
+                    "unknown outcome not reconciled: upstream gave no usable answer"
+                );
                 return Reconciled::Unsure;
             }
         };
