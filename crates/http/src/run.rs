@@ -359,8 +359,8 @@ async fn enter(
 }
 
 /// Claims the operation. A record that was made under the other rule about hosts
-/// (by a version that never compared them, or before a reload changed what the
-/// upstream sees) is compared as it was made.
+/// (by a version that never compared them, or by a layer with `ignore_host`) is
+/// compared as it was made.
 ///
 /// A mismatch is only reported of a record that was read: a client is told that
 /// it may use a new key.

@@ -158,7 +158,7 @@ async fn taken_port_is_named() {
     "memory:",
     "the URL of an upstream must begin with http://, https:// or h2c://"
 )]
-#[case::no_host("http://", "memory:", "the upstream is not a URL")]
+#[case::no_host("http://", "memory:", "the upstream is not a valid URL")]
 #[case::a_path("http://127.0.0.1:1/api", "memory:", "an upstream")]
 #[case::a_password(
     "https://user:hunter2@shop.example",
