@@ -45,7 +45,7 @@ pub use crate::runtime::reload::ConfigFile;
 use crate::runtime::reload::Reloader;
 pub use crate::runtime::start::StartError;
 use crate::runtime::start::{Opened, Sockets};
-pub use crate::secrets::gateway_key::SecretError;
+pub use crate::secrets::gateway_key::GatewayKeyError;
 use crate::webhooks::delivery::Courier;
 
 /// How long recording abandoned operations as unknown may take at the end.

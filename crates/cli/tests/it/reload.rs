@@ -508,10 +508,10 @@ async fn mistake_is_in_the_log_and_a_stop_after_it_is_in_order() {
             .unwrap_or_else(|| panic!("no {message:?} in {log:?}"))
             .clone()
     };
-    let refusal = line("the configuration was not taken; the old one holds");
+    let refusal = line("configuration refused; the previous one stays in force");
     assert_eq!(refusal["level"], "ERROR");
     assert!(refusal["why"].as_str().unwrap().contains(why), "{refusal}");
-    line("the configuration was read again");
+    line("configuration reloaded");
 }
 
 /// As Kubernetes mounts it: the file is a link into a directory that is a link,

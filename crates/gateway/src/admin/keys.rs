@@ -228,7 +228,7 @@ fn refusal(error: KeysError) -> Problem {
             Problem::conflict(format!("Nothing was changed: {error}."))
         }
         KeysError::Store(error) => Problem::store_write(&error),
-        KeysError::Wire(_) | KeysError::Random(_) | KeysError::Drawn => {
+        KeysError::Wire(_) | KeysError::Random(_) | KeysError::NoFreeId => {
             tracing::error!(%error, "API key not created");
             Problem::store_unavailable(format!("Nothing was changed: {error}."))
         }

@@ -1,13 +1,14 @@
-//! The keys that this gateway gives out: `ow_{id}_{secret}{checksum}`.
+//! The gateway's own API keys: `ow_{id}_{secret}{checksum}`.
 //!
 //! The id finds the key, the secret proves it, and the checksum lets a scanner
-//! tell a leaked key from noise without asking anybody. What is kept is a keyed
-//! hash of id and secret. The secret is 256 random bits, so a slow hash would
-//! protect nothing and only cost those who verify; the gateway's own secret
-//! makes a stolen registry useless by itself.
+//! recognise a leaked key offline. The store keeps an HMAC of id and secret,
+//! keyed with the gateway's key, so that a stolen store alone is useless. The
+//! secret has 256 random bits, so a slow password hash would add cost and no
+//! protection.
 //!
-//! All keys are in memory, so that verifying asks no store, and each change
-//! goes through here. They are managed even where they are not accepted.
+//! All keys are in memory, so that verifying one reads no store, and every
+//! change goes through [`ApiKeys`]. Keys can be managed even where they are not
+//! accepted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -25,10 +26,10 @@ use subtle::ConstantTimeEq;
 
 use super::WallClock;
 use super::credential::API_KEY_PREFIX;
-use super::known::Known;
 use super::refusal::Refusal;
+use super::verified_caller::VerifiedCaller;
 use crate::config::KnownBy;
-use crate::secrets::gateway_key::Secret;
+use crate::secrets::gateway_key::GatewayKey;
 use crate::secrets::random::random_bytes;
 
 /// The most keys.
@@ -37,8 +38,8 @@ pub(crate) const KEYS_MAX: usize = 100_000;
 pub(crate) const SCOPES_MAX: usize = 64;
 /// The version of a document.
 const VERSION: u32 = 1;
-/// How often a new id is drawn that is taken, before something is wrong.
-const DRAWS_MAX: usize = 3;
+/// How many random ids are tried before creating a key fails.
+const ATTEMPTS_MAX: usize = 3;
 
 const ID_BYTES: usize = 10;
 const SECRET_BYTES: usize = 32;
@@ -48,63 +49,64 @@ const ID_LENGTH: usize = 16;
 const SECRET_LENGTH: usize = 52;
 const CHECKSUM_LENGTH: usize = 7;
 
-/// A key to be made.
+/// The settings of a new key.
 #[derive(Clone, Debug)]
 pub(crate) struct NewKey {
-    /// Whose it is.
+    /// The tenant of its caller.
     pub(crate) tenant: String,
-    /// Which project's; without one it is good only on routes of a wider scope.
+    /// The project of its caller. A key without one works only on routes with
+    /// the scope `tenant` or `platform`.
     pub(crate) project: Option<String>,
-    /// Who acts with it.
+    /// The subject of its caller.
     pub(crate) subject: Subject,
-    /// What it may do.
+    /// The scopes of its caller.
     pub(crate) scopes: Vec<String>,
-    /// What it is for, for people.
+    /// A description for operators.
     pub(crate) name: String,
-    /// When it ends by itself.
+    /// When it expires, if ever.
     pub(crate) expires_at: Option<Timestamp>,
 }
 
-/// A key as operators see it. There is no secret in it, and no hash.
+/// A key as operators see it, without the secret and its hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyRecord {
-    /// Its id, which is part of the key and no secret.
+    /// Its id, which is part of the key and not secret.
     pub(crate) id: String,
-    /// Whose it is.
+    /// The tenant of its caller.
     pub(crate) tenant: String,
-    /// Which project's.
+    /// The project of its caller.
     pub(crate) project: Option<String>,
-    /// Who acts with it.
+    /// The subject of its caller.
     pub(crate) subject: Subject,
-    /// What it may do.
+    /// The scopes of its caller.
     pub(crate) scopes: Vec<String>,
-    /// What it is for.
+    /// A description for operators.
     pub(crate) name: String,
-    /// When it was made.
+    /// When it was created.
     pub(crate) created_at: Timestamp,
-    /// When it ends by itself.
+    /// When it expires, if ever.
     pub(crate) expires_at: Option<Timestamp>,
-    /// When it was taken back.
+    /// When it was revoked, if it was.
     pub(crate) revoked_at: Option<Timestamp>,
 }
 
-/// A key that was made.
+/// A new key.
 #[derive(Debug)]
-pub(crate) struct Created {
+pub(crate) struct CreatedKey {
     /// Its id.
     pub(crate) id: String,
-    /// The whole key, to be shown once. Nobody can make it again from what is kept.
+    /// The whole key, to be shown once. It cannot be restored from the store.
     pub(crate) secret: SecretString,
-    /// What is kept of it.
+    /// The key as operators see it.
     pub(crate) record: KeyRecord,
 }
 
-/// What revoking came to.
+/// The result of revoking a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Revoked {
-    /// Nobody gets in with it from now on.
+    /// The key is refused from now on.
     Done,
-    /// It had been revoked before.
+    /// The key had been revoked before.
     Already,
     /// There is no such key.
     Absent,
@@ -113,84 +115,84 @@ pub(crate) enum Revoked {
 /// Why keys could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeysError {
-    /// The names do not make a caller.
+    /// The names are not allowed for a caller.
     #[error(transparent)]
     Caller(#[from] CallerError),
-    /// The name is too long, or not text for people.
+    /// The description is too long, or has control characters.
     #[error("a key's name has at most 256 bytes and no control characters")]
     Name,
-    /// Too many scopes, or one that is none.
+    /// Too many scopes, or a malformed one.
     #[error("a key has at most 64 scopes, each 1 to 128 visible characters without blanks")]
     Scopes,
-    /// It would have ended before it began.
-    #[error("the key would have expired already")]
+    /// The expiry is in the past.
+    #[error("the key's expiry is in the past")]
     Expired,
-    /// There are enough.
-    #[error("there are {KEYS_MAX} keys already")]
+    /// No more keys can be created.
+    #[error("there are {KEYS_MAX} keys already, which is the maximum")]
     TooMany,
-    /// The registry holds more than may be read.
-    #[error("the registry holds more than {KEYS_MAX} keys")]
+    /// The store has more keys than the maximum.
+    #[error("the store has more than {KEYS_MAX} keys")]
     Overfull,
-    /// What is kept under this id is not a key's document.
+    /// The stored document is not a key's.
     #[error("the document of key {id} is damaged")]
     Damaged {
-        /// Which.
+        /// The id of the key.
         id: String,
-        /// What is wrong with it.
-        source: DocumentError,
+        /// What is wrong with the document.
+        source: KeyDocumentError,
     },
-    /// The store failed; whether the change was made is not known.
+    /// The store failed; it is unknown whether the change was made.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A document could not be written down.
-    #[error("a key's document could not be written")]
+    /// A document could not be encoded.
+    #[error("the key's document could not be encoded")]
     Wire(#[source] serde_json::Error),
-    /// The system gives no random bytes.
-    #[error("the system gives no random bytes")]
+    /// The system returns no random bytes.
+    #[error("the system returns no random bytes")]
     Random(#[source] getrandom::Error),
-    /// Every id that was drawn was taken, which chance does not do.
-    #[error("no free id was found; the system's random bytes are not random")]
-    Drawn,
+    /// Every generated id was in use, which does not happen by chance.
+    #[error("no unused id was found; the system's random bytes are not random")]
+    NoFreeId,
 }
 
-/// The keys of this gateway.
+/// All API keys of the gateway.
 pub(crate) struct ApiKeys {
     registry: Arc<dyn Registry>,
-    pepper: Secret,
+    pepper: GatewayKey,
     clock: WallClock,
-    held: RwLock<HashMap<String, Arc<Entry>>>,
-    /// Held over each change and its write. Two changes at once could leave in
-    /// memory what the registry no longer says: a key back that was revoked.
+    keys: RwLock<HashMap<String, Arc<StoredKey>>>,
+    /// Held during each change and its write. Two concurrent changes could leave
+    /// memory different from the store, such as with a revoked key restored.
     changing: tokio::sync::Mutex<()>,
 }
 
 /// A key in memory.
 #[derive(Clone)]
-struct Entry {
+struct StoredKey {
     hash: [u8; 32],
     record: KeyRecord,
-    known: Known,
+    caller: VerifiedCaller,
 }
 
 impl ApiKeys {
     /// Reads all keys.
     pub(crate) async fn open(
         registry: Arc<dyn Registry>,
-        pepper: Secret,
+        pepper: GatewayKey,
         clock: WallClock,
     ) -> Result<Self, KeysError> {
         let keys = Self {
             registry,
             pepper,
             clock,
-            held: RwLock::default(),
+            keys: RwLock::default(),
             changing: tokio::sync::Mutex::default(),
         };
         keys.refresh().await?;
         Ok(keys)
     }
 
-    /// Reads all keys again, for a registry that others change too.
+    /// Reads all keys again, because other gateways may change them in the store.
     pub(crate) async fn refresh(&self) -> Result<(), KeysError> {
         let _changing = self.changing.lock().await;
         let mut read = HashMap::new();
@@ -209,149 +211,148 @@ impl ApiKeys {
                 return Err(KeysError::Overfull);
             }
             for (id, document) in page {
-                match Entry::read(&id, &document) {
-                    Ok(entry) => {
-                        read.insert(id, entry);
+                match StoredKey::read(&id, &document) {
+                    Ok(stored) => {
+                        read.insert(id, stored);
                     }
-                    // Nobody gets in with it; all others still do.
+                    // Only this key is refused; all others still work.
                     Err(source) => {
-                        tracing::error!(key_id = id, cause = %source, "an API key's document is damaged; the key is not accepted");
+                        tracing::error!(key_id = id, cause = %source, "document of an API key damaged; key refused");
                     }
                 }
             }
         }
-        self.hold_all(read);
+        self.replace_all(read);
         Ok(())
     }
 
-    /// Makes a key. It is good as soon as this answers.
-    pub(crate) async fn create(&self, new: NewKey) -> Result<Created, KeysError> {
+    /// Creates a key. It is accepted as soon as this returns.
+    pub(crate) async fn create(&self, new: NewKey) -> Result<CreatedKey, KeysError> {
         let now = self.clock.now();
-        check(&new, now)?;
+        validate(&new, now)?;
         let _changing = self.changing.lock().await;
-        if self.read().len() >= KEYS_MAX {
+        if self.read_keys().len() >= KEYS_MAX {
             return Err(KeysError::TooMany);
         }
-        for _ in 0..DRAWS_MAX {
-            let drawn = Drawn::new().map_err(KeysError::Random)?;
-            let entry = Entry::new(&drawn, &new, &self.pepper, now)?;
-            let document = entry.document()?;
+        for _ in 0..ATTEMPTS_MAX {
+            let generated = GeneratedKey::new().map_err(KeysError::Random)?;
+            let stored = StoredKey::new(&generated, &new, &self.pepper, now)?;
+            let document = stored.document()?;
             let added = self
                 .registry
-                .add(Collection::ApiKeys, &drawn.id, document)
+                .add(Collection::ApiKeys, &generated.id, document)
                 .await;
             match added? {
                 Added::Known => {}
                 Added::Done => {
-                    let record = entry.record.clone();
-                    self.hold(entry);
-                    return Ok(Created {
-                        id: drawn.id,
-                        secret: drawn.key,
+                    let record = stored.record.clone();
+                    self.insert(stored);
+                    return Ok(CreatedKey {
+                        id: generated.id,
+                        secret: generated.key,
                         record,
                     });
                 }
             }
         }
-        Err(KeysError::Drawn)
+        Err(KeysError::NoFreeId)
     }
 
     /// All keys, the oldest first, revoked and expired ones included.
     pub(crate) fn list(&self) -> Vec<KeyRecord> {
-        let held = self.read();
-        let mut records: Vec<_> = held.values().map(|entry| entry.record.clone()).collect();
+        let keys = self.read_keys();
+        let mut records: Vec<_> = keys.values().map(|stored| stored.record.clone()).collect();
         records.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
         records
     }
 
-    /// Takes a key back, here before anything else is done: while the registry
-    /// is slow or fails, this gateway refuses the key all the same, and asking
-    /// again finishes the work.
+    /// Revokes a key, first in memory: this gateway refuses the key even while
+    /// the store is slow or fails, and a second call completes the revocation.
     pub(crate) async fn revoke(&self, id: &str) -> Result<Revoked, KeysError> {
         let now = self.clock.now();
-        self.refuse(id, now);
+        self.revoke_in_memory(id, now);
         let _changing = self.changing.lock().await;
         let Some(document) = self.registry.read(Collection::ApiKeys, id).await? else {
-            self.held
+            self.keys
                 .write()
                 .unwrap_or_else(PoisonError::into_inner)
                 .remove(id);
             return Ok(Revoked::Absent);
         };
-        let mut entry = Entry::read(id, &document).map_err(|source| KeysError::Damaged {
+        let mut stored = StoredKey::read(id, &document).map_err(|source| KeysError::Damaged {
             id: id.to_owned(),
             source,
         })?;
-        if entry.record.revoked_at.is_some() {
-            self.hold(entry);
+        if stored.record.revoked_at.is_some() {
+            self.insert(stored);
             return Ok(Revoked::Already);
         }
-        entry.record.revoked_at = self.revoked_at(id).or(Some(now));
-        let document = entry.document()?;
-        self.hold(entry);
+        stored.record.revoked_at = self.revoked_at(id).or(Some(now));
+        let document = stored.document()?;
+        self.insert(stored);
         self.registry.put(Collection::ApiKeys, id, document).await?;
         Ok(Revoked::Done)
     }
 
-    /// Who comes with this key. The hash is made and compared also for an id
-    /// that does not exist, so that time does not tell which do.
-    pub(super) fn verify(&self, text: &str) -> Result<Known, Refusal> {
-        let (id, secret) = split(text).ok_or(Refusal::Malformed("not an API key"))?;
+    /// Verifies a key. The hash is computed and compared for unknown ids too, so
+    /// that the time taken does not reveal which ids exist.
+    pub(super) fn verify(&self, text: &str) -> Result<VerifiedCaller, Refusal> {
+        let (id, secret) = parse_key(text).ok_or(Refusal::Malformed("not an API key"))?;
         let hash = keyed_hash(&self.pepper, id, secret);
-        let entry = self.read().get(id).cloned();
-        let wanted = entry.as_ref().map_or([0; 32], |entry| entry.hash);
+        let stored = self.read_keys().get(id).cloned();
+        let wanted = stored.as_ref().map_or([0; 32], |stored| stored.hash);
         let same = bool::from(hash.ct_eq(&wanted));
-        let entry = entry.ok_or(Refusal::UnknownKey)?;
+        let stored = stored.ok_or(Refusal::UnknownKey)?;
         if !same {
             return Err(Refusal::WrongSecret);
         }
-        if entry.record.revoked_at.is_some() {
+        if stored.record.revoked_at.is_some() {
             return Err(Refusal::Revoked);
         }
         let now = self.clock.now();
-        if entry.record.expires_at.is_some_and(|end| now >= end) {
+        if stored.record.expires_at.is_some_and(|end| now >= end) {
             return Err(Refusal::Expired);
         }
-        Ok(entry.known.clone())
+        Ok(stored.caller.clone())
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, HashMap<String, Arc<Entry>>> {
-        self.held.read().unwrap_or_else(PoisonError::into_inner)
+    fn read_keys(&self) -> std::sync::RwLockReadGuard<'_, HashMap<String, Arc<StoredKey>>> {
+        self.keys.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn revoked_at(&self, id: &str) -> Option<Timestamp> {
-        self.read().get(id)?.record.revoked_at
+        self.read_keys().get(id)?.record.revoked_at
     }
 
-    /// Lets nobody in with this key from now on.
-    fn refuse(&self, id: &str, now: Timestamp) {
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = held.get_mut(id)
-            && entry.record.revoked_at.is_none()
+    /// Refuses a key from now on, before the revocation is stored.
+    fn revoke_in_memory(&self, id: &str, now: Timestamp) {
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stored) = keys.get_mut(id)
+            && stored.record.revoked_at.is_none()
         {
-            Arc::make_mut(entry).record.revoked_at = Some(now);
+            Arc::make_mut(stored).record.revoked_at = Some(now);
         }
     }
 
-    /// Holds what was read in place of all that was held. A revocation that was
-    /// not written, or only since it was read, still holds.
-    fn hold_all(&self, read: HashMap<String, Entry>) {
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        let merged = read.into_iter().map(|(id, mut entry)| {
-            let before = held.get(&id).and_then(|entry| entry.record.revoked_at);
-            entry.record.revoked_at = entry.record.revoked_at.or(before);
-            (id, Arc::new(entry))
+    /// Replaces all keys by those that were read. Revocations in memory stay: they
+    /// may not be stored yet, or may have been stored after the read.
+    fn replace_all(&self, read: HashMap<String, StoredKey>) {
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        let merged = read.into_iter().map(|(id, mut stored)| {
+            let before = keys.get(&id).and_then(|stored| stored.record.revoked_at);
+            stored.record.revoked_at = stored.record.revoked_at.or(before);
+            (id, Arc::new(stored))
         });
-        *held = merged.collect();
+        *keys = merged.collect();
     }
 
-    fn hold(&self, entry: Entry) {
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        held.insert(entry.record.id.clone(), Arc::new(entry));
+    fn insert(&self, stored: StoredKey) {
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        keys.insert(stored.record.id.clone(), Arc::new(stored));
     }
 }
 
-fn check(new: &NewKey, now: Timestamp) -> Result<(), KeysError> {
+fn validate(new: &NewKey, now: Timestamp) -> Result<(), KeysError> {
     if new.name.len() > NAME_BYTES_MAX || new.name.chars().any(char::is_control) {
         return Err(KeysError::Name);
     }
@@ -367,14 +368,14 @@ fn check(new: &NewKey, now: Timestamp) -> Result<(), KeysError> {
     Ok(())
 }
 
-/// A new key's parts.
-struct Drawn {
+/// The random parts of a new key.
+struct GeneratedKey {
     id: String,
     secret: SecretString,
     key: SecretString,
 }
 
-impl Drawn {
+impl GeneratedKey {
     fn new() -> Result<Self, getrandom::Error> {
         let id = encode(&random_bytes::<ID_BYTES>()?);
         let secret = encode(&random_bytes::<SECRET_BYTES>()?);
@@ -387,19 +388,19 @@ impl Drawn {
     }
 }
 
-/// Base32 in small letters: no sign in it ends a word in a shell or a log.
+/// Base32 in lower case: no character of it ends a word in a shell or a log.
 fn encode(bytes: &[u8]) -> String {
     BASE32_NOPAD.encode(bytes).to_ascii_lowercase()
 }
 
-/// The first 4 bytes of SHA-256 over all that comes before it.
+/// The first 4 bytes of SHA-256 over the key's text before the checksum.
 fn checksum(id: &str, secret: &str) -> String {
     let digest = Sha256::digest(format!("{API_KEY_PREFIX}{id}_{secret}"));
     encode(&digest[..CHECKSUM_BYTES])
 }
 
-/// The id and the secret of a key whose checksum is right.
-fn split(key: &str) -> Option<(&str, &str)> {
+/// The id and the secret of a well-formed key with a correct checksum.
+fn parse_key(key: &str) -> Option<(&str, &str)> {
     let (id, tail) = key.strip_prefix(API_KEY_PREFIX)?.split_once('_')?;
     let ours = |byte: u8| matches!(byte, b'a'..=b'z' | b'2'..=b'7');
     if id.len() != ID_LENGTH
@@ -412,8 +413,9 @@ fn split(key: &str) -> Option<(&str, &str)> {
     (checksum(id, secret) == sum).then_some((id, secret))
 }
 
-/// Over fixed lengths, so that no other id and secret make the same text.
-fn keyed_hash(pepper: &Secret, id: &str, secret: &str) -> [u8; 32] {
+/// The HMAC of id and secret. Both have fixed lengths, so that no other pair
+/// makes the same input.
+fn keyed_hash(pepper: &GatewayKey, id: &str, secret: &str) -> [u8; 32] {
     let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&pepper.bytes())
         .expect("HMAC takes a key of any length");
     mac.update(b"onceward.api-key.1");
@@ -422,15 +424,15 @@ fn keyed_hash(pepper: &Secret, id: &str, secret: &str) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-impl Entry {
+impl StoredKey {
     fn new(
-        drawn: &Drawn,
+        generated: &GeneratedKey,
         new: &NewKey,
-        pepper: &Secret,
+        pepper: &GatewayKey,
         now: Timestamp,
     ) -> Result<Self, CallerError> {
         let record = KeyRecord {
-            id: drawn.id.clone(),
+            id: generated.id.clone(),
             tenant: new.tenant.clone(),
             project: new.project.clone(),
             subject: new.subject.clone(),
@@ -441,8 +443,8 @@ impl Entry {
             revoked_at: None,
         };
         Ok(Self {
-            hash: keyed_hash(pepper, &drawn.id, drawn.secret.expose_secret()),
-            known: known(&record)?,
+            hash: keyed_hash(pepper, &generated.id, generated.secret.expose_secret()),
+            caller: caller_of(&record)?,
             record,
         })
     }
@@ -450,7 +452,7 @@ impl Entry {
     fn document(&self) -> Result<Bytes, KeysError> {
         let record = &self.record;
         let ms = |moment: Timestamp| moment.unix_ms();
-        let document = Document {
+        let document = KeyDocument {
             version: VERSION,
             hash: data_encoding::HEXLOWER.encode(&self.hash),
             tenant: record.tenant.clone(),
@@ -466,10 +468,10 @@ impl Entry {
         Ok(written.into())
     }
 
-    fn read(id: &str, document: &[u8]) -> Result<Self, DocumentError> {
-        let document: Document = serde_json::from_slice(document)?;
+    fn read(id: &str, document: &[u8]) -> Result<Self, KeyDocumentError> {
+        let document: KeyDocument = serde_json::from_slice(document)?;
         if document.version != VERSION {
-            return Err(DocumentError::Version(document.version));
+            return Err(KeyDocumentError::Version(document.version));
         }
         let hash = data_encoding::HEXLOWER
             .decode(document.hash.as_bytes())
@@ -487,15 +489,15 @@ impl Entry {
             revoked_at: document.revoked_at.map(Timestamp::from_unix_ms),
         };
         Ok(Self {
-            hash: hash.ok_or(DocumentError::Hash)?,
-            known: known(&record)?,
+            hash: hash.ok_or(KeyDocumentError::Hash)?,
+            caller: caller_of(&record)?,
             record,
         })
     }
 }
 
-fn known(record: &KeyRecord) -> Result<Known, CallerError> {
-    Known::claimed(
+fn caller_of(record: &KeyRecord) -> Result<VerifiedCaller, CallerError> {
+    VerifiedCaller::claimed(
         &record.tenant,
         record.project.as_deref(),
         record.subject.clone(),
@@ -506,24 +508,24 @@ fn known(record: &KeyRecord) -> Result<Known, CallerError> {
 
 /// Why a document is not a key's.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DocumentError {
-    /// Not our JSON.
-    #[error("it is not the JSON of a key")]
+pub(crate) enum KeyDocumentError {
+    /// Not the JSON of a key.
+    #[error("the document is not the JSON of a key")]
     Json(#[from] serde_json::Error),
-    /// From another version of this program.
-    #[error("it has version {0}")]
+    /// Written by another version of the gateway.
+    #[error("the document has the unsupported version {0}")]
     Version(u32),
-    /// Its hash is none.
-    #[error("its hash is not one")]
+    /// The hash is not 32 bytes in hexadecimal.
+    #[error("the document's hash is malformed")]
     Hash,
-    /// Its names do not make a caller.
+    /// The names are not allowed for a caller.
     #[error(transparent)]
     Caller(#[from] CallerError),
 }
 
-/// A key as it is kept.
+/// A key as it is stored.
 #[derive(Serialize, Deserialize)]
-struct Document {
+struct KeyDocument {
     version: u32,
     hash: String,
     tenant: String,

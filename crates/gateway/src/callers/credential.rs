@@ -1,8 +1,8 @@
-//! What a request brings to be known by: exactly one credential, in one place.
+//! The credential of a request: exactly one, in one header line.
 //!
-//! Two credentials would leave open whom the gateway and the upstream each
-//! believe, so they are refused, as is a header in two lines. What a credential
-//! looks like decides who is asked about it, and nobody else gets to see it.
+//! With two credentials the gateway and the upstream could each use a different
+//! one, so they are refused, as is a header in two lines. The form of a
+//! credential decides which verifier receives it; no other verifier sees it.
 
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName};
 
@@ -11,27 +11,27 @@ use super::refusal::{AuthError, Refusal};
 /// The longest credential, in bytes.
 pub(super) const CREDENTIAL_BYTES_MAX: usize = 8 * 1024;
 
-/// The prefix of the keys that this gateway gives out.
+/// The prefix of the gateway's own API keys.
 pub(super) const API_KEY_PREFIX: &str = "ow_";
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// Where the scheduler signs.
+/// The header of the scheduler's signature.
 pub(super) const SCHEDULE_SIGNATURE: HeaderName = HeaderName::from_static("x-schedule-signature");
 
-/// A credential, by who is to be asked about it.
+/// A credential, by its verifier.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Credential<'a> {
-    /// A key of ours.
+    /// An API key of this gateway.
     ApiKey(&'a str),
     /// An issuer's token.
     Token(&'a str),
-    /// A key that somebody else gave out.
+    /// A key of a key service (Unkey).
     ForeignKey(&'a str),
     /// The scheduler's signature.
     Schedule(&'a str),
 }
 
-/// The one credential of a request.
+/// Reads the one credential of a request.
 pub(super) fn read(headers: &HeaderMap) -> Result<Credential<'_>, AuthError> {
     let authorization = one_line(headers, &AUTHORIZATION)?;
     let api_key = one_line(headers, &API_KEY)?;
@@ -71,7 +71,7 @@ fn one_line<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a 
     line.map(Some).map_err(|_| Refusal::Malformed("characters"))
 }
 
-/// What follows `Bearer` and its blanks.
+/// The text after `Bearer` and its blanks.
 fn bearer(line: &str) -> Result<&str, Refusal> {
     let (scheme, rest) = line.split_once(' ').ok_or(Refusal::Scheme)?;
     if !scheme.eq_ignore_ascii_case("bearer") {
@@ -80,7 +80,7 @@ fn bearer(line: &str) -> Result<&str, Refusal> {
     Ok(rest.trim_start_matches(' '))
 }
 
-/// Keys do not hold dots and tokens do; so no token is ever shown to Unkey.
+/// Tokens contain dots and keys do not, so that no token is ever sent to Unkey.
 fn by_look(text: &str) -> Credential<'_> {
     if text.starts_with(API_KEY_PREFIX) {
         Credential::ApiKey(text)
@@ -91,8 +91,8 @@ fn by_look(text: &str) -> Credential<'_> {
     }
 }
 
-/// The characters that RFC 6750 allows after `Bearer`. No comma, so that two
-/// lines which somebody joined are not one credential.
+/// The characters that RFC 6750 allows after `Bearer`. A comma is not among
+/// them, so that two lines joined by a proxy are not one credential.
 fn is_token68(text: &str) -> bool {
     let body = text.trim_end_matches('=');
     let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/".contains(&byte);

@@ -1,10 +1,10 @@
 //! Tokens of issuers: JWTs in their compact form, signed and not encrypted.
 //!
-//! What a token's header says chooses nothing but a key's name. The issuer is
-//! one that is configured; its algorithms are configured; the key is one of
-//! that issuer's own, and knows what it may verify. `jku`, `x5u`, `x5c` and
-//! `jwk` are not looked at, and `crit` is refused, because we understand no
-//! extension. Claims are read only after the signature was found good.
+//! A token's header selects only the key id. The issuer and its algorithms are
+//! configured; the key is one of that issuer's own and is bound to its
+//! algorithms. `jku`, `x5u`, `x5c` and `jwk` are ignored, and `crit` is refused,
+//! because no extension is supported. Except for `iss`, claims are used only
+//! after the signature was verified.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -19,42 +19,42 @@ use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
 use super::WallClock;
-use super::jwks::{Found, KID_BYTES_MAX, KeyRing, KeySet};
-use super::known::Known;
+use super::jwks::{KID_BYTES_MAX, KeyLookup, KeyRing, KeySet};
 use super::refusal::{AuthError, Refusal};
 use super::strict;
+use super::verified_caller::VerifiedCaller;
 use crate::config::{self, Claim, KnownBy};
 
-/// The furthest an issuer's clock may be off, whatever is configured.
+/// The largest leeway for an issuer's clock, whatever is configured.
 const LEEWAY_MAX: Duration = Duration::from_secs(60);
-/// The latest time that is believed to be one: the year 5138, in seconds.
+/// The latest time that is accepted: the year 5138, in seconds.
 const TIME_MAX: f64 = 1e11;
-/// What a token may say it is. Others of the same issuer (a logout token, an
-/// event) are signed just as well and mean something else.
+/// The accepted values of `typ`. Other tokens of the same issuer (logout tokens,
+/// security events) have valid signatures too and another meaning.
 const TYPES: [&str; 4] = ["jwt", "at+jwt", "application/jwt", "application/at+jwt"];
-/// How many verified tokens are remembered.
+/// How many verified tokens are cached.
 const VERIFIED_MAX: usize = 10_000;
-/// How long a verified token is remembered at most.
+/// How long a verified token is cached at most.
 const VERIFIED_FOR: Duration = Duration::from_secs(60);
 
-/// Every issuer whose tokens are taken.
+/// All issuers whose tokens are accepted.
 pub(super) struct Issuers {
     all: Vec<Issuer>,
     clock: WallClock,
-    verified: Cache<[u8; 32], Verified>,
+    verified: Cache<[u8; 32], VerifiedToken>,
 }
 
-/// One issuer, and its keys.
+/// An issuer and its keys.
 pub(super) struct Issuer {
     pub(super) rules: config::Jwt,
     pub(super) keys: Arc<KeyRing>,
 }
 
-/// A token that was verified, for as long as that means something: until it
-/// expires, and while its issuer's keys are the same.
+/// A cached verification. It is valid until the token expires, and only while
+/// its issuer's keys are the same.
 #[derive(Clone)]
-struct Verified {
-    known: Known,
+struct VerifiedToken {
+    known: VerifiedCaller,
     issuer: usize,
     keys: Arc<KeySet>,
     since: Timestamp,
@@ -74,20 +74,20 @@ impl Issuers {
         &self.all
     }
 
-    /// Who the token says it is for.
-    pub(super) async fn verify(&self, token: &str) -> Result<Known, AuthError> {
+    /// Verifies a token and returns the caller that it names.
+    pub(super) async fn verify(&self, token: &str) -> Result<VerifiedCaller, AuthError> {
         let digest: [u8; 32] = Sha256::digest(token).into();
-        if let Some(known) = self.remembered(&digest) {
+        if let Some(known) = self.cached(&digest) {
             return Ok(known);
         }
-        let unverified = Unverified::parse(token)?;
+        let unverified = UnverifiedToken::parse(token)?;
         let (index, issuer) = self.issuer_of(&unverified)?;
         let algorithm = unverified.algorithm(&issuer.rules)?;
         let kid = unverified.kid()?;
         let keys = match issuer.keys.find(kid, algorithm).await {
-            Found::In(keys) => keys,
-            Found::Nowhere => return Err(Refusal::NoKey.into()),
-            Found::Unavailable => return Err(AuthError::Unavailable),
+            KeyLookup::Found(keys) => keys,
+            KeyLookup::NoSuchKey => return Err(Refusal::NoKey.into()),
+            KeyLookup::Unavailable => return Err(AuthError::Unavailable),
         };
         let key = keys.find(kid, algorithm).ok_or(Refusal::NoKey)?;
         if !key.verifies(algorithm, unverified.message, &unverified.signature) {
@@ -97,8 +97,8 @@ impl Issuers {
         let claims = Value::Object(unverified.claims);
         let until = check_times(&claims, issuer.rules.leeway.min(LEEWAY_MAX), now)?;
         check_audience(&claims, &issuer.rules.audience)?;
-        let known = name(&claims, &issuer.rules)?;
-        let verified = Verified {
+        let known = read_caller(&claims, &issuer.rules)?;
+        let verified = VerifiedToken {
             known: known.clone(),
             issuer: index,
             keys,
@@ -109,9 +109,10 @@ impl Issuers {
         Ok(known)
     }
 
-    /// A token seen before. Wrong in nothing that verifying it again would find:
-    /// it has not expired, the clock was not set back, the keys are the same.
-    fn remembered(&self, digest: &[u8; 32]) -> Option<Known> {
+    /// The caller of a cached token, if verifying it again would have the same
+    /// result: it has not expired, the clock was not set back, and the issuer's
+    /// keys are the same.
+    fn cached(&self, digest: &[u8; 32]) -> Option<VerifiedCaller> {
         let verified = self.verified.get(digest)?;
         let now = self.clock.now();
         let in_time = verified.since <= now && now < verified.until;
@@ -119,7 +120,7 @@ impl Issuers {
         (in_time && Arc::ptr_eq(&keys, &verified.keys)).then_some(verified.known)
     }
 
-    fn issuer_of(&self, token: &Unverified<'_>) -> Result<(usize, &Issuer), Refusal> {
+    fn issuer_of(&self, token: &UnverifiedToken<'_>) -> Result<(usize, &Issuer), Refusal> {
         let name = token.claims.get("iss").and_then(Value::as_str);
         let name = name.ok_or(Refusal::Claim("iss"))?;
         let mut all = self.all.iter().enumerate();
@@ -128,15 +129,15 @@ impl Issuers {
     }
 }
 
-/// A token that may say anything yet.
-struct Unverified<'a> {
+/// A parsed token whose signature has not been verified.
+struct UnverifiedToken<'a> {
     header: Map<String, Value>,
     claims: Map<String, Value>,
     message: &'a [u8],
     signature: Vec<u8>,
 }
 
-impl<'a> Unverified<'a> {
+impl<'a> UnverifiedToken<'a> {
     fn parse(token: &'a str) -> Result<Self, Refusal> {
         let (message, signature) = token.rsplit_once('.').ok_or(MALFORMED)?;
         let (header, claims) = message.split_once('.').ok_or(MALFORMED)?;
@@ -166,7 +167,7 @@ impl<'a> Unverified<'a> {
         }
     }
 
-    /// Spelled exactly, and one of the issuer's.
+    /// The algorithm in the header, spelled exactly, if the issuer allows it.
     fn algorithm(&self, rules: &config::Jwt) -> Result<Algorithm, Refusal> {
         let name = self.header.get("alg").and_then(Value::as_str);
         let algorithm = name.and_then(|name| Algorithm::from_str(name).ok());
@@ -192,7 +193,7 @@ fn decode(part: &str) -> Result<Vec<u8>, Refusal> {
         .map_err(|_| MALFORMED)
 }
 
-/// Until when the token holds.
+/// Checks `exp`, `nbf` and `iat`, and returns when the token expires.
 fn check_times(claims: &Value, leeway: Duration, now: Timestamp) -> Result<Timestamp, Refusal> {
     let until = time(claims, "exp")?
         .ok_or(Refusal::Claim("exp"))?
@@ -234,8 +235,8 @@ fn check_audience(claims: &Value, ours: &[String]) -> Result<(), Refusal> {
     good.then_some(()).ok_or(Refusal::Audience)
 }
 
-/// Whom the claims name, by the issuer's rules.
-fn name(claims: &Value, rules: &config::Jwt) -> Result<Known, Refusal> {
+/// The caller that the claims name by the issuer's rules.
+fn read_caller(claims: &Value, rules: &config::Jwt) -> Result<VerifiedCaller, Refusal> {
     let tenant = text(claims, &rules.tenant, "tenant")?.ok_or(Refusal::Claim("tenant"))?;
     let project = match &rules.project {
         None => None,
@@ -247,11 +248,11 @@ fn name(claims: &Value, rules: &config::Jwt) -> Result<Known, Refusal> {
         None => Vec::new(),
         Some(pointer) => scopes(claims.pointer(pointer))?,
     };
-    Known::claimed(tenant, project, subject, scopes, KnownBy::Jwt).map_err(Refusal::Caller)
+    VerifiedCaller::claimed(tenant, project, subject, scopes, KnownBy::Jwt).map_err(Refusal::Caller)
 }
 
-/// A name. Only text is one: a number would be somebody's own reading of it,
-/// and `1`, `1.0` and `"1"` three callers or one, as it pleases.
+/// A name. It must be a string: with numbers it would be unclear whether `1`,
+/// `1.0` and `"1"` are one caller.
 fn text<'a>(
     claims: &'a Value,
     place: &'a Claim,
@@ -267,7 +268,7 @@ fn text<'a>(
     }
 }
 
-/// A list of words, or words between blanks.
+/// Scopes as a list, or as a string with blanks between them.
 fn scopes(claim: Option<&Value>) -> Result<Vec<String>, Refusal> {
     match claim {
         None | Some(Value::Null) => Ok(Vec::new()),

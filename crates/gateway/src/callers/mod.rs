@@ -1,26 +1,25 @@
-//! Who calls: the door through which every request goes before anything is
-//! looked up.
+//! Authentication of callers, before anything is looked up.
 //!
-//! A request brings exactly one credential. What it looks like decides who is
-//! asked: our own API keys, an issuer's tokens, Unkey, or the scheduler's
-//! secrets. The answer is a [`Known`] caller, or an [`AuthError`] that one
-//! border turns into a problem. Nothing here ever opens the gate because
-//! somebody could not be asked.
+//! A request has exactly one credential. Its form decides how it is verified:
+//! as one of the gateway's API keys, as an issuer's token, by Unkey, or with the
+//! scheduler's secrets. The result is a [`VerifiedCaller`], or an [`AuthError`] that
+//! becomes a problem. When a verifier does not answer, the request is refused.
 //!
-//! The scheduler signs the body too, so its call is [`Presented::Signed`] until
-//! the body was read; only [`SignedCall::verify`] makes a [`Known`] of it.
+//! The scheduler's signature covers the body, so its call is
+//! [`Authentication::Signed`] until the body is read; only [`SignedCall::verify`]
+//! turns it into a [`VerifiedCaller`].
 
 pub(crate) mod api_keys;
 mod credential;
 mod jwks;
 mod jwt;
-mod known;
 mod refusal;
 pub(crate) mod scheduler;
 mod strict;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod unkey;
+mod verified_caller;
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -30,27 +29,27 @@ use onceward_core::clock::Timestamp;
 use onceward_core::store::Registry;
 use secrecy::ExposeSecret;
 
-pub(crate) use self::known::Known;
 pub(crate) use self::refusal::{AuthError, Refusal};
 pub(crate) use self::scheduler::{SignedCall, schedule_key};
+pub(crate) use self::verified_caller::VerifiedCaller;
 
 use self::api_keys::{ApiKeys, KeysError};
 use self::credential::Credential;
-use self::jwks::{KeyRing, Pace};
+use self::jwks::{JwksTiming, KeyRing};
 use self::jwt::{Issuer, Issuers};
 use self::unkey::Unkey;
 use crate::config;
 use crate::secrets::SecretReader;
-use crate::secrets::gateway_key::Secret;
+use crate::secrets::gateway_key::GatewayKey;
 use crate::upstream::fetch::FetchError;
 
-/// The time on the wall, which tokens and signatures are measured by. Unlike
-/// the stores' clock it follows the system's when that is set.
+/// The wall-clock time, against which tokens and signatures are checked. Unlike
+/// the stores' clock it follows changes of the system's time.
 #[derive(Clone)]
 pub(crate) struct WallClock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
 impl WallClock {
-    /// The system's.
+    /// The system's clock.
     #[expect(clippy::disallowed_methods, reason = "the clock that is handed in")]
     pub(crate) fn system() -> Self {
         Self::new(|| {
@@ -59,7 +58,7 @@ impl WallClock {
         })
     }
 
-    /// One that tells the time in this way.
+    /// A clock that returns what this function returns.
     pub(crate) fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }
@@ -70,39 +69,40 @@ impl WallClock {
     }
 }
 
-/// What callers are known with.
+/// What [`Callers`] needs to verify credentials.
 pub(crate) struct Parts {
-    /// Where API keys are kept.
+    /// The store of API keys.
     pub(crate) registry: Arc<dyn Registry>,
-    /// What the hashes of API keys are keyed with.
-    pub(crate) pepper: Secret,
-    /// Where secrets are read.
+    /// The key of the HMAC under which API keys are stored.
+    pub(crate) pepper: GatewayKey,
+    /// Reads the scheduler's secrets and Unkey's root key.
     pub(crate) secrets: SecretReader,
-    /// What time it is.
+    /// The time for expiry and tolerance checks.
     pub(crate) clock: WallClock,
 }
 
-/// Why callers cannot be known at all.
+/// Why authentication cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallersError {
     /// The API keys cannot be read.
     #[error("the API keys cannot be read: {0}")]
     Keys(#[from] KeysError),
-    /// An issuer's keys are at no URL that could be asked.
-    #[error("the keys of {issuer} cannot be asked for: {source}")]
+    /// The URL of an issuer's keys cannot be used.
+    #[error("the keys of issuer {issuer} cannot be fetched: {source}")]
     Jwks {
-        /// Whose.
+        /// The issuer, as in `iss`.
         issuer: String,
-        /// What is wrong.
+        /// Why the URL cannot be used.
         source: FetchError,
     },
-    /// Unkey is at no URL that could be asked.
-    #[error("Unkey cannot be asked: {0}")]
+    /// The URL of Unkey cannot be used.
+    #[error("the URL of Unkey cannot be used: {0}")]
     Unkey(#[source] FetchError),
 }
 
-/// By what a request means to be known, if it shows anything that can be told.
-pub(crate) fn shown(headers: &HeaderMap) -> Option<config::KnownBy> {
+/// The kind of credential that a request has; `None` if it has none or a
+/// malformed one.
+pub(crate) fn credential_kind(headers: &HeaderMap) -> Option<config::KnownBy> {
     Some(match credential::read(headers).ok()? {
         Credential::ApiKey(_) => config::KnownBy::ApiKey,
         Credential::Token(_) => config::KnownBy::Jwt,
@@ -111,41 +111,45 @@ pub(crate) fn shown(headers: &HeaderMap) -> Option<config::KnownBy> {
     })
 }
 
-/// Everybody who may call, and how they are known.
+/// Authenticates callers as `[auth]` says.
 pub(crate) struct Callers {
     api_keys: Arc<ApiKeys>,
-    taking: Taking,
+    api_key_policy: ApiKeyPolicy,
     issuers: Issuers,
-    unkey: Option<Unkey<Known>>,
+    unkey: Option<Unkey<VerifiedCaller>>,
     scheduler: Option<config::Scheduler>,
     secrets: SecretReader,
     clock: WallClock,
 }
 
-/// Whether our own API keys are taken.
+/// Whether the gateway's API keys are accepted as credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Taking {
-    ApiKeys,
-    NoApiKeys,
+enum ApiKeyPolicy {
+    Accepted,
+    Refused,
 }
 
-/// What a request's credential came to.
+/// The result of checking a request's headers.
 #[derive(Debug)]
-pub(crate) enum Presented {
-    /// The caller is known.
-    Known(Known),
-    /// The caller will be known when the body was read.
+pub(crate) enum Authentication {
+    /// The caller is authenticated.
+    Verified(VerifiedCaller),
+    /// The signature can be verified only when the body has been read.
     Signed(SignedCall),
 }
 
 impl Callers {
-    /// Reads the API keys and begins to fetch the issuers' keys, for which it
-    /// does not wait.
+    /// Reads the API keys and starts to fetch the issuers' keys, without waiting
+    /// for them.
     pub(crate) async fn open(auth: &config::Auth, parts: Parts) -> Result<Self, CallersError> {
-        Self::open_at(auth, parts, Pace::default()).await
+        Self::open_with_timing(auth, parts, JwksTiming::default()).await
     }
 
-    async fn open_at(auth: &config::Auth, parts: Parts, pace: Pace) -> Result<Self, CallersError> {
+    async fn open_with_timing(
+        auth: &config::Auth,
+        parts: Parts,
+        timing: JwksTiming,
+    ) -> Result<Self, CallersError> {
         let Parts {
             registry,
             pepper,
@@ -154,13 +158,13 @@ impl Callers {
         } = parts;
         let api_keys = Arc::new(ApiKeys::open(registry, pepper, clock.clone()).await?);
         Self::assemble(auth, api_keys, secrets, clock, |rules| {
-            KeyRing::open(&rules.keys, pace).map(Arc::new)
+            KeyRing::open(&rules.keys, timing).map(Arc::new)
         })
     }
 
-    /// The same for a changed configuration. The API keys stay one and the
-    /// same, so that a key revoked through either is revoked in both; an
-    /// issuer's keys that are where they were stay in use.
+    /// The same for a changed configuration. Both share one set of API keys, so
+    /// that a key revoked through either is revoked in both. The keys of an
+    /// issuer whose source has not changed stay in use.
     pub(crate) fn reopen(
         &self,
         auth: &config::Auth,
@@ -171,7 +175,7 @@ impl Callers {
             let mut all = self.issuers.all().iter();
             match all.find(|issuer| issuer.rules.keys == rules.keys) {
                 Some(issuer) => Ok(issuer.keys.clone()),
-                None => KeyRing::open(&rules.keys, Pace::default()).map(Arc::new),
+                None => KeyRing::open(&rules.keys, JwksTiming::default()).map(Arc::new),
             }
         })
     }
@@ -202,9 +206,9 @@ impl Callers {
             .map_err(CallersError::Unkey)?;
         Ok(Self {
             api_keys,
-            taking: match auth.api_keys {
-                Some(_) => Taking::ApiKeys,
-                None => Taking::NoApiKeys,
+            api_key_policy: match auth.api_keys {
+                Some(_) => ApiKeyPolicy::Accepted,
+                None => ApiKeyPolicy::Refused,
             },
             issuers: Issuers::new(issuers, clock.clone()),
             unkey,
@@ -214,41 +218,44 @@ impl Callers {
         })
     }
 
-    /// The keys that this gateway gives out, to be managed.
+    /// The API keys of this gateway, for managing them.
     pub(crate) fn api_keys(&self) -> &Arc<ApiKeys> {
         &self.api_keys
     }
 
-    /// How often the keys of each issuer could not be had.
+    /// How many fetches of each issuer's keys have failed.
     pub(crate) fn failures(&self) -> impl Iterator<Item = (&str, u64)> {
         let all = self.issuers.all().iter();
         all.map(|issuer| (issuer.rules.issuer.as_str(), issuer.keys.failures()))
     }
 
-    /// The issuers whose keys are not there yet, or grew too old: nobody is let
-    /// in with their tokens.
+    /// The issuers without usable keys, whose tokens are therefore refused: not
+    /// fetched yet, or too old.
     #[cfg(test)]
-    pub(crate) fn waits_for(&self) -> Vec<&str> {
+    pub(crate) fn issuers_without_keys(&self) -> Vec<&str> {
         let all = self.issuers.all().iter();
         let waiting = all.filter(|issuer| issuer.keys.current().is_none());
         waiting.map(|issuer| issuer.rules.issuer.as_str()).collect()
     }
 
-    /// Who sends a request with these headers. To be asked for every request,
-    /// a retry too, before anything is looked up.
-    pub(crate) async fn authenticate(&self, headers: &HeaderMap) -> Result<Presented, AuthError> {
+    /// Authenticates a request by its headers. Every request is authenticated,
+    /// retries included, before anything is looked up.
+    pub(crate) async fn authenticate(
+        &self,
+        headers: &HeaderMap,
+    ) -> Result<Authentication, AuthError> {
         let presented = self.identify(headers).await;
         if let Err(error) = &presented {
-            note(error);
+            log_refusal(error);
         }
         presented
     }
 
-    async fn identify(&self, headers: &HeaderMap) -> Result<Presented, AuthError> {
+    async fn identify(&self, headers: &HeaderMap) -> Result<Authentication, AuthError> {
         let known = match credential::read(headers)? {
-            Credential::ApiKey(text) => match self.taking {
-                Taking::ApiKeys => self.api_keys.verify(text)?,
-                Taking::NoApiKeys => return Err(Refusal::NotTaken("API keys").into()),
+            Credential::ApiKey(text) => match self.api_key_policy {
+                ApiKeyPolicy::Accepted => self.api_keys.verify(text)?,
+                ApiKeyPolicy::Refused => return Err(Refusal::NotTaken("API keys").into()),
             },
             Credential::Token(token) => self.issuers.verify(token).await?,
             Credential::ForeignKey(key) => match &self.unkey {
@@ -256,32 +263,30 @@ impl Callers {
                 None => return Err(Refusal::NotTaken("foreign keys").into()),
             },
             Credential::Schedule(line) => {
-                return self.read_signature(line).await.map(Presented::Signed);
+                return self.read_signature(line).await.map(Authentication::Signed);
             }
         };
-        Ok(Presented::Known(known))
+        Ok(Authentication::Verified(known))
     }
 
     async fn read_signature(&self, line: &str) -> Result<SignedCall, AuthError> {
         let Some(scheduler) = &self.scheduler else {
             return Err(Refusal::NotTaken("schedules").into());
         };
-        let mut secrets = scheduler::Secrets {
+        let mut secrets = scheduler::SchedulerSecrets {
             read: Vec::with_capacity(scheduler.secrets.len()),
             unread: 0,
         };
         for value in &scheduler.secrets {
             match self.secrets.read(value).await {
-                // Anybody can sign with nothing.
+                // An empty or short secret can be guessed.
                 Ok(secret) if secret.expose_secret().len() < scheduler::SECRET_BYTES_MIN => {
-                    tracing::error!(
-                        "a secret of the scheduler is shorter than 16 bytes; it is not used"
-                    );
+                    tracing::error!("scheduler secret shorter than 16 bytes; secret ignored");
                 }
                 Ok(secret) => secrets.read.push(secret),
                 Err(error) => {
                     secrets.unread += 1;
-                    tracing::error!(%error, "a secret of the scheduler cannot be read");
+                    tracing::error!(%error, "scheduler secret unreadable");
                 }
             }
         }
@@ -293,13 +298,13 @@ impl Callers {
     }
 }
 
-/// What the log says of who was not let in. What they sent is not in it.
-pub(crate) fn note(error: &AuthError) {
+/// Logs why a caller was refused, without its credential.
+pub(crate) fn log_refusal(error: &AuthError) {
     match error {
         AuthError::Missing => tracing::debug!(target: "onceward::callers", "no credential"),
         AuthError::Unavailable => {
-            tracing::warn!(target: "onceward::callers", "a caller cannot be verified");
+            tracing::warn!(target: "onceward::callers", "credential cannot be verified now");
         }
-        _ => tracing::info!(target: "onceward::callers", reason = %error, "a caller was refused"),
+        _ => tracing::info!(target: "onceward::callers", reason = %error, "caller refused"),
     }
 }

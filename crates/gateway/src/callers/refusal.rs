@@ -1,138 +1,139 @@
-//! Why a caller is not let in: one text for the client, another for the log.
+//! Why a caller is refused: one text for the client, another for the log.
 //!
-//! The client learns what an honest one needs to help itself: send a
-//! credential, get a new one, set the clock. Which check failed, and whether a
-//! key's id exists at all, stands only in the log.
+//! The client's text says what an honest client can do: send a credential, get
+//! a new one, set the clock. Only the log says which check failed and whether a
+//! key's id exists.
 
 use onceward_core::caller::CallerError;
 use onceward_http::problem::{Code, Problem};
 
-/// How soon a client may ask again when callers cannot be verified.
+/// The `Retry-After` of refusals that pass by themselves, in seconds.
 const RETRY_AFTER_S: u64 = 1;
 
-/// Why a request is not let in.
+/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AuthError {
-    /// There is no credential.
+    /// The request has no credential.
     #[error("no credential was sent")]
     Missing,
-    /// There is one, and it makes nobody known.
+    /// The credential is not accepted.
     #[error("{0}")]
     Refused(Refusal),
-    /// The caller is known and may not do this.
+    /// The caller is authenticated and may not use the route.
     #[error("{0}")]
     Forbidden(Prohibition),
-    /// The caller is known and asks too often, by the word of who knows it.
+    /// Unkey says that the key's own rate limit is used up.
     #[error("the key's own rate limit is used up")]
     TooMany,
-    /// Whoever knows callers does not answer. Nobody is let in on a guess.
+    /// The issuer, Unkey or OpenBao does not answer, so the credential can be
+    /// neither accepted nor refused.
     #[error("the credential cannot be verified now")]
     Unavailable,
 }
 
-/// Why a credential makes nobody known. The words are for the log.
+/// Why a credential is not accepted. The texts are for the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
-    /// Two kinds of credentials at once.
+    /// Two kinds of credentials in one request.
     #[error("more than one credential was sent")]
     Several,
-    /// One header came in several lines.
-    #[error("the credential's header came more than once")]
+    /// One header in several lines.
+    #[error("the credential's header was sent more than once")]
     Repeated,
     /// Not `Authorization: Bearer`.
-    #[error("Authorization has another scheme than Bearer")]
+    #[error("the scheme of Authorization is not Bearer")]
     Scheme,
-    /// Longer than any credential may be.
+    /// Longer than the maximum.
     #[error("the credential is too long")]
     TooLong,
-    /// Not of the form that it should have.
+    /// Not in the form of such a credential.
     #[error("the credential is malformed: {0}")]
     Malformed(&'static str),
-    /// Nothing is configured that takes such a credential.
-    #[error("such credentials are not taken here: {0}")]
+    /// No part of the configuration accepts such a credential.
+    #[error("such credentials are not accepted here: {0}")]
     NotTaken(&'static str),
-    /// No key of ours has this id.
+    /// No API key has this id.
     #[error("there is no such API key")]
     UnknownKey,
-    /// The id is right and the secret is not.
+    /// The id exists and the secret is wrong.
     #[error("the API key's secret is wrong")]
     WrongSecret,
-    /// It was taken back.
+    /// An operator has revoked the key.
     #[error("the API key is revoked")]
     Revoked,
-    /// Its time is over.
-    #[error("it has expired")]
+    /// The key or token has expired.
+    #[error("the credential has expired")]
     Expired,
-    /// Its time has not come.
-    #[error("it is not valid yet")]
+    /// The token is valid only later.
+    #[error("the token is not valid yet")]
     NotYetValid,
-    /// Nobody configured is called that.
-    #[error("the token's issuer is not one of ours")]
+    /// No configured issuer has this name.
+    #[error("the token's issuer is not configured")]
     Issuer,
-    /// The token is for somebody else.
-    #[error("the token's audience is not ours")]
+    /// The token is for another audience.
+    #[error("the token's audience is not the configured one")]
     Audience,
-    /// The issuer's tokens may not be signed with that.
-    #[error("the token's algorithm is not one of its issuer's")]
+    /// The algorithm is not configured for the issuer.
+    #[error("the token's algorithm is not allowed for its issuer")]
     Algorithm,
-    /// The token demands what we do not understand.
+    /// The token requires extensions; the gateway supports none.
     #[error("the token has critical extensions")]
     Critical,
-    /// The issuer has no such key.
+    /// No key of the issuer fits the token.
     #[error("the issuer has no key for the token")]
     NoKey,
-    /// The signature is not the key's.
+    /// The signature was not made with the key.
     #[error("the signature is wrong")]
     Signature,
-    /// A claim is missing or not what it should be.
+    /// A claim is missing or has the wrong type.
     #[error("the claim for {0} is missing or of the wrong type")]
     Claim(&'static str),
-    /// What it says does not name a caller.
-    #[error("it does not name a caller: {0}")]
+    /// The names in the credential are not allowed.
+    #[error("the credential does not name a caller: {0}")]
     Caller(CallerError),
     /// Signed too long ago, or in the future.
-    #[error("the signature's time is too far from ours")]
+    #[error("the signature's time is too far from the gateway's clock")]
     Time,
-    /// Unkey says no.
-    #[error("Unkey does not know it as valid: {0}")]
+    /// Unkey answers that the key is not valid.
+    #[error("Unkey answers that the key is not valid: {0}")]
     Unkey(UnkeyCode),
 }
 
-/// What Unkey says of a key that is not valid. Its unknown words are one here,
-/// since they come from outside and go into logs.
+/// Unkey's code for a key that is not valid. Undocumented codes are one variant:
+/// they come from outside and would go into the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UnkeyCode {
-    /// There is none, or not for us.
+    /// The key does not exist, or not for this root key.
     #[error("NOT_FOUND")]
     NotFound,
-    /// Somebody switched it off.
+    /// The key is disabled.
     #[error("DISABLED")]
     Disabled,
-    /// Its time is over.
+    /// The key has expired.
     #[error("EXPIRED")]
     Expired,
-    /// A word that was not documented when this was written.
-    #[error("a code that is not known here")]
+    /// A code that is not in Unkey's documentation.
+    #[error("undocumented code")]
     Other,
 }
 
-/// Why a known caller may not do this. The words are for the log.
+/// Why an authenticated caller may not use a route. The texts are for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Prohibition {
-    /// The route is a project's, and the caller has none.
-    #[error("the caller has no project, and the route belongs to projects")]
+    /// The route has the scope `project`, and the caller has no project.
+    #[error("the caller has no project, and the route requires one")]
     NoProject,
-    /// The route takes callers that are known in another way.
-    #[error("the route does not take callers known in this way")]
+    /// The route does not allow this authentication method.
+    #[error("the route does not allow this authentication method")]
     KnownBy,
-    /// The route takes other subjects.
-    #[error("the route does not take this subject")]
+    /// The route does not allow this subject.
+    #[error("the route does not allow this subject")]
     Subject,
     /// A scope is missing.
-    #[error("the caller lacks a scope that the route demands")]
+    #[error("the caller lacks a scope that the route requires")]
     Scope,
-    /// Unkey says that the key may not, or has nothing left.
-    #[error("Unkey says that the key may not be used")]
+    /// Unkey answers that the key lacks permissions or has no credits left.
+    #[error("Unkey answers that the key may not be used")]
     Unkey,
 }
 
@@ -149,7 +150,7 @@ impl From<Prohibition> for AuthError {
 }
 
 impl AuthError {
-    /// The answer to the client.
+    /// The problem that the client receives.
     pub(crate) fn problem(&self) -> Problem {
         match self {
             Self::Missing => Problem::new(
@@ -173,7 +174,7 @@ impl AuthError {
 }
 
 impl Refusal {
-    /// What the client is told.
+    /// The client's text.
     fn detail(&self) -> &'static str {
         match self {
             Self::Several | Self::Repeated => "Send exactly one credential.",
@@ -200,7 +201,7 @@ impl Refusal {
 }
 
 impl Prohibition {
-    /// What the client is told.
+    /// The client's text.
     fn detail(self) -> &'static str {
         match self {
             Self::NoProject => "This needs a credential that belongs to a project.",

@@ -1,4 +1,4 @@
-//! The trusted scheduler: it signs each call, body included, and acts as
+//! The trusted scheduler: it signs each request, body included, and acts as
 //! `service:scheduler` of the tenant and project that it names.
 //!
 //! The header is a structured-field dictionary:
@@ -7,10 +7,10 @@
 //! X-Schedule-Signature: tenant="acme", project="shop", time=1700000000000, v1="9f86…"
 //! ```
 //!
-//! Since the signature covers the body, a call is proven only when the body was
-//! read: [`read`] gives a [`SignedCall`], and nothing but [`SignedCall::verify`]
-//! makes a caller of it. Inside the time limit the same call may come again;
-//! its key, which is signed too, makes that one operation.
+//! The signature covers the body, so it can be verified only when the body has
+//! been read: [`read`] returns a [`SignedCall`], and only [`SignedCall::verify`]
+//! turns it into a caller. Within the time limit the same request may be sent
+//! again; its idempotency key, which is signed too, makes it one operation.
 
 use std::time::Duration;
 
@@ -22,34 +22,36 @@ use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
-use super::known::Known;
 use super::refusal::{AuthError, Refusal};
+use super::verified_caller::VerifiedCaller;
 
-/// What signed texts begin with, so that no other use of a secret makes one.
+/// The first line of signed texts, so that another use of the secret cannot
+/// produce one.
 const LABEL: &str = "onceward.schedule.v1";
-/// What the scheduler's keys begin with.
+/// The prefix of the scheduler's idempotency keys.
 const KEY_PREFIX: &str = "sched:";
-/// The shortest secret that is one.
+/// The shortest secret that is used.
 pub(super) const SECRET_BYTES_MIN: usize = 16;
 
-/// A call that says it is the scheduler's.
+/// A request with a scheduler's signature that has not been verified.
 pub(crate) struct SignedCall {
     tenant: String,
     project: String,
     time_ms: u64,
     signature: [u8; 32],
-    secrets: Secrets,
+    secrets: SchedulerSecrets,
 }
 
-/// What the scheduler may have signed with.
-pub(super) struct Secrets {
-    /// Those that could be read.
+/// The secrets with which the scheduler may have signed.
+pub(super) struct SchedulerSecrets {
+    /// The secrets that could be read.
     pub(super) read: Vec<SecretString>,
-    /// How many could not; it may have been one of them.
+    /// How many could not be read. The scheduler may have signed with one of
+    /// them.
     pub(super) unread: usize,
 }
 
-/// Without the secrets, and without the signature.
+/// Omits the secrets and the signature.
 impl std::fmt::Debug for SignedCall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SignedCall")
@@ -60,10 +62,10 @@ impl std::fmt::Debug for SignedCall {
     }
 }
 
-/// What the header says, if its time is near enough.
+/// Parses the header and checks its time against the tolerance.
 pub(super) fn read(
     line: &str,
-    secrets: Secrets,
+    secrets: SchedulerSecrets,
     tolerance: Duration,
     now: Timestamp,
 ) -> Result<SignedCall, Refusal> {
@@ -77,8 +79,8 @@ pub(super) fn read(
     };
     let signature = HEXLOWER_PERMISSIVE.decode(name(&dictionary, "v1")?.as_bytes());
     let signature = signature.ok().and_then(|bytes| bytes.try_into().ok());
-    // Names that nobody outside may use are refused before a body is read.
-    Known::scheduler(&tenant, &project).map_err(Refusal::Caller)?;
+    // Reserved names are refused before the body is read.
+    VerifiedCaller::scheduler(&tenant, &project).map_err(Refusal::Caller)?;
     let signed_at = Timestamp::from_unix_ms(time_ms);
     if now.since(signed_at).max(signed_at.since(now)) > tolerance {
         return Err(Refusal::Time);
@@ -101,7 +103,7 @@ fn item<'a>(dictionary: &'a sfv::Dictionary, member: &str) -> Result<&'a sfv::Ba
     }
 }
 
-/// Text: a string, or a display string where it is not ASCII.
+/// A string, or a display string where it is not ASCII.
 fn name(dictionary: &sfv::Dictionary, member: &str) -> Result<String, Refusal> {
     match item(dictionary, member)? {
         sfv::BareItem::String(text) => Ok(text.as_str().to_owned()),
@@ -111,19 +113,27 @@ fn name(dictionary: &sfv::Dictionary, member: &str) -> Result<String, Refusal> {
 }
 
 impl SignedCall {
-    /// The scheduler, if it signed this body for this endpoint and key. The key
-    /// is the one in the request, empty where there is none.
-    pub(crate) fn verify(self, endpoint: &str, key: &str, body: &[u8]) -> Result<Known, AuthError> {
-        self.judge(endpoint, key, body).inspect_err(super::note)
+    /// Verifies that the scheduler signed this body for this endpoint and key.
+    /// The key is empty if the request has none.
+    pub(crate) fn verify(
+        self,
+        endpoint: &str,
+        key: &str,
+        body: &[u8],
+    ) -> Result<VerifiedCaller, AuthError> {
+        self.check(endpoint, key, body)
+            .inspect_err(super::log_refusal)
     }
 
-    fn judge(&self, endpoint: &str, key: &str, body: &[u8]) -> Result<Known, AuthError> {
-        // Neither can hold one, by their grammars; the text is unambiguous only then.
+    fn check(&self, endpoint: &str, key: &str, body: &[u8]) -> Result<VerifiedCaller, AuthError> {
+        // Their grammars exclude line feeds; without this the signed text would be
+        // ambiguous.
         if endpoint.contains('\n') || key.contains('\n') {
             return Err(Refusal::Signature.into());
         }
         let text = self.text(endpoint, key, body);
-        // All secrets are tried, so that time does not tell which one it was.
+        // All secrets are tried, so that the time taken does not reveal which one
+        // matched.
         let good = self
             .secrets
             .read
@@ -136,7 +146,8 @@ impl SignedCall {
                 _ => AuthError::Unavailable,
             });
         }
-        Known::scheduler(&self.tenant, &self.project).map_err(|error| Refusal::Caller(error).into())
+        VerifiedCaller::scheduler(&self.tenant, &self.project)
+            .map_err(|error| Refusal::Caller(error).into())
     }
 
     fn text(&self, endpoint: &str, key: &str, body: &[u8]) -> String {
@@ -158,9 +169,9 @@ fn mac(secret: &SecretString, text: &[u8]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// The scheduler's key for one tick: `sched:{schedule_id}:{ms}`, the id in the
-/// grammar of the header. For a proven scheduler only; nobody else may send a
-/// colon.
+/// Parses the scheduler's key for one run: `sched:{schedule_id}:{ms}`, where the
+/// id has the characters of any key. Only an authenticated scheduler may use
+/// such keys; others may not have a colon in a key.
 pub(crate) fn schedule_key(raw: &str) -> Result<Key, KeyError> {
     if raw.is_empty() {
         return Err(KeyError::Empty);

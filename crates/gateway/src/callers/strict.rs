@@ -1,37 +1,37 @@
-//! JSON that says each thing once.
+//! JSON objects without duplicate member names.
 //!
-//! Of two members with one name some readers take the first and some the last.
-//! What a token says must mean the same to everybody, so such objects are
-//! refused, at every depth.
+//! Of two members with the same name some parsers take the first and some the
+//! last. A token must mean the same to the gateway and the upstream, so objects
+//! with duplicates are refused, at every depth.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// An object without repeated names, however deep.
+/// Parses an object that has no duplicate names at any depth.
 pub(super) fn object(bytes: &[u8]) -> Result<Map<String, Value>, serde_json::Error> {
-    match serde_json::from_slice::<Strict>(bytes)?.0 {
+    match serde_json::from_slice::<StrictValue>(bytes)?.0 {
         Value::Object(members) => Ok(members),
         _ => Err(Error::custom("not an object")),
     }
 }
 
-struct Strict(Value);
+struct StrictValue(Value);
 
-impl<'de> Deserialize<'de> for Strict {
+impl<'de> Deserialize<'de> for StrictValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reader).map(Strict)
+        deserializer.deserialize_any(StrictVisitor).map(StrictValue)
     }
 }
 
-struct Reader;
+struct StrictVisitor;
 
-impl<'de> Visitor<'de> for Reader {
+impl<'de> Visitor<'de> for StrictVisitor {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON without repeated names")
+        f.write_str("JSON without duplicate names")
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
@@ -64,7 +64,7 @@ impl<'de> Visitor<'de> for Reader {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
-        while let Some(Strict(item)) = items.next_element()? {
+        while let Some(StrictValue(item)) = items.next_element()? {
             list.push(item);
         }
         Ok(Value::Array(list))
@@ -72,9 +72,9 @@ impl<'de> Visitor<'de> for Reader {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
-        while let Some((name, Strict(value))) = members.next_entry::<String, _>()? {
+        while let Some((name, StrictValue(value))) = members.next_entry::<String, _>()? {
             if object.insert(name, value).is_some() {
-                return Err(Error::custom("a name is repeated"));
+                return Err(Error::custom("a name is duplicated"));
             }
         }
         Ok(Value::Object(object))

@@ -1,15 +1,14 @@
-//! Keys that Unkey gives out: asked at `POST /v2/keys.verifyKey`, version 2.
+//! Verifies keys of Unkey, with version 2 of its API: `POST /v2/keys.verifyKey`.
 //!
-//! Callers have such keys, and the ids of webhooks may be such keys; they are
-//! asked about with different root keys, and what a valid one stands for is
-//! read from its answer by who asks.
+//! Callers' keys and the ids of webhooks are verified with different root keys;
+//! each use reads its own meaning from the data of a valid key.
 //!
-//! Unkey answers 200 whatever it thinks of a key; what counts is `data.valid`.
-//! An answer is believed for less than a minute, a refusal for a few seconds,
-//! and one question per key is under way at a time. Keys that have been valid
-//! do not queue behind others: whoever sends keys at random would else keep out
-//! those who have good ones. When Unkey is away, slow or
-//! strange, nobody is let in on an older answer: the client gets a 503.
+//! Unkey results 200 for invalid keys too; `data.valid` decides. A result is
+//! cached for less than a minute, a refusal for a few seconds, and at most one
+//! request per key is under way. Keys that have been valid have their own
+//! permits, so that random keys cannot delay them. When Unkey is unavailable,
+//! slow, or sends something undocumented, no expired result is used: the client
+//! receives 503.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -27,72 +26,72 @@ use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::{Instant, timeout};
 
 use super::WallClock;
-use super::known::Known;
 use super::refusal::{AuthError, Prohibition, Refusal, UnkeyCode};
+use super::verified_caller::VerifiedCaller;
 use crate::config::{self, KnownBy, SecretValue};
 use crate::secrets::SecretReader;
 use crate::upstream::fetch::{Fetch, FetchError, FetchLimits, Fetched};
 use crate::webhooks::registry;
 
-/// The longest key that Unkey takes.
+/// The longest key that Unkey accepts.
 const KEY_BYTES_MAX: usize = 512;
-/// The largest answer.
-const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// How many answers are remembered.
-const ANSWERS_MAX: usize = 10_000;
-/// How many questions are under way at a time about keys that have been valid.
-const PROVEN_QUESTIONS_MAX: usize = 64;
-/// The same about all other keys, whatever is asked of us.
-const QUESTIONS_MAX: usize = 64;
-/// How many keys that have been valid are remembered as such.
+/// The largest response of Unkey.
+const RESPONSE_BYTES_MAX: usize = 64 * 1024;
+/// How many results are cached.
+const RESULTS_MAX: usize = 10_000;
+/// The most simultaneous requests about keys that have been valid.
+const PROVEN_REQUESTS_MAX: usize = 64;
+/// The most simultaneous requests about all other keys.
+const REQUESTS_MAX: usize = 64;
+/// How many keys are remembered as having been valid.
 const PROVEN_MAX: usize = 10_000;
-/// How long a refusal is believed.
+/// How long a refusal is cached.
 const REFUSED_FOR: Duration = Duration::from_secs(5);
-/// How long a failure keeps the same key from being asked about again.
+/// How long a failure is cached.
 const FAILED_FOR: Duration = Duration::from_secs(1);
-/// How long any answer is believed at most.
+/// How long any result is cached at most.
 const CACHE_MAX: Duration = Duration::from_secs(60);
 
-/// Reads from an answer what a valid key stands for.
-type Read<T> = fn(key: &str, &Data) -> Result<T, Refusal>;
+/// Reads from the data of a valid key what it stands for.
+type ReadKeyData<T> = fn(key: &str, &KeyData) -> Result<T, Refusal>;
 
-/// Unkey, as a judge of keys that each stand for a `T`.
+/// Verifies keys that each stand for a `T`.
 pub(crate) struct Unkey<T> {
     fetch: Fetch,
     target: String,
     root_key: SecretValue,
-    read: Read<T>,
+    read: ReadKeyData<T>,
     secrets: SecretReader,
     clock: WallClock,
     cache_for: Duration,
     deadline: Duration,
-    answers: Cache<[u8; 32], Arc<OnceCell<Answer<T>>>>,
-    questions: Semaphore,
-    /// Keys that were valid when they were last asked about.
+    results: Cache<[u8; 32], Arc<OnceCell<CachedResult<T>>>>,
+    permits: Semaphore,
+    /// Keys that were valid when they were last verified.
     proven: Cache<[u8; 32], ()>,
-    proven_questions: Semaphore,
+    proven_permits: Semaphore,
 }
 
-/// What became of a question.
-struct Answer<T> {
+/// The result of a verification, and how long it is used.
+struct CachedResult<T> {
     result: Result<T, AuthError>,
     until: Instant,
 }
 
-impl Unkey<Known> {
-    /// The judge of callers' keys.
+impl Unkey<VerifiedCaller> {
+    /// A verifier of callers' keys.
     pub(super) fn of_callers(
         settings: &config::Unkey,
         secrets: SecretReader,
         clock: WallClock,
     ) -> Result<Self, FetchError> {
         let root_key = settings.root_key.clone();
-        Self::new(settings, root_key, name, secrets, clock)
+        Self::new(settings, root_key, read_caller, secrets, clock)
     }
 
-    /// Who comes with this key. The id of a webhook is none, whatever Unkey
-    /// says: providers know it, and it stands in their settings.
-    pub(super) async fn caller(&self, key: &str) -> Result<Known, AuthError> {
+    /// Verifies a caller's key. The id of a webhook is never a caller's key,
+    /// even if Unkey has it: providers know it, because it is in their settings.
+    pub(super) async fn caller(&self, key: &str) -> Result<VerifiedCaller, AuthError> {
         if key.starts_with(registry::ID_PREFIX) {
             return Err(Refusal::NotTaken("ids of webhooks").into());
         }
@@ -104,16 +103,16 @@ impl<T: Clone> Unkey<T> {
     pub(crate) fn new(
         settings: &config::Unkey,
         root_key: SecretValue,
-        read: Read<T>,
+        read: ReadKeyData<T>,
         secrets: SecretReader,
         clock: WallClock,
     ) -> Result<Self, FetchError> {
         let limits = FetchLimits {
             deadline: settings.deadline,
-            answer_bytes_max: ANSWER_BYTES_MAX,
+            answer_bytes_max: RESPONSE_BYTES_MAX,
         };
         let base = settings.url.trim_end_matches('/');
-        // What follows the host is a path of the operator's own.
+        // The configured URL may have a path after the host.
         let path = base.splitn(4, '/').nth(3).unwrap_or_default();
         let slash = if path.is_empty() { "" } else { "/" };
         Ok(Self {
@@ -125,103 +124,103 @@ impl<T: Clone> Unkey<T> {
             clock,
             cache_for: settings.cache.min(CACHE_MAX),
             deadline: settings.deadline,
-            answers: Cache::new(ANSWERS_MAX),
-            questions: Semaphore::new(QUESTIONS_MAX),
+            results: Cache::new(RESULTS_MAX),
+            permits: Semaphore::new(REQUESTS_MAX),
             proven: Cache::new(PROVEN_MAX),
-            proven_questions: Semaphore::new(PROVEN_QUESTIONS_MAX),
+            proven_permits: Semaphore::new(PROVEN_REQUESTS_MAX),
         })
     }
 
-    /// What this key stands for.
+    /// Verifies a key and returns what it stands for.
     pub(crate) async fn verify(&self, key: &str) -> Result<T, AuthError> {
         if key.len() > KEY_BYTES_MAX {
             return Err(Refusal::TooLong.into());
         }
         let digest = Sha256::digest(key).into();
-        let question = self.question(digest);
-        let answer = question.get_or_init(|| self.ask(key, digest)).await;
+        let cached = self.cached(digest);
+        let answer = cached.get_or_init(|| self.verify_now(key, digest)).await;
         answer.result.clone()
     }
 
-    /// The question that counts now: the last one, or a new one in its place.
-    fn question(&self, digest: [u8; 32]) -> Arc<OnceCell<Answer<T>>> {
+    /// The cached verification of a key, or a new one if it has expired.
+    fn cached(&self, digest: [u8; 32]) -> Arc<OnceCell<CachedResult<T>>> {
         let now = Instant::now();
-        self.answers.remove_if(&digest, |question| {
-            let answer = question.get();
+        self.results.remove_if(&digest, |cached| {
+            let answer = cached.get();
             answer.is_some_and(|answer| answer.until <= now)
         });
         let fresh = || Ok::<_, Infallible>(Arc::default());
-        match self.answers.get_or_insert_with(&digest, fresh) {
-            Ok(question) => question,
+        match self.results.get_or_insert_with(&digest, fresh) {
+            Ok(cached) => cached,
             Err(never) => match never {},
         }
     }
 
-    async fn ask(&self, key: &str, digest: [u8; 32]) -> Answer<T> {
-        let turns = match self.proven.get(&digest) {
-            Some(()) => &self.proven_questions,
-            None => &self.questions,
+    async fn verify_now(&self, key: &str, digest: [u8; 32]) -> CachedResult<T> {
+        let permits = match self.proven.get(&digest) {
+            Some(()) => &self.proven_permits,
+            None => &self.permits,
         };
-        let asked = timeout(self.deadline, self.verdict(key, turns)).await;
-        let verdict = asked.unwrap_or_else(|_| {
-            tracing::warn!("Unkey does not answer in time");
-            Verdict::Unavailable
+        let asked = timeout(self.deadline, self.request_check(key, permits)).await;
+        let check = asked.unwrap_or_else(|_| {
+            tracing::warn!("Unkey did not answer in time");
+            KeyCheck::Unavailable
         });
-        match verdict {
-            Verdict::Known { .. } => self.proven.insert(digest, ()),
-            Verdict::Refused(_) => drop(self.proven.remove(&digest)),
-            // It may be valid again, or still.
-            Verdict::Forbidden | Verdict::TooMany | Verdict::Unavailable => {}
+        match check {
+            KeyCheck::Valid { .. } => self.proven.insert(digest, ()),
+            KeyCheck::Refused(_) => drop(self.proven.remove(&digest)),
+            // The key may still be valid.
+            KeyCheck::Forbidden | KeyCheck::RateLimited | KeyCheck::Unavailable => {}
         }
         let now = Instant::now();
-        let (result, span) = match verdict {
-            Verdict::Known { read, for_ms } => {
+        let (result, span) = match check {
+            KeyCheck::Valid { read, for_ms } => {
                 let left = for_ms.map_or(self.cache_for, Duration::from_millis);
                 (Ok(read), left.min(self.cache_for))
             }
-            Verdict::Refused(refusal) => (Err(refusal.into()), REFUSED_FOR.min(self.cache_for)),
-            Verdict::Forbidden => (
+            KeyCheck::Refused(refusal) => (Err(refusal.into()), REFUSED_FOR.min(self.cache_for)),
+            KeyCheck::Forbidden => (
                 Err(Prohibition::Unkey.into()),
                 REFUSED_FOR.min(self.cache_for),
             ),
-            Verdict::TooMany => (Err(AuthError::TooMany), FAILED_FOR),
-            Verdict::Unavailable => (Err(AuthError::Unavailable), FAILED_FOR),
+            KeyCheck::RateLimited => (Err(AuthError::TooMany), FAILED_FOR),
+            KeyCheck::Unavailable => (Err(AuthError::Unavailable), FAILED_FOR),
         };
-        Answer {
+        CachedResult {
             result,
             until: now + span,
         }
     }
 
-    async fn verdict(&self, key: &str, turns: &Semaphore) -> Verdict<T> {
-        let Ok(_permit) = turns.acquire().await else {
-            return Verdict::Unavailable;
+    async fn request_check(&self, key: &str, permits: &Semaphore) -> KeyCheck<T> {
+        let Ok(_permit) = permits.acquire().await else {
+            return KeyCheck::Unavailable;
         };
         let headers = match self.headers().await {
             Ok(headers) => headers,
-            Err(Unsent) => return Verdict::Unavailable,
+            Err(RequestError) => return KeyCheck::Unavailable,
         };
-        // A cost of nothing: a retry must not use up what the key may still do.
+        // Cost 0: a retry must not consume credits of the key.
         let body = json!({ "key": key, "credits": { "cost": 0 } }).to_string();
         let asked = self.fetch.post(Some(&self.target), headers, body.into());
         match asked.await {
-            Ok(answer) => judge(&answer, key, self.read, self.clock.now().unix_ms()),
+            Ok(answer) => interpret(&answer, key, self.read, self.clock.now().unix_ms()),
             Err(error) => {
-                tracing::warn!(%error, "Unkey does not answer");
-                Verdict::Unavailable
+                tracing::warn!(%error, "Unkey unreachable");
+                KeyCheck::Unavailable
             }
         }
     }
 
-    async fn headers(&self) -> Result<HeaderMap, Unsent> {
+    async fn headers(&self) -> Result<HeaderMap, RequestError> {
         let root_key = self.secrets.read(&self.root_key).await.map_err(|error| {
-            tracing::error!(%error, "Unkey's root key cannot be read");
-            Unsent
+            tracing::error!(%error, "root key of Unkey unreadable");
+            RequestError
         })?;
         let bearer = format!("Bearer {}", root_key.expose_secret());
         let mut bearer = HeaderValue::from_str(&bearer).map_err(|_| {
-            tracing::error!("Unkey's root key holds characters that cannot be sent");
-            Unsent
+            tracing::error!("root key of Unkey has characters that are not allowed in a header");
+            RequestError
         })?;
         bearer.set_sensitive(true);
         Ok(HeaderMap::from_iter([
@@ -234,60 +233,64 @@ impl<T: Clone> Unkey<T> {
     }
 }
 
-/// There is nothing to ask with; the log says why.
-struct Unsent;
+/// The request cannot be sent; the reason has been logged.
+struct RequestError;
 
-/// What an answer of Unkey comes to.
-enum Verdict<T> {
-    Known {
+/// What a response of Unkey means.
+enum KeyCheck<T> {
+    Valid {
         read: T,
-        /// How long the key itself still holds, if it ends.
+        /// How long the key itself is still valid, if it expires.
         for_ms: Option<u64>,
     },
     Refused(Refusal),
     Forbidden,
-    TooMany,
+    RateLimited,
     Unavailable,
 }
 
-fn judge<T>(answer: &Fetched, key: &str, read: Read<T>, now_ms: u64) -> Verdict<T> {
+fn interpret<T>(answer: &Fetched, key: &str, read: ReadKeyData<T>, now_ms: u64) -> KeyCheck<T> {
     match answer.status {
         StatusCode::OK => {}
         status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
             tracing::error!(
                 status = status.as_u16(),
-                "Unkey refuses the root key; its keys cannot be verified"
+                "Unkey refused the root key; keys cannot be verified"
             );
-            return Verdict::Unavailable;
+            return KeyCheck::Unavailable;
         }
         status => {
-            tracing::warn!(status = status.as_u16(), "Unkey gives no verdict");
-            return Verdict::Unavailable;
+            tracing::warn!(
+                status = status.as_u16(),
+                "unexpected status from Unkey; key not verified"
+            );
+            return KeyCheck::Unavailable;
         }
     }
-    let Ok(Body { data }) = serde_json::from_slice(&answer.body) else {
-        tracing::warn!("Unkey's answer is not what is documented");
-        return Verdict::Unavailable;
+    let Ok(VerifyKeyResponse { data }) = serde_json::from_slice(&answer.body) else {
+        tracing::warn!("response of Unkey has an undocumented form; key not verified");
+        return KeyCheck::Unavailable;
     };
-    let word = data.code.as_str();
-    if data.valid && word == "VALID" {
-        return read(key, &data).map_or_else(Verdict::Refused, |read| Verdict::Known {
+    let code = data.code.as_str();
+    if data.valid && code == "VALID" {
+        return read(key, &data).map_or_else(KeyCheck::Refused, |read| KeyCheck::Valid {
             read,
             for_ms: data.expires.map(|end| end.saturating_sub(now_ms)),
         });
     }
-    match word {
-        "NOT_FOUND" => Verdict::Refused(Refusal::Unkey(UnkeyCode::NotFound)),
-        "DISABLED" => Verdict::Refused(Refusal::Unkey(UnkeyCode::Disabled)),
-        "EXPIRED" => Verdict::Refused(Refusal::Unkey(UnkeyCode::Expired)),
-        "FORBIDDEN" | "INSUFFICIENT_PERMISSIONS" | "USAGE_EXCEEDED" => Verdict::Forbidden,
-        "RATE_LIMITED" => Verdict::TooMany,
-        _ => Verdict::Refused(Refusal::Unkey(UnkeyCode::Other)),
+    match code {
+        "NOT_FOUND" => KeyCheck::Refused(Refusal::Unkey(UnkeyCode::NotFound)),
+        "DISABLED" => KeyCheck::Refused(Refusal::Unkey(UnkeyCode::Disabled)),
+        "EXPIRED" => KeyCheck::Refused(Refusal::Unkey(UnkeyCode::Expired)),
+        "FORBIDDEN" | "INSUFFICIENT_PERMISSIONS" | "USAGE_EXCEEDED" => KeyCheck::Forbidden,
+        "RATE_LIMITED" => KeyCheck::RateLimited,
+        _ => KeyCheck::Refused(Refusal::Unkey(UnkeyCode::Other)),
     }
 }
 
-/// Whom a valid key names: the tenant is its identity, the rest its metadata.
-fn name(_key: &str, data: &Data) -> Result<Known, Refusal> {
+/// The caller that a valid key names: the tenant is its identity, the project
+/// and the subject are in its metadata.
+fn read_caller(_key: &str, data: &KeyData) -> Result<VerifiedCaller, Refusal> {
     let identity = data.identity.as_ref().ok_or(Refusal::Claim("tenant"))?;
     let project = data.text("project_id", "project")?;
     let subject = match data.text("subject", "subject")? {
@@ -297,7 +300,7 @@ fn name(_key: &str, data: &Data) -> Result<Known, Refusal> {
             Subject::new(SubjectKind::Service, id)
         }
     };
-    Known::claimed(
+    VerifiedCaller::claimed(
         &identity.external_id,
         project,
         subject.map_err(Refusal::Caller)?,
@@ -307,8 +310,8 @@ fn name(_key: &str, data: &Data) -> Result<Known, Refusal> {
     .map_err(Refusal::Caller)
 }
 
-impl Data {
-    /// A member of the metadata, which is text where it is there.
+impl KeyData {
+    /// A member of the metadata, which must be a string if it is present.
     pub(crate) fn text(&self, member: &str, what: &'static str) -> Result<Option<&str>, Refusal> {
         match self.meta.as_ref().and_then(|meta| meta.get(member)) {
             None | Some(Value::Null) => Ok(None),
@@ -319,26 +322,26 @@ impl Data {
 }
 
 #[derive(Deserialize)]
-struct Body {
-    data: Data,
+struct VerifyKeyResponse {
+    data: KeyData,
 }
 
-/// What an answer says of a key.
+/// Unkey's data about a key.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Data {
+pub(crate) struct KeyData {
     valid: bool,
     code: String,
     key_id: Option<String>,
     /// Milliseconds since the epoch.
     expires: Option<u64>,
-    identity: Option<Identity>,
+    identity: Option<KeyIdentity>,
     meta: Option<Map<String, Value>>,
     permissions: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Identity {
+struct KeyIdentity {
     external_id: String,
 }

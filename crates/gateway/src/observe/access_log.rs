@@ -18,14 +18,14 @@ use onceward_http::run::Outcome;
 
 use crate::config::{LoggedKeys, Policy};
 use crate::observe::traces::TraceId;
-use crate::secrets::gateway_key::Secret;
+use crate::secrets::gateway_key::GatewayKey;
 
 /// The most bytes of a field before an ellipsis. A namespaced key fits.
 const FIELD_BYTES_MAX: usize = 1024;
 
 /// Writes the access log.
 pub(crate) struct AccessLog {
-    secret: Secret,
+    secret: GatewayKey,
     keys: LoggedKeys,
 }
 
@@ -155,7 +155,7 @@ impl Drop for AccessEntry {
 }
 
 impl AccessLog {
-    pub(crate) fn new(secret: Secret, keys: LoggedKeys) -> Self {
+    pub(crate) fn new(secret: GatewayKey, keys: LoggedKeys) -> Self {
         Self { secret, keys }
     }
 
@@ -306,7 +306,7 @@ mod tests {
     }
 
     fn access(keys: LoggedKeys) -> AccessLog {
-        AccessLog::new(Secret::new().expect("random bytes"), keys)
+        AccessLog::new(GatewayKey::new().expect("random bytes"), keys)
     }
 
     fn write(keys: LoggedKeys, name: &str, endpoint: &str) -> Vec<String> {

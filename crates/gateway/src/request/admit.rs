@@ -38,16 +38,22 @@ impl AdmittedCaller {
 /// A request whose caller is known, allowed and within its rate. Only [`admit`]
 /// makes one.
 pub(super) struct Admitted {
-    pub(super) routed: Routed,
-    pub(super) caller: AdmittedCaller,
-    pub(super) by: Option<KnownBy>,
-    pub(super) request: ClientRequest,
+    routed: Routed,
+    caller: AdmittedCaller,
+    by: Option<KnownBy>,
+    request: ClientRequest,
+}
+
+impl Admitted {
+    pub(super) fn into_parts(self) -> (Routed, AdmittedCaller, Option<KnownBy>, ClientRequest) {
+        (self.routed, self.caller, self.by, self.request)
+    }
 }
 
 impl Reported for Admitted {
     fn add_to<'a>(&self, report: Report<'a>) -> Report<'a> {
         report
-            .sent_by(&self.caller, &self.routed.class.name)
+            .sent_by(&self.caller, &self.routed.class().name)
             .on_span()
     }
 }
@@ -56,12 +62,7 @@ pub(super) async fn admit(
     runtime: &Runtime,
     authenticated: Authenticated,
 ) -> Result<Admitted, Refused> {
-    let Authenticated {
-        routed,
-        caller,
-        by,
-        request,
-    } = authenticated;
+    let (routed, caller, by, request) = authenticated.into_parts();
     Ok(Admitted {
         caller: admit_caller(runtime, caller).await?,
         routed,
@@ -70,7 +71,8 @@ pub(super) async fn admit(
     })
 }
 
-/// Admits a caller that is within its tenant's rate.
+/// Admits a caller that is within its tenant's rate. For webhooks and recovery,
+/// which authenticate in their own ways; other requests go through [`admit`].
 pub(crate) async fn admit_caller(
     runtime: &Runtime,
     caller: Caller,

@@ -10,7 +10,7 @@ use super::idempotency_key;
 use super::read::{ClientRequest, read_body};
 use super::route::Routed;
 use super::screen::Screened;
-use crate::callers::{self, AuthError, Known, Presented};
+use crate::callers::{self, AuthError, Authentication, VerifiedCaller};
 use crate::config::{Access, KnownBy};
 use crate::observe::report::{Cause, Refused};
 use crate::runtime::Runtime;
@@ -19,11 +19,17 @@ use crate::runtime::plan::{Plan, PlannedRoute};
 /// A request whose caller is known and allowed, or whose route needs none. Only
 /// [`authenticate`] makes one.
 pub(super) struct Authenticated {
-    pub(super) routed: Routed,
-    pub(super) caller: Caller,
+    routed: Routed,
+    caller: Caller,
     /// How the caller is known; `None` on an open route.
-    pub(super) by: Option<KnownBy>,
-    pub(super) request: ClientRequest,
+    by: Option<KnownBy>,
+    request: ClientRequest,
+}
+
+impl Authenticated {
+    pub(super) fn into_parts(self) -> (Routed, Caller, Option<KnownBy>, ClientRequest) {
+        (self.routed, self.caller, self.by, self.request)
+    }
 }
 
 pub(super) async fn authenticate(
@@ -33,7 +39,7 @@ pub(super) async fn authenticate(
     request: Screened,
 ) -> Result<Authenticated, Refused> {
     let request = request.into_request();
-    let credential = check_credential(plan, &routed.route, request.headers()).await?;
+    let credential = check_credential(plan, routed.route(), request.headers()).await?;
     let (known, request) = match credential {
         None => {
             return Ok(Authenticated {
@@ -43,21 +49,21 @@ pub(super) async fn authenticate(
                 request: ClientRequest::Streaming(request),
             });
         }
-        Some(Presented::Known(known)) => (known, ClientRequest::Streaming(request)),
+        Some(Authentication::Verified(known)) => (known, ClientRequest::Streaming(request)),
         // The scheduler's signature covers the body.
-        Some(Presented::Signed(signed)) => {
+        Some(Authentication::Signed(signed)) => {
             let request = ClientRequest::Streaming(request);
-            let limit = routed.route.body_limit;
+            let limit = routed.route().body_limit;
             let (request, buffered) =
                 read_body(runtime, plan, limit, &Caller::local(), request).await?;
             let key = idempotency_key::signed_text(request.headers());
-            let known = signed.verify(routed.endpoint.as_str(), key, request.body());
+            let known = signed.verify(routed.endpoint().as_str(), key, request.body());
             let known = known.map_err(|error| refuse(&error, Some(KnownBy::Scheduler)))?;
             (known, ClientRequest::Whole(request, buffered))
         }
     };
     Ok(Authenticated {
-        caller: authorise(&known, &routed.route)?,
+        caller: authorise(&known, routed.route())?,
         by: Some(known.by()),
         routed,
         request,
@@ -69,7 +75,7 @@ pub(super) async fn check_credential(
     plan: &Plan,
     route: &PlannedRoute,
     headers: &HeaderMap,
-) -> Result<Option<Presented>, Refused> {
+) -> Result<Option<Authentication>, Refused> {
     if !plan.config.auth.knows_callers() || route.route.access == Access::Anyone {
         return Ok(None);
     }
@@ -77,11 +83,11 @@ pub(super) async fn check_credential(
     let presented = Box::pin(plan.callers.authenticate(headers)).await;
     presented
         .map(Some)
-        .map_err(|error| refuse(&error, callers::shown(headers)))
+        .map_err(|error| refuse(&error, callers::credential_kind(headers)))
 }
 
 /// The caller that a known sender is on a route, if the route is open to it.
-pub(super) fn authorise(known: &Known, route: &PlannedRoute) -> Result<Caller, Refused> {
+pub(super) fn authorise(known: &VerifiedCaller, route: &PlannedRoute) -> Result<Caller, Refused> {
     known
         .may(&route.route.access)
         .and_then(|()| known.caller(route.route.scope))

@@ -17,7 +17,7 @@ use super::authenticate::{authorise, refuse};
 use super::recover::{is_not_found, recovery_context};
 use super::route::AskedById;
 use super::screen::Screened;
-use crate::callers::{self, AuthError, Known, Presented};
+use crate::callers::{self, AuthError, Authentication, VerifiedCaller};
 use crate::config::{Access, KnownBy, Scope};
 use crate::observe::report::{Answered, Refused, Report, Unanswerable};
 use crate::runtime::Runtime;
@@ -68,21 +68,21 @@ async fn authenticate_asker(
     plan: &Plan,
     id: &str,
     headers: &HeaderMap,
-) -> Result<Option<Known>, Refused> {
+) -> Result<Option<VerifiedCaller>, Refused> {
     if !plan.config.auth.knows_callers() {
         return Ok(None);
     }
     match plan.callers.authenticate(headers).await {
-        Ok(Presented::Known(known)) => Ok(Some(known)),
+        Ok(Authentication::Verified(known)) => Ok(Some(known)),
         // A scheduler signs the id in place of a key, and no body.
-        Ok(Presented::Signed(signed)) => signed
+        Ok(Authentication::Signed(signed)) => signed
             .verify("operations", id, &[])
             .map(Some)
             .map_err(|error| refuse(&error, Some(KnownBy::Scheduler))),
         // Whatever credential it sends, a sender may read what it sent to an
         // open route.
         Err(AuthError::Missing | AuthError::Refused(_)) if has_open_route(plan) => Ok(None),
-        Err(error) => Err(refuse(&error, callers::shown(headers))),
+        Err(error) => Err(refuse(&error, callers::credential_kind(headers))),
     }
 }
 
@@ -99,7 +99,7 @@ struct OwnOperation {
 fn own_operation(
     runtime: &Runtime,
     plan: &Plan,
-    (known, admitted): (Option<&Known>, &AdmittedCaller),
+    (known, admitted): (Option<&VerifiedCaller>, &AdmittedCaller),
     record: &Record,
     report: &Report<'_>,
 ) -> Option<OwnOperation> {

@@ -39,7 +39,7 @@ pub(super) async fn pass(
     } = request;
     let context = ForwardContext {
         peer,
-        route: routed.route,
+        route: routed.route().clone(),
         caller: caller.into_inner(),
         by,
         key: None,

@@ -29,7 +29,7 @@ pub(super) async fn protect(
     let running = running.map_err(|limit| refuse_over_limit(&caller, limit))?;
     let context = ForwardContext {
         peer,
-        route: routed.route.clone(),
+        route: routed.route().clone(),
         caller: caller.clone(),
         by,
         key: Some(key.clone()),
@@ -39,11 +39,11 @@ pub(super) async fn protect(
     let entry = report.begin_entry(&key, source.into());
     let call = Call {
         caller: caller.into_inner(),
-        endpoint: routed.endpoint,
+        endpoint: routed.endpoint().clone(),
         key,
         source,
-        class: routed.class,
-        rules: routed.route.rules.clone(),
+        class: routed.class().clone(),
+        rules: routed.route().rules.clone(),
         held: Some(Box::new((running, buffered))),
         request,
     };

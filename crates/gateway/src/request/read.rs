@@ -84,14 +84,9 @@ pub(super) async fn read(
     plan: &Plan,
     admitted: Admitted,
 ) -> Result<Ready, Refused> {
-    let Admitted {
-        routed,
-        caller,
-        by,
-        mut request,
-    } = admitted;
-    let limit = routed.route.body_limit;
-    let route = &routed.route.route;
+    let (routed, caller, by, mut request) = admitted.into_parts();
+    let limit = routed.route().body_limit;
+    let route = &routed.route().route;
     let decision = idempotency_key::decide(route, request.method(), request.headers(), by)?;
     let why = match decision {
         KeyDecision::Unprotected(why) => why,
@@ -110,7 +105,7 @@ pub(super) async fn read(
         KeyDecision::Derived(derived) => {
             let (whole, buffered) = read_body(runtime, plan, limit, &caller, request).await?;
             let window = derived.window;
-            match idempotency_key::derive(derived, &caller, &routed.endpoint, &whole) {
+            match idempotency_key::derive(derived, &caller, routed.endpoint(), &whole) {
                 Some(key) => {
                     return Ok(Ready::Protected(Protected {
                         routed,
@@ -124,7 +119,7 @@ pub(super) async fn read(
                 }
                 None => {
                     request = ClientRequest::Whole(whole, buffered);
-                    idempotency_key::without(routed.policy.unwrap_or(Policy::Accepted))?
+                    idempotency_key::without(routed.policy().unwrap_or(Policy::Accepted))?
                 }
             }
         }

@@ -13,7 +13,7 @@ use super::authenticate::{authorise, check_credential, refuse};
 use super::idempotency_key;
 use super::route::AskedByKey;
 use super::screen::Screened;
-use crate::callers::Presented;
+use crate::callers::Authentication;
 use crate::config::KnownBy;
 use crate::observe::access_log::{KeyedRequest, LoggedSource};
 use crate::observe::report::{Answered, Refused, Report, Unanswerable};
@@ -88,8 +88,8 @@ async fn authenticate_asker(
 ) -> Result<(Caller, Option<KnownBy>), Refused> {
     let known = match check_credential(plan, route, headers).await? {
         None => return Ok((Caller::local(), None)),
-        Some(Presented::Known(known)) => known,
-        Some(Presented::Signed(signed)) => signed
+        Some(Authentication::Verified(known)) => known,
+        Some(Authentication::Signed(signed)) => signed
             .verify(endpoint.as_str(), key, &[])
             .map_err(|error| refuse(&error, Some(KnownBy::Scheduler)))?,
     };

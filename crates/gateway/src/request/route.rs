@@ -40,13 +40,32 @@ pub(super) enum Destination<'a> {
     Webhook(WebhookPath),
 }
 
-/// A request's route and what it means for the request.
+/// A request's route and what it means for the request. Only [`route`] makes
+/// one.
 pub(super) struct Routed {
-    pub(super) route: Arc<PlannedRoute>,
-    pub(super) endpoint: Endpoint,
-    pub(super) policy: Option<Policy>,
+    route: Arc<PlannedRoute>,
+    endpoint: Endpoint,
+    policy: Option<Policy>,
     /// As it was when the request came: later changes are for later requests.
-    pub(super) class: Arc<Class>,
+    class: Arc<Class>,
+}
+
+impl Routed {
+    pub(super) fn route(&self) -> &Arc<PlannedRoute> {
+        &self.route
+    }
+
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    pub(super) fn policy(&self) -> Option<Policy> {
+        self.policy
+    }
+
+    pub(super) fn class(&self) -> &Arc<Class> {
+        &self.class
+    }
 }
 
 /// A recovery path, with the routes whose operations it may mean.

@@ -1,9 +1,9 @@
-//! Retention classes while the gateway runs: those of the configuration, with
-//! what operators changed effective over them.
+//! Retention classes at run time: those of the configuration, overridden by the
+//! operators' changes.
 //!
-//! Requests read a class without a lock. A change is checked, made durable, and
-//! only then in force; it survives a restart and a new configuration. What is on
-//! record keeps the terms that it was claimed under.
+//! Requests read a class without a lock. A change is checked, stored, and only
+//! then in force; it survives a restart and a new configuration. Existing
+//! operations keep the terms under which they were claimed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,33 +19,34 @@ use crate::config::units::Time;
 use crate::config::{ClassSettings, Mistake, class};
 use crate::runtime::plan::Plan;
 
-/// How many classes may be changed or made at run time.
+/// The most classes that may be changed or created at run time.
 const CHANGED_MAX: usize = 500;
 /// The longest name of a class.
 const NAME_LENGTH_MAX: usize = 64;
-/// How long one step of the store may take.
+/// The time limit of one store operation.
 const STORE_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The classes in force.
 pub(crate) struct Classes {
     registry: Arc<dyn Registry>,
     view: ArcSwap<ClassView>,
-    /// Held while a change is made durable: of two changes each must know the other.
+    /// Held while a change is stored, so that concurrent changes do not overwrite
+    /// each other.
     changing: tokio::sync::Mutex<()>,
 }
 
-/// What the configuration says of classes.
+/// The classes of the configuration.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConfiguredClasses {
     /// The classes by name, built-in ones included.
     pub(crate) classes: BTreeMap<Arc<str>, Class>,
-    /// How long an upstream may take at most, by the class of its routes. A
-    /// class that no route uses is not among them.
+    /// The longest upstream timeout of the routes of each class. A class that no
+    /// route uses is absent.
     pub(crate) longest: BTreeMap<Arc<str>, Duration>,
 }
 
 impl ConfiguredClasses {
-    /// What a plan says.
+    /// The classes of a plan.
     pub(crate) fn of(plan: &Plan) -> Self {
         Self {
             classes: plan.config.classes.clone(),
@@ -56,24 +57,25 @@ impl ConfiguredClasses {
 
 struct ClassView {
     base: Arc<ConfiguredClasses>,
-    /// What operators said, by class.
+    /// The operators' changes, by class.
     changed: BTreeMap<Arc<str>, ClassSettings>,
-    /// What came of it.
+    /// The classes in force.
     effective: BTreeMap<Arc<str>, Arc<Class>>,
-    /// Changes that do not fit the configuration, and why. They are not in force.
+    /// Changes that conflict with the configuration, and why. They are not in
+    /// force.
     misfits: BTreeMap<Arc<str>, String>,
 }
 
 /// Why a class was not changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClassError {
-    /// What was asked for is wrong.
+    /// The change is not valid.
     #[error("{0}")]
     Mistaken(String),
-    /// There is nothing to take back.
+    /// There is no change to revert.
     #[error("the class {0} was not changed at run time")]
     Unchanged(String),
-    /// The store did not confirm it.
+    /// The store did not confirm the change.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -81,15 +83,15 @@ pub(crate) enum ClassError {
 /// Where a setting of a class comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SettingSource {
-    /// The built-in default.
+    /// The default of the built-in class.
     BuiltIn,
-    /// The configuration.
+    /// The configuration file.
     File,
-    /// An operator.
+    /// An operator's change at run time.
     Changed,
 }
 
-/// A class with where its settings come from.
+/// A class and the sources of its settings.
 #[derive(Clone, Debug)]
 pub(crate) struct ClassListing {
     pub(crate) class: Arc<Class>,
@@ -100,9 +102,9 @@ pub(crate) struct ClassListing {
 }
 
 impl Classes {
-    /// The classes of this configuration, with what was changed before. A change
-    /// that no longer fits is left aside, and the log says so: if the gateway did
-    /// not start, the change could not be taken back.
+    /// The classes of this configuration with the stored changes. A change that
+    /// conflicts with the configuration is logged and not in force: if the
+    /// gateway did not start, the change could not be reverted.
     pub(crate) async fn open(
         registry: Arc<dyn Registry>,
         base: ConfiguredClasses,
@@ -117,7 +119,7 @@ impl Classes {
         })
     }
 
-    /// All of them, by name.
+    /// The classes in force, by name.
     pub(crate) fn all(&self) -> BTreeMap<Arc<str>, Arc<Class>> {
         self.view.load().effective.clone()
     }
@@ -127,7 +129,7 @@ impl Classes {
         self.view.load().effective.get(name).cloned()
     }
 
-    /// Every class, by name.
+    /// All classes with the sources of their settings, by name.
     pub(crate) fn list(&self) -> Vec<ClassListing> {
         let view = self.view.load();
         view.effective
@@ -136,20 +138,21 @@ impl Classes {
             .collect()
     }
 
-    /// One class, as [`list`](Self::list) tells it.
+    /// One class, as in [`list`](Self::list).
     pub(crate) fn show(&self, name: &str) -> Option<ClassListing> {
         let view = self.view.load();
         view.effective.get(name).map(|class| view.listed(class))
     }
 
-    /// Reads again what was changed, for a registry that other gateways change
-    /// too. What cannot be read leaves all as it was.
+    /// Reads the stored changes again, because other gateways may change them.
+    /// On an error the classes in force do not change.
     pub(crate) async fn refresh(&self) -> Result<(), StoreError> {
-        let _turn = self.changing.lock().await;
+        let _changing = self.changing.lock().await;
         self.read_again().await.map(drop)
     }
 
-    /// What is in force, with what others have changed. Only in turn.
+    /// Reads the stored changes and returns the classes in force. The caller
+    /// must hold `changing`.
     async fn read_again(&self) -> Result<Arc<ClassView>, StoreError> {
         let before = self.view.load_full();
         let changed = read(self.registry.as_ref()).await?;
@@ -157,26 +160,26 @@ impl Classes {
             return Ok(before);
         }
         let view = Arc::new(ClassView::new(before.base.clone(), changed));
-        tracing::info!("classes were changed at another gateway");
+        tracing::info!("classes changed by another gateway");
         view.log_misfits();
         self.view.store(view.clone());
         Ok(view)
     }
 
-    /// Changes the settings that are given; those changed before stay changed.
-    /// A name that is new makes a new class.
+    /// Changes the given settings; earlier changes of other settings stay. A new
+    /// name creates a class.
     pub(crate) async fn set(
         &self,
         name: &str,
         raw: &ClassSettings,
     ) -> Result<Arc<Class>, ClassError> {
         check_name(name)?;
-        let _turn = self.changing.lock().await;
+        let _changing = self.changing.lock().await;
         let before = self.read_again().await?;
         let known = before.changed.get(name);
         if known.is_none() && before.changed.len() >= CHANGED_MAX {
             return Err(ClassError::Mistaken(format!(
-                "{CHANGED_MAX} classes were changed at run time already; write this one into the configuration"
+                "{CHANGED_MAX} classes are changed at run time already, which is the maximum; put this one into the configuration"
             )));
         }
         let raw = merged(known, raw);
@@ -193,10 +196,10 @@ impl Classes {
         Ok(Arc::new(class))
     }
 
-    /// Takes back all changes of a class: it is as the configuration says. A
-    /// class that was made at run time is gone, unless a route uses it.
+    /// Reverts all changes of a class to the configuration. A class that was
+    /// created at run time is removed, unless a route uses it.
     pub(crate) async fn unset(&self, name: &str) -> Result<(), ClassError> {
-        let _turn = self.changing.lock().await;
+        let _changing = self.changing.lock().await;
         let before = self.read_again().await?;
         if !before.changed.contains_key(name) {
             return Err(ClassError::Unchanged(name.to_owned()));
@@ -219,8 +222,8 @@ impl Classes {
         Ok(())
     }
 
-    /// Whether this configuration goes together with what operators changed:
-    /// every way in which it does not, in a sentence each.
+    /// The conflicts of a configuration with the operators' changes, a sentence
+    /// each.
     pub(crate) fn misfits(&self, base: &ConfiguredClasses) -> Vec<String> {
         let changed = self.view.load().changed.clone();
         let view = ClassView::new(Arc::new(base.clone()), changed);
@@ -230,10 +233,10 @@ impl Classes {
             .collect()
     }
 
-    /// Lays what operators changed over a new configuration. Changes that do
-    /// not fit it are not in force; ask [`misfits`](Self::misfits) before.
+    /// Applies the operators' changes to a new configuration. Changes that
+    /// conflict with it are not in force; check [`misfits`](Self::misfits) first.
     pub(crate) async fn replace_base(&self, base: ConfiguredClasses) {
-        let _turn = self.changing.lock().await;
+        let _changing = self.changing.lock().await;
         let changed = self.view.load().changed.clone();
         self.view
             .store(Arc::new(ClassView::new(Arc::new(base), changed)));
@@ -264,7 +267,7 @@ impl ClassView {
 
     fn log_misfits(&self) {
         for (name, why) in &self.misfits {
-            tracing::error!(class = &**name, %why, "a change of a class does not fit the configuration and is not in force");
+            tracing::error!(class = &**name, %why, "class change conflicts with the configuration; change not in force");
         }
     }
 
@@ -277,7 +280,8 @@ impl ClassView {
         let [now, below, built_in] =
             [class.as_ref(), below, &built_in].map(|class| settings(&ClassSettings::of(class)));
         let source = |key: &String, value: &Value| {
-            // A setting that was not given may follow another, as `remember` follows `retention`.
+            // A setting that was not changed may follow one that was, as `remember`
+            // follows `retention`.
             if said.contains_key(key) || below.get(key) != Some(value) {
                 SettingSource::Changed
             } else if built_in.get(key) == Some(value) {
@@ -297,8 +301,8 @@ impl ClassView {
     }
 }
 
-/// The class that an operator's words make of the configuration's, if it is
-/// right in itself and fits the routes that use it.
+/// Applies an operator's changes to the configured class, if the result is valid
+/// and fits the routes that use it.
 fn apply_changes(
     name: &str,
     raw: &ClassSettings,
@@ -318,7 +322,7 @@ fn apply_changes(
     })
 }
 
-/// A claim must outlast the upstream's answer.
+/// Checks that a lease lasts at least as long as the upstream may take.
 fn outlast(class: &Class, base: &ConfiguredClasses) -> Option<Mistake> {
     let timeout = *base.longest.get(&class.name)?;
     let [lease, longest] = [class.lease, timeout].map(|time| Time::of(time).0);
@@ -330,7 +334,7 @@ fn outlast(class: &Class, base: &ConfiguredClasses) -> Option<Mistake> {
     })
 }
 
-/// The class of this name if nothing is configured.
+/// The defaults of a class of this name.
 fn built_in(name: &str) -> Class {
     let known = [Class::webhook(), Class::financial()];
     let known = known.into_iter().find(|class| &*class.name == name);
@@ -347,15 +351,15 @@ fn check_name(name: &str) -> Result<(), ClassError> {
     )))
 }
 
-/// What is said now over what was said before.
+/// Earlier changes, overridden by new ones.
 fn merged(before: Option<&ClassSettings>, now: &ClassSettings) -> ClassSettings {
     let mut all = before.map(settings).unwrap_or_default();
     all.extend(settings(now));
-    // Both parts came from such a class, so together they make one.
+    // Both were serialised from valid settings, so the union is valid too.
     serde_json::from_value(Value::Object(all)).unwrap_or_else(|_| now.clone())
 }
 
-/// The settings that are given, by name.
+/// The settings that are present, by name.
 fn settings(raw: &ClassSettings) -> Map<String, Value> {
     match serde_json::to_value(raw) {
         Ok(Value::Object(settings)) => settings,
@@ -374,7 +378,7 @@ async fn read(registry: &dyn Registry) -> Result<BTreeMap<Arc<str>, ClassSetting
 }
 
 fn damaged(name: &str, error: serde_json::Error) -> StoreError {
-    tracing::error!(%error, class = name, "what was changed of a class cannot be read");
+    tracing::error!(%error, class = name, "stored change of a class unreadable");
     StoreError::Damaged(Box::new(error))
 }
 
@@ -393,7 +397,7 @@ mod tests {
         Arc::new(MemoryStore::new(Arc::new(SystemClock::new())))
     }
 
-    /// All routes are of class `interactive`, and may take 30 seconds.
+    /// All routes have the class `interactive` and a timeout of 30 seconds.
     fn base() -> ConfiguredClasses {
         let classes = [Class::interactive(), Class::webhook(), Class::financial()];
         ConfiguredClasses {
@@ -439,12 +443,12 @@ mod tests {
         );
     }
 
-    /// A document that was written before there was an `on_error`.
+    /// A document that was written before `on_error` existed.
     #[rstest]
     #[case::money("financial", OnError::Unknown)]
     #[case::other("interactive", OnError::Release)]
     #[tokio::test]
-    async fn what_a_stored_change_does_not_say_is_as_in_the_class(
+    async fn settings_that_a_stored_change_omits_are_those_of_the_class(
         #[case] name: &str,
         #[case] want: OnError,
     ) {
@@ -459,7 +463,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn taken_back_it_is_as_the_configuration_says() {
+    async fn a_reverted_class_is_as_configured() {
         let registry = registry();
         let mut base = base();
         let mine = base.classes.get_mut("financial").expect("built in");
@@ -479,7 +483,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_class_comes_and_goes() {
+    async fn a_new_class_can_be_created_and_removed() {
         let registry = registry();
         let classes = classes(&registry).await;
         let made = classes.set("brief", &raw(r#"{"retention":"1h"}"#)).await;
@@ -490,7 +494,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn changes_at_another_gateway_come_over() {
+    async fn changes_by_another_gateway_take_effect_on_refresh() {
         let registry = registry();
         let (here, there) = (classes(&registry).await, classes(&registry).await);
         there
@@ -506,7 +510,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_keeps_what_another_gateway_has_changed_meanwhile() {
+    async fn a_change_keeps_those_that_another_gateway_made_meanwhile() {
         let registry = registry();
         let (here, there) = (classes(&registry).await, classes(&registry).await);
         there
@@ -546,7 +550,7 @@ mod tests {
     )]
     #[case::unused_may_be_short("financial", r#"{"lease":"10s"}"#, "")]
     #[tokio::test]
-    async fn what_cannot_be_right_is_refused(
+    async fn invalid_changes_are_refused(
         #[case] name: &str,
         #[case] json: &str,
         #[case] words: &str,
@@ -565,7 +569,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_that_a_new_configuration_forbids_is_told_and_left_aside() {
+    async fn a_change_that_conflicts_with_a_new_configuration_is_reported_and_not_in_force() {
         let registry = registry();
         let classes = classes(&registry).await;
         classes

@@ -1,11 +1,10 @@
-//! Asks a service what became of an operation that may have run.
+//! Asks a service whether an operation with an unknown outcome has run.
 //!
-//! The question is `GET {reconcile_url}` with the operation's namespaced name as
+//! The request is `GET {reconcile_url}` with the operation's namespaced name as
 //! its key, whatever form of the key was forwarded, and with the fence, the
-//! operation's id and the caller. The answer says *ran* with the
-//! reply, *not run* (then the service promises to refuse this fence and all
-//! lower ones), or *unsure*. Whatever else comes changes nothing: the operation
-//! stays unknown.
+//! operation's id and the caller. The answer is *ran* with the reply, *not run*
+//! (the service then promises to refuse this fence and all lower ones), or
+//! *unsure*. After any other response the operation stays unknown.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -28,31 +27,31 @@ use tokio::sync::OnceCell;
 
 use crate::upstream::fetch::{Fetch, FetchLimits};
 
-/// How long the service may take.
+/// The time limit of a request to the service.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// The largest body of a reply that is kept, where nothing else is said.
+/// The default limit of a reply's body.
 const REPLY_BYTES_MAX: usize = 1 << 20;
 
-/// Asks, one question at a time per operation.
+/// Asks services about operations, with at most one request per grant at a time.
 pub(crate) struct Reconciler {
     inspect: Arc<dyn Inspect>,
     reply_limit: usize,
-    asking: Mutex<HashMap<GrantId, OpenQuestion>>,
+    pending: Mutex<HashMap<GrantId, PendingRequest>>,
     clients: Mutex<HashMap<Arc<str>, Fetch>>,
 }
 
-/// What a question is about: an operation, and which of its grants.
+/// The subject of a request: an operation, and which of its grants.
 type GrantId = (Digest, Fence);
 
-/// A question that is being asked.
+/// A request that is under way.
 #[derive(Default)]
-struct OpenQuestion {
+struct PendingRequest {
     answer: Arc<OnceCell<Reconciled>>,
-    /// How many want the answer.
-    askers: usize,
+    /// How many tasks wait for the answer.
+    waiters: usize,
 }
 
-/// What a service answers.
+/// The service's answer.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 enum ReconcileAnswer {
@@ -61,7 +60,7 @@ enum ReconcileAnswer {
     Unsure,
 }
 
-/// A reply in JSON, from an upstream or from an operator that resolves an operation.
+/// A reply in JSON; operators who resolve an operation send the same.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Reply")]
@@ -72,10 +71,10 @@ pub(crate) struct WireReply {
     /// Header lines: an object, or pairs of name and value.
     #[serde(default)]
     headers: WireHeaders,
-    /// The body, where it is text.
+    /// The body, if it is text.
     #[serde(default)]
     body: Option<String>,
-    /// The body in base64, in place of `body`.
+    /// The body in base64, instead of `body`.
     #[serde(default)]
     body_base64: Option<String>,
 }
@@ -95,32 +94,32 @@ impl Default for WireHeaders {
     }
 }
 
-/// Why a reply in JSON is not one.
+/// Why a reply in JSON is not valid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WireReplyError {
-    #[error("`status` is {0}; a final HTTP status is right, from 200 to 599")]
+    #[error("`status` is {0}; it must be a final HTTP status, from 200 to 599")]
     Status(u16),
-    #[error("`headers` has the line `{0}`, which is not a header")]
+    #[error("`headers` has the name `{0}`, which is not a valid header or has an invalid value")]
     Header(String),
     #[error("`body_base64` is not base64")]
     Base64,
-    #[error("`body` and `body_base64` are both there; one is right")]
+    #[error("`body` and `body_base64` are both present; send only one")]
     TwoBodies,
-    #[error("the body is larger than the {0} bytes that are kept of any reply")]
+    #[error("the body is larger than the maximum of {0} bytes for a stored reply")]
     TooLarge(usize),
-    #[error("an answer with status {0} has no body")]
+    #[error("a response with status {0} has no body")]
     NeedlessBody(u16),
 }
 
 impl WireReply {
-    /// How much room one takes whose body has at most so many bytes: as JSON it
-    /// takes more than by itself.
+    /// The largest JSON document for a reply whose body has at most `limit`
+    /// bytes: escapes and headers need additional space.
     pub(crate) fn bytes_max(limit: usize) -> usize {
         limit.saturating_mul(2).saturating_add(64 << 10)
     }
 
-    /// The reply, with the headers that are kept of any, and with a body of at
-    /// most so many bytes.
+    /// The reply to store, with the headers that are stored of any reply. The
+    /// body may have at most `limit` bytes.
     pub(crate) fn to_reply(&self, limit: usize) -> Result<Reply, WireReplyError> {
         if !(200..=599).contains(&self.status) {
             return Err(WireReplyError::Status(self.status));
@@ -167,12 +166,12 @@ impl Reconciler {
         Self {
             inspect,
             reply_limit: REPLY_BYTES_MAX,
-            asking: Mutex::default(),
+            pending: Mutex::default(),
             clients: Mutex::default(),
         }
     }
 
-    /// The same for replies whose bodies have at most so many bytes.
+    /// Sets the limit of a reply's body.
     #[must_use]
     pub(crate) fn with_reply_limit(self, reply_limit: usize) -> Self {
         Self {
@@ -186,7 +185,7 @@ impl Reconciler {
             Ok(ReconcileAnswer::Ran { reply }) => match reply.to_reply(self.reply_limit) {
                 Ok(reply) => Resolution::Ran(Arc::new(reply)),
                 Err(error) => {
-                    tracing::warn!(%error, "a reconciler's reply cannot be kept");
+                    tracing::warn!(%error, "reconciliation reply cannot be stored; outcome stays unknown");
                     return Reconciled::Unsure;
                 }
             },
@@ -195,7 +194,7 @@ impl Reconciler {
             Err(reason) => {
                 tracing::warn!(
                     reason,
-                    "unknown outcome not reconciled: upstream gave no usable answer"
+                    "reconciliation request failed; outcome stays unknown"
                 );
                 return Reconciled::Unsure;
             }
@@ -203,13 +202,13 @@ impl Reconciler {
         let (id, fence) = (record.id, Some(record.fence));
         match self.inspect.resolve(id, fence, resolution).await {
             Ok(Changed::Done) => {
-                tracing::info!("reconciled");
+                tracing::info!("operation reconciled");
                 Reconciled::Settled
             }
-            // It was resolved in the meantime.
+            // It was settled by a retry or an operator in the meantime.
             Ok(Changed::Absent | Changed::Refused(_)) => Reconciled::Settled,
             Err(error) => {
-                tracing::warn!(%error, "a reconciled outcome could not be recorded");
+                tracing::warn!(%error, "reconciled outcome could not be recorded; outcome stays unknown");
                 Reconciled::Unsure
             }
         }
@@ -217,12 +216,12 @@ impl Reconciler {
 
     async fn ask(&self, record: &Record, url: &Arc<str>) -> Result<ReconcileAnswer, String> {
         let client = self.client(url)?;
-        let fetched = client.get(None, question(record)).await;
+        let fetched = client.get(None, request_headers(record)).await;
         let fetched = fetched.map_err(|error| error.to_string())?;
         if fetched.status != StatusCode::OK {
-            return Err(format!("the answer's status is {}", fetched.status));
+            return Err(format!("the service answered {}", fetched.status));
         }
-        serde_json::from_slice(&fetched.body).map_err(|error| format!("the answer: {error}"))
+        serde_json::from_slice(&fetched.body).map_err(|error| format!("invalid answer: {error}"))
     }
 
     fn client(&self, url: &Arc<str>) -> Result<Fetch, String> {
@@ -239,37 +238,37 @@ impl Reconciler {
         Ok(client)
     }
 
-    /// The question that is being asked about a grant, new or not.
-    fn question_about(&self, subject: GrantId) -> Question<'_> {
-        let mut asking = self.asking();
-        let question = asking.entry(subject).or_default();
-        question.askers += 1;
-        Question {
+    /// Joins the request about a grant that is under way, or registers a new one.
+    fn join_request(&self, subject: GrantId) -> Waiter<'_> {
+        let mut pending = self.pending();
+        let request = pending.entry(subject).or_default();
+        request.waiters += 1;
+        Waiter {
             reconciler: self,
             subject,
-            answer: question.answer.clone(),
+            answer: request.answer.clone(),
         }
     }
 
-    fn asking(&self) -> MutexGuard<'_, HashMap<GrantId, OpenQuestion>> {
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, HashMap<GrantId, PendingRequest>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A request that wants an answer. The question is forgotten when the last of
-/// them goes; until then it is not asked again.
-struct Question<'a> {
+/// A task that waits for an answer. The request is removed when its last waiter
+/// is dropped, so that it is not sent twice while one waits.
+struct Waiter<'a> {
     reconciler: &'a Reconciler,
     subject: GrantId,
     answer: Arc<OnceCell<Reconciled>>,
 }
 
-impl Drop for Question<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        if let Entry::Occupied(mut question) = self.reconciler.asking().entry(self.subject) {
-            question.get_mut().askers -= 1;
-            if question.get().askers == 0 {
-                question.remove();
+        if let Entry::Occupied(mut request) = self.reconciler.pending().entry(self.subject) {
+            request.get_mut().waiters -= 1;
+            if request.get().waiters == 0 {
+                request.remove();
             }
         }
     }
@@ -281,17 +280,17 @@ impl Reconcile for Reconciler {
         let Some(url) = &class.reconcile_url else {
             return Reconciled::Unsure;
         };
-        let question = self.question_about((record.digest, record.fence));
-        *question
+        let waiter = self.join_request((record.digest, record.fence));
+        *waiter
             .answer
             .get_or_init(|| self.ask_and_settle(record, url))
             .await
     }
 }
 
-fn question(record: &Record) -> HeaderMap {
+fn request_headers(record: &Record) -> HeaderMap {
     let caller = &record.identity.caller;
-    let said = [
+    let fields = [
         (
             fields::IDEMPOTENCY_KEY,
             record.identity.name().unwrap_or_default(),
@@ -302,7 +301,7 @@ fn question(record: &Record) -> HeaderMap {
         (fields::PROJECT_ID, caller.project().to_owned()),
         (fields::SUBJECT, caller.subject().to_string()),
     ];
-    let lines = said.into_iter().filter_map(|(name, value)| {
+    let lines = fields.into_iter().filter_map(|(name, value)| {
         let value = HeaderValue::try_from(value).ok()?;
         Some((name, value))
     });
@@ -311,7 +310,7 @@ fn question(record: &Record) -> HeaderMap {
 
 #[cfg(test)]
 mod tests {
-    use onceward_core::caller::{Caller, Subject as Who};
+    use onceward_core::caller::{Caller, Subject};
     use onceward_core::clock::SystemClock;
     use onceward_core::fingerprint::{Algorithm, Fingerprint};
     use onceward_core::identity::{Endpoint, Identity, KeySpace, OperationId};
@@ -323,24 +322,24 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::callers::tests::standin::{self, StandIn};
+    use crate::callers::tests::stub_server::{self, StubServer};
 
-    /// An operation that may have run, and a service that knows.
+    /// An operation with an unknown outcome, and its service.
     struct Fixture {
         store: Arc<MemoryStore>,
-        service: StandIn,
+        service: StubServer,
         class: Class,
         record: Arc<Record>,
     }
 
     impl Fixture {
-        async fn new(service: StandIn) -> Self {
+        async fn new(service: StubServer) -> Self {
             let class =
                 Class::interactive().with(|class| class.reconcile_url = Some(service.url().into()));
             let store = Arc::new(MemoryStore::new(Arc::new(SystemClock::new())));
-            let who = Who::parse("user:1").expect("a subject");
+            let subject = Subject::parse("user:1").expect("a subject");
             let identity = Identity {
-                caller: Caller::trusted("acme", "shop", who).expect("a caller"),
+                caller: Caller::trusted("acme", "shop", subject).expect("a caller"),
                 endpoint: Endpoint::new("payments.create"),
                 key: Key::parse("k").expect("a key"),
                 space: KeySpace::Endpoint,
@@ -389,10 +388,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_who_goes_leaves_the_question_to_the_others() {
+    async fn a_dropped_waiter_leaves_the_request_to_the_others() {
         let slow = Duration::from_millis(300);
         let unsure = json!({ "outcome": "unsure" });
-        let service = StandIn::new(move |_| standin::json(200, &unsure).after(slow)).await;
+        let service = StubServer::new(move |_| stub_server::json(200, &unsure).after(slow)).await;
         let fixture = Fixture::new(service).await;
         let reconciler = fixture.reconciler();
         let ask = || reconciler.reconcile(&fixture.record, &fixture.class);
@@ -404,8 +403,8 @@ mod tests {
         let (first, later) = tokio::join!(ask(), gone);
         assert_eq!([first, later], [Reconciled::Unsure; 2]);
         assert_eq!(fixture.service.count(), 1);
-        assert!(reconciler.asking().is_empty());
-        // What was answered is not believed for ever.
+        assert!(reconciler.pending().is_empty());
+        // The answer is not cached.
         assert_eq!(ask().await, Reconciled::Unsure);
         assert_eq!(fixture.service.count(), 2);
     }
@@ -418,13 +417,13 @@ mod tests {
     #[case::something_with_204(json!({ "status": 204, "body": "1" }), Reconciled::Unsure, State::Unknown)]
     #[case::something_with_304(json!({ "status": 304, "body": "1" }), Reconciled::Unsure, State::Unknown)]
     #[tokio::test]
-    async fn only_a_reply_that_can_be_kept_settles(
+    async fn only_a_reply_that_can_be_stored_settles(
         #[case] reply: Value,
         #[case] want: Reconciled,
         #[case] state: State,
     ) {
         let answer = ran(&reply);
-        let service = StandIn::new(move |_| standin::json(200, &answer)).await;
+        let service = StubServer::new(move |_| stub_server::json(200, &answer)).await;
         let fixture = Fixture::new(service).await;
         let reconciler = fixture.reconciler().with_reply_limit(4);
         let reconciled = reconciler.reconcile(&fixture.record, &fixture.class).await;

@@ -1,9 +1,9 @@
-//! A changed configuration, put in force while requests are served.
+//! Reloads a changed configuration while requests are served.
 //!
-//! It is read and checked whole before anything changes; a mistake changes
-//! nothing and is told. Then everything new takes its place at once, and what
-//! is under way goes on by the old rules. What cannot change while the gateway
-//! runs (where it listens, its store, its secret) is refused by name.
+//! The whole configuration is read and checked first; a mistake is reported and
+//! changes nothing. Then the new plan replaces the old one at once, and requests
+//! under way finish with the old one. Settings that cannot change at run time
+//! (listeners, the store, the gateway's key) are refused by name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,38 +25,38 @@ use crate::runtime::plan::Plan;
 use crate::runtime::start::operator_tokens;
 use crate::secrets::SecretReader;
 
-/// How long a file must stay as it is before it is read: editors write in steps.
-const SETTLE: Duration = Duration::from_millis(200);
-/// How long reading a file may take.
+/// The pause between a change and reading the file: editors write in steps.
+const DEBOUNCE: Duration = Duration::from_millis(200);
+/// The time limit of reading a file.
 const READ_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The file that a gateway follows.
+/// The configuration file that a gateway watches.
 #[derive(Clone, Debug)]
 pub struct ConfigFile {
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
-    /// The environment that it is read with.
+    /// The environment variables that are substituted in it.
     pub environment: BTreeMap<String, String>,
-    /// What was in it when this was made.
-    seen: Option<Content>,
+    /// Its content when this value was made.
+    seen: Option<ContentDigest>,
 }
 
-/// What a file holds, for comparing.
-type Content = [u8; 32];
+/// A digest of a file's content, for comparing.
+type ContentDigest = [u8; 32];
 
 impl ConfigFile {
-    /// The file at this path. Made before the configuration is loaded from it, so
-    /// that no change is missed that comes later.
+    /// The file at this path. Call this before loading the configuration from
+    /// it, so that no later change is missed.
     pub fn new(path: PathBuf, environment: BTreeMap<String, String>) -> Self {
         Self {
-            seen: content(&path),
+            seen: content_digest(&path),
             path,
             environment,
         }
     }
 }
 
-/// Puts changes in force.
+/// Reloads the configuration and puts it in force.
 pub(crate) struct Reloader {
     pub(crate) file: Option<ConfigFile>,
     pub(crate) runtime: Arc<Runtime>,
@@ -68,7 +68,7 @@ pub(crate) struct Reloader {
 }
 
 impl Reloader {
-    /// Reads the file and puts it in force; `by` says at whose word.
+    /// Reloads the configuration, and records in the audit what caused it.
     pub(crate) async fn reload(&self, by: &str) -> Result<String, String> {
         let answer = self.try_reload().await;
         let outcome = match &answer {
@@ -77,7 +77,7 @@ impl Reloader {
         };
         let change = Change::by_gateway(by, Action::Reload);
         if let Err(error) = self.audit.note(change, outcome).await {
-            tracing::warn!(%error, "a reload could not be noted in the audit");
+            tracing::warn!(%error, "reload not recorded in the audit");
         }
         answer
     }
@@ -88,12 +88,15 @@ impl Reloader {
         match self.put_in_force().await {
             Ok(detail) => {
                 metrics.reload_done();
-                tracing::info!(detail, "the configuration was read again");
+                tracing::info!(detail, "configuration reloaded");
                 Ok(detail)
             }
             Err(why) => {
                 metrics.reload_failed();
-                tracing::error!(why, "the configuration was not taken; the old one holds");
+                tracing::error!(
+                    why,
+                    "configuration refused; the previous one stays in force"
+                );
                 Err(why)
             }
         }
@@ -108,7 +111,7 @@ impl Reloader {
         let fixed = unchangeable(&before.config, &config);
         if !fixed.is_empty() {
             return Err(format!(
-                "{} cannot change while the gateway runs: restart it, or take the change back.",
+                "{} cannot change while the gateway runs: restart it, or revert the change.",
                 fixed.join(", ")
             ));
         }
@@ -135,7 +138,7 @@ impl Reloader {
         if let Some(tls) = &self.tls {
             tls.reload().map_err(|error| error.to_string())?;
         }
-        // From here on nothing can fail.
+        // Nothing below can fail.
         let routes = plan.config.routes.len();
         webhooks.replace(reopened);
         self.runtime.replace_plan(plan, base).await;
@@ -146,8 +149,8 @@ impl Reloader {
         ))
     }
 
-    /// The way in which operators ask for it, if there is a file. The audit
-    /// entry is theirs.
+    /// The reload action of the admin API, if there is a file. The admin API
+    /// records it in the audit.
     pub(crate) fn by_operators(self: &Arc<Self>) -> Option<Reload> {
         self.file.as_ref()?;
         let reloader = self.clone();
@@ -157,14 +160,15 @@ impl Reloader {
         }))
     }
 
-    /// Follows the file for as long as the gateway lives.
+    /// Watches the file and reloads it when it changes, until the task is
+    /// dropped.
     pub(crate) async fn watch(self: Arc<Self>) {
         let Some(file) = &self.file else {
             return std::future::pending().await;
         };
-        let (tell, mut told) = mpsc::channel(1);
-        // The directory is watched, and whatever changes in it: editors put a new
-        // file in the old one's place, and the file may be a link to another.
+        let (changed, mut changes) = mpsc::channel(1);
+        // The whole directory is watched: editors replace the file by a new one,
+        // and the file may be a link to another.
         let directory = file
             .path
             .parent()
@@ -172,43 +176,44 @@ impl Reloader {
         let directory = directory.unwrap_or_else(|| std::path::Path::new("."));
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             if event.is_ok_and(|event| !event.kind.is_access()) {
-                // One word is enough, however many changes there were.
-                let _ = tell.try_send(());
+                // One message is enough for any number of changes.
+                let _ = changed.try_send(());
             }
         });
         let mut watcher = match watcher {
             Ok(watcher) => watcher,
             Err(error) => {
-                tracing::warn!(%error, "the configuration file cannot be followed; use SIGHUP or the admin API");
+                tracing::warn!(%error, "configuration file cannot be watched; reload by SIGHUP or the admin API");
                 return std::future::pending().await;
             }
         };
         if let Err(error) = watcher.watch(directory, RecursiveMode::NonRecursive) {
-            tracing::warn!(%error, "the configuration file cannot be followed; use SIGHUP or the admin API");
+            tracing::warn!(%error, "configuration file cannot be watched; reload by SIGHUP or the admin API");
             return std::future::pending().await;
         }
         let mut seen = file.seen;
         loop {
-            // The first time without a word: it may have changed since it was read
-            // for the start.
+            // Compared before the first message too: the file may have changed
+            // since it was read at the start.
             let path = file.path.clone();
-            let now = run_blocking(move || content(&path)).await.flatten();
-            // Touched, or gone for a moment: nothing to read.
+            let now = run_blocking(move || content_digest(&path)).await.flatten();
+            // A file that was only touched, or is missing while it is replaced,
+            // is not reloaded.
             if now.is_some() && now != seen {
                 seen = now;
-                // The log and the audit tell what came of it.
+                // The result is in the log and the audit.
                 let _ = self.reload("file").await;
             }
-            if told.recv().await.is_none() {
+            if changes.recv().await.is_none() {
                 return;
             }
-            tokio::time::sleep(SETTLE).await;
+            tokio::time::sleep(DEBOUNCE).await;
         }
     }
 }
 
-/// Reads a configuration. A file that does not answer, for example on a network
-/// drive that is gone, delays only this reload.
+/// Reads a configuration. A file that blocks, such as on an unreachable network
+/// drive, delays only this reload.
 async fn load(file: ConfigFile) -> Result<Loaded, String> {
     let reading = move || config::load(&file.path, &file.environment);
     match run_blocking(reading).await {
@@ -222,28 +227,27 @@ async fn load(file: ConfigFile) -> Result<Loaded, String> {
     }
 }
 
-fn content(path: &Path) -> Option<Content> {
+fn content_digest(path: &Path) -> Option<ContentDigest> {
     let bytes = std::fs::read(path).ok()?;
     Some(Sha256::digest(bytes).into())
 }
 
-/// Runs blocking work on its own thread, and returns its result if it ends within
-/// [`READ_DEADLINE`].
+/// Runs blocking work on a thread of its own; `None` after [`READ_DEADLINE`].
 async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let (sender, result) = tokio::sync::oneshot::channel();
-    // Not a thread of the async runtime, which would wait for it when it ends.
-    std::thread::spawn(move || drop(sender.send(work())));
+    let (done, result) = tokio::sync::oneshot::channel();
+    // Not a thread of the async runtime, which would wait for it on shutdown.
+    std::thread::spawn(move || drop(done.send(work())));
     within(READ_DEADLINE, result).await.ok()?.ok()
 }
 
-/// What differs and cannot change while the gateway runs.
+/// The settings that differ and cannot change while the gateway runs.
 fn unchangeable(before: &Config, after: &Config) -> Vec<&'static str> {
     let (old, new) = (&before.server, &after.server);
     let key = |config: &Config| {
         let key = config.secrets.key.as_ref();
         key.map(|key| key.expose_secret().to_owned())
     };
-    // How long a step may take is a limit, and changes with the others.
+    // The deadline is a limit and may change, as other limits.
     let store = |config: &Config| {
         let mut store = config.store.clone();
         store.deadline = Duration::ZERO;

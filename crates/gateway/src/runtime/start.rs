@@ -26,7 +26,7 @@ use crate::listen::tls::{ListenerTls, TlsError};
 use crate::observe::access_log::AccessLog;
 use crate::observe::metrics::Metrics;
 use crate::observe::traces::Tracer;
-use crate::secrets::gateway_key::{Agreement, Secret, SecretError};
+use crate::secrets::gateway_key::{GatewayKey, GatewayKeyError, KeyMatch};
 use crate::secrets::{self, SecretReader};
 use crate::webhooks::registry::{Webhooks, WebhooksError};
 
@@ -58,7 +58,7 @@ pub enum StartError {
     Read(#[from] StoreError),
     /// The gateway has no key of its own.
     #[error(transparent)]
-    Secret(#[from] SecretError),
+    Secret(#[from] GatewayKeyError),
     /// A secret that the configuration names cannot be read.
     #[error("{0}")]
     Named(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -166,8 +166,8 @@ impl Opened {
 
         let store = open(config.store.clone(), clock.clone()).await?;
         let registry = store.registry;
-        if is_shared && key.agrees(registry.as_ref()).await? == Agreement::Another {
-            return Err(SecretError::Another.into());
+        if is_shared && key.compare_with_store(registry.as_ref()).await? == KeyMatch::Different {
+            return Err(GatewayKeyError::Different.into());
         }
 
         let parts = callers::Parts {
@@ -233,16 +233,16 @@ pub(crate) async fn operator_tokens(
 
 /// The gateway's own key: as configured, else the one beside an embedded store,
 /// else a new one for the life of this process, if no other uses the store.
-fn gateway_key(config: &Config) -> Result<Secret, SecretError> {
+fn gateway_key(config: &Config) -> Result<GatewayKey, GatewayKeyError> {
     if let Some(key) = &config.secrets.key {
-        return Ok(Secret::given(key));
+        return Ok(GatewayKey::given(key));
     }
     if config.store_kind().is_some_and(StoreKind::is_shared) {
-        return Err(SecretError::Needed);
+        return Err(GatewayKeyError::NotConfigured);
     }
     match config.store.url.strip_prefix("embedded:") {
-        Some("") | None => Secret::new(),
-        Some(directory) => Secret::in_directory(Path::new(directory)),
+        Some("") | None => GatewayKey::new(),
+        Some(directory) => GatewayKey::in_directory(Path::new(directory)),
     }
 }
 

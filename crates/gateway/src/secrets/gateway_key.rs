@@ -1,8 +1,10 @@
-//! The gateway's own key: it keys fingerprints and hashes in logs.
+//! The gateway's own key: the key of fingerprints, of stored API keys, and of
+//! hashes in logs.
 //!
-//! With an embedded store it is made on first start and kept beside the data,
-//! readable by the owner only; in memory it lives as long as the process. With a
-//! store that others use too it must be given, the same to all of them.
+//! With an embedded store it is created on the first start and kept beside the
+//! data, readable by its owner only. With a memory store it lives as long as the
+//! process. With a store that several gateways share it must be configured, the
+//! same for all of them.
 
 use std::fs;
 use std::io::{self, Write};
@@ -18,78 +20,78 @@ use subtle::ConstantTimeEq;
 
 use super::random::random_bytes;
 
-/// The file's name beside the data.
+/// The name of the key file beside the data.
 const FILE: &str = "secret.key";
-/// The store's file, by which a directory is known to be in use.
+/// The store's file, whose presence shows that a directory is in use.
 const DATABASE: &str = "onceward.db";
 
-/// The name of the mark that a secret leaves in a shared store.
-const MARK: &str = "secret";
+/// The name of the document that identifies the key in a shared store.
+const KEY_MARK: &str = "secret";
 
 /// 32 random bytes that never leave the gateway.
 #[derive(Clone)]
-pub(crate) struct Secret([u8; 32]);
+pub(crate) struct GatewayKey([u8; 32]);
 
-/// Why there is no secret.
+/// Why there is no key.
 #[derive(Debug, thiserror::Error)]
-pub enum SecretError {
+pub enum GatewayKeyError {
     /// The file cannot be read or written.
     #[error("the key file {path} cannot be used: {source}")]
     File {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
         /// What went wrong.
         source: io::Error,
     },
-    /// The file does not hold a key.
+    /// The file has the wrong length.
     #[error(
-        "the key file {path} holds {bytes} bytes where 32 are right; restore it from a backup, because a new key makes every kept request look different"
+        "the key file {path} has {bytes} bytes instead of 32; restore it from a backup, because with a new key every stored request looks different"
     )]
     Length {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// How many bytes it holds.
+        /// The length of the file.
         bytes: usize,
     },
-    /// There are operations, and the key they were compared with is gone.
+    /// The store has operations, and the key of their fingerprints is missing.
     #[error(
-        "{path} is missing beside the operations that were compared with it; restore it from a backup, or move the directory away to begin anew"
+        "the key file {path} is missing, and the stored operations depend on it; restore it from a backup, or move the directory away to start with an empty store"
     )]
     Missing {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// Others use the store too, and nobody has said which secret they have.
+    /// The store is shared, and no key is configured.
     #[error(
         "gateways that share a store need the same secret, and none is given: set ONCEWARD_KEY to 16 characters or more, or key in [secrets] of the configuration"
     )]
-    Needed,
-    /// Others use the store too, with another secret.
+    NotConfigured,
+    /// The store is used by gateways with a different key.
     #[error(
         "this store belongs to gateways with another secret: with this one retries would look like different requests and API keys would be unknown; give the same secret as to the others, or a namespace of its own to begin anew"
     )]
-    Another,
-    /// The system gives no random bytes.
-    #[error("the system gives no random bytes: {0}")]
+    Different,
+    /// The system returns no random bytes.
+    #[error("the system returns no random bytes: {0}")]
     Random(getrandom::Error),
 }
 
-/// How a secret stands to the one that a store was first used with.
+/// How a key compares with the one that a store was first used with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Agreement {
-    /// It is the same, or the first.
+pub(crate) enum KeyMatch {
+    /// It is the same, or the store is new.
     Same,
-    /// It is another.
-    Another,
+    /// It is a different one.
+    Different,
 }
 
-impl Secret {
-    /// A secret for the life of this process.
-    pub(crate) fn new() -> Result<Self, SecretError> {
-        random_bytes().map(Self).map_err(SecretError::Random)
+impl GatewayKey {
+    /// A random key.
+    pub(crate) fn new() -> Result<Self, GatewayKeyError> {
+        random_bytes().map(Self).map_err(GatewayKeyError::Random)
     }
 
-    /// A secret made of a text that the configuration gives.
+    /// The key that a configured text stands for.
     pub(crate) fn given(text: &SecretString) -> Self {
         let mut hash = Sha256::new();
         hash.update(b"onceward.secret.1");
@@ -97,45 +99,47 @@ impl Secret {
         Self(hash.finalize().into())
     }
 
-    /// The secret of a directory, made if both are new. To be called before the
-    /// store makes its own files there.
-    pub(crate) fn in_directory(directory: &Path) -> Result<Self, SecretError> {
+    /// The key of a directory, created if the directory is new. Must be called
+    /// before the store creates its files there.
+    pub(crate) fn in_directory(directory: &Path) -> Result<Self, GatewayKeyError> {
         let path = directory.join(FILE);
         let used = directory.join(DATABASE).exists();
         match Self::read(&path) {
-            Err(SecretError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Err(GatewayKeyError::File { source, .. })
+                if source.kind() == io::ErrorKind::NotFound =>
+            {
                 if used {
-                    return Err(SecretError::Missing { path });
+                    return Err(GatewayKeyError::Missing { path });
                 }
                 Self::new()?
                     .write(directory, &path)
-                    .map_err(|source| SecretError::File {
+                    .map_err(|source| GatewayKeyError::File {
                         path: path.clone(),
                         source,
                     })?;
-                // Whoever was first has written it.
+                // Another process may have written it first.
                 Self::read(&path)
             }
             read => read,
         }
     }
 
-    fn read(path: &Path) -> Result<Self, SecretError> {
+    fn read(path: &Path) -> Result<Self, GatewayKeyError> {
         let path = path.to_owned();
         match fs::read(&path) {
             Ok(bytes) => match <[u8; 32]>::try_from(bytes.as_slice()) {
                 Ok(bytes) => Ok(Self(bytes)),
-                Err(_) => Err(SecretError::Length {
+                Err(_) => Err(GatewayKeyError::Length {
                     path,
                     bytes: bytes.len(),
                 }),
             },
-            Err(source) => Err(SecretError::File { path, source }),
+            Err(source) => Err(GatewayKeyError::File { path, source }),
         }
     }
 
-    /// Written aside and then linked, so that a crash leaves all of it or
-    /// nothing, and of two processes that start at once only one has its way.
+    /// Writes a temporary file and links it, so that a crash leaves a whole key
+    /// or none, and of two processes that start at once only one sets the key.
     fn write(&self, directory: &Path, path: &Path) -> io::Result<()> {
         make_directory(directory)?;
         let aside = directory.join(format!("{FILE}.{}", std::process::id()));
@@ -154,21 +158,27 @@ impl Secret {
         }
     }
 
-    /// Compares with what others who share the store have. The first one leaves
-    /// a mark, from which nobody learns the secret.
-    pub(crate) async fn agrees(&self, registry: &dyn Registry) -> Result<Agreement, StoreError> {
+    /// Compares the key with that of the other gateways that share the store.
+    /// The first one stores a hash, which does not reveal the key.
+    pub(crate) async fn compare_with_store(
+        &self,
+        registry: &dyn Registry,
+    ) -> Result<KeyMatch, StoreError> {
         let mark = Bytes::from(self.hash_for(b"onceward.mark.1", &[]).to_vec());
-        // Nearly always it is there, and looking is enough.
-        let known = match registry.read(Collection::Agreed, MARK).await? {
+        // Usually the hash is there already, and reading is enough.
+        let known = match registry.read(Collection::Agreed, KEY_MARK).await? {
             Some(known) => Some(known),
-            None => match registry.add(Collection::Agreed, MARK, mark.clone()).await? {
+            None => match registry
+                .add(Collection::Agreed, KEY_MARK, mark.clone())
+                .await?
+            {
                 Added::Done => None,
-                Added::Known => registry.read(Collection::Agreed, MARK).await?,
+                Added::Known => registry.read(Collection::Agreed, KEY_MARK).await?,
             },
         };
         Ok(match known {
-            Some(known) if !bool::from(known.ct_eq(&mark)) => Agreement::Another,
-            Some(_) | None => Agreement::Same,
+            Some(known) if !bool::from(known.ct_eq(&mark)) => KeyMatch::Different,
+            Some(_) | None => KeyMatch::Same,
         })
     }
 
@@ -203,43 +213,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_made_once_and_stays() {
+    fn a_key_is_created_once_and_stays() {
         let directory = tempfile::tempdir().expect("a directory");
-        let first = Secret::in_directory(directory.path()).expect("made");
-        let again = Secret::in_directory(directory.path()).expect("read");
+        let first = GatewayKey::in_directory(directory.path()).expect("made");
+        let again = GatewayKey::in_directory(directory.path()).expect("read");
         assert_eq!(first.0, again.0);
         assert_eq!(first.hash(b"k"), again.hash(b"k"));
     }
 
     #[test]
-    fn a_lost_or_damaged_secret_is_not_made_anew() {
+    fn a_lost_or_damaged_key_is_not_replaced() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join(FILE);
         fs::write(&path, b"short").expect("written");
-        let damaged = Secret::in_directory(directory.path());
-        assert!(matches!(damaged, Err(SecretError::Length { bytes: 5, .. })));
+        let damaged = GatewayKey::in_directory(directory.path());
+        assert!(matches!(
+            damaged,
+            Err(GatewayKeyError::Length { bytes: 5, .. })
+        ));
         fs::remove_file(&path).expect("removed");
         fs::write(directory.path().join(DATABASE), b"").expect("written");
-        let lost = Secret::in_directory(directory.path());
-        assert!(matches!(lost, Err(SecretError::Missing { .. })));
+        let lost = GatewayKey::in_directory(directory.path());
+        assert!(matches!(lost, Err(GatewayKeyError::Missing { .. })));
     }
 
     #[tokio::test]
-    async fn the_first_secret_of_a_store_is_that_of_all() {
+    async fn the_first_key_of_a_store_is_that_of_all_gateways() {
         let registry = MemoryStore::new(Arc::new(SystemClock::new()));
-        let given = |text: &str| Secret::given(&text.into());
+        let given = |text: &str| GatewayKey::given(&text.into());
         let cases = [
-            ("ours, and nobody else's", Agreement::Same),
-            ("ours, and nobody else's", Agreement::Same),
-            ("theirs, and somebody else's", Agreement::Another),
-            ("ours, and nobody else's", Agreement::Same),
+            ("ours, and nobody else's", KeyMatch::Same),
+            ("ours, and nobody else's", KeyMatch::Same),
+            ("theirs, and somebody else's", KeyMatch::Different),
+            ("ours, and nobody else's", KeyMatch::Same),
         ];
         for (text, want) in cases {
-            let agreed = given(text).agrees(&registry).await;
+            let agreed = given(text).compare_with_store(&registry).await;
             assert_eq!(agreed.expect("the store answers"), want, "{text}");
         }
-        let mark = registry.read(Collection::Agreed, MARK).await;
-        let mark = mark.expect("the store answers").expect("it was left");
+        let mark = registry.read(Collection::Agreed, KEY_MARK).await;
+        let mark = mark.expect("the store answers").expect("it was stored");
         assert_ne!(mark, Bytes::copy_from_slice(&given(cases[0].0).0));
     }
 }

@@ -1,7 +1,7 @@
-//! Where secrets come from: the configuration itself, or OpenBao.
+//! Reads secrets from the configuration or from OpenBao.
 //!
-//! A secret is read when it is needed and not kept by who needed it, so one
-//! that is changed in OpenBao is in use within half a minute, without a restart.
+//! Code that needs a secret reads it each time and does not keep it, so a secret
+//! changed in OpenBao is used within half a minute, without a restart.
 
 pub(crate) mod gateway_key;
 mod openbao;
@@ -20,94 +20,97 @@ use crate::config;
 use crate::upstream::fetch::FetchError;
 
 /// The fields of one secret.
-pub(crate) type Fields = BTreeMap<String, SecretString>;
+pub(crate) type SecretFields = BTreeMap<String, SecretString>;
 
-/// Reads secrets. Clones share what they know.
+/// Reads secrets. Clones share one cache.
 #[derive(Clone)]
 pub(crate) struct SecretReader {
     openbao: Option<Arc<OpenBao>>,
 }
 
-/// Why there is no secret. The texts name where it should be, never what it is.
+/// Why a secret cannot be read. The texts name its path, never its value.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum SecretError {
-    /// A secret is said to be in OpenBao, and there is no OpenBao.
+    /// The configuration refers to OpenBao and does not configure it.
     #[error("the secret {path} is in OpenBao, and [secrets.openbao] is not configured")]
     NotConfigured {
-        /// Which secret.
+        /// The path of the secret.
         path: String,
     },
-    /// OpenBao cannot be set up.
-    #[error("OpenBao cannot be asked")]
+    /// The address of OpenBao cannot be used.
+    #[error("the address of OpenBao cannot be used")]
     Setup(#[source] Arc<FetchError>),
-    /// What is configured cannot stand in a header.
-    #[error("OpenBao's {0} holds characters that cannot be sent")]
+    /// A configured value is not allowed in a header.
+    #[error("the {0} of OpenBao has characters that are not allowed in a header")]
     Unsendable(&'static str),
-    /// The path is none.
+    /// The path is malformed.
     #[error("{path} is not the path of a secret in OpenBao")]
     Path {
-        /// Which.
+        /// The path as given.
         path: String,
     },
-    /// There is no such secret, or it was deleted.
+    /// The secret does not exist, or was deleted.
     #[error("there is no secret {path} in OpenBao")]
     Absent {
-        /// Which.
+        /// The path of the secret.
         path: String,
     },
-    /// We may not read it.
-    #[error("OpenBao does not let us read the secret {path}")]
+    /// The gateway may not read the secret.
+    #[error("OpenBao does not allow reading the secret {path}")]
     Denied {
-        /// Which.
+        /// The path of the secret.
         path: String,
     },
     /// The secret has no such field, or it is not text.
     #[error("the secret {path} in OpenBao has no text field {field}")]
     Field {
-        /// Which secret.
+        /// The path of the secret.
         path: String,
-        /// Which field.
+        /// The name of the field.
         field: String,
     },
-    /// OpenBao does not let us in.
-    #[error("OpenBao refuses the login (it answers {0})")]
+    /// OpenBao refused the login.
+    #[error("OpenBao refused the login (status {0})")]
     Login(StatusCode),
-    /// OpenBao is away, slow, sealed or not what it should be.
-    #[error("OpenBao is away: {0}")]
-    Away(Arc<AwayError>),
+    /// OpenBao is unreachable, slow, sealed, or sends something undocumented.
+    #[error("OpenBao is unavailable: {0}")]
+    Unavailable(Arc<UnavailableError>),
 }
 
-/// How OpenBao failed to answer.
+/// How OpenBao failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum AwayError {
-    /// No answer.
+pub(crate) enum UnavailableError {
+    /// There was no response.
     #[error(transparent)]
     Fetch(FetchError),
-    /// An answer that settles nothing.
-    #[error("it answers {0}")]
+    /// The status does not tell whether the secret exists.
+    #[error("status {0}")]
     Status(StatusCode),
-    /// Not the JSON of OpenBao.
-    #[error("its answer is not what OpenBao says")]
+    /// The body is not the documented JSON.
+    #[error("the response is malformed")]
     Malformed,
 }
 
-impl From<AwayError> for SecretError {
-    fn from(error: AwayError) -> Self {
-        Self::Away(Arc::new(error))
+impl From<UnavailableError> for SecretError {
+    fn from(error: UnavailableError) -> Self {
+        Self::Unavailable(Arc::new(error))
     }
 }
 
 impl SecretReader {
-    /// Opens no connection yet.
+    /// Opens no connection until a secret is read.
     pub(crate) fn new(secrets: &config::Secrets) -> Result<Self, SecretError> {
         let openbao = match &secrets.openbao {
             None => None,
-            Some(settings) => Some(Arc::new(OpenBao::new(settings, openbao::Pace::default())?)),
+            Some(settings) => Some(Arc::new(OpenBao::new(
+                settings,
+                openbao::CacheTiming::default(),
+            )?)),
         };
         Ok(Self { openbao })
     }
 
-    /// The secret that is meant.
+    /// The value of a secret.
     pub(crate) async fn read(
         &self,
         value: &config::SecretValue,
@@ -126,7 +129,7 @@ impl SecretReader {
     }
 
     /// All text fields of a secret in OpenBao.
-    pub(crate) async fn read_path(&self, path: &str) -> Result<Arc<Fields>, SecretError> {
+    pub(crate) async fn read_path(&self, path: &str) -> Result<Arc<SecretFields>, SecretError> {
         match &self.openbao {
             Some(openbao) => openbao.read(path).await,
             None => Err(SecretError::NotConfigured {

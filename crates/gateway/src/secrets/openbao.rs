@@ -1,9 +1,9 @@
-//! OpenBao, and Vault, whose HTTP it speaks: a KV store of version 2.
+//! OpenBao, and Vault, which has the same HTTP API: a KV store of version 2.
 //!
-//! What was read is believed for half a minute. When OpenBao is away after
-//! that, the last good value stays in use and a warning says so; but when it
-//! says that there is no such secret, or that we may not read it, that counts
-//! at once. One request per secret is under way at a time, whoever waits for it.
+//! A secret is cached for half a minute. When OpenBao is unavailable after that,
+//! the last good value stays in use and a warning is logged; an answer that the
+//! secret does not exist or may not be read takes effect at once. At most one
+//! request per secret is under way; all readers wait for it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,17 +19,17 @@ use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use super::{AwayError, Fields, SecretError};
+use super::{SecretError, SecretFields, UnavailableError};
 use crate::config;
 use crate::upstream::fetch::{Fetch, FetchLimits, Fetched};
 
-/// How many secrets are remembered.
+/// How many secrets are cached.
 const PATHS_MAX: usize = 4096;
 /// The longest path of a secret, in bytes.
 const PATH_BYTES_MAX: usize = 1024;
-/// How long a login counts that says nothing of its end.
-const LEASE_UNSAID: Duration = Duration::from_secs(60 * 60);
-/// What a path's segment holds as it is.
+/// How long a login is used that has no lease duration.
+const DEFAULT_LEASE: Duration = Duration::from_secs(60 * 60);
+/// The characters of a path segment that are percent-encoded.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -38,21 +38,21 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
 
 const TOKEN: HeaderName = HeaderName::from_static("x-vault-token");
 const NAMESPACE: HeaderName = HeaderName::from_static("x-vault-namespace");
-/// Without it agents and proxies of OpenBao may refuse to pass requests on.
+/// Agents and proxies of OpenBao may require this header.
 const REQUEST: HeaderName = HeaderName::from_static("x-vault-request");
 
-/// How long things are believed.
+/// How long results are cached, and the time limit of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    /// A good answer.
+pub(super) struct CacheTiming {
+    /// A secret that was read.
     pub(super) fresh: Duration,
-    /// A failure, so that not every request waits for the same one again.
+    /// A failure, so that requests do not each wait for the same one again.
     pub(super) failed: Duration,
-    /// How long OpenBao may take.
+    /// The time limit of a request to OpenBao.
     pub(super) deadline: Duration,
 }
 
-impl Default for Pace {
+impl Default for CacheTiming {
     fn default() -> Self {
         Self {
             fresh: Duration::from_secs(30),
@@ -68,25 +68,25 @@ pub(super) struct OpenBao {
     login: config::BaoLogin,
     mount: String,
     namespace: Option<HeaderValue>,
-    pace: Pace,
-    secrets: Cache<String, Arc<Reading>>,
+    timing: CacheTiming,
+    secrets: Cache<String, Arc<CachedSecret>>,
     session: Mutex<Arc<OnceCell<Session>>>,
 }
 
-/// A secret that is being read, or was.
+/// A secret that is being read, or has been.
 #[derive(Default)]
-struct Reading {
-    /// What was known before, for as long as OpenBao is away.
-    before: Option<Arc<Fields>>,
-    cell: OnceCell<Read>,
+struct CachedSecret {
+    /// The previous value, used while OpenBao is unavailable.
+    previous: Option<Arc<SecretFields>>,
+    cell: OnceCell<ReadResult>,
 }
 
-struct Read {
-    result: Result<Arc<Fields>, SecretError>,
+struct ReadResult {
+    result: Result<Arc<SecretFields>, SecretError>,
     until: Instant,
 }
 
-/// The right to read.
+/// A login, or why it failed.
 #[derive(Clone)]
 struct Session {
     result: Result<HeaderValue, SecretError>,
@@ -94,9 +94,12 @@ struct Session {
 }
 
 impl OpenBao {
-    pub(super) fn new(settings: &config::OpenBao, pace: Pace) -> Result<Self, SecretError> {
+    pub(super) fn new(
+        settings: &config::OpenBao,
+        timing: CacheTiming,
+    ) -> Result<Self, SecretError> {
         let limits = FetchLimits {
-            deadline: pace.deadline,
+            deadline: timing.deadline,
             ..FetchLimits::default()
         };
         let fetch = Fetch::new(&settings.address, limits);
@@ -108,82 +111,95 @@ impl OpenBao {
             namespace: namespace
                 .transpose()
                 .map_err(|_| SecretError::Unsendable("namespace"))?,
-            pace,
+            timing,
             secrets: Cache::new(PATHS_MAX),
             session: Mutex::default(),
         })
     }
 
     /// The text fields of a secret.
-    pub(super) async fn read(&self, path: &str) -> Result<Arc<Fields>, SecretError> {
+    pub(super) async fn read(&self, path: &str) -> Result<Arc<SecretFields>, SecretError> {
         let target = format!("/v1/{}/data/{}", self.mount, encoded(path)?);
-        let reading = self.reading(path);
-        let asking = || self.ask(path, &target, reading.before.clone());
-        reading.cell.get_or_init(asking).await.result.clone()
+        let cached = self.cached(path);
+        let refresh = || self.refresh(path, &target, cached.previous.clone());
+        cached.cell.get_or_init(refresh).await.result.clone()
     }
 
-    /// The reading that counts now: the last one, or a new one in its place.
-    fn reading(&self, path: &str) -> Arc<Reading> {
+    /// The cached secret, or a new entry if it has expired.
+    fn cached(&self, path: &str) -> Arc<CachedSecret> {
         let now = Instant::now();
-        let is_over = |reading: &Arc<Reading>| {
-            let read = reading.cell.get();
+        let is_over = |cached: &Arc<CachedSecret>| {
+            let read = cached.cell.get();
             read.is_some_and(|read| read.until <= now)
         };
-        let before = self
+        let previous = self
             .secrets
             .remove_if(path, is_over)
-            .and_then(|(_, reading)| reading.cell.get()?.result.clone().ok());
+            .and_then(|(_, cached)| cached.cell.get()?.result.clone().ok());
         let fresh = || {
-            Ok::<_, std::convert::Infallible>(Arc::new(Reading {
-                before,
+            Ok::<_, std::convert::Infallible>(Arc::new(CachedSecret {
+                previous,
                 cell: OnceCell::new(),
             }))
         };
         match self.secrets.get_or_insert_with(path, fresh) {
-            Ok(reading) => reading,
+            Ok(cached) => cached,
             Err(never) => match never {},
         }
     }
 
-    async fn ask(&self, path: &str, target: &str, before: Option<Arc<Fields>>) -> Read {
-        let result = match (self.fetch_secret(path, target).await, before) {
-            (Err(error @ (SecretError::Away(_) | SecretError::Login(_))), Some(before)) => {
-                tracing::warn!(path, cause = %error, "a secret could not be read again; its last value stays in use");
-                return Read {
-                    result: Ok(before),
-                    until: Instant::now() + self.pace.failed,
+    async fn refresh(
+        &self,
+        path: &str,
+        target: &str,
+        previous: Option<Arc<SecretFields>>,
+    ) -> ReadResult {
+        let result = match (self.fetch_secret(path, target).await, previous) {
+            (
+                Err(error @ (SecretError::Unavailable(_) | SecretError::Login(_))),
+                Some(previous),
+            ) => {
+                tracing::warn!(path, cause = %error, "secret not refreshed; last value stays in use");
+                return ReadResult {
+                    result: Ok(previous),
+                    until: Instant::now() + self.timing.failed,
                 };
             }
             (result, _) => result,
         };
         let span = match &result {
-            Ok(_) => self.pace.fresh,
-            Err(_) => self.pace.failed,
+            Ok(_) => self.timing.fresh,
+            Err(_) => self.timing.failed,
         };
-        Read {
+        ReadResult {
             result,
             until: Instant::now() + span,
         }
     }
 
-    async fn fetch_secret(&self, path: &str, target: &str) -> Result<Arc<Fields>, SecretError> {
+    async fn fetch_secret(
+        &self,
+        path: &str,
+        target: &str,
+    ) -> Result<Arc<SecretFields>, SecretError> {
         let session = self.session();
         let token = self.token(&session).await?;
         let mut fetched = self.get(target, token).await?;
-        // A login may have ended before its time; a token that is given cannot be renewed.
+        // A login may have been revoked before its end. A configured token cannot be
+        // renewed.
         if fetched.status == StatusCode::FORBIDDEN && self.can_log_in() {
             self.forget(&session);
             let token = self.token(&self.session()).await?;
             fetched = self.get(target, token).await?;
         }
-        judge(path, &fetched)
+        read_fields(path, &fetched)
     }
 
-    async fn get(&self, target: &str, token: HeaderValue) -> Result<Fetched, AwayError> {
+    async fn get(&self, target: &str, token: HeaderValue) -> Result<Fetched, UnavailableError> {
         let mut headers = self.headers();
         headers.insert(TOKEN, token);
         let got = self.fetch.get(Some(target), headers).await;
-        got.map_err(AwayError::Fetch)
+        got.map_err(UnavailableError::Fetch)
     }
 
     fn headers(&self) -> HeaderMap {
@@ -199,21 +215,21 @@ impl OpenBao {
         matches!(self.login, config::BaoLogin::AppRole { .. })
     }
 
-    /// The session that counts now, which may still have to be opened.
+    /// The current session, which may still have to be opened.
     fn session(&self) -> Arc<OnceCell<Session>> {
-        let mut held = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        let until = held.get().and_then(|session| session.until);
+        let mut current = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = current.get().and_then(|session| session.until);
         if until.is_some_and(|until| until <= Instant::now()) {
-            *held = Arc::default();
+            *current = Arc::default();
         }
-        held.clone()
+        current.clone()
     }
 
-    /// A new session, unless somebody began one already.
+    /// Discards a refused session, unless it has been replaced already.
     fn forget(&self, refused: &Arc<OnceCell<Session>>) {
-        let mut held = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        if Arc::ptr_eq(&held, refused) {
-            *held = Arc::default();
+        let mut current = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        if Arc::ptr_eq(&current, refused) {
+            *current = Arc::default();
         }
     }
 
@@ -230,9 +246,9 @@ impl OpenBao {
             config::BaoLogin::AppRole { role_id, secret_id } => {
                 let opened = self.log_in_as(role_id, secret_id).await;
                 let span = match &opened {
-                    // Well before its end.
+                    // Renewed well before the lease ends.
                     Ok((_, lease)) => *lease * 2 / 3,
-                    Err(_) => self.pace.failed,
+                    Err(_) => self.timing.failed,
                 };
                 Session {
                     result: opened.map(|(token, _)| token),
@@ -253,34 +269,34 @@ impl OpenBao {
         headers.insert(header::CONTENT_TYPE, kind);
         let target = Some("/v1/auth/approle/login");
         let answer = self.fetch.post(target, headers, body.to_string().into());
-        let answer = answer.await.map_err(AwayError::Fetch)?;
+        let answer = answer.await.map_err(UnavailableError::Fetch)?;
         match answer.status {
             StatusCode::OK => {}
-            // What is wrong with the role or its secret does not pass by itself.
+            // A wrong role or secret id does not become right by retrying.
             status @ (StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND) => {
-                tracing::error!(status = status.as_u16(), "OpenBao refuses the login");
+                tracing::error!(status = status.as_u16(), "OpenBao refused the login");
                 return Err(SecretError::Login(status));
             }
-            status => return Err(AwayError::Status(status).into()),
+            status => return Err(UnavailableError::Status(status).into()),
         }
-        let login: Login = parse(&answer.body)?;
+        let login: LoginResponse = parse(&answer.body)?;
         let lease = match login.auth.lease_duration {
-            0 => LEASE_UNSAID,
+            0 => DEFAULT_LEASE,
             seconds => Duration::from_secs(seconds),
         };
         Ok((sensitive(&login.auth.client_token.into())?, lease))
     }
 }
 
-fn judge(path: &str, fetched: &Fetched) -> Result<Arc<Fields>, SecretError> {
+fn read_fields(path: &str, fetched: &Fetched) -> Result<Arc<SecretFields>, SecretError> {
     let path = || path.to_owned();
     match fetched.status {
         StatusCode::OK => {}
         StatusCode::NOT_FOUND => return Err(SecretError::Absent { path: path() }),
         StatusCode::FORBIDDEN => return Err(SecretError::Denied { path: path() }),
-        status => return Err(AwayError::Status(status).into()),
+        status => return Err(UnavailableError::Status(status).into()),
     }
-    let secret: Secret = parse(&fetched.body)?;
+    let secret: KvSecret = parse(&fetched.body)?;
     // A version that was deleted has no data.
     let Some(data) = secret.data.data else {
         return Err(SecretError::Absent { path: path() });
@@ -292,9 +308,9 @@ fn judge(path: &str, fetched: &Fetched) -> Result<Arc<Fields>, SecretError> {
     Ok(Arc::new(texts.collect()))
 }
 
-/// The error does not keep what could not be read: there are secrets in it.
-fn parse<'a, T: Deserialize<'a>>(body: &'a Bytes) -> Result<T, AwayError> {
-    serde_json::from_slice(body).map_err(|_| AwayError::Malformed)
+/// Parses a response. The error does not keep the body, which may hold secrets.
+fn parse<'a, T: Deserialize<'a>>(body: &'a Bytes) -> Result<T, UnavailableError> {
+    serde_json::from_slice(body).map_err(|_| UnavailableError::Malformed)
 }
 
 fn sensitive(token: &SecretString) -> Result<HeaderValue, SecretError> {
@@ -304,7 +320,7 @@ fn sensitive(token: &SecretString) -> Result<HeaderValue, SecretError> {
     Ok(value)
 }
 
-/// A path as it stands in a URL. No segment may lead elsewhere.
+/// A path percent-encoded for a URL. Segments that lead elsewhere are refused.
 fn encoded(path: &str) -> Result<String, SecretError> {
     let trimmed = path.trim_matches('/');
     let good = |segment: &str| !matches!(segment, "" | "." | "..");
@@ -320,17 +336,17 @@ fn encoded(path: &str) -> Result<String, SecretError> {
 }
 
 #[derive(Deserialize)]
-struct Secret {
-    data: Versioned,
+struct KvSecret {
+    data: KvVersion,
 }
 
 #[derive(Deserialize)]
-struct Versioned {
+struct KvVersion {
     data: Option<Map<String, Value>>,
 }
 
 #[derive(Deserialize)]
-struct Login {
+struct LoginResponse {
     auth: LoginAuth,
 }
 

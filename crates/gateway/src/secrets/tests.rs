@@ -10,9 +10,9 @@ use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::openbao::{OpenBao, Pace};
+use super::openbao::{CacheTiming, OpenBao};
 use super::{SecretError, SecretReader};
-use crate::callers::tests::standin::{self, Seen, StandIn, Told, told};
+use crate::callers::tests::stub_server::{self, ReceivedRequest, StubReply, StubServer, reply};
 use crate::config::{self, BaoLogin, SecretValue};
 
 pub(crate) fn settings(url: &str, login: BaoLogin) -> config::OpenBao {
@@ -38,12 +38,12 @@ fn app_role() -> BaoLogin {
 
 /// A reader that believes nothing for long.
 pub(crate) fn reader(url: &str, login: BaoLogin) -> SecretReader {
-    let pace = Pace {
+    let timing = CacheTiming {
         fresh: Duration::from_millis(400),
         failed: Duration::from_millis(200),
         deadline: Duration::from_millis(400),
     };
-    let openbao = OpenBao::new(&settings(url, login), pace).expect("set up");
+    let openbao = OpenBao::new(&settings(url, login), timing).expect("set up");
     SecretReader {
         openbao: Some(Arc::new(openbao)),
     }
@@ -88,7 +88,7 @@ async fn read(reader: &SecretReader, path: &str) -> Result<String, SecretError> 
 
 #[tokio::test]
 async fn a_secret_is_asked_for_as_documented() {
-    let bao = StandIn::new(|_| standin::json(200, &secret("s3cret"))).await;
+    let bao = StubServer::new(|_| stub_server::json(200, &secret("s3cret"))).await;
     let reader = reader(bao.url(), token());
     assert_eq!(
         read(&reader, "apps/pay ments").await.expect("read"),
@@ -118,7 +118,7 @@ async fn a_given_secret_asks_nobody() {
 #[case::not_text("number")]
 #[tokio::test]
 async fn a_field_that_is_not_there_is_named(#[case] field: &str) {
-    let bao = StandIn::new(|_| standin::json(200, &secret("canary"))).await;
+    let bao = StubServer::new(|_| stub_server::json(200, &secret("canary"))).await;
     let error = reader(bao.url(), token())
         .read(&at("apps/pay", field))
         .await;
@@ -129,30 +129,30 @@ async fn a_field_that_is_not_there_is_named(#[case] field: &str) {
 
 #[rstest]
 #[case::absent(
-    told(404, r#"{"errors": []}"#),
+    reply(404, r#"{"errors": []}"#),
     "there is no secret apps/pay in OpenBao"
 )]
 #[case::deleted(
-    standin::json(200, &json!({"data": {"data": null, "metadata": {}}})),
+    stub_server::json(200, &json!({"data": {"data": null, "metadata": {}}})),
     "there is no secret apps/pay in OpenBao"
 )]
 #[case::denied(
-    told(403, r#"{"errors": ["permission denied"]}"#),
-    "OpenBao does not let us read the secret apps/pay"
+    reply(403, r#"{"errors": ["permission denied"]}"#),
+    "OpenBao does not allow reading the secret apps/pay"
 )]
 #[case::sealed(
-    told(503, r#"{"errors": ["Vault is sealed"]}"#),
-    "OpenBao is away: it answers 503 Service Unavailable"
+    reply(503, r#"{"errors": ["Vault is sealed"]}"#),
+    "OpenBao is unavailable: status 503 Service Unavailable"
 )]
-#[case::too_many(told(429, ""), "OpenBao is away: it answers 429 Too Many Requests")]
-#[case::redirect(told(307, "").location("/elsewhere"), "OpenBao is away: it answers 307 Temporary Redirect")]
+#[case::too_many(reply(429, ""), "OpenBao is unavailable: status 429 Too Many Requests")]
+#[case::redirect(reply(307, "").location("/elsewhere"), "OpenBao is unavailable: status 307 Temporary Redirect")]
 #[case::not_json(
-    told(200, "canary"),
-    "OpenBao is away: its answer is not what OpenBao says"
+    reply(200, "canary"),
+    "OpenBao is unavailable: the response is malformed"
 )]
 #[tokio::test]
-async fn failures_say_what_is_wrong(#[case] manner: Told, #[case] want: &str) {
-    let bao = StandIn::new(move |_| manner.clone()).await;
+async fn failures_say_what_is_wrong(#[case] response: StubReply, #[case] want: &str) {
+    let bao = StubServer::new(move |_| response.clone()).await;
     let error = read(&reader(bao.url(), token()), "apps/pay").await;
     let error = error.expect_err("no secret");
     assert_eq!(error.to_string(), want);
@@ -161,32 +161,32 @@ async fn failures_say_what_is_wrong(#[case] manner: Told, #[case] want: &str) {
 
 #[tokio::test]
 async fn what_was_read_is_believed_briefly_and_then_read_again() {
-    let bao = StandIn::new(|_| standin::json(200, &secret("one"))).await;
+    let bao = StubServer::new(|_| stub_server::json(200, &secret("one"))).await;
     let reader = reader(bao.url(), token());
     assert_eq!(read(&reader, "a").await.expect("read"), "one");
-    bao.turn(|_| standin::json(200, &secret("two")));
+    bao.respond_with(|_| stub_server::json(200, &secret("two")));
     assert_eq!(read(&reader, "a").await.expect("believed"), "one");
     tokio::time::sleep(Duration::from_millis(420)).await;
     assert_eq!(read(&reader, "a").await.expect("read"), "two");
 }
 
 #[rstest]
-#[case::slow(told(200, "{}").after(Duration::from_secs(60)))]
-#[case::error(told(500, ""))]
+#[case::slow(reply(200, "{}").after(Duration::from_secs(60)))]
+#[case::error(reply(500, ""))]
 #[tokio::test]
-async fn when_openbao_is_away_the_last_value_stays(#[case] manner: Told) {
-    let bao = StandIn::new(|_| standin::json(200, &secret("one"))).await;
+async fn when_openbao_is_away_the_last_value_stays(#[case] response: StubReply) {
+    let bao = StubServer::new(|_| stub_server::json(200, &secret("one"))).await;
     let reader = reader(bao.url(), token());
     read(&reader, "a").await.expect("read");
-    bao.turn(move |_| manner.clone());
+    bao.respond_with(move |_| response.clone());
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_millis(420)).await;
         assert_eq!(read(&reader, "a").await.expect("kept"), "one");
     }
     // Nothing was ever read here.
     let error = read(&reader, "b").await.expect_err("away");
-    assert!(matches!(error, SecretError::Away(_)));
-    bao.turn(|_| standin::json(200, &secret("two")));
+    assert!(matches!(error, SecretError::Unavailable(_)));
+    bao.respond_with(|_| stub_server::json(200, &secret("two")));
     tokio::time::sleep(Duration::from_millis(420)).await;
     assert_eq!(read(&reader, "a").await.expect("read"), "two");
 }
@@ -196,22 +196,24 @@ async fn when_openbao_is_away_the_last_value_stays(#[case] manner: Told) {
 #[case::denied(403)]
 #[tokio::test]
 async fn a_definite_no_counts_at_once_and_for_good(#[case] status: u16) {
-    let bao = StandIn::new(|_| standin::json(200, &secret("one"))).await;
+    let bao = StubServer::new(|_| stub_server::json(200, &secret("one"))).await;
     let reader = reader(bao.url(), token());
     read(&reader, "a").await.expect("read");
-    bao.turn(move |_| told(status, "{}"));
+    bao.respond_with(move |_| reply(status, "{}"));
     tokio::time::sleep(Duration::from_millis(420)).await;
     read(&reader, "a").await.expect_err("gone");
     // Being away afterwards does not bring it back.
-    bao.turn(|_| told(500, ""));
+    bao.respond_with(|_| reply(500, ""));
     tokio::time::sleep(Duration::from_millis(420)).await;
     read(&reader, "a").await.expect_err("still gone");
 }
 
 #[tokio::test]
 async fn many_readers_ask_once() {
-    let bao =
-        StandIn::new(|_| standin::json(200, &secret("one")).after(Duration::from_millis(50))).await;
+    let bao = StubServer::new(|_| {
+        stub_server::json(200, &secret("one")).after(Duration::from_millis(50))
+    })
+    .await;
     let reader = reader(bao.url(), token());
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..50 {
@@ -226,7 +228,7 @@ async fn many_readers_ask_once() {
 
 #[tokio::test]
 async fn many_readers_of_a_slow_secret_wait_together() {
-    let bao = StandIn::new(|_| told(200, "{}").after(Duration::from_secs(60))).await;
+    let bao = StubServer::new(|_| reply(200, "{}").after(Duration::from_secs(60))).await;
     let reader = reader(bao.url(), token());
     let begin = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
@@ -241,24 +243,24 @@ async fn many_readers_of_a_slow_secret_wait_together() {
 }
 
 /// Lets in who has logged in last.
-fn with_logins(lease: u64) -> impl Fn(&Seen) -> Told + Send + Sync + 'static {
+fn with_logins(lease: u64) -> impl Fn(&ReceivedRequest) -> StubReply + Send + Sync + 'static {
     let logins = AtomicUsize::new(0);
-    move |seen: &Seen| {
+    move |seen: &ReceivedRequest| {
         if seen.path == "/v1/auth/approle/login" {
             let n = logins.fetch_add(1, Ordering::SeqCst) + 1;
-            return standin::json(200, &login(&format!("hvs.{n}"), lease));
+            return stub_server::json(200, &login(&format!("hvs.{n}"), lease));
         }
         let last = format!("hvs.{}", logins.load(Ordering::SeqCst));
         match seen.header("x-vault-token") {
-            Some(token) if token == last => standin::json(200, &secret("one")),
-            _ => told(403, r#"{"errors": ["permission denied"]}"#),
+            Some(token) if token == last => stub_server::json(200, &secret("one")),
+            _ => reply(403, r#"{"errors": ["permission denied"]}"#),
         }
     }
 }
 
 #[tokio::test]
 async fn an_application_logs_in_once_while_its_login_holds() {
-    let bao = StandIn::new(with_logins(3600)).await;
+    let bao = StubServer::new(with_logins(3600)).await;
     let reader = reader(bao.url(), app_role());
     for path in ["a", "b", "c"] {
         assert_eq!(read(&reader, path).await.expect("read"), "one");
@@ -275,16 +277,16 @@ async fn an_application_logs_in_once_while_its_login_holds() {
 
 #[tokio::test]
 async fn a_login_that_ended_early_is_made_again_once() {
-    let bao = StandIn::new(with_logins(3600)).await;
+    let bao = StubServer::new(with_logins(3600)).await;
     let reader = reader(bao.url(), app_role());
     read(&reader, "a").await.expect("read");
     // Another service, which has not seen this login.
-    bao.turn(with_logins(3600));
+    bao.respond_with(with_logins(3600));
     assert_eq!(read(&reader, "b").await.expect("read"), "one");
     // A secret that is denied to every login.
-    bao.turn(|seen| match seen.path.as_str() {
-        "/v1/auth/approle/login" => standin::json(200, &login("hvs.x", 3600)),
-        _ => told(403, "{}"),
+    bao.respond_with(|seen| match seen.path.as_str() {
+        "/v1/auth/approle/login" => stub_server::json(200, &login("hvs.x", 3600)),
+        _ => reply(403, "{}"),
     });
     let before = bao.count();
     let error = read(&reader, "c").await.expect_err("denied");
@@ -294,7 +296,7 @@ async fn a_login_that_ended_early_is_made_again_once() {
 
 #[tokio::test]
 async fn a_login_is_renewed_before_it_ends() {
-    let bao = StandIn::new(with_logins(1)).await;
+    let bao = StubServer::new(with_logins(1)).await;
     let reader = reader(bao.url(), app_role());
     read(&reader, "a").await.expect("read");
     tokio::time::sleep(Duration::from_millis(700)).await;
@@ -306,7 +308,7 @@ async fn a_login_is_renewed_before_it_ends() {
 
 #[tokio::test]
 async fn a_refused_login_is_said_and_tells_no_secret() {
-    let bao = StandIn::new(|_| told(400, r#"{"errors": ["invalid secret id"]}"#)).await;
+    let bao = StubServer::new(|_| reply(400, r#"{"errors": ["invalid secret id"]}"#)).await;
     let error = read(&reader(bao.url(), app_role()), "a").await;
     let error = error.expect_err("refused");
     assert!(matches!(error, SecretError::Login(_)));
@@ -322,7 +324,7 @@ async fn a_refused_login_is_said_and_tells_no_secret() {
 #[case("a/./b")]
 #[tokio::test]
 async fn a_path_that_leads_elsewhere_is_none(#[case] path: &str) {
-    let bao = StandIn::new(|_| standin::json(200, &secret("one"))).await;
+    let bao = StubServer::new(|_| stub_server::json(200, &secret("one"))).await;
     let error = read(&reader(bao.url(), token()), path).await;
     assert!(matches!(error, Err(SecretError::Path { .. })));
     assert_eq!(bao.count(), 0);
@@ -330,7 +332,7 @@ async fn a_path_that_leads_elsewhere_is_none(#[case] path: &str) {
 
 #[tokio::test]
 async fn signs_in_a_path_stay_in_the_path() {
-    let bao = StandIn::new(|_| standin::json(200, &secret("one"))).await;
+    let bao = StubServer::new(|_| stub_server::json(200, &secret("one"))).await;
     let reader = reader(bao.url(), token());
     read(&reader, "a?version=1#x/%2e%2e").await.expect("read");
     let path = bao.seen()[0].path.clone();

@@ -45,7 +45,7 @@ use crate::config::{Config, Role};
 use crate::observe::metrics::Metrics;
 use crate::runtime::classes::{Classes, ConfiguredClasses};
 use crate::secrets::SecretReader;
-use crate::secrets::gateway_key::Secret;
+use crate::secrets::gateway_key::GatewayKey;
 use crate::webhooks::registry::Webhooks;
 
 /// Stands in every token.
@@ -100,7 +100,7 @@ async fn bench_with(operators: Vec<OperatorToken>, reload: Option<Reload>) -> Be
     let classes = Classes::open(registry.clone(), base).await;
     let classes = Arc::new(classes.expect("the store answers"));
     let wall = clock.clone();
-    let secret = Secret::new().expect("random bytes");
+    let secret = GatewayKey::new().expect("random bytes");
     let wall = WallClock::new(move || wall.now());
     let keys = ApiKeys::open(registry.clone(), secret.clone(), wall.clone());
     let keys = keys.await.expect("the store answers");

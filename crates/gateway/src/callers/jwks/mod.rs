@@ -1,14 +1,14 @@
-//! The keys of an issuer, kept fresh.
+//! The keys of an issuer, fetched again regularly.
 //!
-//! One task per issuer fetches; requests only look at what it last held. So
-//! there is never more than one fetch at a time, a slow endpoint delays nobody
-//! whose key is known, and a client that goes away cancels nothing. A token
-//! that names an unknown key makes the task look again, though not more often
-//! than every 30 seconds and not for a name that was looked for in vain; only
-//! such a token waits, at most as long as one fetch takes.
+//! One task per issuer fetches; requests read its last result. So there is at
+//! most one fetch at a time, a slow endpoint does not delay tokens with a known
+//! key, and a client that disconnects cancels no fetch. A token with an unknown
+//! key id makes the task fetch again, at most every 30 seconds and not for an id
+//! that a recent fetch did not have; only such a token waits, for at most one
+//! fetch.
 //!
-//! When fetching fails the last good keys stay in use for a day. Without any
-//! keys nobody is let in.
+//! When fetching fails, the last good keys stay in use for a day. Without keys
+//! all tokens of the issuer are refused.
 
 mod set;
 
@@ -24,40 +24,40 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-pub(super) use self::set::{KID_BYTES_MAX, KeySet, SetError};
+pub(super) use self::set::{KID_BYTES_MAX, KeySet, KeySetError};
 use crate::config::JwksSource;
 use crate::upstream::fetch::{Fetch, FetchError, FetchLimits, Fetched};
 
-/// The largest document.
+/// The largest JWKS document.
 const DOCUMENT_BYTES_MAX: usize = 256 * 1024;
-/// How many names of unknown keys are remembered.
+/// How many unknown key ids are remembered.
 const UNKNOWN_KIDS_MAX: usize = 1024;
 
-/// How often, and how long.
+/// Intervals and limits of fetching keys.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
-    /// Between two fetches when all is well. A file is read again too, even
-    /// unchanged, so that its keys do not grow too old to be used.
+pub(crate) struct JwksTiming {
+    /// The interval between fetches that succeed. An unchanged file is read again
+    /// too, so that its keys do not become too old.
     pub(super) refresh: Duration,
-    /// Between two looks at a file.
-    pub(super) look: Duration,
-    /// After a failure without keys; doubles up to `forced`.
+    /// How often a file is checked for changes.
+    pub(super) poll: Duration,
+    /// The pause after a failure while there are no keys; doubles up to `forced`.
     pub(super) retry: Duration,
-    /// At least between the beginnings of two fetches that tokens ask for.
+    /// The minimum time between the starts of two fetches that tokens cause.
     pub(super) forced: Duration,
-    /// How long the name of an unknown key makes nobody look again.
+    /// How long an unknown key id causes no further fetch.
     pub(super) unknown: Duration,
-    /// How long good keys are used when fetching fails.
+    /// How long good keys stay in use when fetching fails.
     pub(super) keep: Duration,
-    /// How long a fetch may take.
+    /// The time limit of a fetch.
     pub(super) deadline: Duration,
 }
 
-impl Default for Pace {
+impl Default for JwksTiming {
     fn default() -> Self {
         Self {
             refresh: Duration::from_secs(10 * 60),
-            look: Duration::from_secs(2),
+            poll: Duration::from_secs(2),
             retry: Duration::from_secs(1),
             forced: Duration::from_secs(30),
             unknown: Duration::from_secs(60),
@@ -67,207 +67,208 @@ impl Default for Pace {
     }
 }
 
-/// Where a token's key was found, or why not.
+/// The result of looking for a token's key.
 #[derive(Debug)]
-pub(super) enum Found {
-    /// Among these; `find` on them gives it.
-    In(Arc<KeySet>),
+pub(super) enum KeyLookup {
+    /// The set that has the key; [`KeySet::find`] returns it.
+    Found(Arc<KeySet>),
     /// The issuer has no such key.
-    Nowhere,
-    /// The issuer cannot be asked.
+    NoSuchKey,
+    /// There are no current keys, so the key may exist.
     Unavailable,
 }
 
 /// The keys of one issuer.
 pub(super) struct KeyRing {
-    shared: Arc<Shared>,
-    _keeper: AbortOnDropHandle<()>,
+    state: Arc<KeyRingState>,
+    _task: AbortOnDropHandle<()>,
 }
 
-struct Shared {
-    pace: Pace,
-    held: watch::Sender<Held>,
-    tries: Mutex<Tries>,
-    wanted: Notify,
-    /// How often fetching failed.
+struct KeyRingState {
+    timing: JwksTiming,
+    fetched_keys: watch::Sender<FetchedKeys>,
+    progress: Mutex<FetchProgress>,
+    requested: Notify,
+    /// How many fetches have failed.
     failures: AtomicU64,
     unknown: Cache<String, Instant>,
 }
 
-/// What the last fetch came to.
+/// The last good keys, and how the last fetch ended.
 #[derive(Clone, Debug, Default)]
-struct Held {
-    good: Option<Good>,
-    last: Last,
+struct FetchedKeys {
+    good: Option<GoodKeys>,
+    last: FetchStatus,
 }
 
 #[derive(Clone, Debug)]
-struct Good {
+struct GoodKeys {
     keys: Arc<KeySet>,
     at: Instant,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Last {
+enum FetchStatus {
     #[default]
     NotYet,
-    Good,
+    Succeeded,
     Failed,
 }
 
-/// When fetches began, and whether one is under way or asked for.
+/// When the last fetch began, and whether one is running or requested.
 #[derive(Debug, Default)]
-struct Tries {
+struct FetchProgress {
     began: Option<Instant>,
     under_way: bool,
 }
 
-/// Whether a fetch will end soon.
-enum Asked {
-    Soon,
-    NotNow,
+/// Whether a token with an unknown key should wait for a fetch.
+enum FetchRequest {
+    Pending,
+    NotAllowed,
 }
 
 impl KeyRing {
-    /// Begins to fetch. Does not wait for it.
-    pub(super) fn open(source: &JwksSource, pace: Pace) -> Result<Self, FetchError> {
-        let place = Place::new(source, pace)?;
-        let shared = Arc::new(Shared {
-            pace,
-            held: watch::Sender::default(),
-            tries: Mutex::new(Tries {
+    /// Starts to fetch, without waiting for the result.
+    pub(super) fn open(source: &JwksSource, timing: JwksTiming) -> Result<Self, FetchError> {
+        let loader = KeyLoader::new(source, timing)?;
+        let state = Arc::new(KeyRingState {
+            timing,
+            fetched_keys: watch::Sender::default(),
+            progress: Mutex::new(FetchProgress {
                 began: None,
                 under_way: true,
             }),
-            wanted: Notify::new(),
+            requested: Notify::new(),
             failures: AtomicU64::new(0),
             unknown: Cache::new(UNKNOWN_KIDS_MAX),
         });
-        let keeper = tokio::spawn(keep(shared.clone(), place));
+        let task = tokio::spawn(fetch_forever(state.clone(), loader));
         Ok(Self {
-            shared,
-            _keeper: AbortOnDropHandle::new(keeper),
+            state,
+            _task: AbortOnDropHandle::new(task),
         })
     }
 
-    /// How often fetching failed.
+    /// How many fetches have failed.
     pub(super) fn failures(&self) -> u64 {
-        self.shared.failures.load(Ordering::Relaxed)
+        self.state.failures.load(Ordering::Relaxed)
     }
 
-    /// The keys in use; none before the first were there, or when the last
-    /// good ones grew too old.
+    /// The keys in use; `None` before the first fetch has succeeded, and when
+    /// the last good keys are too old.
     pub(super) fn current(&self) -> Option<Arc<KeySet>> {
-        self.shared.keys()
+        self.state.keys()
     }
 
-    /// The keys among which one fits such a header.
-    pub(super) async fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> Found {
-        let shared = &self.shared;
-        if let Some(found) = shared.find(kid, algorithm) {
+    /// Finds the key for a token with this header; fetches if it is unknown.
+    pub(super) async fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> KeyLookup {
+        let state = &self.state;
+        if let Some(found) = state.find(kid, algorithm) {
             return found;
         }
-        // Subscribed before asking, so that no end of a fetch is missed.
-        let mut ends = shared.held.subscribe();
-        match shared.ask(kid) {
-            Asked::NotNow => shared.not_found(),
-            Asked::Soon => {
-                let ended = timeout(shared.pace.deadline, ends.changed()).await;
+        // Subscribed before the request, so that the end of the fetch is not missed.
+        let mut ends = state.fetched_keys.subscribe();
+        match state.request_fetch(kid) {
+            FetchRequest::NotAllowed => state.not_found(),
+            FetchRequest::Pending => {
+                let ended = timeout(state.timing.deadline, ends.changed()).await;
                 if !matches!(ended, Ok(Ok(()))) {
-                    return Found::Unavailable;
+                    return KeyLookup::Unavailable;
                 }
-                shared.find(kid, algorithm).unwrap_or_else(|| {
-                    shared.remember(kid);
-                    shared.not_found()
+                state.find(kid, algorithm).unwrap_or_else(|| {
+                    state.remember(kid);
+                    state.not_found()
                 })
             }
         }
     }
 }
 
-impl Shared {
+impl KeyRingState {
     fn keys(&self) -> Option<Arc<KeySet>> {
-        let held = self.held.borrow();
-        let good = held.good.as_ref()?;
-        (good.at.elapsed() <= self.pace.keep).then(|| good.keys.clone())
+        let fetched_keys = self.fetched_keys.borrow();
+        let good = fetched_keys.good.as_ref()?;
+        (good.at.elapsed() <= self.timing.keep).then(|| good.keys.clone())
     }
 
-    fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> Option<Found> {
+    fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> Option<KeyLookup> {
         let keys = self.keys()?;
         keys.find(kid, algorithm)?;
-        Some(Found::In(keys))
+        Some(KeyLookup::Found(keys))
     }
 
-    /// Without keys, or with an issuer that did not answer when last asked,
-    /// nobody can say that there is no such key.
-    fn not_found(&self) -> Found {
+    /// Only after a successful fetch with usable keys is it certain that a key
+    /// does not exist.
+    fn not_found(&self) -> KeyLookup {
         match self.last() {
-            Last::Good if self.keys().is_some() => Found::Nowhere,
-            _ => Found::Unavailable,
+            FetchStatus::Succeeded if self.keys().is_some() => KeyLookup::NoSuchKey,
+            _ => KeyLookup::Unavailable,
         }
     }
 
-    fn last(&self) -> Last {
-        self.held.borrow().last
+    fn last(&self) -> FetchStatus {
+        self.fetched_keys.borrow().last
     }
 
-    fn ask(&self, kid: Option<&str>) -> Asked {
-        let mut tries = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
-        if tries.under_way {
-            return Asked::Soon;
+    fn request_fetch(&self, kid: Option<&str>) -> FetchRequest {
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        if progress.under_way {
+            return FetchRequest::Pending;
         }
-        let in_vain = kid
+        let is_unknown = kid
             .and_then(|kid| self.unknown.get(kid))
-            .is_some_and(|since| since.elapsed() < self.pace.unknown);
-        let recent = |began: Instant| began.elapsed() < self.pace.forced;
-        if in_vain || tries.began.is_some_and(recent) {
-            return Asked::NotNow;
+            .is_some_and(|since| since.elapsed() < self.timing.unknown);
+        let recent = |began: Instant| began.elapsed() < self.timing.forced;
+        if is_unknown || progress.began.is_some_and(recent) {
+            return FetchRequest::NotAllowed;
         }
-        tries.under_way = true;
-        self.wanted.notify_one();
-        Asked::Soon
+        progress.under_way = true;
+        self.requested.notify_one();
+        FetchRequest::Pending
     }
 
-    /// Only a set that was really there says that a key is unknown.
+    /// Remembers a key id as unknown, if the last fetch succeeded.
     fn remember(&self, kid: Option<&str>) {
         if let Some(kid) = kid
-            && self.last() == Last::Good
+            && self.last() == FetchStatus::Succeeded
         {
             self.unknown.insert(kid.to_owned(), Instant::now());
         }
     }
 
-    /// Returns when somebody asks. A call that a fetch has answered since is not one.
-    async fn asked(&self) {
+    /// Waits until a fetch is requested. Skips requests that a fetch has answered
+    /// meanwhile.
+    async fn wait_for_request(&self) {
         loop {
-            self.wanted.notified().await;
-            let tries = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
-            if tries.under_way {
+            self.requested.notified().await;
+            let progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+            if progress.under_way {
                 return;
             }
         }
     }
 
     fn begin(&self) {
-        let mut tries = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
-        tries.began = Some(Instant::now());
-        tries.under_way = true;
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.began = Some(Instant::now());
+        progress.under_way = true;
     }
 
-    /// Tells everybody who waits.
-    fn end(&self, fetched: Result<KeySet, LoadError>) -> Last {
+    /// Stores the result of a fetch and wakes the waiting tokens.
+    fn end(&self, fetched: Result<KeySet, LoadError>) -> FetchStatus {
         let last = match fetched {
-            Ok(_) => Last::Good,
-            Err(_) => Last::Failed,
+            Ok(_) => FetchStatus::Succeeded,
+            Err(_) => FetchStatus::Failed,
         };
         {
-            let mut tries = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
-            tries.under_way = false;
+            let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+            progress.under_way = false;
         }
-        self.held.send_modify(|held| {
-            held.last = last;
+        self.fetched_keys.send_modify(|fetched_keys| {
+            fetched_keys.last = last;
             if let Ok(keys) = fetched {
-                held.good = Some(Good {
+                fetched_keys.good = Some(GoodKeys {
                     keys: Arc::new(keys),
                     at: Instant::now(),
                 });
@@ -277,48 +278,51 @@ impl Shared {
     }
 }
 
-/// Fetches for ever, at its pace or when a token asks for it.
-async fn keep(shared: Arc<Shared>, mut place: Place) {
+/// Fetches for ever, regularly and when a token requests it.
+async fn fetch_forever(state: Arc<KeyRingState>, mut loader: KeyLoader) {
     let mut failures: u32 = 0;
     loop {
-        shared.begin();
-        let fetched = place.load().await;
+        state.begin();
+        let fetched = loader.load().await;
         if fetched.is_err() {
-            shared.failures.fetch_add(1, Ordering::Relaxed);
+            state.failures.fetch_add(1, Ordering::Relaxed);
         }
         match &fetched {
-            Ok(_) if failures > 0 => tracing::info!(place = place.name(), "keys are there again"),
+            Ok(_) if failures > 0 => tracing::info!(
+                source = loader.name(),
+                "issuer keys fetched again after failures"
+            ),
             Ok(_) => {}
             Err(error) => tracing::warn!(
-                place = place.name(),
+                source = loader.name(),
                 cause = cause(error),
-                "an issuer's keys cannot be had; the last good ones stay in use"
+                "issuer keys not fetched; last good keys stay in use"
             ),
         }
-        let last = shared.end(fetched);
+        let last = state.end(fetched);
         failures = match last {
-            Last::Failed => failures.saturating_add(1),
-            Last::Good | Last::NotYet => 0,
+            FetchStatus::Failed => failures.saturating_add(1),
+            FetchStatus::Succeeded | FetchStatus::NotYet => 0,
         };
-        let pause = pause(&shared, failures);
+        let pause = pause(&state, failures);
         tokio::select! {
-            () = place.rest(pause) => {}
-            () = shared.asked() => {}
+            () = loader.wait(pause) => {}
+            () = state.wait_for_request() => {}
         }
     }
 }
 
-/// How long to rest after so many failures.
-fn pause(shared: &Shared, failures: u32) -> Duration {
-    let pace = &shared.pace;
+/// The pause before the next fetch, after this many failures in a row.
+fn pause(state: &KeyRingState, failures: u32) -> Duration {
+    let timing = &state.timing;
     match failures {
-        0 => pace.refresh,
-        // Nobody can be let in before there are keys: be quick.
-        n if shared.keys().is_none() => {
-            let doubled = pace.retry.saturating_mul(1 << (n - 1).min(10));
-            doubled.min(pace.forced)
+        0 => timing.refresh,
+        // All tokens are refused until there are keys, so retry soon.
+        n if state.keys().is_none() => {
+            let doubled = timing.retry.saturating_mul(1 << (n - 1).min(10));
+            doubled.min(timing.forced)
         }
-        _ => pace.forced.min(pace.refresh),
+        _ => timing.forced.min(timing.refresh),
     }
 }
 
@@ -334,41 +338,41 @@ fn cause(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Where keys come from.
-enum Place {
+/// Loads an issuer's keys from their source.
+enum KeyLoader {
     Url {
         fetch: Fetch,
         name: String,
     },
     File {
         path: PathBuf,
-        seen: Option<Stamp>,
-        look: Duration,
+        seen: Option<FileStamp>,
+        poll: Duration,
     },
 }
 
-/// By which a changed file is known.
-type Stamp = (SystemTime, u64);
+/// Modification time and length, which change when a file changes.
+type FileStamp = (SystemTime, u64);
 
-/// Why there are no keys this time.
+/// Why keys could not be loaded.
 #[derive(Debug, thiserror::Error)]
 enum LoadError {
     #[error(transparent)]
     Fetch(FetchError),
-    #[error("it answers {0}")]
+    #[error("the endpoint answered {0}")]
     Status(StatusCode),
     #[error("the file cannot be read")]
     File(#[source] std::io::Error),
     #[error("the file is larger than 256 KiB")]
     TooLarge,
     #[error(transparent)]
-    Set(SetError),
+    Set(KeySetError),
 }
 
-impl Place {
-    fn new(source: &JwksSource, pace: Pace) -> Result<Self, FetchError> {
+impl KeyLoader {
+    fn new(source: &JwksSource, timing: JwksTiming) -> Result<Self, FetchError> {
         let limits = FetchLimits {
-            deadline: pace.deadline,
+            deadline: timing.deadline,
             answer_bytes_max: DOCUMENT_BYTES_MAX,
         };
         Ok(match source {
@@ -380,7 +384,7 @@ impl Place {
             JwksSource::File(path) => Self::File {
                 path: path.clone(),
                 seen: None,
-                look: pace.look,
+                poll: timing.poll,
             },
         })
     }
@@ -397,7 +401,7 @@ impl Place {
             Self::Url { fetch, .. } => {
                 let accept = HeaderValue::from_static("application/json");
                 let headers = HeaderMap::from_iter([(header::ACCEPT, accept)]);
-                whole(fetch.get(None, headers).await.map_err(LoadError::Fetch)?)?
+                require_ok(fetch.get(None, headers).await.map_err(LoadError::Fetch)?)?
             }
             Self::File { path, seen, .. } => {
                 *seen = stamp(path).await;
@@ -410,14 +414,14 @@ impl Place {
         KeySet::parse(&document).map_err(LoadError::Set)
     }
 
-    /// Rests this long, or until the file has changed.
-    async fn rest(&self, pause: Duration) {
-        let Self::File { path, seen, look } = self else {
+    /// Waits this long, or until the file has changed.
+    async fn wait(&self, pause: Duration) {
+        let Self::File { path, seen, poll } = self else {
             return sleep(pause).await;
         };
         let begin = Instant::now();
         while begin.elapsed() < pause {
-            sleep(*look).await;
+            sleep(*poll).await;
             if stamp(path).await != *seen {
                 return;
             }
@@ -425,15 +429,15 @@ impl Place {
     }
 }
 
-/// A redirect is not followed, so it is not an answer.
-fn whole(fetched: Fetched) -> Result<bytes::Bytes, LoadError> {
+/// The document of a 200. Redirects are not followed, so they are errors too.
+fn require_ok(fetched: Fetched) -> Result<bytes::Bytes, LoadError> {
     match fetched.status {
         StatusCode::OK => Ok(fetched.body),
         status => Err(LoadError::Status(status)),
     }
 }
 
-async fn stamp(path: &PathBuf) -> Option<Stamp> {
+async fn stamp(path: &PathBuf) -> Option<FileStamp> {
     let metadata = tokio::fs::metadata(path).await.ok()?;
     Some((metadata.modified().ok()?, metadata.len()))
 }

@@ -1,10 +1,9 @@
-//! The public keys of an issuer, as its JWKS document says them.
+//! The public keys of an issuer, read from its JWKS document.
 //!
-//! A key is bound to what it may verify when it is read: its type and curve
-//! leave one family of algorithms, and an `alg` member one of them. So the
-//! header of a token never chooses how a key is used, and a symmetric key in
-//! the document is no key at all. Verification is ring's, which also refuses
-//! RSA keys below 2048 bits.
+//! A key is bound to its algorithms when it is read: its type and curve allow
+//! one family, and an `alg` member one of the family. So the header of a token
+//! never chooses how a key is used, and symmetric keys are ignored. Signatures
+//! are verified by ring, which also refuses RSA keys below 2048 bits.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -17,9 +16,9 @@ use serde_json::Value;
 
 /// The most keys of one issuer.
 pub(super) const KEYS_MAX: usize = 64;
-/// The longest name of a key.
+/// The longest key id.
 pub(in super::super) const KID_BYTES_MAX: usize = 128;
-/// RSA keys of 2048 bits to 8192.
+/// The length of an RSA modulus: 2048 to 8192 bits.
 const RSA_BYTES: std::ops::RangeInclusive<usize> = 256..=1024;
 
 /// The keys of one issuer that may verify signatures.
@@ -31,49 +30,50 @@ pub(in super::super) struct KeySet {
 
 /// Why a document is not a set of keys.
 #[derive(Debug, thiserror::Error)]
-pub(in super::super) enum SetError {
-    /// Not the JSON that it should be.
-    #[error("it is not a JWKS document")]
+pub(in super::super) enum KeySetError {
+    /// Not the JSON of a JWKS document.
+    #[error("the document is not a JWKS document")]
     Malformed(#[source] serde_json::Error),
-    /// More keys than any issuer has.
-    #[error("it holds {0} keys where at most 64 are right")]
+    /// More keys than the maximum.
+    #[error("the document has {0} keys; the maximum is 64")]
     TooMany(usize),
-    /// Nothing in it can verify a signature.
-    #[error("it holds no key that can verify a signature")]
+    /// No key can verify a signature.
+    #[error("the document has no key that can verify a signature")]
     Empty,
 }
 
 impl KeySet {
-    /// Reads a document. Keys that are not for verifying, or that are of a kind
-    /// we do not know, are passed over; a set without any other is none.
-    pub(in super::super) fn parse(document: &[u8]) -> Result<Self, SetError> {
-        let document: Document = serde_json::from_slice(document).map_err(SetError::Malformed)?;
+    /// Reads a document. Keys that are not for verifying or are of an unknown
+    /// type are skipped; a document without any other key is an error.
+    pub(in super::super) fn parse(document: &[u8]) -> Result<Self, KeySetError> {
+        let document: JwksDocument =
+            serde_json::from_slice(document).map_err(KeySetError::Malformed)?;
         if document.keys.len() > KEYS_MAX {
-            return Err(SetError::TooMany(document.keys.len()));
+            return Err(KeySetError::TooMany(document.keys.len()));
         }
         let mut set = Self::default();
-        for raw in document.keys {
-            let Ok(raw) = Raw::deserialize(raw) else {
+        for jwk in document.keys {
+            let Ok(jwk) = Jwk::deserialize(jwk) else {
                 continue;
             };
-            let Some(key) = PublicKey::read(&raw) else {
+            let Some(key) = PublicKey::read(&jwk) else {
                 continue;
             };
-            match raw.kid {
+            match jwk.kid {
                 None => set.unnamed.push(key),
                 Some(kid) if kid.len() > KID_BYTES_MAX => {}
                 Some(kid) => set.named.entry(kid).or_default().push(key),
             }
         }
         if set.named.is_empty() && set.unnamed.is_empty() {
-            return Err(SetError::Empty);
+            return Err(KeySetError::Empty);
         }
         Ok(set)
     }
 
-    /// The key for a token with such a header. A token that names no key gets
-    /// one only where there is no choice; so does one whose key's name is there
-    /// twice.
+    /// The key for a token with this header, if exactly one fits. A token
+    /// without a key id, or with an id that several keys share, has a key only
+    /// if a single one fits its algorithm.
     pub(in super::super) fn find(
         &self,
         kid: Option<&str>,
@@ -101,13 +101,13 @@ fn only<'a>(
 /// A key that may verify signatures of one family of algorithms.
 #[derive(Debug)]
 pub(in super::super) struct PublicKey {
-    material: Material,
+    material: KeyMaterial,
     /// The one algorithm that the document allows, if it names one.
     bound: Option<Algorithm>,
 }
 
 #[derive(Debug)]
-enum Material {
+enum KeyMaterial {
     Rsa(RsaPublicKeyComponents<Vec<u8>>),
     P256(UnparsedPublicKey<Vec<u8>>),
     P384(UnparsedPublicKey<Vec<u8>>),
@@ -115,23 +115,23 @@ enum Material {
 }
 
 impl PublicKey {
-    /// `None` for what is not a key that verifies signatures.
-    fn read(raw: &Raw) -> Option<Self> {
-        if raw.usage.as_deref().is_some_and(|usage| usage != "sig") {
+    /// `None` if it is not a key that verifies signatures.
+    fn read(jwk: &Jwk) -> Option<Self> {
+        if jwk.usage.as_deref().is_some_and(|usage| usage != "sig") {
             return None;
         }
-        if let Some(operations) = &raw.key_ops
+        if let Some(operations) = &jwk.key_ops
             && !operations.iter().any(|operation| operation == "verify")
         {
             return None;
         }
-        let material = Material::read(raw)?;
-        let bound = match &raw.alg {
+        let material = KeyMaterial::read(jwk)?;
+        let bound = match &jwk.alg {
             None => None,
             Some(name) => Some(Algorithm::from_str(name).ok()?),
         };
         let key = Self { material, bound };
-        // An `alg` that its own type cannot have makes a key useless.
+        // A key whose `alg` does not fit its type verifies nothing.
         bound.is_none_or(|alg| key.fits(alg)).then_some(key)
     }
 
@@ -139,8 +139,8 @@ impl PublicKey {
         self.bound.is_none_or(|bound| bound == algorithm) && self.material.fits(algorithm)
     }
 
-    /// Whether the signature is this key's. `false` also for an algorithm that
-    /// is not the key's.
+    /// Whether the signature was made with this key. `false` also for an
+    /// algorithm to which the key is not bound.
     pub(in super::super) fn verifies(
         &self,
         algorithm: Algorithm,
@@ -151,27 +151,27 @@ impl PublicKey {
     }
 }
 
-impl Material {
-    fn read(raw: &Raw) -> Option<Self> {
-        match (raw.kty.as_str(), raw.crv.as_deref()) {
+impl KeyMaterial {
+    fn read(jwk: &Jwk) -> Option<Self> {
+        match (jwk.kty.as_str(), jwk.crv.as_deref()) {
             ("RSA", _) => {
-                let n = number(raw.n.as_deref()?)?;
-                let e = number(raw.e.as_deref()?)?;
+                let n = number(jwk.n.as_deref()?)?;
+                let e = number(jwk.e.as_deref()?)?;
                 let good = RSA_BYTES.contains(&n.len());
                 good.then_some(Self::Rsa(RsaPublicKeyComponents { n, e }))
             }
             ("EC", Some("P-256")) => {
-                let point = point(raw, 32)?;
+                let point = point(jwk, 32)?;
                 let scheme = &signature::ECDSA_P256_SHA256_FIXED;
                 Some(Self::P256(UnparsedPublicKey::new(scheme, point)))
             }
             ("EC", Some("P-384")) => {
-                let point = point(raw, 48)?;
+                let point = point(jwk, 48)?;
                 let scheme = &signature::ECDSA_P384_SHA384_FIXED;
                 Some(Self::P384(UnparsedPublicKey::new(scheme, point)))
             }
             ("OKP", Some("Ed25519")) => {
-                let x = decode(raw.x.as_deref()?)?;
+                let x = decode(jwk.x.as_deref()?)?;
                 let scheme = &signature::ED25519;
                 (x.len() == 32).then(|| Self::Ed25519(UnparsedPublicKey::new(scheme, x)))
             }
@@ -211,17 +211,17 @@ fn rsa_scheme(algorithm: Algorithm) -> Option<&'static signature::RsaParameters>
     }
 }
 
-/// An unsigned number, without the zeros that some issuers put before it.
+/// An unsigned number, without the leading zeros that some issuers send.
 fn number(text: &str) -> Option<Vec<u8>> {
     let bytes = decode(text)?;
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     Some(bytes[zeros..].to_vec())
 }
 
-/// An uncompressed point, its coordinates filled up to the curve's length.
-fn point(raw: &Raw, length: usize) -> Option<Vec<u8>> {
+/// An uncompressed point, its coordinates padded to the curve's length.
+fn point(jwk: &Jwk, length: usize) -> Option<Vec<u8>> {
     let mut point = vec![0x04];
-    for coordinate in [raw.x.as_deref()?, raw.y.as_deref()?] {
+    for coordinate in [jwk.x.as_deref()?, jwk.y.as_deref()?] {
         let bytes = number(coordinate)?;
         let missing = length.checked_sub(bytes.len())?;
         point.extend(std::iter::repeat_n(0, missing));
@@ -235,12 +235,12 @@ fn decode(text: &str) -> Option<Vec<u8>> {
 }
 
 #[derive(Deserialize)]
-struct Document {
+struct JwksDocument {
     keys: Vec<Value>,
 }
 
 #[derive(Deserialize)]
-struct Raw {
+struct Jwk {
     kty: String,
     kid: Option<String>,
     alg: Option<String>,

@@ -12,8 +12,8 @@ use rstest::rstest;
 use secrecy::ExposeSecret;
 use tokio::sync::RwLock;
 
-use super::{Hands, bear, parts, present, quick};
-use crate::callers::api_keys::{ApiKeys, Created, KeysError, NewKey, Revoked};
+use super::{TestClock, parts, quick_timing, send_bearer, send_headers};
+use crate::callers::api_keys::{ApiKeys, CreatedKey, KeysError, NewKey, Revoked};
 use crate::callers::{Callers, Parts, Refusal};
 use crate::config::{self, KnownBy, Scope};
 
@@ -35,17 +35,17 @@ fn taking() -> config::Auth {
     }
 }
 
-async fn open(auth: &config::Auth, hands: &Hands) -> Callers {
-    let opened = Callers::open_at(auth, parts(hands), quick()).await;
+async fn open(auth: &config::Auth, test_clock: &TestClock) -> Callers {
+    let opened = Callers::open_with_timing(auth, parts(test_clock), quick_timing()).await;
     opened.expect("callers")
 }
 
-async fn made(callers: &Callers, new: NewKey) -> Created {
+async fn create(callers: &Callers, new: NewKey) -> CreatedKey {
     callers.api_keys().create(new).await.expect("a key")
 }
 
 /// A copy of parts that shares their registry and pepper.
-fn again(parts: &Parts) -> Parts {
+fn sharing_store(parts: &Parts) -> Parts {
     Parts {
         registry: parts.registry.clone(),
         pepper: parts.pepper.clone(),
@@ -56,12 +56,12 @@ fn again(parts: &Parts) -> Parts {
 
 #[tokio::test]
 async fn a_key_makes_its_caller_known_in_either_header() {
-    let callers = open(&taking(), &Hands::new()).await;
-    let created = made(&callers, new_key()).await;
+    let callers = open(&taking(), &TestClock::new()).await;
+    let created = create(&callers, new_key()).await;
     let key = created.secret.expose_secret();
-    let known = bear(&callers, key).await.expect("known");
+    let known = send_bearer(&callers, key).await.expect("known");
     assert_eq!(
-        present(&callers, &[("x-api-key", key)]).await,
+        send_headers(&callers, &[("x-api-key", key)]).await,
         Ok(known.clone())
     );
     assert_eq!(known.by(), KnownBy::ApiKey);
@@ -74,8 +74,8 @@ async fn a_key_makes_its_caller_known_in_either_header() {
 
 #[tokio::test]
 async fn keys_have_their_form() {
-    let callers = open(&taking(), &Hands::new()).await;
-    let created = made(&callers, new_key()).await;
+    let callers = open(&taking(), &TestClock::new()).await;
+    let created = create(&callers, new_key()).await;
     let key = created.secret.expose_secret();
     let rest = key.strip_prefix("ow_").expect("the prefix");
     let (id, tail) = rest.split_once('_').expect("two parts");
@@ -86,9 +86,9 @@ async fn keys_have_their_form() {
 
 #[tokio::test]
 async fn wrong_keys_are_refused() {
-    let callers = open(&taking(), &Hands::new()).await;
-    let one = made(&callers, new_key()).await;
-    let other = made(&callers, new_key()).await;
+    let callers = open(&taking(), &TestClock::new()).await;
+    let one = create(&callers, new_key()).await;
+    let other = create(&callers, new_key()).await;
     let key = one.secret.expose_secret();
     let changed = |at: usize| {
         let mut bytes = key.as_bytes().to_vec();
@@ -106,17 +106,17 @@ async fn wrong_keys_are_refused() {
         "ow_".to_owned(),
         "ow__".to_owned(),
     ] {
-        let error = bear(&callers, &bad).await;
+        let error = send_bearer(&callers, &bad).await;
         assert_eq!(error, Err(malformed.clone().into()), "{bad}");
     }
     // Well-formed, and of no known id, or with another's secret.
-    let elsewhere = open(&taking(), &Hands::new()).await;
-    let unknown = made(&elsewhere, new_key()).await;
-    let error = bear(&callers, unknown.secret.expose_secret()).await;
+    let elsewhere = open(&taking(), &TestClock::new()).await;
+    let unknown = create(&elsewhere, new_key()).await;
+    let error = send_bearer(&callers, unknown.secret.expose_secret()).await;
     assert_eq!(error, Err(Refusal::UnknownKey.into()));
     let mixed = forged(&one.id, other.secret.expose_secret());
     assert_eq!(
-        bear(&callers, &mixed).await,
+        send_bearer(&callers, &mixed).await,
         Err(Refusal::WrongSecret.into())
     );
     // The client cannot tell the two apart.
@@ -137,44 +137,53 @@ fn forged(id: &str, other: &str) -> String {
 
 #[tokio::test]
 async fn a_revoked_key_is_refused_at_once_and_after_a_restart() {
-    let hands = Hands::new();
-    let parts = parts(&hands);
-    let copy = again(&parts);
-    let callers = Callers::open_at(&taking(), parts, quick())
+    let test_clock = TestClock::new();
+    let parts = parts(&test_clock);
+    let copy = sharing_store(&parts);
+    let callers = Callers::open_with_timing(&taking(), parts, quick_timing())
         .await
         .expect("callers");
-    let created = made(&callers, new_key()).await;
-    let kept = made(&callers, new_key()).await;
+    let created = create(&callers, new_key()).await;
+    let kept = create(&callers, new_key()).await;
     let key = created.secret.expose_secret();
-    bear(&callers, key).await.expect("known");
+    send_bearer(&callers, key).await.expect("known");
     let keys = callers.api_keys();
     assert_eq!(
         keys.revoke(&created.id).await.expect("revoked"),
         Revoked::Done
     );
-    assert_eq!(bear(&callers, key).await, Err(Refusal::Revoked.into()));
+    assert_eq!(
+        send_bearer(&callers, key).await,
+        Err(Refusal::Revoked.into())
+    );
     assert_eq!(
         keys.revoke(&created.id).await.expect("again"),
         Revoked::Already
     );
     assert_eq!(keys.revoke("nobody").await.expect("asked"), Revoked::Absent);
     keys.refresh().await.expect("read again");
-    assert_eq!(bear(&callers, key).await, Err(Refusal::Revoked.into()));
-    let restarted = Callers::open_at(&taking(), copy, quick())
+    assert_eq!(
+        send_bearer(&callers, key).await,
+        Err(Refusal::Revoked.into())
+    );
+    let restarted = Callers::open_with_timing(&taking(), copy, quick_timing())
         .await
         .expect("callers");
-    assert_eq!(bear(&restarted, key).await, Err(Refusal::Revoked.into()));
-    bear(&restarted, kept.secret.expose_secret())
+    assert_eq!(
+        send_bearer(&restarted, key).await,
+        Err(Refusal::Revoked.into())
+    );
+    send_bearer(&restarted, kept.secret.expose_secret())
         .await
         .expect("known");
 }
 
 #[tokio::test]
 async fn a_key_expires_on_time() {
-    let hands = Hands::new();
-    let callers = open(&taking(), &hands).await;
-    let expires_at = Some(hands.now().plus(Duration::from_secs(10)));
-    let created = made(
+    let test_clock = TestClock::new();
+    let callers = open(&taking(), &test_clock).await;
+    let expires_at = Some(test_clock.now().plus(Duration::from_secs(10)));
+    let created = create(
         &callers,
         NewKey {
             expires_at,
@@ -183,21 +192,24 @@ async fn a_key_expires_on_time() {
     )
     .await;
     let key = created.secret.expose_secret();
-    hands.advance(Duration::from_millis(9_999));
-    bear(&callers, key).await.expect("known");
-    hands.advance(Duration::from_millis(1));
-    assert_eq!(bear(&callers, key).await, Err(Refusal::Expired.into()));
+    test_clock.advance(Duration::from_millis(9_999));
+    send_bearer(&callers, key).await.expect("known");
+    test_clock.advance(Duration::from_millis(1));
+    assert_eq!(
+        send_bearer(&callers, key).await,
+        Err(Refusal::Expired.into())
+    );
 }
 
 #[tokio::test]
 async fn nothing_kept_is_a_secret() {
-    let hands = Hands::new();
-    let parts = parts(&hands);
+    let test_clock = TestClock::new();
+    let parts = parts(&test_clock);
     let registry = parts.registry.clone();
-    let callers = Callers::open_at(&taking(), parts, quick())
+    let callers = Callers::open_with_timing(&taking(), parts, quick_timing())
         .await
         .expect("callers");
-    let created = made(&callers, new_key()).await;
+    let created = create(&callers, new_key()).await;
     let key = created.secret.expose_secret();
     let secret = key[3..].split_once('_').expect("two parts").1;
     let all = registry
@@ -216,42 +228,45 @@ async fn nothing_kept_is_a_secret() {
 
 #[tokio::test]
 async fn another_gateways_secret_makes_a_stolen_registry_useless() {
-    let hands = Hands::new();
-    let mine = parts(&hands);
+    let test_clock = TestClock::new();
+    let mine = parts(&test_clock);
     let registry = mine.registry.clone();
-    let callers = Callers::open_at(&taking(), mine, quick())
+    let callers = Callers::open_with_timing(&taking(), mine, quick_timing())
         .await
         .expect("callers");
-    let created = made(&callers, new_key()).await;
+    let created = create(&callers, new_key()).await;
     let thief = Parts {
         registry,
-        ..parts(&hands)
+        ..parts(&test_clock)
     };
-    let thief = Callers::open_at(&taking(), thief, quick())
+    let thief = Callers::open_with_timing(&taking(), thief, quick_timing())
         .await
         .expect("callers");
-    let error = bear(&thief, created.secret.expose_secret()).await;
+    let error = send_bearer(&thief, created.secret.expose_secret()).await;
     assert_eq!(error, Err(Refusal::WrongSecret.into()));
 }
 
 #[tokio::test]
 async fn where_keys_are_not_taken_they_can_still_be_managed() {
-    let callers = open(&config::Auth::default(), &Hands::new()).await;
-    let created = made(&callers, new_key()).await;
-    let error = bear(&callers, created.secret.expose_secret()).await;
+    let callers = open(&config::Auth::default(), &TestClock::new()).await;
+    let created = create(&callers, new_key()).await;
+    let error = send_bearer(&callers, created.secret.expose_secret()).await;
     assert_eq!(error, Err(Refusal::NotTaken("API keys").into()));
     assert_eq!(callers.api_keys().list().len(), 1);
     // And one revoked through the old configuration is revoked in the new one.
     let reopened = callers.reopen(&taking(), callers.secrets.clone());
     let reopened = reopened.expect("reopened");
     let key = created.secret.expose_secret();
-    bear(&reopened, key).await.expect("taken now");
+    send_bearer(&reopened, key).await.expect("taken now");
     callers
         .api_keys()
         .revoke(&created.id)
         .await
         .expect("revoked");
-    assert_eq!(bear(&reopened, key).await, Err(Refusal::Revoked.into()));
+    assert_eq!(
+        send_bearer(&reopened, key).await,
+        Err(Refusal::Revoked.into())
+    );
 }
 
 #[rstest]
@@ -262,24 +277,24 @@ async fn where_keys_are_not_taken_they_can_still_be_managed() {
 #[case::a_name_with_a_newline(NewKey { name: "a\nb".into(), ..new_key() })]
 #[case::a_blank_in_a_scope(NewKey { scopes: vec!["a b".into()], ..new_key() })]
 #[case::too_many_scopes(NewKey { scopes: vec!["a".into(); 65], ..new_key() })]
-#[case::expired(NewKey { expires_at: Some(Hands::new().now()), ..new_key() })]
+#[case::expired(NewKey { expires_at: Some(TestClock::new().now()), ..new_key() })]
 #[tokio::test]
 async fn keys_that_should_not_be_are_not_made(#[case] new: NewKey) {
-    let callers = open(&taking(), &Hands::new()).await;
+    let callers = open(&taking(), &TestClock::new()).await;
     callers.api_keys().create(new).await.expect_err("not a key");
     assert!(callers.api_keys().list().is_empty());
 }
 
 #[tokio::test]
 async fn damaged_documents_let_nobody_in_and_stop_nobody_else() {
-    let hands = Hands::new();
-    let parts = parts(&hands);
-    let copy = again(&parts);
-    let callers = Callers::open_at(&taking(), parts, quick())
+    let test_clock = TestClock::new();
+    let parts = parts(&test_clock);
+    let copy = sharing_store(&parts);
+    let callers = Callers::open_with_timing(&taking(), parts, quick_timing())
         .await
         .expect("callers");
-    let good = made(&callers, new_key()).await;
-    let bad = made(&callers, new_key()).await;
+    let good = create(&callers, new_key()).await;
+    let bad = create(&callers, new_key()).await;
     let read = copy.registry.read(Collection::ApiKeys, &bad.id).await;
     let document = String::from_utf8(read.expect("read").expect("there").to_vec()).expect("text");
     for (from, to) in [
@@ -295,9 +310,9 @@ async fn damaged_documents_let_nobody_in_and_stop_nobody_else() {
             .await
             .expect("written");
         callers.api_keys().refresh().await.expect("read");
-        let error = bear(&callers, bad.secret.expose_secret()).await;
+        let error = send_bearer(&callers, bad.secret.expose_secret()).await;
         assert_eq!(error, Err(Refusal::UnknownKey.into()), "{to}");
-        bear(&callers, good.secret.expose_secret())
+        send_bearer(&callers, good.secret.expose_secret())
             .await
             .expect("known");
         let revoked = callers.api_keys().revoke(&bad.id).await;
@@ -307,35 +322,35 @@ async fn damaged_documents_let_nobody_in_and_stop_nobody_else() {
 
 #[tokio::test]
 async fn more_keys_than_a_page_are_all_read() {
-    let hands = Hands::new();
-    let parts = parts(&hands);
-    let copy = again(&parts);
-    let callers = Callers::open_at(&taking(), parts, quick())
+    let test_clock = TestClock::new();
+    let parts = parts(&test_clock);
+    let copy = sharing_store(&parts);
+    let callers = Callers::open_with_timing(&taking(), parts, quick_timing())
         .await
         .expect("callers");
     let mut last = None;
     for _ in 0..1_001 {
-        last = Some(made(&callers, new_key()).await);
+        last = Some(create(&callers, new_key()).await);
     }
-    let restarted = Callers::open_at(&taking(), copy, quick())
+    let restarted = Callers::open_with_timing(&taking(), copy, quick_timing())
         .await
         .expect("callers");
     assert_eq!(restarted.api_keys().list().len(), 1_001);
     let key = last.expect("a key");
-    bear(&restarted, key.secret.expose_secret())
+    send_bearer(&restarted, key.secret.expose_secret())
         .await
         .expect("known");
 }
 
 /// A registry whose writes fail, and all else when it is away.
-struct Failing {
+struct FailingRegistry {
     inner: Arc<dyn Registry>,
     away: AtomicBool,
     /// Who holds it for writing holds up what was read.
     slow: RwLock<()>,
 }
 
-impl Failing {
+impl FailingRegistry {
     fn new(inner: &Arc<dyn Registry>) -> Arc<Self> {
         Arc::new(Self {
             inner: inner.clone(),
@@ -353,7 +368,7 @@ impl Failing {
 }
 
 #[async_trait]
-impl Registry for Failing {
+impl Registry for FailingRegistry {
     async fn put(&self, _: Collection, _: &str, _: Bytes) -> Result<(), StoreError> {
         Err(StoreError::Unavailable("the disk is full".into()))
     }
@@ -388,15 +403,15 @@ impl Registry for Failing {
 
 #[tokio::test]
 async fn a_revocation_that_cannot_be_written_holds_here_and_can_be_asked_for_again() {
-    let hands = Hands::new();
-    let parts = parts(&hands);
-    let copy = again(&parts);
-    let callers = Callers::open_at(&taking(), parts, quick())
+    let test_clock = TestClock::new();
+    let parts = parts(&test_clock);
+    let copy = sharing_store(&parts);
+    let callers = Callers::open_with_timing(&taking(), parts, quick_timing())
         .await
         .expect("callers");
-    let created = made(&callers, new_key()).await;
-    let registry = Failing::new(&copy.registry);
-    let failing = ApiKeys::open(registry, copy.pepper.clone(), hands.clock()).await;
+    let created = create(&callers, new_key()).await;
+    let registry = FailingRegistry::new(&copy.registry);
+    let failing = ApiKeys::open(registry, copy.pepper.clone(), test_clock.clock()).await;
     let failing = failing.expect("keys");
     let key = created.secret.expose_secret();
     failing.verify(key).expect("known");
@@ -409,7 +424,7 @@ async fn a_revocation_that_cannot_be_written_holds_here_and_can_be_asked_for_aga
         assert_eq!(failing.verify(key), Err(Refusal::Revoked));
     }
     let revoked_at = failing.list()[0].revoked_at;
-    assert_eq!(revoked_at, Some(hands.now()));
+    assert_eq!(revoked_at, Some(test_clock.now()));
     let reserved = CallerError::Reserved("tenant");
     let new = NewKey {
         tenant: "_x".into(),
@@ -421,15 +436,15 @@ async fn a_revocation_that_cannot_be_written_holds_here_and_can_be_asked_for_aga
 
 #[tokio::test]
 async fn a_revocation_holds_here_while_the_registry_is_away() {
-    let hands = Hands::new();
-    let parts = parts(&hands);
-    let copy = again(&parts);
-    let callers = Callers::open_at(&taking(), parts, quick())
+    let test_clock = TestClock::new();
+    let parts = parts(&test_clock);
+    let copy = sharing_store(&parts);
+    let callers = Callers::open_with_timing(&taking(), parts, quick_timing())
         .await
         .expect("callers");
-    let created = made(&callers, new_key()).await;
-    let registry = Failing::new(&copy.registry);
-    let keys = ApiKeys::open(registry.clone(), copy.pepper.clone(), hands.clock()).await;
+    let created = create(&callers, new_key()).await;
+    let registry = FailingRegistry::new(&copy.registry);
+    let keys = ApiKeys::open(registry.clone(), copy.pepper.clone(), test_clock.clock()).await;
     let keys = keys.expect("keys");
     let key = created.secret.expose_secret();
     keys.verify(key).expect("known");
@@ -440,15 +455,15 @@ async fn a_revocation_holds_here_while_the_registry_is_away() {
 
 #[tokio::test]
 async fn a_revocation_holds_at_once_and_past_a_reading_that_began_before_it() {
-    let hands = Hands::new();
-    let parts = parts(&hands);
-    let copy = again(&parts);
-    let callers = Callers::open_at(&taking(), parts, quick())
+    let test_clock = TestClock::new();
+    let parts = parts(&test_clock);
+    let copy = sharing_store(&parts);
+    let callers = Callers::open_with_timing(&taking(), parts, quick_timing())
         .await
         .expect("callers");
-    let created = made(&callers, new_key()).await;
-    let registry = Failing::new(&copy.registry);
-    let keys = ApiKeys::open(registry.clone(), copy.pepper.clone(), hands.clock()).await;
+    let created = create(&callers, new_key()).await;
+    let registry = FailingRegistry::new(&copy.registry);
+    let keys = ApiKeys::open(registry.clone(), copy.pepper.clone(), test_clock.clock()).await;
     let keys = keys.expect("keys");
     let key = created.secret.expose_secret();
     let held_up = registry.slow.write().await;

@@ -9,23 +9,23 @@ use secrecy::ExposeSecret;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::forge::{Signer, claims, header, jwks};
-use super::standin::{self, StandIn, told};
-use super::{bear, callers, issuer, present};
+use super::stub_server::{self, StubServer, reply};
+use super::{callers, issuer, send_bearer, send_headers};
 use crate::callers::api_keys::NewKey;
 use crate::config::{self, JwksSource, SecretValue};
 
 /// A log in memory.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-impl Log {
+impl CapturedLog {
     fn text(&self) -> String {
         let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&held).into_owned()
     }
 }
 
-impl io::Write for Log {
+impl io::Write for CapturedLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         held.extend_from_slice(bytes);
@@ -37,7 +37,7 @@ impl io::Write for Log {
     }
 }
 
-impl<'a> MakeWriter<'a> for Log {
+impl<'a> MakeWriter<'a> for CapturedLog {
     type Writer = Self;
 
     fn make_writer(&'a self) -> Self {
@@ -47,7 +47,7 @@ impl<'a> MakeWriter<'a> for Log {
 
 #[tokio::test]
 async fn no_credential_and_no_secret_is_logged() {
-    let log = Log::default();
+    let log = CapturedLog::default();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::TRACE)
         .with_writer(log.clone())
@@ -56,8 +56,8 @@ async fn no_credential_and_no_secret_is_logged() {
 
     let signer = Signer::p256();
     let keys = jwks(&[signer.jwk("a")]);
-    let endpoint = StandIn::new(move |_| standin::json(200, &keys)).await;
-    let unkey = StandIn::new(|_| told(403, "")).await;
+    let endpoint = StubServer::new(move |_| stub_server::json(200, &keys)).await;
+    let unkey = StubServer::new(|_| reply(403, "")).await;
     let url = format!("{}/jwks?canary-query=1", endpoint.url());
     let callers = callers(&config::Auth {
         api_keys: Some(config::ApiKeys::default()),
@@ -86,32 +86,32 @@ async fn no_credential_and_no_secret_is_logged() {
     });
     let created = created.await.expect("a key");
     let key = created.secret.expose_secret().to_owned();
-    bear(&callers, &key).await.expect("known");
+    send_bearer(&callers, &key).await.expect("known");
     callers
         .api_keys()
         .revoke(&created.id)
         .await
         .expect("revoked");
-    bear(&callers, &key).await.expect_err("revoked");
+    send_bearer(&callers, &key).await.expect_err("revoked");
     let good = signer.token(&header("ES256", "a"), &claims());
-    bear(&callers, &good).await.expect("known");
+    send_bearer(&callers, &good).await.expect("known");
     let bad = signer.token(&header("ES256", "canary-kid"), &claims());
-    bear(&callers, &bad).await.expect_err("unknown key");
-    bear(&callers, "canary-unkey-key")
+    send_bearer(&callers, &bad).await.expect_err("unknown key");
+    send_bearer(&callers, "canary-unkey-key")
         .await
         .expect_err("no verdict");
-    present(&callers, &[("authorization", "Basic canary-basic")])
+    send_headers(&callers, &[("authorization", "Basic canary-basic")])
         .await
         .expect_err("another scheme");
     let signed = r#"tenant="canary-tenant", project="p", time=1, v1="00""#;
-    present(&callers, &[("x-schedule-signature", signed)])
+    send_headers(&callers, &[("x-schedule-signature", signed)])
         .await
         .expect_err("too old");
-    endpoint.turn(|_| told(500, "canary-answer"));
+    endpoint.respond_with(|_| reply(500, "canary-answer"));
 
     let text = log.text();
-    assert!(text.contains("a caller was refused"), "nothing was logged");
-    assert!(text.contains("Unkey refuses the root key"));
+    assert!(text.contains("caller refused"), "nothing was logged");
+    assert!(text.contains("Unkey refused the root key"));
     assert!(!text.contains("canary"), "{text}");
     for credential in [&key[20..], &good, &bad] {
         assert!(!text.contains(credential));

@@ -1,13 +1,13 @@
 //! Callers, tried with forged credentials and with services that misbehave.
 
 mod api_keys;
-mod attacks;
-mod door;
+mod credentials;
 pub(crate) mod forge;
-mod keys_of_issuers;
+mod jwks;
+mod jwt;
 mod logs;
 mod scheduler;
-pub(crate) mod standin;
+pub(crate) mod stub_server;
 mod unkey;
 
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use onceward_core::clock::{SystemClock, Timestamp};
 use onceward_core::memory::MemoryStore;
 use onceward_core::store::Registry;
 
-use super::jwks::Pace;
-use super::{AuthError, Callers, Known, Parts, Presented, WallClock};
+use super::jwks::JwksTiming;
+use super::{AuthError, Authentication, Callers, Parts, VerifiedCaller, WallClock};
 use crate::config;
 use crate::secrets::SecretReader;
-use crate::secrets::gateway_key::Secret;
+use crate::secrets::gateway_key::GatewayKey;
 
 /// The time of all tests, in seconds.
 pub(crate) const NOW_S: u64 = 1_700_000_000;
@@ -33,9 +33,9 @@ pub(crate) const AUDIENCE: &str = "payments";
 
 /// A clock that tests move.
 #[derive(Clone)]
-pub(crate) struct Hands(Arc<AtomicU64>);
+pub(crate) struct TestClock(Arc<AtomicU64>);
 
-impl Hands {
+impl TestClock {
     pub(crate) fn new() -> Self {
         Self(Arc::new(AtomicU64::new(NOW_S * 1000)))
     }
@@ -50,18 +50,18 @@ impl Hands {
     }
 
     pub(crate) fn clock(&self) -> WallClock {
-        let hands = self.clone();
-        WallClock::new(move || hands.now())
+        let test_clock = self.clone();
+        WallClock::new(move || test_clock.now())
     }
 }
 
-/// The usual pace, with a short wait for what never answers.
-pub(crate) fn quick() -> Pace {
-    Pace {
+/// The usual timing, with a short wait for what never answers.
+pub(crate) fn quick_timing() -> JwksTiming {
+    JwksTiming {
         retry: Duration::from_millis(20),
-        look: Duration::from_millis(20),
+        poll: Duration::from_millis(20),
         deadline: Duration::from_millis(400),
-        ..Pace::default()
+        ..JwksTiming::default()
     }
 }
 
@@ -69,22 +69,22 @@ pub(crate) fn registry() -> Arc<dyn Registry> {
     Arc::new(MemoryStore::new(Arc::new(SystemClock::new())))
 }
 
-pub(crate) fn parts(hands: &Hands) -> Parts {
+pub(crate) fn parts(test_clock: &TestClock) -> Parts {
     Parts {
         registry: registry(),
-        pepper: Secret::new().expect("random bytes"),
+        pepper: GatewayKey::new().expect("random bytes"),
         secrets: SecretReader::new(&config::Secrets::default()).expect("nothing to set up"),
-        clock: hands.clock(),
+        clock: test_clock.clock(),
     }
 }
 
 /// Callers with this configuration, at the tests' time.
 pub(crate) async fn callers(auth: &config::Auth) -> Callers {
-    callers_at(auth, quick()).await
+    callers_with_timing(auth, quick_timing()).await
 }
 
-pub(crate) async fn callers_at(auth: &config::Auth, pace: Pace) -> Callers {
-    let opened = Callers::open_at(auth, parts(&Hands::new()), pace).await;
+pub(crate) async fn callers_with_timing(auth: &config::Auth, timing: JwksTiming) -> Callers {
+    let opened = Callers::open_with_timing(auth, parts(&TestClock::new()), timing).await;
     opened.expect("callers")
 }
 
@@ -122,18 +122,21 @@ pub(crate) fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
 }
 
 /// What becomes of a bearer.
-pub(crate) async fn bear(callers: &Callers, token: &str) -> Result<Known, AuthError> {
+pub(crate) async fn send_bearer(
+    callers: &Callers,
+    token: &str,
+) -> Result<VerifiedCaller, AuthError> {
     let line = format!("Bearer {token}");
-    present(callers, &[("authorization", &line)]).await
+    send_headers(callers, &[("authorization", &line)]).await
 }
 
-pub(crate) async fn present(
+pub(crate) async fn send_headers(
     callers: &Callers,
     lines: &[(&'static str, &str)],
-) -> Result<Known, AuthError> {
+) -> Result<VerifiedCaller, AuthError> {
     match callers.authenticate(&headers(lines)).await? {
-        Presented::Known(known) => Ok(known),
-        Presented::Signed(_) => panic!("nothing was signed"),
+        Authentication::Verified(known) => Ok(known),
+        Authentication::Signed(_) => panic!("nothing was signed"),
     }
 }
 

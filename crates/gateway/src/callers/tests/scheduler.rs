@@ -9,9 +9,9 @@ use onceward_core::key::KeyError;
 use rstest::rstest;
 use sha2::{Digest as _, Sha256};
 
-use super::{Hands, NOW_S, callers, headers, parts, quick};
+use super::{NOW_S, TestClock, callers, headers, parts, quick_timing};
 use crate::callers::scheduler::schedule_key;
-use crate::callers::{AuthError, Callers, Known, Presented, Refusal};
+use crate::callers::{AuthError, Authentication, Callers, Refusal, VerifiedCaller};
 use crate::config::{self, KnownBy, Scope, SecretValue};
 
 const SECRET: &str = "a-secret-of-the-scheduler";
@@ -48,7 +48,7 @@ fn line(tenant: &str, project: &str, time: u64) -> String {
     format!(r#"tenant="{tenant}", project="{project}", time={time}, v1="{v1}""#)
 }
 
-async fn verified(callers: &Callers, line: &str) -> Result<Known, AuthError> {
+async fn verified(callers: &Callers, line: &str) -> Result<VerifiedCaller, AuthError> {
     verified_as(callers, line, ENDPOINT, KEY, BODY).await
 }
 
@@ -58,11 +58,11 @@ async fn verified_as(
     endpoint: &str,
     key: &str,
     body: &[u8],
-) -> Result<Known, AuthError> {
+) -> Result<VerifiedCaller, AuthError> {
     let headers = headers(&[("x-schedule-signature", line)]);
     match callers.authenticate(&headers).await? {
-        Presented::Signed(call) => call.verify(endpoint, key, body),
-        Presented::Known(_) => panic!("known before the body was read"),
+        Authentication::Signed(call) => call.verify(endpoint, key, body),
+        Authentication::Verified(_) => panic!("known before the body was read"),
     }
 }
 
@@ -240,9 +240,9 @@ async fn the_published_example_signs_what_is_accepted() {
         .strip_prefix("X-Schedule-Signature: ")
         .expect("a header");
     // The example signs for the present moment.
-    let mut parts = parts(&Hands::new());
+    let mut parts = parts(&TestClock::new());
     parts.clock = crate::callers::WallClock::system();
-    let callers = Callers::open_at(&auth(&[SECRET]), parts, quick()).await;
+    let callers = Callers::open_with_timing(&auth(&[SECRET]), parts, quick_timing()).await;
     let callers = callers.expect("callers");
     verified(&callers, line).await.expect("known");
 }

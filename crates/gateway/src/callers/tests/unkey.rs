@@ -7,8 +7,8 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::standin::{self, StandIn, Told, told};
-use super::{bear, callers, present};
+use super::stub_server::{self, StubReply, StubServer, reply};
+use super::{callers, send_bearer, send_headers};
 use crate::callers::refusal::{Prohibition, Refusal};
 use crate::callers::{AuthError, Callers};
 use crate::config::{self, KnownBy, Scope, SecretValue};
@@ -29,7 +29,7 @@ fn settings(url: &str, cache: Duration) -> config::Auth {
     }
 }
 
-async fn at(unkey: &StandIn) -> Callers {
+async fn at(unkey: &StubServer) -> Callers {
     callers(&settings(unkey.url(), Duration::from_secs(30))).await
 }
 
@@ -69,16 +69,19 @@ fn invalid(code: &str) -> Value {
 
 #[tokio::test]
 async fn a_valid_key_is_asked_about_as_documented_and_makes_its_caller_known() {
-    let unkey = StandIn::new(|_| standin::json(200, &valid())).await;
+    let unkey = StubServer::new(|_| stub_server::json(200, &valid())).await;
     let callers = at(&unkey).await;
-    let known = bear(&callers, KEY).await.expect("known");
+    let known = send_bearer(&callers, KEY).await.expect("known");
     assert_eq!(known.by(), KnownBy::Unkey);
     assert_eq!(known.scopes(), ["payments.create", "payments.refund"]);
     let caller = known.caller(Scope::Project).expect("a caller");
     assert_eq!(caller.tenant(), "acme");
     assert_eq!(caller.project(), "shop");
     assert_eq!(caller.subject().to_string(), "service:key_1234567890abcdef");
-    assert_eq!(present(&callers, &[("x-api-key", KEY)]).await, Ok(known));
+    assert_eq!(
+        send_headers(&callers, &[("x-api-key", KEY)]).await,
+        Ok(known)
+    );
     let seen = unkey.seen();
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].method, http::Method::POST);
@@ -96,10 +99,10 @@ async fn a_valid_key_is_asked_about_as_documented_and_makes_its_caller_known() {
 
 #[tokio::test]
 async fn a_path_of_the_operators_own_stays_before_ours() {
-    let unkey = StandIn::new(|_| standin::json(200, &valid())).await;
+    let unkey = StubServer::new(|_| stub_server::json(200, &valid())).await;
     let url = format!("{}/unkey/", unkey.url());
     let callers = callers(&settings(&url, Duration::from_secs(30))).await;
-    bear(&callers, KEY).await.expect("known");
+    send_bearer(&callers, KEY).await.expect("known");
     assert_eq!(unkey.seen()[0].path, "/unkey/v2/keys.verifyKey");
 }
 
@@ -108,8 +111,8 @@ async fn a_path_of_the_operators_own_stays_before_ours() {
 #[case::no_meta(with("/data/meta", Value::Null), "service:key_1234567890abcdef")]
 #[tokio::test]
 async fn the_subject_is_in_the_metadata_or_is_the_key(#[case] answer: Value, #[case] want: &str) {
-    let unkey = StandIn::new(move |_| standin::json(200, &answer)).await;
-    let known = bear(&at(&unkey).await, KEY).await.expect("known");
+    let unkey = StubServer::new(move |_| stub_server::json(200, &answer)).await;
+    let known = send_bearer(&at(&unkey).await, KEY).await.expect("known");
     assert_eq!(known.subject().to_string(), want);
 }
 
@@ -129,8 +132,10 @@ async fn the_subject_is_in_the_metadata_or_is_the_key(#[case] answer: Value, #[c
 #[case::the_scheduler(with("/data/meta/subject", json!("service:scheduler")))]
 #[tokio::test]
 async fn what_is_not_valid_or_names_nobody_is_refused(#[case] answer: Value) {
-    let unkey = StandIn::new(move |_| standin::json(200, &answer)).await;
-    let error = bear(&at(&unkey).await, KEY).await.expect_err("refused");
+    let unkey = StubServer::new(move |_| stub_server::json(200, &answer)).await;
+    let error = send_bearer(&at(&unkey).await, KEY)
+        .await
+        .expect_err("refused");
     assert!(matches!(error, AuthError::Refused(_)), "{error:?}");
 }
 
@@ -144,31 +149,31 @@ async fn what_may_not_is_forbidden_and_what_must_wait_is_told(
     #[case] code: &'static str,
     #[case] want: AuthError,
 ) {
-    let unkey = StandIn::new(move |_| standin::json(200, &invalid(code))).await;
-    assert_eq!(bear(&at(&unkey).await, KEY).await, Err(want));
+    let unkey = StubServer::new(move |_| stub_server::json(200, &invalid(code))).await;
+    assert_eq!(send_bearer(&at(&unkey).await, KEY).await, Err(want));
 }
 
 #[rstest]
-#[case::error(told(500, "oops"))]
-#[case::too_many(told(429, r#"{"error": {}}"#))]
-#[case::root_key_refused(told(401, r#"{"error": {"title": "Unauthorized"}}"#))]
-#[case::root_key_may_not(told(403, r#"{"error": {"title": "Forbidden"}}"#))]
-#[case::bad_request(told(400, r#"{"error": {}}"#))]
-#[case::elsewhere(told(302, "").location("https://evil.example/"))]
-#[case::not_json(told(200, "<html>"))]
-#[case::no_data(told(200, r#"{"meta": {}}"#))]
-#[case::valid_in_words(told(200, r#"{"data": {"valid": "true", "code": "VALID"}}"#))]
-#[case::huge(told(200, vec![b' '; 100 * 1024]))]
-#[case::slow(told(200, "{}").after(Duration::from_secs(60)))]
+#[case::error(reply(500, "oops"))]
+#[case::too_many(reply(429, r#"{"error": {}}"#))]
+#[case::root_key_refused(reply(401, r#"{"error": {"title": "Unauthorized"}}"#))]
+#[case::root_key_may_not(reply(403, r#"{"error": {"title": "Forbidden"}}"#))]
+#[case::bad_request(reply(400, r#"{"error": {}}"#))]
+#[case::elsewhere(reply(302, "").location("https://evil.example/"))]
+#[case::not_json(reply(200, "<html>"))]
+#[case::no_data(reply(200, r#"{"meta": {}}"#))]
+#[case::valid_in_words(reply(200, r#"{"data": {"valid": "true", "code": "VALID"}}"#))]
+#[case::huge(reply(200, vec![b' '; 100 * 1024]))]
+#[case::slow(reply(200, "{}").after(Duration::from_secs(60)))]
 #[tokio::test]
-async fn without_a_verdict_nobody_is_let_in(#[case] manner: Told) {
-    let unkey = StandIn::new(move |_| manner.clone()).await;
+async fn without_a_verdict_nobody_is_let_in(#[case] response: StubReply) {
+    let unkey = StubServer::new(move |_| response.clone()).await;
     let callers = Arc::new(at(&unkey).await);
     let begin = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..20 {
         let callers = callers.clone();
-        tasks.spawn(async move { bear(&callers, KEY).await });
+        tasks.spawn(async move { send_bearer(&callers, KEY).await });
     }
     while let Some(ended) = tasks.join_next().await {
         assert_eq!(ended.expect("no panic"), Err(AuthError::Unavailable));
@@ -180,18 +185,21 @@ async fn without_a_verdict_nobody_is_let_in(#[case] manner: Told) {
 
 #[tokio::test]
 async fn an_answer_is_believed_for_its_time_and_no_longer() {
-    let unkey = StandIn::new(|_| standin::json(200, &valid())).await;
+    let unkey = StubServer::new(|_| stub_server::json(200, &valid())).await;
     let callers = callers(&settings(unkey.url(), Duration::from_secs(1))).await;
-    bear(&callers, KEY).await.expect("known");
-    unkey.turn(|_| told(500, ""));
-    bear(&callers, KEY).await.expect("believed");
+    send_bearer(&callers, KEY).await.expect("known");
+    unkey.respond_with(|_| reply(500, ""));
+    send_bearer(&callers, KEY).await.expect("believed");
     assert_eq!(unkey.count(), 1);
     tokio::time::sleep(Duration::from_millis(1020)).await;
     // An old answer is no answer.
-    assert_eq!(bear(&callers, KEY).await, Err(AuthError::Unavailable));
-    unkey.turn(|_| standin::json(200, &invalid("DISABLED")));
+    assert_eq!(
+        send_bearer(&callers, KEY).await,
+        Err(AuthError::Unavailable)
+    );
+    unkey.respond_with(|_| stub_server::json(200, &invalid("DISABLED")));
     tokio::time::sleep(Duration::from_millis(1020)).await;
-    let error = bear(&callers, KEY).await.expect_err("revoked");
+    let error = send_bearer(&callers, KEY).await.expect_err("revoked");
     assert!(matches!(error, AuthError::Refused(Refusal::Unkey(_))));
 }
 
@@ -199,23 +207,24 @@ async fn an_answer_is_believed_for_its_time_and_no_longer() {
 async fn an_answer_is_not_believed_past_the_keys_own_end() {
     let end = super::NOW_S * 1000 + 150;
     let answer = with("/data/expires", json!(end));
-    let unkey = StandIn::new(move |_| standin::json(200, &answer)).await;
+    let unkey = StubServer::new(move |_| stub_server::json(200, &answer)).await;
     let callers = at(&unkey).await;
-    bear(&callers, KEY).await.expect("known");
+    send_bearer(&callers, KEY).await.expect("known");
     tokio::time::sleep(Duration::from_millis(170)).await;
-    bear(&callers, KEY).await.expect("asked again");
+    send_bearer(&callers, KEY).await.expect("asked again");
     assert_eq!(unkey.count(), 2);
 }
 
 #[tokio::test]
 async fn many_requests_with_one_key_ask_once() {
     let unkey =
-        StandIn::new(|_| standin::json(200, &valid()).after(Duration::from_millis(50))).await;
+        StubServer::new(|_| stub_server::json(200, &valid()).after(Duration::from_millis(50)))
+            .await;
     let callers = Arc::new(at(&unkey).await);
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..100 {
         let callers = callers.clone();
-        tasks.spawn(async move { bear(&callers, KEY).await.expect("known") });
+        tasks.spawn(async move { send_bearer(&callers, KEY).await.expect("known") });
     }
     while let Some(ended) = tasks.join_next().await {
         ended.expect("known");
@@ -225,24 +234,24 @@ async fn many_requests_with_one_key_ask_once() {
 
 #[tokio::test]
 async fn keys_at_random_do_not_keep_out_one_that_has_been_valid() {
-    let unkey = StandIn::new(|seen| match seen.json()["key"] == KEY {
-        true => standin::json(200, &valid()),
-        false => told(200, "{}").after(Duration::from_secs(60)),
+    let unkey = StubServer::new(|seen| match seen.json()["key"] == KEY {
+        true => stub_server::json(200, &valid()),
+        false => reply(200, "{}").after(Duration::from_secs(60)),
     })
     .await;
     let mut settings = settings(unkey.url(), Duration::from_millis(20));
     settings.unkey.as_mut().expect("settings").deadline = Duration::from_secs(20);
     let callers = Arc::new(callers(&settings).await);
-    bear(&callers, KEY).await.expect("known");
+    send_bearer(&callers, KEY).await.expect("known");
     let mut strangers = tokio::task::JoinSet::new();
     for number in 0..300 {
         let callers = callers.clone();
-        strangers.spawn(async move { bear(&callers, &format!("sk_{number}")).await });
+        strangers.spawn(async move { send_bearer(&callers, &format!("sk_{number}")).await });
     }
     super::until("as many are asked about as may be", || unkey.count() > 64).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(unkey.count(), 1 + 64);
-    let asked = tokio::time::timeout(Duration::from_secs(10), bear(&callers, KEY)).await;
+    let asked = tokio::time::timeout(Duration::from_secs(10), send_bearer(&callers, KEY)).await;
     asked.expect("in time").expect("known");
     assert_eq!(unkey.count(), 1 + 64 + 1);
 }
@@ -250,16 +259,17 @@ async fn keys_at_random_do_not_keep_out_one_that_has_been_valid() {
 #[tokio::test]
 async fn a_client_that_goes_away_leaves_the_question_to_the_next() {
     let unkey =
-        StandIn::new(|_| standin::json(200, &valid()).after(Duration::from_millis(100))).await;
+        StubServer::new(|_| stub_server::json(200, &valid()).after(Duration::from_millis(100)))
+            .await;
     let callers = at(&unkey).await;
-    let gone = tokio::time::timeout(Duration::from_millis(20), bear(&callers, KEY)).await;
+    let gone = tokio::time::timeout(Duration::from_millis(20), send_bearer(&callers, KEY)).await;
     assert!(gone.is_err());
-    bear(&callers, KEY).await.expect("known");
+    send_bearer(&callers, KEY).await.expect("known");
 }
 
 #[tokio::test]
 async fn what_unkey_cannot_know_is_not_shown_to_it() {
-    let unkey = StandIn::new(|_| standin::json(200, &valid())).await;
+    let unkey = StubServer::new(|_| stub_server::json(200, &valid())).await;
     let callers = at(&unkey).await;
     let long = "k".repeat(513);
     let webhook = "wh_3ZfKjNzMv8xQpRt2Yw";
@@ -272,7 +282,9 @@ async fn what_unkey_cannot_know_is_not_shown_to_it() {
         "a b",
         webhook,
     ] {
-        bear(&callers, credential).await.expect_err("refused");
+        send_bearer(&callers, credential)
+            .await
+            .expect_err("refused");
     }
     assert_eq!(unkey.count(), 0);
 }

@@ -331,7 +331,7 @@ impl Webhooks {
                 Err(WebhooksError::NoSecret { problem, .. }) => problem.to_string(),
                 Err(error) => return Err(error),
             },
-            Err(error @ SecretError::Away(_)) => return Err(error.into()),
+            Err(error @ SecretError::Unavailable(_)) => return Err(error.into()),
             Err(error) => error.to_string(),
         };
         let right = format!("write it to the field `secret` of {path}, or give secrets");

@@ -46,7 +46,7 @@ use crate::callers::WallClock;
 use crate::callers::unkey::Unkey;
 use crate::config::{Config, Deliver, Mistake, SameBytes};
 use crate::secrets::SecretReader;
-use crate::secrets::gateway_key::Secret;
+use crate::secrets::gateway_key::GatewayKey;
 
 /// The prefix of an id.
 pub(crate) const ID_PREFIX: &str = "wh_";
@@ -213,7 +213,7 @@ impl Webhooks {
     /// Reads all webhooks.
     pub(crate) async fn open(
         registry: Arc<dyn Registry>,
-        secret: &Secret,
+        secret: &GatewayKey,
         config: &Config,
         secrets: SecretReader,
         clock: WallClock,

@@ -15,7 +15,7 @@ use super::document::Registration;
 use super::error::{NoSecret, WebhooksError};
 use super::provider::same;
 use crate::config::{Config, Mistake};
-use crate::secrets::Fields;
+use crate::secrets::SecretFields;
 
 /// The characters that a name keeps unencoded, as in the name of an operation.
 pub(super) const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
@@ -67,7 +67,7 @@ fn name(text: &str) -> String {
 
 /// The fields that were read, and the keys parsed from them.
 pub(super) struct OpenBaoKeys {
-    fields: Arc<Fields>,
+    fields: Arc<SecretFields>,
     by: Provider,
     pub(super) keys: Arc<[SigningKey]>,
 }
@@ -75,7 +75,7 @@ pub(super) struct OpenBaoKeys {
 impl OpenBaoKeys {
     pub(super) fn new(
         id: &str,
-        fields: Arc<Fields>,
+        fields: Arc<SecretFields>,
         provider: &Provider,
     ) -> Result<Self, WebhooksError> {
         let no_secret = |problem| WebhooksError::NoSecret {
@@ -95,13 +95,13 @@ impl OpenBaoKeys {
 
     /// Whether these fields and this provider give the same keys. Cached fields
     /// have the same address.
-    pub(super) fn is_of(&self, fields: &Arc<Fields>, provider: &Provider) -> bool {
+    pub(super) fn is_of(&self, fields: &Arc<SecretFields>, provider: &Provider) -> bool {
         Arc::ptr_eq(&self.fields, fields) && same(&self.by, provider)
     }
 }
 
 /// The fields that are secrets of the webhook.
-fn texts(fields: &Fields) -> impl Iterator<Item = &SecretString> {
+fn texts(fields: &SecretFields) -> impl Iterator<Item = &SecretString> {
     let ours = |name: &str| name == "secret" || name.starts_with("secret_");
     let fields = fields.iter().filter(move |(name, _)| ours(name));
     fields.map(|(_, text)| text)

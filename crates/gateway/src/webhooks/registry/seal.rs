@@ -8,7 +8,7 @@ use data_encoding::BASE64;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::secrets::gateway_key::Secret;
+use crate::secrets::gateway_key::GatewayKey;
 use crate::secrets::random::random_bytes;
 
 /// The purpose of the derived key; its number changes with the algorithm.
@@ -34,7 +34,7 @@ pub(super) struct SealContext<'a> {
 pub(crate) struct UnsealError;
 
 impl SecretSealer {
-    pub(super) fn new(secret: &Secret) -> Self {
+    pub(super) fn new(secret: &GatewayKey) -> Self {
         let key = secret.hash_for(PURPOSE, &[]);
         let key = UnboundKey::new(&AES_256_GCM, &key).expect("an HMAC has the length of the key");
         Self(LessSafeKey::new(key))
@@ -96,7 +96,7 @@ mod tests {
     };
 
     fn sealer() -> SecretSealer {
-        SecretSealer::new(&Secret::given(&"a key of sixteen or more".into()))
+        SecretSealer::new(&GatewayKey::given(&"a key of sixteen or more".into()))
     }
 
     fn open(
@@ -133,7 +133,7 @@ mod tests {
         ] {
             assert_eq!(open(&sealer, other, &sealed), Err(UnsealError), "{other:?}");
         }
-        let another = SecretSealer::new(&Secret::given(&"another key of sixteen".into()));
+        let another = SecretSealer::new(&GatewayKey::given(&"another key of sixteen".into()));
         assert_eq!(open(&another, CONTEXT, &sealed), Err(UnsealError));
     }
 

@@ -15,21 +15,21 @@ use secrecy::{ExposeSecret, SecretString};
 use super::Webhooks;
 use super::error::WebhooksError;
 use crate::config::{Config, SecretValue};
-use crate::secrets::gateway_key::Secret;
+use crate::secrets::gateway_key::GatewayKey;
 
 /// The purpose of the derived secrets.
 const PURPOSE: &[u8] = b"onceward.webhook-signing.1";
 
 /// The secrets of upstreams.
 pub(super) struct SigningSecrets {
-    secret: Secret,
+    secret: GatewayKey,
     /// Keys by the upstream's name, each with the text that it was parsed from.
     /// Bounded by the number of upstreams that were ever configured.
     keys: RwLock<HashMap<String, (SecretString, Arc<SigningKey>)>>,
 }
 
 impl SigningSecrets {
-    pub(super) fn new(secret: &Secret) -> Self {
+    pub(super) fn new(secret: &GatewayKey) -> Self {
         Self {
             secret: secret.clone(),
             keys: RwLock::default(),

@@ -11,7 +11,7 @@ use onceward_core::clock::Timestamp;
 
 use super::document::{Registration, caller};
 use super::error::WebhooksError;
-use crate::callers::unkey::{Data, Unkey};
+use crate::callers::unkey::{KeyData, Unkey};
 use crate::callers::{AuthError, Refusal, WallClock};
 use crate::config::{self, Deliver, SameBytes};
 use crate::secrets::SecretReader;
@@ -49,7 +49,7 @@ pub(super) async fn find(
 
 /// The webhook in the metadata of a valid key. Invalid metadata refuses the id,
 /// and the log says why.
-fn registration(id: &str, data: &Data) -> Result<Arc<Registration>, Refusal> {
+fn registration(id: &str, data: &KeyData) -> Result<Arc<Registration>, Refusal> {
     let needed = |member, what| data.text(member, what)?.ok_or(Refusal::Claim(what));
     let tenant = needed("tenant_id", "tenant")?;
     let project = needed("project_id", "project")?;
@@ -73,7 +73,7 @@ fn registration(id: &str, data: &Data) -> Result<Arc<Registration>, Refusal> {
 }
 
 fn word<T>(
-    data: &Data,
+    data: &KeyData,
     member: &'static str,
     parse: impl Fn(&str) -> Option<T>,
 ) -> Result<Option<T>, Refusal> {

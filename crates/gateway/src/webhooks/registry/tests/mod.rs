@@ -13,10 +13,10 @@ use onceward_webhooks::{Provider, SigningKey, sign};
 use secrecy::SecretString;
 
 use super::{NewSecrets, NewWebhook, Webhooks, WebhooksError};
-use crate::callers::tests::{Hands, registry};
+use crate::callers::tests::{TestClock, registry};
 use crate::config::{Config, Upstream};
 use crate::secrets::SecretReader;
-use crate::secrets::gateway_key::Secret;
+use crate::secrets::gateway_key::GatewayKey;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Stands in every secret.
@@ -25,8 +25,8 @@ const CANARY: &str = "Y2FuYXJ5";
 /// A registry, and what one needs to open it again.
 struct Fixture {
     registry: Arc<dyn Registry>,
-    secret: Secret,
-    hands: Hands,
+    secret: GatewayKey,
+    test_clock: TestClock,
     config: Config,
     secrets: SecretReader,
 }
@@ -38,8 +38,8 @@ impl Fixture {
         config.upstreams.insert("ledger".into(), other);
         Self {
             registry: registry(),
-            secret: Secret::new().expect("random bytes"),
-            hands: Hands::new(),
+            secret: GatewayKey::new().expect("random bytes"),
+            test_clock: TestClock::new(),
             secrets: SecretReader::new(&config.secrets).expect("nothing to set up"),
             config,
         }
@@ -51,7 +51,7 @@ impl Fixture {
             &self.secret,
             &self.config,
             self.secrets.clone(),
-            self.hands.clock(),
+            self.test_clock.clock(),
         );
         opened.await.expect("opened")
     }

@@ -6,7 +6,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::callers::tests::standin::{self, StandIn, told as answer};
+use crate::callers::tests::stub_server::{self, StubServer, reply as answer};
 use crate::config::{self, Deliver, SecretValue};
 use crate::secrets::tests::{reader, settings, token};
 use crate::webhooks::registry::{NoSecret, SecretsView};
@@ -14,7 +14,7 @@ use crate::webhooks::registry::{NoSecret, SecretsView};
 const UNKEYS: &str = "wh_3ZfKjNzMv8xQpRt2Yw";
 
 /// A fixture with OpenBao, which has the secrets of webhooks at this place.
-fn fixture(bao: &StandIn, path: &str) -> Fixture {
+fn fixture(bao: &StubServer, path: &str) -> Fixture {
     let fixture = Fixture::new();
     let mut config = fixture.config.clone();
     config.secrets.openbao = Some(config::OpenBao {
@@ -52,8 +52,8 @@ async fn secrets_are_read_from_openbao_where_none_are_given(
     let answered = fields(&json!({
         "secret": secret('a'), "secret_old": secret('b'), "note": "not one", "secrets": "nor this",
     }));
-    let bao = StandIn::new(move |seen| match seen.path == want {
-        true => standin::json(200, &answered),
+    let bao = StubServer::new(move |seen| match seen.path == want {
+        true => stub_server::json(200, &answered),
         false => answer(404, "{}"),
     })
     .await;
@@ -76,27 +76,29 @@ async fn secrets_are_read_from_openbao_where_none_are_given(
 
 #[tokio::test]
 async fn a_change_in_openbao_is_followed_and_its_absence_is_not() {
-    let with = |fields_of: Value| move |_: &standin::Seen| standin::json(200, &fields(&fields_of));
-    let bao = StandIn::new(with(json!({ "secret": secret('a') }))).await;
+    let with = |fields_of: Value| {
+        move |_: &stub_server::ReceivedRequest| stub_server::json(200, &fields(&fields_of))
+    };
+    let bao = StubServer::new(with(json!({ "secret": secret('a') }))).await;
     let fixture = fixture(&bao, USUAL);
     let webhooks = fixture.open().await;
     let id = fixture.make(&webhooks, in_openbao()).await;
     let one = of_secrets(&[&secret('a')]);
     assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), one);
-    bao.turn(|_| answer(503, ""));
+    bao.respond_with(|_| answer(503, ""));
     // Past what is believed, and past what is believed of a failure.
     for _ in 0..2 {
         tokio::time::sleep(Duration::from_millis(450)).await;
         assert_eq!(fixture.keys(&webhooks, &id).await.expect("stale"), one);
     }
-    bao.turn(with(
+    bao.respond_with(with(
         json!({ "secret": secret('b'), "secret_1": secret('a') }),
     ));
     tokio::time::sleep(Duration::from_millis(450)).await;
     let both = of_secrets(&[&secret('b'), &secret('a')]);
     assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), both);
     // What was taken away counts at once.
-    bao.turn(|_| answer(404, "{}"));
+    bao.respond_with(|_| answer(404, "{}"));
     tokio::time::sleep(Duration::from_millis(450)).await;
     let error = fixture.keys(&webhooks, &id).await.expect_err("gone");
     assert!(matches!(error, WebhooksError::Secret(_)), "{error}");
@@ -109,28 +111,28 @@ async fn a_change_in_openbao_is_followed_and_its_absence_is_not() {
 )]
 #[case::denied(
     answer(403, "{}"),
-    "OpenBao does not let us read the secret webhooks/acme/shop/svix"
+    "OpenBao does not allow reading the secret webhooks/acme/shop/svix"
 )]
 #[case::other_fields(
-    standin::json(200, &fields(&json!({ "key": "x" }))),
+    stub_server::json(200, &fields(&json!({ "key": "x" }))),
     "OpenBao has no field `secret` or `secret_…` for it"
 )]
 #[case::malformed(
-    standin::json(200, &fields(&json!({ "secret": "canary!" }))),
+    stub_server::json(200, &fields(&json!({ "secret": "canary!" }))),
     "one of its secrets does not have the provider's form"
 )]
 #[case::six(
-    standin::json(200, &fields(&json!({
+    stub_server::json(200, &fields(&json!({
         "secret": "AAAA", "secret_1": "AAAB", "secret_2": "AAAC", "secret_3": "AAAD", "secret_4": "AAAE", "secret_5": "AAAF",
     }))),
     "OpenBao has more than 5 secrets for it"
 )]
 #[tokio::test]
 async fn a_webhook_without_secrets_in_openbao_is_not_made(
-    #[case] manner: standin::Told,
+    #[case] response: stub_server::StubReply,
     #[case] problem: &str,
 ) {
-    let bao = StandIn::new(move |_| manner.clone()).await;
+    let bao = StubServer::new(move |_| response.clone()).await;
     let fixture = fixture(&bao, USUAL);
     let webhooks = fixture.open().await;
     let error = webhooks.create(&fixture.config, in_openbao()).await;
@@ -142,7 +144,7 @@ async fn a_webhook_without_secrets_in_openbao_is_not_made(
 
 #[tokio::test]
 async fn while_openbao_is_away_nothing_is_made() {
-    let bao = StandIn::new(|_| answer(503, "")).await;
+    let bao = StubServer::new(|_| answer(503, "")).await;
     let fixture = fixture(&bao, USUAL);
     let webhooks = fixture.open().await;
     let error = webhooks.create(&fixture.config, in_openbao()).await;
@@ -160,7 +162,7 @@ fn meta() -> Value {
     json!({ "tenant_id": "acme", "project_id": "shop", "provider": "svix" })
 }
 
-async fn with_unkey(unkey: &StandIn, bao: &StandIn) -> (Fixture, Webhooks) {
+async fn with_unkey(unkey: &StubServer, bao: &StubServer) -> (Fixture, Webhooks) {
     let mut fixture = fixture(bao, USUAL);
     fixture.config.auth.unkey = Some(config::Unkey {
         url: unkey.url().to_owned(),
@@ -175,9 +177,10 @@ async fn with_unkey(unkey: &StandIn, bao: &StandIn) -> (Fixture, Webhooks) {
 
 #[tokio::test]
 async fn an_id_of_unkeys_is_asked_about_with_its_own_root_key() {
-    let unkey = StandIn::new(|_| standin::json(200, &valid(&meta()))).await;
+    let unkey = StubServer::new(|_| stub_server::json(200, &valid(&meta()))).await;
     let bao =
-        StandIn::new(|_| standin::json(200, &fields(&json!({ "secret": secret('a') })))).await;
+        StubServer::new(|_| stub_server::json(200, &fields(&json!({ "secret": secret('a') }))))
+            .await;
     let (fixture, webhooks) = with_unkey(&unkey, &bao).await;
     let found = webhooks.find(&fixture.config, "svix", UNKEYS).await;
     let found = found.expect("found").expect("there");
@@ -218,8 +221,8 @@ async fn unkeys_metadata_says_what_is_not_as_configured() {
     said["upstream"] = "ledger".into();
     said["path"] = "/in".into();
     said["deliver"] = "sync".into();
-    let unkey = StandIn::new(move |_| standin::json(200, &valid(&said))).await;
-    let bao = StandIn::new(|_| answer(404, "")).await;
+    let unkey = StubServer::new(move |_| stub_server::json(200, &valid(&said))).await;
+    let bao = StubServer::new(|_| answer(404, "")).await;
     let (fixture, webhooks) = with_unkey(&unkey, &bao).await;
     let found = webhooks.find(&fixture.config, "svix", UNKEYS).await;
     let found = found.expect("found").expect("there");
@@ -238,8 +241,8 @@ async fn unkeys_metadata_says_what_is_not_as_configured() {
 async fn metadata_that_names_no_webhook_is_nobodys(#[case] member: &str, #[case] value: Value) {
     let mut said = meta();
     said[member] = value;
-    let unkey = StandIn::new(move |_| standin::json(200, &valid(&said))).await;
-    let bao = StandIn::new(|_| answer(404, "")).await;
+    let unkey = StubServer::new(move |_| stub_server::json(200, &valid(&said))).await;
+    let bao = StubServer::new(|_| answer(404, "")).await;
     let (fixture, webhooks) = with_unkey(&unkey, &bao).await;
     assert!(!fixture.is_found(&webhooks, UNKEYS).await);
 }
@@ -247,11 +250,11 @@ async fn metadata_that_names_no_webhook_is_nobodys(#[case] member: &str, #[case]
 #[tokio::test]
 async fn what_unkey_does_not_know_is_nobodys_and_without_a_verdict_nothing_is_said() {
     let refused = json!({ "data": { "valid": false, "code": "NOT_FOUND" } });
-    let unkey = StandIn::new(move |_| standin::json(200, &refused)).await;
-    let bao = StandIn::new(|_| answer(404, "")).await;
+    let unkey = StubServer::new(move |_| stub_server::json(200, &refused)).await;
+    let bao = StubServer::new(|_| answer(404, "")).await;
     let (fixture, webhooks) = with_unkey(&unkey, &bao).await;
     assert!(!fixture.is_found(&webhooks, UNKEYS).await);
-    unkey.turn(|_| answer(500, ""));
+    unkey.respond_with(|_| answer(500, ""));
     let other = "wh_another1234567890";
     let error = webhooks.find(&fixture.config, "svix", other).await;
     assert!(matches!(error, Err(WebhooksError::Unkey)));
@@ -279,8 +282,8 @@ async fn what_unkey_names_must_fit_the_configuration_too(
     let mut said = meta();
     said[member] = value.into();
     let provider = said["provider"].as_str().expect("a name").to_owned();
-    let unkey = StandIn::new(move |_| standin::json(200, &valid(&said))).await;
-    let bao = StandIn::new(|_| answer(404, "")).await;
+    let unkey = StubServer::new(move |_| stub_server::json(200, &valid(&said))).await;
+    let bao = StubServer::new(|_| answer(404, "")).await;
     let (fixture, webhooks) = with_unkey(&unkey, &bao).await;
     let error = webhooks.find(&fixture.config, &provider, UNKEYS).await;
     assert!(matches!(error, Err(WebhooksError::Unfit { .. })));
@@ -288,8 +291,8 @@ async fn what_unkey_names_must_fit_the_configuration_too(
 
 #[tokio::test]
 async fn own_webhooks_need_nobody_else() {
-    let unkey = StandIn::new(|_| answer(500, "")).await;
-    let bao = StandIn::new(|_| answer(500, "")).await;
+    let unkey = StubServer::new(|_| answer(500, "")).await;
+    let bao = StubServer::new(|_| answer(500, "")).await;
     let (fixture, webhooks) = with_unkey(&unkey, &bao).await;
     let id = fixture.make(&webhooks, new()).await;
     fixture.keys(&webhooks, &id).await.expect("keys");
@@ -298,8 +301,8 @@ async fn own_webhooks_need_nobody_else() {
 
 #[tokio::test]
 async fn a_reload_asks_whom_the_new_configuration_names() {
-    let bao = StandIn::new(|_| answer(404, "")).await;
-    let unkey = StandIn::new(|_| standin::json(200, &valid(&meta()))).await;
+    let bao = StubServer::new(|_| answer(404, "")).await;
+    let unkey = StubServer::new(|_| stub_server::json(200, &valid(&meta()))).await;
     let (fixture, webhooks) = with_unkey(&unkey, &bao).await;
     assert!(fixture.is_found(&webhooks, UNKEYS).await);
     let mut after = fixture.config.clone();
@@ -315,7 +318,8 @@ async fn a_reload_asks_whom_the_new_configuration_names() {
 #[tokio::test]
 async fn a_webhook_whose_openbao_is_no_longer_configured_says_so() {
     let bao =
-        StandIn::new(|_| standin::json(200, &fields(&json!({ "secret": secret('a') })))).await;
+        StubServer::new(|_| stub_server::json(200, &fields(&json!({ "secret": secret('a') }))))
+            .await;
     let fixture = fixture(&bao, USUAL);
     let webhooks = fixture.open().await;
     let id = fixture.make(&webhooks, in_openbao()).await;
@@ -325,7 +329,7 @@ async fn a_webhook_whose_openbao_is_no_longer_configured_says_so() {
     let error = webhooks.find(&after, "svix", &id).await.expect_err("unfit");
     assert!(matches!(error, WebhooksError::Unfit { .. }), "{error}");
     // An empty list of fields is no secret either.
-    bao.turn(|_| standin::json(200, &fields(&json!({}))));
+    bao.respond_with(|_| stub_server::json(200, &fields(&json!({}))));
     tokio::time::sleep(Duration::from_millis(450)).await;
     let error = fixture.keys(&webhooks, &id).await.expect_err("none");
     assert!(

@@ -27,7 +27,7 @@ async fn old_and_new_count_for_the_overlap_and_then_the_new_alone() {
     let both = of_secrets(&[&secret('a'), &secret('b')]);
     assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), both);
     let one = Duration::from_millis(1);
-    fixture.hands.advance(DAY - one);
+    fixture.test_clock.advance(DAY - one);
     assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), both);
     // Also after a restart.
     assert_eq!(
@@ -37,7 +37,7 @@ async fn old_and_new_count_for_the_overlap_and_then_the_new_alone() {
             .expect("keys"),
         both
     );
-    fixture.hands.advance(one);
+    fixture.test_clock.advance(one);
     let new = of_secrets(&[&secret('b')]);
     assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), new);
     assert_eq!(
@@ -61,7 +61,7 @@ async fn the_overlap_is_as_asked_and_never_prolongs() {
     rotate(&fixture, &webhooks, &id, 'c', Some(10 * DAY))
         .await
         .expect("rotated");
-    fixture.hands.advance(hour);
+    fixture.test_clock.advance(hour);
     let left = of_secrets(&[&secret('b'), &secret('c')]);
     assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), left);
     rotate(&fixture, &webhooks, &id, 'd', Some(Duration::ZERO))
@@ -87,7 +87,7 @@ async fn the_same_secret_again_is_not_a_second_one() {
     rotate(&fixture, &webhooks, &id, 'a', None)
         .await
         .expect("rotated");
-    fixture.hands.advance(2 * DAY);
+    fixture.test_clock.advance(2 * DAY);
     let back = of_secrets(&[&secret('a')]);
     assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), back);
 }
@@ -108,7 +108,7 @@ async fn five_count_at_a_time_and_no_more() {
     let error = error.expect_err("one too many");
     assert!(matches!(error, WebhooksError::TooManySecrets), "{error}");
     assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), before);
-    fixture.hands.advance(DAY);
+    fixture.test_clock.advance(DAY);
     rotate(&fixture, &webhooks, &id, 'f', None)
         .await
         .expect("rotated");
@@ -173,7 +173,7 @@ async fn where_no_secret_counts_nothing_is_verified() {
     let read = fixture.registry.read(Collection::Webhooks, &id).await;
     let read = read.expect("the store answers").expect("there");
     let mut document: serde_json::Value = serde_json::from_slice(&read).expect("JSON");
-    document["secrets"][0]["until"] = fixture.hands.now().unix_ms().into();
+    document["secrets"][0]["until"] = fixture.test_clock.now().unix_ms().into();
     let put = fixture
         .registry
         .put(Collection::Webhooks, &id, document.to_string().into());

@@ -183,7 +183,7 @@ async fn another_gateways_key_opens_nothing() {
     let webhooks = fixture.open().await;
     let id = fixture.make(&webhooks, new()).await;
     let fixture = Fixture {
-        secret: Secret::new().expect("random bytes"),
+        secret: GatewayKey::new().expect("random bytes"),
         ..fixture
     };
     assert!(!fixture.is_found(&fixture.open().await, &id).await);

@@ -1,5 +1,5 @@
-//! A small HTTP service that answers as it is told and remembers what it was
-//! asked. Stands in for issuers, Unkey and OpenBao.
+//! An HTTP server for tests that sends given replies and records its requests. It
+//! stands for an issuer, Unkey or OpenBao.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,16 +14,16 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
-/// A request that came.
+/// A request that the server received.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequest {
     pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
-impl Seen {
+impl ReceivedRequest {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
@@ -33,18 +33,18 @@ impl Seen {
     }
 }
 
-/// What is answered.
+/// A reply of the server.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct StubReply {
     status: StatusCode,
     body: Bytes,
     after: Duration,
     location: Option<String>,
 }
 
-/// An answer at once.
-pub(crate) fn told(status: u16, body: impl Into<Bytes>) -> Told {
-    Told {
+/// A reply without a delay.
+pub(crate) fn reply(status: u16, body: impl Into<Bytes>) -> StubReply {
+    StubReply {
         status: StatusCode::from_u16(status).expect("a status"),
         body: body.into(),
         after: Duration::ZERO,
@@ -52,12 +52,12 @@ pub(crate) fn told(status: u16, body: impl Into<Bytes>) -> Told {
     }
 }
 
-/// An answer in JSON.
-pub(crate) fn json(status: u16, body: &Value) -> Told {
-    told(status, body.to_string())
+/// A reply in JSON.
+pub(crate) fn json(status: u16, body: &Value) -> StubReply {
+    reply(status, body.to_string())
 }
 
-impl Told {
+impl StubReply {
     pub(crate) fn after(self, after: Duration) -> Self {
         Self { after, ..self }
     }
@@ -70,26 +70,28 @@ impl Told {
     }
 }
 
-type Manner = Arc<dyn Fn(&Seen) -> Told + Send + Sync>;
+type Responder = Arc<dyn Fn(&ReceivedRequest) -> StubReply + Send + Sync>;
 
-/// A service on a free port.
-pub(crate) struct StandIn {
+/// A server on a free port.
+pub(crate) struct StubServer {
     url: String,
-    state: Arc<State>,
+    state: Arc<StubState>,
     _serving: AbortOnDropHandle<()>,
 }
 
-struct State {
-    manner: Mutex<Manner>,
-    seen: Mutex<Vec<Seen>>,
+struct StubState {
+    responder: Mutex<Responder>,
+    seen: Mutex<Vec<ReceivedRequest>>,
 }
 
-impl StandIn {
-    pub(crate) async fn new(manner: impl Fn(&Seen) -> Told + Send + Sync + 'static) -> Self {
+impl StubServer {
+    pub(crate) async fn new(
+        responder: impl Fn(&ReceivedRequest) -> StubReply + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
-        let state = Arc::new(State {
-            manner: Mutex::new(Arc::new(manner)),
+        let state = Arc::new(StubState {
+            responder: Mutex::new(Arc::new(responder)),
             seen: Mutex::default(),
         });
         let serving = state.clone();
@@ -108,17 +110,20 @@ impl StandIn {
         &self.url
     }
 
-    /// From now on it answers in this way.
-    pub(crate) fn turn(&self, manner: impl Fn(&Seen) -> Told + Send + Sync + 'static) {
+    /// Answers with this from now on.
+    pub(crate) fn respond_with(
+        &self,
+        responder: impl Fn(&ReceivedRequest) -> StubReply + Send + Sync + 'static,
+    ) {
         let mut held = self
             .state
-            .manner
+            .responder
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        *held = Arc::new(manner);
+        *held = Arc::new(responder);
     }
 
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<ReceivedRequest> {
         let seen = self
             .state
             .seen
@@ -132,28 +137,31 @@ impl StandIn {
     }
 }
 
-async fn answer(state: Arc<State>, request: Request) -> Response<Body> {
+async fn answer(state: Arc<StubState>, request: Request) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    let seen = Seen {
+    let seen = ReceivedRequest {
         method: parts.method,
         path: parts.uri.to_string(),
         headers: parts.headers,
         body: body.collect().await.expect("a body").to_bytes(),
     };
-    let manner = {
-        let held = state.manner.lock().unwrap_or_else(PoisonError::into_inner);
+    let responder = {
+        let held = state
+            .responder
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         held.clone()
     };
-    let told = manner(&seen);
+    let reply = responder(&seen);
     state
         .seen
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .push(seen);
-    tokio::time::sleep(told.after).await;
-    let mut response = Response::new(Body::from(told.body));
-    *response.status_mut() = told.status;
-    if let Some(location) = told.location {
+    tokio::time::sleep(reply.after).await;
+    let mut response = Response::new(Body::from(reply.body));
+    *response.status_mut() = reply.status;
+    if let Some(location) = reply.location {
         let value = location.parse().expect("a header's value");
         response.headers_mut().insert(http::header::LOCATION, value);
     }

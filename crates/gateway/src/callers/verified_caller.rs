@@ -1,9 +1,8 @@
-//! Somebody who has been proven: the one type behind which nobody asks again
-//! who calls.
+//! A caller whose credential has been verified.
 //!
-//! A [`Known`] is made in two ways only. What a key or a token says goes
-//! through [`Known::claimed`], which refuses the names that the gateway itself
-//! gives; the scheduler, proven by its signature, is [`Known::scheduler`].
+//! A [`VerifiedCaller`] is made in two ways only: [`VerifiedCaller::claimed`] takes the names in
+//! a key or a token and refuses the reserved ones; [`VerifiedCaller::scheduler`] is for a
+//! scheduler whose signature was verified.
 
 use std::sync::Arc;
 
@@ -12,12 +11,12 @@ use onceward_core::caller::{Caller, CallerError, SCHEDULER, Subject, SubjectKind
 use super::refusal::{AuthError, Prohibition, Refusal};
 use crate::config::{Access, KnownBy, Scope, SubjectPattern};
 
-/// Stands for a project while the other names of a caller without one are checked.
+/// A placeholder that completes a caller while its other names are checked.
 const NO_PROJECT: &str = "none";
 
-/// A proven caller, and what it may do.
+/// An authenticated caller and its scopes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct VerifiedCaller {
     tenant: Arc<str>,
     project: Option<Arc<str>>,
     subject: Subject,
@@ -25,8 +24,8 @@ pub(crate) struct Known {
     by: KnownBy,
 }
 
-impl Known {
-    /// Somebody named by a key or a token. Reserved names are refused.
+impl VerifiedCaller {
+    /// The caller that a key or a token names. Reserved names are refused.
     pub(super) fn claimed(
         tenant: &str,
         project: Option<&str>,
@@ -44,13 +43,14 @@ impl Known {
         })
     }
 
-    /// The scheduler, acting for this tenant and project. Only for who has
-    /// verified its signature.
+    /// The scheduler, acting for this tenant and project. The caller of this
+    /// function must have verified the signature.
     pub(super) fn scheduler(tenant: &str, project: &str) -> Result<Self, CallerError> {
         let subject = Subject::new(SubjectKind::Service, SCHEDULER)?;
-        // The names still come from outside; the subject alone is ours to give.
-        let anybody = Subject::new(SubjectKind::Service, NO_PROJECT)?;
-        Caller::claimed(tenant, project, anybody)?;
+        // The tenant and project come from outside and are checked with an
+        // unreserved subject; the reserved subject is given by the gateway.
+        let unreserved = Subject::new(SubjectKind::Service, NO_PROJECT)?;
+        Caller::claimed(tenant, project, unreserved)?;
         Ok(Self {
             tenant: tenant.into(),
             project: Some(project.into()),
@@ -60,23 +60,23 @@ impl Known {
         })
     }
 
-    /// By what it is known.
+    /// The authentication method.
     pub(crate) fn by(&self) -> KnownBy {
         self.by
     }
 
-    /// Whose names keys live under on a route of this scope.
+    /// The caller to which idempotency keys belong on a route of this scope.
     pub(crate) fn caller(&self, scope: Scope) -> Result<Caller, AuthError> {
         let project = match scope.sentinel() {
             Some(sentinel) => sentinel,
             None => self.project.as_deref().ok_or(Prohibition::NoProject)?,
         };
-        // The names were checked when this was made; the sentinel is ours.
+        // The names were checked on construction; the sentinel is the gateway's.
         Caller::trusted(&self.tenant, project, self.subject.clone())
             .map_err(|error| Refusal::Caller(error).into())
     }
 
-    /// Whether a route with such a door lets it in.
+    /// Checks that a route with this access rule allows the caller.
     pub(crate) fn may(&self, access: &Access) -> Result<(), AuthError> {
         let Access::Callers {
             by,
@@ -104,9 +104,9 @@ impl Known {
     }
 }
 
-/// What tests look at; everybody else asks for a caller.
+/// Accessors for tests; other code uses [`caller`](Self::caller).
 #[cfg(test)]
-impl Known {
+impl VerifiedCaller {
     pub(crate) fn tenant(&self) -> &str {
         &self.tenant
     }

@@ -9,26 +9,28 @@ use serde_json::{Value, json};
 use super::forge::{
     Signer, claims, claims_with, claims_without, encode, header, jwks, with_secret,
 };
-use super::standin::{self, StandIn};
-use super::{AUDIENCE, Hands, ISSUER, NOW_S, bear, callers, issuer, parts, quick};
+use super::stub_server::{self, StubServer};
+use super::{
+    AUDIENCE, ISSUER, NOW_S, TestClock, callers, issuer, parts, quick_timing, send_bearer,
+};
 use crate::callers::{AuthError, Callers, Refusal};
 use crate::config::{self, JwksSource, KnownBy, Scope};
 
 /// An issuer with a key of each kind.
-struct Issuer {
+struct TestIssuer {
     rsa: Signer,
     p256: Signer,
     p384: Signer,
     ed: Signer,
-    endpoint: StandIn,
+    endpoint: StubServer,
 }
 
-impl Issuer {
+impl TestIssuer {
     async fn new() -> Self {
         let (rsa, p256) = (Signer::rsa(), Signer::p256());
         let (p384, ed) = (Signer::p384(), Signer::ed25519());
         let keys = jwks(&[rsa.jwk("r"), p256.jwk("e"), p384.jwk("f"), ed.jwk("d")]);
-        let endpoint = StandIn::new(move |_| standin::json(200, &keys)).await;
+        let endpoint = StubServer::new(move |_| stub_server::json(200, &keys)).await;
         Self {
             rsa,
             p256,
@@ -51,14 +53,16 @@ impl Issuer {
     }
 }
 
-async fn refused(token: &str, from: &Issuer) -> AuthError {
+async fn refused(token: &str, from: &TestIssuer) -> AuthError {
     let callers = from.callers().await;
-    bear(&callers, token).await.expect_err("a forged token")
+    send_bearer(&callers, token)
+        .await
+        .expect_err("a forged token")
 }
 
 #[tokio::test]
 async fn honest_tokens_of_each_algorithm_make_their_caller_known() {
-    let issuer = Issuer::new().await;
+    let issuer = TestIssuer::new().await;
     let callers = issuer.callers().await;
     for (signer, alg, kid) in [
         (&issuer.rsa, "RS256", "r"),
@@ -68,14 +72,14 @@ async fn honest_tokens_of_each_algorithm_make_their_caller_known() {
         (&issuer.ed, "EdDSA", "d"),
     ] {
         let token = signer.token(&header(alg, kid), &claims());
-        let known = bear(&callers, &token).await.expect(alg);
+        let known = send_bearer(&callers, &token).await.expect(alg);
         assert_eq!(known.tenant(), "acme");
         assert_eq!(known.project(), Some("shop"));
         assert_eq!(known.subject().to_string(), "user:u-1");
         assert_eq!(known.scopes(), ["pay", "refund"]);
         assert_eq!(known.by(), KnownBy::Jwt);
         // And again, out of memory.
-        assert_eq!(bear(&callers, &token).await, Ok(known));
+        assert_eq!(send_bearer(&callers, &token).await, Ok(known));
     }
     assert_eq!(issuer.endpoint.count(), 1);
 }
@@ -93,7 +97,7 @@ async fn honest_tokens_of_each_algorithm_make_their_caller_known() {
 #[case("RS1")]
 #[tokio::test]
 async fn an_algorithm_that_is_not_the_issuers_is_refused(#[case] alg: &str) {
-    let issuer = Issuer::new().await;
+    let issuer = TestIssuer::new().await;
     let signed = issuer.rsa.token(&header(alg, "r"), &claims());
     let (message, _) = signed.rsplit_once('.').expect("three parts");
     for token in [signed.clone(), format!("{message}.")] {
@@ -104,7 +108,7 @@ async fn an_algorithm_that_is_not_the_issuers_is_refused(#[case] alg: &str) {
 
 #[tokio::test]
 async fn a_public_key_is_no_secret_to_sign_with() {
-    let issuer = Issuer::new().await;
+    let issuer = TestIssuer::new().await;
     let jwk = issuer.rsa.jwk("r").to_string();
     for secret in [issuer.rsa.public_bytes(), jwk.into_bytes()] {
         for alg in ["HS256", "RS256", "ES256"] {
@@ -125,7 +129,7 @@ async fn a_public_key_is_no_secret_to_sign_with() {
 #[case::ed_as_ec("ES256", "d")]
 #[tokio::test]
 async fn a_key_of_another_kind_does_not_count(#[case] alg: &str, #[case] kid: &str) {
-    let issuer = Issuer::new().await;
+    let issuer = TestIssuer::new().await;
     for signer in [&issuer.rsa, &issuer.p256, &issuer.ed] {
         let token = signer.token(&header(alg, kid), &claims());
         assert_eq!(refused(&token, &issuer).await, Refusal::NoKey.into());
@@ -134,7 +138,7 @@ async fn a_key_of_another_kind_does_not_count(#[case] alg: &str, #[case] kid: &s
 
 #[tokio::test]
 async fn an_algorithm_that_the_issuer_does_not_use_is_refused_though_its_key_could() {
-    let issuer = Issuer::new().await;
+    let issuer = TestIssuer::new().await;
     let mut rules = issuer.rules();
     rules.algorithms = vec![jsonwebtoken::Algorithm::ES256];
     let callers = callers(&config::Auth {
@@ -143,7 +147,10 @@ async fn an_algorithm_that_the_issuer_does_not_use_is_refused_though_its_key_cou
     })
     .await;
     let token = issuer.rsa.token(&header("RS256", "r"), &claims());
-    assert_eq!(bear(&callers, &token).await, Err(Refusal::Algorithm.into()));
+    assert_eq!(
+        send_bearer(&callers, &token).await,
+        Err(Refusal::Algorithm.into())
+    );
 }
 
 #[rstest]
@@ -155,7 +162,7 @@ async fn an_algorithm_that_the_issuer_does_not_use_is_refused_though_its_key_cou
 #[case::url("https://evil.example/jwks.json")]
 #[tokio::test]
 async fn a_strange_name_of_a_key_is_only_looked_up(#[case] kid: &str) {
-    let issuer = Issuer::new().await;
+    let issuer = TestIssuer::new().await;
     let token = issuer.rsa.token(&header("RS256", kid), &claims());
     assert_eq!(refused(&token, &issuer).await, Refusal::NoKey.into());
 }
@@ -167,7 +174,7 @@ async fn a_strange_name_of_a_key_is_only_looked_up(#[case] kid: &str) {
 #[case::null(Value::Null)]
 #[tokio::test]
 async fn what_is_no_name_of_a_key_is_malformed(#[case] kid: Value) {
-    let issuer = Issuer::new().await;
+    let issuer = TestIssuer::new().await;
     let mut header = header("RS256", "r");
     header["kid"] = kid;
     let token = issuer.rsa.token(&header, &claims());
@@ -231,7 +238,7 @@ async fn what_is_no_name_of_a_key_is_malformed(#[case] kid: Value) {
 )]
 #[tokio::test]
 async fn claims_that_do_not_hold_are_refused(#[case] claims: Value, #[case] want: Refusal) {
-    let issuer = Issuer::new().await;
+    let issuer = TestIssuer::new().await;
     let token = issuer.p256.token(&header("ES256", "e"), &claims);
     assert_eq!(refused(&token, &issuer).await, want.into());
 }
@@ -246,15 +253,17 @@ async fn claims_that_do_not_hold_are_refused(#[case] claims: Value, #[case] want
 #[case::colons_and_percents(claims_with("tenant_id", json!("a:b%3Ac")))]
 #[tokio::test]
 async fn claims_that_hold_are_taken(#[case] claims: Value) {
-    let issuer = Issuer::new().await;
+    let issuer = TestIssuer::new().await;
     let callers = issuer.callers().await;
     let token = issuer.p256.token(&header("ES256", "e"), &claims);
-    bear(&callers, &token).await.expect("an honest token");
+    send_bearer(&callers, &token)
+        .await
+        .expect("an honest token");
 }
 
 #[tokio::test]
 async fn a_service_of_an_issuer_is_never_the_scheduler() {
-    let issuer = Issuer::new().await;
+    let issuer = TestIssuer::new().await;
     let mut rules = issuer.rules();
     rules.subject_type = onceward_core::caller::SubjectKind::Service;
     let callers = callers(&config::Auth {
@@ -266,17 +275,17 @@ async fn a_service_of_an_issuer_is_never_the_scheduler() {
         let claims = claims_with("sub", json!(name));
         let token = issuer.p256.token(&header("ES256", "e"), &claims);
         let want = Refusal::Caller(CallerError::Reserved("subject"));
-        assert_eq!(bear(&callers, &token).await, Err(want.into()));
+        assert_eq!(send_bearer(&callers, &token).await, Err(want.into()));
     }
 }
 
 #[tokio::test]
 async fn a_token_without_a_project_may_use_wider_routes_only() {
-    let issuer = Issuer::new().await;
+    let issuer = TestIssuer::new().await;
     let callers = issuer.callers().await;
     let claims = claims_without("project_id");
     let token = issuer.p256.token(&header("ES256", "e"), &claims);
-    let known = bear(&callers, &token).await.expect("known");
+    let known = send_bearer(&callers, &token).await.expect("known");
     let error = known.caller(Scope::Project).expect_err("no project");
     assert!(matches!(error, AuthError::Forbidden(_)));
     let caller = known.caller(Scope::Tenant).expect("the tenant's");
@@ -287,10 +296,10 @@ async fn a_token_without_a_project_may_use_wider_routes_only() {
 
 #[tokio::test]
 async fn keys_that_a_token_brings_along_are_not_looked_at() {
-    let issuer = Issuer::new().await;
+    let issuer = TestIssuer::new().await;
     let evil = Signer::p256();
     let keys = jwks(&[evil.jwk("x")]);
-    let endpoint = StandIn::new(move |_| standin::json(200, &keys)).await;
+    let endpoint = StubServer::new(move |_| stub_server::json(200, &keys)).await;
     for kid in ["x", "e"] {
         let mut header = header("ES256", kid);
         header["jwk"] = evil.jwk(kid);
@@ -312,7 +321,7 @@ async fn keys_that_a_token_brings_along_are_not_looked_at() {
 #[case::unencoded(json!(["b64"]))]
 #[tokio::test]
 async fn critical_extensions_are_refused(#[case] crit: Value) {
-    let issuer = Issuer::new().await;
+    let issuer = TestIssuer::new().await;
     let mut header = header("ES256", "e");
     header["crit"] = crit;
     let token = issuer.p256.token(&header, &claims());
@@ -325,7 +334,7 @@ async fn critical_extensions_are_refused(#[case] crit: Value) {
 #[case("dpop+jwt")]
 #[tokio::test]
 async fn other_kinds_of_tokens_are_refused(#[case] kind: &str) {
-    let issuer = Issuer::new().await;
+    let issuer = TestIssuer::new().await;
     let mut header = header("ES256", "e");
     header["typ"] = json!(kind);
     let token = issuer.p256.token(&header, &claims());
@@ -337,7 +346,7 @@ async fn other_kinds_of_tokens_are_refused(#[case] kind: &str) {
 
 #[tokio::test]
 async fn what_is_said_twice_is_refused() {
-    let issuer = Issuer::new().await;
+    let issuer = TestIssuer::new().await;
     let honest = claims().to_string();
     let twice = honest.replacen('{', r#"{"tenant_id":"victim","#, 1);
     let deep = honest.replacen('{', r#"{"x":{"a":1,"a":2},"#, 1);
@@ -352,7 +361,7 @@ async fn what_is_said_twice_is_refused() {
 
 #[tokio::test]
 async fn tokens_that_are_none_are_malformed() {
-    let issuer = Issuer::new().await;
+    let issuer = TestIssuer::new().await;
     let token = issuer.p256.token(&header("ES256", "e"), &claims());
     let parts: Vec<_> = token.split('.').collect();
     let deep = format!("{{\"a\":{}", "[".repeat(2000));
@@ -378,7 +387,7 @@ async fn tokens_that_are_none_are_malformed() {
 
 #[tokio::test]
 async fn a_huge_token_is_not_even_read() {
-    let issuer = Issuer::new().await;
+    let issuer = TestIssuer::new().await;
     let claims = claims_with("more", json!("x".repeat(8 * 1024)));
     let token = issuer.p256.token(&header("ES256", "e"), &claims);
     assert_eq!(refused(&token, &issuer).await, Refusal::TooLong.into());
@@ -386,7 +395,7 @@ async fn a_huge_token_is_not_even_read() {
 
 #[tokio::test]
 async fn changing_any_part_of_a_token_breaks_it() {
-    let issuer = Issuer::new().await;
+    let issuer = TestIssuer::new().await;
     let callers = issuer.callers().await;
     let token = issuer.p256.token(&header("ES256", "e"), &claims());
     let other = issuer
@@ -395,39 +404,53 @@ async fn changing_any_part_of_a_token_breaks_it() {
     let ours: Vec<_> = token.split('.').collect();
     let theirs: Vec<_> = other.split('.').collect();
     // Good tokens first, so that what is remembered could do harm.
-    bear(&callers, &token).await.expect("honest");
-    bear(&callers, &other).await.expect("honest");
+    send_bearer(&callers, &token).await.expect("honest");
+    send_bearer(&callers, &other).await.expect("honest");
     let mixed = format!("{}.{}.{}", ours[0], theirs[1], ours[2]);
-    assert_eq!(bear(&callers, &mixed).await, Err(Refusal::Signature.into()));
+    assert_eq!(
+        send_bearer(&callers, &mixed).await,
+        Err(Refusal::Signature.into())
+    );
     let none = format!("{}.{}.", ours[0], ours[1]);
-    assert_eq!(bear(&callers, &none).await, Err(Refusal::Signature.into()));
+    assert_eq!(
+        send_bearer(&callers, &none).await,
+        Err(Refusal::Signature.into())
+    );
     // A signature of zeros passed for good in some libraries once.
     let zeros = format!("{}.{}.{}", ours[0], ours[1], encode(&[0; 64]));
-    assert_eq!(bear(&callers, &zeros).await, Err(Refusal::Signature.into()));
+    assert_eq!(
+        send_bearer(&callers, &zeros).await,
+        Err(Refusal::Signature.into())
+    );
 }
 
 #[tokio::test]
 async fn a_remembered_token_expires_on_time() {
-    let issuer = Issuer::new().await;
-    let hands = Hands::new();
+    let issuer = TestIssuer::new().await;
+    let test_clock = TestClock::new();
     let auth = config::Auth {
         jwt: vec![issuer.rules()],
         ..config::Auth::default()
     };
-    let callers = Callers::open_at(&auth, parts(&hands), quick()).await;
+    let callers = Callers::open_with_timing(&auth, parts(&test_clock), quick_timing()).await;
     let callers = callers.expect("callers");
     let claims = claims_with("exp", json!(NOW_S + 5));
     let token = issuer.p256.token(&header("ES256", "e"), &claims);
-    bear(&callers, &token).await.expect("honest");
-    hands.advance(Duration::from_secs(34));
-    bear(&callers, &token).await.expect("within the leeway");
-    hands.advance(Duration::from_secs(1));
-    assert_eq!(bear(&callers, &token).await, Err(Refusal::Expired.into()));
+    send_bearer(&callers, &token).await.expect("honest");
+    test_clock.advance(Duration::from_secs(34));
+    send_bearer(&callers, &token)
+        .await
+        .expect("within the leeway");
+    test_clock.advance(Duration::from_secs(1));
+    assert_eq!(
+        send_bearer(&callers, &token).await,
+        Err(Refusal::Expired.into())
+    );
 }
 
 #[tokio::test]
 async fn each_issuer_has_its_own_keys() {
-    let (one, other) = (Issuer::new().await, Issuer::new().await);
+    let (one, other) = (TestIssuer::new().await, TestIssuer::new().await);
     let mut second = other.rules();
     second.issuer = "https://other.example/".to_owned();
     let callers = callers(&config::Auth {
@@ -437,10 +460,12 @@ async fn each_issuer_has_its_own_keys() {
     .await;
     let honest = claims_with("iss", json!("https://other.example/"));
     let token = other.p256.token(&header("ES256", "e"), &honest);
-    bear(&callers, &token).await.expect("the second issuer's");
+    send_bearer(&callers, &token)
+        .await
+        .expect("the second issuer's");
     let crossed = other.p256.token(&header("ES256", "e"), &claims());
     assert_eq!(
-        bear(&callers, &crossed).await,
+        send_bearer(&callers, &crossed).await,
         Err(Refusal::Signature.into())
     );
 }
@@ -449,7 +474,7 @@ async fn each_issuer_has_its_own_keys() {
 /// project, `sub` is the user, custom claims stand beside them.
 #[tokio::test]
 async fn firebase_id_tokens_work_by_configuration_alone() {
-    let issuer = Issuer::new().await;
+    let issuer = TestIssuer::new().await;
     let rules = config::Jwt {
         issuer: "https://securetoken.google.com/my-app".to_owned(),
         audience: vec!["my-app".to_owned()],
@@ -477,7 +502,9 @@ async fn firebase_id_tokens_work_by_configuration_alone() {
         "firebase": { "identities": { "email": ["ann@example.com"] }, "sign_in_provider": "password" },
     });
     let token = issuer.rsa.token(&header("RS256", "r"), &claims);
-    let known = bear(&callers, &token).await.expect("a Firebase user");
+    let known = send_bearer(&callers, &token)
+        .await
+        .expect("a Firebase user");
     let caller = known.caller(Scope::Project).expect("a caller");
     assert_eq!(caller.tenant(), "my-app");
     assert_eq!(caller.project(), "main");

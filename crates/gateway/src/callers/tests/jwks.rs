@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::forge::{Signer, claims, encode, header, jwks};
-use super::standin::{self, StandIn, Told, told};
-use super::{bear, callers_at, issuer, quick, until};
-use crate::callers::jwks::{KeySet, Pace, SetError};
+use super::stub_server::{self, StubReply, StubServer, reply};
+use super::{callers_with_timing, issuer, quick_timing, send_bearer, until};
+use crate::callers::jwks::{JwksTiming, KeySet, KeySetError};
 use crate::callers::{AuthError, Callers, Refusal};
 use crate::config::{self, JwksSource};
 
@@ -22,31 +22,33 @@ fn auth(keys: JwksSource) -> config::Auth {
     }
 }
 
-async fn at(endpoint: &StandIn, pace: Pace) -> Callers {
+async fn at(endpoint: &StubServer, timing: JwksTiming) -> Callers {
     let url = JwksSource::Url(format!("{}/jwks", endpoint.url()));
-    callers_at(&auth(url), pace).await
+    callers_with_timing(&auth(url), timing).await
 }
 
 fn token(signer: &Signer, kid: &str) -> String {
     signer.token(&header("ES256", kid), &claims())
 }
 
-fn holding(signer: &Signer, kid: &str) -> Told {
-    standin::json(200, &jwks(&[signer.jwk(kid)]))
+fn holding(signer: &Signer, kid: &str) -> StubReply {
+    stub_server::json(200, &jwks(&[signer.jwk(kid)]))
 }
 
 #[tokio::test]
 async fn ten_thousand_unknown_names_make_one_more_fetch() {
     let signer = Signer::p256();
     let keys = holding(&signer, "a");
-    let endpoint = StandIn::new(move |_| keys.clone()).await;
+    let endpoint = StubServer::new(move |_| keys.clone()).await;
     // So that the first unknown name may ask again.
-    let pace = Pace {
+    let timing = JwksTiming {
         forced: Duration::from_secs(2),
-        ..quick()
+        ..quick_timing()
     };
-    let callers = at(&endpoint, pace).await;
-    bear(&callers, &token(&signer, "a")).await.expect("known");
+    let callers = at(&endpoint, timing).await;
+    send_bearer(&callers, &token(&signer, "a"))
+        .await
+        .expect("known");
     tokio::time::sleep(Duration::from_millis(2010)).await;
     let begin = Instant::now();
     let mut asked = 0;
@@ -54,7 +56,7 @@ async fn ten_thousand_unknown_names_make_one_more_fetch() {
         let kid = format!("k{asked}");
         let head = encode(header("ES256", &kid).to_string().as_bytes());
         let body = encode(claims().to_string().as_bytes());
-        let error = bear(&callers, &format!("{head}.{body}.AAAA")).await;
+        let error = send_bearer(&callers, &format!("{head}.{body}.AAAA")).await;
         assert_eq!(error, Err(Refusal::NoKey.into()));
         asked += 1;
     }
@@ -66,9 +68,11 @@ async fn ten_thousand_unknown_names_make_one_more_fetch() {
 async fn at_the_usual_pace_unknown_names_make_no_fetch_for_half_a_minute() {
     let signer = Signer::p256();
     let keys = holding(&signer, "a");
-    let endpoint = StandIn::new(move |_| keys.clone()).await;
-    let callers = Arc::new(at(&endpoint, Pace::default()).await);
-    bear(&callers, &token(&signer, "a")).await.expect("known");
+    let endpoint = StubServer::new(move |_| keys.clone()).await;
+    let callers = Arc::new(at(&endpoint, JwksTiming::default()).await);
+    send_bearer(&callers, &token(&signer, "a"))
+        .await
+        .expect("known");
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..10 {
         let callers = callers.clone();
@@ -77,7 +81,7 @@ async fn at_the_usual_pace_unknown_names_make_no_fetch_for_half_a_minute() {
             for n in 0..1000 {
                 let head = header("ES256", &format!("{task}-{n}")).to_string();
                 let head = encode(head.as_bytes());
-                let error = bear(&callers, &format!("{head}.{body}.AAAA")).await;
+                let error = send_bearer(&callers, &format!("{head}.{body}.AAAA")).await;
                 assert_eq!(error, Err(Refusal::NoKey.into()));
             }
         });
@@ -92,16 +96,18 @@ async fn at_the_usual_pace_unknown_names_make_no_fetch_for_half_a_minute() {
 async fn a_name_looked_for_in_vain_makes_nobody_look_again() {
     let signer = Signer::p256();
     let keys = holding(&signer, "a");
-    let endpoint = StandIn::new(move |_| keys.clone()).await;
-    let pace = Pace {
+    let endpoint = StubServer::new(move |_| keys.clone()).await;
+    let timing = JwksTiming {
         forced: Duration::from_millis(1),
-        ..quick()
+        ..quick_timing()
     };
-    let callers = at(&endpoint, pace).await;
-    bear(&callers, &token(&signer, "a")).await.expect("known");
+    let callers = at(&endpoint, timing).await;
+    send_bearer(&callers, &token(&signer, "a"))
+        .await
+        .expect("known");
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(2)).await;
-        let error = bear(&callers, &token(&signer, "junk")).await;
+        let error = send_bearer(&callers, &token(&signer, "junk")).await;
         assert_eq!(error, Err(Refusal::NoKey.into()));
     }
     assert_eq!(endpoint.count(), 2);
@@ -111,20 +117,24 @@ async fn a_name_looked_for_in_vain_makes_nobody_look_again() {
 async fn a_rotated_key_is_found_by_the_first_token_that_names_it() {
     let (old, new) = (Signer::p256(), Signer::p256());
     let first = holding(&old, "old");
-    let endpoint = StandIn::new(move |_| first.clone()).await;
-    let pace = Pace {
+    let endpoint = StubServer::new(move |_| first.clone()).await;
+    let timing = JwksTiming {
         forced: Duration::from_millis(1),
-        ..quick()
+        ..quick_timing()
     };
-    let callers = at(&endpoint, pace).await;
+    let callers = at(&endpoint, timing).await;
     let old_token = token(&old, "old");
-    bear(&callers, &old_token).await.expect("known");
+    send_bearer(&callers, &old_token).await.expect("known");
     let next = holding(&new, "new");
-    endpoint.turn(move |_| next.clone());
+    endpoint.respond_with(move |_| next.clone());
     tokio::time::sleep(Duration::from_millis(5)).await;
-    bear(&callers, &token(&new, "new")).await.expect("rotated");
+    send_bearer(&callers, &token(&new, "new"))
+        .await
+        .expect("rotated");
     // The old key is gone, and so is what was remembered of its tokens.
-    let error = bear(&callers, &old_token).await.expect_err("withdrawn");
+    let error = send_bearer(&callers, &old_token)
+        .await
+        .expect_err("withdrawn");
     assert_eq!(error, Refusal::NoKey.into());
 }
 
@@ -132,21 +142,23 @@ async fn a_rotated_key_is_found_by_the_first_token_that_names_it() {
 async fn many_tokens_with_a_new_key_wait_for_one_fetch() {
     let (old, new) = (Signer::p256(), Signer::p256());
     let first = holding(&old, "old");
-    let endpoint = StandIn::new(move |_| first.clone()).await;
-    let pace = Pace {
+    let endpoint = StubServer::new(move |_| first.clone()).await;
+    let timing = JwksTiming {
         forced: Duration::from_millis(1),
-        ..quick()
+        ..quick_timing()
     };
-    let callers = Arc::new(at(&endpoint, pace).await);
-    bear(&callers, &token(&old, "old")).await.expect("known");
+    let callers = Arc::new(at(&endpoint, timing).await);
+    send_bearer(&callers, &token(&old, "old"))
+        .await
+        .expect("known");
     let next = holding(&new, "new").after(Duration::from_millis(100));
-    endpoint.turn(move |_| next.clone());
+    endpoint.respond_with(move |_| next.clone());
     tokio::time::sleep(Duration::from_millis(5)).await;
     let token = token(&new, "new");
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..50 {
         let (callers, token) = (callers.clone(), token.clone());
-        tasks.spawn(async move { bear(&callers, &token).await.expect("rotated") });
+        tasks.spawn(async move { send_bearer(&callers, &token).await.expect("rotated") });
     }
     while let Some(ended) = tasks.join_next().await {
         ended.expect("known");
@@ -155,51 +167,59 @@ async fn many_tokens_with_a_new_key_wait_for_one_fetch() {
 }
 
 #[rstest]
-#[case::slow(told(200, "{}").after(Duration::from_secs(60)))]
-#[case::huge(told(200, vec![b' '; 300 * 1024]))]
-#[case::redirect(told(302, "").location("/elsewhere"))]
-#[case::error(told(500, "oops"))]
-#[case::not_json(told(200, "<html>"))]
-#[case::no_keys(told(200, r#"{"keys": []}"#))]
-#[case::an_error_in_json(told(200, r#"{"error": "rate limit"}"#))]
+#[case::slow(reply(200, "{}").after(Duration::from_secs(60)))]
+#[case::huge(reply(200, vec![b' '; 300 * 1024]))]
+#[case::redirect(reply(302, "").location("/elsewhere"))]
+#[case::error(reply(500, "oops"))]
+#[case::not_json(reply(200, "<html>"))]
+#[case::no_keys(reply(200, r#"{"keys": []}"#))]
+#[case::an_error_in_json(reply(200, r#"{"error": "rate limit"}"#))]
 #[tokio::test]
-async fn without_keys_nobody_is_let_in(#[case] manner: Told) {
+async fn without_keys_nobody_is_let_in(#[case] response: StubReply) {
     let signer = Signer::p256();
-    let endpoint = StandIn::new(move |_| manner.clone()).await;
-    let callers = at(&endpoint, quick()).await;
+    let endpoint = StubServer::new(move |_| response.clone()).await;
+    let callers = at(&endpoint, quick_timing()).await;
     let token = token(&signer, "a");
     let begin = Instant::now();
-    assert_eq!(bear(&callers, &token).await, Err(AuthError::Unavailable));
+    assert_eq!(
+        send_bearer(&callers, &token).await,
+        Err(AuthError::Unavailable)
+    );
     assert!(begin.elapsed() < Duration::from_secs(2));
-    assert_eq!(callers.waits_for(), [super::ISSUER]);
+    assert_eq!(callers.issuers_without_keys(), [super::ISSUER]);
     let asked = endpoint.seen();
     assert!(asked.iter().all(|seen| seen.path == "/jwks"));
     // As soon as the keys are there, they count.
     let keys = holding(&signer, "a");
-    endpoint.turn(move |_| keys.clone());
-    until("the keys are there", || callers.waits_for().is_empty()).await;
-    bear(&callers, &token).await.expect("known");
+    endpoint.respond_with(move |_| keys.clone());
+    until("the keys are there", || {
+        callers.issuers_without_keys().is_empty()
+    })
+    .await;
+    send_bearer(&callers, &token).await.expect("known");
 }
 
 #[rstest]
-#[case::slow(told(200, "{}").after(Duration::from_secs(60)))]
-#[case::huge(told(200, vec![b' '; 300 * 1024]))]
-#[case::redirect(told(302, "").location("/elsewhere"))]
-#[case::error(told(503, ""))]
-#[case::emptied(told(200, r#"{"keys": []}"#))]
+#[case::slow(reply(200, "{}").after(Duration::from_secs(60)))]
+#[case::huge(reply(200, vec![b' '; 300 * 1024]))]
+#[case::redirect(reply(302, "").location("/elsewhere"))]
+#[case::error(reply(503, ""))]
+#[case::emptied(reply(200, r#"{"keys": []}"#))]
 #[tokio::test]
-async fn when_fetching_fails_the_last_good_keys_stay(#[case] manner: Told) {
+async fn when_fetching_fails_the_last_good_keys_stay(#[case] response: StubReply) {
     let signer = Signer::p256();
     let keys = holding(&signer, "a");
-    let endpoint = StandIn::new(move |_| keys.clone()).await;
-    let pace = Pace {
+    let endpoint = StubServer::new(move |_| keys.clone()).await;
+    let timing = JwksTiming {
         refresh: Duration::from_millis(50),
         forced: Duration::from_millis(50),
-        ..quick()
+        ..quick_timing()
     };
-    let callers = at(&endpoint, pace).await;
-    bear(&callers, &token(&signer, "a")).await.expect("known");
-    endpoint.turn(move |_| manner.clone());
+    let callers = at(&endpoint, timing).await;
+    send_bearer(&callers, &token(&signer, "a"))
+        .await
+        .expect("known");
+    endpoint.respond_with(move |_| response.clone());
     let before = endpoint.count();
     until("it was asked again", || endpoint.count() > before + 1).await;
     let begin = Instant::now();
@@ -207,13 +227,13 @@ async fn when_fetching_fails_the_last_good_keys_stay(#[case] manner: Told) {
         // Another token each time, so that none is remembered.
         let claims = super::forge::claims_with("jti", json!(n));
         let token = signer.token(&header("ES256", "a"), &claims);
-        bear(&callers, &token)
+        send_bearer(&callers, &token)
             .await
             .expect("known by the last keys");
     }
     assert!(begin.elapsed() < Duration::from_secs(2));
     // Nobody can say now whether there is such a key.
-    let unknown = bear(&callers, &token(&signer, "b")).await;
+    let unknown = send_bearer(&callers, &token(&signer, "b")).await;
     assert_eq!(unknown, Err(AuthError::Unavailable));
 }
 
@@ -221,19 +241,25 @@ async fn when_fetching_fails_the_last_good_keys_stay(#[case] manner: Told) {
 async fn keys_that_could_not_be_fetched_for_too_long_are_let_go() {
     let signer = Signer::p256();
     let keys = holding(&signer, "a");
-    let endpoint = StandIn::new(move |_| keys.clone()).await;
-    let pace = Pace {
+    let endpoint = StubServer::new(move |_| keys.clone()).await;
+    let timing = JwksTiming {
         refresh: Duration::from_millis(20),
         keep: Duration::from_millis(300),
-        ..quick()
+        ..quick_timing()
     };
-    let callers = at(&endpoint, pace).await;
+    let callers = at(&endpoint, timing).await;
     let token = token(&signer, "a");
-    bear(&callers, &token).await.expect("known");
-    endpoint.turn(|_| told(500, ""));
-    until("the keys are too old", || !callers.waits_for().is_empty()).await;
+    send_bearer(&callers, &token).await.expect("known");
+    endpoint.respond_with(|_| reply(500, ""));
+    until("the keys are too old", || {
+        !callers.issuers_without_keys().is_empty()
+    })
+    .await;
     // Also for a token that was verified while they were good.
-    assert_eq!(bear(&callers, &token).await, Err(AuthError::Unavailable));
+    assert_eq!(
+        send_bearer(&callers, &token).await,
+        Err(AuthError::Unavailable)
+    );
 }
 
 #[tokio::test]
@@ -241,24 +267,24 @@ async fn a_flapping_endpoint_changes_nothing_for_known_keys() {
     let signer = Signer::p256();
     let keys = holding(&signer, "a");
     let turns = AtomicUsize::new(0);
-    let endpoint = StandIn::new(move |_| match turns.fetch_add(1, Ordering::SeqCst) % 2 {
+    let endpoint = StubServer::new(move |_| match turns.fetch_add(1, Ordering::SeqCst) % 2 {
         0 => keys.clone(),
-        _ => told(502, ""),
+        _ => reply(502, ""),
     })
     .await;
-    let pace = Pace {
+    let timing = JwksTiming {
         refresh: Duration::from_millis(5),
         forced: Duration::from_millis(5),
-        ..quick()
+        ..quick_timing()
     };
-    let callers = at(&endpoint, pace).await;
+    let callers = at(&endpoint, timing).await;
     let mut n = 0;
     while endpoint.count() < 20 {
         n += 1;
         let claims = super::forge::claims_with("jti", json!(n));
         let token = signer.token(&header("ES256", "a"), &claims);
-        bear(&callers, &token).await.expect("known");
-        // Known keys make nobody wait, so that nothing else would run here.
+        send_bearer(&callers, &token).await.expect("known");
+        // VerifiedCaller keys make nobody wait, so that nothing else would run here.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -275,18 +301,20 @@ async fn a_file_of_keys_is_read_again_when_it_changes() {
         std::fs::rename(&aside, &path).expect("renamed");
     };
     write(&jwks(&[old.jwk("a")]).to_string());
-    let callers = callers_at(&auth(JwksSource::File(path.clone())), quick()).await;
-    bear(&callers, &token(&old, "a")).await.expect("known");
+    let callers = callers_with_timing(&auth(JwksSource::File(path.clone())), quick_timing()).await;
+    send_bearer(&callers, &token(&old, "a"))
+        .await
+        .expect("known");
     // A broken file changes nothing.
     write("oops");
     tokio::time::sleep(Duration::from_millis(200)).await;
-    bear(&callers, &token(&old, "a"))
+    send_bearer(&callers, &token(&old, "a"))
         .await
         .expect("still known");
     write(&jwks(&[new.jwk("b"), new.jwk("c")]).to_string());
     let token = token(&new, "b");
     for _ in 0..200 {
-        if bear(&callers, &token).await.is_ok() {
+        if send_bearer(&callers, &token).await.is_ok() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -298,19 +326,23 @@ async fn a_file_of_keys_is_read_again_when_it_changes() {
 async fn a_reload_keeps_the_keys_that_are_where_they_were() {
     let signer = Signer::p256();
     let keys = holding(&signer, "a");
-    let endpoint = StandIn::new(move |_| keys.clone()).await;
-    let callers = at(&endpoint, quick()).await;
-    bear(&callers, &token(&signer, "a")).await.expect("known");
-    endpoint.turn(|_| told(500, ""));
+    let endpoint = StubServer::new(move |_| keys.clone()).await;
+    let callers = at(&endpoint, quick_timing()).await;
+    send_bearer(&callers, &token(&signer, "a"))
+        .await
+        .expect("known");
+    endpoint.respond_with(|_| reply(500, ""));
     let url = JwksSource::Url(format!("{}/jwks", endpoint.url()));
     let secrets = callers.secrets.clone();
     let reopened = callers.reopen(&auth(url), secrets).expect("reopened");
     drop(callers);
-    bear(&reopened, &token(&signer, "a")).await.expect("known");
+    send_bearer(&reopened, &token(&signer, "a"))
+        .await
+        .expect("known");
     assert_eq!(endpoint.count(), 1);
 }
 
-fn set(keys: &[Value]) -> Result<KeySet, SetError> {
+fn set(keys: &[Value]) -> Result<KeySet, KeySetError> {
     KeySet::parse(jwks(keys).to_string().as_bytes())
 }
 
@@ -350,7 +382,7 @@ fn keys_that_do_not_verify_are_passed_over() {
             change("kid", json!("k".repeat(129))),
         ),
     ] {
-        assert!(matches!(set(&[jwk]), Err(SetError::Empty)), "{why}");
+        assert!(matches!(set(&[jwk]), Err(KeySetError::Empty)), "{why}");
     }
     let bound = set(&[change("alg", json!("RS256"))]).expect("a key");
     assert!(bound.find(Some("a"), Algorithm::RS256).is_some());
@@ -375,5 +407,5 @@ fn too_many_keys_are_no_set() {
     let keys =
         |count: usize| -> Vec<Value> { (0..count).map(|n| signer.jwk(&n.to_string())).collect() };
     assert!(set(&keys(64)).is_ok());
-    assert!(matches!(set(&keys(65)), Err(SetError::TooMany(65))));
+    assert!(matches!(set(&keys(65)), Err(KeySetError::TooMany(65))));
 }

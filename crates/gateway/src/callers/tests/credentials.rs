@@ -5,9 +5,9 @@ use onceward_core::caller::{Subject, SubjectKind};
 use onceward_http::problem::ProblemLinks;
 use rstest::rstest;
 
-use super::{callers, present};
+use super::{callers, send_headers};
 use crate::callers::refusal::{Prohibition, Refusal};
-use crate::callers::{AuthError, Known};
+use crate::callers::{AuthError, VerifiedCaller};
 use crate::config::{self, Access, KnownBy, SubjectPattern};
 
 #[rstest]
@@ -49,14 +49,14 @@ async fn credentials_that_are_not_exactly_one(
     #[case] want: AuthError,
 ) {
     let callers = callers(&config::Auth::default()).await;
-    assert_eq!(present(&callers, lines).await, Err(want));
+    assert_eq!(send_headers(&callers, lines).await, Err(want));
 }
 
 #[tokio::test]
 async fn a_credential_has_at_most_8_kib() {
     let callers = callers(&config::Auth::default()).await;
     let long = format!("Bearer {}", "a".repeat(8 * 1024));
-    let error = present(&callers, &[("authorization", &long)]).await;
+    let error = send_headers(&callers, &[("authorization", &long)]).await;
     assert_eq!(error, Err(Refusal::TooLong.into()));
 }
 
@@ -106,10 +106,10 @@ fn the_client_is_not_told_which_check_failed() {
     }
 }
 
-fn known() -> Known {
+fn known() -> VerifiedCaller {
     let subject = Subject::new(SubjectKind::Service, "billing").expect("a subject");
     let scopes = vec!["pay".to_owned(), "refund".to_owned()];
-    Known::claimed("acme", None, subject, scopes, KnownBy::ApiKey).expect("known")
+    VerifiedCaller::claimed("acme", None, subject, scopes, KnownBy::ApiKey).expect("known")
 }
 
 fn pattern(kind: SubjectKind, id: Option<&str>) -> SubjectPattern {
