@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-use super::counts::ConnectionSlot;
+use super::counts::ListenerSlot;
 use super::framing::HTTP2_PREFACE;
 use super::slow_clients::{ConnectionDeadlines, PendingDeadline};
 
@@ -30,7 +30,7 @@ pub(super) struct ClientConnection {
     preface: Option<AwaitedPreface>,
     /// Held here because this object lives as long as the connection is open,
     /// also as a tunnel.
-    _slot: ConnectionSlot,
+    _slot: ListenerSlot,
 }
 
 /// The part of the HTTP/2 preface that the client still has to send.
@@ -46,7 +46,7 @@ impl ClientConnection {
     pub(super) fn new(
         transport: Transport,
         deadlines: Arc<ConnectionDeadlines>,
-        slot: ConnectionSlot,
+        slot: ListenerSlot,
         preface_deadline: Option<Duration>,
     ) -> Self {
         let preface = preface_deadline.map(|limit| AwaitedPreface {

@@ -29,7 +29,7 @@ impl ConnectionCounts {
 
     /// Takes a slot for one more connection, or counts a refusal when `max`
     /// connections are open.
-    pub(super) fn admit(self: &Arc<Self>, max: usize) -> Option<ConnectionSlot> {
+    pub(super) fn admit(self: &Arc<Self>, max: usize) -> Option<ListenerSlot> {
         // Only the accept loop adds connections, so no other task can add one
         // between the check and the increment.
         if self.open() >= max {
@@ -37,7 +37,7 @@ impl ConnectionCounts {
             return None;
         }
         self.open.fetch_add(1, Ordering::Relaxed);
-        Some(ConnectionSlot(Arc::clone(self)))
+        Some(ListenerSlot(Arc::clone(self)))
     }
 
     pub(super) fn add_cut_off(&self) {
@@ -47,9 +47,9 @@ impl ConnectionCounts {
 
 /// Counts as one open connection until it is dropped.
 #[derive(Debug)]
-pub(super) struct ConnectionSlot(Arc<ConnectionCounts>);
+pub(super) struct ListenerSlot(Arc<ConnectionCounts>);
 
-impl Drop for ConnectionSlot {
+impl Drop for ListenerSlot {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }

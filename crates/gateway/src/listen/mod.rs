@@ -39,9 +39,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use self::connection::ClientConnection;
-use self::counts::ConnectionSlot;
+use self::counts::ListenerSlot;
 use self::handshake::{EstablishedConnection, HandshakeError, Handshaker, HttpProtocol};
-use self::slow_clients::{ConnectionDeadlines, OutgoingBody, WriteDeadlines};
+use self::slow_clients::{ConnectionDeadlines, WatchedBody, WriteDeadlines};
 use crate::listen::framing::{CheckedStream, HEAD_BYTES_MAX, HEADERS_MAX};
 use crate::listen::peer::{Peer, TrustedProxies};
 use crate::listen::tls::ListenerTls;
@@ -187,7 +187,7 @@ struct ConnectionHandler<S> {
 struct AcceptedConnection {
     /// The address of the socket's other end.
     direct: SocketAddr,
-    slot: ConnectionSlot,
+    slot: ListenerSlot,
     deadlines: Arc<ConnectionDeadlines>,
     watcher: Watcher,
 }
@@ -252,7 +252,7 @@ impl<S: Serve> ConnectionHandler<S> {
         request: Request<Incoming>,
         peer: &Peer,
         deadlines: &Arc<ConnectionDeadlines>,
-    ) -> impl Future<Output = Response<OutgoingBody>> + Send + use<S> {
+    ) -> impl Future<Output = Response<WatchedBody>> + Send + use<S> {
         let is_http2 = request.version() == Version::HTTP_2;
         let is_too_large = is_http2 && http2::is_head_too_large(request.headers());
         let omits_body = is_http2 && request.method() == Method::HEAD;
@@ -272,8 +272,8 @@ impl<S: Serve> ConnectionHandler<S> {
                 response
             };
             response.map(|body| match &deadlines {
-                Some(deadlines) => OutgoingBody::http2(body, deadlines),
-                None => OutgoingBody::Http1(body),
+                Some(deadlines) => WatchedBody::http2(body, deadlines),
+                None => WatchedBody::Http1(body),
             })
         }
     }

@@ -199,7 +199,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The body of a response to a client.
-pub(super) enum OutgoingBody {
+pub(super) enum WatchedBody {
     /// The socket shows whether the client reads it.
     Http1(Body),
     /// The socket is shared with other streams, so the body has its own
@@ -207,7 +207,7 @@ pub(super) enum OutgoingBody {
     Http2(Http2Body),
 }
 
-impl OutgoingBody {
+impl WatchedBody {
     pub(super) fn http2(body: Body, deadlines: &Arc<ConnectionDeadlines>) -> Self {
         Self::Http2(Http2Body::new(body, deadlines))
     }
@@ -323,7 +323,7 @@ impl AsRef<[u8]> for BytesWithDeadline {
     }
 }
 
-impl http_body::Body for OutgoingBody {
+impl http_body::Body for WatchedBody {
     type Data = Bytes;
     type Error = BoxError;
 

@@ -69,7 +69,7 @@ impl MessageHead {
             }
             14 if name.eq_ignore_ascii_case(b"content-length") => self.add_content_length(value)?,
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
-                self.add_transfer_encoding(value)?
+                self.add_transfer_encoding(value)?;
             }
             _ => {}
         }

@@ -11,14 +11,14 @@ pub(super) struct FileBacked<T> {
     paths: Vec<PathBuf>,
     current: RwLock<Arc<T>>,
     /// The state of the files from which `current` was made.
-    stamps: Mutex<Vec<FileStamp>>,
+    stamps: Mutex<Vec<TlsFileStamp>>,
     /// The error that [`FileBacked::check`] logged last, while it persists.
     logged_error: Mutex<Option<String>>,
 }
 
 /// A file's modification time and length, which change when it is replaced.
 /// `None` if the file cannot be read.
-type FileStamp = Option<(SystemTime, u64)>;
+type TlsFileStamp = Option<(SystemTime, u64)>;
 
 impl<T> FileBacked<T> {
     pub(super) fn new(
@@ -88,7 +88,7 @@ impl<T> FileBacked<T> {
     }
 }
 
-fn stamps(paths: &[PathBuf]) -> Vec<FileStamp> {
+fn stamps(paths: &[PathBuf]) -> Vec<TlsFileStamp> {
     let stamp = |path: &PathBuf| {
         let metadata = std::fs::metadata(path).ok()?;
         Some((metadata.modified().ok()?, metadata.len()))
