@@ -231,8 +231,8 @@ const NO_ID: &str = "op_00000000000000000000000000000000";
 #[case::no_reply("{id}/resolve", json!({ "outcome": "ran", "why": "x" }), 400, "`ran` needs the `reply` that retries will receive.")]
 #[case::reply_of_nothing("{id}/resolve", json!({ "outcome": "not_run", "reply": { "status": 200 }, "why": "x" }), 400, "A `reply` is allowed with `ran` only.")]
 #[case::status("{id}/resolve", json!({ "outcome": "ran", "reply": { "status": 101 }, "why": "x" }), 400, "`reply`: `status` is 101")]
-#[case::body_of_204("{id}/resolve", json!({ "outcome": "ran", "reply": { "status": 204, "body": "x" }, "why": "x" }), 400, "`reply`: an answer with status 204 has no body.")]
-#[case::large_reply("{id}/resolve", json!({ "outcome": "ran", "reply": { "status": 200, "body": "x".repeat(1001) }, "why": "x" }), 400, "larger than the 1000 bytes that are kept")]
+#[case::body_of_204("{id}/resolve", json!({ "outcome": "ran", "reply": { "status": 204, "body": "x" }, "why": "x" }), 400, "`reply`: a response with status 204 has no body.")]
+#[case::large_reply("{id}/resolve", json!({ "outcome": "ran", "reply": { "status": 200, "body": "x".repeat(1001) }, "why": "x" }), 400, "larger than the maximum of 1000 bytes")]
 #[case::large_body("purge", json!({ "why": "x".repeat(70_000) }), 413, "The body is larger than 65536 bytes.")]
 #[tokio::test]
 async fn an_invalid_request_is_refused_with_its_mistake(
