@@ -78,7 +78,8 @@ impl Gateway {
     /// With a file, the gateway follows the file's changes.
     pub async fn start(config: Config, file: Option<ConfigFile>) -> Result<Self, StartError> {
         let sockets = Sockets::bind(&config).await?;
-        let opened = Opened::open(config).await?;
+        // Boxed: opening is large, and its caller may be a small task.
+        let opened = Box::pin(Opened::open(config)).await?;
         let gateway = Self::new(&sockets, &opened, file);
         gateway.start_background(&sockets, &opened);
         gateway.start_delivery(&opened);

@@ -283,7 +283,7 @@ pub(super) async fn create(
     let (webhooks, config) = (admin.webhooks.clone(), (admin.config)());
     let at = admin.clone();
     let work = async move {
-        let created = changed(webhooks.create(&config, new)).await?;
+        let created = Box::pin(changed(webhooks.create(&config, new))).await?;
         let answer = made(&at, &config, &created.shown, created.secret);
         Ok(Applied {
             result: json!({ "webhook_id": answer.webhook_id }),

@@ -173,8 +173,8 @@ async fn every_refusal_is_one_sentence() {
     assert_eq!(
         newer,
         refused(
-            "the table public.idempotency_record has version 2, made by a newer Onceward; \
-             this one knows versions up to 1: use the newer"
+            "the table public.idempotency_record has version 2, created by a newer Onceward; \
+             this program knows versions up to 1: use the newer one"
         )
     );
     postgres.stop();
