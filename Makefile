@@ -37,7 +37,8 @@ doc:
 # The walk-through of README's first command, each step checked, with the binary
 # that the tests have built already: a release build would take as long again.
 demo:
-	cargo run --workspace --all-features --bin onceward --locked -- demo --exit
+	cargo test --workspace --all-features --locked --no-run --quiet
+	"$${CARGO_TARGET_DIR:-target}/debug/onceward" demo --exit
 
 bench: tools
 	bench/compare
