@@ -234,7 +234,7 @@ async fn upstream_crashes(
     let retry = presenter.send(environment, payment).await?;
     presenter.conclude(
         environment,
-        "The operation may have run. The gateway cannot know, so it reports the outcome as unknown and does not run it retry.",
+        "The operation may have run. The gateway cannot know, so it reports the outcome as unknown and does not run it again.",
         &[
             expect("504 first", first.status == 504),
             expect("409 on the retry", retry.status == 409),
