@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use onceward_core::deadline::within;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -76,10 +77,18 @@ impl fmt::Debug for Gateway {
 impl Gateway {
     /// Starts a gateway. No connection is accepted before the store is open.
     /// With a file, the gateway follows the file's changes.
-    pub async fn start(config: Config, file: Option<ConfigFile>) -> Result<Self, StartError> {
+    // Boxed, as `reload` is, so that it is compiled in this crate once and not
+    // again in each program that starts a gateway.
+    pub fn start(
+        config: Config,
+        file: Option<ConfigFile>,
+    ) -> BoxFuture<'static, Result<Self, StartError>> {
+        Box::pin(Self::start_steps(config, file))
+    }
+
+    async fn start_steps(config: Config, file: Option<ConfigFile>) -> Result<Self, StartError> {
         let sockets = Sockets::bind(&config).await?;
-        // Boxed: opening is large, and its caller may be a small task.
-        let opened = Box::pin(Opened::open(config)).await?;
+        let opened = Opened::open(config).await?;
         let gateway = Self::new(&sockets, &opened, file);
         gateway.start_background(&sockets, &opened);
         gateway.start_delivery(&opened);
@@ -188,8 +197,8 @@ impl Gateway {
 
     /// Reads the configuration file again and puts it in force. Both results
     /// are sentences for the operator; a mistake changes nothing.
-    pub async fn reload(&self) -> Result<String, String> {
-        self.reloader.reload("signal").await
+    pub fn reload(&self) -> BoxFuture<'_, Result<String, String>> {
+        Box::pin(self.reloader.reload("signal"))
     }
 
     /// How long running work may take to end, by the configuration in force.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -124,7 +125,19 @@ pub async fn open(
     settings: impl Into<Settings>,
     clock: Arc<dyn Clock>,
 ) -> Result<Opened, OpenError> {
-    let settings = settings.into();
+    open_boxed(settings.into(), clock).await
+}
+
+/// Boxed as a trait object, so that the clients of PostgreSQL and Redis are
+/// compiled in this crate once, and not again in each crate that opens a store.
+fn open_boxed(
+    settings: Settings,
+    clock: Arc<dyn Clock>,
+) -> Pin<Box<dyn Future<Output = Result<Opened, OpenError>> + Send>> {
+    Box::pin(open_by_scheme(settings, clock))
+}
+
+async fn open_by_scheme(settings: Settings, clock: Arc<dyn Clock>) -> Result<Opened, OpenError> {
     let (scheme, rest) = settings
         .url
         .split_once(':')

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -221,8 +222,17 @@ impl Fetch {
         Ok(request)
     }
 
-    /// Sends a request and reads the response, within the deadline.
-    async fn fetch(&self, request: Request<OutgoingBody>) -> Result<Fetched, FetchError> {
+    // Boxed, so that the clients of HTTP/1 and HTTP/2 are compiled in this crate
+    // once and not again in each program that fetches.
+    fn fetch(&self, request: Request<OutgoingBody>) -> BoxFuture<'_, Result<Fetched, FetchError>> {
+        Box::pin(self.fetch_within_deadline(request))
+    }
+
+    /// Sends a request and reads the response.
+    async fn fetch_within_deadline(
+        &self,
+        request: Request<OutgoingBody>,
+    ) -> Result<Fetched, FetchError> {
         let deadline = self.0.limits.deadline;
         let fetching = async { self.read(self.send(request).await?).await };
         let fetched = tokio::time::timeout(deadline, fetching).await;

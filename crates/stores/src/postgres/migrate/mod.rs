@@ -9,6 +9,7 @@ mod options;
 mod script;
 mod version;
 
+use futures_util::future::BoxFuture;
 use tokio_postgres::Transaction;
 
 use self::catalog::Catalog;
@@ -44,6 +45,18 @@ pub fn print(options: &Options) -> Result<String, OptionError> {
 
 /// Creates what is missing, in one transaction: all of it, or nothing.
 pub async fn apply(url: &str, options: &Options) -> Result<Applied, MigrateError> {
+    apply_boxed(url, options).await
+}
+
+/// Boxed as a trait object, so that the client is compiled in this crate once.
+fn apply_boxed<'a>(
+    url: &'a str,
+    options: &'a Options,
+) -> BoxFuture<'a, Result<Applied, MigrateError>> {
+    Box::pin(connect_and_apply(url, options))
+}
+
+async fn connect_and_apply(url: &str, options: &Options) -> Result<Applied, MigrateError> {
     options.check()?;
     check_scheme(url)?;
     let address = Address::parse(url)?;
