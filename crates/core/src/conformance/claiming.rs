@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::trial::{
-    LEASE, Trial, accepted, completed, done, expect, granted, identity, terms, told,
+    LEASE, Trial, accepted, completed, done, expect, granted, identity, terms, describe,
 };
 use crate::class::AfterLoss;
 use crate::record::{Settlement, State};
@@ -33,30 +33,30 @@ pub async fn second_claim_is_busy(trial: &Trial) {
     );
 }
 
-/// A claim whose answer was lost is asked again and granted again.
+/// A claim whose answer was lost may be repeated.
 pub async fn same_attempt_is_granted_again_under_the_same_fence(trial: &Trial) {
     let ask = trial.ask();
     let first = trial.grant(&ask).await;
     assert_eq!(trial.grant(&ask).await, first);
     let record = trial.get(&ask).await.expect("a granted claim is on record");
-    assert_eq!(record.attempts, 1, "asking again is no second attempt");
+    assert_eq!(record.attempts, 1, "a repeated claim is no second attempt");
 }
 
-/// A different request under the key is told as such, whatever the state, and
-/// leaves no trace.
+/// A different request under the key is answered *mismatch* in every state, and
+/// changes nothing.
 pub async fn mismatch_beats_every_state(trial: &Trial) {
     let states = State::ALL.into_iter();
     for state in states.filter(|state| *state != State::Released) {
         let ask = trial.operation_in(state).await;
         let before = trial.get(&ask).await;
         let claim = trial.claim(&trial.other_request(&ask)).await;
-        assert_eq!(told(&claim).0, "mismatch", "while {state:?}");
+        assert_eq!(describe(&claim).0, "mismatch", "while {state:?}");
         assert_eq!(trial.get(&ask).await, before, "while {state:?}");
     }
 }
 
-/// A released operation does not bind its key to its request: a different request
-/// may take the key. It is the same operation, tried once more.
+/// A different request may claim a released key. It is the same operation, with one
+/// more attempt.
 pub async fn released_key_is_free_for_any_request(trial: &Trial) {
     let ask = trial.operation_in(State::Released).await;
     let id = trial.id(&ask).await;
@@ -67,7 +67,8 @@ pub async fn released_key_is_free_for_any_request(trial: &Trial) {
     assert_eq!(record.fingerprint, other.fingerprint);
 }
 
-/// Release, loss, purge and resolution: each grant after them is higher.
+/// Every grant has a higher fence: after release, purge, a lease that ended, and
+/// resolution.
 pub async fn fence_rises_with_every_grant(trial: &Trial) {
     let ask = trial.ask_with(terms(AfterLoss::Free));
     let mut fences = Vec::new();
@@ -104,7 +105,7 @@ pub async fn fence_is_never_used_again(trial: &Trial) {
     let mut fences = HashSet::new();
     for _ in 0..4 {
         let grant = trial.grant(&trial.retry(&ask)).await;
-        assert!(fences.insert(grant.fence), "{:?} came twice", grant.fence);
+        assert!(fences.insert(grant.fence), "{:?} was used twice", grant.fence);
         assert!(
             trial
                 .settle(&grant, Settlement::Released)
@@ -120,7 +121,7 @@ pub async fn fence_is_never_used_again(trial: &Trial) {
     }
 }
 
-/// An attempt that never learned of its grant gives it back.
+/// An attempt whose grant was lost on the way releases the operation.
 pub async fn withdrawing_frees_the_own_attempt(trial: &Trial) {
     let ask = trial.ask();
     trial.grant(&ask).await;
@@ -129,8 +130,8 @@ pub async fn withdrawing_frees_the_own_attempt(trial: &Trial) {
     granted(trial.claim(&trial.retry(&ask)).await);
 }
 
-/// Withdrawing what one does not hold does nothing: neither to what was never
-/// claimed, nor to another's run, nor to what is finished, nor to queued work.
+/// Withdrawing changes nothing where the attempt holds nothing: an operation that
+/// was never claimed, that another attempt runs, that is finished, or that is queued.
 pub async fn withdrawing_leaves_others_alone(trial: &Trial) {
     let never = trial.ask();
     trial.withdraw(&never).await;

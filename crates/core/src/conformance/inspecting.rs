@@ -1,4 +1,4 @@
-//! Promises about looking into a store, and about an operator's hand in it.
+//! Promises about listings and about changes by operators.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::clock::Clock;
 use crate::record::{Answer, Record, Settled, Settlement, State};
 use crate::store::{Changed, ClaimRequest, Cursor, Filter, Force, PageRequest, Resolution, Stats};
 
-/// By key or by id, for a caller or an operator, it is the same record.
-pub async fn get_and_find_tell_the_same(trial: &Trial) {
+/// `get`, `find` and `show` return the same record.
+pub async fn get_and_find_return_the_same(trial: &Trial) {
     for state in State::ALL {
         let ask = trial.operation_in(state).await;
         let record = trial.get(&ask).await.expect("the operation is on record");
@@ -136,8 +136,8 @@ pub async fn list_filters_by_every_field(trial: &Trial) {
     }
 }
 
-/// The most recently claimed or settled first; page after page gives each
-/// once, however long the pages are.
+/// The most recently claimed or settled operation comes first, and pages of any
+/// length return each operation once.
 pub async fn list_pages_without_gap_or_repeat(trial: &Trial) {
     let tenant = trial.ask().identity.caller.tenant().to_owned();
     let filter = Filter {
@@ -164,7 +164,7 @@ pub async fn list_pages_without_gap_or_repeat(trial: &Trial) {
     let again = trial.settle(&grants[2], completed(200)).await;
     assert!(
         again.is_recorded(),
-        "the same word again changes nothing, nor its place"
+        "a repeated settlement changes neither the record nor its position"
     );
     let wanted: Vec<_> = [5, 2, 6, 4, 3, 1, 0].map(|n| grants[n].id).into();
     for limit in [1, 2, 3, 7, 100] {
@@ -199,7 +199,7 @@ pub async fn list_shows_states_as_of_now(trial: &Trial) {
     assert_eq!(trial.list(&filter(State::Expired)).await.len(), 0);
 }
 
-/// A run is not torn away by accident.
+/// A running operation is purged only by force.
 pub async fn purge_refuses_what_runs_unless_forced(trial: &Trial) {
     let ask = trial.operation_in(State::Running).await;
     let id = trial.id(&ask).await;
@@ -213,8 +213,8 @@ pub async fn purge_refuses_what_runs_unless_forced(trial: &Trial) {
     assert_eq!(trial.get(&ask).await, None);
 }
 
-/// Purged from any state, the operation never was; what runs under its key
-/// next is another one.
+/// An operation purged in any state is absent, and the next claim of its key begins
+/// a new one.
 pub async fn purged_operation_is_absent_and_runs_under_a_new_id(trial: &Trial) {
     let states = State::ALL.into_iter();
     for state in states.filter(|state| *state != State::Running) {
@@ -234,15 +234,15 @@ pub async fn purged_operation_is_absent_and_runs_under_a_new_id(trial: &Trial) {
     }
 }
 
-/// It ran, and this was the reply: it is replayed like any other, and the old
-/// holder is stale.
+/// A reply given by `resolve` is replayed like any other, and the earlier holder is
+/// stale.
 pub async fn resolve_ran_is_replayed(trial: &Trial) {
     for (status, state) in [(201, State::Completed), (422, State::Failed)] {
         let ask = trial.ask();
         let lost = trial.grant(&ask).await;
         trial.advance(LEASE);
-        let word = Resolution::Ran(reply(status, "found"));
-        done(trial.inspect.resolve(lost.id, None, word).await);
+        let resolution = Resolution::Ran(reply(status, "found"));
+        done(trial.inspect.resolve(lost.id, None, resolution).await);
         let seen = expect(&trial.claim(&trial.retry(&ask)).await, "finished");
         assert_eq!(seen.state, state);
         assert!(seen.answer == Some(Answer::Kept(reply(status, "found"))));
@@ -251,7 +251,7 @@ pub async fn resolve_ran_is_replayed(trial: &Trial) {
     }
 }
 
-/// It did not run and never will under this fence: the next request runs it.
+/// After `not_run` the next request runs the operation.
 pub async fn resolve_not_run_frees_the_key(trial: &Trial) {
     let ask = trial.ask();
     let lost = trial.grant(&ask).await;
@@ -331,7 +331,7 @@ pub async fn resolve_and_resume_refuse_other_states(trial: &Trial) {
 pub async fn sweep_takes_only_what_is_over(trial: &Trial) {
     let over = trial.operation_in(State::Completed).await;
     trial.advance(REMEMBER);
-    // The expired one first: getting there takes time, in which others change.
+    // The expired one first: it takes time, in which the other operations change.
     let mut there = vec![trial.operation_in(State::Expired).await];
     for state in State::ALL
         .into_iter()
@@ -351,7 +351,7 @@ pub async fn sweep_takes_only_what_is_over(trial: &Trial) {
 pub async fn stats_count_by_state(trial: &Trial) {
     for state in State::ALL {
         if state == State::Expired {
-            // Getting there takes time, in which other operations change.
+            // It takes time, in which other operations change.
             continue;
         }
         let before = trial.stats().await;
@@ -370,7 +370,7 @@ pub async fn stats_count_by_state(trial: &Trial) {
     assert_eq!(trial.stats().await.operations, before.operations - 1);
 }
 
-/// What room is taken is each store's own affair.
+/// Each store occupies its own number of bytes.
 fn without_bytes(stats: Stats) -> Stats {
     Stats { bytes: 0, ..stats }
 }
@@ -383,7 +383,7 @@ async fn records(trial: &Trial, asks: &[ClaimRequest]) -> Vec<Option<Arc<Record>
     records
 }
 
-/// Every page, one after the other.
+/// The records of all pages.
 async fn pages(trial: &Trial, filter: &Filter, limit: usize) -> Vec<Arc<Record>> {
     let mut records = Vec::new();
     let mut after: Option<Cursor> = None;

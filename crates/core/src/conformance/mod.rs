@@ -1,10 +1,10 @@
-//! What every store must keep: one function per promise, callable for any
-//! store, and the [`differential`] test against the memory store.
+//! The promises of every store, one function each, and the [`differential`] test
+//! against the memory store.
 //!
-//! A store's test binary makes a [`Trial`] and lets [`run_all`] go through
-//! [`PROMISES`]; every broken promise is reported by its name, not only the
-//! first. Each promise uses operations of its own, so that all of them may be
-//! put, one after the other, to one store that is never emptied.
+//! A store's test creates a [`Trial`] and calls [`run_all`], which checks all
+//! [`PROMISES`] and reports every broken one by its name. Each promise uses
+//! operations of its own, so that all of them can be checked one after the other
+//! on one store that is never emptied.
 //!
 //! ```no_run
 //! # use std::sync::Arc;
@@ -29,7 +29,6 @@ pub mod inspecting;
 pub mod passing;
 pub mod queueing;
 pub mod registering;
-mod script;
 pub mod settling;
 mod trial;
 pub mod waiting;
@@ -37,10 +36,10 @@ pub mod waiting;
 pub use differential::{Restart, differential};
 pub use trial::{LEASE, REMEMBER, RETENTION, Trial};
 
-/// A promise put to the store on trial; it panics when the promise is broken.
+/// Checks one promise of the store on trial. It panics when the promise is broken.
 pub type Promise = for<'a> fn(&'a Trial) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// A table of promises by name, so that no promise is listed under another's.
+/// Makes a table of promises whose names are those of their functions.
 macro_rules! promises {
     ($($room:ident: $($promise:ident),+ $(,)?;)+) => {
         &[$($((
@@ -67,32 +66,33 @@ pub const PROMISES: &[(&str, Promise)] = promises! {
     settling:
         stale_fence_changes_nothing,
         purged_holder_is_stale,
-        late_holder_is_still_heard,
-        same_word_again_is_done,
+        late_settlement_counts,
+        same_settlement_again_is_done,
         outcome_is_answered_with_its_times,
         late_outcome_is_answered_with_its_times,
         outcome_of_a_delivery_is_answered_with_its_times,
-        other_word_after_the_end_is_stale,
+        other_settlement_after_the_end_is_stale,
+        first_outcome_stays,
         completed_replays_byte_for_byte,
         failed_replays_byte_for_byte,
         large_reply_is_kept_whole,
-        reply_not_kept_tells_its_status,
+        reply_not_kept_leaves_its_status,
         reply_not_kept_and_then_lost_is_unknown,
         lost_is_unknown_and_held,
         lost_is_granted_again_where_that_is_safe,
-        paused_is_told_until_resumed;
+        paused_is_answered_until_resumed;
     passing:
         end_of_lease_is_unknown,
         end_of_lease_frees_where_that_is_safe,
         only_the_clock_of_the_store_ends_a_lease,
         renewal_extends_the_lease,
-        renewal_revives_what_was_thought_lost,
+        renewal_lets_an_unknown_operation_run_again,
         released_is_shown_for_one_lease,
         reply_expires_and_then_the_key_is_forgotten,
         retention_may_count_from_creation,
-        what_completes_late_is_remembered,
+        late_completion_is_remembered,
         retention_may_count_from_the_last_replay,
-        noting_replays_is_bounded,
+        noted_replays_are_bounded,
         lazy_reply_is_replayed_until_swept,
         lazy_reply_goes_before_its_key,
         trace_is_shown_when_the_key_is_forgotten,
@@ -109,11 +109,11 @@ pub const PROMISES: &[(&str, Promise)] = promises! {
         enqueueing_again_never_grants,
         queued_work_is_given_when_due_and_once,
         queued_work_is_given_oldest_first,
-        queued_work_is_given_once_to_many_who_ask,
+        queued_work_is_given_once_to_concurrent_takers,
         requeued_work_is_due_again_later,
         deferred_work_does_not_count_as_tried,
         lost_delivery_is_due_again_where_that_is_safe,
-        delivery_is_due_again_by_its_holders_word_too,
+        delivery_that_its_holder_lost_is_due_again_where_that_is_safe,
         lost_delivery_is_unknown_otherwise,
         paused_delivery_is_due_when_resumed,
         delivery_that_did_not_run_is_due_again,
@@ -121,9 +121,9 @@ pub const PROMISES: &[(&str, Promise)] = promises! {
         redelivered_work_begins_anew,
         redelivery_is_refused_otherwise,
         request_is_kept_as_long_as_the_reply,
-        next_due_tells_the_earliest;
+        next_due_is_the_earliest;
     inspecting:
-        get_and_find_tell_the_same,
+        get_and_find_return_the_same,
         list_filters_by_every_field,
         list_pages_without_gap_or_repeat,
         list_shows_states_as_of_now,
@@ -146,8 +146,8 @@ pub const PROMISES: &[(&str, Promise)] = promises! {
         collections_do_not_mix;
 };
 
-/// Puts every promise to a store of its own, or to a shared one where `make`
-/// gives that. Panics at the end with the name of each broken promise.
+/// Checks every promise on the trial that `make` returns: a new store each time, or
+/// a shared one. Panics at the end with the name of each broken promise.
 pub async fn run_all(make: impl AsyncFn() -> Trial) {
     let mut broken = Vec::new();
     for (name, promise) in PROMISES {
@@ -165,24 +165,24 @@ pub async fn run_all(make: impl AsyncFn() -> Trial) {
     );
 }
 
-/// A task of its own turns the panic of a broken promise into a value.
+/// Runs the promise in a task, which turns its panic into a value.
 async fn run(promise: Promise, trial: Trial) -> Result<(), String> {
     let task = tokio::spawn(async move { promise(&trial).await });
     match task.await {
         Ok(()) => Ok(()),
-        Err(error) => Err(words_of(error)),
+        Err(error) => Err(message_of(error)),
     }
 }
 
-fn words_of(error: tokio::task::JoinError) -> String {
+fn message_of(error: tokio::task::JoinError) -> String {
     let Ok(panic) = error.try_into_panic() else {
         return "cancelled".to_owned();
     };
     match panic.downcast::<String>() {
-        Ok(words) => *words,
+        Ok(message) => *message,
         Err(panic) => match panic.downcast::<&'static str>() {
-            Ok(words) => (*words).to_owned(),
-            Err(_) => "panicked without words".to_owned(),
+            Ok(message) => (*message).to_owned(),
+            Err(_) => "panicked without a message".to_owned(),
         },
     }
 }
@@ -212,8 +212,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn broken_promise_is_told_in_its_own_words() {
-        let told = run(|_| Box::pin(async { panic!("fence {} fell", 7) }), memory()).await;
-        assert_eq!(told, Err("fence 7 fell".to_owned()));
+    async fn a_broken_promise_is_reported_with_its_message() {
+        let reported = run(|_| Box::pin(async { panic!("fence {} fell", 7) }), memory()).await;
+        assert_eq!(reported, Err("fence 7 fell".to_owned()));
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::trial::{
-    LEASE, REMEMBER, RETENTION, Trial, completed, done, expect, granted, reply, terms, told,
+    LEASE, REMEMBER, RETENTION, Trial, completed, done, expect, granted, reply, terms, describe,
 };
 use crate::class::{AfterLoss, Expiry, Terms, TtlBasis};
 use crate::record::{Answer, Settled, Settlement, State};
@@ -12,7 +12,7 @@ use crate::store::{Changed, ClaimRequest, Filter, Force, Grant, Resolution};
 
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// A lease that runs out does not tell whether it ran.
+/// After the end of its lease an operation is unknown: it may have run.
 pub async fn end_of_lease_is_unknown(trial: &Trial) {
     let ask = trial.ask();
     trial.grant(&ask).await;
@@ -36,8 +36,8 @@ pub async fn end_of_lease_frees_where_that_is_safe(trial: &Trial) {
     assert_eq!(trial.settle(&lost, completed(201)).await, Settled::Stale);
 }
 
-/// A lease shorter than the time that really passes does not end while the
-/// store's clock stands.
+/// A lease does not end while the store's clock stands still, however much real time
+/// passes.
 pub async fn only_the_clock_of_the_store_ends_a_lease(trial: &Trial) {
     let short = Terms {
         lease: Duration::from_millis(5),
@@ -49,7 +49,7 @@ pub async fn only_the_clock_of_the_store_ends_a_lease(trial: &Trial) {
     expect(&trial.claim(&trial.retry(&ask)).await, "busy");
 }
 
-/// Renewed before its end, a lease lasts its full length from then.
+/// A renewed lease lasts its full length from the renewal.
 pub async fn renewal_extends_the_lease(trial: &Trial) {
     let ask = trial.ask();
     let grant = trial.grant(&ask).await;
@@ -65,7 +65,7 @@ pub async fn renewal_extends_the_lease(trial: &Trial) {
 
 /// A renewal lets an unknown operation run again, as long as no other claim was
 /// granted since.
-pub async fn renewal_revives_what_was_thought_lost(trial: &Trial) {
+pub async fn renewal_lets_an_unknown_operation_run_again(trial: &Trial) {
     let ask = trial.ask();
     let grant = trial.grant(&ask).await;
     trial.advance(LEASE);
@@ -74,8 +74,8 @@ pub async fn renewal_revives_what_was_thought_lost(trial: &Trial) {
     assert_eq!(trial.state(&ask).await, Some(State::Running));
 }
 
-/// Released is shown for the length of one lease, then the operation is absent
-/// and the next is a new one.
+/// A released operation is shown for the length of one lease; then it is absent, and
+/// the next claim begins a new one.
 pub async fn released_is_shown_for_one_lease(trial: &Trial) {
     let ask = trial.ask();
     let grant = trial.grant(&ask).await;
@@ -94,8 +94,8 @@ pub async fn released_is_shown_for_one_lease(trial: &Trial) {
     assert_eq!(trial.grant(&next).await.id, next.id);
 }
 
-/// The reply for its retention, then only its status, then nothing: the key
-/// is granted anew. Both count from completion.
+/// The reply is replayed during its retention, then only its status is known, then
+/// the key is free. Both spans count from completion.
 pub async fn reply_expires_and_then_the_key_is_forgotten(trial: &Trial) {
     let ask = trial.ask();
     let grant = trial.grant(&ask).await;
@@ -125,7 +125,7 @@ pub async fn reply_expires_and_then_the_key_is_forgotten(trial: &Trial) {
     assert!(again.fence > grant.fence);
 }
 
-/// A new operation under terms of its own, run to its end.
+/// Completes a new operation under these terms.
 async fn complete(trial: &Trial, terms: Terms) -> (ClaimRequest, Grant) {
     let ask = trial.ask_with(terms);
     let grant = trial.grant(&ask).await;
@@ -140,7 +140,7 @@ fn counted_from(ttl_basis: TtlBasis) -> Terms {
     }
 }
 
-/// Counted from creation, the time that the run took is not added.
+/// Retention that counts from creation includes the time that the run took.
 pub async fn retention_may_count_from_creation(trial: &Trial) {
     let ask = trial.ask_with(counted_from(TtlBasis::Creation));
     let grant = trial.grant(&ask).await;
@@ -156,9 +156,9 @@ pub async fn retention_may_count_from_creation(trial: &Trial) {
     trial.grant(&trial.retry(&ask)).await;
 }
 
-/// Counted from creation, what completes late is remembered all the same: else
-/// the next retry would run it again.
-pub async fn what_completes_late_is_remembered(trial: &Trial) {
+/// Where retention counts from creation, an operation that completes late is still
+/// remembered: otherwise the next retry would run it again.
+pub async fn late_completion_is_remembered(trial: &Trial) {
     let resolved = trial.ask_with(counted_from(TtlBasis::Creation));
     let rerun = trial.ask_with(Terms {
         after_loss: AfterLoss::Free,
@@ -185,12 +185,12 @@ pub async fn what_completes_late_is_remembered(trial: &Trial) {
         trial.sweep().await;
         for ask in [&resolved, &rerun] {
             let claim = trial.claim(&trial.retry(ask)).await;
-            assert_eq!(told(&claim).0, want, "{claim:?}");
+            assert_eq!(describe(&claim).0, want, "{claim:?}");
         }
     }
 }
 
-/// Counted from access, a reply that is asked for stays; one that is not goes.
+/// Where retention counts from access, each replay extends it.
 pub async fn retention_may_count_from_the_last_replay(trial: &Trial) {
     let (ask, grant) = complete(trial, counted_from(TtlBasis::Access)).await;
     for _ in 0..5 {
@@ -211,8 +211,8 @@ pub async fn retention_may_count_from_the_last_replay(trial: &Trial) {
     trial.grant(&trial.retry(&ask)).await;
 }
 
-/// Not every replay is a write, and of other classes none is.
-pub async fn noting_replays_is_bounded(trial: &Trial) {
+/// Not every replay is written, and none where retention does not count from access.
+pub async fn noted_replays_are_bounded(trial: &Trial) {
     let (ask, _) = complete(trial, counted_from(TtlBasis::Access)).await;
     let noted = async |after: Duration| {
         trial.advance(after);
@@ -242,8 +242,8 @@ fn lazy() -> Terms {
     }
 }
 
-/// Lazy expiry leaves a reply until a sweep: long after its time it is
-/// replayed, and its key taken.
+/// With lazy expiry a reply is replayed, and its key taken, until a sweep, however
+/// late that comes.
 pub async fn lazy_reply_is_replayed_until_swept(trial: &Trial) {
     let (ask, grant) = complete(trial, lazy()).await;
     trial.advance(REMEMBER * 10);
@@ -263,8 +263,8 @@ pub async fn lazy_reply_is_replayed_until_swept(trial: &Trial) {
     assert_eq!(trial.grant(&next).await.id, next.id);
 }
 
-/// Sweeping takes a lazy reply when its retention is over, and leaves the key
-/// as long as it is to be remembered.
+/// A sweep removes a lazily expiring reply when its retention is over, and its key
+/// when `remember` is over.
 pub async fn lazy_reply_goes_before_its_key(trial: &Trial) {
     let (ask, _) = complete(trial, lazy()).await;
     trial.sweep().await;
@@ -292,10 +292,10 @@ fn traced() -> Terms {
     }
 }
 
-/// When its key is forgotten, an operation leaves a trace to operators alone:
-/// the state, and not the reply.
+/// An operation whose key is forgotten leaves a trace that only operators see: its
+/// state without its reply.
 pub async fn trace_is_shown_when_the_key_is_forgotten(trial: &Trial) {
-    // A trace needs a moment at which the key is forgotten, so it makes expiry strict.
+    // A trace begins when the key is forgotten, so it makes expiry strict.
     for expiry in [Expiry::Strict, Expiry::Lazy] {
         let (ask, grant) = complete(trial, Terms { expiry, ..traced() }).await;
         trial.advance(REMEMBER);
@@ -316,8 +316,7 @@ pub async fn trace_is_shown_when_the_key_is_forgotten(trial: &Trial) {
     }
 }
 
-/// A key that left a trace is free, and what runs under it next takes the
-/// place of the trace.
+/// A key that left a trace is free; the next operation replaces the trace.
 pub async fn trace_gives_way_to_the_next_operation(trial: &Trial) {
     let (ask, grant) = complete(trial, traced()).await;
     trial.advance(REMEMBER);
@@ -332,7 +331,7 @@ pub async fn trace_gives_way_to_the_next_operation(trial: &Trial) {
     assert_eq!(listed(trial, &ask).await, [State::Completed]);
 }
 
-/// A trace can be purged, and nothing else be done to it.
+/// A trace can be purged; every other change is refused.
 pub async fn trace_is_purged_like_an_operation(trial: &Trial) {
     let (ask, grant) = complete(trial, traced()).await;
     trial.advance(REMEMBER);
@@ -351,7 +350,7 @@ pub async fn trace_is_purged_like_an_operation(trial: &Trial) {
     assert_eq!(again.expect("the store answers"), Changed::Absent);
 }
 
-/// The states of all that is listed of the operation's own tenant.
+/// The states that a listing of the operation's tenant shows.
 async fn listed(trial: &Trial, ask: &ClaimRequest) -> Vec<State> {
     let filter = Filter {
         tenant: Some(ask.identity.caller.tenant().to_owned()),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::trial::{
-    LEASE, REMEMBER, RETENTION, Trial, accepted, completed, done, expect, failed, terms, told,
+    LEASE, REMEMBER, RETENTION, Trial, accepted, completed, done, expect, failed, terms, describe,
 };
 use crate::class::{AfterLoss, Expiry, Terms, TtlBasis};
 use crate::clock::Clock;
@@ -17,7 +17,8 @@ use crate::store::{Changed, ClaimRequest, Due, Enqueued, Resolution};
 const NOW: Duration = Duration::ZERO;
 const LATER: Duration = Duration::from_secs(10);
 
-/// Recorded with its request in one step; the request comes back to the byte.
+/// An operation is recorded with its request in one step; the request comes back
+/// byte for byte.
 pub async fn enqueued_request_comes_back_as_it_was(trial: &Trial) {
     trial.clear_queue().await;
     let ask = trial.ask();
@@ -37,7 +38,7 @@ pub async fn enqueued_request_comes_back_as_it_was(trial: &Trial) {
     assert_eq!(trial.state(&ask).await, Some(State::Running));
 }
 
-/// Known work is answered as a claim would be, and nothing is recorded.
+/// Enqueueing a known operation is answered like a claim, and records nothing.
 pub async fn enqueueing_again_is_answered_like_a_claim(trial: &Trial) {
     let states = State::ALL.into_iter();
     for state in states.filter(|state| *state != State::Released) {
@@ -46,7 +47,7 @@ pub async fn enqueueing_again_is_answered_like_a_claim(trial: &Trial) {
         for again in [trial.retry(&ask), trial.other_request(&ask)] {
             let by_claim = trial.claim(&again).await;
             match trial.enqueue(&again, b"again", NOW).await {
-                Enqueued::Known(claim) => assert_eq!(told(&claim), told(&by_claim), "{state:?}"),
+                Enqueued::Known(claim) => assert_eq!(describe(&claim), describe(&by_claim), "{state:?}"),
                 Enqueued::Accepted(_) => panic!("accepted although {state:?}"),
             }
         }
@@ -56,8 +57,8 @@ pub async fn enqueueing_again_is_answered_like_a_claim(trial: &Trial) {
     accepted(&trial.enqueue(&trial.retry(&free), b"again", LATER).await);
 }
 
-/// A repeated enqueueing whose answer was lost finds the event known, also when
-/// the gateway already delivers it: the run is not its own.
+/// A repeated enqueueing after a lost answer never grants, also when the gateway
+/// already delivers the event: the delivery belongs to the courier.
 pub async fn enqueueing_again_never_grants(trial: &Trial) {
     trial.clear_queue().await;
     let ask = trial.ask();
@@ -73,7 +74,7 @@ pub async fn enqueueing_again_never_grants(trial: &Trial) {
     }
 }
 
-/// Not before its time, and to one taker.
+/// Queued work is granted once, and not before it is due.
 pub async fn queued_work_is_given_when_due_and_once(trial: &Trial) {
     trial.clear_queue().await;
     let ask = trial.ask();
@@ -85,7 +86,7 @@ pub async fn queued_work_is_given_when_due_and_once(trial: &Trial) {
     assert!(trial.due(10).await.is_empty(), "given twice");
 }
 
-/// What has been due for longest comes first, and no more than was asked for.
+/// Work that has been due for longest comes first, up to the limit.
 pub async fn queued_work_is_given_oldest_first(trial: &Trial) {
     trial.clear_queue().await;
     let mut wanted = Vec::new();
@@ -110,8 +111,8 @@ pub async fn queued_work_is_given_oldest_first(trial: &Trial) {
     assert_eq!(given, wanted);
 }
 
-/// However many take at once, each piece of work goes to one of them.
-pub async fn queued_work_is_given_once_to_many_who_ask(trial: &Trial) {
+/// Concurrent takers never get the same work.
+pub async fn queued_work_is_given_once_to_concurrent_takers(trial: &Trial) {
     trial.clear_queue().await;
     for _ in 0..32 {
         accepted(&trial.enqueue(&trial.ask(), b"request", NOW).await);
@@ -127,12 +128,12 @@ pub async fn queued_work_is_given_once_to_many_who_ask(trial: &Trial) {
     assert_eq!((given.len(), distinct.len()), (32, 32));
 }
 
-/// A delivery that is to be tried later comes again then, with its request,
-/// under a higher fence.
+/// A requeued delivery is due again after its delay, with its request and a higher
+/// fence.
 pub async fn requeued_work_is_due_again_later(trial: &Trial) {
     let (ask, first) = delivery(trial, AfterLoss::Hold).await;
-    let word = Settlement::Requeued { after: LATER };
-    assert!(trial.settle(&first.grant, word).await.is_recorded());
+    let settlement = Settlement::Requeued { after: LATER };
+    assert!(trial.settle(&first.grant, settlement).await.is_recorded());
     assert_eq!(trial.state(&ask).await, Some(State::Queued));
     assert!(
         trial.due(10).await.is_empty(),
@@ -159,29 +160,29 @@ pub async fn requeued_work_is_due_again_later(trial: &Trial) {
     assert_eq!(trial.state(&ask).await, Some(State::Completed));
 }
 
-/// A turn that came too early is no attempt; otherwise it is as if requeued.
+/// A deferred delivery is requeued, and does not count as an attempt.
 pub async fn deferred_work_does_not_count_as_tried(trial: &Trial) {
-    let (ask, mut turn) = delivery(trial, AfterLoss::Free).await;
+    let (ask, mut given) = delivery(trial, AfterLoss::Free).await;
     for _ in 0..3 {
-        assert_eq!(turn.record.attempts, 1);
-        let word = Settlement::Deferred { after: LATER };
+        assert_eq!(given.record.attempts, 1);
+        let settlement = Settlement::Deferred { after: LATER };
         for _ in 0..2 {
-            assert!(trial.settle(&turn.grant, word.clone()).await.is_recorded());
+            assert!(trial.settle(&given.grant, settlement.clone()).await.is_recorded());
             let seen = trial.get(&ask).await.expect("queued work is on record");
             assert_eq!((seen.state, seen.attempts), (State::Queued, 0));
         }
-        assert!(trial.due(10).await.is_empty(), "given before its turn");
+        assert!(trial.due(10).await.is_empty(), "given before it was due again");
         trial.advance(LATER);
         let next = only(trial.due(10).await);
-        assert!(next.grant.fence > turn.grant.fence);
+        assert!(next.grant.fence > given.grant.fence);
         assert_eq!(
             (next.grant.id, &next.request),
-            (turn.grant.id, &turn.request)
+            (given.grant.id, &given.request)
         );
-        turn = next;
+        given = next;
     }
-    let word = Settlement::Requeued { after: NOW };
-    assert!(trial.settle(&turn.grant, word).await.is_recorded());
+    let settlement = Settlement::Requeued { after: NOW };
+    assert!(trial.settle(&given.grant, settlement).await.is_recorded());
     assert_eq!(only(trial.due(10).await).record.attempts, 2);
 }
 
@@ -201,36 +202,38 @@ pub async fn lost_delivery_is_due_again_where_that_is_safe(trial: &Trial) {
     );
 }
 
-/// There no holder's word makes it unknown either: only the gateway runs
-/// it, so it would stay so for ever. A stream that breaks off is no exception.
-pub async fn delivery_is_due_again_by_its_holders_word_too(trial: &Trial) {
-    let (ask, mut turn) = delivery(trial, AfterLoss::Free).await;
+/// Where running twice was declared safe, a delivery that its holder reports as lost
+/// is queued again, also after a broken stream: only the gateway runs it, so it would
+/// stay unknown for ever.
+pub async fn delivery_that_its_holder_lost_is_due_again_where_that_is_safe(trial: &Trial) {
+    let (ask, mut given) = delivery(trial, AfterLoss::Free).await;
     let streams = Settlement::Completed(Answer::NotKept { status: 200 });
     for first in [None, Some(streams)] {
         if let Some(first) = first {
-            assert!(trial.settle(&turn.grant, first).await.is_recorded());
+            assert!(trial.settle(&given.grant, first).await.is_recorded());
         }
         for _ in 0..2 {
-            let lost = trial.settle(&turn.grant, Settlement::Lost).await;
+            let lost = trial.settle(&given.grant, Settlement::Lost).await;
             assert_eq!(lost, Settled::Done);
             assert_eq!(trial.state(&ask).await, Some(State::Queued));
         }
-        assert_eq!(trial.renew(&turn.grant).await, Settled::Stale);
+        assert_eq!(trial.renew(&given.grant).await, Settled::Stale);
         expect(&trial.claim(&trial.retry(&ask)).await, "busy");
         let next = only(trial.due(10).await);
-        assert!(next.grant.fence > turn.grant.fence);
+        assert!(next.grant.fence > given.grant.fence);
         assert_eq!(
             (next.grant.id, &next.request),
-            (turn.grant.id, &turn.request)
+            (given.grant.id, &given.request)
         );
-        assert_eq!(next.record.attempts, turn.record.attempts + 1);
-        let late = trial.settle(&turn.grant, completed(200)).await;
+        assert_eq!(next.record.attempts, given.record.attempts + 1);
+        let late = trial.settle(&given.grant, completed(200)).await;
         assert_eq!(late, Settled::Stale);
-        turn = next;
+        given = next;
     }
 }
 
-/// Otherwise it is unknown, and is not delivered again.
+/// Where running twice was not declared safe, a lost delivery is unknown, and is not
+/// delivered again.
 pub async fn lost_delivery_is_unknown_otherwise(trial: &Trial) {
     let (ask, _) = delivery(trial, AfterLoss::Hold).await;
     trial.advance(LEASE);
@@ -238,7 +241,7 @@ pub async fn lost_delivery_is_unknown_otherwise(trial: &Trial) {
     assert!(trial.due(10).await.is_empty());
 }
 
-/// A paused delivery rests until an operator resumes it, then it is due.
+/// A paused delivery is not due until an operator resumes it.
 pub async fn paused_delivery_is_due_when_resumed(trial: &Trial) {
     let (ask, first) = delivery(trial, AfterLoss::Hold).await;
     assert!(
@@ -278,11 +281,11 @@ pub async fn delivery_that_did_not_run_is_due_again(trial: &Trial) {
     assert!(second.grant.fence > first.grant.fence);
 }
 
-/// Whatever came of a delivery, an operator has its request sent again: at once,
-/// under a higher fence, with all attempts before it. The earlier holder is stale.
+/// An operator can redeliver an event after every outcome: it is due at once, under a
+/// higher fence, with all its attempts. The earlier holder is stale.
 pub async fn redelivered_work_is_due_at_once(trial: &Trial) {
     let not_kept = |status| Answer::NotKept { status };
-    let words = [
+    let settlements = [
         Some(completed(201)),
         Some(Settlement::Completed(not_kept(200))),
         Some(failed(422)),
@@ -291,54 +294,54 @@ pub async fn redelivered_work_is_due_at_once(trial: &Trial) {
         Some(Settlement::Paused),
         None,
     ];
-    for word in words {
+    for settlement in settlements {
         let (ask, first) = delivery(trial, AfterLoss::Hold).await;
-        match word.clone() {
-            Some(word) => assert!(trial.settle(&first.grant, word).await.is_recorded()),
+        match settlement.clone() {
+            Some(settlement) => assert!(trial.settle(&first.grant, settlement).await.is_recorded()),
             None => trial.advance(LEASE),
         }
         done(trial.inspect.redeliver(first.grant.id).await);
         let seen = trial.get(&ask).await.expect("queued work is on record");
         assert_eq!((seen.id, seen.state), (first.grant.id, State::Queued));
-        assert_eq!((seen.attempts, &seen.answer), (0, &None), "{word:?}");
+        assert_eq!((seen.attempts, &seen.answer), (0, &None), "{settlement:?}");
         assert_eq!((seen.completed_at, seen.touched_at), (None, None));
         expect(&trial.claim(&trial.retry(&ask)).await, "busy");
-        assert_eq!(trial.renew(&first.grant).await, Settled::Stale, "{word:?}");
+        assert_eq!(trial.renew(&first.grant).await, Settled::Stale, "{settlement:?}");
         let late = trial.settle(&first.grant, completed(200)).await;
-        assert_eq!(late, Settled::Stale, "{word:?}");
+        assert_eq!(late, Settled::Stale, "{settlement:?}");
 
         let second = only(trial.due(10).await);
         assert_eq!(
             (second.grant.id, &second.request),
             (first.grant.id, &first.request)
         );
-        assert!(second.grant.fence > first.grant.fence, "{word:?}");
-        assert_eq!(second.record.attempts, 1, "{word:?}");
+        assert!(second.grant.fence > first.grant.fence, "{settlement:?}");
+        assert_eq!(second.record.attempts, 1, "{settlement:?}");
         let late = trial.settle(&first.grant, completed(200)).await;
-        assert_eq!(late, Settled::Stale, "{word:?}");
+        assert_eq!(late, Settled::Stale, "{settlement:?}");
     }
 }
 
-/// The outcome of the second delivery is the one that is told, its time counts
-/// from then, and it can be sent again as the first could.
+/// After a redelivery the new outcome is replayed, retention counts from it, and the
+/// event can be redelivered again.
 pub async fn redelivered_work_begins_anew(trial: &Trial) {
-    let (ask, mut turn) = delivery(trial, AfterLoss::Free).await;
+    let (ask, mut given) = delivery(trial, AfterLoss::Free).await;
     for status in [422, 423, 424] {
         assert!(
             trial
-                .settle(&turn.grant, failed(status))
+                .settle(&given.grant, failed(status))
                 .await
                 .is_recorded()
         );
         let seen = expect(&trial.claim(&trial.retry(&ask)).await, "finished");
         assert_eq!(seen.answer.as_ref().map(Answer::status), Some(status));
         trial.advance(RETENTION - LATER);
-        done(trial.inspect.redeliver(turn.grant.id).await);
-        turn = only(trial.due(10).await);
+        done(trial.inspect.redeliver(given.grant.id).await);
+        given = only(trial.due(10).await);
     }
     assert!(
         trial
-            .settle(&turn.grant, completed(201))
+            .settle(&given.grant, completed(201))
             .await
             .is_recorded()
     );
@@ -347,8 +350,8 @@ pub async fn redelivered_work_begins_anew(trial: &Trial) {
     assert_eq!(seen.answer.as_ref().map(Answer::status), Some(201));
 }
 
-/// What runs or is still to be delivered is left alone; what was never enqueued,
-/// or whose time is over, has no request.
+/// Redelivery is refused while the work runs or is queued, where it was never
+/// enqueued, and where its request has expired.
 pub async fn redelivery_is_refused_otherwise(trial: &Trial) {
     let redeliver = async |id: OperationId| {
         let changed = trial.inspect.redeliver(id).await;
@@ -361,14 +364,14 @@ pub async fn redelivery_is_refused_otherwise(trial: &Trial) {
         assert_eq!(redeliver(id).await, Changed::Refused(state));
         assert_eq!(trial.get(&ask).await, before, "{state:?}");
     }
-    let (ask, turn) = delivery(trial, AfterLoss::Free).await;
-    let id = turn.grant.id;
+    let (ask, given) = delivery(trial, AfterLoss::Free).await;
+    let id = given.grant.id;
     assert_eq!(redeliver(id).await, Changed::Refused(State::Running));
     trial.advance(LEASE);
     assert_eq!(redeliver(id).await, Changed::Refused(State::Queued));
     assert!(
         trial
-            .settle(&turn.grant, completed(200))
+            .settle(&given.grant, completed(200))
             .await
             .is_recorded()
     );
@@ -378,17 +381,17 @@ pub async fn redelivery_is_refused_otherwise(trial: &Trial) {
     trial.advance(REMEMBER - RETENTION);
     assert_eq!(redeliver(id).await, Changed::Absent);
 
-    let (ask, turn) = delivery(trial, AfterLoss::Hold).await;
-    let released = trial.settle(&turn.grant, Settlement::Released).await;
+    let (ask, given) = delivery(trial, AfterLoss::Hold).await;
+    let released = trial.settle(&given.grant, Settlement::Released).await;
     assert_eq!(released, Settled::Done);
-    let refused = redeliver(turn.grant.id).await;
+    let refused = redeliver(given.grant.id).await;
     assert_eq!(refused, Changed::Refused(State::Released));
     assert_eq!(trial.state(&ask).await, Some(State::Released));
     assert_eq!(redeliver(trial.ask().id).await, Changed::Absent);
 }
 
-/// Neither noting a replay nor sweeping takes the request before the reply goes,
-/// however that is counted.
+/// Neither a noted replay nor a sweep removes the request before the reply expires,
+/// for every basis of retention.
 pub async fn request_is_kept_as_long_as_the_reply(trial: &Trial) {
     let plain = terms(AfterLoss::Free);
     let remembered_no_longer = Terms {
@@ -405,9 +408,9 @@ pub async fn request_is_kept_as_long_as_the_reply(trial: &Trial) {
     };
     let not_kept = Settlement::Completed(Answer::NotKept { status: 200 });
     for terms in [plain, remembered_no_longer, touched, lazy] {
-        for word in [completed(200), not_kept.clone()] {
+        for settlement in [completed(200), not_kept.clone()] {
             let (ask, first) = delivery_with(trial, terms.clone()).await;
-            assert!(trial.settle(&first.grant, word).await.is_recorded());
+            assert!(trial.settle(&first.grant, settlement).await.is_recorded());
             trial.advance(RETENTION - LATER);
             trial.touch(&ask).await;
             if terms.ttl_basis == TtlBasis::Access {
@@ -421,8 +424,9 @@ pub async fn request_is_kept_as_long_as_the_reply(trial: &Trial) {
     }
 }
 
-/// The courier can sleep until then.
-pub async fn next_due_tells_the_earliest(trial: &Trial) {
+/// `next_due` returns the earliest time at which work is due, so that the courier can
+/// sleep until then.
+pub async fn next_due_is_the_earliest(trial: &Trial) {
     trial.clear_queue().await;
     let now = trial.clock.now();
     for after in [LATER * 2, LATER, LATER * 3] {
@@ -432,7 +436,7 @@ pub async fn next_due_tells_the_earliest(trial: &Trial) {
         .queue
         .next_due()
         .await
-        .expect("the store tells what is next");
+        .expect("the store answers when work is due");
     assert_eq!(next, Some(now.plus(LATER)));
     trial.advance(LATER);
     assert_eq!(trial.due(10).await.len(), 1);
@@ -440,11 +444,11 @@ pub async fn next_due_tells_the_earliest(trial: &Trial) {
         .queue
         .next_due()
         .await
-        .expect("the store tells what is next");
+        .expect("the store answers when work is due");
     assert_eq!(next, Some(now.plus(LATER * 2)));
 }
 
-/// New work, enqueued and given for its first delivery.
+/// Enqueues new work and takes it for its first delivery.
 async fn delivery(trial: &Trial, after_loss: AfterLoss) -> (ClaimRequest, Due) {
     delivery_with(trial, terms(after_loss)).await
 }
@@ -460,6 +464,6 @@ async fn delivery_with(trial: &Trial, terms: Terms) -> (ClaimRequest, Due) {
 
 #[track_caller]
 fn only(mut due: Vec<Due>) -> Due {
-    assert_eq!(due.len(), 1, "one piece of work was to be due");
+    assert_eq!(due.len(), 1, "one operation was to be due");
     due.remove(0)
 }

@@ -1,12 +1,13 @@
-//! Promises about the documents that operators keep.
+//! Promises about the registry of documents.
 
 use bytes::Bytes;
 
 use super::trial::Trial;
 use crate::store::{Added, Collection, PAGE_MAX, SortOrder};
 
-/// Names that are easily mistaken: empty ends, zeros, what SQL and Redis treat
-/// apart, letters that fold, the last character there is. In their order.
+/// Names that a store could confuse: empty segments, zeros, characters that are
+/// special in SQL and Redis, letters that differ in case, the last character of
+/// Unicode. In their order.
 const ODD: [&str; 12] = [
     "",
     "\0",
@@ -22,7 +23,7 @@ const ODD: [&str; 12] = [
     "\u{10ffff}",
 ];
 
-/// A beginning of names that no other promise uses.
+/// A prefix for names that no other promise uses.
 fn own(trial: &Trial) -> String {
     format!("own-{:020}/", trial.draw())
 }
@@ -51,7 +52,7 @@ async fn remove(trial: &Trial, collection: Collection, name: &str) {
     removed.expect("the store forgets a document");
 }
 
-/// All documents whose names begin like this, page by page.
+/// All documents whose names begin with this prefix, page by page.
 async fn all(
     trial: &Trial,
     collection: Collection,
@@ -76,7 +77,7 @@ async fn all(
     }
 }
 
-/// Any bytes, empty ones and large ones, under any name.
+/// Documents of any bytes, also empty and large ones, can have any name.
 pub async fn documents_are_read_as_they_were_written(trial: &Trial) {
     let own = own(trial);
     let every: Bytes = (0..=255).collect::<Vec<u8>>().into();
@@ -94,7 +95,7 @@ pub async fn documents_are_read_as_they_were_written(trial: &Trial) {
     );
 }
 
-/// The last one put is the one that is there, once.
+/// A put document replaces the earlier one of its name.
 pub async fn putting_replaces(trial: &Trial) {
     let own = own(trial);
     for document in ["one", "two", "three"] {
@@ -155,8 +156,8 @@ pub async fn adding_at_once_happens_once(trial: &Trial) {
     );
 }
 
-/// Removing takes away the one of that name and no other; what is not there is
-/// removed already.
+/// Removing deletes the document of that name only. Removing an absent document
+/// succeeds.
 pub async fn removed_documents_are_absent(trial: &Trial) {
     let own = own(trial);
     let [one, other] = ["a", "a\0"].map(|name| format!("{own}{name}"));
@@ -177,10 +178,10 @@ pub async fn removed_documents_are_absent(trial: &Trial) {
     assert_eq!(listed, [(other, text("other"))]);
 }
 
-/// By the bytes of their names, whatever they are, or against them.
+/// Documents are listed by the bytes of their names, rising or falling.
 pub async fn documents_are_listed_in_the_order_of_their_names(trial: &Trial) {
     let own = own(trial);
-    // Written in disorder.
+    // Written in another order.
     for odd in ODD.iter().skip(5).chain(ODD.iter().take(5)) {
         put(trial, Collection::Audit, &format!("{own}{odd}"), text(odd)).await;
     }
@@ -209,8 +210,8 @@ pub async fn documents_are_listed_in_the_order_of_their_names(trial: &Trial) {
     assert_eq!(falling, want);
 }
 
-/// Page after page gives each once, however long the pages are; a page begins
-/// after any name, whether that is there or not.
+/// Pages of any length return each document once. A page may begin after a name that
+/// does not exist.
 pub async fn documents_are_paged_both_ways(trial: &Trial) {
     let own = own(trial);
     let name = |number: usize| format!("{own}{number:03}");
@@ -247,7 +248,7 @@ pub async fn documents_are_paged_both_ways(trial: &Trial) {
     assert_eq!(none.expect("the store lists documents"), []);
 }
 
-/// The same name on another collection is another document.
+/// The same name in another collection is another document.
 pub async fn collections_do_not_mix(trial: &Trial) {
     let own = own(trial);
     for collection in Collection::ALL {

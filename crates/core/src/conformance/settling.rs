@@ -12,8 +12,8 @@ use crate::clock::Clock as _;
 use crate::record::{Answer, Completion, Settled, Settlement, State};
 use crate::store::{Force, Grant};
 
-/// Every settlement.
-fn words() -> [Settlement; 7] {
+/// One settlement of each kind.
+fn settlements() -> [Settlement; 7] {
     [
         completed(201),
         failed(422),
@@ -27,7 +27,7 @@ fn words() -> [Settlement; 7] {
 
 /// Once another claim was granted, no settlement of the earlier holder counts.
 pub async fn stale_fence_changes_nothing(trial: &Trial) {
-    for word in words() {
+    for settlement in settlements() {
         let ask = trial.ask();
         let stale = trial.grant(&ask).await;
         assert!(
@@ -39,41 +39,42 @@ pub async fn stale_fence_changes_nothing(trial: &Trial) {
         trial.grant(&trial.retry(&ask)).await;
         let before = trial.get(&ask).await;
         assert_eq!(
-            trial.settle(&stale, word.clone()).await,
+            trial.settle(&stale, settlement.clone()).await,
             Settled::Stale,
-            "{word:?}"
+            "{settlement:?}"
         );
         assert_eq!(trial.renew(&stale).await, Settled::Stale);
-        assert_eq!(trial.get(&ask).await, before, "{word:?}");
+        assert_eq!(trial.get(&ask).await, before, "{settlement:?}");
     }
 }
 
-/// The holder of a purged operation is stale, whether it runs again or not.
+/// The holder of a purged operation is stale, before and after the key is claimed
+/// again.
 pub async fn purged_holder_is_stale(trial: &Trial) {
-    for word in words() {
+    for settlement in settlements() {
         let ask = trial.ask();
         let stale = trial.grant(&ask).await;
         done(trial.inspect.purge(stale.id, Force::Yes).await);
         assert_eq!(
-            trial.settle(&stale, word.clone()).await,
+            trial.settle(&stale, settlement.clone()).await,
             Settled::Stale,
-            "{word:?}"
+            "{settlement:?}"
         );
         assert_eq!(trial.renew(&stale).await, Settled::Stale);
-        assert_eq!(trial.get(&ask).await, None, "{word:?}");
+        assert_eq!(trial.get(&ask).await, None, "{settlement:?}");
         trial.grant(&trial.retry(&ask)).await;
         assert_eq!(
-            trial.settle(&stale, word.clone()).await,
+            trial.settle(&stale, settlement.clone()).await,
             Settled::Stale,
-            "{word:?}"
+            "{settlement:?}"
         );
-        assert_eq!(trial.state(&ask).await, Some(State::Running), "{word:?}");
+        assert_eq!(trial.state(&ask).await, Some(State::Running), "{settlement:?}");
     }
 }
 
 /// A settlement after the end of the lease, or out of `unknown`, counts as long as
 /// no other claim was granted since.
-pub async fn late_holder_is_still_heard(trial: &Trial) {
+pub async fn late_settlement_counts(trial: &Trial) {
     for after_loss in [AfterLoss::Hold, AfterLoss::Free] {
         let ask = trial.ask_with(terms(after_loss));
         let grant = trial.grant(&ask).await;
@@ -93,18 +94,18 @@ pub async fn late_holder_is_still_heard(trial: &Trial) {
 }
 
 /// A settlement whose acknowledgement was lost may be repeated.
-pub async fn same_word_again_is_done(trial: &Trial) {
-    for word in words() {
+pub async fn same_settlement_again_is_done(trial: &Trial) {
+    for settlement in settlements() {
         let ask = trial.ask();
         let grant = trial.grant(&ask).await;
-        assert!(trial.settle(&grant, word.clone()).await.is_recorded());
+        assert!(trial.settle(&grant, settlement.clone()).await.is_recorded());
         let before = trial.get(&ask).await;
         trial.advance(Duration::from_secs(1));
         assert!(
-            trial.settle(&grant, word.clone()).await.is_recorded(),
-            "{word:?}"
+            trial.settle(&grant, settlement.clone()).await.is_recorded(),
+            "{settlement:?}"
         );
-        assert_eq!(trial.get(&ask).await, before, "{word:?}");
+        assert_eq!(trial.get(&ask).await, before, "{settlement:?}");
     }
 }
 
@@ -118,7 +119,7 @@ fn outcomes() -> [Settlement; 4] {
     ]
 }
 
-/// Records an outcome, and checks its times: they are those of the record, also
+/// Records an outcome, and checks that its times equal those of the record, also
 /// when the same outcome is recorded again later.
 async fn check_times(trial: &Trial, grant: &Grant, outcome: &Settlement) -> Completion {
     let now = trial.clock.now();
@@ -135,8 +136,8 @@ async fn check_times(trial: &Trial, grant: &Grant, outcome: &Settlement) -> Comp
     completion
 }
 
-/// A holder need not read the record to know when its reply expires, whatever
-/// retention counts from.
+/// The answer contains the expiry for every basis of retention, so that a holder
+/// need not read the record.
 pub async fn outcome_is_answered_with_its_times(trial: &Trial) {
     let soon = Duration::from_secs(2);
     for outcome in outcomes() {
@@ -159,7 +160,7 @@ pub async fn outcome_is_answered_with_its_times(trial: &Trial) {
     }
 }
 
-/// The same for a holder that comes late, out of `unknown` too.
+/// The same for a late settlement, out of `unknown` too.
 pub async fn late_outcome_is_answered_with_its_times(trial: &Trial) {
     for outcome in outcomes() {
         for is_lost in [false, true] {
@@ -191,19 +192,19 @@ pub async fn outcome_of_a_delivery_is_answered_with_its_times(trial: &Trial) {
     }
 }
 
-/// A finished operation stays as it is, whatever its holder settles later.
-pub async fn other_word_after_the_end_is_stale(trial: &Trial) {
+/// A later settlement of another kind does not change a finished operation.
+pub async fn other_settlement_after_the_end_is_stale(trial: &Trial) {
     for end in [completed(201), failed(422)] {
         let ask = trial.ask();
         let grant = trial.grant(&ask).await;
         assert!(trial.settle(&grant, end.clone()).await.is_recorded());
         let before = trial.get(&ask).await;
-        let others = words().into_iter().filter(|word| *word != end);
-        for word in others {
+        let others = settlements().into_iter().filter(|settlement| *settlement != end);
+        for settlement in others {
             assert_eq!(
-                trial.settle(&grant, word.clone()).await,
+                trial.settle(&grant, settlement.clone()).await,
                 Settled::Stale,
-                "{word:?}"
+                "{settlement:?}"
             );
         }
         assert_eq!(trial.renew(&grant).await, Settled::Stale);
@@ -211,8 +212,55 @@ pub async fn other_word_after_the_end_is_stale(trial: &Trial) {
     }
 }
 
-/// Status, headers in order with several lines of one name, bytes that are no
-/// text, trailers: all of it comes back.
+/// The first outcome of an operation stays. The same holder with another reply, and
+/// the holder of an earlier grant, change nothing; the former is answered with the
+/// times of the first outcome. `get`, `find` and a claim show the first reply.
+pub async fn first_outcome_stays(trial: &Trial) {
+    for (first, second) in [
+        (completed(201), Answer::Kept(reply(200, "another"))),
+        (completed(201), Answer::NotKept { status: 200 }),
+        (
+            Settlement::Completed(Answer::NotKept { status: 200 }),
+            Answer::Kept(reply(201, "done")),
+        ),
+        (failed(422), Answer::Kept(reply(404, "another"))),
+        (failed(422), Answer::NotKept { status: 404 }),
+    ] {
+        let ask = trial.ask();
+        let earlier = trial.grant(&ask).await;
+        let released = trial.settle(&earlier, Settlement::Released).await;
+        assert_eq!(released, Settled::Done);
+        let grant = trial.grant(&trial.retry(&ask)).await;
+        assert!(grant.fence > earlier.fence);
+        let completion = trial.finish(&grant, first.clone()).await;
+        let recorded = trial.get(&ask).await.expect("it is on record");
+        let again = match first {
+            Settlement::Failed(_) => Settlement::Failed(second),
+            _ => Settlement::Completed(second),
+        };
+        for settlement in [first.clone(), again] {
+            trial.advance(Duration::from_secs(1));
+            let settled = trial.settle(&grant, settlement.clone()).await;
+            assert_eq!(settled, Settled::Finished(completion), "{settlement:?}");
+            let stale = trial.settle(&earlier, settlement.clone()).await;
+            assert_eq!(stale, Settled::Stale, "{settlement:?}");
+
+            let claim = trial.claim(&trial.retry(&ask)).await;
+            for seen in [
+                trial.get(&ask).await,
+                trial.find(grant.id).await,
+                Some(expect(&claim, "finished")),
+            ] {
+                let seen = seen.expect("it is on record");
+                assert_eq!(seen.completion(), Some(completion), "{settlement:?}");
+                assert_eq!(seen, recorded, "{settlement:?}");
+            }
+        }
+    }
+}
+
+/// The replay has the same status, headers in the same order with repeated names,
+/// bytes that are not UTF-8, and trailers.
 pub async fn completed_replays_byte_for_byte(trial: &Trial) {
     for body in ["", "{\"paid\":true}", "\u{0}\r\n\r\n\u{0}"] {
         let answer = Answer::Kept(reply(201, body));
@@ -226,7 +274,7 @@ pub async fn completed_replays_byte_for_byte(trial: &Trial) {
     }
 }
 
-/// A failure for good is replayed like a success.
+/// A kept failure is replayed like a success.
 pub async fn failed_replays_byte_for_byte(trial: &Trial) {
     let answer = Answer::Kept(reply(422, Bytes::from_static(&[0, 159, 146, 150])));
     replays(
@@ -238,7 +286,7 @@ pub async fn failed_replays_byte_for_byte(trial: &Trial) {
     .await;
 }
 
-/// A mebibyte is kept as well as nothing.
+/// A reply of one mebibyte is kept.
 pub async fn large_reply_is_kept_whole(trial: &Trial) {
     let body: Vec<u8> = (0..1_048_576_u32).map(|i| (i % 251) as u8).collect();
     let answer = Answer::Kept(reply(200, body));
@@ -251,8 +299,8 @@ pub async fn large_reply_is_kept_whole(trial: &Trial) {
     .await;
 }
 
-/// A reply that was too large, or a stream, leaves its status.
-pub async fn reply_not_kept_tells_its_status(trial: &Trial) {
+/// Of a reply that was too large, or a stream, the status is kept.
+pub async fn reply_not_kept_leaves_its_status(trial: &Trial) {
     let answer = Answer::NotKept { status: 206 };
     replays(
         trial,
@@ -263,15 +311,15 @@ pub async fn reply_not_kept_tells_its_status(trial: &Trial) {
     .await;
 }
 
-async fn replays(trial: &Trial, word: Settlement, answer: &Answer, state: State) {
+async fn replays(trial: &Trial, settlement: Settlement, answer: &Answer, state: State) {
     let ask = trial.ask();
     let grant = trial.grant(&ask).await;
-    assert!(trial.settle(&grant, word).await.is_recorded());
-    let told = expect(&trial.claim(&trial.retry(&ask)).await, "finished");
-    assert_eq!(told.state, state);
+    assert!(trial.settle(&grant, settlement).await.is_recorded());
+    let finished = expect(&trial.claim(&trial.retry(&ask)).await, "finished");
+    assert_eq!(finished.state, state);
     assert!(
-        told.answer.as_ref() == Some(answer),
-        "the claim tells another answer"
+        finished.answer.as_ref() == Some(answer),
+        "the claim returns another answer"
     );
     let seen = trial
         .get(&ask)
@@ -279,13 +327,13 @@ async fn replays(trial: &Trial, word: Settlement, answer: &Answer, state: State)
         .expect("a finished operation is on record");
     assert!(
         seen.answer.as_ref() == Some(answer),
-        "get tells another answer"
+        "get returns another answer"
     );
-    assert_eq!(seen.completed_at, told.completed_at);
+    assert_eq!(seen.completed_at, finished.completed_at);
 }
 
-/// A stream that was not kept broke off: the operation may have run, and no more is
-/// known. A kept reply can no longer become unknown.
+/// A stream whose reply is not kept may break off: the operation is then unknown. A
+/// kept reply cannot become unknown.
 pub async fn reply_not_kept_and_then_lost_is_unknown(trial: &Trial) {
     let ask = trial.ask();
     let grant = trial.grant(&ask).await;
@@ -296,7 +344,7 @@ pub async fn reply_not_kept_and_then_lost_is_unknown(trial: &Trial) {
     assert_eq!((&seen.answer, seen.completed_at), (&None, None));
 }
 
-/// Time does not tell whether it ran: a lost operation stays unknown.
+/// A lost operation stays unknown, because time does not show whether it ran.
 pub async fn lost_is_unknown_and_held(trial: &Trial) {
     let ask = trial.operation_in(State::Unknown).await;
     expect(&trial.claim(&trial.retry(&ask)).await, "unknown");
@@ -309,8 +357,8 @@ pub async fn lost_is_unknown_and_held(trial: &Trial) {
     expect(&trial.claim(&trial.retry(&ask)).await, "unknown");
 }
 
-/// Where running twice was declared safe, the next request runs it, as the
-/// same operation, and the lost holder is stale from then on.
+/// Where running twice was declared safe, the next request runs the same operation,
+/// and the lost holder is stale.
 pub async fn lost_is_granted_again_where_that_is_safe(trial: &Trial) {
     let ask = trial.ask_with(terms(AfterLoss::Free));
     let lost = trial.grant(&ask).await;
@@ -321,9 +369,9 @@ pub async fn lost_is_granted_again_where_that_is_safe(trial: &Trial) {
     assert_eq!(trial.settle(&lost, completed(201)).await, Settled::Stale);
 }
 
-/// Paused work is told as such until an operator resumes it; then the next
-/// request runs it.
-pub async fn paused_is_told_until_resumed(trial: &Trial) {
+/// A claim of a paused operation is answered *paused* until an operator resumes it;
+/// then the next request runs it.
+pub async fn paused_is_answered_until_resumed(trial: &Trial) {
     let ask = trial.operation_in(State::Paused).await;
     trial.advance(LEASE * 2);
     let seen = expect(&trial.claim(&trial.retry(&ask)).await, "paused");

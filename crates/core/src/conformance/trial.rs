@@ -1,4 +1,4 @@
-//! A store on trial, and the steps that the promises are written with.
+//! A store on trial, and the steps that the promises are made of.
 
 use std::any::Any;
 use std::fmt;
@@ -27,7 +27,7 @@ pub const RETENTION: Duration = Duration::from_secs(60 * 60);
 /// How long keys on trial are remembered.
 pub const REMEMBER: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// A store on trial. Clones share the store, the clock and the count of names.
+/// A store on trial. Clones share the store, the clock and the counter of names.
 #[derive(Clone)]
 pub struct Trial {
     /// The store's main side.
@@ -38,11 +38,11 @@ pub struct Trial {
     pub inspect: Arc<dyn Inspect>,
     /// Its documents.
     pub registry: Arc<dyn Registry>,
-    /// The clock that the store judges by.
+    /// The clock of the store.
     pub clock: Arc<ManualClock>,
-    /// Numbers for new keys, attempts and ids.
+    /// The last number that a new key, attempt or id got.
     drawn: Arc<AtomicU64>,
-    /// What must live as long as the store, such as its directory.
+    /// Dropped with the last clone, such as the store's directory.
     held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Debug for Trial {
 }
 
 impl Trial {
-    /// Puts a store that judges by `clock` on trial.
+    /// A trial of a store whose clock is `clock`.
     pub fn new<S>(store: Arc<S>, clock: Arc<ManualClock>) -> Self
     where
         S: Store + Queue + Inspect + Registry,
@@ -72,19 +72,19 @@ impl Trial {
         }
     }
 
-    /// Keeps something alive as long as the trial, such as a directory.
+    /// Keeps a value, such as a directory, as long as the trial.
     #[must_use]
     pub fn holding(mut self, held: impl Any + Send + Sync) -> Self {
         self.held = Some(Arc::new(held));
         self
     }
 
-    /// A new operation that is held when it is lost.
+    /// A claim of a new operation, which stays unknown when it is lost.
     pub fn ask(&self) -> ClaimRequest {
         self.ask_with(terms(AfterLoss::Hold))
     }
 
-    /// A new operation under these terms, by a tenant of its own.
+    /// A claim of a new operation under these terms, by a tenant of its own.
     pub fn ask_with(&self, terms: Terms) -> ClaimRequest {
         let number = self.draw();
         self.ask_as(
@@ -142,9 +142,9 @@ impl Trial {
         granted(self.claim(ask).await)
     }
 
-    pub(super) async fn settle(&self, grant: &Grant, word: Settlement) -> Settled {
-        let has_outcome = matches!(word, Settlement::Completed(_) | Settlement::Failed(_));
-        let settled = self.store.settle(&grant.digest, grant.fence, word).await;
+    pub(super) async fn settle(&self, grant: &Grant, settlement: Settlement) -> Settled {
+        let has_outcome = matches!(settlement, Settlement::Completed(_) | Settlement::Failed(_));
+        let settled = self.store.settle(&grant.digest, grant.fence, settlement).await;
         let settled = settled.expect("the store answers a settlement");
         assert!(
             settled == Settled::Stale || has_outcome == matches!(settled, Settled::Finished(_)),
@@ -154,8 +154,8 @@ impl Trial {
     }
 
     /// Records an outcome, and returns its times.
-    pub(super) async fn finish(&self, grant: &Grant, word: Settlement) -> Completion {
-        match self.settle(grant, word).await {
+    pub(super) async fn finish(&self, grant: &Grant, settlement: Settlement) -> Completion {
+        match self.settle(grant, settlement).await {
             Settled::Finished(completion) => completion,
             settled => panic!("the outcome was to be recorded, not {settled:?}"),
         }
@@ -186,7 +186,7 @@ impl Trial {
         record.expect("the store shows a record")
     }
 
-    /// Sweeps all there is to sweep; again and again, as a store may do it in steps.
+    /// Sweeps everything. It repeats the step, because a store may sweep in slices.
     pub(super) async fn sweep(&self) {
         for _ in 0..4 {
             self.inspect.sweep(10_000).await.expect("the store sweeps");
@@ -221,10 +221,10 @@ impl Trial {
 
     pub(super) async fn due(&self, limit: usize) -> Vec<Due> {
         let due = self.queue.due(limit).await;
-        due.expect("the store gives what is due")
+        due.expect("the store grants due work")
     }
 
-    /// Purges what other promises left in the queue.
+    /// Purges the work that other promises left in the queue.
     pub(super) async fn clear_queue(&self) {
         for state in [State::Queued, State::Running] {
             let filter = Filter {
@@ -264,7 +264,7 @@ impl Trial {
             return ask;
         }
         let grant = self.grant(&ask).await;
-        let word = match state {
+        let settlement = match state {
             State::Queued | State::Running => None,
             State::Completed | State::Expired => Some(completed(201)),
             State::Failed => Some(failed(422)),
@@ -272,8 +272,8 @@ impl Trial {
             State::Unknown => Some(Settlement::Lost),
             State::Paused => Some(Settlement::Paused),
         };
-        if let Some(word) = word {
-            assert!(self.settle(&grant, word).await.is_recorded());
+        if let Some(settlement) = settlement {
+            assert!(self.settle(&grant, settlement).await.is_recorded());
         }
         if state == State::Expired {
             self.advance(RETENTION);
@@ -318,8 +318,8 @@ pub(super) fn fingerprint(number: u8) -> Fingerprint {
     }
 }
 
-/// A reply with everything that is easily lost: lines of one name, bytes that
-/// are no text, trailers.
+/// A reply with everything that is easily lost: a repeated header, bytes that are
+/// not UTF-8, trailers.
 pub(super) fn reply(status: u16, body: impl Into<Bytes>) -> Arc<Reply> {
     let line = |name: &'static str, value: &'static [u8]| {
         (
@@ -373,8 +373,8 @@ pub(super) fn done(changed: Result<Changed, crate::store::StoreError>) {
     );
 }
 
-/// The answer's name and the record it shows, so that claims can be compared.
-pub(super) fn told(claim: &Claim) -> (&'static str, Option<Arc<Record>>) {
+/// The answer's name and its record, so that claims can be compared.
+pub(super) fn describe(claim: &Claim) -> (&'static str, Option<Arc<Record>>) {
     match claim {
         Claim::Granted(_) => ("granted", None),
         Claim::Mismatch => ("mismatch", None),
@@ -386,10 +386,10 @@ pub(super) fn told(claim: &Claim) -> (&'static str, Option<Arc<Record>>) {
     }
 }
 
-/// Asserts what a claim was answered, and gives the record it shows.
+/// Asserts the answer to a claim, and returns its record.
 #[track_caller]
 pub(super) fn expect(claim: &Claim, want: &str) -> Arc<Record> {
-    let (got, record) = told(claim);
+    let (got, record) = describe(claim);
     assert_eq!(got, want, "{claim:?}");
-    record.expect("every answer but a grant and a mismatch shows its record")
+    record.expect("every answer but a grant and a mismatch has a record")
 }

@@ -6,9 +6,9 @@ use super::trial::{Trial, completed, done};
 use crate::record::State;
 use crate::store::{ClaimRequest, Force};
 
-/// Longer than any store needs to tell of a change.
+/// Longer than any store needs to notify a waiter.
 const LONG: Duration = Duration::from_secs(30);
-/// Longer than a waiter needs to begin to listen.
+/// Longer than a waiter needs to start listening.
 const SHORT: Duration = Duration::from_millis(30);
 
 /// A waiter is woken when the operation is settled.
@@ -23,7 +23,7 @@ pub async fn waiting_ends_when_settled(trial: &Trial) {
     }
 }
 
-/// A waiter is woken when an operator takes the operation away.
+/// A waiter is woken when an operator purges the operation.
 pub async fn waiting_ends_when_purged(trial: &Trial) {
     let ask = trial.ask();
     let grant = trial.grant(&ask).await;
@@ -40,13 +40,13 @@ pub async fn waiting_ends_at_its_limit(trial: &Trial) {
     let waited = wait(trial, &ask, SHORT).await;
     assert!(
         waited >= SHORT,
-        "came back after {waited:?}, before the limit"
+        "returned after {waited:?}, before the limit"
     );
     woken_early(waited);
     assert_eq!(trial.state(&ask).await, Some(State::Running));
 }
 
-/// There is nothing to wait for once it is finished, or where it never was.
+/// A wait for an operation that is not running, or absent, ends at once.
 pub async fn waiting_ends_at_once_when_nothing_runs(trial: &Trial) {
     woken_early(wait(trial, &trial.ask(), LONG).await);
     let states = [
@@ -72,11 +72,11 @@ fn spawn_waiter(trial: &Trial, ask: &ClaimRequest) -> tokio::task::JoinHandle<Du
 async fn wait(trial: &Trial, ask: &ClaimRequest, limit: Duration) -> Duration {
     let start = Instant::now();
     let waited = trial.store.wait(&ask.digest, limit).await;
-    waited.expect("the store lets one wait");
+    waited.expect("the store answers a wait");
     start.elapsed()
 }
 
 #[track_caller]
 fn woken_early(waited: Duration) {
-    assert!(waited < LONG / 2, "waited {waited:?} for what was there");
+    assert!(waited < LONG / 2, "waited {waited:?} although nothing ran");
 }

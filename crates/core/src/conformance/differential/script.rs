@@ -1,7 +1,7 @@
 //! The random scripts of the differential test: steps by several actors.
 //!
-//! A step names an earlier claim by its place in the script, so a script means
-//! the same on every store, and a shorter one is still a script.
+//! A step refers to an earlier claim by its number in the script, so that a script
+//! means the same on every store, and a shortened one is still a script.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use proptest::prelude::*;
 use proptest::strategy::Union;
 use proptest_state_machine::ReferenceStateMachine;
 
-use super::trial::{LEASE, REMEMBER, RETENTION, identity, reply, terms};
+use super::super::trial::{LEASE, REMEMBER, RETENTION, identity, reply, terms};
 use crate::class::{AfterLoss, Expiry, Terms, TtlBasis};
 use crate::clock::Timestamp;
 use crate::identity::Identity;
 use crate::record::{Answer, Settlement, State};
 use crate::store::{Filter, Force, Resolution};
 
-/// How many keys the actors fight for.
+/// How many keys the actors compete for.
 pub(super) const KEYS: usize = 4;
-/// The most that is asked to be due at once.
+/// The largest limit of a step that takes due work.
 const DUE_MAX: usize = 3;
 
-/// The identity behind the number of a key. Each pair of them differs in
-/// something else.
+/// The identity of a key by its number. Each pair of identities differs in another
+/// part.
 pub(super) fn identity_of(key: usize) -> Identity {
     match key {
         0 => identity("acme", "shop", "payments.create", "k"),
@@ -32,32 +32,32 @@ pub(super) fn identity_of(key: usize) -> Identity {
     }
 }
 
-/// One step of a script. `hold` is the place of an earlier claim among all.
+/// One step of a script. `holder` is the number of an earlier claim.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Claim {
         key: usize,
         request: u8,
-        choices: Choices,
+        choices: TermsChoice,
     },
     ClaimAgain {
-        hold: usize,
+        holder: usize,
     },
     Withdraw {
-        hold: usize,
+        holder: usize,
     },
     Renew {
-        hold: usize,
+        holder: usize,
     },
     Settle {
-        hold: usize,
-        word: Word,
+        holder: usize,
+        outcome: OutcomeChoice,
     },
     Find {
-        hold: usize,
+        holder: usize,
     },
     Show {
-        hold: usize,
+        holder: usize,
     },
     Touch {
         key: usize,
@@ -65,18 +65,18 @@ pub(super) enum Step {
     Enqueue {
         key: usize,
         request: u8,
-        choices: Choices,
+        choices: TermsChoice,
         delay: Duration,
     },
     EnqueueAgain {
-        hold: usize,
+        holder: usize,
         delay: Duration,
     },
     Due {
         limit: usize,
     },
     List {
-        choice: Choice,
+        choice: FilterChoice,
         limit: usize,
     },
     Purge {
@@ -85,7 +85,7 @@ pub(super) enum Step {
     },
     Resolve {
         key: usize,
-        word: Word,
+        outcome: OutcomeChoice,
     },
     Resume {
         key: usize,
@@ -104,8 +104,8 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// How many holds it adds. What is due is not known beforehand, so it
-    /// counts as much as was asked for.
+    /// How many holders it adds. How much work is due is not known beforehand, so
+    /// such a step adds as many as its limit.
     fn adds(&self) -> usize {
         match self {
             Self::Claim { .. } | Self::Enqueue { .. } => 1,
@@ -114,32 +114,32 @@ impl Step {
         }
     }
 
-    /// The hold that must be there before.
+    /// The holder that the step needs.
     fn needs(&self) -> Option<usize> {
         match self {
-            Self::ClaimAgain { hold }
-            | Self::Withdraw { hold }
-            | Self::Renew { hold }
-            | Self::Settle { hold, .. }
-            | Self::Find { hold }
-            | Self::Show { hold }
-            | Self::EnqueueAgain { hold, .. } => Some(*hold),
+            Self::ClaimAgain { holder }
+            | Self::Withdraw { holder }
+            | Self::Renew { holder }
+            | Self::Settle { holder, .. }
+            | Self::Find { holder }
+            | Self::Show { holder }
+            | Self::EnqueueAgain { holder, .. } => Some(*holder),
             _ => None,
         }
     }
 }
 
-/// What an ask chooses about time and doubt.
+/// The terms of a claim that a script varies.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Choices {
+pub(super) struct TermsChoice {
     after_loss: AfterLoss,
     ttl_basis: TtlBasis,
     expiry: Expiry,
     keep_expired: Duration,
 }
 
-impl Choices {
-    /// Nothing out of the ordinary.
+impl TermsChoice {
+    /// The default terms.
     pub(super) const PLAIN: Self = Self {
         after_loss: AfterLoss::Hold,
         ttl_basis: TtlBasis::Completion,
@@ -147,7 +147,7 @@ impl Choices {
         keep_expired: Duration::ZERO,
     };
 
-    /// The terms of an ask with this lease.
+    /// The terms of a claim with this lease.
     pub(super) fn terms(self, lease: Duration) -> Terms {
         Terms {
             lease,
@@ -159,9 +159,9 @@ impl Choices {
     }
 }
 
-/// What is said of an operation.
+/// An outcome, as a holder or an operator reports it.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Word {
+pub(super) enum OutcomeChoice {
     Kept(u16),
     NotKept(u16),
     Released,
@@ -171,16 +171,17 @@ pub(super) enum Word {
     Paused,
 }
 
-impl Word {
-    /// The holder's word. The reply names its hold, so that none passes for another.
-    pub(super) fn settlement(self, hold: usize) -> Settlement {
+impl OutcomeChoice {
+    /// The settlement by this holder. The reply contains its number, so that the
+    /// replies of two holders differ.
+    pub(super) fn settlement(self, holder: usize) -> Settlement {
         let outcome = |status, answer| match State::of_status(status) {
             State::Failed => Settlement::Failed(answer),
             _ => Settlement::Completed(answer),
         };
         match self {
             Self::Kept(status) => {
-                outcome(status, Answer::Kept(reply(status, format!("reply {hold}"))))
+                outcome(status, Answer::Kept(reply(status, format!("reply {holder}"))))
             }
             Self::NotKept(status) => outcome(status, Answer::NotKept { status }),
             Self::Released => Settlement::Released,
@@ -191,7 +192,7 @@ impl Word {
         }
     }
 
-    /// An operator's word: it ran, or it did not.
+    /// The resolution by an operator: it ran, or it did not.
     pub(super) fn resolution(self) -> Resolution {
         match self {
             Self::Kept(status) | Self::NotKept(status) => Resolution::Ran(reply(status, "found")),
@@ -200,9 +201,9 @@ impl Word {
     }
 }
 
-/// What is listed.
+/// The filter of a listing.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Choice {
+pub(super) enum FilterChoice {
     All,
     Tenant,
     Project,
@@ -213,7 +214,7 @@ pub(super) enum Choice {
     Before(Duration),
 }
 
-impl Choice {
+impl FilterChoice {
     /// The filter, as of now.
     pub(super) fn filter(self, now: Timestamp) -> Filter {
         let ago = |span: Duration| {
@@ -255,7 +256,7 @@ impl Choice {
     }
 }
 
-/// The scripts as a state machine whose state is the number of holds.
+/// The scripts as a state machine whose state is the number of holders.
 pub(super) struct Script;
 
 impl ReferenceStateMachine for Script {
@@ -266,31 +267,31 @@ impl ReferenceStateMachine for Script {
         Just(0).boxed()
     }
 
-    fn transitions(holds: &usize) -> BoxedStrategy<Step> {
-        match *holds {
-            0 => anybody(),
-            holds => prop_oneof![3 => anybody(), 4 => holder(holds)].boxed(),
+    fn transitions(holders: &usize) -> BoxedStrategy<Step> {
+        match *holders {
+            0 => independent(),
+            holders => prop_oneof![3 => independent(), 4 => by_holder(holders)].boxed(),
         }
     }
 
-    fn preconditions(holds: &usize, step: &Step) -> bool {
-        step.needs().is_none_or(|hold| hold < *holds)
+    fn preconditions(holders: &usize, step: &Step) -> bool {
+        step.needs().is_none_or(|holder| holder < *holders)
     }
 
-    fn apply(holds: usize, step: &Step) -> usize {
-        holds + step.adds()
+    fn apply(holders: usize, step: &Step) -> usize {
+        holders + step.adds()
     }
 }
 
-/// What anybody can do.
-fn anybody() -> BoxedStrategy<Step> {
-    let claim = (key(), request(), choices()).prop_map(|(key, request, choices)| Step::Claim {
+/// The steps that need no earlier claim.
+fn independent() -> BoxedStrategy<Step> {
+    let claim = (key(), request(), terms_choice()).prop_map(|(key, request, choices)| Step::Claim {
         key,
         request,
         choices,
     });
     let enqueue =
-        (key(), request(), choices(), delay()).prop_map(|(key, request, choices, delay)| {
+        (key(), request(), terms_choice(), delay()).prop_map(|(key, request, choices, delay)| {
             Step::Enqueue {
                 key,
                 request,
@@ -308,7 +309,7 @@ fn anybody() -> BoxedStrategy<Step> {
         ),
         (
             2,
-            (choice(), 1..6_usize)
+            (filter_choice(), 1..6_usize)
                 .prop_map(|(choice, limit)| Step::List { choice, limit })
                 .boxed(),
         ),
@@ -320,8 +321,8 @@ fn anybody() -> BoxedStrategy<Step> {
         ),
         (
             2,
-            (key(), word())
-                .prop_map(|(key, word)| Step::Resolve { key, word })
+            (key(), outcome())
+                .prop_map(|(key, outcome)| Step::Resolve { key, outcome })
                 .boxed(),
         ),
         (2, key().prop_map(|key| Step::Resume { key }).boxed()),
@@ -340,23 +341,23 @@ fn anybody() -> BoxedStrategy<Step> {
     .boxed()
 }
 
-/// The steps of a holder that asked before.
-fn holder(holds: usize) -> BoxedStrategy<Step> {
-    let hold = || prop_oneof![3 => holds.saturating_sub(3)..holds, 1 => 0..holds];
+/// The steps of an earlier holder.
+fn by_holder(holders: usize) -> BoxedStrategy<Step> {
+    let holder = || prop_oneof![3 => holders.saturating_sub(3)..holders, 1 => 0..holders];
     prop_oneof![
-        6 => (hold(), word()).prop_map(|(hold, word)| Step::Settle { hold, word }),
-        2 => hold().prop_map(|hold| Step::Renew { hold }),
-        2 => hold().prop_map(|hold| Step::ClaimAgain { hold }),
-        1 => hold().prop_map(|hold| Step::Withdraw { hold }),
-        1 => hold().prop_map(|hold| Step::Find { hold }),
-        1 => hold().prop_map(|hold| Step::Show { hold }),
-        1 => (hold(), delay()).prop_map(|(hold, delay)| Step::EnqueueAgain { hold, delay }),
+        6 => (holder(), outcome()).prop_map(|(holder, outcome)| Step::Settle { holder, outcome }),
+        2 => holder().prop_map(|holder| Step::Renew { holder }),
+        2 => holder().prop_map(|holder| Step::ClaimAgain { holder }),
+        1 => holder().prop_map(|holder| Step::Withdraw { holder }),
+        1 => holder().prop_map(|holder| Step::Find { holder }),
+        1 => holder().prop_map(|holder| Step::Show { holder }),
+        1 => (holder(), delay()).prop_map(|(holder, delay)| Step::EnqueueAgain { holder, delay }),
     ]
     .boxed()
 }
 
 fn key() -> impl Strategy<Value = usize> {
-    // The first key most often: few keys make many quarrels.
+    // The first key most often: the fewer keys, the more conflicts.
     prop_oneof![3 => Just(0), 2 => 0..KEYS]
 }
 
@@ -364,7 +365,7 @@ fn request() -> impl Strategy<Value = u8> {
     prop_oneof![4 => Just(1), 1 => Just(2)]
 }
 
-fn choices() -> impl Strategy<Value = Choices> {
+fn terms_choice() -> impl Strategy<Value = TermsChoice> {
     (
         prop_oneof![Just(AfterLoss::Hold), Just(AfterLoss::Free)],
         prop_oneof![
@@ -375,7 +376,7 @@ fn choices() -> impl Strategy<Value = Choices> {
         prop_oneof![3 => Just(Expiry::Strict), 1 => Just(Expiry::Lazy)],
         prop_oneof![3 => Just(Duration::ZERO), 1 => Just(RETENTION), 1 => Just(REMEMBER * 3)],
     )
-        .prop_map(|(after_loss, ttl_basis, expiry, keep_expired)| Choices {
+        .prop_map(|(after_loss, ttl_basis, expiry, keep_expired)| TermsChoice {
             after_loss,
             ttl_basis,
             expiry,
@@ -401,27 +402,27 @@ fn span() -> impl Strategy<Value = Duration> {
     ]
 }
 
-fn word() -> impl Strategy<Value = Word> {
+fn outcome() -> impl Strategy<Value = OutcomeChoice> {
     prop_oneof![
-        3 => prop::sample::select(vec![200, 201, 422]).prop_map(Word::Kept),
-        1 => prop::sample::select(vec![200, 422]).prop_map(Word::NotKept),
-        2 => Just(Word::Released),
-        1 => delay().prop_map(Word::Requeued),
-        1 => delay().prop_map(Word::Deferred),
-        3 => Just(Word::Lost),
-        2 => Just(Word::Paused),
+        3 => prop::sample::select(vec![200, 201, 422]).prop_map(OutcomeChoice::Kept),
+        1 => prop::sample::select(vec![200, 422]).prop_map(OutcomeChoice::NotKept),
+        2 => Just(OutcomeChoice::Released),
+        1 => delay().prop_map(OutcomeChoice::Requeued),
+        1 => delay().prop_map(OutcomeChoice::Deferred),
+        3 => Just(OutcomeChoice::Lost),
+        2 => Just(OutcomeChoice::Paused),
     ]
 }
 
-fn choice() -> impl Strategy<Value = Choice> {
+fn filter_choice() -> impl Strategy<Value = FilterChoice> {
     prop_oneof![
-        Just(Choice::All),
-        Just(Choice::Tenant),
-        Just(Choice::Project),
-        Just(Choice::Endpoint),
-        Just(Choice::Key),
-        prop::sample::select(State::ALL.to_vec()).prop_map(Choice::State),
-        span().prop_map(Choice::Since),
-        span().prop_map(Choice::Before),
+        Just(FilterChoice::All),
+        Just(FilterChoice::Tenant),
+        Just(FilterChoice::Project),
+        Just(FilterChoice::Endpoint),
+        Just(FilterChoice::Key),
+        prop::sample::select(State::ALL.to_vec()).prop_map(FilterChoice::State),
+        span().prop_map(FilterChoice::Since),
+        span().prop_map(FilterChoice::Before),
     ]
 }
