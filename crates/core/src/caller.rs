@@ -1,8 +1,8 @@
 //! The caller of a request: tenant, project and a typed subject.
 //!
-//! A caller is part of an operation's identity, so that no reply ever crosses
-//! from one to another. Names that the gateway gives itself (those that begin
-//! with `_`, and two services) cannot come in through a token or a key.
+//! A caller is part of an operation's identity, so that no caller ever gets the
+//! reply of another. A token or a key cannot contain names that only the gateway
+//! gives: those that begin with `_`, and two services.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub const SCHEDULER: &str = "scheduler";
 /// The tenant and project of unknown callers.
 const LOCAL: &str = "_local";
 
-/// What kind of subject acts.
+/// The kind of a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum SubjectKind {
@@ -74,7 +74,7 @@ impl Subject {
         Self::new(kind, id)
     }
 
-    /// What kind of subject it is.
+    /// Its kind.
     pub fn kind(&self) -> SubjectKind {
         self.kind
     }

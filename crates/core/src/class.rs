@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a duplicate gets while the first still runs.
+/// The answer to a duplicate while the first request still runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InFlight {
@@ -15,7 +15,7 @@ pub enum InFlight {
     Accept,
 }
 
-/// What a different request under the same key gets.
+/// The answer to a different request under the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnMismatch {
@@ -27,7 +27,7 @@ pub enum OnMismatch {
     Replay,
 }
 
-/// What becomes of an operation that may have run.
+/// What happens to an operation that may have run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnUnknown {
@@ -55,7 +55,7 @@ pub enum OnError {
     Keep,
 }
 
-/// What becomes of an operation when the gateway's own attempts are used up.
+/// What happens to an operation when the gateway's own attempts are used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnExhausted {
@@ -176,13 +176,13 @@ pub struct Class {
     pub remember_chosen: bool,
     /// How long a claim lasts without renewal.
     pub lease: Duration,
-    /// What a duplicate in flight gets.
+    /// The answer to a duplicate in flight.
     pub in_flight: InFlight,
     /// The longest wait of a duplicate in flight.
     pub wait: Duration,
-    /// What a different request under the same key gets.
+    /// The answer to a different request under the same key.
     pub mismatch: OnMismatch,
-    /// What becomes of an operation that may have run.
+    /// What happens to an operation that may have run.
     pub on_unknown: OnUnknown,
     /// Where to ask for the outcome of an unknown operation.
     pub reconcile_url: Option<Arc<str>>,
@@ -297,8 +297,9 @@ impl Class {
     }
 }
 
-/// What a claim means whose holder is gone.
+/// The state of an operation whose holder was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AfterLoss {
     /// The operation is unknown: it may have run.
     Hold,
@@ -306,8 +307,8 @@ pub enum AfterLoss {
     Free,
 }
 
-/// The part of a class that lives in a record, so that changing the class
-/// leaves what is there alone.
+/// The settings of a class that a record keeps, so that a change of the class does
+/// not affect existing records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Terms {
@@ -319,7 +320,7 @@ pub struct Terms {
     pub retention: Duration,
     /// How long the key is remembered after completion.
     pub remember: Duration,
-    /// What the end of a lease means.
+    /// The effect of the end of a lease.
     pub after_loss: AfterLoss,
     /// From when retention is counted.
     pub ttl_basis: TtlBasis,
@@ -363,7 +364,7 @@ impl Terms {
 mod tests {
     use super::*;
 
-    /// However chance has it.
+    /// With the shortest and the longest random pauses.
     #[test]
     fn a_webhook_is_tried_for_hours_and_soon_at_first() {
         let Class {

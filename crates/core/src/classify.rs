@@ -1,8 +1,8 @@
-//! What an upstream's answer means for the key, as a pure function.
+//! The effect of an upstream's answer on the key, as a pure function.
 
 use crate::class::OnError;
 
-/// What becomes of the key after a complete answer.
+/// The effect of a complete answer on the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
     /// Final: the reply is kept and replayed.
@@ -17,9 +17,9 @@ pub enum Meaning {
 /// The upstream's own decision, from the response header `Idempotency-Outcome`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
-    /// Keep it, whatever the status.
+    /// Keep it, with any status.
     Permanent,
-    /// Release it, whatever the status.
+    /// Release it, with any status.
     Transient,
 }
 

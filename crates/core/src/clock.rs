@@ -85,7 +85,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until it is told to move.
+/// A clock that stands still until [`advance`](Self::advance) moves it.
 #[derive(Debug)]
 pub struct ManualClock(AtomicU64);
 

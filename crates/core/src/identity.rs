@@ -1,5 +1,5 @@
-//! What makes two requests the same operation: caller, endpoint and key, or
-//! less where a route's keys are unique in a larger space.
+//! The identity of an operation: caller, endpoint and key, or fewer parts where a
+//! route's keys are unique in a larger space.
 //!
 //! Stores find an operation by a digest over the length-prefixed parts, never
 //! by joined strings; people and upstreams see the namespaced name, whose parts
@@ -47,8 +47,9 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// How far a key reaches. What a larger space takes out of the identity is
-/// compared as part of the request instead: see [`Identity::place`].
+/// The space in which a key is unique. In a larger space than the endpoint some
+/// parts leave the digest, and the fingerprint compares them instead: see
+/// [`Identity::compared_parts`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum KeySpace {
     /// The same key on another endpoint is another operation.
@@ -73,7 +74,7 @@ impl KeySpace {
         }
     }
 
-    /// Begins a digest, so that those of different spaces never meet.
+    /// Begins a digest, so that digests of different spaces are never equal.
     fn domain(self) -> &'static [u8] {
         match self {
             Self::Endpoint => b"onceward.operation.1",
@@ -88,11 +89,11 @@ impl KeySpace {
 pub struct Identity {
     /// The sender.
     pub caller: Caller,
-    /// Where to.
+    /// The endpoint.
     pub endpoint: Endpoint,
     /// The sender's name for the intent.
     pub key: Key,
-    /// How far the key reaches.
+    /// The space in which the key is unique.
     pub space: KeySpace,
 }
 
@@ -113,9 +114,9 @@ impl Identity {
         }
     }
 
-    /// What the space took out of the identity: the fingerprint compares it,
-    /// so that the same key elsewhere is a key used again.
-    pub fn place(&self) -> Vec<&str> {
+    /// The parts of the identity that are not in the digest. The fingerprint compares
+    /// them, so that the same key on another endpoint is a reused key.
+    pub fn compared_parts(&self) -> Vec<&str> {
         match self.space {
             KeySpace::Endpoint => Vec::new(),
             KeySpace::Project => vec![self.endpoint.as_str()],
@@ -123,8 +124,8 @@ impl Identity {
         }
     }
 
-    /// Whether the identity has a name at all: one that is not too long.
-    /// Cheaper than the name itself, because most are short.
+    /// Checks that the name is not too long. Cheaper than making the name, because
+    /// most are short.
     pub fn check_name(&self) -> Result<(), KeyError> {
         let caller = &self.caller;
         let raw = caller.tenant().len() + caller.project().len() + caller.subject().id().len();
@@ -158,7 +159,7 @@ impl Identity {
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Each part enters behind its length, so that nothing passes into its neighbour.
+    /// Each part enters behind its length, so that the bounds between parts are certain.
     fn over<const N: usize>(domain: &[u8], parts: [&str; N]) -> Self {
         let mut hash = Sha256::new();
         hash.update(domain);
@@ -179,7 +180,7 @@ impl Digest {
         &self.0
     }
 
-    /// The first eight bytes: what stores index.
+    /// The first eight bytes, which stores index.
     pub fn prefix(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn names_encode_what_could_be_mistaken() {
+    fn names_encode_separators() {
         let name = identity("a:b", "50%", "ü", "k").name();
         assert_eq!(name.as_deref(), Ok("t-a%3Ab:50%25:user:%C3%BC:k"));
     }
@@ -317,21 +318,21 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_the_identity_is_named() {
-        let place = |space| {
+    fn parts_outside_the_digest_are_compared() {
+        let compared = |space| {
             let identity = Identity {
                 space,
                 ..identity("acme", "shop", "1", "k")
             };
-            identity.place().join(" ")
+            identity.compared_parts().join(" ")
         };
         assert_eq!(
-            KeySpace::ALL.map(place),
+            KeySpace::ALL.map(compared),
             ["", "payments.create", "payments.create shop"]
         );
     }
 
-    /// Few letters, those that could be mistaken among them, so that many parts are equal.
+    /// Of few letters, including separators, so that many parts are equal.
     fn any_identity() -> impl Strategy<Value = Identity> {
         let kinds = vec![SubjectKind::User, SubjectKind::Service, SubjectKind::Client];
         (
@@ -352,7 +353,7 @@ mod tests {
 
     /// The same identity with this part taken from another one.
     fn mixed(one: &Identity, other: &Identity, from_other: [bool; 6]) -> Identity {
-        let pick = |place: usize| if from_other[place] { other } else { one };
+        let pick = |part: usize| if from_other[part] { other } else { one };
         Identity {
             caller: Caller::trusted(
                 pick(0).caller.tenant(),
@@ -366,14 +367,14 @@ mod tests {
         }
     }
 
-    /// What names tell apart.
+    /// The parts that a name contains.
     fn named(identity: &Identity) -> (&str, &str, &Subject, &Key) {
         let caller = &identity.caller;
         let (tenant, project) = (caller.tenant(), caller.project());
         (tenant, project, caller.subject(), &identity.key)
     }
 
-    /// What digests tell apart: all that is not left to the fingerprint.
+    /// The parts that a digest contains.
     fn spaced(identity: &Identity) -> (KeySpace, &str, &Subject, &Key, Option<&str>, Option<&str>) {
         let (tenant, project, subject, key) = named(identity);
         let endpoint = identity.endpoint.as_str();
@@ -389,7 +390,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
         #[test]
-        fn names_and_digests_meet_only_where_the_identities_do(
+        fn names_and_digests_are_equal_only_for_equal_identities(
             a in any_identity(),
             other in any_identity(),
             from_other in any::<[bool; 6]>(),

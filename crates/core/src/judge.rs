@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_on_record_is_free() {
+    fn an_absent_record_is_a_free_key() {
         let terms = record(State::Running, Hold).terms;
         let standing = judge(None, &fingerprint(1), Attempt(1), &terms, START);
         assert_eq!(standing, Judgement::Free);

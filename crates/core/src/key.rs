@@ -1,9 +1,9 @@
 //! The key: the sender's name for one intent, the same over its retries.
 //!
 //! A [`Key`] is proof that a value obeyed a grammar: only the parsers and the
-//! minter here make one. There are two grammars. What comes in the HTTP header
-//! is narrow (no colon, so a namespaced name cannot be forged); what a program
-//! passes to the library is wide.
+//! minter here make one. There are two grammars: a narrow one for the HTTP header
+//! (no colon, so that a namespaced name cannot be forged), and a wide one for keys
+//! that a program passes to the library.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct Key(Arc<str>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// Nothing is there.
+    /// It is empty.
     #[error("the key is empty; send 1 to 255 characters")]
     Empty,
     /// More than 255 characters.
@@ -33,7 +33,7 @@ pub enum KeyError {
     /// A character outside the grammar.
     #[error("the key may hold only A-Z a-z 0-9 . _ ~ and -")]
     Charset,
-    /// It begins as a namespaced name does.
+    /// It begins like a namespaced name.
     #[error("a key must not begin with `t-`")]
     ReservedPrefix,
     /// A quoted string that is not a structured-field string.
@@ -120,7 +120,7 @@ impl Key {
         if line.starts_with('"') {
             Self::parse(&unquote(line)?).map(Some)
         } else if line.contains(',') {
-            // What an intermediary makes of two header lines.
+            // An intermediary may have joined two header lines.
             Err(KeyError::Multiple)
         } else {
             Self::parse(line).map(Some)

@@ -19,7 +19,7 @@ use crate::store::{
     PAGE_MAX, Page, PageRequest, Queue, Registry, Resolution, SortOrder, Stats, Store, StoreError,
 };
 
-/// A store in memory. Every rule is a call of [`Record`]'s.
+/// A store in memory. Every rule is a method of [`Record`].
 pub struct MemoryStore {
     clock: Arc<dyn Clock>,
     operations: Mutex<Operations>,
@@ -41,7 +41,7 @@ type Documents = BTreeMap<String, Bytes>;
 #[derive(Default)]
 struct Operations {
     by_digest: HashMap<Digest, StoredOperation>,
-    /// The last number given: a fence, or the place of a change in listings.
+    /// The last number given: a fence, or the position of a change in listings.
     last: u64,
 }
 
@@ -52,7 +52,7 @@ struct StoredOperation {
 }
 
 impl MemoryStore {
-    /// An empty store that judges by this clock.
+    /// An empty store with this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
@@ -63,7 +63,7 @@ impl MemoryStore {
     }
 
     fn operations(&self) -> MutexGuard<'_, Operations> {
-        // Every step leaves the map whole, also one that panicked before it wrote.
+        // Every step leaves the map consistent, also one that panicked before it wrote.
         self.operations
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -80,8 +80,8 @@ impl MemoryStore {
         act(documents.entry(collection).or_default())
     }
 
-    /// What a restart does to a store that one process owns: the holders are
-    /// gone, so every lease ends now.
+    /// Ends every lease now, as a restart of a store that one process owns: its
+    /// holders no longer exist.
     #[cfg(feature = "conformance")]
     pub(crate) fn end_leases(&self) {
         let now = self.clock.now();
@@ -580,10 +580,7 @@ mod tests {
         for number in 0..4 {
             fence(&store, &ask(number)).await;
         }
-        let ask = PageRequest {
-            limit: 4,
-            after: None,
-        };
+        let ask = PageRequest::first(4);
         let page = store.list(&Filter::default(), ask).await.expect("a page");
         assert_eq!(
             (page.records.len(), page.next),

@@ -14,7 +14,7 @@ pub struct Namespace(Arc<str>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NamespaceError {
-    /// Nothing is there.
+    /// It is empty.
     #[error("a namespace is empty; it needs 1 to 64 of a-z, 0-9, - and _")]
     Empty,
     /// More than 64 characters.
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn sixty_four_characters_are_enough() {
+    fn a_namespace_has_at_most_sixty_four_characters() {
         assert!(Namespace::new(&"a".repeat(64)).is_ok());
         let longer = Namespace::new(&"a".repeat(65));
         assert_eq!(longer, Err(NamespaceError::TooLong(65)));

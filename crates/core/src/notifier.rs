@@ -1,6 +1,6 @@
 //! Wakes tasks that wait for an operation, within one process.
 //!
-//! Notifying without subscribers costs one look into a map.
+//! A notification without subscribers costs one look-up in a map.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -61,7 +61,7 @@ pub struct Subscription<'a> {
 impl Subscription<'_> {
     /// Waits for a notification, at most this long.
     pub async fn notified_within(mut self, limit: Duration) {
-        // Both ends are good: the caller looks again in any case.
+        // The result does not matter: the caller reads the record in any case.
         let _ = within(limit, self.notified.as_mut()).await;
     }
 }

@@ -134,8 +134,8 @@ pub(crate) struct UpstreamAnswer {
 }
 
 impl AttemptResult {
-    /// Whether another attempt may succeed and cannot do harm. What may have run
-    /// is never repeated.
+    /// Whether another attempt may succeed and cannot do harm. A request that may
+    /// have run is never repeated.
     fn is_worth_repeating(&self) -> bool {
         match self {
             Self::NotSent(_) => true,
@@ -165,8 +165,8 @@ impl AttemptResult {
     }
 }
 
-/// What follows an attempt.
-enum NextStep {
+/// The decision after an attempt.
+enum AfterAttempt {
     /// Another attempt, after a pause.
     Retry(Duration),
     /// The result is final.
@@ -196,7 +196,7 @@ impl OperationRun {
     {
         let end = self.attempts(&lead, request, &mut forward).await;
         onceward_core::crash_point!("before-record");
-        // The one place that tells joined routes apart: there the application's
+        // The only place that distinguishes joined routes: there the application's
         // commit decides, elsewhere its answer.
         match self.rules.joined {
             true => joined::record(&self, lead, end, reply_to).await,
@@ -219,7 +219,7 @@ impl OperationRun {
         while attempts < self.class.max_attempts {
             let result = self.attempt(lead, request.clone(), forward).await;
             match self.next(attempts, &result) {
-                NextStep::Retry(pause) => {
+                AfterAttempt::Retry(pause) => {
                     tracing::info!(attempts, ?pause, "attempt failed; retrying");
                     lead.holding(tokio::time::sleep(pause)).await;
                     // An operator may have taken it away meanwhile, or another
@@ -229,28 +229,28 @@ impl OperationRun {
                     }
                     attempts += 1;
                 }
-                NextStep::End(_) => return (result, Ending::Settle),
+                AfterAttempt::End(_) => return (result, Ending::Settle),
             }
         }
         let result = self.attempt(lead, request, forward).await;
         match self.next(attempts, &result) {
-            NextStep::End(ending) => (result, ending),
-            NextStep::Retry(_) => (result, Ending::Settle),
+            AfterAttempt::End(ending) => (result, ending),
+            AfterAttempt::Retry(_) => (result, Ending::Settle),
         }
     }
 
-    fn next(&self, attempts: u32, result: &AttemptResult) -> NextStep {
+    fn next(&self, attempts: u32, result: &AttemptResult) -> AfterAttempt {
         let several = self.class.max_attempts > 1;
         if !several || !result.is_worth_repeating() {
-            return NextStep::End(Ending::Settle);
+            return AfterAttempt::End(Ending::Settle);
         }
         match self.class.on_exhausted {
             _ if attempts < self.class.max_attempts => {
-                NextStep::Retry(self.class.backoff.after(attempts, self.engine.chance()))
+                AfterAttempt::Retry(self.class.backoff.after(attempts, self.engine.chance()))
             }
-            OnExhausted::Kill => NextStep::End(Ending::Settle),
+            OnExhausted::Kill => AfterAttempt::End(Ending::Settle),
             // `pause`, the default.
-            _ => NextStep::End(Ending::Pause),
+            _ => AfterAttempt::End(Ending::Pause),
         }
     }
 

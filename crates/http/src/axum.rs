@@ -115,7 +115,7 @@ mod tests {
         (400, "bad-request: The request is malformed: idempotency-fence is not what a gateway sends.")
     )]
     #[tokio::test]
-    async fn handlers_of_joined_routes(
+    async fn handlers_of_joined_routes_get_the_forwarded_operation(
         #[case] lines: &[&str; 3],
         #[case] needed: (u16, &str),
         #[case] taken: (u16, &str),

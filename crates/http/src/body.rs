@@ -1,5 +1,4 @@
-//! Bodies: one boxed type, so that a kept reply, a problem and a stream are the
-//! same thing to whoever answers.
+//! Bodies: one boxed type for a kept reply, a problem and a stream.
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -12,19 +11,19 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// The body of every answer.
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 
-/// A body of nothing.
+/// An empty body.
 pub fn empty() -> Body {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
-/// A body that is all there.
+/// A body from bytes.
 pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into())
         .map_err(|never| match never {})
         .boxed_unsync()
 }
 
-/// A body that is all there, with its trailers.
+/// A body from bytes, with trailers.
 pub fn with_trailers(bytes: Bytes, trailers: HeaderMap) -> Body {
     if trailers.is_empty() {
         return full(bytes);
@@ -38,7 +37,7 @@ pub fn with_trailers(bytes: Bytes, trailers: HeaderMap) -> Body {
         .boxed_unsync()
 }
 
-/// Somebody else's body as ours.
+/// Boxes another body.
 pub fn boxed<B>(body: B) -> Body
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Requests while the store is away: refused, or forwarded without protection
+//! Requests while the store is unavailable: refused, or forwarded without protection
 //! where the class says `on_store_failure = "bypass"`.
 
 use std::future::Future;

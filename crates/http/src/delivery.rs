@@ -32,7 +32,7 @@ use crate::run::{Granted, Protection, Unanswered};
 /// One call of [`deliver`]: the attempt, and what follows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeliveryReport {
-    /// What became of the operation.
+    /// The result for the operation.
     pub outcome: DeliveryOutcome,
     /// How many attempts were made, with this one.
     pub attempts: u32,
@@ -44,7 +44,7 @@ pub struct DeliveryReport {
     pub retry_after: Option<Duration>,
 }
 
-/// What became of an operation after an attempt to deliver it.
+/// The state of an operation after an attempt to deliver it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeliveryOutcome {
@@ -151,7 +151,7 @@ where
         status,
         error,
         retry_after: match next {
-            NextStep::Retry(after) => Some(after),
+            AfterDelivery::Retry(after) => Some(after),
             _ => None,
         },
     }
@@ -191,9 +191,9 @@ impl AttemptEnd {
     }
 }
 
-/// What follows an attempt.
+/// The decision after an attempt to deliver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NextStep {
+enum AfterDelivery {
     /// Record that it was delivered.
     Complete,
     /// Record that it failed for good.
@@ -210,35 +210,35 @@ enum NextStep {
 
 /// Whether a lost attempt may be repeated is on record: the class may have been
 /// changed since.
-fn decide(end: AttemptEnd, record: &Record, class: &Class, chance: u64) -> NextStep {
+fn decide(end: AttemptEnd, record: &Record, class: &Class, chance: u64) -> AfterDelivery {
     let (attempts, after_loss) = (record.attempts, record.terms.after_loss);
     match (end, class.on_exhausted) {
-        (AttemptEnd::Accepted, _) => NextStep::Complete,
-        (AttemptEnd::Rejected, _) => NextStep::Fail,
-        (AttemptEnd::Uncertain, _) if after_loss == AfterLoss::Hold => NextStep::Hold,
+        (AttemptEnd::Accepted, _) => AfterDelivery::Complete,
+        (AttemptEnd::Rejected, _) => AfterDelivery::Fail,
+        (AttemptEnd::Uncertain, _) if after_loss == AfterLoss::Hold => AfterDelivery::Hold,
         _ if attempts < class.max_attempts => {
-            NextStep::Retry(class.backoff.after(attempts, chance))
+            AfterDelivery::Retry(class.backoff.after(attempts, chance))
         }
-        (AttemptEnd::NotAccepted, OnExhausted::Kill) => NextStep::Kill,
+        (AttemptEnd::NotAccepted, OnExhausted::Kill) => AfterDelivery::Kill,
         // Also with `kill`: forgetting what may have run would free its key.
-        _ => NextStep::Pause,
+        _ => AfterDelivery::Pause,
     }
 }
 
-async fn settle(lead: Lead, tried: AttemptResult, next: NextStep) -> DeliveryOutcome {
+async fn settle(lead: Lead, tried: AttemptResult, next: AfterDelivery) -> DeliveryOutcome {
     let (recorded, outcome) = match next {
-        NextStep::Complete => {
+        AfterDelivery::Complete => {
             let recorded = finish(lead, tried, Settlement::Completed).await;
             (recorded, DeliveryOutcome::Completed)
         }
-        NextStep::Fail => {
+        AfterDelivery::Fail => {
             let recorded = finish(lead, tried, Settlement::Failed).await;
             (recorded, DeliveryOutcome::Failed)
         }
-        NextStep::Retry(after) => (lead.requeue(after).await, DeliveryOutcome::Requeued),
-        NextStep::Hold => (lead.lose().await, DeliveryOutcome::Unknown),
-        NextStep::Pause => (lead.pause().await, DeliveryOutcome::Paused),
-        NextStep::Kill => (lead.release(None).await, DeliveryOutcome::Killed),
+        AfterDelivery::Retry(after) => (lead.requeue(after).await, DeliveryOutcome::Requeued),
+        AfterDelivery::Hold => (lead.lose().await, DeliveryOutcome::Unknown),
+        AfterDelivery::Pause => (lead.pause().await, DeliveryOutcome::Paused),
+        AfterDelivery::Kill => (lead.release(None).await, DeliveryOutcome::Killed),
     };
     recorded_as(recorded, outcome)
 }
@@ -383,12 +383,12 @@ mod tests {
                 class.max_attempts = 3;
             });
             let next = match decide(end, &record(attempts, after_loss), &class, 7) {
-                NextStep::Complete => "complete",
-                NextStep::Fail => "fail",
-                NextStep::Retry(_) => "retry",
-                NextStep::Hold => "hold",
-                NextStep::Pause => "pause",
-                NextStep::Kill => "kill",
+                AfterDelivery::Complete => "complete",
+                AfterDelivery::Fail => "fail",
+                AfterDelivery::Retry(_) => "retry",
+                AfterDelivery::Hold => "hold",
+                AfterDelivery::Pause => "pause",
+                AfterDelivery::Kill => "kill",
             };
             assert_eq!(next, want, "{on_unknown:?}");
         }

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_connection_names_is_stripped() {
+    fn headers_that_connection_names_are_removed() {
         let mut map = headers(&[
             ("connection", "close, X-Secret"),
             ("connection", "x-other"),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn of_preferences_only_the_wait_goes() {
+    fn only_the_wait_is_removed_from_preferences() {
         let stripped = |lines| {
             let mut map = headers(lines);
             strip_preferred_wait(&mut map);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_reply_may_hold_is_not_given_again() {
+    fn headers_that_a_reply_must_not_contain_are_not_replayed() {
         let lines = [
             ("set-cookie", "s=1"),
             ("transfer-encoding", "chunked"),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_true_of_one_answer_only_is_added_to_it() {
+    fn headers_of_one_exchange_are_added_to_the_first_answer() {
         let mut map = headers(&[("location", "/payments/1"), ("x-kept", "1")]);
         let live = headers(&[
             ("set-cookie", "a=1"),

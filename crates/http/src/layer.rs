@@ -43,7 +43,7 @@ type NameCaller = dyn Fn(&Parts) -> Caller + Send + Sync;
 #[derive(Clone, Debug)]
 pub struct IdempotencyLayer(Arc<Guard>);
 
-/// What a layer and its services share.
+/// The state that a layer shares with its services.
 struct Guard {
     protection: Arc<Protection>,
     class: Arc<Class>,
@@ -140,8 +140,8 @@ impl IdempotencyBuilder {
         }
     }
 
-    /// Does not compare the Host: the service answers alike whatever name a client
-    /// knows it by. Without this, requests to different virtual hosts are different
+    /// Does not compare the Host, for a service that answers alike under all its
+    /// names. Without this, requests to different virtual hosts are different
     /// requests, and never get each other's replies.
     pub fn ignore_host(self) -> Self {
         Self {
@@ -254,12 +254,12 @@ pub enum BuildError {
         /// How long replies are kept.
         retention: Duration,
     },
-    /// The problem pages have no usable place.
+    /// The problem pages have no usable path or URL.
     #[error(
         "{at:?} is no place for problem pages; use a path such as \"/problems\" or a URL with a path"
     )]
     ProblemPages {
-        /// What was given.
+        /// The given value.
         at: String,
     },
 }
@@ -389,7 +389,7 @@ where
     }
 }
 
-/// What the layer does with a request.
+/// The layer's decision about a request.
 enum Action {
     Pass,
     PassWithoutKey,
@@ -504,16 +504,11 @@ impl Guard {
     {
         let (parts, body) = request.into_parts();
         let body = read(body, self.body_limit).await?;
-        let call = Call {
-            caller: (self.caller)(&parts),
-            endpoint: endpoint(&parts.method, parts.uri.path()),
-            key,
-            source: KeySource::Header,
-            class: self.class.clone(),
-            rules: self.rules.clone(),
-            held: None,
-            request: Request::from_parts(parts, body),
-        };
+        let caller = (self.caller)(&parts);
+        let endpoint = endpoint(&parts.method, parts.uri.path());
+        let settings = (self.class.clone(), self.rules.clone());
+        let request = Request::from_parts(parts, body);
+        let call = Call::new((caller, endpoint), key, settings, request);
         let bypassed = self.ungranted(UngrantedReason::StoreUnavailable);
         // Each attempt gets its own clone of the service and makes it ready.
         run(&self.protection, call, move |request, granted| {
@@ -535,9 +530,9 @@ where
     Ok(response.map(body::boxed))
 }
 
-/// Calls the service under a grant, or without one while the store is away. An
-/// error of the service does not tell what it did before, so the outcome is
-/// unknown.
+/// Calls the service under a grant, or without one while the store is unavailable.
+/// After an error of the service the outcome is unknown: the service may have done
+/// its work before.
 async fn serve_inner<S, B, R>(
     inner: S,
     request: Request<Bytes>,

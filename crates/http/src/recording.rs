@@ -75,7 +75,7 @@ async fn record_whole(lead: Lead, answered: UpstreamAnswer) -> ProtectedResponse
         (Recorded::Durably, Meaning::Unknown | Meaning::Keep) => {
             (Outcome::Lost, IdempotencyStatus::Unknown, None)
         }
-        // The caller gets the real answer, whatever the record says.
+        // The caller gets the real answer, even if it could not be recorded.
         (Recorded::Stale | Recorded::NotYet, _) => {
             (Outcome::NotRecorded, IdempotencyStatus::Unknown, None)
         }

@@ -54,7 +54,7 @@ pub struct RecoveryPath<'a> {
     pub path: &'a str,
     /// The key, percent-decoded; an error if it is not UTF-8.
     pub key: Result<String, KeyError>,
-    /// What is asked for.
+    /// The requested part.
     pub target: RecoveryTarget,
 }
 
@@ -152,12 +152,12 @@ pub async fn recover_record(
 fn is_theirs(
     protection: &Protection,
     record: &Record,
-    asked: &Identity,
+    wanted: &Identity,
     context: RecoveryContext<'_>,
 ) -> bool {
     let there = &record.identity;
-    there.endpoint == asked.endpoint
-        && there.caller == asked.caller
+    there.endpoint == wanted.endpoint
+        && there.caller == wanted.caller
         && protection.is_sender(
             record,
             context.rules,
@@ -232,7 +232,7 @@ mod tests {
     #[case("/pay/by-idempotency-key/k1/else", None)]
     #[case("/pay/by-idempotency-key/k1/output/more", None)]
     #[case("/pay", None)]
-    fn paths(#[case] path: &str, #[case] want: Option<(&str, Result<&str, &str>, RecoveryTarget)>) {
+    fn recovery_paths_are_parsed(#[case] path: &str, #[case] want: Option<(&str, Result<&str, &str>, RecoveryTarget)>) {
         let got = RecoveryPath::parse(path);
         let got = got.as_ref().map(|recovery| {
             let key = recovery.key.as_ref().map(String::as_str);
@@ -247,7 +247,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_path_is_taken_apart_or_left_alone(path in "(/|%|by-idempotency-key|output|\\PC){0,40}") {
+        fn any_path_is_parsed_or_no_recovery_path(path in "(/|%|by-idempotency-key|output|\\PC){0,40}") {
             if let Some(recovery) = RecoveryPath::parse(&path) {
                 prop_assert!(recovery.path.starts_with('/') || path.starts_with(recovery.path));
             }

@@ -10,19 +10,19 @@ use onceward_core::classify::{Hint, Meaning, classify};
 use onceward_core::fingerprint::Selection;
 use onceward_core::identity::KeySpace;
 
-/// Whether the credentials of a request are part of what is compared.
+/// Whether the credentials of a request are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Credentials {
-    /// Yes: nobody has checked them, so one client must not read another's reply.
+    /// Yes: they were not checked, and one client must not read another's reply.
     Compared,
     /// No: the caller was authenticated, and tokens change between retries.
     Trusted,
 }
 
-/// Whether the Host of a request is part of what is compared.
+/// Whether the Host of a request is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hosts {
-    /// Yes: the service learns the client's Host, in whatever header, and may serve
+    /// Yes: the service learns the client's Host, in some header, and may serve
     /// several virtual hosts, which never share a reply.
     Compared,
     /// No: the service answers alike under every Host.
@@ -72,9 +72,9 @@ pub struct Rules {
     pub upstream_timeout: Duration,
     /// The largest reply that is kept, in bytes.
     pub reply_limit: usize,
-    /// Statuses that are kept, whatever the default says.
+    /// Statuses that are kept, instead of the default.
     pub keep: BTreeSet<u16>,
-    /// Statuses that free the key, whatever the default says.
+    /// Statuses that free the key, instead of the default.
     pub release: BTreeSet<u16>,
     /// What a replayed 201 is.
     pub duplicate_create: DuplicateCreate,

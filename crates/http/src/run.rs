@@ -59,7 +59,7 @@ impl fmt::Debug for Protection {
     }
 }
 
-/// Asks a service what became of an operation that may have run.
+/// Asks a service for the outcome of an operation that may have run.
 #[async_trait]
 pub trait Reconcile: Send + Sync + 'static {
     /// Asks, and settles the operation accordingly. An error changes nothing.
@@ -75,22 +75,23 @@ pub enum Reconciled {
     Unsure,
 }
 
-/// A request that is to be protected, its body read.
+/// A request to protect, with its whole body.
+#[non_exhaustive]
 pub struct Call {
-    /// Who sends it.
+    /// The caller.
     pub caller: Caller,
-    /// Where to.
+    /// The endpoint.
     pub endpoint: Endpoint,
-    /// Its key.
+    /// The key.
     pub key: Key,
     /// Where the key came from.
     pub source: KeySource,
     /// The route's class.
     pub class: Arc<Class>,
-    /// What else the route chose.
+    /// The other settings of the route.
     pub rules: Arc<Rules>,
-    /// What is held as long as the operation runs, such as a place among those
-    /// that do; let go at once where it turns out that nothing is to be run.
+    /// Kept as long as the operation runs, such as the permit of a limit; dropped
+    /// at once where the request does not run.
     pub held: Option<Box<dyn Any + Send + Sync>>,
     /// The request.
     pub request: Request<Bytes>,
@@ -110,6 +111,41 @@ impl fmt::Debug for Call {
 }
 
 impl Call {
+    /// A request of this caller to this endpoint, under a key that the client sent,
+    /// with a class and rules.
+    pub fn new(
+        (caller, endpoint): (Caller, Endpoint),
+        key: Key,
+        (class, rules): (Arc<Class>, Arc<Rules>),
+        request: Request<Bytes>,
+    ) -> Self {
+        Self {
+            caller,
+            endpoint,
+            key,
+            source: KeySource::Header,
+            class,
+            rules,
+            held: None,
+            request,
+        }
+    }
+
+    /// The same with a key from another source.
+    #[must_use]
+    pub fn with_source(self, source: KeySource) -> Self {
+        Self { source, ..self }
+    }
+
+    /// The same with a value that is kept as long as the operation runs.
+    #[must_use]
+    pub fn holding(self, held: impl Any + Send + Sync) -> Self {
+        Self {
+            held: Some(Box::new(held)),
+            ..self
+        }
+    }
+
     pub(crate) fn identity(&self) -> Identity {
         Identity {
             caller: self.caller.clone(),
@@ -119,12 +155,12 @@ impl Call {
         }
     }
 
-    /// What the record freezes. A derived key is remembered for its window only:
-    /// the same words may mean another intent later.
+    /// The terms of the record. A derived key is remembered for its window only: the
+    /// same parts of a request may mean another intent later.
     fn terms(&self) -> Terms {
         let mut terms = self.class.terms();
         if self.rules.joined {
-            // What is not committed is not done, whatever the class says.
+            // Work that is not committed was not done, so this holds in every class.
             terms.after_loss = AfterLoss::Free;
         }
         match self.source {
@@ -150,7 +186,7 @@ pub struct Granted {
     pub name: String,
     /// The key as it was sent.
     pub key: Key,
-    /// Who sends.
+    /// The caller.
     pub caller: Caller,
 }
 
@@ -174,7 +210,7 @@ pub enum Outcome {
     RanNotKept,
     /// It ran and the key is free again.
     Released,
-    /// It ran, and the store would not take the outcome.
+    /// It ran, and the store did not take the outcome.
     NotRecorded,
     /// It may have run.
     Lost,
@@ -214,7 +250,7 @@ impl Outcome {
             Self::Bypassed => "bypassed",
             Self::Queued => "queued",
             Self::Accepted => "accepted",
-            Self::StatusRead => "told",
+            Self::StatusRead => "status-read",
             Self::Refused(code) => code.as_str(),
         }
     }
@@ -280,7 +316,7 @@ impl ProtectedResponse {
 
 /// Runs a request at most once per granted claim. `forward` is called with the
 /// grant: once, or as often as the class lets the gateway itself try within one
-/// claim; without a grant only where the store is away and the class says
+/// claim; without a grant only where the store is unavailable and the class says
 /// `bypass`.
 pub async fn run<F, Fut>(protection: &Arc<Protection>, call: Call, forward: F) -> ProtectedResponse
 where
@@ -308,7 +344,7 @@ where
     onceward_core::crash_point!("before-claim");
     let entry = enter(protection, &call, &identity, fingerprint).await;
     if !matches!(entry, Ok(Entered::Lead(_)) | Err(_)) {
-        // The request has been compared, and a waiter needs its body no longer.
+        // The request has been compared, and a waiter no longer needs its body.
         *call.request.body_mut() = Bytes::new();
         call.held = None;
     }
@@ -362,8 +398,8 @@ async fn enter(
 /// (by a version that never compared them, or by a layer with `ignore_host`) is
 /// compared as it was made.
 ///
-/// A mismatch is only reported of a record that was read: a client is told that
-/// it may use a new key.
+/// A mismatch is reported only after the record was read, because the client then
+/// uses a new key.
 async fn claim(
     protection: &Protection,
     call: &Call,
@@ -510,7 +546,7 @@ impl Protection {
         }
     }
 
-    /// What a request is compared by.
+    /// The fingerprint of a request.
     fn fingerprint(&self, call: &Call, identity: &Identity, hosts: Hosts) -> Fingerprint {
         if call.source == KeySource::Provider {
             return key_only_fingerprint();
@@ -529,7 +565,7 @@ impl Protection {
                 Hosts::Ignored => None,
             },
             credentials: &compared_credentials(&call.rules, headers),
-            place: &identity.place(),
+            identity_parts: &identity.compared_parts(),
             selection,
             headers: &lines(headers, selection.headers()),
         });
@@ -544,9 +580,9 @@ impl Protection {
         !rules.many_paths || self.fingerprinter.is_sent_to(path, &record.fingerprint)
     }
 
-    /// Whether a request with these headers may read what a record holds: with
-    /// the credentials of the operation where callers are not authenticated, and
-    /// under its Host where that was compared.
+    /// Whether a request with these headers may read a record: it needs the
+    /// credentials of the operation where callers are not authenticated, and its Host
+    /// where that was compared.
     pub(crate) fn is_sender(
         &self,
         record: &Record,
@@ -565,11 +601,11 @@ impl Protection {
         };
         match rules.many_paths {
             false => self.fingerprinter.is_from(fingerprint, sender),
-            true => self.fingerprinter.is_from_wherever(fingerprint, sender),
+            true => self.fingerprinter.is_from_any_path(fingerprint, sender),
         }
     }
 
-    /// Asks the service what became of an unknown operation, if its class has a
+    /// Asks the service for the outcome of an unknown operation, if its class has a
     /// `reconcile_url`.
     pub async fn reconcile(&self, record: &Record, class: &Class) -> Reconciled {
         match &self.reconciler {

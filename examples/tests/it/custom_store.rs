@@ -41,7 +41,7 @@ async fn every_promise_is_kept_by_one_that_is_never_emptied() {
 }
 
 #[test]
-fn journal_is_like_the_model() {
+fn journal_equals_the_model() {
     differential(24, Restart::KeepsLeases, || {
         let home = directory();
         async move |clock: Arc<ManualClock>| Trial::new(Arc::new(open(&home, &clock)), clock)
@@ -58,7 +58,7 @@ fn reply() -> Arc<Reply> {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_is_there_after_a_restart() {
+async fn acknowledged_steps_survive_a_restart() {
     let (home, clock) = (directory(), clock());
     let trial = Trial::new(Arc::new(open(&home, &clock)), clock.clone());
     let (done, gone) = (trial.ask(), trial.ask());

@@ -89,7 +89,7 @@ async fn payment_is_made_once_and_refused_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_at_once_pay_once() {
+async fn concurrent_requests_pay_once() {
     let postgres = Postgres::start();
     let service = Service::start(PROGRAM, &[&postgres.url(), "127.0.0.1:0"]);
     let address = service.address;

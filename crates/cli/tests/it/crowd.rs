@@ -26,7 +26,7 @@ const MEMORY_BYTES_MAX: u64 = 384 << 20;
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_wait_for_one_within_memory_and_the_next_is_told_at_once() {
+async fn ten_thousand_waiters_fit_in_memory_and_the_next_is_refused_at_once() {
     let origin = origin_choosing(Sequence::default(), |key, _| match key {
         "crowd" => Behaviour::Hold,
         _ => Behaviour::PAY,

@@ -174,7 +174,7 @@ enum Victim {
 #[case::gateway_before_record(Victim::Gateway("before-record"), "nothing", 1)]
 #[case::gateway_before_answer(Victim::Gateway("before-answer"), "nothing", 1)]
 #[tokio::test]
-async fn crash(#[case] dies: Victim, #[case] first: &str, #[case] payments: usize) {
+async fn a_crash_at_any_point_pays_once(#[case] dies: Victim, #[case] first: &str, #[case] payments: usize) {
     let mut random = Rng::with_seed(seed());
     let deployment = JoinedDeployment::new(&mut random).await;
     let at = free_address(&mut random);
@@ -308,7 +308,7 @@ async fn a_commit_under_way_is_not_taken_for_undone() {
 /// A fence that is refused, an answer without a commit, a request that came
 /// past the gateway.
 #[tokio::test]
-async fn what_is_not_committed_is_told_by_its_status() {
+async fn an_uncommitted_operation_is_reported_by_its_status() {
     let mut random = Rng::with_seed(seed());
     let deployment = JoinedDeployment::new(&mut random).await;
     let _application = deployment.serving(None).await;

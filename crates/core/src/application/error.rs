@@ -1,4 +1,4 @@
-//! Why an application's step was not taken. Each sentence says what to do.
+//! The errors of an application's steps. Each message says what to do.
 
 use crate::identity::OperationId;
 use crate::namespace::Namespace;
@@ -44,7 +44,7 @@ pub enum Error {
     /// The operation was granted again since, or an operator purged or resolved
     /// it. Nothing was recorded.
     #[error(
-        "the claim on {operation} under fence {} is stale: nothing was recorded, so roll back what was done under it", .fence.0
+        "the claim on {operation} under fence {} is stale: nothing was recorded, so roll back the work that was done under it", .fence.0
     )]
     Stale {
         /// Which operation.
@@ -92,7 +92,7 @@ pub enum Error {
     NotInTransaction,
     /// The transaction has failed already.
     #[error(
-        "the transaction has failed (25P02) and takes no more statements: go back by ROLLBACK TO SAVEPOINT to the savepoint that was set after `begin`, or roll all of it back"
+        "the transaction has failed (25P02) and takes no more statements: use ROLLBACK TO SAVEPOINT to return to the savepoint that was set after `begin`, or roll back the whole transaction"
     )]
     TransactionFailed(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// Another transaction conflicts with this one.
@@ -100,12 +100,12 @@ pub enum Error {
     Conflict(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The table is missing or of another version.
     #[error(
-        "the table `{table}` is missing or is of another version: run `onceward migrate apply`, or add what `onceward migrate print` says to your own migrations"
+        "the table `{table}` is missing or is of another version: run `onceward migrate apply`, or add the SQL of `onceward migrate print` to your own migrations"
     )]
     NotMigrated {
         /// Which table.
         table: String,
-        /// What the database says.
+        /// The error of the database.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The role lacks a privilege.
@@ -115,17 +115,17 @@ pub enum Error {
     Rights {
         /// Which table.
         table: String,
-        /// What the database says.
+        /// The error of the database.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Row-level security is on, and the connection names no user.
+    /// Row-level security is on, and the transaction has no user.
     #[error(
-        "row-level security is on for the table `{table}` and this connection names no user: set what its `--rls-user` reads, in this transaction"
+        "row-level security is on for the table `{table}`, and this transaction has no user: set the value that the expression of `--rls-user` reads, in this transaction"
     )]
-    Nobody {
+    MissingUser {
         /// Which table.
         table: String,
-        /// What the database says.
+        /// The error of the database.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The table has no column for this resource.
@@ -135,7 +135,7 @@ pub enum Error {
     NoResource {
         /// Which table.
         table: String,
-        /// What was to be referred to.
+        /// The resource.
         resource: String,
     },
     /// Not a valid name of a resource.

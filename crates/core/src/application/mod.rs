@@ -1,5 +1,5 @@
-//! Idempotency inside an application: a key, what is asked for, and one of five
-//! outcomes, with the outcome kept beside the work it came of.
+//! Idempotency inside an application: a key, a request, and one of five outcomes,
+//! which is stored beside the work.
 //!
 //! [`RawStore`] works on JSON values, [`TypedStore`] on types of the caller's
 //! own. Both stand on a [`Binding`]: on any store by way of an engine

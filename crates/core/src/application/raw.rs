@@ -48,7 +48,7 @@ impl<B: Binding> RawStore<B> {
         self.begin_as(key, request).await
     }
 
-    /// The same, decoding what is on record as these types.
+    /// The same, with the recorded values decoded as these types.
     pub(crate) async fn begin_as<Req, Res>(
         &mut self,
         key: &ScopedKey,

@@ -78,7 +78,7 @@ impl Fixture {
         done.expect("the claim is ours");
     }
 
-    /// Until what an engine does behind one's back is done.
+    /// Waits for the engine's background tasks.
     async fn settle_down(&self) {
         self.engine.tasks().close();
         self.engine.tasks().wait().await;
@@ -145,7 +145,7 @@ fn causes_are_kept_in_one_line() {
 }
 
 #[test]
-fn class_that_nobody_knows_keeps_tag_and_message() {
+fn an_error_of_an_unknown_class_keeps_tag_and_message() {
     let stored = StoredError::new("overdrawn", "the account is overdrawn");
     let internal = stored.clone().restore::<Declined>().expect_err("not known");
     assert_eq!(internal.0, stored);
@@ -156,7 +156,7 @@ fn class_that_nobody_knows_keeps_tag_and_message() {
 }
 
 #[tokio::test]
-async fn what_failed_for_now_begins_anew() {
+async fn a_transient_failure_lets_the_next_request_run() {
     let fixture = Fixture::new();
     let first = fixture.fresh(&json!(1)).await;
     let (id, fence) = (first.id(), first.fence());
@@ -168,7 +168,7 @@ async fn what_failed_for_now_begins_anew() {
 }
 
 #[tokio::test]
-async fn mismatch_is_told_before_in_flight() {
+async fn a_mismatch_beats_in_flight() {
     let fixture = Fixture::new();
     let fresh = fixture.fresh(&json!({"to": "anna"})).await;
     let same = fixture.begin(&json!({"to": "anna"})).await;
@@ -185,7 +185,7 @@ async fn mismatch_is_told_before_in_flight() {
 }
 
 #[tokio::test]
-async fn abandoned_claim_is_unknown_by_name() {
+async fn an_abandoned_claim_is_an_unknown_outcome() {
     let fixture = Fixture::new();
     let fresh = fixture.fresh(&json!(1)).await;
     let id = fresh.id();
@@ -207,7 +207,7 @@ async fn abandoned_claim_is_unknown_by_name() {
 }
 
 #[tokio::test]
-async fn dropped_without_a_word_is_abandoned_at_once() {
+async fn a_dropped_claim_is_abandoned_at_once() {
     let fixture = Fixture::new();
     drop(fixture.fresh(&json!(1)).await);
     fixture.settle_down().await;
@@ -219,7 +219,7 @@ async fn dropped_without_a_word_is_abandoned_at_once() {
 }
 
 #[tokio::test]
-async fn stale_holder_is_told_so() {
+async fn a_stale_holder_gets_an_error() {
     let fixture = Fixture::with_options(RecordOptions {
         after_loss: AfterLoss::Free,
         ..RecordOptions::default()
@@ -269,7 +269,7 @@ async fn renewed_lease_outlasts_its_length() {
 #[case::remembered(Expiry::Strict, Some(2 * DAY), "replayed gone gone")]
 #[case::remembered_lazily(Expiry::Lazy, Some(2 * DAY), "replayed replayed gone")]
 #[tokio::test]
-async fn replays_end(
+async fn replays_end_with_their_window_or_a_purge(
     #[case] expiry: Expiry,
     #[case] remember: Option<Duration>,
     #[case] want: &str,
@@ -304,7 +304,7 @@ async fn replays_end(
 }
 
 #[tokio::test]
-async fn purging_counts() {
+async fn purging_returns_the_number_of_operations() {
     let fixture = Fixture::new();
     for name in ["a", "b", "c"] {
         let Ok(Begun::Fresh(fresh)) = fixture.raw().begin(&key(name), &json!(1)).await else {
@@ -329,7 +329,7 @@ async fn key_of_another_namespace_is_refused() {
 }
 
 #[tokio::test]
-async fn namespaces_do_not_meet() {
+async fn namespaces_do_not_share_keys() {
     let fixture = Fixture::new();
     fixture.commit(&json!(1), &json!(1)).await;
     let inspect = fixture.store.clone();
@@ -395,7 +395,7 @@ async fn types_come_back_or_the_state_is_incompatible() {
 }
 
 #[tokio::test]
-async fn what_is_no_json_text_is_refused() {
+async fn a_value_that_is_not_json_is_refused() {
     let fixture = Fixture::new();
     let mut store = fixture
         .raw()
@@ -414,13 +414,13 @@ async fn what_is_no_json_text_is_refused() {
     ));
 }
 
-/// What an operator says of an unknown outcome is an outcome.
+/// A resolution by an operator is an outcome.
 #[rstest]
 #[case::ran(200, br#"{"id":9}"#.as_slice(), "result {\"id\":9}")]
 #[case::ran_without_json(204, b"".as_slice(), "incompatible")]
 #[case::failed(404, b"no such".as_slice(), "recorded-elsewhere: recorded elsewhere, with status 404 (no such)")]
 #[tokio::test]
-async fn resolved_by_an_operator(
+async fn a_resolution_is_replayed_like_an_outcome(
     #[case] status: u16,
     #[case] body: &'static [u8],
     #[case] want: &str,
@@ -428,10 +428,7 @@ async fn resolved_by_an_operator(
     let fixture = Fixture::new();
     drop(fixture.fresh(&json!(1)).await);
     fixture.settle_down().await;
-    let page = PageRequest {
-        limit: 1,
-        after: None,
-    };
+    let page = PageRequest::first(1);
     let listed = fixture
         .store
         .list(&Filter::default(), page)
@@ -473,10 +470,7 @@ async fn written_form_is_fixed() {
     fixture
         .commit(&json!({"b": 1, "a": [2.0]}), &json!({"id": 7}))
         .await;
-    let page = PageRequest {
-        limit: 1,
-        after: None,
-    };
+    let page = PageRequest::first(1);
     let listed = fixture
         .store
         .list(&Filter::default(), page)

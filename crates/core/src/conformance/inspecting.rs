@@ -390,7 +390,7 @@ async fn pages(trial: &Trial, filter: &Filter, limit: usize) -> Vec<Arc<Record>>
     loop {
         let page = trial
             .inspect
-            .list(filter, PageRequest { limit, after })
+            .list(filter, PageRequest::first(limit).after(after))
             .await;
         let page = page.expect("the store lists");
         assert!(page.records.len() <= limit, "a page longer than {limit}");

@@ -240,10 +240,7 @@ impl Trial {
     }
 
     pub(super) async fn list(&self, filter: &Filter) -> Vec<Arc<Record>> {
-        let page = PageRequest {
-            limit: PAGE_MAX,
-            after: None,
-        };
+        let page = PageRequest::first(PAGE_MAX);
         let page = self.inspect.list(filter, page).await;
         page.expect("the store lists").records
     }

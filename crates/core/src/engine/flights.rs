@@ -55,7 +55,7 @@ struct Looks {
     seen: watch::Sender<Look>,
 }
 
-/// What the store showed to one look.
+/// What one look at the store returned.
 struct Look {
     number: u64,
     record: Option<Arc<Record>>,
@@ -82,19 +82,19 @@ impl Flight {
 pub(crate) enum Stage {
     /// No claim of this process was granted so far.
     Boarding,
-    /// A leader in this process runs it and will tell the outcome.
+    /// A leader in this process runs it and will announce the outcome.
     Led,
     /// The store is authoritative. Either another claim was granted while this
     /// one was led (after a purge by force, the end of a lease, or a release that
-    /// the leader is about to tell), and the leader will still tell the outcome
-    /// of its own run; or the leader put the operation back into the queue, and
-    /// there is nothing to tell.
+    /// the leader is about to announce), and the leader will still announce the
+    /// outcome of its own run; or the leader put the operation back into the
+    /// queue, and there is no outcome yet.
     Overtaken,
     /// The leader has ended with this outcome.
     Landed(Landed),
 }
 
-/// What a leader tells its waiters.
+/// The outcome that a leader announces to its waiters.
 #[derive(Clone, Debug)]
 pub(crate) enum Landed {
     /// The store has the outcome.
@@ -199,7 +199,7 @@ pub(crate) struct Seat {
 impl Seat {
     /// Takes the lead for a request with this fingerprint. A flight that has
     /// landed, or has a leader, belongs to an earlier run: the new run gets a
-    /// flight of its own, so that its waiters are not told the other's outcome.
+    /// flight of its own, so that its waiters do not get the outcome of the other.
     pub(crate) fn lead(self, fingerprint: Fingerprint) -> Self {
         let mut seat = self;
         loop {
@@ -224,7 +224,7 @@ impl Seat {
         }
     }
 
-    /// Tells the outcome to all waiters and closes the flight: later requests
+    /// Announces the outcome to all waiters and closes the flight: later requests
     /// board another one, and cannot take this outcome for that of a later run.
     pub(crate) fn land(self, landed: Landed) {
         self.close();
@@ -256,10 +256,10 @@ impl Seat {
         matches!(stage, Stage::Led | Stage::Landed(_))
     }
 
-    /// The outcome that the leader of this request tells. Waits while there is
+    /// The outcome that the leader of this request announces. Waits while there is
     /// such a leader; `None` where there is none, or no longer: then the store is
     /// authoritative.
-    pub(crate) async fn told(&self, fingerprint: &Fingerprint) -> Option<Landed> {
+    pub(crate) async fn announced(&self, fingerprint: &Fingerprint) -> Option<Landed> {
         loop {
             let changed = self.flight.changed.notified();
             tokio::pin!(changed);
@@ -329,11 +329,11 @@ pub(crate) struct Lookout<'a> {
     since: u64,
 }
 
-/// What a waiter gets next.
+/// The next look of a waiter.
 pub(crate) enum NextLook<'a> {
     /// Its own turn to look.
     Own(LookTurn<'a>),
-    /// What another waiter saw: the operation has changed.
+    /// The record that another waiter read: the operation has changed.
     Seen(Option<Arc<Record>>),
 }
 
@@ -369,19 +369,19 @@ pub(crate) struct LookTurn<'a> {
 }
 
 impl LookTurn<'_> {
-    /// Shares what the store showed with the other waiters, if it is new.
+    /// Shares a record that the store returned with the other waiters, if it is new.
     pub(crate) fn share(self, record: Option<Arc<Record>>) {
-        let gist = |record: &Option<Arc<Record>>| {
+        let summary = |record: &Option<Arc<Record>>| {
             let record = record.as_ref();
             record.map(|record| (record.fence, record.state))
         };
         let number = self.number;
         self.looks.seen.send_if_modified(|look| {
-            let news = look.number == 0 || gist(&look.record) != gist(&record);
-            if news {
+            let is_new = look.number == 0 || summary(&look.record) != summary(&record);
+            if is_new {
                 *look = Look { number, record };
             }
-            news
+            is_new
         });
     }
 }
@@ -492,25 +492,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_leader_tells_only_waiters_of_the_same_request() {
+    async fn a_leader_announces_only_to_waiters_of_the_same_request() {
         let flights = Arc::new(Flights::new());
         let board = || flights.board(&Digest::from_bytes([1; 32]));
         let waiter = board();
         let leader = board().lead(fingerprint(1));
         assert!(waiter.is_led(&fingerprint(1)) && !waiter.is_led(&fingerprint(2)));
-        assert!(waiter.told(&fingerprint(2)).await.is_none());
+        assert!(waiter.announced(&fingerprint(2)).await.is_none());
         leader.land(Landed::Lost);
         assert!(matches!(
-            waiter.told(&fingerprint(1)).await,
+            waiter.announced(&fingerprint(1)).await,
             Some(Landed::Lost)
         ));
-        assert!(waiter.told(&fingerprint(2)).await.is_none());
+        assert!(waiter.announced(&fingerprint(2)).await.is_none());
         assert!(!waiter.is_led(&fingerprint(2)));
         let ours = fingerprint(2);
-        let word = timeout(Duration::ZERO, waiter.landed(&ours)).await;
+        let outcome = timeout(Duration::ZERO, waiter.landed(&ours)).await;
         assert!(
-            word.is_err(),
-            "a waiter of a different request is told nothing"
+            outcome.is_err(),
+            "a waiter of a different request gets nothing"
         );
     }
 
@@ -520,9 +520,9 @@ mod tests {
         let board = || flights.board(&Digest::from_bytes([1; 32]));
         let (old, waiter) = (board().lead(fingerprint(1)), board());
         let ours = fingerprint(1);
-        let mut listening = std::pin::pin!(waiter.told(&ours));
+        let mut listening = std::pin::pin!(waiter.announced(&ours));
         let early = timeout(Duration::ZERO, listening.as_mut()).await;
-        assert!(early.is_err(), "the leader has not told");
+        assert!(early.is_err(), "the leader has announced nothing");
         let new = board().lead(fingerprint(2));
         assert!(listening.await.is_none());
         drop((old, new));

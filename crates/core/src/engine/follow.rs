@@ -77,12 +77,12 @@ impl Follow {
         watched.unwrap_or(Ok(Awaited::StillRunning))
     }
 
-    /// A leader in this process tells its waiters, which leave the store alone;
-    /// the outcome of a leader elsewhere shows in the store.
+    /// A leader in this process announces its outcome, so that its waiters need not
+    /// ask the store; the outcome of a leader elsewhere is read from the store.
     async fn watch(&self) -> Result<Awaited, StoreError> {
         let mut lookout = self.seat.lookout();
         loop {
-            if let Some(landed) = self.seat.told(&self.fingerprint).await {
+            if let Some(landed) = self.seat.announced(&self.fingerprint).await {
                 return self.judge_landing(landed).await;
             }
             let record = tokio::select! {
@@ -103,8 +103,8 @@ impl Follow {
         }
     }
 
-    /// However many requests wait here for a leader elsewhere, one of them asks
-    /// the store.
+    /// Of all requests that wait here for a leader elsewhere, one asks the store, and
+    /// the others share its answer.
     async fn look_in_turn(
         &self,
         lookout: &mut Lookout<'_>,

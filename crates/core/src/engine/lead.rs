@@ -44,7 +44,7 @@ impl fmt::Debug for Lead {
     }
 }
 
-/// What follows when the leader does not know the outcome.
+/// The consequence where the leader does not know the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnLoss {
     /// The operation is unknown.
@@ -60,7 +60,7 @@ enum OnLoss {
 pub enum Recorded {
     /// The store has the outcome, and these are its times.
     Finished(Completion),
-    /// The store has every other settlement.
+    /// The store has the settlement, which is not an outcome.
     Durably,
     /// The operation was granted again, resolved or purged since.
     Stale,
@@ -111,10 +111,10 @@ impl Lead {
     }
 
     /// The same lead for work that an application commits in one transaction with
-    /// its record, under the same fence. Nothing is done unless the record says
-    /// so, and a release is certain: what is not committed before it finds its
+    /// its record, under the same fence. The record shows whether the work was
+    /// done, and a release is certain: a commit that comes after it finds its
     /// fence stale. So nothing is ever recorded as lost, and where the store did
-    /// not take a settlement, waiters look at the record.
+    /// not take a settlement, waiters read the record.
     #[must_use]
     pub fn joined(mut self) -> Self {
         self.on_loss = OnLoss::Joined;
@@ -208,7 +208,7 @@ impl Lead {
         self.put_back(Settlement::Deferred { after }).await
     }
 
-    /// Records that the operation may have run. All waiters are told at once.
+    /// Records that the operation may have run. All waiters get this outcome at once.
     /// A [joined](Self::joined) lead releases the key; queued work is due again
     /// where running twice was declared safe, and its waiters go on waiting.
     pub async fn lose(self) -> Recorded {
@@ -296,7 +296,7 @@ impl Lead {
         self.engine.tasks.spawn(writing);
     }
 
-    /// Tells the waiters, and ends the flight.
+    /// Passes the outcome to the waiters, and ends the flight.
     fn land(&mut self, landed: Landed) {
         if let Some(seat) = self.seat.take() {
             seat.land(landed);

@@ -1,8 +1,8 @@
-//! The engine: takes an operation from its claim to its record, whatever dies in
-//! between.
+//! The engine takes an operation from its claim to its record, even if the client
+//! disconnects, the store fails for a while, or the process ends in between.
 //!
 //! It puts a deadline on every step of the store, withdraws claims whose answer
-//! was lost, renews leases while work goes on, tells waiters the outcome, and
+//! was lost, renews leases while work goes on, passes the outcome to waiters, and
 //! repeats the write of an outcome until the store has it. It knows nothing of
 //! HTTP; a [`Reply`](crate::record::Reply) is bytes to it.
 //!
@@ -251,8 +251,8 @@ impl Engine {
 
     /// Records an operation with its request, for delivery by the gateway that
     /// takes it from the queue; or returns its state. A lost answer needs no
-    /// withdrawal: what was recorded is delivered, and the sender's retry finds
-    /// it known.
+    /// withdrawal: a recorded operation is delivered, and the sender's retry is
+    /// answered with its state.
     pub async fn enqueue(
         self: &Arc<Self>,
         queue: &dyn Queue,
@@ -277,8 +277,8 @@ impl Engine {
     }
 
     /// Notes that an operation's reply is given again, where its retention
-    /// counts from that, without waiting for the store. [`Engine::enter`] does
-    /// so itself; the giver of a reply that was [looked up](Engine::look) may too.
+    /// counts from that, without waiting for the store. [`Engine::enter`] does so
+    /// itself; call it for a reply that was [looked up](Engine::look).
     pub fn note_replay(self: &Arc<Self>, record: &Record) {
         if record.terms.ttl_basis != TtlBasis::Access {
             return;
@@ -308,7 +308,7 @@ impl Engine {
     }
 
     /// Waits for an operation that is known to run. A later run under the same
-    /// key with another fingerprint is a different request's.
+    /// key with another fingerprint belongs to a different request.
     pub fn follow(self: &Arc<Self>, record: Arc<Record>) -> Follow {
         let seat = self.flights.board(&record.digest);
         let fingerprint = record.fingerprint;

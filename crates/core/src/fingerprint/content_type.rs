@@ -114,7 +114,7 @@ fn unquote(quoted: &[u8]) -> (Vec<u8>, &[u8]) {
     }
 }
 
-/// What stands before the first such byte, and what after it.
+/// The bytes before the first such byte, and those after it.
 fn cut(text: &[u8], byte: u8) -> (&[u8], &[u8]) {
     match memchr::memchr(byte, text) {
         Some(at) => (&text[..at], &text[at + 1..]),

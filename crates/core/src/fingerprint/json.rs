@@ -46,9 +46,9 @@ pub fn canonical_json(bytes: &[u8]) -> Option<Vec<u8>> {
 
 struct Pass<'a> {
     text: &'a str,
-    /// How far it is read.
+    /// The position of the next byte to read.
     at: usize,
-    /// What is written.
+    /// The canonical text so far.
     out: Vec<u8>,
 }
 
@@ -146,7 +146,7 @@ impl<'a> Pass<'a> {
     fn string(&mut self) -> Option<Cow<'a, str>> {
         let (token, escapes) = self.string_token()?;
         if !escapes {
-            // Nothing to undo, and nothing in it that would be written otherwise.
+            // Without escapes the string is already canonical.
             self.out.extend_from_slice(token.as_bytes());
             return token.get(1..token.len() - 1).map(Cow::Borrowed);
         }
@@ -170,7 +170,7 @@ impl<'a> Pass<'a> {
                 return Some((self.text.get(start..self.at)?, escapes));
             }
             self.take(b'\\').then_some(())?;
-            // Whatever is escaped, it does not end the string.
+            // An escaped character does not end the string.
             self.at += 1;
             escapes = true;
         }
@@ -273,8 +273,7 @@ struct Decimal {
 }
 
 impl Decimal {
-    /// Reads what the grammar of JSON allows; `None` where the exponent is
-    /// beyond all measure.
+    /// Reads a number of JSON's grammar; `None` where the exponent does not fit.
     fn parse(token: &str) -> Option<Self> {
         let (is_negative, token) = match token.strip_prefix('-') {
             Some(rest) => (true, rest),
@@ -316,7 +315,7 @@ impl Decimal {
     }
 }
 
-/// What lies at a place in a canonical text.
+/// The value at a place in a canonical text.
 pub(super) fn value_at<'a>(text: &'a [u8], place: &[String]) -> Option<&'a [u8]> {
     let Some((token, deeper)) = place.split_first() else {
         return Some(text);
@@ -330,7 +329,7 @@ pub(super) fn value_at<'a>(text: &'a [u8], place: &[String]) -> Option<&'a [u8]>
     value_at(found?, deeper)
 }
 
-/// A canonical text without what lies at these places.
+/// A canonical text without the values at these places.
 pub(super) fn without(text: &[u8], places: &[&[String]]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     write_without(&mut out, text, places);
@@ -367,7 +366,7 @@ fn write_without(out: &mut Vec<u8>, text: &[u8], places: &[&[String]]) {
     out.push(*close);
 }
 
-/// What a child is called.
+/// The name of a child.
 enum Name<'a> {
     /// The member of an object, as it is written, in quotes.
     Member(&'a [u8]),
@@ -387,8 +386,8 @@ impl Name<'_> {
     }
 }
 
-/// Goes through the members or elements of a canonical text: their names,
-/// their values, and what stands before the value, the name and its colon.
+/// Calls back for each member or element of a canonical text: with its name, its
+/// value, and the text before the value, which is the name and its colon.
 fn each_child<'a>(text: &'a [u8], mut see: impl FnMut(Name<'_>, &'a [u8], &'a [u8])) {
     let is_object = match text.first() {
         Some(b'{') => true,
@@ -419,7 +418,7 @@ fn each_child<'a>(text: &'a [u8], mut see: impl FnMut(Name<'_>, &'a [u8], &'a [u
     }
 }
 
-/// How long the value is with which a canonical text begins.
+/// The length of the value at the start of a canonical text.
 fn value_length(text: &[u8]) -> usize {
     let mut depth = 0_usize;
     let mut at = 0;
@@ -441,7 +440,7 @@ fn value_length(text: &[u8]) -> usize {
     at
 }
 
-/// How long the string is with which a text begins, with its quotes.
+/// The length of the string at the start of a text, with its quotes.
 fn string_length(text: &[u8]) -> usize {
     let mut at = 1;
     loop {
@@ -576,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_have_no_form() {
+    fn bytes_that_are_not_utf_8_have_no_form() {
         assert_eq!(canonical_json(b"\"\xff\""), None);
     }
 
@@ -620,7 +619,7 @@ mod tests {
         }
 
         #[test]
-        fn what_has_a_form_is_json_and_means_the_same(
+        fn a_canonical_form_is_json_with_the_same_meaning(
             text in "[\\[\\]{}:,\" 0-2.eE+\\\\u\\-tna]{0,24}",
         ) {
             let parsed = serde_json::from_str::<Value>(&text);
@@ -635,7 +634,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_survived(bytes in any::<Vec<u8>>()) {
+        fn any_bytes_are_read_without_a_panic(bytes in any::<Vec<u8>>()) {
             let _form = canonical_json(&bytes);
         }
 
@@ -646,9 +645,9 @@ mod tests {
             prop_assert_ne!(canonical(&a), canonical(&format!("\"{a}\"")));
         }
 
-        /// However they are written, numbers meet only if their values do.
+        /// Numbers have the same canonical form only if their values are equal.
         #[test]
-        fn numbers_meet_only_where_their_values_do(
+        fn numbers_have_one_form_only_if_their_values_are_equal(
             (a, shift) in ("[1-9][0-9]{0,24}", -30_i64..30),
             near in -2_i128..=2,
             zeros in 0_usize..4,
@@ -661,7 +660,7 @@ mod tests {
         }
 
         #[test]
-        fn large_neighbours_differ(n in (1_u64 << 53)..u64::MAX) {
+        fn large_neighbouring_integers_differ(n in (1_u64 << 53)..u64::MAX) {
             let [n, next] = [n.to_string(), (n + 1).to_string()];
             prop_assert_ne!(canonical(&n), canonical(&next));
         }

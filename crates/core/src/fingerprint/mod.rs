@@ -1,12 +1,12 @@
-//! What a request asks for, as a digest.
+//! Fingerprints: digests of requests, to compare the requests under one key.
 //!
-//! Two requests under one key are the same if their fingerprints are. The body
-//! is read as what its content type says, so that a client that writes the
-//! same JSON in another order, or draws another multipart boundary, still
-//! repeats itself; what cannot be read that way counts byte for byte. Every
-//! part enters the digest behind its length, all of the body does, and the
-//! algorithm's name is stored with the digest, so that it can change one day.
-//! A route may compare less, or more: see [`Selection`].
+//! Two requests under one key are the same if their fingerprints are equal. The
+//! body is read by its content type, so that a retry may write the same JSON in
+//! another order, or use another multipart boundary; a body that cannot be read
+//! that way is compared byte for byte. Every part enters the digest behind its
+//! length. The algorithm's name is stored with the digest, so that a later
+//! version can use another algorithm. A route may compare fewer parts, or more:
+//! see [`Selection`].
 //!
 //! Short bodies can be guessed from a bare hash, so a gateway that has a
 //! secret keys its fingerprints with it.
@@ -25,7 +25,7 @@ use subtle::ConstantTimeEq;
 
 use content_type::{ContentType, Media};
 pub use json::{DEPTH_MAX, canonical_json};
-use selection::Chosen;
+use selection::SelectedJson;
 pub use selection::{PART_BYTES_MAX, Part, PartError, Pointer, Selection};
 
 /// Separates these digests from all others made with SHA-256 or the secret.
@@ -97,9 +97,9 @@ pub struct Fingerprint {
     pub algorithm: Algorithm,
     /// The digest.
     pub digest: [u8; 32],
-    /// A digest of the credentials that came with it, and of the Host where that
-    /// is compared, on its own, so that a later question for the reply can be
-    /// compared without the request.
+    /// A separate digest of the request's credentials, and of its Host where that
+    /// is compared, so that a recovery request can be compared without the first
+    /// request.
     pub sender: [u8; 16],
 }
 
@@ -119,15 +119,15 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// What of a request is compared.
+/// The parts of a request that are compared.
 #[derive(Clone, Copy, Debug)]
 pub struct ComparedParts<'a> {
     /// The method, as it was sent.
     pub method: &'a str,
     /// The path, as it was sent.
     pub path: &'a str,
-    /// What follows the question mark. Pairs are compared in the order of
-    /// their names, several of one name in their own.
+    /// The query, without its question mark. Pairs are compared in the order of
+    /// their names; pairs of one name keep their order.
     pub query: Option<&'a str>,
     /// The `Content-Type`; its boundary and the order of its parameters do not count.
     pub content_type: Option<&'a [u8]>,
@@ -136,26 +136,26 @@ pub struct ComparedParts<'a> {
     /// The Host that the client asked for, where it is compared: see
     /// [`Sender::host`].
     pub host: Option<&'a [u8]>,
-    /// The headers that tell clients apart where callers are not known.
+    /// The headers that distinguish clients where callers are not known.
     pub credentials: &'a [(&'a str, &'a [u8])],
-    /// What the key's space took out of the identity:
-    /// [`Identity::place`](crate::identity::Identity::place).
-    pub place: &'a [&'a str],
+    /// The parts of the identity that the key space leaves to the fingerprint:
+    /// [`Identity::compared_parts`](crate::identity::Identity::compared_parts).
+    pub identity_parts: &'a [&'a str],
     /// Which parts of the request are compared.
     pub selection: &'a Selection,
-    /// The lines of the headers that the selection names, in their order; of
-    /// others nothing counts.
+    /// The lines of the headers that the selection names, in their order. Other
+    /// lines are ignored.
     pub headers: &'a [(&'a str, &'a [u8])],
 }
 
-/// What a request for an earlier reply shows of its sender.
+/// The sender of a recovery request, as far as the request identifies it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender<'a> {
-    /// The headers that tell clients apart where callers are not known.
+    /// The headers that distinguish clients where callers are not known.
     pub credentials: &'a [(&'a str, &'a [u8])],
-    /// The Host that it was sent to. Its name counts without case, its port does
-    /// not: virtual hosts differ in their names, and one of them may be reached
-    /// by several ports.
+    /// The Host that it was sent to. Its name is compared without case, its port
+    /// is not compared: virtual hosts differ in their names, and one of them may be
+    /// reached by several ports.
     pub host: &'a [u8],
 }
 
@@ -167,37 +167,37 @@ impl Fingerprinter {
     /// Keyed by a secret (HMAC-SHA-256), so that a body cannot be guessed without it.
     pub fn keyed(secret: [u8; 32]) -> Self {
         let hash = Hmac::new_from_slice(&secret).expect("HMAC takes keys of any length");
-        Self(Hash::Keyed(hash)).begun()
+        Self(Hash::Keyed(hash)).with_domain()
     }
 
     /// Without a secret (SHA-256).
     pub fn plain() -> Self {
-        Self(Hash::Plain(Sha256::new())).begun()
+        Self(Hash::Plain(Sha256::new())).with_domain()
     }
 
-    fn begun(mut self) -> Self {
+    fn with_domain(mut self) -> Self {
         self.0.update(DOMAIN);
         self
     }
 
     /// The fingerprint of a request. Any bytes have one.
-    pub fn fingerprint(&self, asked: &ComparedParts<'_>) -> Fingerprint {
-        let content_type = asked.content_type.map(ContentType::parse);
-        let content = Content::read(content_type.as_ref(), asked.body, asked.selection);
-        let algorithm = content.algorithm(asked.host.is_some());
-        let host = asked.host.map(host_name);
+    pub fn fingerprint(&self, parts: &ComparedParts<'_>) -> Fingerprint {
+        let content_type = parts.content_type.map(ContentType::parse);
+        let content = Content::read(content_type.as_ref(), parts.body, parts.selection);
+        let algorithm = content.algorithm(parts.host.is_some());
+        let host = parts.host.map(host_name);
 
         let mut hash = self.0.clone();
-        if !asked.place.is_empty() || !asked.selection.is_everything() {
-            hash_choice(&mut hash, asked);
+        if !parts.identity_parts.is_empty() || !parts.selection.is_everything() {
+            hash_choice(&mut hash, parts);
         }
         hash.part(algorithm.as_str().as_bytes());
         if let Some(host) = &host {
             hash.part(host);
         }
-        hash.part(asked.method.as_bytes());
-        hash.part(asked.path.as_bytes());
-        hash.list(&asked.selection.of_query(asked.query), |hash, pair| {
+        hash.part(parts.method.as_bytes());
+        hash.part(parts.path.as_bytes());
+        hash.list(&parts.selection.of_query(parts.query), |hash, pair| {
             hash.part(pair.as_bytes());
         });
         hash.list(content_type.as_slice(), |hash, content_type| {
@@ -211,7 +211,7 @@ impl Fingerprinter {
         Fingerprint {
             algorithm,
             digest: hash.finish(),
-            sender: self.sender(asked.credentials, host.as_deref()),
+            sender: self.sender(parts.credentials, host.as_deref()),
         }
     }
 
@@ -225,8 +225,8 @@ impl Fingerprinter {
         )
     }
 
-    /// The same fingerprint, which also tells where the request was sent: half
-    /// of the sender's digest makes room for it.
+    /// The same fingerprint with the path of its request: half of the sender's
+    /// digest is replaced by half of the path's.
     #[must_use]
     pub fn sent_to(&self, path: &str, fingerprint: Fingerprint) -> Fingerprint {
         let mut sender = fingerprint.sender;
@@ -238,15 +238,15 @@ impl Fingerprinter {
         }
     }
 
-    /// Whether a fingerprint that tells it was sent to this path.
+    /// Whether a fingerprint from [`sent_to`](Self::sent_to) has this path.
     pub fn is_sent_to(&self, path: &str, fingerprint: &Fingerprint) -> bool {
         let at = self.path(path);
         bool::from(fingerprint.sender[8..].ct_eq(&at[..8]))
     }
 
-    /// As [`is_from`](Self::is_from), for a fingerprint that also tells where it
-    /// was sent.
-    pub fn is_from_wherever(&self, fingerprint: &Fingerprint, sender: Sender<'_>) -> bool {
+    /// As [`is_from`](Self::is_from), for a fingerprint from
+    /// [`sent_to`](Self::sent_to).
+    pub fn is_from_any_path(&self, fingerprint: &Fingerprint, sender: Sender<'_>) -> bool {
         let sender = self.sender_of(fingerprint, sender);
         bool::from(fingerprint.sender[..8].ct_eq(&sender[..8]))
     }
@@ -290,22 +290,22 @@ impl fmt::Debug for Fingerprinter {
     }
 }
 
-/// What a route chose besides the request itself. It comes before all else
-/// and begins with what is no algorithm's name, so that a digest with a choice
-/// never meets one without.
-fn hash_choice(hash: &mut Hash, asked: &ComparedParts<'_>) {
-    let selection = asked.selection;
+/// Hashes the choices of the route. They come first and begin with a word that is
+/// not the name of an algorithm, so that a digest with choices never equals one
+/// without.
+fn hash_choice(hash: &mut Hash, parts: &ComparedParts<'_>) {
+    let selection = parts.selection;
     hash.part(b"chosen");
-    hash.list(asked.place, |hash, part| hash.part(part.as_bytes()));
+    hash.list(parts.identity_parts, |hash, part| hash.part(part.as_bytes()));
     for parts in [&selection.ignore, &selection.include] {
-        let parts = Selection::written(parts);
-        hash.list(&parts, |hash, part| hash.part(part.as_bytes()));
+        let written = Selection::written(parts);
+        hash.list(&written, |hash, part| hash.part(part.as_bytes()));
     }
     let mut names: Vec<_> = selection.headers().collect();
     names.sort_unstable();
     names.dedup();
     hash.list(&names, |hash, name| {
-        let lines = asked
+        let lines = parts
             .headers
             .iter()
             .filter(|(line, _)| line.eq_ignore_ascii_case(name));
@@ -325,7 +325,8 @@ fn host_name(host: &[u8]) -> Vec<u8> {
     name.to_ascii_lowercase()
 }
 
-/// By name; a repeated name keeps the order of its values, which may matter.
+/// The pairs by name. A repeated name keeps the order of its values, which may
+/// matter.
 fn sorted_query(query: Option<&str>) -> Vec<&str> {
     let mut pairs: Vec<_> = query
         .map(|query| query.split('&').collect())
@@ -338,9 +339,9 @@ fn sorted_query(query: Option<&str>) -> Vec<&str> {
     pairs
 }
 
-/// A body, read as what it is, as far as it is compared.
+/// A body, read by its content type: the parts that are compared.
 enum Content<'a> {
-    Json(Chosen),
+    Json(SelectedJson),
     Form(Vec<form::Pair>),
     Multipart(Vec<multipart::BodyPart<'a>>),
     Raw(&'a [u8]),
@@ -378,8 +379,8 @@ impl<'a> Content<'a> {
 
     fn hash_into(&self, hash: &mut Hash) {
         match self {
-            Self::Json(Chosen::All(text)) => hash.part(text),
-            Self::Json(Chosen::Some(values)) => hash.list(values, |hash, value| {
+            Self::Json(SelectedJson::All(text)) => hash.part(text),
+            Self::Json(SelectedJson::Some(values)) => hash.list(values, |hash, value| {
                 hash.list(value.as_slice(), |hash, value| hash.part(value));
             }),
             Self::Raw(bytes) => hash.part(bytes),
@@ -412,13 +413,13 @@ impl Hash {
         }
     }
 
-    /// Bytes behind their length, so that nothing can pass into its neighbour.
+    /// Hashes bytes behind their length, so that the bounds between parts are certain.
     fn part(&mut self, bytes: &[u8]) {
         self.update(&(bytes.len() as u64).to_be_bytes());
         self.update(bytes);
     }
 
-    /// Items behind their number.
+    /// Hashes items behind their number.
     fn list<T>(&mut self, items: &[T], item: impl Fn(&mut Self, &T)) {
         self.update(&(items.len() as u64).to_be_bytes());
         for each in items {
@@ -450,7 +451,7 @@ mod tests {
         body: br#"{"amount":100,"currency":"EUR"}"#,
         host: None,
         credentials: &[("authorization", b"Bearer 1")],
-        place: &[],
+        identity_parts: &[],
         selection: Selection::EVERYTHING,
         headers: &[],
     };
@@ -462,9 +463,9 @@ mod tests {
         }
     }
 
-    fn of(asked: &ComparedParts<'_>) -> Fingerprint {
-        let keyed = Fingerprinter::keyed([7; 32]).fingerprint(asked);
-        let plain = Fingerprinter::plain().fingerprint(asked);
+    fn of(parts: &ComparedParts<'_>) -> Fingerprint {
+        let keyed = Fingerprinter::keyed([7; 32]).fingerprint(parts);
+        let plain = Fingerprinter::plain().fingerprint(parts);
         assert_ne!(keyed, plain, "the secret counts");
         plain
     }
@@ -474,9 +475,9 @@ mod tests {
     #[case::members_in_another_order(json(r#"{ "currency": "EUR", "amount": 1e2 }"#))]
     #[case::query_in_another_order(ComparedParts { query: Some("b=2&a=1"), ..PAYMENT })]
     #[case::type_in_capitals(ComparedParts { content_type: Some(b"Application/JSON"), ..PAYMENT })]
-    fn the_same_question(#[case] asked: ComparedParts<'_>) {
-        assert_eq!(of(&asked), of(&PAYMENT));
-        assert_eq!(of(&asked).algorithm, Algorithm::Json1);
+    fn equal_requests_have_one_fingerprint(#[case] parts: ComparedParts<'_>) {
+        assert_eq!(of(&parts), of(&PAYMENT));
+        assert_eq!(of(&parts).algorithm, Algorithm::Json1);
     }
 
     #[rstest]
@@ -496,8 +497,8 @@ mod tests {
     #[case::amount(json(r#"{"amount":101,"currency":"EUR"}"#))]
     #[case::amount_as_text(json(r#"{"amount":"100","currency":"EUR"}"#))]
     #[case::empty_body(json(""))]
-    fn another_question(#[case] asked: ComparedParts<'_>) {
-        assert_ne!(of(&asked), of(&PAYMENT));
+    fn a_difference_in_any_part_changes_the_fingerprint(#[case] parts: ComparedParts<'_>) {
+        assert_ne!(of(&parts), of(&PAYMENT));
     }
 
     #[rstest]
@@ -510,7 +511,7 @@ mod tests {
     )]
     #[case::fractions_of_one_double(r#"{"a":0.1}"#, r#"{"a":0.10000000000000001}"#)]
     #[case::large_integer_as_text(r#"{"a":9007199254740993}"#, r#"{"a":"9007199254740993"}"#)]
-    fn bodies_that_must_not_meet(#[case] a: &str, #[case] b: &str) {
+    fn different_bodies_have_different_fingerprints(#[case] a: &str, #[case] b: &str) {
         assert_ne!(of(&json(a)), of(&json(b)));
     }
 
@@ -530,10 +531,10 @@ mod tests {
 
     fn selection(ignore: &[&str], include: &[&str]) -> Selection {
         let part = |part: &&str| Part::parse(part).expect("a part");
-        Selection {
-            ignore: ignore.iter().map(part).collect(),
-            include: include.iter().map(part).collect(),
-        }
+        Selection::new(
+            ignore.iter().map(part).collect(),
+            include.iter().map(part).collect(),
+        )
     }
 
     const FORM: Option<&[u8]> = Some(b"application/x-www-form-urlencoded");
@@ -560,11 +561,11 @@ mod tests {
     #[case::included_pair_twice(&[], &["query:b"], ComparedParts { query: Some("b=2&b=2"), ..PAYMENT }, false)]
     #[case::included_header(&[], &["header:X-A"], ComparedParts { headers: &[("x-a", b"1")], ..PAYMENT }, false)]
     #[case::other_header(&[], &["header:X-A"], ComparedParts { headers: &[("x-b", b"1")], ..PAYMENT }, true)]
-    #[case::another_type_is_another_question(&["/at"], &[], ComparedParts { content_type: FORM, ..PAYMENT }, false)]
-    fn selected(
+    #[case::another_type(&["/at"], &[], ComparedParts { content_type: FORM, ..PAYMENT }, false)]
+    fn a_selection_decides_which_differences_count(
         #[case] ignore: &[&str],
         #[case] include: &[&str],
-        #[case] asked: ComparedParts<'_>,
+        #[case] parts: ComparedParts<'_>,
         #[case] is_same: bool,
     ) {
         let selection = &selection(ignore, include);
@@ -573,7 +574,7 @@ mod tests {
             ..PAYMENT
         });
         assert_eq!(
-            of(&ComparedParts { selection, ..asked }) == payment,
+            of(&ComparedParts { selection, ..parts }) == payment,
             is_same
         );
         assert_ne!(payment, of(&PAYMENT), "the selection counts");
@@ -598,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_a_header_keep_their_order_and_pass_into_no_other() {
+    fn lines_of_a_header_keep_their_order_and_their_name() {
         let selection = &selection(&[], &["header:a", "header:b"]);
         let with = |headers: &[(&str, &[u8])]| {
             of(&ComparedParts {
@@ -630,18 +631,23 @@ mod tests {
     }
 
     #[test]
-    fn place_counts_part_by_part() {
-        let at = |place: &[&str]| of(&ComparedParts { place, ..PAYMENT });
-        let places: [&[&str]; 5] = [&[], &["a.b"], &["a", "b"], &["b", "a"], &[""]];
-        for (number, one) in places.iter().enumerate() {
-            for (other_number, other) in places.iter().enumerate() {
-                assert_eq!(at(one) == at(other), number == other_number);
+    fn parts_of_the_identity_are_compared_one_by_one() {
+        let with = |identity_parts: &[&str]| {
+            of(&ComparedParts {
+                identity_parts,
+                ..PAYMENT
+            })
+        };
+        let lists: [&[&str]; 5] = [&[], &["a.b"], &["a", "b"], &["b", "a"], &[""]];
+        for (number, one) in lists.iter().enumerate() {
+            for (other_number, other) in lists.iter().enumerate() {
+                assert_eq!(with(one) == with(other), number == other_number);
             }
         }
     }
 
     #[test]
-    fn what_has_no_canonical_form_counts_byte_for_byte() {
+    fn a_body_without_a_canonical_form_is_compared_byte_for_byte() {
         for body in ["", "{", r#"{"a":1,"a":1}"#, r#""\ud800""#] {
             assert_eq!(of(&json(body)).algorithm, Algorithm::Raw1, "{body}");
         }
@@ -710,7 +716,7 @@ mod tests {
     }
 
     #[test]
-    fn sender_is_known_without_the_request() {
+    fn the_sender_is_compared_without_the_request() {
         let fingerprinter = Fingerprinter::keyed([7; 32]);
         let paid = fingerprinter.fingerprint(&PAYMENT);
         let bare = fingerprinter.fingerprint(&ComparedParts {
@@ -729,14 +735,14 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_tells_where_it_was_sent_and_still_from_whom() {
+    fn a_fingerprint_with_its_path_still_identifies_the_sender() {
         let fingerprinter = Fingerprinter::keyed([7; 32]);
         let paid = fingerprinter.sent_to("/a/1", fingerprinter.fingerprint(&PAYMENT));
         assert!(fingerprinter.is_sent_to("/a/1", &paid));
         assert!(!fingerprinter.is_sent_to("/a/2", &paid));
         let is_from = |credentials| {
             let host: &[u8] = b"any.example";
-            fingerprinter.is_from_wherever(&paid, Sender { credentials, host })
+            fingerprinter.is_from_any_path(&paid, Sender { credentials, host })
         };
         assert!(is_from(PAYMENT.credentials));
         assert!(!is_from(&[]));
@@ -767,7 +773,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_known_without_the_request() {
+    fn the_host_is_compared_without_the_request() {
         let fingerprinter = Fingerprinter::keyed([7; 32]);
         for credentials in [PAYMENT.credentials, &[]] {
             let host = Some(&b"a.example"[..]);
@@ -781,7 +787,7 @@ mod tests {
                 let host = host.as_bytes();
                 let sender = Sender { credentials, host };
                 assert_eq!(fingerprinter.is_from(&paid, sender), want);
-                assert_eq!(fingerprinter.is_from_wherever(&sent, sender), want);
+                assert_eq!(fingerprinter.is_from_any_path(&sent, sender), want);
             }
         }
     }
@@ -840,7 +846,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_same_document_written_otherwise_is_the_same_question(
+        fn the_same_document_in_another_order_has_the_same_fingerprint(
             document in document(),
             seeds in any::<[u64; 2]>(),
         ) {
@@ -851,7 +857,7 @@ mod tests {
         }
 
         #[test]
-        fn different_large_integers_are_different_questions(a in any::<u128>(), b in any::<u128>()) {
+        fn different_large_integers_have_different_fingerprints(a in any::<u128>(), b in any::<u128>()) {
             prop_assume!(a != b);
             let [a, b] = [a, b].map(|n| format!("{{\"amount\":{n}}}"));
             prop_assert_ne!(of(&json(&a)), of(&json(&b)));

@@ -1,7 +1,7 @@
 //! Multipart bodies by their parts, without the boundary between them.
 //!
-//! Strict on purpose: whatever stands outside the parts, or could be read in
-//! two ways, makes the body count byte for byte instead.
+//! Strict on purpose: a body with bytes outside its parts, or that could be read in
+//! two ways, is compared byte for byte instead.
 
 use memchr::memmem;
 

@@ -1,27 +1,28 @@
-//! Which parts of a request are compared, where a route says so.
+//! Which parts of a request are compared, where a route chooses them.
 //!
-//! A part that is ignored may differ between retries: a time stamp, a trace
-//! id. Where parts of the body or of the query are included, nothing else of
-//! it counts. The selection itself enters the fingerprint, so that two
-//! requests that were compared by different parts are never taken for one.
+//! An ignored part may differ between retries: a timestamp, a trace id. Where
+//! parts of the body or of the query are included, its other parts are not
+//! compared. The selection itself enters the fingerprint, so that fingerprints
+//! under different selections are never equal.
 
 use std::fmt;
 
 use super::json;
 use super::sorted_query;
 
-/// The longest part as it is written, in bytes.
+/// The longest part in its written form, in bytes.
 pub const PART_BYTES_MAX: usize = 1024;
 
-/// Which parts of a request are compared. The default is all that is compared
-/// anyway, and leaves the fingerprint as it is without a selection.
+/// Which parts of a request are compared. The default compares all of them, and
+/// does not change the fingerprint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Selection {
-    /// Parts that do not count. A header counts only where it is included, so
-    /// there is nothing to ignore in headers.
+    /// Parts that are not compared. Headers are compared only where they are
+    /// included, so a header here has no effect.
     pub ignore: Vec<Part>,
-    /// Parts that count: of the body these only, if there are any, likewise of
-    /// the query; headers in addition to all else.
+    /// Parts that are compared: only these of the body, if there are any, and only
+    /// these of the query; headers in addition to everything else.
     pub include: Vec<Part>,
 }
 
@@ -31,6 +32,11 @@ impl Selection {
         ignore: Vec::new(),
         include: Vec::new(),
     };
+
+    /// A selection of these parts.
+    pub fn new(ignore: Vec<Part>, include: Vec<Part>) -> Self {
+        Self { ignore, include }
+    }
 
     /// Whether it is the default.
     pub fn is_everything(&self) -> bool {
@@ -43,7 +49,7 @@ impl Selection {
         headers(&self.include)
     }
 
-    /// The query's pairs that count, by name.
+    /// The pairs of the query that are compared, by name.
     pub(super) fn of_query<'q>(&self, query: Option<&'q str>) -> Vec<&'q str> {
         let mut pairs = sorted_query(query);
         let is_among = |parts: &[Part], pair: &str| {
@@ -61,7 +67,7 @@ impl Selection {
 
     /// The included parts of a canonical JSON text, or all of it, without the
     /// ignored ones.
-    pub(super) fn of_json(&self, text: Vec<u8>) -> Chosen {
+    pub(super) fn of_json(&self, text: Vec<u8>) -> SelectedJson {
         let text = if bodies(&self.ignore).next().is_some() {
             let ignored: Vec<_> = bodies(&self.ignore).map(Pointer::tokens).collect();
             json::without(&text, &ignored)
@@ -69,10 +75,10 @@ impl Selection {
             text
         };
         if bodies(&self.include).next().is_none() {
-            return Chosen::All(text);
+            return SelectedJson::All(text);
         }
         let value = |pointer: &Pointer| pointer.value_in(&text).map(<[u8]>::to_vec);
-        Chosen::Some(
+        SelectedJson::Some(
             sorted(bodies(&self.include))
                 .into_iter()
                 .map(value)
@@ -80,7 +86,7 @@ impl Selection {
         )
     }
 
-    /// The pairs of a form that count.
+    /// The pairs of a form that are compared.
     pub(super) fn of_form(&self, mut pairs: Vec<super::form::Pair>) -> Vec<super::form::Pair> {
         let is_among = |parts: &[Part], name: &[u8]| {
             bodies(parts).any(|pointer| pointer.field() == Some(name))
@@ -94,8 +100,8 @@ impl Selection {
         pairs
     }
 
-    /// The parts as they are written, in an order of their own: a configuration
-    /// may name them in any.
+    /// The parts in their written form, sorted: their order in a configuration does
+    /// not matter.
     pub(super) fn written(parts: &[Part]) -> Vec<String> {
         sorted(parts.iter())
             .into_iter()
@@ -104,11 +110,11 @@ impl Selection {
     }
 }
 
-/// What a selection leaves of a JSON text.
-pub(super) enum Chosen {
-    /// The text, less what is ignored.
+/// The parts of a JSON text that a selection compares.
+pub(super) enum SelectedJson {
+    /// The text without its ignored parts.
     All(Vec<u8>),
-    /// What lies at each of the included places, if there is something.
+    /// The value at each included place, if there is one.
     Some(Vec<Option<Vec<u8>>>),
 }
 
@@ -330,7 +336,7 @@ mod tests {
     #[case::bad_escape("/a~2", "after `~` comes 0")]
     #[case::open_escape("/a~", "after `~` comes 0")]
     #[case::umlaut_after_tilde("/~ä", "after `~` comes 0")]
-    fn what_names_no_part(#[case] text: &str, #[case] words: &str) {
+    fn malformed_parts_are_refused(#[case] text: &str, #[case] words: &str) {
         let error = Part::parse(text).expect_err("no part");
         assert!(error.to_string().contains(words), "{error}");
     }
@@ -392,7 +398,7 @@ mod tests {
             include: Vec::new(),
         };
         let canonical = canonical_json(text.as_bytes()).expect("JSON");
-        let Chosen::All(left) = selection.of_json(canonical) else {
+        let SelectedJson::All(left) = selection.of_json(canonical) else {
             panic!("nothing was included");
         };
         assert_eq!(String::from_utf8(left).as_deref(), Ok(want));
@@ -416,7 +422,7 @@ mod tests {
     proptest! {
         /// `serde_json` reads pointers too, and is the judge.
         #[test]
-        fn pointers_lead_where_others_say(
+        fn pointers_agree_with_serde_json(
             document in document(),
             text in "(/([a-c0-1\"\\\\]|~0|~1){0,2}){1,3}",
         ) {
@@ -430,7 +436,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_ignored_is_gone_and_the_rest_stays(
+        fn ignored_members_are_removed_and_others_stay(
             document in document(),
             text in "(/([a-c0-1\"\\\\]|~0|~1){0,2}){1,3}",
         ) {
@@ -439,7 +445,7 @@ mod tests {
                 ignore: vec![Part::parse(&text).expect("a part")],
                 include: Vec::new(),
             };
-            let Chosen::All(left) = selection.of_json(canonical.clone()) else {
+            let SelectedJson::All(left) = selection.of_json(canonical.clone()) else {
                 panic!("nothing was included");
             };
             let mut want: Value = document.clone();

@@ -1,7 +1,7 @@
 //! An operation's record and the rules of its life.
 //!
-//! The rules are pure functions on [`Record`]: what time does to it (`passing`),
-//! what holders do (`settling`) and what operators do (`operating`). The memory
+//! The rules are pure functions on [`Record`]: effects of time (`passing`), of
+//! holders (`settling`) and of operators (`operating`). The memory
 //! and the embedded store call them; the SQL and Lua of the others are compared
 //! with them.
 
@@ -104,7 +104,7 @@ pub struct Reply {
     pub trailers: Vec<Field>,
 }
 
-/// What a record holds of the upstream's answer.
+/// The part of the upstream's answer that a record holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// All of it.
@@ -140,9 +140,9 @@ pub struct Record {
     pub digest: Digest,
     /// Caller, endpoint and key.
     pub identity: Identity,
-    /// What was asked for.
+    /// The fingerprint of its request.
     pub fingerprint: Fingerprint,
-    /// What was frozen of its class.
+    /// The settings of its class that it keeps.
     pub terms: Terms,
     /// The state as last written; [`Record::state_at`] is the current one.
     pub state: State,
@@ -164,7 +164,7 @@ pub struct Record {
     pub completed_at: Option<Timestamp>,
     /// When a replay was last noted, where retention counts from that.
     pub touched_at: Option<Timestamp>,
-    /// What the upstream answered; present when completed or failed.
+    /// The upstream's answer; present when completed or failed.
     pub answer: Option<Answer>,
 }
 
@@ -183,10 +183,10 @@ pub enum Settlement {
         /// How much later.
         after: Duration,
     },
-    /// Queued work was not tried, because its turn came too early. It is requeued,
-    /// and the grant does not count among its attempts.
+    /// Queued work was granted and not tried, because no slot was free for it. It is
+    /// requeued, and the grant does not count among its attempts.
     Deferred {
-        /// How much later its next turn comes.
+        /// How much later it is due again.
         after: Duration,
     },
     /// It may have run. Queued work is due again where running twice was declared

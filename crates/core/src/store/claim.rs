@@ -18,7 +18,7 @@ pub struct ClaimRequest {
     pub identity: Identity,
     /// The fingerprint of the request.
     pub fingerprint: Fingerprint,
-    /// What the record freezes of its class.
+    /// The settings of its class that the record keeps.
     pub terms: Terms,
     /// The holder's name for this claim.
     pub attempt: Attempt,

@@ -56,6 +56,7 @@ pub trait Inspect: Send + Sync + 'static {
 
 /// Which operations to list; a field that is `None` matches all.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Filter {
     /// By tenant.
     pub tenant: Option<String>,
@@ -74,6 +75,14 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// The same filter with changes:
+    /// `Filter::default().with(|filter| filter.state = Some(State::Unknown))`.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
     /// Whether a record with its current state matches.
     pub fn matches(&self, record: &Record) -> bool {
         fn is(want: Option<&String>, got: &str) -> bool {
@@ -91,11 +100,25 @@ impl Filter {
 
 /// Which page of a listing.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct PageRequest {
     /// How many records at most; capped at [`PAGE_MAX`](super::PAGE_MAX).
     pub limit: usize,
     /// The cursor from the previous page; `None` for the first.
     pub after: Option<Cursor>,
+}
+
+impl PageRequest {
+    /// The first page, of at most `limit` records.
+    pub const fn first(limit: usize) -> Self {
+        Self { limit, after: None }
+    }
+
+    /// The page that begins at this cursor; the first page without one.
+    #[must_use]
+    pub const fn after(self, after: Option<Cursor>) -> Self {
+        Self { after, ..self }
+    }
 }
 
 /// A position in a listing.
@@ -152,7 +175,7 @@ pub struct Stats {
     /// Operations whose attempts are used up.
     pub paused: u64,
     /// Operations on record. Those that are over may count until their room is
-    /// reclaimed: telling them apart could take too long for a gauge.
+    /// reclaimed: counting without them would take too long for a gauge.
     pub operations: u64,
     /// Bytes on disk, or in memory where there is no disk.
     pub bytes: u64,

@@ -26,7 +26,7 @@ use crate::identity::{Digest, Endpoint, Identity, KeySpace, OperationId};
 use crate::key::Key;
 use crate::record::{Answer, Attempt, Fence, Field, Record, Reply};
 
-/// The version of records that is written. What version 1 lacked has the
+/// The version of records that is written. Fields that version 1 lacks have their
 /// defaults: the endpoint's own key space, retention from completion, strict
 /// expiry and no trace.
 pub const VERSION: u8 = 2;
@@ -37,7 +37,7 @@ pub const REPLY_VERSION: u8 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// A later program wrote it.
+    /// A later version wrote it.
     #[error(
         "record version {0} was written by a newer Onceward; this one reads records up to version {VERSION} and replies up to version {REPLY_VERSION}"
     )]
@@ -45,7 +45,7 @@ pub enum WireError {
     /// The checksum is wrong.
     #[error("the checksum does not match: the bytes are damaged")]
     Checksum,
-    /// The checksum is right and the fields make no sense.
+    /// The checksum is right, and a field is invalid.
     #[error("the field {0} cannot be read")]
     Field(&'static str),
 }
@@ -377,7 +377,7 @@ mod tests {
     }
 
     fn moment() -> impl Strategy<Value = Timestamp> {
-        // The epoch itself stands for no moment at all.
+        // The epoch itself stands for an absent time.
         (1..=u64::MAX).prop_map(Timestamp::from_unix_ms)
     }
 
@@ -485,14 +485,14 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_survived(bytes in any::<Vec<u8>>()) {
+        fn any_bytes_are_read_without_a_panic(bytes in any::<Vec<u8>>()) {
             prop_assert!(decoded(&bytes).is_err());
             prop_assert!(decode_reply(&bytes).is_err());
         }
 
         /// As a program with a mistake would write them: the checksum is right.
         #[test]
-        fn any_sealed_bytes_are_survived(record in record(), noise in any::<Vec<u8>>(), at in any::<prop::sample::Index>()) {
+        fn any_sealed_bytes_are_read_without_a_panic(record in record(), noise in any::<Vec<u8>>(), at in any::<prop::sample::Index>()) {
             let sealed = seal([&[VERSION], noise.as_slice()].concat());
             let _record = decoded(&sealed);
             let _reply = decode_reply(&sealed);
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn version_nobody_wrote_is_refused() {
+    fn an_unknown_version_is_refused() {
         let reply = Reply {
             status: 200,
             headers: Vec::new(),
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_last_field_is_refused() {
+    fn bytes_after_the_last_field_are_refused() {
         let reply = Reply {
             status: 200,
             headers: Vec::new(),

@@ -1,4 +1,4 @@
-//! Reads fields from bytes; whatever does not fit is an error that names the field.
+//! Reads fields from bytes. An error names the field that cannot be read.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl<'a> Reader<'a> {
         self.u64(field).map(Duration::from_millis)
     }
 
-    /// The epoch itself stands for no moment at all.
+    /// The epoch itself stands for an absent time.
     pub(super) fn moment(&mut self, field: &'static str) -> Result<Option<Timestamp>, WireError> {
         let ms = self.u64(field)?;
         Ok((ms != 0).then(|| Timestamp::from_unix_ms(ms)))
@@ -64,7 +64,8 @@ impl<'a> Reader<'a> {
 
     pub(super) fn fields(&mut self, field: &'static str) -> Result<Vec<Field>, WireError> {
         let count = self.length(field)?;
-        // A field takes eight bytes at least: no count can ask for more room than there is.
+        // A field takes at least eight bytes, so that a damaged count cannot ask for more
+        // memory than the input has.
         if count > self.0.remaining() / 8 {
             return Err(WireError::Field(field));
         }

@@ -37,16 +37,11 @@ pub(super) async fn protect(
         link: report.link(),
     };
     let entry = report.begin_entry(&key, source.into());
-    let call = Call {
-        caller: caller.into_inner(),
-        endpoint: routed.endpoint().clone(),
-        key,
-        source,
-        class: routed.class().clone(),
-        rules: routed.route().rules.clone(),
-        held: Some(Box::new((running, buffered))),
-        request,
-    };
+    let settings = (routed.class().clone(), routed.route().rules.clone());
+    let sender = (caller.into_inner(), routed.endpoint().clone());
+    let call = Call::new(sender, key, settings, request)
+        .with_source(source)
+        .holding((running, buffered));
     let mut attempt = 0;
     // Boxed: the future of a run is large, and moves with the request.
     let ended = Box::pin(run(runtime.protection(), call, move |request, granted| {

@@ -2,14 +2,13 @@
 //!
 //! The gateway claims and forwards operation id, fence and key. The application
 //! takes them as a [`Joined`], does its work in a transaction of the same
-//! database, and commits the reply with it under that fence. So the record says
-//! what was done, and nothing is done that it does not say: where a route is
-//! joined, the gateway answers by the record, and what it does not know it
-//! releases (`settle`).
+//! database, and commits the reply with it under that fence. So the record shows
+//! exactly what was done: on a joined route the gateway answers by the record, and
+//! releases an operation whose outcome it does not know (`settle`).
 //!
-//! A [`Joined`] is to be trusted only behind a gateway, which drops these
-//! headers from what clients send. An application that clients reach in another
-//! way must not take it.
+//! Trust a [`Joined`] only behind a gateway, which removes these headers from the
+//! requests of clients. An application that clients can reach directly must not
+//! use it.
 
 mod settle;
 
@@ -27,14 +26,14 @@ const KEY_LENGTH_MAX: usize = 640;
 /// The operation in whose name a gateway forwarded a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joined {
-    /// By this the record is found.
+    /// Identifies the record.
     pub id: OperationId,
-    /// Under this the outcome is committed. When it is stale, somebody else has
-    /// run or freed the operation: roll back.
+    /// The fence under which the outcome is committed. If it is stale, the operation
+    /// was granted again or released: roll back.
     pub fence: Fence,
     /// The key as the gateway forwards it: the namespaced one, unless the route
-    /// says `forward_key = "raw"`. For calls to others; the record is not found
-    /// by it.
+    /// says `forward_key = "raw"`. For calls to other services; it does
+    /// not identify the record.
     pub key: String,
 }
 
@@ -42,13 +41,13 @@ pub struct Joined {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinedError {
-    /// Some of the headers are there, and this one is not.
+    /// Some of the headers are present, and this one is missing.
     #[error("{0} is missing beside the other headers of an operation")]
     Missing(HeaderName),
-    /// There are several lines of this header.
+    /// This header occurs more than once.
     #[error("{0} is there more than once")]
     Repeated(HeaderName),
-    /// This header does not say what a gateway says.
+    /// The value of this header is not one that a gateway sends.
     #[error("{0} is not what a gateway sends")]
     Malformed(HeaderName),
 }
@@ -73,7 +72,7 @@ impl Joined {
     }
 }
 
-/// What the only line of a header says.
+/// The value of a header that must occur once.
 fn parsed<T>(
     headers: &HeaderMap,
     name: HeaderName,

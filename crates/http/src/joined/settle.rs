@@ -26,7 +26,7 @@ use crate::run::{Outcome, ProtectedResponse};
 use crate::status::IdempotencyStatus;
 use crate::streaming::{StreamClient, copy_stream};
 
-/// What a record says about our grant.
+/// The state of our grant by the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GrantStatus {
     /// It finished under our fence: the application has committed.
@@ -41,7 +41,7 @@ enum GrantStatus {
     Replaced,
 }
 
-/// What identifies our grant when its lead is gone.
+/// Identifies our grant when its lead has ended.
 #[derive(Clone, Copy, Debug)]
 struct GrantRef {
     id: OperationId,
@@ -81,7 +81,7 @@ fn judge(record: Option<&Record>, grant: &GrantRef) -> GrantStatus {
     }
 }
 
-/// The record, read to learn what became of our grant.
+/// The record, read after an attempt.
 struct RecordLookup {
     record: Option<Arc<Record>>,
     grant: GrantRef,
@@ -437,11 +437,11 @@ mod tests {
     }
 
     #[test]
-    fn what_another_request_came_to_is_not_told() {
+    fn the_outcome_of_another_request_is_not_disclosed() {
         let reply = Reply {
             status: 200,
             headers: Vec::new(),
-            body: bytes::Bytes::from_static(b"of somebody else"),
+            body: bytes::Bytes::from_static(b"another request's"),
             trailers: Vec::new(),
         };
         let later = Record {
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_for_the_store_to_judge() {
+    fn the_store_decides_about_an_absent_record() {
         assert_eq!(judge(None, &grant(0)), GrantStatus::Open);
     }
 }

@@ -72,7 +72,7 @@ async fn reject_refuses_at_once() {
 }
 
 #[tokio::test]
-async fn accept_tells_where_to_ask() {
+async fn accept_answers_with_the_status_url() {
     let origin = Origin::status(201).gated();
     let service = protect(&origin, class(|c| c.in_flight = InFlight::Accept), memory());
     let first = service.spawn_post("k", "a");
@@ -100,7 +100,7 @@ async fn accept_tells_where_to_ask() {
 }
 
 #[tokio::test]
-async fn a_mismatch_beats_busy_and_tells_nothing() {
+async fn a_mismatch_beats_busy_and_discloses_nothing() {
     let origin = Origin::status(201).gated();
     let service = protect(&origin, Class::interactive(), memory());
     let _first = service.spawn_post("k", "a");
@@ -137,7 +137,7 @@ async fn a_mismatch_may_be_a_conflict_or_a_replay() {
 }
 
 #[tokio::test]
-async fn a_release_while_sixty_wait_tells_all_and_runs_once() {
+async fn a_release_answers_sixty_waiters_and_runs_once() {
     let origin = Origin::status(503).gated();
     let service = protect(&origin, Class::interactive(), memory());
     let first = service.spawn_post("k", "a");
@@ -161,7 +161,7 @@ async fn a_release_while_sixty_wait_tells_all_and_runs_once() {
 }
 
 #[tokio::test]
-async fn an_unknown_outcome_is_told_to_all_who_wait_at_once() {
+async fn an_unknown_outcome_reaches_all_waiters_at_once() {
     let origin = Origin::answering(|_| panic!("the handler breaks")).gated();
     let service = protect(&origin, Class::interactive(), memory());
     let first = service.spawn_post("k", "a");
@@ -220,7 +220,7 @@ async fn a_mismatch_is_never_a_replay_for_another_client() {
 #[case::money(Class::financial(), &["500 unknown", "409 unknown", "409 unknown"], 1)]
 #[case::default(Class::interactive(), &["500 released", "500 released", "500 released"], 3)]
 #[tokio::test]
-async fn charge_then_throw_three_times(
+async fn a_service_that_charges_and_throws_charges_as_often_as_on_error_allows(
     #[case] class: Class,
     #[case] want: &[&str],
     #[case] charges: usize,

@@ -175,7 +175,7 @@ async fn a_caller_that_goes_during_its_claim_strands_nothing() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_away_lets_nothing_through() {
+async fn an_unavailable_store_lets_nothing_through() {
     let (origin, store) = (Origin::status(200), Faulty::new());
     let service = protect(&origin, Class::interactive(), store.clone());
     store.away.store(true, Ordering::SeqCst);

@@ -92,7 +92,7 @@ async fn claim_as_before(store: Arc<dyn Store>) -> Lead {
         body: b"1",
         host: None,
         credentials: &[],
-        place: &[],
+        identity_parts: &[],
         selection: Selection::EVERYTHING,
         headers: &[],
     });

@@ -158,16 +158,8 @@ impl Pair {
             key,
             ..
         } = identity();
-        let call = Call {
-            caller,
-            endpoint,
-            key,
-            source: KeySource::Header,
-            class: self.class.clone(),
-            rules: Arc::new(rules),
-            held: None,
-            request: request.unwrap(),
-        };
+        let settings = (self.class.clone(), Arc::new(rules));
+        let call = Call::new((caller, endpoint), key, settings, request.unwrap());
         let application = Application {
             store: self.faulty.clone(),
             runs: self.runs.clone(),
@@ -267,7 +259,7 @@ impl Application {
                     return Ok(answer(status, body::boxed(channel)));
                 }
                 Breaks => return Err(Unanswered::Lost("the connection broke".into())),
-                IsAway => return Err(Unanswered::NotSent("nobody listens".into())),
+                IsAway => return Err(Unanswered::NotSent("connection refused".into())),
                 Hangs => self.go_on.notified().await,
                 IsResolved => self.resolve(&granted).await,
             }
@@ -389,7 +381,7 @@ async fn the_record_arbitrates(
 }
 
 #[tokio::test]
-async fn what_is_committed_is_told_and_what_belongs_to_the_exchange_is_added() {
+async fn the_committed_reply_is_answered_with_the_headers_of_the_exchange() {
     let pair = pair(class());
     let got = pair.send(&[Commits(201), Answers(201)]).await;
     assert_eq!(got.header("x-said"), "committed");
@@ -403,7 +395,7 @@ async fn what_is_committed_is_told_and_what_belongs_to_the_exchange_is_added() {
 }
 
 #[tokio::test]
-async fn who_waits_gets_what_was_committed() {
+async fn a_waiter_gets_the_committed_reply() {
     let pair = Arc::new(pair(class()));
     let first = pair.spawn_send(&[Hangs, Commits(201), Breaks]);
     until(|| pair.runs() == 1).await;
@@ -416,7 +408,7 @@ async fn who_waits_gets_what_was_committed() {
 }
 
 #[tokio::test]
-async fn who_waits_for_what_was_freed_may_try_again() {
+async fn a_waiter_of_a_released_operation_may_retry() {
     let pair = Arc::new(pair(class()));
     let first = pair.spawn_send(&[Hangs, Breaks]);
     until(|| pair.runs() == 1).await;
@@ -465,7 +457,7 @@ async fn a_commit_before_a_release_that_comes_later_stands() {
 }
 
 #[tokio::test]
-async fn what_was_not_sent_is_certain_whatever_the_store_says() {
+async fn a_single_unsent_attempt_is_certain_without_the_store() {
     for (attempts, want) in [(1, "502 upstream-unreachable"), (2, "504 outcome-unknown")] {
         let pair = pair(patient(attempts).with(|class| class.on_exhausted = OnExhausted::Kill));
         pair.faulty.refuse_outcomes.store(true, Ordering::SeqCst);
@@ -495,7 +487,7 @@ async fn a_commit_during_the_last_attempt_beats_the_pause() {
 }
 
 #[tokio::test]
-async fn what_a_drain_cuts_off_is_free() {
+async fn work_that_a_drain_cuts_off_is_released() {
     let pair = Arc::new(pair(class()));
     let cut = pair.spawn_send(&[Hangs, Breaks]);
     until(|| pair.runs() == 1).await;
@@ -506,7 +498,7 @@ async fn what_a_drain_cuts_off_is_free() {
 }
 
 #[tokio::test]
-async fn what_was_committed_stands_when_a_drain_cuts_it_off() {
+async fn a_commit_stands_when_a_drain_cuts_its_answer_off() {
     let pair = Arc::new(pair(class()));
     let cut = pair.spawn_send(&[Commits(201), Hangs, Breaks]);
     until(|| pair.runs() == 1).await;
@@ -518,7 +510,7 @@ async fn what_was_committed_stands_when_a_drain_cuts_it_off() {
 
 /// One gateway is gone and renews nothing; a client tries again at another.
 #[tokio::test]
-async fn a_lease_that_ends_frees_the_key_whatever_the_class_says() {
+async fn the_end_of_a_lease_frees_the_key_in_every_class() {
     for on_unknown in [OnUnknown::Hold, OnUnknown::Reconcile, OnUnknown::Retry] {
         let short = class().with(|class| {
             class.lease = Duration::from_millis(300);
@@ -542,7 +534,7 @@ async fn a_lease_that_ends_frees_the_key_whatever_the_class_says() {
 }
 
 #[tokio::test]
-async fn nothing_goes_unprotected_while_the_store_is_away() {
+async fn nothing_is_forwarded_unprotected_while_the_store_is_unavailable() {
     let pair = pair(class().with(|class| class.on_store_failure = OnStoreFailure::Bypass));
     pair.faulty.away.store(true, Ordering::SeqCst);
     assert_eq!(
@@ -567,9 +559,9 @@ async fn an_answer_whose_record_cannot_be_read_is_given_and_settled_later() {
     assert_eq!(pair.send(&[Breaks]).await.brief(), "201* committed 1");
 }
 
-/// The holder was thought gone, its lease ended, and somebody else ran it.
+/// The lease of the holder ended, and another gateway ran the operation.
 #[tokio::test]
-async fn who_was_overtaken_is_answered_as_a_duplicate() {
+async fn an_overtaken_caller_is_answered_as_a_duplicate() {
     let pair = Arc::new(pair(class()));
     let slow = pair.spawn_send(&[Hangs, Answers(201)]);
     until(|| pair.runs() == 1).await;
@@ -583,7 +575,7 @@ async fn who_was_overtaken_is_answered_as_a_duplicate() {
     assert_eq!(slow.await.unwrap().brief(), "201* committed 2");
 }
 
-/// The same, and somebody else claimed the key for another request meanwhile:
+/// The same, and another gateway claimed the key for another request meanwhile:
 /// its reply is not for the first caller, however that was answered.
 #[rstest]
 #[case::answered(&[Hangs, Answers(201)])]
@@ -591,7 +583,7 @@ async fn who_was_overtaken_is_answered_as_a_duplicate() {
 #[case::broke(&[Hangs, Breaks])]
 #[case::away(&[Hangs, IsAway])]
 #[tokio::test]
-async fn who_was_overtaken_by_another_request_is_not_given_its_reply(
+async fn a_caller_overtaken_by_another_request_does_not_get_its_reply(
     #[case] does: &'static [Does],
 ) {
     let pair = Arc::new(pair(class()));
@@ -609,7 +601,7 @@ async fn who_was_overtaken_by_another_request_is_not_given_its_reply(
 }
 
 #[tokio::test]
-async fn what_an_operator_purged_is_answered_as_it_came() {
+async fn a_purged_operation_is_answered_with_its_own_answer() {
     let pair = Arc::new(pair(class()));
     let purged = pair.spawn_send(&[Hangs, Answers(201)]);
     until(|| pair.runs() == 1).await;

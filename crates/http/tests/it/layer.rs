@@ -83,7 +83,7 @@ async fn callers_never_see_each_others_replies() {
 }
 
 #[tokio::test]
-async fn without_callers_credentials_tell_clients_apart() {
+async fn without_callers_clients_differ_by_their_credentials() {
     let origin = Origin::status(200);
     let service = protect(&origin, Class::interactive(), memory());
     let as_client = |token: &'static str| {
@@ -144,7 +144,7 @@ async fn a_panic_is_an_unknown_outcome_and_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn what_the_upstream_says_of_its_answer_beats_the_status() {
+async fn the_hint_of_the_upstream_beats_the_status() {
     let said = |word: &'static str, status: u16| {
         Origin::answering(move |run| {
             let mut response = Response::new(Full::from(format!("run {run}")));
@@ -187,7 +187,7 @@ async fn a_reply_over_the_limit_goes_to_the_first_caller_only() {
 }
 
 #[tokio::test]
-async fn recovery_gives_the_reply_and_tells_the_status() {
+async fn recovery_returns_the_reply_and_the_status() {
     let origin = Origin::status(201).gated();
     let service = protect(&origin, Class::interactive(), memory());
     let first = service.spawn_post("k", "a");

@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn lazy_buckets_are_told_from_all_others_and_count_until_they_are_swept() {
+    fn lazy_buckets_differ_from_others_and_count_until_they_are_swept() {
         let span = 24 * HOUR;
         for ms in [0, 1, 1_700_000_000_000, 1_700_000_000_001] {
             let strict = BucketEnd::of(Timestamp::from_unix_ms(ms), span);

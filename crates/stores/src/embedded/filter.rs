@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_added_is_held_and_little_else_is() {
+    fn a_filter_holds_every_added_prefix_and_few_others() {
         let filter = Filter::empty();
         let entropy = Entropy::seeded(7);
         let keys: Vec<u64> = (0..100_000).map(|_| entropy.next_u64()).collect();

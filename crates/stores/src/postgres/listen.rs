@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_notes_about_our_own_are_heard() {
+    fn only_notifications_of_the_own_namespace_are_received() {
         let hex = "07".repeat(32);
         let digest = Some(Digest::from_bytes([7; 32]));
         assert_eq!(digest_of(&format!("edge:{hex}"), "edge"), digest);

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_taken_or_refused() {
+    fn table_names_are_checked() {
         let longest = "t".repeat(NAME_BYTES_MAX);
         for good in ["t", "_", "t1", "a_b", "s.t", "_s._t", longest.as_str()] {
             assert_eq!(
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_would_be_right() {
+    fn a_refused_name_is_answered_with_the_rule() {
         let error = Table::parse("My Table\n").expect_err("no name");
         assert_eq!(
             error.to_string(),

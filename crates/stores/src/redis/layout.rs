@@ -274,9 +274,10 @@ pub(super) fn end_of(record: &Record) -> u64 {
 
 fn running_band(record: &Record) -> Band {
     match (record.terms.after_loss, record.delivered) {
-        (AfterLoss::Hold, _) => Band::Held,
         (AfterLoss::Free, false) => Band::Free,
         (AfterLoss::Free, true) => Band::Redelivered,
+        // `hold`, the default.
+        _ => Band::Held,
     }
 }
 
@@ -562,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn words_read_as_the_rules_would_have_made_them() {
+    fn settlements_read_as_the_rules_would_have_made_them() {
         let later = NOW.plus(Duration::from_secs(5));
         let sealed = wire::encode_reply(&reply());
         let beside = ReplySource::Fetched(Some(&sealed));
@@ -588,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_speaks_for_itself_reads_back() {
+    fn a_complete_record_reads_back() {
         let mut record = record_of(&claimed(), ReplySource::NotFetched);
         record.settle(Fence(STAMP), &Settlement::Lost, NOW);
         let sealed = wire::encode_reply(&reply());
@@ -611,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn no_changed_bit_goes_unseen() {
+    fn any_changed_bit_is_detected() {
         for bytes in [claimed(), settled(ChangeKind::Completed, NOW, KEPT, 201)] {
             // The first byte marks that a process waits.
             for place in 1..bytes.len() {
@@ -626,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn what_time_does_next_is_told_by_band_and_moment() {
+    fn band_and_time_determine_the_next_change() {
         let granted = record_of(&claimed(), ReplySource::NotFetched);
         let settle = |settlement: Settlement| {
             let mut record = granted.clone();

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_cursors_in_the_same_order() {
+    fn positions_and_cursors_have_the_same_order() {
         let spot = |stamp, shard| Position { stamp, shard };
         let rising = [
             spot(1_700_000_000_000_000, SHARDS - 1),

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_an_operation_has_one_hash_tag() {
+    fn all_keys_of_an_operation_have_one_hash_tag() {
         let shards = Shards::of(&Namespace::edge());
         let digest = Digest::from_bytes([7; 32]);
         let id = OperationId::new(&digest, 1);

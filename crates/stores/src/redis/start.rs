@@ -584,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_tells_of_itself_is_checked() {
+    fn facts_about_a_server_are_checked() {
         let primary = Durability::Primary;
         let cases = [
             (GOOD.to_owned(), primary, "good"),
@@ -620,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_loses_is_known_or_said_not_to_be() {
+    fn the_possible_loss_of_a_crash_is_known_or_reported_as_unknown() {
         let cases = [
             ("aof_enabled:1\r\nappendfsync:always", ""),
             (

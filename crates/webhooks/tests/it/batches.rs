@@ -54,7 +54,7 @@ fn of_the_same_element_twice_the_first_is_delivered() {
 }
 
 #[test]
-fn beside_a_trial_what_is_real_is_delivered() {
+fn real_events_beside_a_trial_are_delivered() {
     let body = format!(r#"[{TEST},{{"id":"EZ1"}}]"#);
     let events = twilio_body("twilio-events", body).events();
     assert_eq!(
@@ -69,7 +69,7 @@ fn beside_a_trial_what_is_real_is_delivered() {
 }
 
 #[test]
-fn each_adyen_item_keeps_what_stands_beside_it() {
+fn each_adyen_item_keeps_its_neighbouring_members() {
     let items = [adyen_item("1", "CAPTURE"), adyen_item("2", "REFUND")];
     let body = format!(
         r#"{{"live":"false", "notificationItems":[{} , {}],"a\"b" : [ 1 ]}}"#,
@@ -111,7 +111,7 @@ fn a_batch_is_bounded() {
 /// Nobody signs what stands beside Adyen's items, and every part repeats it. So
 /// whoever has caught one item could have us write as much as they like.
 #[test]
-fn what_is_copied_into_every_part_is_bounded() {
+fn bytes_copied_into_every_part_are_bounded() {
     let batch = |items: &[String], beside: usize| {
         // The quotes, the colon and the comma count too.
         let filler = "x".repeat(beside - r#""filler":"","#.len());

@@ -335,7 +335,7 @@ fn a_mistake_names_its_setting(#[case] settings: GenericSettings, #[case] field:
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_mistakes_are_reported_at_once() {
     let settings = GenericSettings {
         algorithm: "md5".to_owned(),
         timestamp: Some(GenericTimestamp {

@@ -87,7 +87,7 @@ fn an_unsigned_id_is_one_with_the_signed_bytes() {
 }
 
 #[test]
-fn a_captured_request_burns_no_id_and_is_known_again() {
+fn a_captured_request_uses_up_no_id_and_is_a_duplicate() {
     let captured = github("captured", r#"{"ref":"main"}"#);
     let [first] = &captured.events()[..] else {
         panic!("one event")
@@ -112,7 +112,7 @@ fn a_captured_request_burns_no_id_and_is_known_again() {
 }
 
 #[test]
-fn a_message_is_its_sid_and_status_whatever_the_token() {
+fn a_message_is_identified_by_sid_and_status_with_any_token() {
     let token = "i-twilio-idempotency-token";
     let sent = |extra| {
         twilio(&[
@@ -131,7 +131,7 @@ fn a_message_is_its_sid_and_status_whatever_the_token() {
 }
 
 #[test]
-fn a_calls_requests_are_told_apart_by_what_they_say_and_by_their_token() {
+fn requests_of_a_call_are_identified_by_their_parameters_and_token() {
     let token = "i-twilio-idempotency-token";
     let pressed = |digit| {
         twilio(&[
@@ -159,7 +159,7 @@ fn a_calls_requests_are_told_apart_by_what_they_say_and_by_their_token() {
 }
 
 #[test]
-fn what_has_no_id_of_its_own_is_its_bytes() {
+fn a_request_without_an_id_is_identified_by_its_bytes() {
     for make in [
         |body| twilio_body("twilio", body),
         |body: &'static str| adyen_platform(body),

@@ -16,7 +16,7 @@ fn check(request: &Request, reason: &str) {
 }
 
 #[test]
-fn each_provider_is_believed() {
+fn a_signed_request_of_each_provider_is_accepted() {
     for (name, _, request) in one_of_each() {
         assert_eq!(request.verify(), Ok(()), "{name}");
     }
@@ -24,7 +24,7 @@ fn each_provider_is_believed() {
 }
 
 #[test]
-fn a_changed_body_is_not_believed() {
+fn a_changed_body_is_refused() {
     // Postmark signs nothing.
     for (name, _, request) in one_of_each()
         .into_iter()
@@ -43,7 +43,7 @@ fn a_changed_body_is_not_believed() {
 }
 
 #[test]
-fn another_secret_is_not_believed() {
+fn another_secret_is_refused() {
     for (name, _, mut request) in one_of_each() {
         request.secret = match name {
             "adyen-platform" | "acme" => "abcdef".to_owned(),
@@ -168,7 +168,7 @@ fn shopifys_shape_is_the_same_by_either_scheme(#[case] mut request: Request) {
 }
 
 #[test]
-fn the_family_is_the_webhooks_and_not_the_requests() {
+fn the_scheme_of_the_webhook_counts_not_that_of_the_request() {
     let mut request = standard("webhook", "m", NOW, "{}");
     request.provider = provider("svix");
     check(&request, "mixed-families");
@@ -216,7 +216,7 @@ fn a_signature_is_of_its_time(
 }
 
 #[test]
-fn the_time_is_looked_at_after_the_signature() {
+fn the_time_is_checked_after_the_signature() {
     let request = stripe_at(NOW - 9999, "{}");
     check(&request, "too-old");
     check(&request.body("other"), "signature");
@@ -256,7 +256,7 @@ fn a_time_is_digits(#[case] time: &str) {
 }
 
 #[test]
-fn no_more_signatures_are_looked_at_than_ten() {
+fn at_most_ten_signatures_are_checked() {
     let good = stripe("{}");
     let value = good.headers["stripe-signature"]
         .to_str()
@@ -372,7 +372,7 @@ fn a_url_is_signed_with_or_without_its_port(
 }
 
 #[test]
-fn a_body_that_twilio_does_not_sign_is_not_believed() {
+fn a_body_that_twilio_does_not_sign_is_refused() {
     // The signature is right: over the URL and no parameters.
     let request = twilio(&[]);
     assert_eq!(request.verify(), Ok(()));
@@ -424,7 +424,7 @@ fn twilios_algorithm_is_the_webhooks() {
 }
 
 #[test]
-fn what_is_not_text_is_not_replaced_before_it_is_verified() {
+fn bytes_that_are_not_utf_8_are_verified_unchanged() {
     let good = twilio(&[("Body", "\u{fffd}")]);
     assert_eq!(good.verify(), Ok(()));
     check(&good.body("Body=%ff"), "signature");

@@ -310,13 +310,13 @@ fn check_event(case: &Case, signed: &Signed, delivery: &Delivery) {
 }
 
 #[test]
-fn what_python_sdks_sign_is_accepted_and_nothing_else() {
+fn signatures_of_python_sdks_are_accepted_and_others_refused() {
     let python = Signer::python();
     PYTHON.iter().for_each(|case| check(&python, case));
 }
 
 #[test]
-fn what_node_sdks_sign_is_accepted_and_nothing_else() {
+fn signatures_of_node_sdks_are_accepted_and_others_refused() {
     let node = Signer::node();
     NODE.iter().for_each(|case| check(&node, case));
 }
@@ -362,7 +362,7 @@ fn each_provider_that_signs_has_an_sdk_here() {
 }
 
 #[test]
-fn sdks_accept_what_we_sign() {
+fn sdks_accept_our_signatures() {
     let secret = STANDARD.fresh_secret();
     let key = STANDARD.provider().key(&secret).expect("a secret");
     let body = "{\"text\":\"caf\u{e9}\"}".as_bytes();

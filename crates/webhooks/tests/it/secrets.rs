@@ -29,7 +29,7 @@ fn a_secret_has_its_providers_form(
 }
 
 #[test]
-fn a_secret_is_told_neither_by_its_key_nor_by_its_mistake() {
+fn a_secret_is_shown_neither_by_its_key_nor_by_its_error() {
     let key = provider("stripe").key("whsec_canary").expect("a secret");
     assert_eq!(format!("{key:?}"), "SigningKey(…)");
     let mistake = provider("adyen")
@@ -70,7 +70,7 @@ fn every_built_in_name_is_its_providers() {
 }
 
 #[test]
-fn what_a_provider_needs_besides() {
+fn each_provider_declares_its_requirements() {
     let told = |ask: fn(&Provider) -> bool| -> Vec<&str> {
         one_of_each()
             .iter()

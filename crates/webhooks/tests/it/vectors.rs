@@ -92,7 +92,7 @@ fn only_event(vector: &Vector) -> Event {
 }
 
 #[test]
-fn every_vector_gets_its_verdict() {
+fn every_vector_has_its_expected_result() {
     for vector in vectors() {
         let outcome = outcome(&vector);
         match vector.expect.as_str() {
@@ -158,7 +158,7 @@ fn every_accepted_vector_with_a_dedup_key_has_it_in_its_key() {
 }
 
 #[test]
-fn every_pair_is_told_for_what_it_is() {
+fn every_pair_is_recognised_as_duplicate_or_new() {
     let all = vectors();
     let mut seen = 0;
     for vector in &all {
@@ -211,7 +211,7 @@ fn paypal_is_no_provider() {
 }
 
 #[test]
-fn what_is_swallowed_from_the_url_is_no_event() {
+fn an_event_cut_short_by_the_url_boundary_is_refused() {
     let all = vectors();
     let vector = all
         .iter()

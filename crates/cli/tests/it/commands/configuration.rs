@@ -67,7 +67,7 @@ async fn changed_class_holds_for_new_operations_and_after_a_restart() {
 }
 
 #[tokio::test]
-async fn configuration_is_read_again_at_an_operators_word() {
+async fn reload_command_reads_the_configuration_again() {
     let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let file = configured(&origin, directory.path());
@@ -87,7 +87,7 @@ async fn configuration_is_read_again_at_an_operators_word() {
 }
 
 #[tokio::test]
-async fn gateway_without_a_file_has_nothing_to_read_again() {
+async fn reload_without_a_configuration_file_is_refused() {
     let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let gateway = gateway(&origin, directory.path()).run().await;

@@ -9,7 +9,7 @@ use crate::fixture::origin::{Behaviour, origin};
 use super::{CANARY, configured, token};
 
 #[tokio::test]
-async fn tokens_let_in_by_their_role_and_the_program_says_which_is_needed() {
+async fn a_token_is_limited_to_its_role_and_a_refusal_names_the_needed_one() {
     let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let gateway = gateway_of(&configured(&origin, directory.path()))
@@ -52,7 +52,7 @@ async fn tokens_let_in_by_their_role_and_the_program_says_which_is_needed() {
 }
 
 #[tokio::test]
-async fn made_key_lets_in_until_it_is_revoked() {
+async fn a_created_key_is_accepted_until_it_is_revoked() {
     let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let gateway = gateway_of(&configured(&origin, directory.path()))

@@ -23,7 +23,7 @@ async fn run(args: &[&str]) -> CommandOutput {
 }
 
 #[tokio::test]
-async fn tables_are_applied_once_and_told_in_a_line() {
+async fn tables_are_created_once_and_reported_in_one_line() {
     let postgres = Postgres::start();
     let url = postgres.database("pay");
     let first = run(&["apply", "--store", &url]).await;
@@ -45,7 +45,7 @@ async fn tables_are_applied_once_and_told_in_a_line() {
 }
 
 #[tokio::test]
-async fn processes_at_once_make_it_once() {
+async fn concurrent_processes_create_the_tables_once() {
     let postgres = Postgres::start();
     let url = postgres.url();
     let runs: Vec<_> = (0..6)
@@ -64,7 +64,7 @@ async fn processes_at_once_make_it_once() {
 }
 
 #[tokio::test]
-async fn what_is_printed_is_what_is_applied() {
+async fn printed_sql_equals_applied_sql() {
     let postgres = Postgres::start();
     let url = postgres.url();
     postgres.sql(
@@ -185,7 +185,7 @@ async fn every_refusal_is_one_sentence() {
 }
 
 #[tokio::test]
-async fn options_that_belong_together_are_asked_for_together() {
+async fn options_that_belong_together_are_required_together() {
     let cases: [(&[&str], &str); 3] = [
         (&["apply"], "--store <URL>"),
         (&["print", "--rls-role", "app"], "--rls-user <EXPRESSION>"),

@@ -161,7 +161,7 @@ async fn unknown_operation_is_found_resolved_and_replayed() {
 }
 
 #[tokio::test]
-async fn word_on_one_run_does_not_settle_a_later_one() {
+async fn a_resolution_of_one_run_does_not_settle_a_later_one() {
     let origin = origin_choosing(Sequence::default(), |_, _| Behaviour::Half).await;
     let directory = tempfile::tempdir().unwrap();
     let plan = gateway(&origin, directory.path()).option("--upstream-timeout-ms", "300");
@@ -199,7 +199,7 @@ async fn word_on_one_run_does_not_settle_a_later_one() {
 }
 
 #[tokio::test]
-async fn bulk_purge_counts_asks_and_purges_what_matches() {
+async fn bulk_purge_counts_confirms_and_purges_matching_operations() {
     let origin = forgetful().await;
     let directory = tempfile::tempdir().unwrap();
     let plan = gateway(&origin, directory.path()).option("--upstream-timeout-ms", "300");
@@ -250,7 +250,7 @@ async fn bulk_purge_counts_asks_and_purges_what_matches() {
 }
 
 #[tokio::test]
-async fn running_work_is_left_unless_forced() {
+async fn running_work_is_purged_only_by_force() {
     let origin = origin(Behaviour::Hold).await;
     let directory = tempfile::tempdir().unwrap();
     let gateway = gateway(&origin, directory.path()).run().await;
@@ -274,7 +274,7 @@ async fn running_work_is_left_unless_forced() {
 
 /// A key cannot write to the terminal of the operator.
 #[tokio::test]
-async fn nothing_that_a_client_sent_moves_the_cursor() {
+async fn text_of_clients_cannot_move_the_terminal_cursor() {
     let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let gateway = gateway(&origin, directory.path()).run().await;
@@ -296,7 +296,7 @@ async fn nothing_that_a_client_sent_moves_the_cursor() {
 }
 
 #[tokio::test]
-async fn without_room_for_the_audit_nothing_is_changed_and_it_is_not_ready() {
+async fn without_space_for_the_audit_nothing_changes_and_the_gateway_is_not_ready() {
     let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let plan = gateway(&origin, directory.path()).surviving_the_file_limit();

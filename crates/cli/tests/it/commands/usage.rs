@@ -5,7 +5,7 @@ use rstest::rstest;
 use crate::fixture::command::run_at;
 
 #[tokio::test]
-async fn who_does_not_answer_is_named() {
+async fn an_address_that_does_not_answer_is_named() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -28,7 +28,7 @@ async fn who_does_not_answer_is_named() {
 #[case::no_tenant(&["keys", "create", "--subject", "user:1", "--why", "x"], "--tenant <TENANT>")]
 #[case::unknown(&["operations", "forget"], "unrecognized subcommand 'forget'")]
 #[tokio::test]
-async fn wrong_usage_is_2(#[case] args: &[&str], #[case] words: &str) {
+async fn wrong_usage_exits_with_2(#[case] args: &[&str], #[case] words: &str) {
     let said = run_at("127.0.0.1:1", None, args).await;
     assert_eq!((said.code, said.out.as_str()), (2, ""));
     assert!(said.err.contains(words), "{said:?}");
@@ -39,7 +39,7 @@ async fn wrong_usage_is_2(#[case] args: &[&str], #[case] words: &str) {
 #[case("zsh", "#compdef onceward")]
 #[case("fish", "complete -c onceward")]
 #[tokio::test]
-async fn shells_complete(#[case] shell: &str, #[case] words: &str) {
+async fn completions_exist_for_every_shell(#[case] shell: &str, #[case] words: &str) {
     let said = run_at("127.0.0.1:1", None, &["completions", shell]).await;
     assert_eq!(said.code, 0);
     for word in [words, "operations", "resolve"] {

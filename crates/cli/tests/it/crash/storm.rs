@@ -56,7 +56,7 @@ async fn killed_every_second_for_a_minute_nothing_runs_twice_and_nothing_is_forg
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn asked_to_stop_again_and_again_it_leaves_nothing_unknown() {
+async fn repeated_graceful_stops_leave_nothing_unknown() {
     let directory = tempfile::tempdir().unwrap();
     let store = embedded(&directory);
     let seen = storm(store, Stop::Terminate, Duration::from_secs(8)).await;
@@ -66,7 +66,7 @@ async fn asked_to_stop_again_and_again_it_leaves_nothing_unknown() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn store_that_forgets_is_found_out() {
+async fn the_checker_detects_a_store_that_forgets() {
     let seen = storm("memory:".into(), Stop::Kill, Duration::from_secs(4)).await;
     let found = |wanted: fn(Key) -> Violation| {
         let mut violations = seen.violations.iter();

@@ -72,7 +72,7 @@ const REFUSE: Behaviour = Behaviour::Refuse;
 #[case::before_the_release_is_durable(At("store-before-commit=1*off->return"), REFUSE, 1, Unknown)]
 #[case::after_the_release(At("after-record=return"), REFUSE, 1, Released)]
 #[tokio::test]
-async fn crash(
+async fn a_crash_at_any_point_runs_nothing_twice(
     #[case] death: Death,
     #[case] behaviour: Behaviour,
     #[case] sent: usize,

@@ -97,7 +97,7 @@ async fn slow_work_ends_within_the_drain_and_is_recorded() {
 }
 
 #[tokio::test]
-async fn what_has_not_ended_at_the_deadline_is_unknown_and_is_not_run_again() {
+async fn work_that_outlasts_the_drain_is_unknown_and_does_not_run_again() {
     let origin = slow().await;
     let directory = tempfile::tempdir().unwrap();
     let plan = plan(&origin, &directory, &format!("{}ms", SHORT.as_millis()));

@@ -28,7 +28,7 @@ const NAMES: [&str; 10] = [
 ];
 
 #[tokio::test]
-async fn tells_what_became_of_each_request_and_none_of_its_secrets() {
+async fn the_log_has_the_outcome_of_each_request_and_no_secrets() {
     let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     // As much as it can be made to say.

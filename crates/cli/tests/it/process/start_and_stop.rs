@@ -14,7 +14,7 @@ use crate::fixture::origin::{Behaviour, origin};
 use crate::fixture::until;
 
 #[tokio::test]
-async fn sigterm_lets_what_runs_end_and_be_recorded() {
+async fn sigterm_lets_running_work_end_and_be_recorded() {
     let origin = origin(Behaviour::Hold).await;
     let directory = tempfile::tempdir().unwrap();
     let plan = gateway(&origin, directory.path());
@@ -94,7 +94,7 @@ async fn second_signal_ends_it_at_once(#[case] signal: Signal) {
 }
 
 #[tokio::test]
-async fn drain_that_takes_too_long_is_cut_and_what_ran_is_unknown() {
+async fn a_drain_that_takes_too_long_is_cut_and_running_work_is_unknown() {
     let origin = origin(Behaviour::Hold).await;
     let directory = tempfile::tempdir().unwrap();
     let plan = gateway(&origin, directory.path());
@@ -127,7 +127,7 @@ async fn refused(gateway: &Gateway) {
 }
 
 #[tokio::test]
-async fn second_process_on_a_store_is_told_who_has_it() {
+async fn a_second_process_on_a_store_learns_which_process_holds_it() {
     let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let plan = gateway(&origin, directory.path());
@@ -178,7 +178,7 @@ async fn taken_port_is_named() {
 #[case::no_directory("http://127.0.0.1:1", "embedded:", "`embedded:` has no directory")]
 #[case::no_place("http://127.0.0.1:1", "embedded:/proc/onceward", "/proc/onceward")]
 #[tokio::test]
-async fn mistake_is_told_in_one_sentence(
+async fn a_mistake_is_reported_in_one_sentence(
     #[case] upstream: &str,
     #[case] store: &str,
     #[case] wanted: &str,

@@ -45,7 +45,7 @@ async fn ready(gateways: &[Gateway; 2]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_replica_had_is_kept_and_what_it_had_not_is_lost() {
+async fn replicated_steps_are_kept_and_others_are_lost() {
     let origin = origin_choosing(Sequence::default(), |key, times| {
         match key.starts_with("held") && times == 1 {
             true => Behaviour::Hold,
@@ -198,7 +198,7 @@ async fn without_its_replica_nothing_is_granted_that_must_be_confirmed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_confirmed_survives_the_primary() {
+async fn confirmed_steps_survive_the_primary() {
     let mut deployment = Deployment::open(StoreKind::Redis, origin(Behaviour::PAY).await).await;
     let replica = block_in_place(|| primary(&deployment).replica());
     let relay = Relay::to(primary(&deployment).port()).await;
@@ -237,7 +237,7 @@ async fn what_was_confirmed_survives_the_primary() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gateway_that_would_wait_for_nobody_does_not_start() {
+async fn a_gateway_whose_replicas_are_missing_does_not_start() {
     let deployment = Deployment::open(StoreKind::Redis, origin(Behaviour::PAY).await).await;
     let starting = deployment.plan(&WAIT_FOR_ONE).start();
     let (status, log) = starting.ended().await;

@@ -24,7 +24,7 @@ const OUTAGES: usize = 3;
 #[case::postgres(StoreKind::Postgres)]
 #[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_under_load_the_store_loses_nothing_and_gateways_find_back(#[case] kind: StoreKind) {
+async fn a_store_killed_under_load_loses_nothing_and_gateways_reconnect(#[case] kind: StoreKind) {
     let seed = seed();
     eprintln!("ONCEWARD_SEED={seed} draws the same moments again");
     let mut random = Rng::with_seed(seed);
@@ -113,7 +113,7 @@ async fn sell_more(shop: &Clients) {
 #[case::postgres(StoreKind::Postgres)]
 #[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_ran_while_the_store_went_is_answered_and_recorded_when_it_is_back(
+async fn work_during_an_outage_of_the_store_is_answered_and_recorded_afterwards(
     #[case] kind: StoreKind,
 ) {
     let mut deployment = Deployment::open(kind, origin(Behaviour::Hold).await).await;

@@ -42,7 +42,7 @@ async fn fill(gateways: &[Gateway; 2]) {
 #[case::postgres(StoreKind::Postgres)]
 #[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silent_store_is_as_good_as_none(#[case] kind: StoreKind) {
+async fn a_silent_store_counts_as_unavailable(#[case] kind: StoreKind) {
     let deployment = Deployment::open(kind, origin(Behaviour::PAY).await).await;
     let (relay, gateways) = apart(&deployment).await;
     fill(&gateways).await;
@@ -73,7 +73,7 @@ async fn silent_store_is_as_good_as_none(#[case] kind: StoreKind) {
 #[case::postgres(StoreKind::Postgres)]
 #[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_lead_nowhere_are_given_up(#[case] kind: StoreKind) {
+async fn dead_connections_are_closed(#[case] kind: StoreKind) {
     let origin = origin_choosing(Sequence::default(), |key, _| {
         match key.starts_with("held") {
             true => Behaviour::Hold,

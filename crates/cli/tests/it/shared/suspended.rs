@@ -154,7 +154,7 @@ async fn where_the_class_says_retry_the_next_request_runs_when_the_lease_ends(
 #[case::postgres(StoreKind::Postgres)]
 #[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn outcome_that_comes_after_the_lease_counts_if_nobody_ran_since(#[case] kind: StoreKind) {
+async fn an_outcome_after_the_lease_counts_without_a_later_run(#[case] kind: StoreKind) {
     let deployment = Deployment::open(kind, held_once().await).await;
     let (relay, [one, other]) = two_apart(&deployment, HOLD).await;
     let first = one.spawn_post("k", BODY);
@@ -186,7 +186,7 @@ async fn outcome_that_comes_after_the_lease_counts_if_nobody_ran_since(#[case] k
 #[case::postgres(StoreKind::Postgres)]
 #[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn outcome_that_comes_after_another_run_changes_nothing(#[case] kind: StoreKind) {
+async fn an_outcome_after_a_later_run_changes_nothing(#[case] kind: StoreKind) {
     let deployment = Deployment::open(kind, held_once().await).await;
     let (relay, [one, other]) = two_apart(&deployment, RETRY).await;
     let first = one.spawn_post("k", BODY);
@@ -219,7 +219,7 @@ async fn outcome_that_comes_after_another_run_changes_nothing(#[case] kind: Stor
 #[case::postgres(StoreKind::Postgres)]
 #[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gateway_that_stood_still_while_another_ran_changes_nothing(#[case] kind: StoreKind) {
+async fn a_gateway_suspended_during_another_run_changes_nothing(#[case] kind: StoreKind) {
     let deployment = Deployment::open(kind, held_once().await).await;
     let [one, other] = two(&plan(&deployment, RETRY)).await;
     let first = one.spawn_post("k", BODY);

@@ -62,7 +62,7 @@ async fn short_wait(
 #[case::postgres(StoreKind::Postgres)]
 #[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_is_told_at_once_by_the_other_gateway(#[case] kind: StoreKind) {
+async fn a_waiter_gets_the_outcome_of_another_gateway_at_once(#[case] kind: StoreKind) {
     let deployment = Deployment::open(kind, origin(Behaviour::Hold).await).await;
     let [one, other] = deployment.two(&Settings::default()).await;
     let server = &deployment.server;
@@ -81,7 +81,7 @@ async fn who_waits_is_told_at_once_by_the_other_gateway(#[case] kind: StoreKind)
 #[case::postgres(StoreKind::Postgres)]
 #[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_not_told_gets_the_reply_all_the_same(#[case] kind: StoreKind) {
+async fn a_waiter_that_misses_the_notification_still_gets_the_reply(#[case] kind: StoreKind) {
     let deployment = Deployment::open(kind, origin(Behaviour::Hold).await).await;
     let mut words = Settings::default();
     if kind == StoreKind::Postgres {
@@ -108,7 +108,7 @@ async fn who_is_not_told_gets_the_reply_all_the_same(#[case] kind: StoreKind) {
 #[case::postgres(StoreKind::Postgres)]
 #[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_cut_while_one_waits_costs_no_reply(#[case] kind: StoreKind) {
+async fn a_cut_connection_does_not_cost_a_waiter_its_reply(#[case] kind: StoreKind) {
     let deployment = Deployment::open(kind, origin(Behaviour::Hold).await).await;
     let [one, other] = deployment.two(&Settings::default()).await;
     let leader = one.spawn_post("k", BODY);

@@ -33,7 +33,7 @@ async fn run_with(gateway: &Gateway, input: &str, args: &[&str]) -> CommandOutpu
 }
 
 #[tokio::test]
-async fn webhook_is_made_listed_rotated_and_deleted_and_no_secret_is_left_behind() {
+async fn commands_create_list_rotate_and_delete_a_webhook_and_leave_no_secret() {
     let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let gateway = gateway(&origin, directory.path()).run().await;
@@ -134,7 +134,7 @@ fn contents(directory: &Path) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn delivered_event_is_delivered_again_at_an_operators_word() {
+async fn a_delivered_event_is_redelivered_by_an_operator() {
     let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let gateway = gateway(&origin, directory.path()).run().await;
@@ -161,7 +161,7 @@ async fn delivered_event_is_delivered_again_at_an_operators_word() {
 }
 
 #[tokio::test]
-async fn configuration_that_takes_a_webhooks_upstream_away_is_not_taken() {
+async fn a_configuration_without_the_upstream_of_a_webhook_is_refused() {
     let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("onceward.toml");
@@ -223,7 +223,7 @@ async fn configuration_that_takes_a_webhooks_upstream_away_is_not_taken() {
     "[possible values: async, sync]"
 )]
 #[tokio::test]
-async fn what_cannot_be_meant_is_refused_before_anybody_is_asked(
+async fn contradictory_options_are_refused_before_any_request(
     #[case] args: &[&str],
     #[case] want: &str,
 ) {

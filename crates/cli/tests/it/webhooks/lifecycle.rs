@@ -41,7 +41,7 @@ async fn only(gateway: &Gateway, state: &str) -> String {
 }
 
 #[tokio::test]
-async fn made_rotated_and_deleted_at_the_operators_word() {
+async fn a_webhook_is_created_rotated_and_deleted() {
     let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
     let gateway = serve(&origin, &directory).await;
@@ -209,7 +209,7 @@ async fn event_that_failed_for_good_is_delivered_when_an_operator_acts(
 }
 
 #[tokio::test]
-async fn event_whose_attempts_are_used_up_waits_for_an_operator() {
+async fn an_event_without_attempts_left_is_paused_until_resumed() {
     let origin = origin_choosing(Sequence::default(), |_, times| match times {
         1 | 2 => Behaviour::Refuse,
         _ => Behaviour::PAY,

@@ -91,7 +91,7 @@ async fn service_that_was_dead_gets_every_event_once() {
 }
 
 #[tokio::test]
-async fn slow_service_delays_no_acknowledgement_and_nobody_else() {
+async fn a_slow_service_delays_neither_acknowledgements_nor_other_services() {
     let directory = tempfile::tempdir().unwrap();
     // It answers only at the end.
     let slow = origin(Behaviour::Hold).await;

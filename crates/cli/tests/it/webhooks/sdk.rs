@@ -70,7 +70,7 @@ use Language::{Node, Python};
 #[case::adyen(Python, "adyen", Hex, ADYEN)]
 #[case::adyen_platform(Python, "adyen/platform", Hex, BANKING)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn signed_by(
+async fn a_signature_of_the_sdk_is_accepted(
     #[case] language: Language,
     #[case] provider: &str,
     #[case] kind: Secret,

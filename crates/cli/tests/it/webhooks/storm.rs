@@ -63,7 +63,7 @@ async fn killed_every_second_every_acknowledged_event_arrives_and_few_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn store_that_forgets_is_found_out() {
+async fn the_checker_detects_a_store_that_forgets() {
     let directory = tempfile::tempdir().unwrap();
     let seen = storm(directory.path(), "memory:", Duration::from_secs(4)).await;
     let mut violations = seen.violations.iter();

@@ -120,7 +120,7 @@ const CRASHED: &str = "crashed";
     UnderWay
 )]
 #[tokio::test]
-async fn event(
+async fn a_crash_at_any_point_loses_no_acknowledged_event(
     #[case] provider: Provider,
     #[case] death: EventDeath,
     #[case] behaviour: Behaviour,
@@ -188,7 +188,7 @@ async fn event(
 /// A provider that waits for the service's answer has not got it, and sends the
 /// event again: so it goes again, under the same key and a higher fence.
 #[tokio::test]
-async fn event_whose_provider_waits() {
+async fn a_provider_that_waits_sends_the_event_again_after_a_crash() {
     let stage = CrashedGateway::set(Stripe, OnUnknown::Retry, Behaviour::Hold).await;
     let gateway = stage.plan.run().await;
     let webhook = Webhook::create(&gateway, Stripe, json!({ "deliver": "sync" })).await;

@@ -424,7 +424,7 @@ async fn pages(trial: &Trial, filter: &Filter, limit: usize) -> Vec<Record> {
         } = answer(
             trial
                 .inspect
-                .list(filter, PageRequest { limit, after })
+                .list(filter, PageRequest::first(limit).after(after))
                 .await,
         );
         records.extend(page.iter().map(|record| Record {

@@ -71,8 +71,8 @@ async fn an_enqueueing_whose_answer_is_lost_is_delivered_once() {
     assert!(due.expect("the store answers").is_empty());
 }
 
-/// Waiters go on waiting, and are told the outcome in the end: of a delivery
-/// here, or of one elsewhere.
+/// Waiters go on waiting, and get the outcome in the end: of a delivery here, or of
+/// one elsewhere.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_for_a_delivery_waits_while_it_is_put_back() {
     for elsewhere in [false, true] {
@@ -110,7 +110,7 @@ async fn a_waiter_for_a_delivery_waits_while_it_is_put_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_for_a_delivery_that_is_put_back_is_told_at_its_limit() {
+async fn a_waiter_for_a_delivery_that_is_put_back_is_answered_at_its_limit() {
     let fixture = Fixture::after_loss(AfterLoss::Hold);
     fixture.enqueue_new().await;
     let lead = fixture.take().await;

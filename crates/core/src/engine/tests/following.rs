@@ -1,4 +1,4 @@
-//! What a waiter is told, and how often it asks the store.
+//! Which outcome a waiter gets, and how often it asks the store.
 
 use super::*;
 use crate::engine::Recorded;
@@ -26,10 +26,9 @@ async fn limits_change_while_others_wait() {
     assert!(matches!(first, Ok(Awaited::Freed)));
 }
 
-/// However far the other request is, a waiter of the first is told that the key
-/// was freed, and nothing else.
+/// A waiter learns only that the key was freed, in every state of the other request.
 #[tokio::test(start_paused = true)]
-async fn a_waiter_is_told_nothing_of_another_request_under_its_key() {
+async fn a_waiter_learns_nothing_of_another_request_under_its_key() {
     for by_record in [false, true] {
         for done in [false, true] {
             let fixture = Fixture::new();
@@ -71,18 +70,18 @@ async fn a_waiter_still_gets_the_outcome_of_the_same_request_run_anew() {
     assert!(matches!(waited, Ok(Awaited::Settled(_))));
 }
 
-/// The waiter sits in a flight that a different request comes to lead: that
-/// leader's answer is told in the same flight, and is not for the waiter.
+/// A different request takes the lead of the flight in which the waiter has its seat.
+/// Its answer is announced in that flight, and is not for the waiter.
 #[tokio::test(start_paused = true)]
-async fn a_waiter_is_not_told_the_answer_of_another_leader_beside_it() {
-    for told_first in [false, true] {
+async fn a_waiter_does_not_get_the_answer_of_another_leader_in_its_flight() {
+    for announced_first in [false, true] {
         let fixture = Fixture::new();
         let first = fixture.lead(&fixture.there, 1).await;
         let follow = fixture.follow(&fixture.here, 1).await;
         first.release(None).await;
         let other = fixture.lead(&fixture.here, 2).await;
         let listener = fixture.follow(&fixture.here, 2).await;
-        let waited = if told_first {
+        let waited = if announced_first {
             other.release(Some(reply())).await;
             follow.settled(LIMIT).await
         } else {
@@ -90,7 +89,7 @@ async fn a_waiter_is_not_told_the_answer_of_another_leader_beside_it() {
             other.release(Some(reply())).await;
             waited
         };
-        assert!(matches!(waited, Ok(Awaited::Freed)), "{told_first}");
+        assert!(matches!(waited, Ok(Awaited::Freed)), "{announced_first}");
         let shared = listener.settled(LIMIT).await;
         assert!(
             matches!(shared, Ok(Awaited::Answered(_, Recorded::Durably))),

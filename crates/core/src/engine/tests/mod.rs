@@ -30,7 +30,7 @@ struct Fixture {
     store: Arc<CountingStore>,
     here: Arc<Engine>,
     there: Arc<Engine>,
-    /// What is asked for; its fingerprint is number 1.
+    /// The request; its fingerprint is number 1.
     operation: Record,
 }
 

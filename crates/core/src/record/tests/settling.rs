@@ -67,7 +67,7 @@ fn settling_a_delivery(#[case] state: State, #[case] held: &str, #[case] lost: u
 #[case::requeued(Settlement::Requeued { after: RETENTION }, RETENTION, 1)]
 #[case::deferred(Settlement::Deferred { after: RETENTION }, RETENTION, 0)]
 #[case::lost(Settlement::Lost, Duration::ZERO, 1)]
-fn what_is_put_back_into_the_queue(
+fn requeued_deferred_and_lost_deliveries_are_due_again(
     #[case] word: Settlement,
     #[case] after: Duration,
     #[case] attempts: u32,
@@ -119,7 +119,7 @@ fn settling_later(#[case] state: State, #[case] later: Duration, #[case] want: &
 #[case::freely(AfterLoss::Free, false, State::Unknown)]
 #[case::delivery_held(AfterLoss::Hold, true, State::Unknown)]
 #[case::delivery_freely(AfterLoss::Free, true, State::Queued)]
-fn settling_what_was_not_kept_as_lost(
+fn a_reply_not_kept_can_be_lost(
     #[case] after_loss: AfterLoss,
     #[case] delivered: bool,
     #[case] want: State,

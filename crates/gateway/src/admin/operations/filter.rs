@@ -43,15 +43,15 @@ impl OperationFilter {
                 .map(|text| parse_time(name, text))
                 .transpose()
         };
-        Ok(Filter {
-            state: self.state.as_deref().map(parse_state).transpose()?,
-            since: time("since", &self.since)?,
-            before: time("before", &self.before)?,
-            tenant: self.tenant.clone(),
-            project: self.project.clone(),
-            endpoint: self.endpoint.clone(),
-            key: self.key.clone(),
-        })
+        let mut filter = Filter::default();
+        filter.state = self.state.as_deref().map(parse_state).transpose()?;
+        filter.since = time("since", &self.since)?;
+        filter.before = time("before", &self.before)?;
+        filter.tenant.clone_from(&self.tenant);
+        filter.project.clone_from(&self.project);
+        filter.endpoint.clone_from(&self.endpoint);
+        filter.key.clone_from(&self.key);
+        Ok(filter)
     }
 
     /// Whether any operation could fail to match.

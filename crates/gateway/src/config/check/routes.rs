@@ -392,7 +392,7 @@ fn fingerprint(
             "write it in one of the two lists",
         );
     }
-    Arc::new(Selection { ignore, include })
+    Arc::new(Selection::new(ignore, include))
 }
 
 fn cors(key: &str, raw: &raw::Cors, checker: &mut Checker<'_>) -> Cors {

@@ -66,16 +66,10 @@ impl FailedEvents {
 
     /// Adds the failed events that the store lists, the latest first.
     pub(super) async fn load(&self, inspect: &dyn Inspect) -> Result<(), StoreError> {
-        let filter = Filter {
-            state: Some(State::Failed),
-            ..Filter::default()
-        };
+        let filter = Filter::default().with(|filter| filter.state = Some(State::Failed));
         let mut after = None;
         for _ in 0..PAGES_MAX {
-            let request = PageRequest {
-                limit: PAGE_MAX,
-                after,
-            };
+            let request = PageRequest::first(PAGE_MAX).after(after);
             let page = store_within(PAGE_DEADLINE, inspect.list(&filter, request)).await?;
             for event in page.records.iter().filter(|record| is_event(record)) {
                 self.add(event.id);

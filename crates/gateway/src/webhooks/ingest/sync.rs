@@ -94,20 +94,16 @@ impl IngestContext<'_> {
         let event = self.queued_event(sent, event, &check);
         let forwarder =
             EventForwarder::new(self.runtime, self.plan, self.route, &event, &self.caller);
-        let call = Call {
-            caller: self.caller.clone(),
-            endpoint: self.endpoint.clone(),
-            key,
-            source: KeySource::Provider,
-            // The provider itself retries, and does not wait for a duplicate.
-            class: Arc::new(Class::clone(&self.class).with(|class| {
-                class.in_flight = InFlight::Reject;
-                class.max_attempts = 1;
-            })),
-            rules: rules(self.route, &self.class),
-            held: Some(Box::new(running)),
-            request: event.into_request(),
-        };
+        // The provider itself retries, and does not wait for a duplicate.
+        let class = Class::clone(&self.class).with(|class| {
+            class.in_flight = InFlight::Reject;
+            class.max_attempts = 1;
+        });
+        let settings = (Arc::new(class), rules(self.route, &self.class));
+        let sender = (self.caller.clone(), self.endpoint.clone());
+        let call = Call::new(sender, key, settings, event.into_request())
+            .with_source(KeySource::Provider)
+            .holding(running);
         let forward = move |request, granted| {
             let forwarder = forwarder.clone();
             async move { forwarder.send(request, granted).await }

@@ -54,7 +54,7 @@ impl TableStatements {
                 source: Box::new(error),
             },
             // A row without an owner passes no policy.
-            "42501" if said.routine.as_deref() == Some(POLICY) => Error::Nobody {
+            "42501" if said.routine.as_deref() == Some(POLICY) => Error::MissingUser {
                 table: table(),
                 source: Box::new(error),
             },

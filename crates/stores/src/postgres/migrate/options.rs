@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn resources_are_read() {
+    fn resources_are_parsed() {
         let cases = [
             (
                 "project=tenant.projects(id)",
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_resource_is_refused() {
+    fn malformed_resources_are_refused() {
         let form = "is not of the form NAME=TABLE(COLUMN); write project=tenant.projects(id)";
         let name = "is no name of lower-case letters";
         let type_ = "is no type; write p=tenant.projects(id):uuid";
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_and_users_are_taken_or_refused() {
+    fn roles_and_user_expressions_are_checked() {
         for role in ["app", "My Role", "user", "r\"o'le"] {
             assert!(RowSecurity::new(role, "current_user").is_ok(), "{role}");
         }

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_quoted() {
+    fn texts_are_quoted_as_sql_literals() {
         let cases = [
             ("app", "'app'"),
             ("", "''"),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_is_said_ends_the_block() {
+    fn no_option_can_end_the_sql_block() {
         let user = "'$onceward$' || '$onceward_2$'";
         let options = Options {
             rls: RowSecurity::new("app", user).ok(),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_not_filled_in() {
+    fn placeholders_in_options_are_not_filled_in() {
         let options = Options {
             rls: RowSecurity::new("{table}", "'{schema}{steps}{role}{owner}{user}'").ok(),
             ..Options::default()

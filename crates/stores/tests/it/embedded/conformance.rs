@@ -30,7 +30,7 @@ async fn embedded_keeps_every_promise_when_it_is_never_emptied() {
 }
 
 #[test]
-fn embedded_is_like_the_model() {
+fn embedded_equals_the_model() {
     differential(96, Restart::EndsLeases, || {
         let directory = directory();
         async move |clock: Arc<ManualClock>| trial(directory.clone(), clock)

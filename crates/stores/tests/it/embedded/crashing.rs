@@ -69,14 +69,14 @@ async fn crash_at(point: &str, before_it: u64) -> (u64, u64) {
 }
 
 #[tokio::test]
-async fn crash_before_the_commit_leaves_what_was_acknowledged() {
+async fn a_crash_before_the_commit_keeps_acknowledged_steps() {
     for step in 0..COMMITS {
         assert_eq!(crash_at("store-before-commit", step).await, (step, step));
     }
 }
 
 #[tokio::test]
-async fn crash_after_the_commit_leaves_what_was_not_yet_acknowledged_too() {
+async fn a_crash_after_the_commit_keeps_steps_not_yet_acknowledged() {
     for step in 0..COMMITS {
         assert_eq!(crash_at("store-after-commit", step).await, (step, step + 1));
     }

@@ -52,7 +52,7 @@ async fn damaged_header_is_refused_and_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn damaged_record_is_told_for_its_key_alone() {
+async fn a_damaged_record_is_an_error_for_its_key_alone() {
     let home = directory();
     filled(home.path(), 3).await;
     let db = Connection::open(home.path().join(DATABASE)).expect("SQLite opens it");
@@ -84,7 +84,7 @@ async fn damaged_record_is_told_for_its_key_alone() {
 }
 
 #[tokio::test]
-async fn damaged_open_record_is_told_for_its_key_alone() {
+async fn a_damaged_open_record_is_an_error_for_its_key_alone() {
     let home = directory();
     let store = open(home.path(), &clock());
     grant(&store, &ask(1)).await;
@@ -107,7 +107,7 @@ async fn enqueue(store: &EmbeddedStore, number: u64) {
 }
 
 #[tokio::test]
-async fn damaged_request_is_not_delivered_and_keeps_no_other_from_its_turn() {
+async fn a_damaged_request_is_not_delivered_and_delays_no_other() {
     let home = directory();
     let store = open(home.path(), &clock());
     for number in 1..=4 {
@@ -144,7 +144,7 @@ async fn damaged_request_is_not_delivered_and_keeps_no_other_from_its_turn() {
 }
 
 #[tokio::test]
-async fn damaged_request_is_told_to_who_wants_it_delivered_again() {
+async fn redelivering_a_damaged_request_is_an_error() {
     let home = directory();
     let store = open(home.path(), &clock());
     for number in 1..=4 {

@@ -52,7 +52,7 @@ async fn assert_replays(store: &EmbeddedStore) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_operations_are_found_while_they_come_and_after_each_opening() {
+async fn operations_are_found_while_others_are_written_and_after_each_opening() {
     let home = directory();
     let store = open_cold(home.path());
     complete_many(&store).await;

@@ -30,7 +30,7 @@ async fn fill(store: &EmbeddedStore, from: u64) -> (u64, StoreError) {
 }
 
 #[tokio::test]
-async fn full_file_refuses_keeps_what_it_has_and_goes_on_when_swept() {
+async fn a_full_file_refuses_writes_keeps_records_and_serves_again_after_a_sweep() {
     let (home, clock) = (directory(), clock());
     let limits = {
         let mut limits = Limits::default();
@@ -116,7 +116,7 @@ async fn child_fills() {
 /// The system refuses to let the log grow, in the middle of a commit, and
 /// later lets it: a limit on the size of files, which binds root too.
 #[tokio::test]
-async fn refused_writes_are_rolled_back_and_service_goes_on_when_there_is_room() {
+async fn refused_writes_are_rolled_back_and_accepted_when_there_is_space() {
     let home = directory();
     // Blocks of 512 bytes. The signal would end the process before the error does.
     let limit = "trap '' XFSZ; ulimit -S -f 600;";

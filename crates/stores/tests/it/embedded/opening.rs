@@ -30,7 +30,7 @@ fn child_holds() {
 }
 
 #[tokio::test]
-async fn second_process_is_told_who_has_the_directory() {
+async fn a_second_process_learns_which_process_holds_the_directory() {
     let home = directory();
     let mut child = child("embedded::opening::child_holds", home.path(), "");
     let owner = until("the child has the store", async || {
@@ -61,7 +61,7 @@ fn same_process_cannot_open_twice() {
 }
 
 #[test]
-fn removed_lock_file_lets_nobody_in() {
+fn a_removed_lock_file_lets_no_second_process_in() {
     let home = directory();
     let store = open(home.path(), &clock());
     fs::remove_file(home.path().join("lock")).expect("removed");

@@ -22,7 +22,7 @@ fn tables(home: &std::path::Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn sweeping_tells_how_many_it_reclaimed_and_leaves_no_table() {
+async fn sweeping_returns_how_many_it_reclaimed_and_leaves_no_table() {
     let (home, clock) = (directory(), clock());
     let store = open(home.path(), &clock);
     for number in 1..=700 {
@@ -49,7 +49,7 @@ async fn released_keys_are_reclaimed_too() {
 }
 
 #[tokio::test]
-async fn forgotten_key_runs_anew_before_it_is_swept_and_the_newest_record_counts() {
+async fn a_forgotten_key_runs_again_before_it_is_swept_and_the_newest_record_counts() {
     let (home, clock) = (directory(), clock());
     let store = open(home.path(), &clock);
     complete(&store, 1).await;
@@ -62,10 +62,7 @@ async fn forgotten_key_runs_anew_before_it_is_swept_and_the_newest_record_counts
     let store = open(home.path(), &clock);
     let record = get(&store, &ask(1)).await.expect("it is on record");
     assert_eq!(record.answer, Some(Answer::Kept(reply(99))));
-    let all = PageRequest {
-        limit: 10,
-        after: None,
-    };
+    let all = PageRequest::first(10);
     let listed = store.list(&Filter::default(), all).await.expect("listed");
     assert_eq!(listed.records.len(), 1);
     let counted = store.stats().await.expect("counted").operations;
@@ -149,10 +146,7 @@ async fn request_goes_with_the_reply() {
                 Changed::Refused(State::Expired),
                 "{expiry:?}, {word:?}"
             );
-            let all = PageRequest {
-                limit: 10,
-                after: None,
-            };
+            let all = PageRequest::first(10);
             let listed = store.list(&Filter::default(), all).await.expect("listed");
             let states: Vec<_> = listed.records.iter().map(|one| one.state).collect();
             assert_eq!(states, [State::Expired]);

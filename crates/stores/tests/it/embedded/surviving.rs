@@ -65,10 +65,7 @@ async fn every_state_but_running_survives_as_it_was() {
     assert_eq!(due[0].request, "request");
 }
 
-const PAGE: PageRequest = PageRequest {
-    limit: 100,
-    after: None,
-};
+const PAGE: PageRequest = PageRequest::first(100);
 
 #[tokio::test]
 async fn leases_of_an_earlier_process_are_lost_at_once() {
@@ -138,7 +135,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Whatever a class chose about time holds after a restart too, and sweeping
 /// takes nothing that is still needed.
 #[tokio::test]
-async fn choices_about_time_survive() {
+async fn settings_of_retention_survive() {
     let (home, clock) = (directory(), clock());
     let plain = terms(AfterLoss::Hold);
     let choices = [

@@ -45,7 +45,7 @@ fn decode(hex: &str) -> Result<Record, WireError> {
 }
 
 #[tokio::test]
-async fn version_1_reads_today_with_the_defaults_of_what_it_lacks() {
+async fn version_1_is_read_with_defaults_for_missing_fields() {
     assert_eq!(
         decode(RECORD_1),
         Ok(Record::clone(&*completed_record().await))
@@ -53,7 +53,7 @@ async fn version_1_reads_today_with_the_defaults_of_what_it_lacks() {
 }
 
 #[tokio::test]
-async fn version_2_reads_today_and_is_what_is_written() {
+async fn version_2_is_read_and_written() {
     let plain = Record::clone(&*completed_record().await);
     let mut chosen = plain.clone();
     chosen.identity.space = KeySpace::Tenant;
@@ -76,7 +76,7 @@ async fn version_2_reads_today_and_is_what_is_written() {
 const LAYOUT_1: &str = include_str!("layout-1.sql");
 
 #[tokio::test]
-async fn file_of_layout_1_is_read_and_becomes_one_of_today() {
+async fn a_file_of_layout_1_is_read_and_upgraded() {
     let home = directory();
     let db = Connection::open(home.path().join("onceward.db")).expect("SQLite opens it");
     db.execute_batch(LAYOUT_1).expect("it runs");
@@ -97,10 +97,7 @@ async fn file_of_layout_1_is_read_and_becomes_one_of_today() {
     }
 }
 
-const ALL: PageRequest = PageRequest {
-    limit: 10,
-    after: None,
-};
+const ALL: PageRequest = PageRequest::first(10);
 
 #[test]
 fn version_255_is_refused_by_name() {

@@ -80,7 +80,7 @@ async fn pooler_in_transaction_mode_keeps_every_promise() {
 }
 
 #[test]
-fn postgres_is_like_the_model() {
+fn postgres_equals_the_model() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let postgres = runtime.block_on(server());
     differential(24, Restart::KeepsLeases, || {
@@ -90,7 +90,7 @@ fn postgres_is_like_the_model() {
 }
 
 #[test]
-fn row_security_is_like_the_model() {
+fn row_security_equals_the_model() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let (_postgres, url) = runtime.block_on(server_with_users());
     differential(8, Restart::KeepsLeases, || {

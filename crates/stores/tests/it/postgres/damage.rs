@@ -19,7 +19,7 @@ async fn enqueue(store: &PostgresStore, number: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_damaged_row_is_left_out_and_the_others_are_not() {
+async fn listings_leave_out_damaged_rows_only() {
     let postgres = server().await;
     let store = store(&settings(&postgres.url())).await;
     for number in 1..=3 {
@@ -29,10 +29,7 @@ async fn a_damaged_row_is_left_out_and_the_others_are_not() {
     let damage = "UPDATE idempotency_record SET request_hash = 'short' WHERE key_value = 'key-2'";
     postgres.sql("postgres", damage);
 
-    let page = PageRequest {
-        limit: 10,
-        after: None,
-    };
+    let page = PageRequest::first(10);
     let page = store
         .list(&Filter::default(), page)
         .await

@@ -23,7 +23,7 @@ async fn holding_all(url: &str) -> Client {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claims_do_not_wait_for_a_row_that_somebody_works_on() {
+async fn claims_do_not_wait_for_a_locked_row() {
     let postgres = server().await;
     let settings = settings(&postgres.url());
     let store = store(&settings).await;
@@ -133,7 +133,7 @@ async fn a_lease_that_ended_is_not_taken_over_from_under_a_transaction() {
 /// The server is slow, whoever asked has gone, and only then the claim is
 /// granted: nobody holds it, so it must not stay taken.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_that_nobody_heard_of_is_taken_back() {
+async fn a_claim_whose_caller_has_gone_is_withdrawn() {
     let postgres = server().await;
     let store = std::sync::Arc::new(store(&settings(&postgres.url())).await);
     let client = connect(&postgres.url()).await;
@@ -175,7 +175,7 @@ async fn a_claim_that_nobody_heard_of_is_taken_back() {
 /// A waiter that finds somebody at work on the row is not kept from waiting, and
 /// takes no connection from others meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_do_not_wait_for_a_row_that_somebody_works_on() {
+async fn waiters_do_not_wait_for_a_locked_row() {
     let postgres = server().await;
     let mut settings = settings(&postgres.url());
     settings.connections = 4;
@@ -233,7 +233,7 @@ async fn waiter_that_meets_a_settlement_does_not_sleep() {
 /// Many outcomes that wait for rows in somebody's hands leave the connections
 /// to the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_settlements_that_wait_starve_nobody() {
+async fn waiting_settlements_leave_connections_for_other_steps() {
     let postgres = server().await;
     let mut settings = settings(&postgres.url());
     settings.connections = 4;

@@ -71,7 +71,7 @@ async fn waiter_elsewhere_hears_of_a_completion_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_notifications_come_back_and_hang_nobody() {
+async fn a_lost_listener_reconnects_and_blocks_no_waiter() {
     let postgres = server().await;
     let settings = settings(&postgres.url());
     let (here, there) = (store(&settings).await, Arc::new(store(&settings).await));
@@ -107,7 +107,7 @@ async fn lost_notifications_come_back_and_hang_nobody() {
 /// A commit without anybody waiting elsewhere notifies nobody: notifications
 /// make commits wait for each other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_notified_where_nobody_waits() {
+async fn no_notification_is_sent_without_a_waiter() {
     let postgres = server().await;
     let settings = settings(&postgres.url());
     let store = store(&settings).await;
@@ -148,10 +148,7 @@ async fn a_repeated_settlement_keeps_its_position_in_listings() {
     settle(&store, &lost, Settlement::Lost).await;
     grant(&store, &ask(2)).await;
     settle(&store, &lost, Settlement::Lost).await;
-    let page = PageRequest {
-        after: None,
-        limit: 2,
-    };
+    let page = PageRequest::first(2);
     let listed = store.list(&Filter::default(), page).await;
     let listed = listed.expect("the store answers").records;
     let digests: Vec<_> = listed.iter().map(|record| record.digest).collect();

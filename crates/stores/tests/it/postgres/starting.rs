@@ -15,7 +15,7 @@ async fn refusal(settings: impl Into<Settings>) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_is_missing_is_told_in_one_sentence() {
+async fn each_missing_object_is_reported_in_one_sentence() {
     let postgres = server().await;
     let database = |name: &str| postgres.database(name);
     database("empty");
@@ -136,7 +136,7 @@ async fn whatever_is_missing_is_told_in_one_sentence() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_password_is_told_without_the_password() {
+async fn a_wrong_password_is_reported_without_the_password() {
     let postgres = Postgres::start();
     postgres.sql("postgres", "CREATE ROLE locked LOGIN PASSWORD 'right'");
     let hba = postgres.sql("postgres", "SHOW hba_file");

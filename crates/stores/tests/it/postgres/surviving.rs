@@ -100,7 +100,7 @@ async fn until_more_are_refused(seen: &Mutex<Seen>) {
 /// The setting is checked at the start; whoever changes it later must not make
 /// the store acknowledge what a crash forgets.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commits_made_hasty_while_it_runs_lose_nothing_acknowledged() {
+async fn synchronous_commit_off_at_runtime_loses_nothing_acknowledged() {
     let mut postgres = Postgres::start();
     let made = apply(&postgres.url(), &Options::default()).await;
     made.expect("the tables are made");

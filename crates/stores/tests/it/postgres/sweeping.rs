@@ -15,7 +15,7 @@ use crate::fixture::{ask, ask_with, completed, grant, settle};
 const OVER: u64 = 4_500;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_that_is_over_goes_at_once_but_what_somebody_works_on() {
+async fn a_sweep_removes_all_expired_rows_but_locked_ones() {
     let postgres = server().await;
     let store = store(&settings(&postgres.url())).await;
     let granted = grant(&store, &ask(1)).await;

@@ -37,7 +37,7 @@ async fn many_claims_at_once_by_two_processes_grant_one() {
 }
 
 #[tokio::test]
-async fn what_one_process_completes_the_other_replays() {
+async fn a_completion_of_one_process_is_replayed_by_another() {
     let server = Redis::start();
     let settings = settings(&server.url());
     let (one, other) = (open(&settings).await, open(&settings).await);
@@ -86,7 +86,7 @@ async fn fences_rise_when_the_clock_goes_back() {
 
 /// Nothing is listed as changed that was not.
 #[tokio::test]
-async fn the_same_word_again_moves_nothing() {
+async fn a_repeated_settlement_keeps_its_position() {
     let server = Redis::start();
     let store = open(&settings(&server.url())).await;
     for word in [Settlement::Lost, Settlement::Paused, completed(1)] {
@@ -94,10 +94,7 @@ async fn the_same_word_again_moves_nothing() {
         settle(&*store, &first, word.clone()).await;
         let last = grant(&*store, &retry(&ask(2))).await;
         settle(&*store, &first, word.clone()).await;
-        let page = PageRequest {
-            limit: 2,
-            after: None,
-        };
+        let page = PageRequest::first(2);
         let page = store.list(&Filter::default(), page).await;
         let page = page.expect("the store lists").records;
         let listed: Vec<_> = page.iter().map(|record| record.id).collect();

@@ -35,7 +35,7 @@ async fn redis_keeps_every_promise_when_a_replica_must_confirm() {
 }
 
 #[test]
-fn redis_is_like_the_model() {
+fn redis_equals_the_model() {
     let server = Redis::start();
     differential(96, Restart::KeepsLeases, || {
         let settings = settings(&server.url());
@@ -50,7 +50,7 @@ async fn cluster_keeps_every_promise() {
 }
 
 #[test]
-fn cluster_is_like_the_model() {
+fn cluster_equals_the_model() {
     let cluster = RedisCluster::start(3);
     differential(48, Restart::KeepsLeases, || {
         let settings = settings(&cluster.url());

@@ -102,10 +102,7 @@ async fn a_missing_reply_is_damage_and_a_listing_goes_on_without_the_damaged() {
     server.cli(&["EVAL", script, "1", &operations(&settings, 1)]);
     assert_damaged(&*store, 1, "the reply").await;
     flip(&server, &operations(&settings, 2), "", 200);
-    let page = PageRequest {
-        limit: 10,
-        after: None,
-    };
+    let page = PageRequest::first(10);
     let page = store.list(&Filter::default(), page).await.expect("a page");
     let keys = page
         .records
@@ -165,7 +162,7 @@ async fn damaged_work_does_not_hold_up_the_queue() {
 }
 
 #[tokio::test]
-async fn a_damaged_request_is_told_to_who_wants_it_delivered_again() {
+async fn redelivering_a_damaged_request_is_an_error() {
     let server = Redis::start();
     let settings = settings(&server.url());
     let store = open(&settings).await;

@@ -15,7 +15,7 @@ use crate::fixture::{ask, complete, completed, get, grant, is_replayed, retry};
 const BRIEF: Duration = Duration::from_millis(1_500);
 
 #[tokio::test]
-async fn what_a_cut_off_primary_grants_the_promoted_replica_grants_again() {
+async fn a_claim_of_a_cut_off_primary_is_granted_again_by_the_promoted_replica() {
     let primary = Redis::start();
     let settings = settings(&primary.url());
     let old = open(&settings).await;
@@ -92,7 +92,7 @@ async fn a_replica_that_lags_confirms_when_it_has_caught_up() {
 /// Nothing new is recorded where there is no room; what is on record is told,
 /// and is confirmed no less than elsewhere.
 #[tokio::test]
-async fn a_full_primary_replays_what_replicas_confirm() {
+async fn a_full_primary_still_replays_confirmed_replies() {
     let primary = Redis::start();
     let replica = primary.replica();
     let settings = confirmed(&primary.url(), 1, BRIEF);
@@ -159,7 +159,7 @@ async fn a_primary_that_became_a_replica_is_unavailable_until_it_is_one_again() 
 }
 
 #[tokio::test]
-async fn too_few_replicas_are_told_at_the_start() {
+async fn too_few_replicas_are_refused_at_the_start() {
     let primary = Redis::start();
     let replica = primary.replica();
     let refused = RedisStore::open(&confirmed(&primary.url(), 2, BRIEF)).await;

@@ -192,7 +192,7 @@ async fn queued_work_is_given_although_a_cluster_is_asked_twice() {
 }
 
 #[tokio::test]
-async fn an_operators_word_is_done_although_a_cluster_is_asked_twice() {
+async fn an_operators_change_is_done_once_although_a_cluster_is_asked_twice() {
     let cluster = RedisCluster::start(3);
     let cut = Cut::cluster(&cluster).await;
     for number in 1..4 {

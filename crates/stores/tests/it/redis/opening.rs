@@ -128,7 +128,7 @@ async fn warnings(settings: &Settings) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_a_crash_may_lose_is_warned_of() {
+async fn the_possible_loss_of_a_crash_is_warned_of() {
     let loses = "a crash may lose the latest acknowledged writes";
     let everysec = format!("Redis has appendfsync everysec: {loses}; set it to always");
     let server = Redis::start_with(&["--appendfsync", "always"]);
@@ -237,10 +237,7 @@ async fn use_all(store: &RedisStore) {
     let stats = store.stats().await.expect("the store counts");
     assert_eq!(stats.operations, 2);
     assert!(stats.bytes > 0);
-    let page = PageRequest {
-        limit: 10,
-        after: None,
-    };
+    let page = PageRequest::first(10);
     let page = store.list(&Filter::default(), page).await;
     assert_eq!(page.map(|page| page.records.len()).ok(), Some(2));
     let put = store.put(Collection::Classes, "name", Bytes::from_static(b"document"));
@@ -254,7 +251,7 @@ async fn use_all(store: &RedisStore) {
 }
 
 #[tokio::test]
-async fn nobody_there_is_told_with_the_address() {
+async fn a_refused_connection_is_reported_with_the_address() {
     let mut server = Redis::start();
     server.kill();
     let words = refusal(&server.url()).await;
@@ -265,7 +262,7 @@ async fn nobody_there_is_told_with_the_address() {
 /// Somebody else at the port: one who hangs up, one who speaks HTTP, one who
 /// says nothing.
 #[tokio::test]
-async fn what_is_not_redis_is_told_with_the_address() {
+async fn a_server_that_is_not_redis_is_reported_with_the_address() {
     let answers: [Option<&[u8]>; 3] = [
         Some(b""),
         Some(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"),

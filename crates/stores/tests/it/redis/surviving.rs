@@ -93,7 +93,7 @@ async fn the_store_goes_on_by_itself_after_a_restart() {
 
 /// An idle connection that the server closed is not noticed by anybody.
 #[tokio::test]
-async fn a_line_that_was_cut_costs_no_step() {
+async fn a_cut_connection_loses_no_step() {
     let server = Redis::start();
     let store = open(&settings(&server.url())).await;
     complete(&*store, 1).await;
@@ -132,7 +132,7 @@ async fn a_server_that_stands_still_is_unavailable_in_time() {
 /// Whoever has gone is not served when there is a connection again: it may have
 /// taken its claim back meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_nobody_awaits_any_more_is_not_begun() {
+async fn a_step_without_a_caller_is_not_started() {
     let server = Redis::start();
     let store = open(&settings(&server.url())).await;
     complete(&*store, 1).await;

@@ -25,7 +25,7 @@ fn fields(server: &Redis) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_over_leaves_nothing_behind() {
+async fn an_expired_operation_leaves_nothing_behind() {
     let server = Redis::start();
     let clock = clock();
     let store = open_with_time(&settings(&server.url()), clock.clone()).await;
@@ -113,7 +113,7 @@ async fn a_request_goes_with_the_reply() {
 /// A sweep changes no answer: who says its word again is told that it is known,
 /// and what has expired stays so, also for a server whose clock was set back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_swept_is_no_other_than_before() {
+async fn a_sweep_changes_no_answer() {
     let server = Redis::start();
     let clock = clock();
     let settings = settings(&server.url());
@@ -144,7 +144,7 @@ async fn what_was_swept_is_no_other_than_before() {
 
 /// Two who sweep at once take each operation once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_sweep_at_once() {
+async fn two_concurrent_sweeps_remove_each_record_once() {
     let server = Redis::start();
     let clock = clock();
     let settings = settings(&server.url());

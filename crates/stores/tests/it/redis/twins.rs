@@ -43,7 +43,7 @@ async fn assert_replayed(store: &RedisStore, number: u8) {
 }
 
 #[tokio::test]
-async fn twins_run_and_are_replayed_each_for_itself() {
+async fn operations_with_one_prefix_are_independent() {
     let server = Redis::start();
     let store = open(&settings(&server.url())).await;
     for number in 1..=3 {
@@ -57,7 +57,7 @@ async fn twins_run_and_are_replayed_each_for_itself() {
 }
 
 #[tokio::test]
-async fn who_lies_further_on_is_found_when_the_first_is_gone() {
+async fn the_later_twin_is_found_after_the_first_was_purged() {
     let server = Redis::start();
     let store = open(&settings(&server.url())).await;
     for number in 1..=3 {
@@ -80,7 +80,7 @@ async fn who_lies_further_on_is_found_when_the_first_is_gone() {
 }
 
 #[tokio::test]
-async fn who_lies_further_on_is_found_when_the_first_was_swept() {
+async fn the_later_twin_is_found_after_the_first_was_swept() {
     let server = Redis::start();
     let clock = clock();
     let store = open_with_time(&settings(&server.url()), clock.clone()).await;

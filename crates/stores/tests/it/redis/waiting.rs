@@ -93,7 +93,7 @@ async fn within_a_process_no_message_is_needed() {
 
 /// What nobody waits for is not told to anybody.
 #[tokio::test]
-async fn nothing_is_published_where_nobody_waits() {
+async fn nothing_is_published_without_a_waiter() {
     let server = Redis::start();
     let store = open(&settings(&server.url())).await;
     let published = || {

@@ -65,7 +65,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn replays_end_by_time_or_by_who_purges() {
+async fn replays_end_by_time_or_by_a_purge() {
     let day = Duration::from_secs(24 * 60 * 60);
     let gone = "was done and its outcome is no longer kept";
     // What is found within the window, after it, and after a purge then.
@@ -100,7 +100,7 @@ async fn replays_end_by_time_or_by_who_purges() {
 }
 
 #[tokio::test]
-async fn purging_counts_every_way_and_only_its_own() {
+async fn purging_counts_its_own_operations_with_every_driver() {
     let fixture = Fixture::new().await;
     let other = onceward_core::namespace::Namespace::new("other").expect("a good name");
     let stranger = onceward_stores::postgres::Records::new(other.clone(), entropy());
@@ -182,7 +182,7 @@ async fn abandoned_claim_is_unknown_and_named() {
 }
 
 #[tokio::test]
-async fn who_declares_running_twice_safe_takes_an_abandoned_claim_over() {
+async fn an_abandoned_claim_is_taken_over_where_running_twice_is_safe() {
     let held = RecordOptions::default().with(|options| options.lease = SHORT);
     let fixture = Fixture::new().await.kept(&held).await;
     // Left behind by a program that held it to be unknown.
@@ -203,7 +203,7 @@ async fn who_declares_running_twice_safe_takes_an_abandoned_claim_over() {
 }
 
 #[tokio::test]
-async fn stale_holder_is_refused_and_told_to_roll_back() {
+async fn a_stale_holder_is_refused_and_must_roll_back() {
     let options = RecordOptions::default().with(|options| {
         options.lease = SHORT;
         options.after_loss = AfterLoss::Free;

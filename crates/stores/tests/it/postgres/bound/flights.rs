@@ -37,7 +37,7 @@ async fn found_meanwhile(
 }
 
 #[tokio::test]
-async fn second_transaction_is_told_in_flight_at_once() {
+async fn a_second_transaction_gets_in_flight_at_once() {
     let fixture = Fixture::new().await;
     for first in BindingKind::ALL {
         for second in BindingKind::BOTH {
@@ -97,7 +97,7 @@ async fn row_that_is_taken_over_is_in_flight_too() {
 }
 
 #[tokio::test]
-async fn replays_do_not_stand_in_each_others_way() {
+async fn replays_do_not_block_each_other() {
     let fixture = Fixture::new().await;
     let key = key("hot");
     fixture
@@ -223,7 +223,7 @@ async fn attempt(fixture: &Fixture, binding: BindingKind, key: &ScopedKey, end: 
 /// A snapshot that is older than the other's commit cannot be judged by: the
 /// transaction is told to run again, and then finds the result.
 #[tokio::test]
-async fn frozen_snapshots_are_told_to_run_again() {
+async fn a_snapshot_older_than_the_other_commit_must_run_again() {
     let fixture = Fixture::new().await;
     for (binding, level) in [
         (BindingKind::TokioWithTx, "REPEATABLE READ"),

@@ -88,7 +88,7 @@ async fn reply_and_rows_are_committed_together() {
 }
 
 #[tokio::test]
-async fn rolled_back_reply_is_none() {
+async fn a_rolled_back_reply_is_not_recorded() {
     let fixture = Fixture::new().await;
     let gateway = gateway(&fixture).await;
     let records = JoinedRecords::default();

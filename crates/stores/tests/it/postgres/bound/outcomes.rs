@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::fixture::bound::*;
 
 #[tokio::test]
-async fn five_outcomes_are_told_every_way() {
+async fn five_outcomes_are_returned_by_every_driver() {
     let fixture = Fixture::new().await;
     for binding in BindingKind::ALL {
         let name = format!("{binding:?}");
@@ -89,7 +89,7 @@ async fn errors_for_good_stay_and_errors_for_now_do_not() {
 }
 
 #[tokio::test]
-async fn rolled_back_is_as_if_it_never_was() {
+async fn a_rolled_back_operation_never_existed() {
     let fixture = Fixture::new().await;
     for binding in BindingKind::ALL {
         let key = key(&format!("{binding:?}"));

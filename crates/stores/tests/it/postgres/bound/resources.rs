@@ -100,7 +100,7 @@ async fn operation_is_about_the_last_that_was_named() {
 }
 
 #[tokio::test]
-async fn unknown_resource_is_told_and_fails_nothing() {
+async fn an_unknown_resource_is_an_error_that_keeps_the_transaction() {
     let fixture = fixture().await;
     fixture
         .transact(
@@ -132,7 +132,7 @@ async fn unknown_resource_is_told_and_fails_nothing() {
 }
 
 #[tokio::test]
-async fn resource_that_is_not_there_is_the_databases_refusal() {
+async fn a_missing_resource_row_is_an_error_of_the_database() {
     let fixture = fixture().await;
     fixture
         .transact(

@@ -36,7 +36,7 @@ fn user(name: &str) -> String {
 }
 
 #[tokio::test]
-async fn users_do_not_meet() {
+async fn users_do_not_share_keys() {
     let fixture = fixture().await;
     for binding in BindingKind::ALL {
         let key = key(&format!("{binding:?}"));
@@ -76,21 +76,22 @@ async fn users_do_not_meet() {
 }
 
 #[tokio::test]
-async fn nobody_in_particular_is_told_so() {
+async fn a_missing_user_is_an_error() {
     let fixture = fixture().await;
     for binding in BindingKind::ALL {
         let begin =
             async |application: &mut dyn Application| application.begin(&key("k"), &json!(1)).await;
         let error = fixture.transact(binding, End::Rollback, begin).await;
-        let error = error.expect_err("whose would it be");
+        let error = error.expect_err("it has no owner");
         assert!(
-            matches!(error, Error::Nobody { .. }),
+            matches!(error, Error::MissingUser { .. }),
             "{binding:?}: {error:?}"
         );
         assert_eq!(
             error.to_string(),
-            "row-level security is on for the table `idempotency_record` and this connection \
-             names no user: set what its `--rls-user` reads, in this transaction"
+            "row-level security is on for the table `idempotency_record`, and this transaction \
+             has no user: set the value that the expression of `--rls-user` reads, in this \
+             transaction"
         );
     }
 }

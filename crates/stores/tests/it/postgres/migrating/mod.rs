@@ -70,7 +70,7 @@ async fn error_of(client: &Client, sql: &str) -> String {
 }
 
 #[tokio::test]
-async fn tables_are_made_once_however_often_they_are_applied() {
+async fn a_repeated_migration_changes_nothing() {
     let postgres = Postgres::start();
     let first = applied(&postgres.url(), &Options::default()).await;
     assert_eq!(first.before, Version::Missing);
@@ -85,7 +85,7 @@ async fn tables_are_made_once_however_often_they_are_applied() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_migrate_at_once_take_turns() {
+async fn concurrent_migrations_run_one_after_the_other() {
     let postgres = Postgres::start();
     postgres.sql(
         "postgres",
@@ -213,7 +213,7 @@ fn printing_needs_the_types_of_resources() {
 }
 
 #[tokio::test]
-async fn what_is_there_decides_whether_there_is_anything_to_make() {
+async fn the_version_of_an_existing_table_decides_what_is_created() {
     let postgres = Postgres::start();
     let client = connect(&postgres.url()).await;
     let plain = Table::default();
@@ -277,7 +277,7 @@ async fn what_is_there_decides_whether_there_is_anything_to_make() {
 }
 
 #[test]
-fn a_store_is_told_what_to_do() {
+fn each_version_of_the_table_names_what_to_do() {
     let plain = Table::default();
     let other = table("app.once");
     let cases = [
@@ -321,7 +321,7 @@ fn a_store_is_told_what_to_do() {
 }
 
 #[tokio::test]
-async fn words_of_sql_are_no_names_of_tables() {
+async fn reserved_words_of_sql_are_refused_as_table_names() {
     let postgres = Postgres::start();
     let words = "SELECT word FROM pg_get_keywords() WHERE catcode IN ('R', 'T')";
     for word in postgres.sql("postgres", words).lines() {
@@ -374,7 +374,7 @@ async fn pooler_in_transaction_mode_is_no_hindrance() {
 }
 
 #[tokio::test]
-async fn who_cannot_get_at_the_table_gives_up() {
+async fn a_migration_gives_up_on_a_locked_table() {
     let postgres = Postgres::start();
     postgres.sql("postgres", "CREATE TABLE project (id uuid PRIMARY KEY)");
     applied(&postgres.url(), &Options::default()).await;

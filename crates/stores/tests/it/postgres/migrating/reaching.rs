@@ -10,7 +10,7 @@ use onceward_stores::postgres::migrate::Options;
 use super::{named, refused};
 
 #[tokio::test]
-async fn who_cannot_be_reached_is_told_apart() {
+async fn each_reason_of_a_failed_connection_has_its_own_error() {
     let mut postgres = Postgres::start();
     let port = postgres.port();
     postgres.sql(
@@ -122,7 +122,7 @@ fn stranger(answer: &'static [u8]) -> u16 {
 }
 
 #[tokio::test]
-async fn what_is_no_postgres_is_told_as_such() {
+async fn a_server_that_is_not_postgres_is_named() {
     let answers: [&'static [u8]; 3] = [
         b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
         b"-ERR unknown command\r\n",

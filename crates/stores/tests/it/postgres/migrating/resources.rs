@@ -82,7 +82,7 @@ async fn an_operation_refers_to_one_thing_at_most() {
 }
 
 #[tokio::test]
-async fn what_goes_is_found_without_reading_all_operations() {
+async fn deleting_a_resource_row_does_not_scan_operations() {
     let postgres = server();
     applied(&postgres.url(), &referring(&[PROJECT, PERSON])).await;
     postgres.sql("postgres", &INSERT.replace("100)", "20000)"));
@@ -115,7 +115,7 @@ async fn a_reference_takes_the_type_of_what_it_refers_to() {
 }
 
 #[tokio::test]
-async fn references_that_cannot_be_are_refused() {
+async fn impossible_references_are_refused() {
     let postgres = server();
     applied(&postgres.url(), &referring(&[PROJECT])).await;
     let made = catalog(&postgres, "postgres", "public");

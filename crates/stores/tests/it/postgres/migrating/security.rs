@@ -259,7 +259,7 @@ async fn no_search_path_makes_a_user_another() {
 }
 
 #[tokio::test]
-async fn another_expression_and_another_role_can_be_said_later() {
+async fn expression_and_role_can_be_changed_later() {
     let postgres = server().await;
     complete(&store(&url_of(&postgres, "alice"), Time::Server).await, 1).await;
     let made = catalog(&postgres, "postgres", "public");
