@@ -1,7 +1,8 @@
-//! Each server beside the least that a claim and a completion must cost there:
-//! one `INSERT … ON CONFLICT` and one `UPDATE` as pgbench says them, two short
-//! scripts as redis-benchmark says them, in a record that ends some day. In turns, so that the machine's mood
-//! is the same for both; told are the medians of each round's own ratio.
+//! Each server beside the least that a claim and a completion must cost there: one
+//! `INSERT … ON CONFLICT` and one `UPDATE` by pgbench, two short scripts on a
+//! record with an expiry by redis-benchmark. They run in turns, so that both see
+//! the same load of the machine; the medians of the ratios of all rounds are
+//! printed.
 
 use std::fs;
 use std::process::Command;
@@ -15,7 +16,7 @@ use crate::work::Bench;
 
 /// How many callers, and how many connections of the bare tools.
 const CALLERS: [usize; 2] = [16, 64];
-/// What every ratio is to reach.
+/// The target of every ratio.
 const RATIO_MIN: f64 = 0.7;
 /// How long the bare minimum's replies are.
 const REPLY_BYTES: usize = 130;
@@ -48,7 +49,7 @@ const BARE_FILL: &str = "for place = 0, ARGV[1] - 1 do \
     local key = string.format('bare:%012d', place) \
     redis.call('HSET', key, 'state', 'running', 'hash', ARGV[2]) end";
 
-/// What the rounds of one store and one number of callers gave.
+/// The results of one store with one number of callers.
 struct Series {
     store: &'static str,
     callers: usize,
@@ -102,7 +103,7 @@ async fn on_postgres(rounds: u64, span: Duration) -> Outcome<Vec<Series>> {
 }
 
 async fn on_redis(rounds: u64, span: Duration) -> Outcome<Vec<Series>> {
-    // Its log is not rewritten meanwhile: whoever is at work would pay for all.
+    // Its log is not rewritten meanwhile, which would slow down one of the two.
     let server = Redis::start_with(&["--auto-aof-rewrite-percentage", "0"]);
     let reply = "0".repeat(REPLY_BYTES);
     server.cli(&["EVAL", BARE_FILL, "0", &FINISHED.to_string(), &reply]);

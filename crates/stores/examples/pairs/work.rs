@@ -154,7 +154,7 @@ enum Pace {
     Pairs(u64),
 }
 
-/// The processor time that this process has used so far, where Linux tells it.
+/// The processor time that this process has used so far, where Linux reports it.
 fn processor_ms() -> Outcome<u64> {
     let Ok(stat) = std::fs::read_to_string("/proc/self/stat") else {
         return Ok(0);

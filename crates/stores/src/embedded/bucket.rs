@@ -24,7 +24,7 @@ use super::sql;
 const WIDTH_MS_MIN: u64 = 1 << 10;
 /// About a year.
 const WIDTH_MS_MAX: u64 = 1 << 35;
-/// The bucket of what is kept for ever: SQLite's largest number.
+/// The bucket of records that never expire: SQLite's largest number.
 const NEVER: u64 = i64::MAX as u64;
 
 /// The moment at which a bucket is over. It names the bucket.
@@ -32,7 +32,7 @@ const NEVER: u64 = i64::MAX as u64;
 pub(super) struct BucketEnd(pub(super) u64);
 
 impl BucketEnd {
-    /// The bucket for what was kept for `span` and is over at `over`.
+    /// The bucket for a record that is kept for `span` and is over at `over`.
     pub(super) fn of(over: Timestamp, span: Duration) -> Self {
         let width = width_ms(span);
         let end = over.unix_ms().div_ceil(width).saturating_mul(width);
@@ -99,9 +99,9 @@ impl Family {
 pub(super) struct OperationBucket {
     /// Its name.
     pub(super) end: BucketEnd,
-    /// Which keys may be in it.
+    /// A filter of the keys in it.
     pub(super) filter: Filter,
-    /// Where the newest of them lie.
+    /// The row ids of the newest operations.
     pub(super) tail: Tail,
     rows: AtomicU64,
     first_over_ms: AtomicU64,
@@ -124,7 +124,7 @@ pub(super) struct OperationBucket {
 }
 
 impl OperationBucket {
-    /// The bucket with this name that holds so much.
+    /// The bucket with this name and these counts.
     pub(super) fn new(end: BucketEnd, tally: Tally, filter: Filter) -> Self {
         let name = |template: &str| template.replace("{ends}", &end.0.to_string());
         let table = name("kept_{ends}");
@@ -156,7 +156,7 @@ impl OperationBucket {
         }
     }
 
-    /// How much it holds.
+    /// Its counts.
     pub(super) fn tally(&self) -> Tally {
         Tally {
             rows: self.rows.load(Ordering::Relaxed),
@@ -185,7 +185,7 @@ impl OperationBucket {
     }
 }
 
-/// How much a bucket of finished operations holds.
+/// The counts of a bucket of finished operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tally {
     /// How many rows.
@@ -197,7 +197,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Of a bucket with nothing in it.
+    /// The counts of an empty bucket.
     pub(super) fn empty(end: BucketEnd) -> Self {
         Self {
             rows: 0,
@@ -215,7 +215,7 @@ impl Tally {
         }
     }
 
-    /// With so many rows less.
+    /// With this many rows fewer.
     pub(super) fn without(self, rows: u64) -> Self {
         Self {
             rows: self.rows.saturating_sub(rows),
@@ -229,7 +229,7 @@ impl Tally {
 pub(super) enum Age {
     /// Nothing.
     Lasting,
-    /// Some of it may be; the rows tell.
+    /// Some of it may be; the rows must be read.
     PartlyOver,
     /// All of it.
     Over,
@@ -266,7 +266,7 @@ impl ReplyBucket {
     }
 }
 
-/// The buckets that there are. The writer makes and drops them, readers look.
+/// All buckets. The writer creates and drops them; readers read them.
 #[derive(Default)]
 pub(super) struct Buckets {
     operations: RwLock<BTreeMap<BucketEnd, Arc<OperationBucket>>>,

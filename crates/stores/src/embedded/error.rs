@@ -11,11 +11,11 @@ use rusqlite::ffi::{SQLITE_IOERR_DIR_FSYNC, SQLITE_IOERR_FSYNC};
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    /// Nothing was written; the next write may find room.
+    /// Nothing was written; a later write may succeed.
     #[error("the disk is full; nothing was recorded: service resumes when there is room")]
     Full(#[source] rusqlite::Error),
-    /// The state of the file is unknown. Another try could report as durable what is
-    /// not.
+    /// The state of the file is unknown. A further try could report data as durable
+    /// that is not.
     #[error("the disk did not confirm a write ({0}); restart the process to continue")]
     Unsynced(#[source] rusqlite::Error),
     /// Any other error of SQLite.

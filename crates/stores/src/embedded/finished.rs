@@ -149,8 +149,8 @@ fn blob<'r>(row: &'r Row<'_>, column: usize) -> Result<Option<&'r [u8]>> {
         .map_err(|error| Error::from_read(error.into()))
 }
 
-/// A record whose reply was swept has expired, whatever the time is: its expiry was
-/// lazy, or the system clock was set back before a restart.
+/// A record whose reply was swept has expired, independently of the time: its
+/// expiry was lazy, or the system clock was set back before a restart.
 pub(super) fn mark_expired(record: &mut Record, now: Timestamp) {
     let shown = record.state_at(now);
     if matches!(shown, Some(State::Completed | State::Failed)) {

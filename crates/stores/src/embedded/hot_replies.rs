@@ -43,7 +43,7 @@ impl HotReplies {
         self.records.get(digest)
     }
 
-    /// To be asked before a read whose result goes to [`HotReplies::offer`].
+    /// Must be called before a read whose result goes to [`HotReplies::offer`].
     pub(super) fn removals(&self) -> Removals {
         *self.removals.read().unwrap_or_else(PoisonError::into_inner)
     }

@@ -170,7 +170,7 @@ impl EmbeddedStore {
     }
 
     /// The finished operation, without the writer; `None` if only the writer can
-    /// tell.
+    /// answer.
     async fn finished(&self, lookup: Lookup) -> Result<Option<Arc<Record>>> {
         self.shared.check()?;
         let now = self.shared.clock.now();

@@ -84,7 +84,7 @@ impl OpenOperations {
             .collect()
     }
 
-    /// Removes a delivery that cannot be made from what is due, so that it is not
+    /// Removes a delivery that is not possible from the due ones, so that it is not
     /// tried for ever. It stays queued, visible to operators.
     pub(super) fn set_aside(&mut self, operation: &OpenOperation) {
         if let Some(due) = operation.record.due_at() {

@@ -76,7 +76,7 @@ impl Readers {
         .await
     }
 
-    /// A page of the documents on a sheet.
+    /// A page of the documents of a collection.
     pub(super) async fn documents(
         &self,
         sheet: Collection,
@@ -116,7 +116,7 @@ fn read_documents(
 ) -> Result<Vec<(String, Bytes)>> {
     let after = after.map(String::into_bytes);
     let (page, bound) = match order {
-        // What follows a name directly is that name and a zero.
+        // The smallest name after a name is that name and a zero byte.
         SortOrder::Ascending => {
             let next = after.map(|name| [name.as_slice(), &[0]].concat());
             (sql::DOCUMENT_RISING, next.unwrap_or_default())
@@ -222,8 +222,8 @@ impl<'a> PageReader<'a> {
         Ok(())
     }
 
-    /// The number that a row must exceed to be on the page: once it is full,
-    /// that of the one row more which tells that there is a next page.
+    /// The number that a row must exceed to be on the page: once it is full, that
+    /// of the additional row that shows that there is a next page.
     fn oldest_wanted(&self) -> u64 {
         self.found.get(self.limit).map_or(0, |(id, _)| *id)
     }

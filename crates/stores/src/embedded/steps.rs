@@ -38,7 +38,7 @@ pub(super) struct Steps {
 /// How far the noted time may lag behind while something is written.
 const TIME_NOTE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What is done once the transaction is durable.
+/// Effects that follow once the transaction is durable.
 enum AfterCommit {
     /// Keeps a finished record at hand for replays.
     Cache(Arc<Record>),
@@ -64,7 +64,7 @@ impl Known {
     }
 }
 
-/// What one slice of sweeping came to.
+/// The result of one slice of a sweep.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SweepSlice {
     /// How many operations it reclaimed.
@@ -96,7 +96,7 @@ impl Steps {
         self.transaction.close(now)
     }
 
-    /// Begins a step; to be asked after it: [`Steps::waits_for_commit`].
+    /// Begins a step; [`Steps::waits_for_commit`] is called after it.
     pub(super) fn begin_step(&mut self) {
         self.waits_for_commit = false;
     }
@@ -410,8 +410,8 @@ impl Steps {
         self.transaction.remove_document(sheet, name)
     }
 
-    /// One slice of sweeping: what was released first, then finished
-    /// operations, then replies.
+    /// One slice of a sweep: released operations first, then finished ones, then
+    /// replies.
     pub(super) fn sweep(&mut self, limit: usize) -> Result<SweepSlice> {
         let now = self.now();
         let released = self.sweep_released(now, limit)?;
@@ -589,7 +589,7 @@ impl Steps {
     }
 
     /// From finished back to open: a reply that was marked as not kept broke off,
-    /// or what was delivered is delivered again.
+    /// or a delivered event is delivered again.
     fn reopen(&mut self, found: &FinishedOperation, row: u64, record: Record) -> Result<()> {
         let request = self.transaction.restore_request(found, row)?;
         if record.delivered
@@ -621,7 +621,7 @@ impl Steps {
         }
     }
 
-    /// Writes an open operation where it stands; its place in listings stays.
+    /// Writes an open operation in its row; its position in listings stays.
     pub(super) fn rewrite(&mut self, operation: &OpenOperation, record: Record) -> Result<()> {
         self.waits_for_commit = true;
         let operation = OpenOperation {

@@ -35,7 +35,7 @@ pub struct Address {
     pooler: Pooler,
 }
 
-/// What is between this process and the server.
+/// Whether a pooler is between this process and the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pooler {
     /// Nothing: a session lasts as long as its connection.
@@ -59,9 +59,9 @@ pub enum AddressError {
     Parameter {
         /// Which.
         name: &'static str,
-        /// What it is.
+        /// Its value.
         value: String,
-        /// What it could be.
+        /// The valid values.
         choices: &'static str,
     },
     /// The certificates to trust cannot be read.
@@ -69,7 +69,7 @@ pub enum AddressError {
     Root {
         /// Which file.
         path: String,
-        /// What is wrong with it.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// TLS cannot be set up.
@@ -167,8 +167,8 @@ impl Address {
         servers.collect::<Vec<_>>().join(" or ")
     }
 
-    /// Sets the time limit and the isolation level of every statement, whatever the
-    /// server's defaults are. A pooler would not forward them.
+    /// Sets the time limit and the isolation level of every statement, instead of
+    /// the server's defaults. A pooler would not forward them.
     pub(crate) fn within(mut self, deadline: Duration) -> Self {
         if self.pooler == Pooler::None {
             let ms = deadline.as_millis().max(1);

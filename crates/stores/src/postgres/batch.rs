@@ -61,7 +61,7 @@ pub(crate) struct Batcher {
     _workers: Vec<AbortOnDropHandle<()>>,
 }
 
-/// What the steps of a kind have in common.
+/// The common part of all steps of a kind.
 pub(crate) struct BatchKind {
     pub(crate) steps: Arc<BatchStatement>,
     /// Returns the first values, which all steps share.

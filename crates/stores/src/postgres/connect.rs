@@ -120,18 +120,18 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// What an error of tokio-postgres at the beginning of a connection means.
+    /// The meaning of an error of tokio-postgres during the connection.
     pub(crate) fn of(error: &tokio_postgres::Error, address: &Address) -> Self {
         let server = address.server();
         let words = words(error);
         let user = || address.user().to_owned();
         let database = || address.database().to_owned();
         let Some(code) = error.code() else {
-            // tokio-postgres keeps the kind of an error to itself but for its text.
+            // tokio-postgres exposes the kind of an error only in its text.
             return match error.to_string().as_str() {
                 "error connecting to server" => Self::Away { server, words },
                 "error performing TLS handshake" => Self::Tls { server, words },
-                // A password is asked for, and the URL has none.
+                // The server requires a password, and the URL has none.
                 "invalid configuration" => Self::Password {
                     server,
                     user: user(),

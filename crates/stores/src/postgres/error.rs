@@ -1,33 +1,33 @@
-//! What goes wrong between us and PostgreSQL, in our own words, and what it
-//! means to those outside.
+//! Errors of the PostgreSQL store, and the one place where they become a
+//! [`StoreError`].
 
 use onceward_core::store::StoreError;
 use onceward_core::wire::WireError;
 use tokio_postgres::error::SqlState;
 
-/// Why a step was not taken.
+/// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The server refused, or is away.
+    /// The server refused, or does not answer.
     #[error("{}", words(.0))]
     Postgres(#[from] tokio_postgres::Error),
-    /// There is no connection to be had.
+    /// No connection is available.
     #[error("no connection to PostgreSQL: {0}")]
     Pool(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The same of sqlx.
+    /// The same with sqlx.
     #[cfg(feature = "sqlx")]
     #[error("{0}")]
     Sqlx(#[source] sqlx::Error),
-    /// A column does not hold what was written there.
+    /// A column has an invalid value.
     #[error("the column {0} cannot be read")]
     Column(&'static str),
-    /// A reply does not hold what was written there.
+    /// A reply is damaged.
     #[error("the reply cannot be read: {0}")]
     Reply(#[from] WireError),
     /// It took too long.
     #[error("PostgreSQL did not answer within {0:?}")]
     TooSlow(std::time::Duration),
-    /// What was sent together with this failed, and took it along.
+    /// Another step in the same statement failed.
     #[error("{0}")]
     Together(#[source] std::sync::Arc<Error>),
     /// The store is closing.
@@ -36,7 +36,7 @@ pub(crate) enum Error {
     /// Another transaction holds the record.
     #[error("the record is locked by another transaction")]
     Locked,
-    /// Others changed the record again and again while we tried.
+    /// Other transactions changed the record in every attempt.
     #[error("the record is changed by others too often")]
     Contended,
 }
@@ -61,7 +61,7 @@ impl From<Error> for StoreError {
     }
 }
 
-/// tokio-postgres says `db error` and keeps the rest to itself.
+/// tokio-postgres prints only `db error`; the message is in the source.
 pub(crate) fn words(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(db) => format!("{}: {}", db.code().code(), db.message()),

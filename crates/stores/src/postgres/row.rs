@@ -1,5 +1,5 @@
-//! Records as rows, and back. What is checked before a write is checked after the
-//! read: an invalid column is damage, never a default.
+//! Records as rows, and back. A value that is checked before a write is checked
+//! again after the read: an invalid column is damage, never a default.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -293,7 +293,7 @@ pub(crate) fn fence_value(fence: Fence) -> Value {
     i64::try_from(fence.0).unwrap_or(-1).into()
 }
 
-/// The values of an ask, `$4` to `$22` of `claim.sql`.
+/// The values of a claim, `$4` to `$22` of `claim.sql`.
 pub(crate) fn ask_values(ask: &ClaimRequest) -> Vec<Value> {
     let caller = &ask.identity.caller;
     let subject = caller.subject();
@@ -333,7 +333,7 @@ pub(crate) fn answer_values(answer: Option<&Answer>) -> [Value; 3] {
     [kind, status.into(), reply]
 }
 
-/// The times by which statements judge a record: `$13` to `$16` of `write.sql`.
+/// The times that statements compare: `$13` to `$16` of `write.sql`.
 pub(crate) fn times(record: &Record) -> [Value; 4] {
     let waits = |state| record.state == state;
     let is_lost_freely = record.terms.after_loss == AfterLoss::Free;

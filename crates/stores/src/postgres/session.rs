@@ -12,7 +12,8 @@ use super::error::Error;
 /// wait longer.
 const LOCK_MS: u32 = 50;
 
-/// Each statement must see what is committed; behind a pooler only this ensures it.
+/// Each statement must see all committed data; behind a pooler only this ensures
+/// it.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
 /// A borrowed connection. If its user is cancelled during a statement, the server
@@ -60,7 +61,7 @@ impl Session {
     ) -> Result<(Result<Vec<Cells>, Error>, Result<(), Error>), Error> {
         self.rest = SessionState::Busy;
         if self.pooler == Pooler::None {
-            // Prepared first: preparing would interrupt what is sent together.
+            // Prepared first: preparing would interrupt the pipeline.
             let types = &statement.types;
             let prepared = self.object().prepare_typed_cached(&statement.sql, types);
             prepared.await?;

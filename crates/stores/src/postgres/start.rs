@@ -1,5 +1,5 @@
-//! What is checked before a store on PostgreSQL serves anybody: each finding is
-//! one sentence that names the cure.
+//! Checks before a store on PostgreSQL opens. Each error is one sentence that says
+//! what to do.
 
 use tokio_postgres::Client;
 
@@ -9,17 +9,17 @@ use super::error::words;
 use super::migrate::{Version, version};
 use super::table::{Table, TableError};
 
-/// The oldest server that knows all we say, as it numbers itself.
+/// The oldest supported server, as `server_version_num`.
 const SERVER_MIN: i32 = 130_000;
 
-/// Why a store on PostgreSQL does not open. No sentence holds the URL.
+/// Why a store on PostgreSQL does not open. No message contains the URL.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostgresOpenError {
-    /// The URL makes no sense.
+    /// The URL is not valid.
     #[error("store: {0}")]
     Address(#[from] AddressError),
-    /// The table has no name.
+    /// The name of the table is not valid.
     #[error("store: {0}")]
     Table(#[from] TableError),
     /// The server does not answer, or refuses the connection.
@@ -28,23 +28,23 @@ pub enum PostgresOpenError {
     /// The server is too old.
     #[error("this server is PostgreSQL {0}; 13 or newer is required")]
     TooOld(String),
-    /// The server takes no writes.
+    /// The server accepts no writes.
     #[error("this server is a standby and accepts no writes; use the primary in the URL")]
     Standby,
-    /// Not every name can be written down.
+    /// The database cannot store every character.
     #[error("database {database:?} has the encoding {encoding}; UTF8 is required")]
     Encoding {
-        /// In which database.
+        /// The database.
         database: String,
-        /// What it is in.
+        /// Its encoding.
         encoding: String,
     },
-    /// Transactions write nothing.
+    /// Transactions are read-only.
     #[error(
         "transactions of this user in database {database:?} are read-only; allow writes (ALTER ROLE … SET default_transaction_read_only = off)"
     )]
     ReadOnly {
-        /// In which database.
+        /// The database.
         database: String,
     },
     /// Commits are acknowledged before they are durable.
@@ -52,29 +52,29 @@ pub enum PostgresOpenError {
         "synchronous_commit is off for this user in database {database:?}: a crash would lose acknowledged records; switch it on (ALTER ROLE … SET synchronous_commit = on)"
     )]
     NotDurable {
-        /// In which database.
+        /// The database.
         database: String,
     },
-    /// The table is not there, or not as this program wants it.
+    /// The table is missing, or has another version.
     #[error("{}", version.refusal(table, database).unwrap_or_default())]
     Version {
-        /// How far it is.
+        /// Its version.
         version: Version,
         /// Which.
         table: Table,
         /// Where.
         database: String,
     },
-    /// Something may not be done.
+    /// A privilege is missing.
     #[error(
         "the user {user:?} lacks the right to {right} {what}; the owner of the table can grant it"
     )]
     Rights {
         /// The user.
         user: String,
-        /// What may not be done.
+        /// The privilege.
         right: String,
-        /// To what.
+        /// The object.
         what: String,
     },
     /// Anything else.
@@ -82,7 +82,7 @@ pub enum PostgresOpenError {
     Database(#[source] tokio_postgres::Error),
 }
 
-/// Checks the server, the table and our rights to it.
+/// Checks the server, the table and the user's privileges.
 pub(crate) async fn check(address: &Address, table: &Table) -> Result<(), PostgresOpenError> {
     let (client, driven) = connect(address).await?;
     let checked = check_all(&client, address, table).await;

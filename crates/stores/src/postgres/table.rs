@@ -1,11 +1,11 @@
-//! The name of the table of operations. It stands in every statement as it is,
-//! so only what needs no quoting is a name here.
+//! The name of the table of operations. Statements contain it unquoted, so only
+//! names that need no quotes are valid.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest name: PostgreSQL takes 63 bytes, and what belongs to the table
-/// is named after it, with more at the end.
+/// The longest name: PostgreSQL allows 63 bytes, and the table's indexes and
+/// functions add suffixes to it.
 const NAME_BYTES_MAX: usize = 40;
 
 /// A table's checked name, with its schema if that is not on the search path.
@@ -17,8 +17,8 @@ pub struct Table {
 
 impl Table {
     /// Checks a name: `table` or `schema.table`, each of at most 40 lower-case
-    /// letters, digits and `_`, not beginning with a digit, and no word that
-    /// SQL keeps to itself.
+    /// letters, digits and `_`, not beginning with a digit, and not a reserved word
+    /// of SQL.
     pub fn parse(text: &str) -> Result<Self, TableError> {
         let (schema, name) = match text.split_once('.') {
             Some((schema, name)) => (Some(schema), name),
@@ -41,12 +41,12 @@ impl Table {
         &self.name
     }
 
-    /// Its schema, if the name says one.
+    /// Its schema, if the name has one.
     pub fn schema(&self) -> Option<&str> {
         self.schema.as_deref()
     }
 
-    /// The same table, said with its schema; one that is said already stays.
+    /// The same table with this schema, unless its name has one.
     pub(crate) fn within(&self, schema: &str) -> Self {
         Self {
             schema: Some(self.schema.clone().unwrap_or_else(|| schema.to_owned())),
@@ -54,8 +54,8 @@ impl Table {
         }
     }
 
-    /// Fills the name into a statement: `{table}` as it was said, `{name}`
-    /// without its schema, `{qualified}` with it where the name says one.
+    /// Fills the name into a statement: `{table}` as it was given, `{name}` without
+    /// its schema, `{qualified}` with its schema if the name has one.
     pub(crate) fn fill(&self, sql: &str) -> String {
         let said = self.to_string();
         sql.replace("{table}", &said)
@@ -64,7 +64,7 @@ impl Table {
     }
 }
 
-/// `idempotency_record`, wherever the search path leads.
+/// `idempotency_record`, in a schema of the search path.
 impl Default for Table {
     fn default() -> Self {
         Self {
@@ -91,7 +91,7 @@ impl FromStr for Table {
     }
 }
 
-/// Why a text is no name of a table.
+/// Why a text is not a valid table name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "table: `{}` {problem}; write `idempotency_record` or `schema.idempotency_record`, for example",
@@ -108,11 +108,11 @@ enum Problem {
     Empty,
     #[error("has a name of more than {NAME_BYTES_MAX} characters")]
     Long,
-    #[error("has more in it than lower-case letters, digits and `_`")]
+    #[error("contains other characters than lower-case letters, digits and `_`")]
     Character,
     #[error("has a name that begins with a digit")]
     Digit,
-    #[error("has a name that is a word of SQL")]
+    #[error("is a reserved word of SQL")]
     Reserved,
 }
 
@@ -133,7 +133,7 @@ fn check(part: &str) -> Result<(), Problem> {
     }
 }
 
-/// The words that PostgreSQL takes for a table's name only in quotes, of all its
+/// The words that PostgreSQL accepts as a table name only in quotes, of all its
 /// versions. A test compares them with a server's own list.
 #[rustfmt::skip]
 const RESERVED: [&str; 101] = [
@@ -220,7 +220,7 @@ mod tests {
         let error = Table::parse("My Table\n").expect_err("no name");
         assert_eq!(
             error.to_string(),
-            "table: `My Table\\n` has more in it than lower-case letters, digits and `_`; \
+            "table: `My Table\\n` contains other characters than lower-case letters, digits and `_`; \
              write `idempotency_record` or `schema.idempotency_record`, for example"
         );
     }

@@ -11,7 +11,7 @@ pub(super) enum Error {
     /// Redis did not answer, or answered with an error.
     #[error("Redis: {0}")]
     Redis(#[source] RedisError),
-    /// Nothing was written; the next write may find room.
+    /// Nothing was written; a later write may succeed.
     #[error(
         "Redis has reached maxmemory; nothing was recorded: raise maxmemory, or wait until expired records are swept"
     )]
@@ -27,7 +27,7 @@ pub(super) enum Error {
     /// The step is recorded on the primary alone.
     #[error("a write was confirmed by {reached} of {wanted} replicas in time")]
     Unconfirmed { reached: u64, wanted: u32 },
-    /// An answer that none of our scripts gives.
+    /// An answer that none of our scripts returns.
     #[error("unexpected answer from Redis: expected {0}")]
     Response(&'static str),
     /// Others changed the record in every attempt.

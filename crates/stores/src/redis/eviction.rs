@@ -45,7 +45,7 @@ impl EvictionPolicies {
 }
 
 impl RedisStore {
-    /// Returns an error if the server may evict what is recorded of this operation.
+    /// Returns an error if the server may evict the record of this operation.
     pub(super) async fn check_eviction(&self, lookup: Lookup) -> Result<()> {
         let shard = self.shards.with(lookup);
         let connection = self.connections.connection_number(shard);

@@ -361,7 +361,7 @@ impl Inspect for RedisStore {
                 return Decision::Refused;
             }
             let mut record = record.clone();
-            // The script gives the fence.
+            // The script assigns the fence.
             record.resolve(Fence(0), &word, now);
             Decision::Write(WriteKind::Raised, Box::new(record))
         });
@@ -383,7 +383,7 @@ impl Inspect for RedisStore {
     async fn redeliver(&self, id: OperationId) -> Result<Changed, StoreError> {
         let changed = self.change(id, |record, _, now| {
             let mut record = record.clone();
-            // The script gives the fence.
+            // The script assigns the fence.
             match record.redeliver(Fence(0), now) {
                 Changed::Done => Decision::Redeliver(Box::new(record)),
                 Changed::Absent | Changed::Refused(_) => Decision::Refused,

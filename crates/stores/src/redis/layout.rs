@@ -4,8 +4,8 @@
 //! a script notes only that something happened, and when: *granted at*, *completed
 //! at*. Reading applies the rules of `core` to that. A record consists of
 //!
-//! - a head of two blocks, written by scripts: how the record was written and
-//!   what was said of it since, each with its own check;
+//! - a head of two blocks, written by scripts: how the record was written, and what
+//! happened to it since, each with its own check;
 //! - what scripts must know of the terms, written once;
 //! - the record of [`wire`], with its version and checksum, which scripts never
 //!   look into.
@@ -222,8 +222,8 @@ fn how_check(how: u8, fence: u64, at: u64) -> u64 {
         .wrapping_add(SEED)
 }
 
-/// What scripts must know of the terms: the lease, the time to the first end of
-/// what is finished, the band while it runs, the band when it is finished.
+/// The terms that scripts need: the lease, the time to the first end of a finished
+/// record, the band while it runs, and the band when it is finished.
 fn put_terms(out: &mut Vec<u8>, record: &Record) {
     let terms = &record.terms;
     let whole = terms.remember.saturating_add(terms.keep_expired);

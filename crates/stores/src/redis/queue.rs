@@ -87,8 +87,8 @@ impl RedisStore {
         let mut due = Vec::new();
         for (shard, answer) in answers.into_iter().enumerate() {
             let mut parts = response::array(answer)?.into_iter();
-            let told = response::number(parts.next().unwrap_or_default())?;
-            now = now.max(Timestamp::from_unix_ms(told));
+            let shard_ms = response::number(parts.next().unwrap_or_default())?;
+            now = now.max(Timestamp::from_unix_ms(shard_ms));
             let fields = response::scored(parts.next().unwrap_or_default())?;
             due.extend(fields.into_iter().map(|(field, at)| (at, shard, field)));
         }

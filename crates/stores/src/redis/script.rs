@@ -46,7 +46,7 @@ scripts! {
     STATS(3) = ["clock", "stats"];
     DUE(3) = ["clock", "due"];
     POLICY(1) = ["policy"];
-    /// On the documents of a sheet.
+    /// On the documents of a collection.
     PUT(2) = ["put"];
     REMOVE(2) = ["remove"];
     DOCUMENTS(2) = ["documents"];

@@ -49,7 +49,7 @@ pub enum RedisOpenError {
         "the store's URL is not a Redis URL ({reason}); write redis://[user:password@]host[:port][/database], or rediss:// for TLS"
     )]
     Url {
-        /// What is wrong with it.
+        /// The cause.
         reason: String,
     },
     /// The server does not answer.
@@ -273,21 +273,21 @@ async fn ask_primaries(
     connection: &mut ClusterConnection,
 ) -> Result<Vec<(String, ServerInfo)>, RedisError> {
     let routing = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-    let told = connection
+    let infos = connection
         .route_command(cmd("INFO"), routing.clone())
         .await?;
-    let told = HashMap::<String, String>::from_redis_value(told)?;
+    let infos = HashMap::<String, String>::from_redis_value(infos)?;
     // Hidden settings stay unknown.
     let synced = connection.route_command(config_get(SYNC), routing).await;
-    let synced = synced.and_then(|told| Ok(HashMap::from_redis_value(told)?));
+    let synced = synced.and_then(|settings| Ok(HashMap::from_redis_value(settings)?));
     let mut synced: HashMap<String, HashMap<String, String>> = synced.unwrap_or_default();
     let facts = |(address, text): (String, String)| {
         let mut facts = ServerInfo::parse(&address, &text);
-        let told = synced.remove(&address).unwrap_or_default();
-        facts.facts.extend(told);
+        let settings = synced.remove(&address).unwrap_or_default();
+        facts.facts.extend(settings);
         (address, facts)
     };
-    Ok(told.into_iter().map(facts).collect())
+    Ok(infos.into_iter().map(facts).collect())
 }
 
 fn config_get(name: &str) -> Cmd {
@@ -451,8 +451,8 @@ impl ServerInfo {
         connection: &mut MultiplexedConnection,
         address: &str,
     ) -> Result<Self, RedisOpenError> {
-        let told = cmd("INFO").query_async::<String>(connection).await;
-        match told {
+        let info = cmd("INFO").query_async::<String>(connection).await;
+        match info {
             Ok(text) => Ok(Self::parse(address, &text)),
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => {
                 Err(RedisOpenError::Silent {
@@ -495,11 +495,11 @@ impl ServerInfo {
         for (name, fact) in [("maxmemory-policy", "maxmemory_policy"), (SYNC, SYNC)] {
             if self.get(fact).is_none() {
                 let question = config_get(name);
-                let told = question.query_async::<HashMap<String, String>>(connection);
+                let settings = question.query_async::<HashMap<String, String>>(connection);
                 // A hidden setting stays unknown.
-                let told = told.await.unwrap_or_default().into_values();
+                let values = settings.await.unwrap_or_default().into_values();
                 self.facts
-                    .extend(told.map(|value| (fact.to_owned(), value)));
+                    .extend(values.map(|value| (fact.to_owned(), value)));
             }
         }
         self.check_alone(durability)?;

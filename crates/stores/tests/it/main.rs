@@ -1,5 +1,5 @@
-//! Every store against the contract of `core`, and against what it promises
-//! beyond that: what survives a crash, what is refused, how damage is reported.
+//! Every store against the contract of `core`, and each store's own promises:
+//! crashes, refusals, damage.
 
 #![allow(
     clippy::disallowed_methods,

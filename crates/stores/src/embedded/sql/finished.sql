@@ -1,7 +1,7 @@
--- Finished operations of which nothing is needed from {ends} on. The prefix is
--- the first eight bytes of the digest; `over` is when the key is forgotten and
--- its trace was shown long enough. `replied` names the bucket of the reply; where
--- it is null, the reply goes at the same time and is here.
+-- Finished operations that are no longer needed from {ends} on. `prefix` is the first
+-- eight bytes of the digest; `over` is the time from which neither key nor trace is
+-- kept. `replied` is the bucket of the reply; where it is null, the reply expires with
+-- the row and is stored here.
 CREATE TABLE kept_{ends} (
     id       INTEGER PRIMARY KEY,
     prefix   INTEGER NOT NULL,
@@ -18,7 +18,7 @@ CREATE TABLE kept_{ends} (
     request  BLOB
 );
 
--- Where the operations with a given prefix lie, thousands at a time: see index.rs.
+-- The row ids of the operations by prefix, thousands per row: see index.rs.
 CREATE TABLE index_{ends} (
     id      INTEGER PRIMARY KEY,
     entries BLOB NOT NULL

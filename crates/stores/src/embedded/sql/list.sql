@@ -1,4 +1,5 @@
--- The newest first, as far as the columns tell; time tells the rest.
+-- Operations that match by their columns, the newest first. The reader then applies
+-- changes of state that depend on the time.
 SELECT id, record, {replied} FROM {table}
 WHERE id < ?1 AND id > ?2
   AND (?3 IS NULL OR tenant = ?3)

@@ -1,5 +1,5 @@
--- Replies that expire by {ends}, and the requests of what was delivered, under
--- the ids of their operations.
+-- Replies that expire by {ends}, and the requests of delivered events, under the ids of
+-- their operations.
 CREATE TABLE reply_{ends} (
     id      INTEGER PRIMARY KEY,
     reply   BLOB,

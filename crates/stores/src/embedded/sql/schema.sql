@@ -1,12 +1,12 @@
--- The tables that are always there. Finished operations live in tables of
--- their own, one per bucket of expiry: kept.sql and reply.sql.
+-- The tables of every store. Finished operations are in tables of their own, one per
+-- bucket of expiry: finished.sql and reply.sql.
 
--- Numbers up to `sequence` may have been given as fences and row ids. `latest`
--- is the latest time that was noted; no earlier one is used.
+-- Numbers up to `sequence` may have been used as fences and row ids. `latest` is the
+-- latest time that was recorded: the clock never starts before it.
 CREATE TABLE meta (sequence INTEGER NOT NULL, latest INTEGER NOT NULL DEFAULT 0);
 INSERT INTO meta (sequence) VALUES (0);
 
--- What operators keep: sheets of named documents.
+-- The registry: collections of named documents.
 CREATE TABLE document (
     id    INTEGER PRIMARY KEY,
     sheet TEXT NOT NULL,
@@ -16,8 +16,8 @@ CREATE TABLE document (
 CREATE UNIQUE INDEX document_by_name ON document (sheet, name);
 
 -- Operations that are queued, running, released, unknown or paused. The id is
--- the number of the last change. The columns before `record` repeat what the
--- record says, for listings and for anyone with sqlite3.
+-- the number of the last change. The columns before `record` repeat
+-- fields of the record, for listings and for reading with sqlite3.
 CREATE TABLE live (
     id       INTEGER PRIMARY KEY,
     prefix   INTEGER NOT NULL,
@@ -37,8 +37,8 @@ CREATE TABLE request (
     body BLOB NOT NULL
 );
 
--- Which buckets there are, how many rows each has, when the first of them is
--- over, and the last row that is in the bucket's index.
+-- The buckets: the number of rows of each, when its first row is over, and the last
+-- row that is in its index.
 CREATE TABLE bucket (
     family TEXT NOT NULL,
     ends   INTEGER NOT NULL,

@@ -1,2 +1,2 @@
--- From the left, so that whole pages come free one after the other.
+-- In the order of ids, so that whole pages become free.
 DELETE FROM {table} WHERE id IN (SELECT id FROM {table} ORDER BY id LIMIT ?1)

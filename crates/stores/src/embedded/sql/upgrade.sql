@@ -1,7 +1,7 @@
 -- From layout 1 to layout 2.
 ALTER TABLE meta ADD COLUMN latest INTEGER NOT NULL DEFAULT 0;
 
--- What operators keep: sheets of named documents.
+-- The registry: collections of named documents.
 CREATE TABLE document (
     id    INTEGER PRIMARY KEY,
     sheet TEXT NOT NULL,

@@ -16,7 +16,7 @@ use super::super::row::{ClaimRows, RowReader, answer_values, ask_values, fence_v
 use super::connection::Connection;
 use super::{RecordsShared, TableStatements};
 
-/// How often a claim is repeated that other transactions prevented.
+/// How often a claim is repeated that other transactions prevent.
 const TURNS_MAX: u32 = 4;
 /// The pause in between, times the number of the attempt.
 const TURN_PAUSE: Duration = Duration::from_millis(2);

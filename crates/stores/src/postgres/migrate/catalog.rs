@@ -1,4 +1,4 @@
-//! What a migration must know of a database before it says a word of its own.
+//! The facts about a database that a migration needs.
 
 use tokio_postgres::Transaction;
 use tokio_postgres::types::{ToSql, Type};
@@ -19,8 +19,8 @@ pub(super) struct Catalog<'a> {
 }
 
 impl Catalog<'_> {
-    /// The schema of a table: the one that its name says, else the one where it
-    /// is, else the one where the search path would put it.
+    /// The schema of a table: the one in its name, else the one where the table
+    /// exists, else the one where the search path would create it.
     pub(super) async fn schema_of(&self, table: &Table) -> Result<String, MigrateError> {
         let Some(schema) = table.schema() else {
             return self.schema_by_search_path(table).await;
@@ -37,7 +37,7 @@ impl Catalog<'_> {
             Some(schema) => Some(schema),
             None => self.ask(CURRENT_SCHEMA, &[]).await?,
         };
-        // One whose name needs quotes is as good as none.
+        // A schema whose name needs quotes is not used.
         let found = found.filter(|schema| Table::parse(&format!("{schema}.{table}")).is_ok());
         found.ok_or_else(|| MigrateError::SearchPath {
             database: self.database.to_owned(),
@@ -45,7 +45,7 @@ impl Catalog<'_> {
         })
     }
 
-    /// A resource with the type of what it refers to.
+    /// A resource with the type of the referenced column.
     pub(super) async fn typed(&self, resource: &Resource) -> Result<Resource, MigrateError> {
         let (target, column) = (resource.target(), resource.column());
         let missing = |what: String| MigrateError::NoResource {
@@ -61,8 +61,8 @@ impl Catalog<'_> {
         Ok(resource.with_type(found))
     }
 
-    /// The first column of the first row. The types are said, so that nothing
-    /// is prepared: a pooler would not keep it.
+    /// The first column of the first row. The types are given, so that nothing is
+    /// prepared: a pooler would lose it.
     async fn ask(&self, sql: &str, texts: &[&str]) -> Result<Option<String>, MigrateError> {
         let values: Vec<(&(dyn ToSql + Sync), Type)> = texts
             .iter()

@@ -1,4 +1,4 @@
-//! Why nothing was migrated, in sentences that say what to do.
+//! Errors of a migration. Each message says what to do.
 
 use tokio_postgres::error::SqlState;
 
@@ -7,23 +7,25 @@ use super::super::connect::ConnectError;
 use super::super::error::words;
 use super::options::OptionError;
 
-/// The state by which our own SQL refuses; its message is a whole sentence.
+/// The SQLSTATE of the migration's own refusals, whose message is a complete
+/// sentence.
 const REFUSED: &str = "OW001";
 
-/// Why nothing was migrated. Nothing was changed. Each sentence is whole: what
-/// the server said is in it, so it is kept beside and not as a further cause.
+/// Why a migration failed. Nothing was changed. Each message contains that of the
+/// server, so the server's error is a field and not a further cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrateError {
-    /// The options cannot be meant.
+    /// The options are invalid.
     #[error(transparent)]
     Option(#[from] OptionError),
-    /// Another kind of store. Only the scheme is told: the rest may hold a password.
+    /// Another kind of store. Only the scheme is shown: the rest may contain a
+    /// password.
     #[error(
         "store: `{scheme}:` is not PostgreSQL and needs no migration; write postgres://user:password@host:5432/database, for example"
     )]
     Scheme {
-        /// What stood before the colon.
+        /// The scheme.
         scheme: String,
     },
     /// Not a URL at all.
@@ -31,13 +33,13 @@ pub enum MigrateError {
         "store: this is not a URL; write postgres://user:password@host:5432/database, for example"
     )]
     NoUrl,
-    /// The URL is no address.
+    /// The URL is not a valid address.
     #[error("store: {0}")]
     Address(#[from] AddressError),
-    /// There is no connection.
+    /// The connection failed.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The schema that the name says is not there.
+    /// The schema in the name does not exist.
     #[error(
         "there is no schema {schema} in database {database}; create it, or use another one (--table)"
     )]
@@ -47,7 +49,7 @@ pub enum MigrateError {
         /// Where.
         database: String,
     },
-    /// The search path leads nowhere, or where a name needs quotes.
+    /// The search path has no schema, or one whose name needs quotes.
     #[error(
         "the search path of database {database} has no usable schema for the table; add the schema (--table schema.{table})"
     )]
@@ -57,22 +59,22 @@ pub enum MigrateError {
         /// Which table.
         table: String,
     },
-    /// What a resource refers to is not there.
+    /// The referenced table or column does not exist.
     #[error("resource {name}: there is no {what} in database {database}")]
     NoResource {
-        /// Of which.
+        /// The resource.
         name: String,
         /// Table or column.
         what: String,
         /// Where.
         database: String,
     },
-    /// What is there, or what is asked, does not allow it.
+    /// The existing tables or the options do not allow it.
     #[error("{sentence}")]
     Refused {
-        /// Our own SQL's words.
+        /// The message of the migration's SQL.
         sentence: String,
-        /// What the server said.
+        /// The server's message.
         error: tokio_postgres::Error,
     },
     /// The user lacks a right.
@@ -80,33 +82,33 @@ pub enum MigrateError {
         "this user lacks a right ({words}); use the owner of the table, or for a new table a user with the CREATE right in its schema"
     )]
     Denied {
-        /// What the server said.
+        /// The server's message.
         words: String,
         /// The same.
         error: tokio_postgres::Error,
     },
-    /// Others hold the table.
+    /// Another transaction has locked the table.
     #[error(
         "another transaction holds the table for too long ({words}); nothing was changed: try again later"
     )]
     Busy {
-        /// What the server said.
+        /// The server's message.
         words: String,
         /// The same.
         error: tokio_postgres::Error,
     },
-    /// The server takes no writes.
+    /// The server accepts no writes.
     #[error("the server accepts no writes ({words}); connect to the primary")]
     ReadOnly {
-        /// What the server said.
+        /// The server's message.
         words: String,
         /// The same.
         error: tokio_postgres::Error,
     },
-    /// Anything else that the server said, or its silence.
+    /// Any other error, or no answer.
     #[error("the migration failed: {words}")]
     Server {
-        /// What it said.
+        /// The message.
         words: String,
         /// The same.
         error: tokio_postgres::Error,

@@ -43,7 +43,7 @@ pub fn print(options: &Options) -> Result<String, OptionError> {
     script::document(options, PRINTED_SCHEMA)
 }
 
-/// Creates what is missing, in one transaction: all of it, or nothing.
+/// Creates the missing objects, in one transaction: all or nothing.
 pub async fn apply(url: &str, options: &Options) -> Result<Applied, MigrateError> {
     apply_boxed(url, options).await
 }
@@ -86,7 +86,7 @@ async fn migrate(
     options: &Options,
     database: &str,
 ) -> Result<Applied, MigrateError> {
-    // Before the first look at the catalog, so that what is seen stays true.
+    // Before the catalog is read, so that it does not change afterwards.
     transaction.batch_execute(&script::lock()).await?;
     let catalog = Catalog {
         transaction: &transaction,

@@ -1,19 +1,19 @@
-//! What a migration makes beyond the plain table. All options are checked before
-//! anything is sent to a server.
+//! The options of a migration. All are checked before anything is sent to a server.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::super::table::Table;
 
-/// Fewer are one table, more are a burden to every statement.
+/// The number of partitions: one would be a plain table, and more slow down every
+/// statement.
 const PARTITIONS: std::ops::RangeInclusive<u32> = 2..=256;
-/// The longest identifier that PostgreSQL takes whole.
+/// The longest identifier that PostgreSQL does not truncate.
 const IDENTIFIER_BYTES_MAX: usize = 63;
-/// The longest type that is written down; none is nearly as long.
+/// The longest name of a type; real ones are far shorter.
 const TYPE_BYTES_MAX: usize = 100;
 
-/// What a migration makes.
+/// The options of a migration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
@@ -36,7 +36,7 @@ impl Options {
         }
     }
 
-    /// Checks what concerns several options.
+    /// Checks rules about several options.
     pub(super) fn check(&self) -> Result<(), OptionError> {
         if let Some(count) = self.partitions
             && !PARTITIONS.contains(&count)
@@ -48,7 +48,7 @@ impl Options {
             if self.resources[..place].iter().any(|one| one.name == *name) {
                 return Err(OptionError::Twice { name: name.clone() });
             }
-            // The longest name that is made of both is that of the index.
+            // The longest name that contains both is that of the index.
             let index = self.table.name().len() + "_resource_".len() + name.len();
             if index > IDENTIFIER_BYTES_MAX {
                 return Err(OptionError::Long { name: name.clone() });
@@ -66,8 +66,8 @@ pub struct RowSecurity {
 }
 
 impl RowSecurity {
-    /// For the role that the application connects as, and the SQL
-    /// expression for its present user.
+    /// For the role that the application connects as, and the SQL expression for
+    /// its current user.
     pub fn new(role: &str, user_expression: &str) -> Result<Self, OptionError> {
         if user_expression.trim().is_empty() || user_expression.contains('\0') {
             return Err(OptionError::User);
@@ -87,8 +87,8 @@ impl RowSecurity {
     }
 }
 
-/// Something that an operation may be about: a row of a table of the
-/// application, by its key.
+/// A resource that an operation may refer to: a row of a table of the application,
+/// by its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
     name: String,
@@ -104,7 +104,7 @@ impl Resource {
         &self.name
     }
 
-    /// The table referred to, quoted.
+    /// The referenced table, quoted.
     pub(super) fn target(&self) -> String {
         match &self.schema {
             Some(schema) => format!("{}.{}", schema.quoted(), self.table.quoted()),
@@ -112,17 +112,17 @@ impl Resource {
         }
     }
 
-    /// The column referred to.
+    /// The referenced column.
     pub(super) fn column(&self) -> &Identifier {
         &self.column
     }
 
-    /// That column's type, if it was said.
+    /// That column's type, if it was given.
     pub(super) fn type_(&self) -> Option<&str> {
         self.type_.as_deref()
     }
 
-    /// The same, with its type as the catalog has it.
+    /// The same, with its type from the catalog.
     pub(super) fn with_type(&self, type_: String) -> Self {
         Self {
             type_: Some(type_),
@@ -131,7 +131,7 @@ impl Resource {
     }
 }
 
-/// `name=schema.table(column)`, and `:type` where it is said.
+/// `name=schema.table(column)`, optionally with `:type`.
 impl FromStr for Resource {
     type Err = OptionError;
 
@@ -177,7 +177,7 @@ impl FromStr for Resource {
     }
 }
 
-/// As it was said.
+/// As it was given.
 impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}=", self.name)?;
@@ -202,8 +202,8 @@ impl Identifier {
         is_good.then(|| Self(text.to_owned()))
     }
 
-    /// Reads a name as SQL does, plain or in quotes, and gives the rest. Upper
-    /// case needs quotes: PostgreSQL would fold it, and that is seldom meant.
+    /// Reads a name as SQL does, plain or in quotes, and returns the rest. Upper
+    /// case needs quotes: PostgreSQL would fold it, which is seldom intended.
     fn read(text: &str) -> Option<(Self, &str)> {
         let Some(quoted) = text.strip_prefix('"') else {
             let end = text.find(|c| !is_plain_char(c)).unwrap_or(text.len());
@@ -264,8 +264,8 @@ const TYPES_IN_WORDS: [&str; 6] = [
     "time without time zone",
 ];
 
-/// One name, perhaps of a schema, or some words that are a type; and perhaps
-/// numbers, as in `numeric(10, 2)`. Nothing else gets into what is printed.
+/// A name, optionally with a schema, or one of the types of several words;
+/// optionally numbers, as in `numeric(10, 2)`. Nothing else gets into the SQL.
 fn is_type(text: &str) -> bool {
     let (name, numbers) = match text.split_once('(') {
         None => (text, None),
@@ -293,18 +293,18 @@ fn is_type(text: &str) -> bool {
         && numbers.is_none_or(|numbers| numbers.split(',').all(is_number))
 }
 
-/// Why options cannot be meant.
+/// Why options are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionError {
     /// Not a number of partitions.
     #[error(
-        "partitions: {count} is not between {} and {}; leave it out for one table",
+        "partitions: {count} is not between {} and {}; omit it for one table",
         PARTITIONS.start(),
         PARTITIONS.end()
     )]
     Partitions {
-        /// What was said.
+        /// The given value.
         count: u32,
     },
     /// Not a role's name.
@@ -314,7 +314,7 @@ pub enum OptionError {
     Role,
     /// Not an expression.
     #[error(
-        "rls-user: the expression is empty or has a NUL in it; write SQL that tells the user, such as current_setting('app.user_id', true)"
+        "rls-user: the expression is empty or has a NUL in it; write SQL that returns the user, such as current_setting('app.user_id', true)"
     )]
     User,
     /// Not a reference.
@@ -323,36 +323,36 @@ pub enum OptionError {
         text.escape_debug()
     )]
     Resource {
-        /// What was said.
+        /// The given value.
         text: String,
     },
     /// Not a name for a reference.
     #[error(
-        "resource: `{}` is no name of lower-case letters, digits and `_`; write project=tenant.projects(id), for example",
+        "resource: `{}` is not a name of lower-case letters, digits and `_`; write project=tenant.projects(id), for example",
         name.escape_debug()
     )]
     ResourceName {
-        /// What was said.
+        /// The given value.
         name: String,
     },
     /// Not a type.
     #[error(
-        "resource {name}: `{}` is no type; write {name}=tenant.projects(id):uuid, for example",
+        "resource {name}: `{}` is not a type; write {name}=tenant.projects(id):uuid, for example",
         type_.escape_debug()
     )]
     Type {
-        /// Of which.
+        /// The resource.
         name: String,
-        /// What was said.
+        /// The given value.
         type_: String,
     },
     /// A name for two references.
-    #[error("resource: `{name}` is said twice; give each its own name")]
+    #[error("resource: `{name}` is given twice; use another name for one of them")]
     Twice {
         /// Which.
         name: String,
     },
-    /// Too long together.
+    /// The names are too long together.
     #[error(
         "resource: `{name}` and the table's name are longer than {} characters together; shorten one of them",
         IDENTIFIER_BYTES_MAX - "_resource_".len()
@@ -363,12 +363,12 @@ pub enum OptionError {
     },
     /// There is no database in which to look up a type.
     #[error(
-        "resource {name}: what is printed needs the type of the column referred to; write {resource}:uuid, if it is uuid"
+        "resource {name}: `migrate print` needs the type of the referenced column; write {resource}:uuid, if it is uuid"
     )]
     NoType {
         /// Which.
         name: String,
-        /// As it was said.
+        /// As it was given.
         resource: String,
     },
 }
@@ -413,8 +413,8 @@ mod tests {
     #[test]
     fn malformed_resources_are_refused() {
         let form = "is not of the form NAME=TABLE(COLUMN); write project=tenant.projects(id)";
-        let name = "is no name of lower-case letters";
-        let type_ = "is no type; write p=tenant.projects(id):uuid";
+        let name = "is not a name of lower-case letters";
+        let type_ = "is not a type; write p=tenant.projects(id):uuid";
         let long = format!("p={}(id)", "t".repeat(64));
         let cases = [
             ("", form),
@@ -492,19 +492,19 @@ mod tests {
         let bad = [
             (
                 with(Some(0), &[]),
-                "partitions: 0 is not between 2 and 256; leave it out for one table".to_owned(),
+                "partitions: 0 is not between 2 and 256; omit it for one table".to_owned(),
             ),
             (
                 with(Some(1), &[]),
-                "partitions: 1 is not between 2 and 256; leave it out for one table".to_owned(),
+                "partitions: 1 is not between 2 and 256; omit it for one table".to_owned(),
             ),
             (
                 with(Some(257), &[]),
-                "partitions: 257 is not between 2 and 256; leave it out for one table".to_owned(),
+                "partitions: 257 is not between 2 and 256; omit it for one table".to_owned(),
             ),
             (
                 with(None, &["a=t(id)", "a=u(id)"]),
-                "resource: `a` is said twice; give each its own name".to_owned(),
+                "resource: `a` is given twice; use another name for one of them".to_owned(),
             ),
             (
                 with(None, &[&too_long]),

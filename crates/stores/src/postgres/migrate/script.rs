@@ -1,6 +1,6 @@
 //! The SQL of a migration, the same for `print` and for `apply`. It is one `DO`
-//! block: in a transaction or not, all of it takes effect or nothing.
-//! It finds out by itself what is there already and makes only the rest.
+//! block: in a transaction or not, all of it takes effect or nothing. It checks
+//! which objects exist and creates the others.
 
 use super::super::table::Table;
 use super::LATEST;
@@ -9,11 +9,11 @@ use super::options::{OptionError, Options, Resource, RowSecurity};
 /// `onceward` as a number: a migration holds its advisory lock.
 const LOCK: i64 = i64::from_be_bytes(*b"onceward");
 
-/// What each version adds to the one before. A version that was ever released
-/// is never changed.
+/// The SQL of each version, on top of the one before. The SQL of a released version
+/// never changes.
 const VERSIONS: [&str; LATEST as usize] = [include_str!("../sql/migration-1.sql")];
 
-/// The text that is printed. A table whose name says no schema is in `schema`.
+/// The text that is printed. A table without a schema in its name is in `schema`.
 pub(super) fn document(options: &Options, schema: &str) -> Result<String, OptionError> {
     let block = block(options, schema)?;
     let table = options.table.within(schema);
@@ -44,7 +44,7 @@ pub(super) fn lock() -> String {
     format!("SET LOCAL lock_timeout = '60s'; SELECT pg_advisory_xact_lock({LOCK})")
 }
 
-/// The block for a table that is in `schema` if its name says none.
+/// The block for a table that is in `schema` if its name has none.
 pub(super) fn block(options: &Options, schema: &str) -> Result<String, OptionError> {
     options.check()?;
     let table = options.table.within(schema);
@@ -77,7 +77,7 @@ pub(super) fn block(options: &Options, schema: &str) -> Result<String, OptionErr
     ))
 }
 
-/// A version, made unless it is there.
+/// A version, created unless it exists.
 fn version(number: u32, sql: &str, table: &Table, partitions: Option<u32>) -> String {
     let (partitioned, partitions) = match partitions {
         Some(count) => (
@@ -146,8 +146,8 @@ fn row_security(security: &RowSecurity, table: &Table, schema: &str) -> String {
     )
 }
 
-/// Fills the table's name and more into a text. What is filled in is not looked
-/// at again: users may say whatever they like.
+/// Fills the table's name and other values into a text. Filled-in values are not
+/// scanned for placeholders: users may choose any values.
 fn fill(text: &str, table: &Table, more: &[(&str, &str)]) -> String {
     let mut parts = text.split('{');
     let mut filled = parts.next().unwrap_or_default().to_owned();
@@ -162,7 +162,7 @@ fn fill(text: &str, table: &Table, more: &[(&str, &str)]) -> String {
     filled
 }
 
-/// A text as SQL writes it, whatever `standard_conforming_strings` is.
+/// A text as an SQL literal that does not depend on `standard_conforming_strings`.
 fn literal(text: &str) -> String {
     let quoted = text.replace('\'', "''");
     match quoted.contains('\\') {
@@ -171,7 +171,7 @@ fn literal(text: &str) -> String {
     }
 }
 
-/// What the body is quoted by: something that does not occur in it.
+/// The dollar-quoting tag, which must not occur in the body.
 fn tag(body: &str) -> String {
     let tags = (1..).map(|number| match number {
         1 => "$onceward$".to_owned(),

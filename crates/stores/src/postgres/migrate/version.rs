@@ -84,7 +84,7 @@ pub(super) async fn look<C>(client: &C, table: &Table) -> Result<Version, tokio_
 where
     C: GenericClient + Sync,
 {
-    // As texts: that is what a simple query gives in any case.
+    // As texts: a simple query returns only texts.
     let asked = table.fill(
         "SELECT (to_regclass('{table}') IS NOT NULL)::text, \
          (to_regclass('{table}_migration') IS NOT NULL)::text",

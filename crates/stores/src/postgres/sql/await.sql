@@ -1,6 +1,6 @@
--- Marks that a request waits, so that the settlement notifies it. `held` where another
--- transaction holds the row and it could not be marked; no row where there is nothing to
--- wait for.
+-- Marks that a request waits, so that the settlement notifies it. Returns `held`
+-- where another transaction has locked the row, so that it could not be marked, and no
+-- row where the operation does not run.
 --
 -- $1 namespace  $2 digest  $3 the moment, or NULL for the server's
 WITH running AS MATERIALIZED (

@@ -1,6 +1,6 @@
--- A claim in one statement: grants a new key, takes over one that is free, or
--- shows what is there. Queued work is recorded in the same way. It never waits: a free row that another
--- transaction holds is shown as it is.
+-- Claims a key in one statement: grants a new key, takes over a free row, or returns
+-- the row that exists. Queued work is recorded in the same way. It never waits: a free
+-- row that another transaction has locked is returned as it is.
 --
 --  $1 namespace  $2 digest  $3 the moment, or NULL for the server's
 --  $4 operation_id  $5 tenant  $6 project  $7 subject  $8 endpoint  $9 key_value
@@ -9,12 +9,12 @@
 -- $18 keep_expired_ms  $19 after_loss  $20 ttl_basis  $21 expiry  $22 attempt
 -- $23 request, or NULL  $24 the advisory lock of a caller in a transaction, or NULL
 -- $25 the fence of a lost grant that was judged to be free, or NULL
--- $26 NULL, or after how many milliseconds it is due: then it is queued instead
+-- $26 NULL, or the delay in milliseconds: then the operation is queued instead
 WITH moment AS MATERIALIZED (
     SELECT
         coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms,
-        -- What another transaction has claimed and not committed cannot be seen,
-        -- but its lock can.
+        -- A claim that another transaction has not committed is not visible, but its
+        -- advisory lock is.
         $24::bigint IS NULL OR pg_try_advisory_xact_lock(
             hashtextextended('{table} ' || coalesce({table}_owner(), ''), $24::bigint)) AS ours,
         CASE WHEN $26::bigint IS NULL THEN 1 ELSE 0 END AS started,

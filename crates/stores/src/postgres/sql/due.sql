@@ -1,4 +1,4 @@
--- Grants queued work that is due, each piece to one caller.
+-- Grants queued work that is due, each operation to one caller.
 --
 -- $1 namespace  $2 the moment, or NULL for the server's  $3 how many at most
 WITH moment AS MATERIALIZED (
@@ -12,7 +12,7 @@ next AS MATERIALIZED (
     LIMIT $3
     FOR UPDATE OF r SKIP LOCKED
 ),
--- Numbered in this order, whatever order the rows are written in.
+-- Numbered before the update, which writes the rows in any order.
 numbered AS MATERIALIZED (
     SELECT next.*, nextval('{table}_fence') AS fence, nextval('{table}_fence') AS place FROM next
 ),

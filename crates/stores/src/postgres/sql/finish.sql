@@ -1,5 +1,6 @@
--- The outcome that the holder of a fence reports, in one statement. Returns the
--- times of the outcome; no row where it does not count at once: the record says why.
+-- Records the outcome that the holder of a fence reports. Returns the times of the
+-- outcome, or no row where the holder may not act: then the rules decide on the
+-- record that is read next.
 --
 -- $1 namespace  $2, $3 the digest, or its bounds  $4 operation_id, or NULL
 -- $5 the moment, or NULL for the server's  $6 fence
@@ -7,7 +8,7 @@
 WITH moment AS MATERIALIZED (
     SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
 ),
-told AS (
+written AS (
     UPDATE {table} AS r SET
         state = $7,
         completed_ms = now_ms,
@@ -24,4 +25,4 @@ SELECT completed_ms, expires_ms, CASE WHEN awaited
     THEN pg_notify('{channel}', $1 || ':' || encode(digest, 'hex')) IS NULL
     ELSE true
 END,
-{durable} FROM told
+{durable} FROM written

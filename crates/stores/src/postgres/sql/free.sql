@@ -1,13 +1,14 @@
--- The holder of a fence gives its claim up: $7 is `released` or `unknown`. No row
--- is returned for a delivery that is due again when it is lost, nor for a repeated
--- settlement, which changes nothing: there the rules decide.
+-- Ends the claim of the holder of a fence without an outcome: $7 is `released` or
+-- `unknown`. Returns no row for a delivery that is due again when it is lost, nor for
+-- a repeated settlement, which changes nothing: then the rules decide on the record
+-- that is read next.
 --
 -- $1 namespace  $2, $3 the digest, or its bounds  $4 operation_id, or NULL
 -- $5 the moment, or NULL for the server's  $6 fence  $7 state
 WITH moment AS MATERIALIZED (
     SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
 ),
-told AS (
+written AS (
     UPDATE {table} AS r SET
         state = $7,
         until_ms = CASE WHEN $7 = 'released' THEN now_ms + r.lease_ms ELSE r.until_ms END,
@@ -25,4 +26,4 @@ told AS (
 SELECT CASE WHEN awaited
     THEN pg_notify('{channel}', $1 || ':' || encode(digest, 'hex')) IS NULL
     ELSE true
-END FROM told
+END FROM written

@@ -1,8 +1,8 @@
--- The claims of new keys: most are new. Whatever is known already, claim.sql
--- sorts out; here no row comes back for it.
+-- Claims new keys, many in one statement: most keys are new. Returns no row for a key
+-- that exists; claim.sql decides about it.
 --
 -- $1 namespace  $2 the moment, or NULL for the server's
--- $3 to $22 as $2 and $4 to $22 of claim.sql, of each step
+-- $3 to $22 lists of $2 and $4 to $22 of claim.sql, with one entry per step
 INSERT INTO {table} (
     namespace, digest, operation_id, tenant, project, subject, endpoint, key_value, key_space,
     request_hash, hash_algorithm, request_sender,
@@ -21,8 +21,8 @@ FROM
             class, lease_ms, retention_ms, remember_ms, keep_expired_ms, after_loss, ttl_basis, expiry,
             attempt, place),
     (SELECT coalesce($2::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms) AS moment
--- What is known is not even tried: an insert would wait for a transaction that
--- has changed the row and not committed.
+-- Without this condition the insert of an existing key would wait for a transaction
+-- that has changed the row and not committed.
 WHERE NOT EXISTS (
     SELECT FROM {table} AS r
     WHERE r.namespace = $1 AND r.digest {among} AND r.digest = a.digest AND r.owner = {table}_owner()

@@ -2,8 +2,8 @@
 --
 --     {command}
 --
--- Run it as it is, with `psql -v ON_ERROR_STOP=1 -f FILE` for example, or hand it
--- to your own migration tool, in a transaction or not. It is one statement: all of
--- it is done or nothing. Run again, it makes what is missing and leaves the rest;
--- versions only go forward. Each is noted in {table}_migration.
+-- Run it as it is, for example with `psql -v ON_ERROR_STOP=1 -f FILE`, or give it to
+-- your own migration tool, in a transaction or not. It is one statement, which takes
+-- effect as a whole or not at all. A repeated run creates only the missing objects.
+-- Versions only go forward; each is recorded in {table}_migration.
 {place}

@@ -2,7 +2,7 @@
 -- derives states that depend on the present time.
 --
 --  $1 namespace  $2 the moment, or NULL for the server's  $3 how many at most
---  $4 after this place, or NULL  $5 tenant  $6 project  $7 endpoint  $8 key_value
+--  $4 the cursor, or NULL  $5 tenant  $6 project  $7 endpoint  $8 key_value
 --  $9 created since  $10 created before  $11 written states, comma-separated; each NULL for all
 SELECT
     coalesce($2::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms,

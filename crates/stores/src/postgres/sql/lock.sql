@@ -1,4 +1,4 @@
--- A record that is about to be changed by a rule, and whether it has a request.
+-- Locks a record that a rule will change, and returns whether it has a request.
 --
 -- $1 namespace  $2, $3 the digest, or its bounds  $4 operation_id, or NULL
 -- $5 the moment, or NULL for the server's

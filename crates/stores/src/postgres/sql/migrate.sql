@@ -22,7 +22,7 @@ IF to_regclass('{table}_migration') IS NOT NULL THEN
     SELECT coalesce(max(version), 0) INTO known FROM {table}_migration;
 ELSIF to_regclass('{table}') IS NOT NULL THEN
     RAISE EXCEPTION USING ERRCODE = 'OW001', MESSAGE =
-        'there is a table {table} that Onceward did not make; use another name (--table)';
+        'a table {table} exists that Onceward did not create; use another name (--table)';
 ELSE
     CREATE TABLE {table}_migration (
         version    integer PRIMARY KEY,
@@ -36,7 +36,7 @@ IF known > {latest} THEN
 END IF;
 IF known > 0 AND to_regclass('{table}') IS NULL THEN
     RAISE EXCEPTION USING ERRCODE = 'OW001', MESSAGE =
-        'the table {table} is gone, but {table}_migration says that it was made; restore it, or drop what is left of it to begin anew';
+        'the table {table} is missing, although {table}_migration records that it was created; restore it, or drop its remaining objects to start again';
 END IF;
 {steps}
 PERFORM set_config('lock_timeout', patience, true);

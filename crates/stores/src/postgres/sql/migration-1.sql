@@ -20,12 +20,12 @@ CREATE TABLE {table} (
     endpoint        text    NOT NULL,
     key_value       text    NOT NULL,
     key_space       text    NOT NULL,
-    -- What was asked.
+    -- The request.
     request_hash    bytea   NOT NULL,
     hash_algorithm  text    NOT NULL,
     request_sender  bytea   NOT NULL,
     request         bytea,
-    -- What was frozen of its class.
+    -- The settings of its class, as they were when it was claimed.
     class           text    NOT NULL,
     lease_ms        bigint  NOT NULL,
     retention_ms    bigint  NOT NULL,
@@ -34,7 +34,7 @@ CREATE TABLE {table} (
     after_loss      text    NOT NULL,
     ttl_basis       text    NOT NULL,
     expiry          text    NOT NULL,
-    -- Its life.
+    -- The state.
     state           text    NOT NULL,
     fence           bigint  NOT NULL,
     attempt         bytea   NOT NULL,
@@ -44,21 +44,21 @@ CREATE TABLE {table} (
     until_ms        bigint  NOT NULL,
     completed_ms    bigint,
     touched_ms      bigint,
-    -- What the application or the upstream answered.
+    -- The answer of the application or the upstream.
     answer          text,
     status          integer,
     reply           bytea,
     -- For queries: when the reply expires, from when the key is free for any
     -- request, when queued work is due, when the row is to be swept, the
-    -- place in listings, and whether a request elsewhere waits.
+    -- position in listings, and whether a request in another process waits.
     expires_ms      bigint,
     free_ms         bigint,
     due_ms          bigint,
     sweep_ms        bigint,
     changed         bigint  NOT NULL,
     awaited         boolean NOT NULL DEFAULT false,
-    -- What tells rows apart comes first: a plan that was made while the table was
-    -- empty must not look through a whole namespace.
+    -- The digest comes first, because it distinguishes rows: a plan that was made
+    -- while the table was empty must not scan a whole namespace.
     PRIMARY KEY (digest, namespace, owner)
 ){partitioned};
 {partitions}
@@ -81,11 +81,11 @@ CREATE TABLE {table}_document (
     PRIMARY KEY (namespace, owner, sheet, name)
 );
 
--- Reclaims room from what is over, in one batch, and tells of how many
--- operations: first a reply whose key is remembered longer, at last the row. It
--- never waits for a row that another transaction holds. It acts with the rights
--- of the table's owner, so that a role that sees only its own rows sweeps all
--- that are over; therefore it never accepts a time in the future.
+-- Reclaims the space of expired operations, one batch at a time, and returns their
+-- number. A reply whose key is remembered longer goes first, the row later. It never
+-- waits for a row that another transaction has locked. It runs with the rights of the
+-- table's owner, so that a role that sees only its own rows sweeps all expired ones;
+-- therefore it never accepts a time in the future.
 CREATE FUNCTION {table}_sweep(of_namespace text, at_ms bigint, batch integer) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_custom_plan
@@ -95,7 +95,8 @@ DECLARE
     now_ms bigint := least(coalesce(at_ms, server_ms), server_ms);
     reclaimed bigint;
 BEGIN
-    -- Chosen apart, or PostgreSQL 13 would choose as much again for each partition.
+    -- Selected in a query of its own: otherwise PostgreSQL 13 would select a whole
+    -- batch for each partition.
     WITH over AS MATERIALIZED (
         SELECT namespace, digest, owner,
             -- A role that writes rows may write any numbers; they affect only its own rows.
@@ -110,7 +111,7 @@ BEGIN
         SET state = 'expired',
             answer = 'gone',
             reply = NULL,
-            -- What was delivered could be delivered again as long as its reply was there.
+            -- A delivered request is kept as long as its reply, for redelivery.
             request = CASE WHEN NOT r.delivered THEN r.request END,
             sweep_ms = least(expires_ms::numeric - retention_ms + remember_ms + keep_expired_ms,
                 9223372036854775807)

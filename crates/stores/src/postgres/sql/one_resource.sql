@@ -1,6 +1,6 @@
 
--- An operation is about one thing at most, of all that were ever named; and a
--- new one under the same key is not about what the one before was.
+-- An operation refers to at most one resource, of all kinds. When a new operation
+-- takes over the row of a key, the reference of the earlier one is cleared.
 IF widened THEN
     SELECT
         string_agg(quote_ident(attname), ', ' ORDER BY attname),

@@ -1,8 +1,9 @@
--- Forgets an operation: what stays is a mark that makes every earlier fence
--- stale, for as long as a claim could have been under way.
+-- Purges an operation. A mark stays that makes every earlier fence stale, as long as
+-- a claim could have been under way: without it a concurrent claim could insert a row
+-- with a lower fence.
 --
 -- $1 namespace  $2 digest  $3 the moment
-WITH told AS (
+WITH written AS (
     UPDATE {table} AS r SET
         state = 'released', fence = nextval('{table}_fence'), delivered = false,
         until_ms = $3, completed_ms = NULL, touched_ms = NULL,
@@ -15,4 +16,4 @@ WITH told AS (
 SELECT CASE WHEN awaited
     THEN pg_notify('{channel}', $1 || ':' || encode(digest, 'hex')) IS NULL
     ELSE true
-END FROM told
+END FROM written

@@ -1,5 +1,5 @@
 
--- What an operation was about: {resource}.
+-- The reference of an operation to a {resource}.
 IF NOT EXISTS (
     SELECT FROM pg_attribute
     WHERE attrelid = '{table}'::regclass AND attname = 'resource_{resource}' AND NOT attisdropped
@@ -19,6 +19,6 @@ ELSIF NOT EXISTS (
       AND c.confrelid = {target_text}::regclass AND theirs.attname = {column_text}
 ) THEN
     RAISE EXCEPTION USING ERRCODE = 'OW001', MESSAGE = format(
-        'resource {resource} does not refer to %s(%s) but to something else, and cannot be changed; use another name for it',
+        'resource {resource} refers to another column than %s(%s), and cannot be changed; use another name for it',
         {target_text}, {column_text});
 END IF;

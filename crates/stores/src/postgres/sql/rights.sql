@@ -1,4 +1,4 @@
--- The first right that is missing.
+-- The first privilege that the role lacks.
 SELECT current_user::text, lower(needed), what
 FROM (
     SELECT needed, '{table}' AS what, has_table_privilege('{table}', needed) AS given

@@ -13,9 +13,9 @@ IF (SELECT pg_has_role({role_text}, relowner, 'MEMBER') FROM pg_class WHERE oid 
         'the role %s owns {table}, and row-level security does not bind owners; use another role', {role_text});
 END IF;
 
--- NULL, which is no user, sees and writes nothing. So does the empty text: that is
--- what a setting holds after the transaction that set it, and whose rows are
--- those that were written without row-level security.
+-- Without a user (NULL) nothing can be read or written. The empty text counts as no
+-- user too: a setting is empty after the transaction that set it, and rows written
+-- without row-level security have the empty text as their owner.
 BEGIN
     CREATE OR REPLACE FUNCTION {table}_owner() RETURNS text
     LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
@@ -26,7 +26,7 @@ EXCEPTION
         RAISE;
     WHEN OTHERS THEN
         RAISE EXCEPTION USING ERRCODE = 'OW001', MESSAGE = format(
-            'the expression of --rls-user is not understood: %s; write SQL that gives the user as a text, with the schemas of your own functions and tables, such as current_setting(''app.user_id'', true)',
+            'the expression of --rls-user is not valid: %s; write SQL that returns the user as a text, with the schemas of your own functions and tables, such as current_setting(''app.user_id'', true)',
             SQLERRM);
 END;
 
@@ -45,7 +45,7 @@ IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = '{table}_document'::regcla
         USING (owner = (SELECT {table}_owner())) WITH CHECK (owner = (SELECT {table}_owner()));
 END IF;
 
--- Access to a partition by its own name is not bound by the policy above.
+-- The policy above does not apply to a partition that is accessed by its own name.
 DECLARE
     part regclass;
 BEGIN
@@ -59,16 +59,16 @@ BEGIN
     END LOOP;
 END;
 
--- Default privileges may have given more than is needed.
+-- Default privileges may have granted more than is needed.
 REVOKE ALL ON {table}, {table}_document, {table}_migration FROM {role};
 REVOKE ALL ON SEQUENCE {table}_fence FROM {role};
 
 IF NOT has_schema_privilege({role_text}, '{schema}', 'USAGE') THEN
     GRANT USAGE ON SCHEMA {schema} TO {role};
-    -- Without the right to grant there is only a warning.
+    -- PostgreSQL only warns where this user may not grant the privilege.
     IF NOT has_schema_privilege({role_text}, '{schema}', 'USAGE') THEN
         RAISE EXCEPTION USING ERRCODE = 'OW001', MESSAGE = format(
-            'the role %s may not use the schema {schema}, and this user may not grant it; let its owner grant USAGE', {role_text});
+            'the role %s may not use the schema {schema}, and this user may not grant USAGE; let the schema''s owner grant it', {role_text});
     END IF;
 END IF;
 GRANT SELECT, INSERT, UPDATE, DELETE ON {table}, {table}_document TO {role};

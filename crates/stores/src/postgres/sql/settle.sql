@@ -1,10 +1,12 @@
--- The outcomes that the holders of fences report. Returns the times of each
--- outcome; no row for one that does not count at once: the record says why.
+-- Records the outcomes that the holders of fences report. Returns the times of each
+-- outcome, and no row where the holder may not act: then the rules decide on the
+-- record that is read next.
 --
 -- $1 namespace  $2 the moment, or NULL for the server's
--- of each step: $3 digest  $4 fence  $5 state  $6 answer  $7 status  $8 reply
+-- lists with one entry per step: $3 digest  $4 fence  $5 state  $6 answer  $7 status  $8 reply
 --
--- A row that another transaction holds is left out: its settlement waits by itself.
+-- A row that another transaction has locked is skipped, so that it does not delay the
+-- other settlements: its own is repeated as a single statement.
 WITH held AS MATERIALIZED (
     SELECT r.owner, a.*
     FROM {table} AS r, {steps} AS a(digest, fence, state, answer, status, reply, place)
@@ -12,7 +14,7 @@ WITH held AS MATERIALIZED (
       AND r.fence = a.fence AND r.state IN ('running', 'unknown')
     FOR UPDATE OF r SKIP LOCKED
 ),
-told AS (
+written AS (
     UPDATE {table} AS r SET
         state = a.state,
         completed_ms = now_ms,
@@ -28,4 +30,4 @@ told AS (
 SELECT place, completed_ms, expires_ms, CASE WHEN awaited
     THEN pg_notify('{channel}', $1 || ':' || encode(digest, 'hex')) IS NULL
     ELSE true
-END, {durable} FROM told
+END, {durable} FROM written

@@ -1,5 +1,5 @@
--- How much there is. What is finished is counted one by one only while there
--- are few: the planner's estimate is good enough for many.
+-- Counts operations. Finished ones are counted exactly only while there are few; for
+-- many the planner's estimate is good enough for a gauge.
 --
 -- $1 namespace  $2 the moment, or NULL for the server's
 WITH moment AS MATERIALIZED (

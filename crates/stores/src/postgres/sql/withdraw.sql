@@ -1,10 +1,10 @@
--- Takes back the claim of an attempt, if that attempt has it.
+-- Withdraws the claim of an attempt, if that attempt holds the operation.
 --
 -- $1 namespace  $2 digest  $3 the moment, or NULL for the server's  $4 attempt
 WITH moment AS MATERIALIZED (
     SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
 ),
-told AS (
+written AS (
     UPDATE {table} AS r SET
         state = 'released',
         until_ms = now_ms + r.lease_ms,
@@ -20,4 +20,4 @@ told AS (
 SELECT CASE WHEN awaited
     THEN pg_notify('{channel}', $1 || ':' || encode(digest, 'hex')) IS NULL
     ELSE true
-END FROM told
+END FROM written

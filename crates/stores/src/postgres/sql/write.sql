@@ -1,10 +1,10 @@
--- Writes what a rule made of a record that is locked, under the same fence or a
--- new one. The reply stays unless it is given or no answer is kept.
+-- Writes a locked record that a rule has changed, under the same fence or a new one.
+-- The reply stays, unless another is given or no answer is kept.
 --
 --  $1 namespace  $2 digest  $3 state  $4 whether the fence is new  $5 attempts  $6 delivered
 --  $7 until_ms  $8 completed_ms  $9 touched_ms  $10 answer  $11 status  $12 reply
 -- $13 expires_ms  $14 free_ms  $15 due_ms  $16 sweep_ms
-WITH told AS (
+WITH written AS (
     UPDATE {table} AS r SET
         state = $3,
         fence = CASE WHEN $4 THEN nextval('{table}_fence') ELSE r.fence END,
@@ -19,4 +19,4 @@ WITH told AS (
 SELECT fence, CASE WHEN awaited
     THEN pg_notify('{channel}', $1 || ':' || encode(digest, 'hex')) IS NULL
     ELSE true
-END, {durable} FROM told
+END, {durable} FROM written

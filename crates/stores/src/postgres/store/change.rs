@@ -48,26 +48,26 @@ impl PostgresStore {
         let (record, now) = known(&mut row)?;
         let is_requested = row.bool("requested")?;
         let digest = record.digest;
-        let told = match rule(&record, now) {
-            RuleOutcome::Leave(told) => told,
+        let answer = match rule(&record, now) {
+            RuleOutcome::Leave(answer) => answer,
             // There would be nothing to deliver.
             RuleOutcome::Write(after, _) if after.state == State::Queued && !is_requested => {
                 return Err(Error::Column("request"));
             }
-            RuleOutcome::Write(after, told) => {
+            RuleOutcome::Write(after, answer) => {
                 self.write(&session, &record, &after).await?;
-                told
+                answer
             }
-            RuleOutcome::Purge(told) => {
+            RuleOutcome::Purge(answer) => {
                 let digest = Value::bytes(digest.as_bytes());
                 let values = [self.namespace(), digest, moment_ms(now).into()];
                 session.run(&self.statements.purge, &values).await?;
-                told
+                answer
             }
         };
         session.commit().await?;
         self.notifier.notify(&digest);
-        Ok(Some(told))
+        Ok(Some(answer))
     }
 
     async fn write(

@@ -39,7 +39,7 @@ use crate::lookup::Lookup;
 use crate::open::Settings;
 use crate::time::Time;
 
-/// How often a claim is repeated that other transactions prevented.
+/// How often a claim is repeated that other transactions prevent.
 const TURNS_MAX: u32 = 8;
 /// The pause in between, times the number of the attempt.
 const TURN_PAUSE: Duration = Duration::from_millis(5);
@@ -158,7 +158,7 @@ impl PostgresStore {
         vec![self.namespace(), low, high, id, self.time.value()]
     }
 
-    /// Grants a new key, or returns how a known one stands.
+    /// Grants a new key, or returns the record of a known one.
     async fn grant(&self, ask: &ClaimRequest) -> Result<Claim, Error> {
         let mut values = vec![Value::bytes(ask.digest.as_bytes())];
         values.extend(ask_values(ask));
@@ -191,7 +191,7 @@ impl PostgresStore {
         })
     }
 
-    /// Claims or queues a free key, or returns how a known one stands.
+    /// Claims or queues a free key, or returns the record of a known one.
     async fn enter(
         &self,
         ask: &ClaimRequest,
@@ -309,11 +309,13 @@ impl PostgresStore {
         let mut values = self.about(Lookup::Digest(*digest));
         values.push(fence_value(fence));
         values.push(state_word(state).into());
-        let told = self
+        let settled = self
             .executor
             .run_without_waiting(&self.statements.free, &values)
             .await?;
-        Ok(told.filter(|rows| !rows.is_empty()).map(|_| Settled::Done))
+        Ok(settled
+            .filter(|rows| !rows.is_empty())
+            .map(|_| Settled::Done))
     }
 }
 

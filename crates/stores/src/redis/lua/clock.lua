@@ -1,6 +1,6 @@
--- The beginning of every script: the moment by which it judges, and the stamp that a change would get.
+-- The beginning of every script: the current time, and the stamp that a change would get.
 --
--- ARGV 1  empty, or the moment (ms) and the stamp (us) of a clock that is given
+-- ARGV 1  empty for the server's clock, or time (ms) and stamp (us) of another clock, in tests
 --
 -- A stamp is the time in microseconds.
 

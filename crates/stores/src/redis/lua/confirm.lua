@@ -1,7 +1,7 @@
--- Writes next to nothing, so that replicas have something to confirm. A server that is full lets a script
--- delete, whether there is anything or not, and then whatever else it does.
+-- A small write for replicas to confirm. A server that is out of memory accepts a script whose first write is a deletion, and then all its writes:
+-- so it first deletes a field that never exists.
 --
--- KEYS 1  what is written  2  what is never there
+-- KEYS 1  the key to write  2  a key that never exists
 
 redis.call('HDEL', KEYS[2], '')
 redis.call('SET', KEYS[1], 1)

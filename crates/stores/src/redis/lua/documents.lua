@@ -1,7 +1,7 @@
--- Documents in the order of their names, with these: name, document, name, document, ...
+-- Returns documents in the order of their names: name, document, name, document, ...
 --
 -- KEYS 1  documents by name  2  the names in their order
--- ARGV 1  'rising' or 'falling'  2  from where, as Redis writes it  3  how many at most
+-- ARGV 1  'rising' or 'falling'  2  the first name, in the syntax of ZRANGEBYLEX  3  the limit
 
 local names
 if ARGV[1] == 'rising' then

@@ -1,7 +1,7 @@
--- Records an operation with its request, to be delivered later; one that is on record is given with its
--- reply, to be judged.
+-- Records an operation with its request, to be delivered later. If it is on record, returns the record and
+-- its reply, for the rules to decide.
 --
--- ARGV 3  the record from its 28th byte on  4  how much later, in ms  5  the request
+-- ARGV 3  the record from its 28th byte on  4  the delay in ms  5  the request
 
 if record then
   local reply = string.byte(record, 37) == 1 and redis.call('HGET', KEYS[1], field .. ':r')

@@ -1,13 +1,13 @@
--- Makes sure that the record is that of the operation.
+-- Finds the operation's own record among those whose digests begin with the same eight bytes.
 
 local from = 83
 if #name == 16 then
   from = 67
 end
 while record and string.find(record, name, from, true) ~= from do
-  -- Two digests may begin alike: the later one lies one field further on. But what is damaged must never
-  -- pass for another's, else the operation would pass for absent: the checksum (CRC-32) decides. '-' was
-  -- left by one that went before the other.
+  -- The record of a later operation with the same prefix is in the next field of the chain. A damaged record
+  -- must not be taken for that of another operation, because this one would then seem absent: the checksum
+  -- (CRC-32) decides. '-' stands for a removed record in the middle of the chain.
   if #name == 32 and record ~= '-' then
     local crc = -1
     for place = 66, #record - 4 do
@@ -24,7 +24,7 @@ while record and string.find(record, name, from, true) ~= from do
   record = redis.call('HGET', KEYS[1], field)
 end
 
--- A stamp is the fence of a grant, and rises although the clock may go back.
+-- A stamp is the fence of a grant, so it must rise even if the clock goes back.
 if record then
   stamp = math.max(stamp, struct.unpack('>I8', record, 4) + 1)
 end

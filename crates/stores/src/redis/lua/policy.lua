@@ -1,4 +1,5 @@
--- The maxmemory-policy of the server that has a shard; nothing where that may not be asked, or is not told.
+-- Returns the maxmemory-policy of the server that has a shard; false where the user may not run INFO, or the
+-- server does not report the policy.
 
-local told = redis.pcall('INFO', 'memory')
-return type(told) == 'string' and string.match(told, 'maxmemory_policy:([^\r\n]+)')
+local info = redis.pcall('INFO', 'memory')
+return type(info) == 'string' and string.match(info, 'maxmemory_policy:([^\r\n]+)')

@@ -1,4 +1,4 @@
--- Writes a document; 0 where one of that name is there and must not be replaced.
+-- Writes a document. Returns 0 if one of that name exists and must not be replaced.
 --
 -- KEYS 1  documents by name  2  the names in their order
 -- ARGV 1  the name  2  the document  3  'put' or 'add'

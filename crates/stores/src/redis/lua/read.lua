@@ -1,4 +1,4 @@
--- Gives the record, and its reply.
+-- Returns the record and its reply.
 
 if not record then
   return {now}

@@ -1,4 +1,5 @@
--- As `record.lua`, where a new fence may be given. The fence of whatever was forgotten is not above the floor.
+-- As `record.lua`, for scripts that may give a new fence: it must be above the floor, which is the highest fence
+-- of all records that were removed from the shard.
 
 local name = ARGV[2]
 local field = string.sub(name, 1, 8)

@@ -1,4 +1,4 @@
--- Forgets a document.
+-- Removes a document.
 --
 -- KEYS 1  documents by name  2  the names in their order
 -- ARGV 1  the name

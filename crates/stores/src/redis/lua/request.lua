@@ -1,3 +1,3 @@
--- Gives the request of an operation that is to be delivered again.
+-- Returns the request of an operation, for redelivery.
 
 return record and redis.call('HGET', KEYS[1], field .. ':q')

@@ -1,8 +1,9 @@
--- Writes down the outcome that the holder of a grant reports, and wakes the waiters. What is finished is
--- returned as it was written, without its reply: the times of the outcome follow by the rules.
+-- Records the settlement of the holder of a grant, and wakes the waiters. A finished record is returned as it
+-- was written, without its reply: the rules of core derive the times of the outcome from it.
 --
--- ARGV 4  word, one byte  5  answer and status, three bytes  6  their check, but for the moment
---      7  when it ends: after its 'span', after its 'lease', or by itself in this band  8  the reply, if any
+-- ARGV 4  word, one byte  5  answer and status, three bytes  6  their check, without the current time
+--      7  when the state ends: after the record's 'span', after its 'lease', or the number of a band that time
+--         does not end  8  the reply, if any
 
 local settled = '0' .. string.sub(record, 2, 27)
   .. ARGV[4] .. struct.pack('>I8', now) .. ARGV[5] .. struct.pack('>I8', 3 * now + ARGV[6])

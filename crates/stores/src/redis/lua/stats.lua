@@ -14,7 +14,7 @@ local always = 17592186044415
 
 local bytes = 0
 for _, key in ipairs(KEYS) do
-  -- Where this may not be asked it is not told.
+  -- The user may lack the right to run MEMORY: then the bytes are not counted.
   local used = redis.pcall('MEMORY', 'USAGE', key)
   bytes = bytes + (tonumber(used) or 0)
 end

@@ -1,10 +1,11 @@
--- Takes from one shard what is over, and gives what must be looked at: whose reply has expired before its key.
+-- Removes the operations of one shard that are over, and returns those whose reply has expired before their key:
+-- the caller removes the reply alone.
 --
--- ARGV 2  how many at most of each
+-- ARGV 2  the limit for each of the two
 
 local over = redis.call('ZRANGEBYSCORE', KEYS[2], 0, now, 'LIMIT', 0, ARGV[2])
 if #over > 0 then
-  -- The latest stamp is no lower than the fence of anything that goes.
+  -- The latest stamp is not below the fence of any removed record.
   local latest = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
   local floor = redis.call('HGET', KEYS[1], 'floor')
   local beside, indexed, behind = {}, {}, {}
@@ -14,7 +15,7 @@ if #over > 0 then
     indexed[2 * place - 1], indexed[2 * place] = field, ending
     behind[place] = field .. '+'
   end
-  -- A server that is full lets a script make room, and then whatever else it does.
+  -- First the deletion: a server that is out of memory accepts a script whose first write is a deletion, and then all its writes.
   redis.call('HDEL', KEYS[1], unpack(beside))
   redis.call('ZREM', KEYS[2], unpack(indexed))
   if not floor or tonumber(floor) < tonumber(latest) then

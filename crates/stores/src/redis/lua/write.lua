@@ -1,10 +1,10 @@
--- Writes a record that a rule of core has changed, if it is still as that rule found it: else 0. The same step
--- may come again, because its answer was lost on the way: as long as the record is as it left it, it is told
--- what it was told before.
+-- Writes a record that a rule of core has changed, if it has not changed since it was read; returns 0
+-- otherwise. A step whose answer was lost may be repeated: while the record is as the step left it, the answer
+-- is the same.
 --
--- ARGV 3  how it was found, bytes 2 to 47
+-- ARGV 3  bytes 2 to 47 of the record as it was read
 --      4  how it is written  5  at  6  the record from its 28th byte on
---      7  the score of its end  8  when it is due, or ''  9  'move' or 'stay' in listings
+--      7  the score of its end  8  the time at which it is due, or ''  9  'move' or 'stay' in listings
 --     10  'keep', 'drop' or 'put' the request  11  the request to put
 --     12  'keep', 'drop' or 'put' the reply  13  the reply to put
 
@@ -12,7 +12,7 @@ local how, at = tonumber(ARGV[4]), tonumber(ARGV[5])
 if not record then
   return 0
 elseif string.sub(record, 2, 47) ~= ARGV[3] then
-  -- How 1 bears no token: a claim is recognised by its attempt.
+  -- How 1 has no token: a claim is recognised by its attempt.
   local own = how ~= 1 and string.sub(record, 28, 47) == string.sub(ARGV[6], 1, 20)
   return own and (struct.unpack('>I8', record, 4)) or 0
 end
@@ -20,7 +20,8 @@ local moves = ARGV[9] == 'move'
 local mark = moves and 48 or string.byte(record, 1)
 local head = struct.pack('>BBBI8I8I8', mark, 1, how, stamp, at, stamp + 3 * at + how + 24301)
 if ARGV[12] == 'drop' then
-  -- First, because a server that is full lets a script make room, and then whatever else it does.
+  -- First, because a server that is out of memory accepts a script whose first write is a deletion, and then
+  -- all its writes.
   redis.call('HDEL', KEYS[1], field .. ':r')
 end
 redis.call('HSET', KEYS[1], field, head .. ARGV[6])

@@ -1,6 +1,5 @@
-//! The process aborted at each side of the commit: what was acknowledged is
-//! there, with the times that were acknowledged, and what was not is there wholly
-//! or not at all.
+//! The process is aborted before and after the commit: acknowledged steps survive
+//! with their times, and other steps survive completely or not at all.
 
 use std::fs;
 use std::path::Path;
@@ -13,8 +12,8 @@ const OPERATIONS: u64 = 3;
 /// A claim and a completion each.
 const COMMITS: u64 = 2 * OPERATIONS;
 
-/// Runs operations, one after the other, until it is aborted; makes a file for
-/// each step that was acknowledged.
+/// Runs operations, one after the other, until it is aborted; creates a file for
+/// each acknowledged step.
 #[tokio::test]
 async fn child_steps() {
     let Some(home) = directory_as_child() else {

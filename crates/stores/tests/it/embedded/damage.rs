@@ -203,7 +203,7 @@ fn flip(db: &Connection, table: &str, column: &str, key: &str) {
     assert_eq!(db.execute(&write, (key, bytes)), Ok(1));
 }
 
-/// What a power cut may leave of the log: any part of it.
+/// A power cut may leave any part of the log.
 #[tokio::test]
 async fn log_cut_anywhere_opens_with_the_first_commits_and_no_wrong_record() {
     let home = directory();
@@ -227,8 +227,8 @@ async fn log_cut_anywhere_opens_with_the_first_commits_and_no_wrong_record() {
     assert_eq!(seen, 8, "the whole log has every commit");
 }
 
-/// How many of the commits are there, claims and completions by turns; they
-/// are the first ones, and each is right.
+/// The number of commits in the store, claims and completions in turn. They must be
+/// the first ones, and each record must be right.
 async fn first_commits(store: &EmbeddedStore) -> usize {
     let mut there = 0;
     for number in 1..=4 {

@@ -1,4 +1,5 @@
-//! Finished operations are found in the file, by whatever way leads to them.
+//! Finished operations are found in the file: through the tail in memory and
+//! through the index.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! A full disk: refused, nothing lost, and service goes on when there is room.
+//! A full disk: steps are refused, nothing is lost, and the store serves again when
+//! there is space.
 
 use std::fs;
 use std::path::Path;
@@ -59,9 +60,9 @@ async fn a_full_file_refuses_writes_keeps_records_and_serves_again_after_a_sweep
     complete(&store, last + 100).await;
 }
 
-/// The first step after a start raises the mark of the numbers. If just that one
-/// fails, the numbers after it must still be marked: or a later start gives them
-/// again, as fences and as rows.
+/// The first step after a start raises the high-water mark of the numbers. If that
+/// step fails, the next one must raise it: otherwise a later start would use the
+/// numbers again, as fences and row ids.
 #[tokio::test]
 async fn numbers_rise_although_the_first_step_after_a_start_failed() {
     let (home, clock) = (directory(), clock());
@@ -92,7 +93,7 @@ async fn numbers_rise_although_the_first_step_after_a_start_failed() {
     }
 }
 
-/// Fills a store on a disk that is full, waits for room, and goes on.
+/// Fills a store until the disk is full, waits for space, and continues.
 #[tokio::test]
 async fn child_fills() {
     let Some(home) = directory_as_child() else {
@@ -113,8 +114,8 @@ async fn child_fills() {
     fs::create_dir(home.join("went on")).expect("told");
 }
 
-/// The system refuses to let the log grow, in the middle of a commit, and
-/// later lets it: a limit on the size of files, which binds root too.
+/// The system refuses to let the log grow, in the middle of a commit, and later
+/// allows it: a limit on the size of files, which applies to root too.
 #[tokio::test]
 async fn refused_writes_are_rolled_back_and_accepted_when_there_is_space() {
     let home = directory();

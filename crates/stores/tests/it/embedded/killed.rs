@@ -14,8 +14,8 @@ const ACKNOWLEDGED: &str = "acknowledged";
 const CALLERS: u64 = 16;
 const ENOUGH: usize = 600;
 
-/// Works until it is killed, writing down what was acknowledged. Only the
-/// child does: for anyone else there is no directory to work in.
+/// Works until it is killed, and records each acknowledged step. Does nothing
+/// unless it runs as a child, because only a child has a directory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child_works() {
     let Some(home) = directory_as_child() else {
@@ -31,7 +31,7 @@ async fn child_works() {
         let (store, list) = (store.clone(), list.clone());
         tokio::spawn(async move {
             let write = |word: &str, number: u64, times: &str| {
-                let mut list = list.lock().expect("nobody panicked");
+                let mut list = list.lock().expect("no panic");
                 let line = format!("{word} {number} {times}\n");
                 list.write_all(line.as_bytes())
                     .expect("the list can be written");
@@ -49,7 +49,7 @@ async fn child_works() {
     }
 }
 
-/// Each step that was acknowledged: its word, its number, and the times it told.
+/// Each acknowledged step: its name, its number and its times.
 fn acknowledged(home: &Path) -> Vec<(String, u64, String)> {
     let list = fs::read_to_string(home.join(ACKNOWLEDGED)).unwrap_or_default();
     let whole = list.rsplit_once('\n').map_or("", |(whole, _)| whole);

@@ -1,4 +1,5 @@
-//! What cannot be opened is refused in words that help, and left as it was.
+//! A directory or file that cannot be opened is refused with a helpful message, and
+//! is not changed.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +16,7 @@ fn refusal(path: &Path) -> String {
     }
 }
 
-/// Holds a store until its parent is done with it.
+/// Holds a store until its parent ends it.
 #[test]
 fn child_holds() {
     let Some(home) = directory_as_child() else {
@@ -73,8 +74,8 @@ fn a_removed_lock_file_lets_no_second_process_in() {
     drop(open(home.path(), &clock()));
 }
 
-/// Nobody, not even root, makes files in /proc; a directory whose mode forbids
-/// it would not stop root.
+/// Not even root can create files in /proc; the mode of a directory would not stop
+/// root.
 #[test]
 fn directory_that_cannot_be_written_is_refused_by_name() {
     for path in ["/proc/self/fdinfo", "/proc/onceward"] {

@@ -1,4 +1,4 @@
-//! Room is reclaimed by the bucket, and what is over never stands in the way.
+//! Space is reclaimed by the bucket, and expired records never block a key.
 
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ async fn reply_goes_before_its_key_and_a_late_retry_is_refused() {
         "{left:?}"
     );
 
-    // Also for a wall clock that was set back: what is gone is gone.
+    // The reply stays gone, also if the wall clock is set back.
     for clock in [clock, crate::fixture::clock()] {
         let store = open(home.path(), &clock);
         match store.claim(&retry(&ask)).await.expect("the store answers") {
@@ -112,7 +112,7 @@ async fn reply_goes_before_its_key_and_a_late_retry_is_refused() {
     }
 }
 
-/// Whether the reply was kept or not, and whoever says that its time is over.
+/// Whether or not the reply was kept, and for every way in which its time ends.
 #[tokio::test]
 async fn request_goes_with_the_reply() {
     let not_kept = Settlement::Completed(Answer::NotKept { status: 200 });

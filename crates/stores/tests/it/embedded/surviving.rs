@@ -1,4 +1,4 @@
-//! What is there again after the store was closed and opened.
+//! What survives closing and opening the store.
 
 use bytes::Bytes;
 use onceward_core::class::{AfterLoss, Expiry, TtlBasis};
@@ -132,8 +132,8 @@ async fn documents_survive_as_they_were() {
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Whatever a class chose about time holds after a restart too, and sweeping
-/// takes nothing that is still needed.
+/// The settings of a class about time apply after a restart too, and sweeping
+/// removes nothing that is still needed.
 #[tokio::test]
 async fn settings_of_retention_survive() {
     let (home, clock) = (directory(), clock());
@@ -206,8 +206,8 @@ async fn delivered_request_is_not_lost_when_a_replay_is_noted() {
     assert_eq!(again[0].request, b"request".as_slice());
 }
 
-/// A process whose clock stands far in the past goes on from the latest time
-/// that the store has seen, so what it writes is not over for the next one.
+/// A process whose clock is far in the past continues from the latest time that the
+/// store has recorded, so that its records are not expired for the next process.
 #[tokio::test]
 async fn clock_that_was_set_back_forgets_nothing() {
     let (home, now, past) = (directory(), clock(), clock());

@@ -1,5 +1,5 @@
-//! Records as earlier programs wrote them. These bytes never change: what was
-//! once written is read for ever.
+//! Records of earlier versions. These bytes never change: every version stays
+//! readable.
 
 use std::sync::Arc;
 use std::time::Duration;

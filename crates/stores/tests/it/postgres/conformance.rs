@@ -11,7 +11,7 @@ use onceward_stores::postgres::migrate::{Options, RowSecurity, apply};
 
 use crate::fixture::postgres::{clock, server, server_with, settings, trial};
 
-/// A role that sees only the rows of the user that its connections name.
+/// A role that sees only the rows of the user that its connection sets.
 const ROLE: &str = "app";
 
 fn row_security() -> Options {

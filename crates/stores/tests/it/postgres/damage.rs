@@ -1,4 +1,4 @@
-//! A row that cannot be read takes no other with it.
+//! A damaged row does not affect other rows.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Rows that somebody works on: nobody waits for them who need not.
+//! Locked rows: steps wait for them only if they must.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::fixture::{ask, ask_with, completed, grant, retry, terms};
 /// Far less than a lock is held in these tests.
 const SOON: Duration = Duration::from_secs(5);
 
-/// A transaction that has every row of the table in its hands.
+/// A transaction that has locked every row of the table.
 async fn holding_all(url: &str) -> Client {
     let client = connect(url).await;
     let lock = "BEGIN; SELECT FROM idempotency_record FOR UPDATE";
@@ -42,7 +42,7 @@ async fn claims_do_not_wait_for_a_locked_row() {
     let begun = Instant::now();
     for (asked, want) in [
         (&running, "busy"),
-        // Free, but not to be had: as good as running.
+        // Free, but locked: answered as running.
         (&released, "busy"),
         (&lost, "unknown"),
         (&done, "finished"),
@@ -56,7 +56,7 @@ async fn claims_do_not_wait_for_a_locked_row() {
         };
         assert_eq!(got, want);
     }
-    // New keys are nobody's.
+    // New keys have no locked row.
     grant(&store, &ask(5)).await;
     assert!(begun.elapsed() < SOON, "took {:?}", begun.elapsed());
     drop(holder);
@@ -98,8 +98,8 @@ async fn a_settlement_that_waits_does_not_hold_up_others() {
     assert!(settled.expect("it settles").is_recorded());
 }
 
-/// As an application does that shares the record and comes late: whoever was
-/// granted meanwhile wins, and the late word is stale.
+/// A late application that shares the record: the claim that was granted in between
+/// wins, and the late outcome is stale.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_ended_is_not_taken_over_from_under_a_transaction() {
     let postgres = server().await;
@@ -121,7 +121,7 @@ async fn a_lease_that_ended_is_not_taken_over_from_under_a_transaction() {
     let taken = loop {
         match store.claim(&retry(&asked)).await.expect("it answers") {
             Claim::Granted(grant) => break grant,
-            // The server has not noticed yet that the holder is gone.
+            // The server has not noticed yet that the holder has gone.
             _ => assert!(begun.elapsed() < SOON, "never free"),
         }
     };
@@ -130,8 +130,8 @@ async fn a_lease_that_ended_is_not_taken_over_from_under_a_transaction() {
     assert_eq!(settled.expect("it answers"), Settled::Stale);
 }
 
-/// The server is slow, whoever asked has gone, and only then the claim is
-/// granted: nobody holds it, so it must not stay taken.
+/// The server is slow, and grants the claim after its caller has gone: without a
+/// holder the key must not stay taken.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_whose_caller_has_gone_is_withdrawn() {
     let postgres = server().await;
@@ -151,7 +151,7 @@ async fn a_claim_whose_caller_has_gone_is_withdrawn() {
         let held = "SELECT count(*) FROM pg_locks WHERE NOT granted";
         let begun = Instant::now();
         while postgres.sql("postgres", held).trim() == "0" {
-            assert!(begun.elapsed() < SOON, "nobody is stopped");
+            assert!(begun.elapsed() < SOON, "nothing waits");
         }
         for asking in asking {
             asking.abort();
@@ -160,7 +160,8 @@ async fn a_claim_whose_caller_has_gone_is_withdrawn() {
         client.batch_execute("COMMIT").await.expect("it can go on");
         for number in numbers {
             let begun = Instant::now();
-            // Perhaps it never reached the server, perhaps it is free again.
+            // The claim may not have reached the server, or may be withdrawn
+            // already.
             while let Some(record) = store.get(&ask(number).digest).await.expect("it answers") {
                 if record.state == State::Released {
                     break;
@@ -172,8 +173,8 @@ async fn a_claim_whose_caller_has_gone_is_withdrawn() {
     }
 }
 
-/// A waiter that finds somebody at work on the row is not kept from waiting, and
-/// takes no connection from others meanwhile.
+/// A waiter on a locked row still waits for the operation, and uses no connection
+/// meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_do_not_wait_for_a_locked_row() {
     let postgres = server().await;
@@ -198,7 +199,7 @@ async fn waiters_do_not_wait_for_a_locked_row() {
     drop(holder);
 }
 
-/// Whoever marks while the operation is being settled is told all the same.
+/// A waiter that marks the row during its settlement is still notified.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_that_meets_a_settlement_does_not_sleep() {
     let postgres = server().await;
@@ -230,8 +231,7 @@ async fn waiter_that_meets_a_settlement_does_not_sleep() {
     told.expect("it is told").expect("no panic");
 }
 
-/// Many outcomes that wait for rows in somebody's hands leave the connections
-/// to the others.
+/// Many outcomes that wait for locked rows leave connections for other steps.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_settlements_leave_connections_for_other_steps() {
     let postgres = server().await;
@@ -262,7 +262,7 @@ async fn waiting_settlements_leave_connections_for_other_steps() {
     assert!(waiting.iter().all(|task| !task.is_finished()));
     holder.batch_execute("COMMIT").await.expect("it lets go");
     for settled in waiting {
-        let settled = settled.await.expect("nobody panics");
+        let settled = settled.await.expect("no panic");
         assert!(settled.expect("it settles").is_recorded());
     }
 }

@@ -1,4 +1,4 @@
-//! Plans are made while the table is empty, and are to be good when it is not.
+//! Plans that were made while the table was empty must be good for a full table.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use onceward_stores::postgres::migrate::{Options, apply};
 use crate::fixture::postgres::{copy_one, settings, store};
 use crate::fixture::{ask, completed, grant, retry};
 
-/// How many operations there are besides those of the test.
+/// How many operations the table has besides those of the test.
 const MANY: u64 = 20_000;
 /// How many rows and index entries a step may read.
 const READS_PER_STEP: u64 = 60;
@@ -34,7 +34,7 @@ async fn steps_on_a_table_that_has_grown_read_their_own_rows() {
     let steps = work(&store, 1_000_000, 10).await;
     drop(store);
 
-    // What a connection read is told when it ends.
+    // The server reports the reads of a connection when it ends.
     let mut told = reads(&postgres);
     for _ in 0..100 {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -51,7 +51,8 @@ async fn steps_on_a_table_that_has_grown_read_their_own_rows() {
     );
 }
 
-/// All that requests do, alone and together. Tells how many steps that were.
+/// All steps of requests, one at a time and concurrently. Returns the number of
+/// steps.
 async fn work(store: &PostgresStore, from: u64, rounds: u64) -> u64 {
     let mut steps = 0;
     for round in 0..rounds {
@@ -60,7 +61,7 @@ async fn work(store: &PostgresStore, from: u64, rounds: u64) -> u64 {
         together.await;
         pair(store, first + 50).await;
         let waited = store.wait(&ask(first + 50).digest, Duration::ZERO).await;
-        waited.expect("the store lets one wait");
+        waited.expect("the store answers a wait");
         store.due(10).await.expect("the store looks for work");
         store.sweep(10).await.expect("the store sweeps");
         steps += 17 * 3 + 3;

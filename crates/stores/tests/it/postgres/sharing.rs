@@ -9,7 +9,7 @@ use onceward_core::store::{Claim, Filter, Inspect, PageRequest, Store};
 use crate::fixture::postgres::{server, settings, store};
 use crate::fixture::{ask, completed, grant, retry, settle, until};
 
-/// What a waiter elsewhere may take to hear of a completion.
+/// The limit within which a waiter in another process learns of a completion.
 const SOON: Duration = Duration::from_millis(100);
 /// How long waiters would wait by themselves.
 const LONG: Duration = Duration::from_secs(20);
@@ -42,8 +42,8 @@ async fn one_of_many_claims_through_two_handles_is_granted() {
     assert_eq!(granted, 1);
 }
 
-/// The shortest of a few tries: the machine may be busy, and only once it must
-/// have been quick to show that nobody polls.
+/// The shortest of a few tries: on a busy machine, one quick notification is enough
+/// to show that waiters do not poll.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_elsewhere_hears_of_a_completion_at_once() {
     let postgres = server().await;
@@ -56,7 +56,7 @@ async fn waiter_elsewhere_hears_of_a_completion_at_once() {
             let there = there.clone();
             async move {
                 let waited = there.wait(&granted.digest, LONG).await;
-                waited.expect("the store lets one wait");
+                waited.expect("the store answers a wait");
                 Instant::now()
             }
         });
@@ -78,12 +78,12 @@ async fn a_lost_listener_reconnects_and_blocks_no_waiter() {
     let cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
                WHERE query LIKE 'LISTEN%'";
     assert_eq!(postgres.sql("postgres", cut).trim(), "2");
-    // Nobody hears this one; waiting ends at its limit all the same.
+    // This notification is lost; the wait ends at its limit.
     let granted = grant(&here, &ask(1)).await;
     let limit = Duration::from_millis(300);
     let waited = tokio::time::timeout(LONG, there.wait(&granted.digest, limit)).await;
-    waited.expect("it ends").expect("the store lets one wait");
-    // The ears grow back.
+    waited.expect("it ends").expect("the store answers a wait");
+    // The listeners reconnect.
     let listens = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
     let begun = Instant::now();
     while postgres.sql("postgres", listens).trim() != "2" {
@@ -104,8 +104,8 @@ async fn a_lost_listener_reconnects_and_blocks_no_waiter() {
         .expect("no error");
 }
 
-/// A commit without anybody waiting elsewhere notifies nobody: notifications
-/// make commits wait for each other.
+/// A commit without a waiter in another process sends no notification, because
+/// notifications serialise commits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_notification_is_sent_without_a_waiter() {
     let postgres = server().await;

@@ -1,4 +1,4 @@
-//! What keeps a store from opening, in one sentence each.
+//! The reasons for which a store does not open, in one sentence each.
 
 use onceward_core::clock::SystemClock;
 use onceward_servers::Postgres;
@@ -147,7 +147,7 @@ async fn a_wrong_password_is_reported_without_the_password() {
     let url = postgres.url().replace("postgres@", "locked:hidden@");
     let words = loop {
         let words = refusal(url.as_str()).await;
-        // The server reads its file again when it comes to it.
+        // The server reloads its file after a moment.
         if !words.contains("does not exist") {
             break words;
         }

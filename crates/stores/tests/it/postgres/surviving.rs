@@ -1,5 +1,5 @@
-//! A server that is killed under load loses nothing that was acknowledged, and
-//! the store finds it again by itself.
+//! A server that is killed under load loses no acknowledged step, and the store
+//! reconnects by itself.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -45,7 +45,7 @@ async fn killed_server_loses_nothing_acknowledged_and_is_found_again() {
     for work in work {
         work.abort();
     }
-    let seen = std::mem::take(&mut *seen.lock().expect("nobody panicked"));
+    let seen = std::mem::take(&mut *seen.lock().expect("no panic"));
     for number in seen.claimed {
         let record = store.get(&ask(number).digest).await.expect("it is found");
         record.unwrap_or_else(|| panic!("the claim of {number} was acknowledged"));
@@ -58,9 +58,9 @@ async fn killed_server_loses_nothing_acknowledged_and_is_found_again() {
     }
 }
 
-/// Claims and completes, and goes on with the next after an error.
+/// Claims and completes operations, and continues with the next after an error.
 async fn work(store: Arc<impl Store>, seen: Arc<Mutex<Seen>>, caller: u64) {
-    let note = |what: &dyn Fn(&mut Seen)| what(&mut seen.lock().expect("nobody panicked"));
+    let note = |what: &dyn Fn(&mut Seen)| what(&mut seen.lock().expect("no panic"));
     for number in (caller..).step_by(CALLERS as usize) {
         let claim = store.claim(&ask(number)).await;
         let Ok(Claim::Granted(grant)) = claim else {
@@ -80,7 +80,7 @@ async fn work(store: Arc<impl Store>, seen: Arc<Mutex<Seen>>, caller: u64) {
 }
 
 async fn until_more_are_completed(seen: &Mutex<Seen>, more: usize) {
-    let count = || seen.lock().expect("nobody panicked").completed.len();
+    let count = || seen.lock().expect("no panic").completed.len();
     let enough = count() + more;
     until("enough are completed", async || {
         (count() >= enough).then_some(())
@@ -89,7 +89,7 @@ async fn until_more_are_completed(seen: &Mutex<Seen>, more: usize) {
 }
 
 async fn until_more_are_refused(seen: &Mutex<Seen>) {
-    let count = || seen.lock().expect("nobody panicked").refused;
+    let count = || seen.lock().expect("no panic").refused;
     let enough = count() + 1;
     until("one more is refused", async || {
         (count() >= enough).then_some(())
@@ -97,8 +97,8 @@ async fn until_more_are_refused(seen: &Mutex<Seen>) {
     .await;
 }
 
-/// The setting is checked at the start; whoever changes it later must not make
-/// the store acknowledge what a crash forgets.
+/// The setting is checked at the start. A later change must not make the store
+/// acknowledge steps that a crash loses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn synchronous_commit_off_at_runtime_loses_nothing_acknowledged() {
     let mut postgres = Postgres::start();

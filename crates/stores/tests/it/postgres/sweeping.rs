@@ -1,4 +1,4 @@
-//! Room is reclaimed from what is over, however much it is.
+//! The space of expired operations is reclaimed, in as many batches as needed.
 
 use std::time::Duration;
 
@@ -50,8 +50,8 @@ async fn a_sweep_removes_all_expired_rows_but_locked_ones() {
     assert_eq!(left(), "1", "what is not over stays");
 }
 
-/// Whether the reply was kept or not. What was not delivered keeps its request
-/// as long as its key: an application is shown it when the key is used again.
+/// Whether or not the reply was kept. An operation that was not delivered keeps its
+/// request as long as its key: a mismatch shows it to the application.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_goes_with_the_reply() {
     let postgres = server().await;

@@ -61,8 +61,8 @@ async fn namespaces_on_one_server_do_not_mix() {
     assert_eq!(get(&*other, &ask(2)).await, None);
 }
 
-/// The fence of what was purged is below the next one, although the clock of
-/// the server was set back meanwhile.
+/// The next fence is above that of a purged operation, although the server's clock
+/// was set back in between.
 #[tokio::test]
 async fn fences_rise_when_the_clock_goes_back() {
     use onceward_core::clock::{ManualClock, Timestamp};
@@ -84,7 +84,7 @@ async fn fences_rise_when_the_clock_goes_back() {
     assert!(third.fence > second.fence, "{second:?} {third:?}");
 }
 
-/// Nothing is listed as changed that was not.
+/// Listings show no operation as changed that was not.
 #[tokio::test]
 async fn a_repeated_settlement_keeps_its_position() {
     let server = Redis::start();
@@ -106,7 +106,7 @@ async fn a_repeated_settlement_keeps_its_position() {
     }
 }
 
-/// What every request costs must not grow unseen.
+/// Counts the calls of each step, so that an additional one is noticed.
 #[tokio::test]
 async fn claims_renewals_settlements_and_replays_are_one_call_each() {
     let server = Redis::start();

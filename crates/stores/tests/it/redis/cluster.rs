@@ -26,7 +26,7 @@ async fn operations_lie_on_all_nodes_and_waiters_wake_across_them() {
                 let waited = other
                     .wait(&ask(number).digest, Duration::from_secs(30))
                     .await;
-                waited.expect("the store lets one wait");
+                waited.expect("the store answers a wait");
                 Instant::now()
             })
         };
@@ -51,7 +51,7 @@ async fn the_store_goes_on_by_itself_when_a_node_is_back() {
     settings.deadline = Duration::from_secs(2);
     let store = open(&settings).await;
     for node in cluster.nodes() {
-        // Else a kill may lose the last second.
+        // Otherwise a kill may lose the last second.
         node.cli(&["CONFIG", "SET", "appendfsync", "always"]);
     }
     for number in 0..32 {
@@ -155,7 +155,7 @@ async fn replicas_confirm_in_a_cluster_too() {
     let cluster = RedisCluster::start(3);
     let settings = confirmed(&cluster.url(), 1, Duration::from_secs(4));
     let refused = RedisStore::open(&settings).await;
-    let words = refused.expect_err("nobody could confirm").to_string();
+    let words = refused.expect_err("no replica confirms").to_string();
     assert!(words.contains("has 0 replicas connected"), "{words}");
 
     let replicas = replicas(&cluster).await;
@@ -163,7 +163,7 @@ async fn replicas_confirm_in_a_cluster_too() {
     for number in 0..24 {
         complete(&*store, number).await;
     }
-    // There is always something to be confirmed, also where there is no room.
+    // Every step has a write to confirm, also on a full server.
     for room in ["1mb", "0"] {
         for node in cluster.nodes() {
             node.cli(&["CONFIG", "SET", "maxmemory", room]);

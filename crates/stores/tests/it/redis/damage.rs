@@ -13,18 +13,18 @@ use onceward_stores::Settings;
 use crate::fixture::redis::*;
 use crate::fixture::{ask, complete, completed, get, grant, is_replayed, retry, settle};
 
-/// How far apart the bytes are of which one bit is flipped. That no other goes
-/// unseen is shown in `layout.rs`, without a server.
+/// The distance between the bytes of which one bit is flipped. Tests in `layout.rs`
+/// cover every bit without a server.
 const STEP: usize = 5;
 
-/// Where the operations of this digest's shard lie.
+/// The key of the operations of this digest's shard.
 fn operations(settings: &Settings, number: u64) -> String {
     let shard = ask(number).digest.as_bytes()[0] % 64;
     format!("onceward:{{{}.{shard}}}:operations", settings.namespace)
 }
 
-/// Flips a bit of a field: the record (the eight-byte field), or what is beside
-/// it. Gives how many bytes it has.
+/// Flips a bit of a field: the record (the eight-byte field), or its reply or
+/// request. Returns the length of the field.
 fn flip(server: &Redis, key: &str, beside: &str, place: usize) -> usize {
     let script = "for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do \
                     if #field == 8 then \
@@ -76,7 +76,7 @@ async fn a_record_that_was_damaged_anywhere_is_an_error() {
         let key = operations(&settings, number);
         let length = flip(&server, &key, beside, 0);
         assert!(length > 50, "number {number} has {length} bytes");
-        // The first byte of a record is the mark that somebody waits: a hint.
+        // The first byte of a record marks that a request waits; it is only a hint.
         for place in (2..=length).step_by(STEP) {
             flip(&server, &key, beside, place);
             assert_damaged(&*store, number, &format!("{number}{beside} at {place}")).await;

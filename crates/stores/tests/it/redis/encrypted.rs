@@ -10,7 +10,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use crate::fixture::redis::*;
 use crate::fixture::{child, complete, directory, directory_as_child, is_replayed, until};
 
-/// A certificate for localhost, and who vouches for it.
+/// A certificate for localhost, and its issuer.
 fn write_certificates(directory: &Path) {
     let authority_key = KeyPair::generate().expect("a key");
     let mut authority = CertificateParams::new(Vec::new()).expect("no names");
@@ -36,8 +36,8 @@ fn free_port() -> u16 {
     listener.local_addr().expect("it is bound").port()
 }
 
-/// Opens the store at the URL in the directory, trusting whom its environment
-/// trusts, and leaves word of what came of it.
+/// Opens the store at the URL in the directory, with the trusted certificates of
+/// its environment, and writes the result to a file.
 #[tokio::test]
 async fn child_opens() {
     let Some(home) = directory_as_child() else {
@@ -56,7 +56,7 @@ async fn child_opens() {
     fs::rename(home.join("word.part"), home.join("word")).expect("renamed");
 }
 
-/// What a child says that trusts this file.
+/// The result of a child that trusts this file.
 async fn word_of_child(home: &Path, url: &str, trusted: &str) -> String {
     fs::write(home.join("url"), url).expect("written");
     let trust = format!(

@@ -1,5 +1,5 @@
-//! A server that begins to throw operations away while the store is open: nothing
-//! new is recorded there, and what is on record is told all the same.
+//! A server whose eviction policy changes while the store is open: nothing new is
+//! recorded there, and existing records are still answered.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn evict(server: &Redis, policy: &str) {
     assert_eq!(set, "OK");
 }
 
-/// The words of a refusal; `None` where it is granted.
+/// The message of a refused claim; `None` where it is granted.
 #[track_caller]
 fn refusal(claim: Result<Claim, StoreError>) -> Option<String> {
     match claim {
@@ -43,7 +43,7 @@ async fn a_policy_that_is_set_later_is_noticed() {
         refusal(store.claim(&ask(number)).await)
     });
     assert_eq!(words.await, WORDS);
-    // Whatever is new is refused from now on, everywhere.
+    // Every new key is refused from now on.
     for new in 200..264 {
         assert_eq!(unavailable(store.claim(&ask(new)).await), WORDS);
     }
@@ -65,7 +65,7 @@ async fn a_policy_that_is_set_later_is_noticed() {
     complete(&*store, 3).await;
 }
 
-/// Behind the address another server may stand by now.
+/// The address may belong to another server by now.
 #[tokio::test]
 async fn a_new_connection_is_not_trusted() {
     let server = Redis::start();
@@ -73,7 +73,7 @@ async fn a_new_connection_is_not_trusted() {
     complete(&*store, 1).await;
     evict(&server, "allkeys-lru");
     server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-    // That it was cut must have come through to us.
+    // Waits until this process has noticed the cut.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let words = until("there is a new connection", async || {
         let words = refusal(store.claim(&ask(2)).await).expect("it is not granted");

@@ -1,4 +1,4 @@
-//! What a failover loses, as `docs/redis.md` says, and how `wait:N` refuses
+//! What a failover may lose, as in `docs/redis.md`, and how `wait:N` refuses
 //! instead.
 
 use std::time::Duration;
@@ -50,8 +50,8 @@ async fn where_a_replica_must_confirm_the_claim_is_refused_instead() {
     replica.promote();
     let words = unavailable(old.claim(&ask(3)).await);
     assert_eq!(words, "a write was confirmed by 0 of 1 replicas in time");
-    // Trying again finds everything done already on the primary, and is not
-    // confirmed by that.
+    // A repeated claim finds the step done on the primary; that alone does not
+    // confirm it.
     for _ in 0..3 {
         let settled = old.settle(&held.digest, held.fence, completed(1)).await;
         unavailable(settled);
@@ -89,8 +89,8 @@ async fn a_replica_that_lags_confirms_when_it_has_caught_up() {
     assert!(matches!(claim.await, Claim::Granted(_)));
 }
 
-/// Nothing new is recorded where there is no room; what is on record is told,
-/// and is confirmed no less than elsewhere.
+/// A full server records nothing new. Existing records are answered, and confirmed
+/// as on any other server.
 #[tokio::test]
 async fn a_full_primary_still_replays_confirmed_replies() {
     let primary = Redis::start();
@@ -119,7 +119,7 @@ async fn a_full_primary_still_replays_confirmed_replies() {
     }
     let words = unavailable(store.claim(&ask(3)).await);
     assert!(words.contains("maxmemory"), "{words}");
-    // What was told is there when the replica is all that is left.
+    // The answered record is on the replica.
     replica.promote();
     let new = open(&at(&settings, &replica.url())).await;
     assert!(is_replayed(&*new, 2).await);

@@ -1,5 +1,5 @@
-//! An answer that is lost on the way: the step was taken, and whoever takes it
-//! again, the client of a Cluster or the store itself, is told what became of it.
+//! Lost answers: the step was taken, and a repeated step, by the Cluster client or
+//! by the store itself, gets the same answer.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,13 +17,13 @@ use tokio::task::JoinSet;
 use crate::fixture::redis::*;
 use crate::fixture::{ask, get, grant, reply, settle};
 
-/// A stretch of wire to a server.
+/// A proxy in front of a server.
 struct Wire {
     port: u16,
     _carrying: JoinSet<()>,
 }
 
-/// What is to be lost: the answer to the next request that has these bytes.
+/// Which answer to drop: that to the next request that contains these bytes.
 #[derive(Clone, Default)]
 struct Loss(Arc<Mutex<Option<&'static [u8]>>>);
 
@@ -51,7 +51,7 @@ impl Wire {
             while let Ok((caller, _)) = listener.accept().await {
                 let loss = loss.clone();
                 connections.spawn(async move {
-                    // Both sides see how it ends.
+                    // Both sides see the end of the connection.
                     let _ = carry(caller, there, &loss).await;
                 });
             }
@@ -63,7 +63,7 @@ impl Wire {
     }
 }
 
-/// Carries bytes both ways until one side ends it, or an answer is lost.
+/// Copies bytes both ways until one side closes, or an answer is dropped.
 async fn carry(mut caller: TcpStream, there: u16, loss: &Loss) -> io::Result<()> {
     let mut server = TcpStream::connect(("127.0.0.1", there)).await?;
     let (mut asked, mut answered) = (vec![0; 1 << 16], vec![0; 1 << 16]);
@@ -84,7 +84,8 @@ async fn carry(mut caller: TcpStream, there: u16, loss: &Loss) -> io::Result<()>
                     return Ok(());
                 }
                 match awaited.take() {
-                    // A refusal, such as that of a script not known yet, is no answer.
+                    // An error, such as for an unknown script, is not the answer of
+                    // the step.
                     Some(what) if answer.starts_with(b"-") => {
                         *loss.lock() = Some(what);
                     }
@@ -122,7 +123,7 @@ impl Cut {
         for node in cluster.nodes() {
             let wire = Wire::to(node, &loss).await;
             let bus = (node.port() + 10_000).to_string();
-            // This is where its clients are told to go.
+            // The address that the node announces to its clients.
             for (what, port) in [
                 ("cluster-announce-bus-port", bus),
                 ("cluster-announce-port", wire.port.to_string()),
@@ -147,7 +148,7 @@ impl Cut {
         }
     }
 
-    /// Loses the answer to the next request that has this argument.
+    /// Drops the answer to the next request with this argument.
     fn lose(&self, argument: &'static str) {
         *self.loss.lock() = Some(argument.as_bytes());
     }
@@ -158,9 +159,9 @@ impl Cut {
     }
 }
 
-/// Only what writes a record has this argument.
+/// Only scripts that write a record have this argument.
 const WRITES: &str = "move";
-/// Only what may take an operation out of the queue has this key.
+/// Only scripts that may remove an operation from the queue have this key.
 const FORGETS: &str = ":queue";
 
 async fn queued_work_is_given(cut: &Cut) {

@@ -1,5 +1,5 @@
-//! The store on Redis, on servers of its own: what every store promises, and what
-//! becomes of it when servers die, lag, fill up or are not what they should be.
+//! The store on Redis, on servers of its own: the promises of every store, and
+//! their behaviour when servers die, lag, are full or are not usable.
 
 mod claiming;
 mod cluster;

@@ -1,4 +1,4 @@
-//! What is not as it should be is refused in one sentence that names the cure,
+//! A server that is not usable is refused in one sentence that says what to change,
 //! without the secrets of the URL.
 
 use std::io::{Read, Write};
@@ -78,7 +78,7 @@ async fn wrong_logins_are_refused() {
     open(&settings(&login(&server, ":topsecret"))).await;
 }
 
-/// Keeps the words of warnings.
+/// Collects the messages of warnings.
 struct Warnings(Arc<Mutex<Vec<String>>>);
 
 impl tracing::Subscriber for Warnings {
@@ -97,7 +97,7 @@ impl tracing::Subscriber for Warnings {
     fn event(&self, event: &Event<'_>) {
         let mut words = Words::default();
         event.record(&mut words);
-        let mut warnings = self.0.lock().expect("nobody panicked");
+        let mut warnings = self.0.lock().expect("no panic");
         warnings.push(words.0);
     }
 
@@ -117,13 +117,13 @@ impl Visit for Words {
     }
 }
 
-/// What is warned of when a store is opened.
+/// The warnings when a store is opened.
 async fn warnings(settings: &Settings) -> Vec<String> {
     let warnings = Arc::<Mutex<Vec<String>>>::default();
     let heard = tracing::subscriber::set_default(Warnings(warnings.clone()));
     open(settings).await;
     drop(heard);
-    let mut warnings = warnings.lock().expect("nobody panicked");
+    let mut warnings = warnings.lock().expect("no panic");
     std::mem::take(&mut *warnings)
 }
 
@@ -164,7 +164,7 @@ async fn the_possible_loss_of_a_crash_is_warned_of() {
     assert_eq!(warned, [everysec.as_str()], "one of three");
 }
 
-/// Makes the user that the documentation says is needed, with these rights besides.
+/// Creates the user of the documentation, with these additional rights.
 fn set_documented_user(server: &Redis, settings: &Settings, besides: &[&str]) {
     let page = include_str!("../../../../../docs/redis.md");
     let mut lines = page.lines().map(str::trim);
@@ -184,7 +184,7 @@ async fn a_user_with_the_documented_rights_is_let_in() {
     let store = open(&settings).await;
     assert_ne!(server.cli(&["PUBSUB", "NUMPAT"]), "0", "it listens");
     use_all(&store).await;
-    // With a new connection the policy is looked at.
+    // The policy is checked on every new connection.
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]);
     server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -226,13 +226,13 @@ async fn use_all(store: &RedisStore) {
     let renewed = store.renew(&held.digest, held.fence).await;
     renewed.expect("the store renews");
     let waited = store.wait(&held.digest, Duration::from_millis(1)).await;
-    waited.expect("the store lets one wait");
+    waited.expect("the store answers a wait");
     let purged = store.purge(held.id, Force::Yes).await;
     purged.expect("the store forgets");
     let enqueued = store.enqueue(&ask(3), Bytes::new(), Duration::ZERO).await;
     enqueued.expect("the store records");
     assert_eq!(store.due(1).await.map(|due| due.len()).ok(), Some(1));
-    store.next_due().await.expect("the store tells what is due");
+    store.next_due().await.expect("the store answers");
     store.sweep(10).await.expect("the store sweeps");
     let stats = store.stats().await.expect("the store counts");
     assert_eq!(stats.operations, 2);
@@ -259,8 +259,8 @@ async fn a_refused_connection_is_reported_with_the_address() {
     assert!(words.starts_with(&want), "{words}");
 }
 
-/// Somebody else at the port: one who hangs up, one who speaks HTTP, one who
-/// says nothing.
+/// Other servers at the port: one that closes the connection, one that speaks HTTP,
+/// one that sends nothing.
 #[tokio::test]
 async fn a_server_that_is_not_redis_is_reported_with_the_address() {
     let answers: [Option<&[u8]>; 3] = [
@@ -274,7 +274,7 @@ async fn a_server_that_is_not_redis_is_reported_with_the_address() {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = stream.expect("a caller");
-                // Whoever calls speaks first.
+                // The client sends first.
                 let _ = stream.read(&mut [0; 512]);
                 match answer {
                     Some(answer) => stream.write_all(answer).expect("the caller listens"),
@@ -308,7 +308,7 @@ async fn a_replica_is_refused() {
 async fn a_cluster_that_does_not_serve_is_refused() {
     let mut cluster = RedisCluster::start(3);
     for node in cluster.nodes() {
-        // Else it takes a quarter of a minute until one is missed.
+        // Otherwise it takes a quarter of a minute until a missing node is noticed.
         node.cli(&["CONFIG", "SET", "cluster-node-timeout", "1000"]);
     }
     let words = refusal(&format!("{}/1", cluster.url())).await;
@@ -333,7 +333,8 @@ async fn a_cluster_that_does_not_serve_is_refused() {
         words.contains("is down (cluster_state:fail); bring its nodes back"),
         "{words}"
     );
-    // Any of several nodes leads into a Cluster, also when one of them is down.
+    // Any node of the URL gives access to the Cluster, also when another one is
+    // down.
     let dead = format!("127.0.0.1:{}", cluster.nodes()[2].port());
     cluster.nodes_mut()[2].restart();
     cluster.wait_until_ok();

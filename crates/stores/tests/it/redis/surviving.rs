@@ -1,5 +1,5 @@
-//! A server that dies, stands still, is full or hangs up: what was acknowledged
-//! is there afterwards, and the store goes on by itself.
+//! A server that dies, is suspended, is full or closes connections: acknowledged
+//! steps survive, and the store recovers by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use tokio::task::JoinSet;
 use crate::fixture::redis::*;
 use crate::fixture::{ask, complete, completed, completion, get, grant, is_replayed, retry};
 
-/// Claims and completes until the store is gone, and tells what was acknowledged.
+/// Claims and completes until the store is unavailable; returns the acknowledged
+/// operations.
 async fn work_until_gone(store: Arc<RedisStore>, drawn: Arc<AtomicU64>) -> Acknowledged {
     let mut acknowledged = Acknowledged::default();
     loop {
@@ -82,7 +83,7 @@ async fn the_store_goes_on_by_itself_after_a_restart() {
     unavailable(store.claim(&ask(2)).await);
     unavailable(store.get(&ask(1).digest).await);
     server.restart();
-    // The scripts are gone with the old process, the records are not.
+    // The new process does not know the scripts, but has the records.
     let record = until("the store answers", async || {
         store.get(&ask(1).digest).await.ok()
     })
@@ -91,7 +92,7 @@ async fn the_store_goes_on_by_itself_after_a_restart() {
     complete(&*store, 2).await;
 }
 
-/// An idle connection that the server closed is not noticed by anybody.
+/// The client does not notice that the server closed an idle connection.
 #[tokio::test]
 async fn a_cut_connection_loses_no_step() {
     let server = Redis::start();
@@ -99,7 +100,7 @@ async fn a_cut_connection_loses_no_step() {
     complete(&*store, 1).await;
     for number in 2..5 {
         server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-        // That it was cut must have come through to us.
+        // Waits until this process has noticed the cut.
         tokio::time::sleep(Duration::from_millis(100)).await;
         complete(&*store, number).await;
     }
@@ -121,7 +122,7 @@ async fn a_server_that_stands_still_is_unavailable_in_time() {
         store.get(&ask(1).digest).await.ok()
     })
     .await;
-    // The step may have been taken after all; it is recognised.
+    // The step may have taken effect; then it is recognised.
     let again = until("the store answers", async || {
         store.claim(&ask(2)).await.ok()
     })
@@ -129,8 +130,8 @@ async fn a_server_that_stands_still_is_unavailable_in_time() {
     assert!(matches!(again, Claim::Granted(_)), "{again:?}");
 }
 
-/// Whoever has gone is not served when there is a connection again: it may have
-/// taken its claim back meanwhile.
+/// The command of a caller that has gone is not sent after a reconnect: the caller
+/// may have withdrawn its claim.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_without_a_caller_is_not_started() {
     let server = Redis::start();
@@ -138,7 +139,7 @@ async fn a_step_without_a_caller_is_not_started() {
     complete(&*store, 1).await;
     server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
     server.pause();
-    // That it was cut must have come through to us.
+    // Waits until this process has noticed the cut.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let mut claims = JoinSet::new();
     for number in 2..100 {
@@ -192,7 +193,7 @@ async fn a_full_server_is_swept_and_purged_all_the_same() {
     assert_eq!(purged.expect("purging needs no room"), Changed::Done);
     time.advance(Duration::from_secs(40 * 24 * 60 * 60));
     let mut swept = 0;
-    // A sweep looks at some shards at a time.
+    // A sweep handles some shards at a time.
     for _ in 0..64 {
         swept += store.sweep(1_000).await.expect("sweeping needs no room");
     }

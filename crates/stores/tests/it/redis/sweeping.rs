@@ -1,5 +1,5 @@
-//! What is over goes: the reply in its time, the key in its own, and nothing is
-//! left of either.
+//! Sweeping removes the reply and the key, each at its time, and leaves nothing
+//! behind.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ async fn a_reply_goes_before_its_key() {
     assert_eq!(fields(&server), 0);
 }
 
-/// Whether the reply was kept or not, and whoever says that its time is over.
+/// Whether or not the reply was kept, and for every way in which its time ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_goes_with_the_reply() {
     let server = Redis::start();
@@ -110,8 +110,8 @@ async fn a_request_goes_with_the_reply() {
     assert_eq!(fields(&server), 0);
 }
 
-/// A sweep changes no answer: who says its word again is told that it is known,
-/// and what has expired stays so, also for a server whose clock was set back.
+/// A sweep changes no answer: a repeated settlement is recognised, and an expired
+/// operation stays expired, also on a server whose clock was set back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sweep_changes_no_answer() {
     let server = Redis::start();
@@ -142,7 +142,7 @@ async fn a_sweep_changes_no_answer() {
     }
 }
 
-/// Two who sweep at once take each operation once.
+/// Two concurrent sweeps remove each operation once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_concurrent_sweeps_remove_each_record_once() {
     let server = Redis::start();

@@ -1,5 +1,5 @@
-//! Operations whose digests begin alike lie one behind the other, and are never
-//! taken for each other.
+//! Operations whose digests have the same prefix are stored in a chain, and are
+//! never confused.
 
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Answer, Attempt, State};

@@ -1,5 +1,5 @@
-//! A waiter in one process wakes when another settles; with the messages cut
-//! off it wakes at its limit.
+//! A waiter in one process wakes when another process settles; without messages it
+//! wakes at its limit.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ use crate::fixture::{ask, completed, grant, settle};
 const LONG: Duration = Duration::from_secs(30);
 const ROUNDS: u64 = 9;
 
-/// Waits, and tells when that ended.
+/// Waits, and returns when the wait ended.
 fn spawn_waiter(store: &Arc<RedisStore>, number: u64, limit: Duration) -> JoinHandle<Instant> {
     let store = store.clone();
     tokio::spawn(async move {
         let waited = store.wait(&ask(number).digest, limit).await;
-        waited.expect("the store lets one wait");
+        waited.expect("the store answers a wait");
         Instant::now()
     })
 }
@@ -56,7 +56,7 @@ async fn without_messages_a_waiter_wakes_at_its_limit_and_later_hears_again() {
     let begun = Instant::now();
     let waiter = spawn_waiter(&other, 1, limit);
     until_awaited(std::slice::from_ref(&server)).await;
-    // While messages may not be sent, nobody hears anything.
+    // While PUBLISH is not allowed, no waiter is notified.
     server.cli(&["ACL", "SETUSER", "default", "resetchannels"]);
     server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     settle(&*leader, &first, completed(1)).await;
@@ -91,7 +91,7 @@ async fn within_a_process_no_message_is_needed() {
     assert!(woken.saturating_duration_since(settled) < LONG / 2);
 }
 
-/// What nobody waits for is not told to anybody.
+/// Nothing is published for an operation without a waiter.
 #[tokio::test]
 async fn nothing_is_published_without_a_waiter() {
     let server = Redis::start();

@@ -1,4 +1,4 @@
--- Whether the holder of a fence would still be heard, without a lock.
+-- Whether the holder of a fence may still act, without a lock.
 --
 -- $1 namespace  $2, $3 the bounds of the digest  $4 operation_id  $5 fence
 SELECT true FROM {table} AS r

@@ -1,5 +1,5 @@
--- Says which resource an operation is about. The id comes as a text and becomes
--- whatever the column is.
+-- Sets the resource that an operation refers to. The id is a text, and is converted to
+-- the type of the column.
 --
 -- $1 namespace  $2 digest  $3 fence  $4 the resource's id
 UPDATE {table} AS r SET {others}

@@ -1,4 +1,4 @@
-//! What time does: leases that end, replays that end, room that is reclaimed.
+//! Effects of time: the end of leases and replays, and reclaimed space.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl Fixture {
         word(&self.find(&key(name), &json!(1)).await)
     }
 
-    /// Until a key is found so.
+    /// Waits until a key has this state.
     async fn becomes(&self, name: &str, want: &str) {
         let seen = async || (self.found(name).await == want).then_some(());
         until(&format!("{name} being {want}"), seen).await;
@@ -68,7 +68,7 @@ impl Fixture {
 async fn replays_end_by_time_or_by_a_purge() {
     let day = Duration::from_secs(24 * 60 * 60);
     let gone = "was done and its outcome is no longer kept";
-    // What is found within the window, after it, and after a purge then.
+    // The states within the window, after it, and after a purge.
     let cases = [
         (Expiry::Strict, None, ["result 7", "fresh", "fresh"]),
         (Expiry::Lazy, None, ["result 7", "result 7", "fresh"]),
@@ -168,7 +168,7 @@ async fn abandoned_claim_is_unknown_and_named() {
         let named =
             matches!(error, Error::UnknownOutcome { operation } if operation == abandoned.id());
         assert!(named, "{error:?}");
-        // Who held it comes late, and nobody was granted since.
+        // The holder is late, and no other claim was granted since.
         fixture
             .alone(binding, async |application: &mut dyn Application| {
                 application
@@ -185,7 +185,7 @@ async fn abandoned_claim_is_unknown_and_named() {
 async fn an_abandoned_claim_is_taken_over_where_running_twice_is_safe() {
     let held = RecordOptions::default().with(|options| options.lease = SHORT);
     let fixture = Fixture::new().await.kept(&held).await;
-    // Left behind by a program that held it to be unknown.
+    // Left by a program under which an abandoned claim is unknown.
     fixture
         .alone(
             BindingKind::TokioOnConnection,

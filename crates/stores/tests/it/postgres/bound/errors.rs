@@ -1,4 +1,4 @@
-//! What goes wrong, in one clear sentence each.
+//! Errors, each in one clear sentence.
 
 use onceward_core::application::{Begun, Error, Minter};
 use onceward_core::namespace::Namespace;
@@ -27,7 +27,7 @@ async fn outside_of_a_transaction_is_refused_before_anything_is_written() {
                     "the connection is not in a transaction: begin one first, \
                      or bind with `on_connection`"
                 );
-                // The connection is as good as before.
+                // The connection is still usable.
                 assert!(application.sql("BEGIN").await);
                 fresh(application.begin(&key, &json!(1)).await);
                 assert!(application.sql("ROLLBACK").await);
@@ -95,7 +95,7 @@ async fn missing_table_names_the_migration() {
             "{binding:?}"
         );
     }
-    // A table of that name that is something else.
+    // A table of that name that Onceward did not create.
     fixture
         .postgres
         .sql("postgres", "CREATE TABLE nobody_made_it (id bigint)");
@@ -180,7 +180,7 @@ async fn lost_connection_is_an_unavailable_store() {
     .await;
 }
 
-/// Keys with what SQL, JSON or a terminal may stumble over.
+/// Keys with characters that are special in SQL, JSON or a terminal.
 #[tokio::test]
 async fn unusual_keys_and_requests_are_like_any_other() {
     let fixture = Fixture::new().await;

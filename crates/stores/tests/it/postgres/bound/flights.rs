@@ -1,5 +1,5 @@
-//! Two at once. What another transaction has begun and not committed is in
-//! flight, and nobody waits for it.
+//! Concurrent transactions. An operation that another transaction has begun and not
+//! committed is in flight, and no transaction waits for it.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::fixture::bound::*;
 const DEADLINE: Duration = Duration::from_secs(10);
 const NO_WAITING: &str = "SET LOCAL lock_timeout = '100ms'";
 
-/// How a key is found by a second transaction while the first is open.
+/// What a second transaction finds under a key while the first is open.
 async fn found_meanwhile(
     fixture: &Fixture,
     binding: BindingKind,
@@ -51,7 +51,7 @@ async fn a_second_transaction_gets_in_flight_at_once() {
                         let fresh = fresh(application.begin(&key, &json!(1)).await);
                         let found = found_meanwhile(&fixture, second, &name, 1).await;
                         assert_eq!(found, "in flight", "{name}");
-                        // What is asked there cannot be seen yet.
+                        // The request of the open transaction is not visible yet.
                         let found = found_meanwhile(&fixture, second, &name, 2).await;
                         assert_eq!(found, "in flight", "{name}");
                         application.commit(fresh, &json!(7)).await.expect("ours");
@@ -126,8 +126,8 @@ async fn replays_do_not_block_each_other() {
         .await;
 }
 
-/// A lease that is over, and its holder who comes late after all, in a
-/// transaction that is not committed: somebody works on it.
+/// The late holder of an ended lease records its outcome in an open transaction:
+/// the operation is in flight.
 #[tokio::test]
 async fn late_holder_that_is_not_done_yet_is_in_flight() {
     let fixture = Fixture::new().await;
@@ -168,8 +168,8 @@ async fn late_holder_that_is_not_done_yet_is_in_flight() {
     assert_eq!(found, "result \"late\"");
 }
 
-/// Many at once, with half of all transactions rolled back: each key is paid
-/// for once, and nobody sees anything but the five outcomes.
+/// Many concurrent transactions, half of them rolled back: each key is paid once,
+/// and every transaction gets one of the five outcomes.
 #[tokio::test]
 async fn crowd_pays_each_key_once() {
     const KEYS: usize = 12;
@@ -220,8 +220,8 @@ async fn attempt(fixture: &Fixture, binding: BindingKind, key: &ScopedKey, end: 
         .await
 }
 
-/// A snapshot that is older than the other's commit cannot be judged by: the
-/// transaction is told to run again, and then finds the result.
+/// A snapshot that is older than the other commit cannot show the result: the
+/// transaction must run again, and then finds it.
 #[tokio::test]
 async fn a_snapshot_older_than_the_other_commit_must_run_again() {
     let fixture = Fixture::new().await;

@@ -17,7 +17,7 @@ use sqlx::Connection as _;
 use crate::fixture::bound::{Fixture, client, pay, until};
 use crate::fixture::{ask_with, retry, terms};
 
-/// A gateway's claim on a joined route: what is not committed is not done.
+/// A gateway's claim on a joined route: work that is not committed was not done.
 fn ask(number: u64, lease: Duration) -> ClaimRequest {
     let mut terms = terms(AfterLoss::Free);
     terms.lease = lease;
@@ -65,7 +65,7 @@ async fn reply_and_rows_are_committed_together() {
         tx.batch_execute(&pay(&payment)).await.expect("paid");
         let done = store.complete(grant.id, grant.fence, reply(status)).await;
         done.expect("the fence counts");
-        // Nobody sees it before the commit.
+        // It is not visible before the commit.
         let record = gateway
             .get(&ask.digest)
             .await
@@ -146,17 +146,18 @@ async fn stale_fence_must_roll_back() {
         assert!(matches!(error, Error::Stale { .. }), "{error:?}");
         assert!(error.to_string().contains("roll back"), "{error}");
     }
-    // The transaction is whole, and whoever holds the fence is heard.
+    // The transaction is intact, and the holder of the fence can still record.
     let done = store.complete(second.id, second.fence, reply(201)).await;
     done.expect("the fence counts");
-    // A word counts once: who says it again did it again.
+    // A second outcome is stale, because the application would have done the work
+    // twice.
     let twice = store.complete(second.id, second.fence, reply(201)).await;
     assert!(matches!(twice, Err(Error::Stale { .. })));
     tx.commit().await.expect("it commits");
 }
 
-/// While the application's transaction is open, the gateway does not give the
-/// operation to anybody else, though the lease is over.
+/// While the application's transaction is open, the operation is not granted again,
+/// although the lease has ended.
 #[tokio::test]
 async fn reply_that_is_not_committed_yet_holds_the_operation() {
     let fixture = Fixture::new().await;

@@ -1,6 +1,6 @@
-//! The transaction's promise: rolled back, neither record nor rows are there and
-//! the key is free; committed, both are; and a process that is killed in
-//! between leaves one of the two. Shown a hundred times, at every step.
+//! The promise of the transaction: after a rollback neither record nor rows exist
+//! and the key is free, after a commit both exist, and a killed process leaves one
+//! of the two. Checked a hundred times, at every step.
 
 use std::fs;
 use std::path::Path;
@@ -13,22 +13,22 @@ use serde_json::json;
 use crate::fixture::bound::*;
 use crate::fixture::{child, directory, directory_as_child};
 
-/// What the child is to do: where, which binding, under which key, until when.
+/// The child's task: the database, the binding, the key, and where to stop.
 const ORDER: &str = "order";
-/// Where the child is.
+/// The progress of the child.
 const PLACE: &str = "place";
 
-/// Where a process is when it is killed.
+/// The point at which a process is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     InTransaction,
     Begun,
     Paid,
     Committed,
-    /// Somewhere between the word `COMMIT` and its answer.
+    /// Between `COMMIT` and its answer.
     Ending,
     Ended,
-    /// The other path: it fails for good.
+    /// The work fails for good.
     SavepointSet,
     RolledBackToSavepoint,
     Failed,
@@ -57,7 +57,7 @@ impl Step {
         )
     }
 
-    /// What a key may be found as after this.
+    /// The possible states of the key afterwards.
     fn may_leave(self) -> &'static [&'static str] {
         match self {
             Self::Ending => &["fresh", "result 7"],
@@ -86,8 +86,8 @@ impl Walk<'_> {
     }
 }
 
-/// Pays in a transaction until it is killed. Only the child does: for anyone
-/// else there is no directory to read an order from.
+/// Pays in a transaction until it is killed. Does nothing unless it runs as a
+/// child, because only a child has a directory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child_pays() {
     let Some(home) = directory_as_child() else {
@@ -174,10 +174,10 @@ async fn killed_application_has_paid_and_recorded_or_neither() {
     }
 }
 
-/// Rows and record agree, and the key is done or free: in the end it is done.
+/// Rows and record agree, and the key is done or free; a retry completes it.
 async fn check(fixture: &Fixture, step: Step, name: &str) {
     let key = key(name);
-    // The server finds out by itself that its client is gone.
+    // The server notices by itself that its client has gone.
     let found = until("the end of the transaction", async || {
         let found = word(&fixture.find(&key, &json!(1)).await);
         (found != "in flight").then_some(found)

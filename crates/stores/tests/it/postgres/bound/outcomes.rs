@@ -111,8 +111,8 @@ async fn a_rolled_back_operation_never_existed() {
     }
 }
 
-/// The business failed for good: its rows go back to the savepoint, the error
-/// stays.
+/// The work failed for good: its rows are rolled back to the savepoint, and the
+/// error stays.
 #[tokio::test]
 async fn permanent_failure_is_recorded_behind_a_savepoint() {
     let fixture = Fixture::new().await;
@@ -146,7 +146,8 @@ async fn permanent_failure_is_recorded_behind_a_savepoint() {
     }
 }
 
-/// `begin` behind a savepoint that is given up leaves no claim and no lock.
+/// After a rollback to a savepoint, a `begin` behind it leaves no claim and no
+/// lock.
 #[tokio::test]
 async fn claim_behind_a_savepoint_goes_back_with_it() {
     let fixture = Fixture::new().await;
@@ -180,7 +181,7 @@ async fn connection_without_a_transaction_commits_each_step() {
         fixture
             .alone(binding, async |application: &mut dyn Application| {
                 let fresh = fresh(application.begin(&key, &json!({"a": 1})).await);
-                // Others see the claim itself, so a mismatch is told as such.
+                // Other transactions see the claim, so a mismatch is recognised.
                 let same = fixture.find(&key, &json!({"a": 1})).await;
                 assert_eq!(word(&same), "in flight");
                 let other = fixture.find(&key, &json!({"a": 2})).await;

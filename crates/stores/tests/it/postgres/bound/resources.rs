@@ -1,4 +1,4 @@
-//! Which resource an operation is about.
+//! The resource that an operation refers to.
 
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::fixture::bound::*;
 
-/// A server that writes down every statement.
+/// A server that logs every statement.
 async fn fixture() -> Fixture {
     let settings = [("log_statement", "all"), ("log_line_prefix", "%p ")];
     let postgres = Postgres::start_with(&settings);
@@ -60,7 +60,7 @@ async fn transaction_pays_with_two_statements() {
             .await;
         let said = between(&fixture, &from, &to);
         let want: &[&str] = match binding {
-            // Each of the two bindings makes sure first that there is a transaction.
+            // Each of the two bindings first checks that there is a transaction.
             BindingKind::TokioInTransaction | BindingKind::SqlxInTransaction => {
                 &["SELECT", "LOCK", "WITH", "INSERT", "LOCK", "WITH"]
             }

@@ -1,5 +1,6 @@
-//! Making the tables: once, by whoever comes, all or nothing. Row-level security,
-//! resources and partitions, and how servers refuse, are in rooms of their own.
+//! Creating the tables: once, by any number of processes, all or nothing. Row-level
+//! security, resources, partitions and failed connections have modules of their
+//! own.
 
 mod reaching;
 mod resources;
@@ -14,7 +15,7 @@ use tokio_postgres::Client;
 
 use crate::fixture::postgres::connect;
 
-/// How an application tells its user.
+/// How an application sets its user.
 const USER: &str = "current_setting('app.user_id', true)";
 
 fn table(name: &str) -> Table {
@@ -56,7 +57,7 @@ async fn refused(url: &str, options: &Options) -> MigrateError {
     }
 }
 
-/// All that there is in a schema of a database.
+/// All objects in a schema of a database.
 fn catalog(postgres: &Postgres, database: &str, schema: &str) -> String {
     let sql = include_str!("catalog.sql").replace("{schema}", schema);
     postgres.sql(database, &sql)
@@ -207,7 +208,7 @@ fn printing_needs_the_types_of_resources() {
     let refused = print(&referring(&["project=tenant.projects(id)"]));
     assert_eq!(
         refused.expect_err("no type").to_string(),
-        "resource project: what is printed needs the type of the column referred to; \
+        "resource project: `migrate print` needs the type of the referenced column; \
          write project=tenant.projects(id):uuid, if it is uuid"
     );
 }
@@ -225,7 +226,7 @@ async fn the_version_of_an_existing_table_decides_what_is_created() {
     let error = refused(&postgres.url(), &Options::default()).await;
     assert_eq!(
         error.to_string(),
-        "there is a table public.idempotency_record that Onceward did not make; use another name (--table)"
+        "a table public.idempotency_record exists that Onceward did not create; use another name (--table)"
     );
     postgres.sql("postgres", "DROP TABLE idempotency_record");
 
@@ -271,8 +272,8 @@ async fn the_version_of_an_existing_table_decides_what_is_created() {
     let error = refused(&postgres.url(), &Options::default()).await;
     assert_eq!(
         error.to_string(),
-        "the table public.idempotency_record is gone, but public.idempotency_record_migration says \
-         that it was made; restore it, or drop what is left of it to begin anew"
+        "the table public.idempotency_record is missing, although public.idempotency_record_migration \
+         records that it was created; restore it, or drop its remaining objects to start again"
     );
 }
 
@@ -327,7 +328,7 @@ async fn reserved_words_of_sql_are_refused_as_table_names() {
     for word in postgres.sql("postgres", words).lines() {
         assert!(Table::parse(word).is_err(), "{word}");
     }
-    // And those that are not kept may be used.
+    // Words that are not reserved are allowed.
     for word in ["value", "name", "loop", "sequence", "public.version"] {
         applied(&postgres.url(), &named(word)).await;
     }
@@ -343,7 +344,7 @@ async fn search_path_leads_to_the_table() {
     let url_with = |path: &str| format!("{}?options=-c%20search_path%3D{path}", postgres.url());
     let second = applied(&url_with("second"), &Options::default()).await;
     assert_eq!(second.table.to_string(), "second.idempotency_record");
-    // What is there already is found behind schemas that have none.
+    // An existing table is found in a later schema of the search path.
     let found = applied(&url_with("first,second"), &Options::default()).await;
     assert_eq!(found.table, second.table);
     assert_eq!(found.before, Version::Current);
@@ -391,6 +392,6 @@ async fn a_migration_gives_up_on_a_locked_table() {
          nothing was changed: try again later"
     );
     assert_eq!(catalog(&postgres, "postgres", "public"), made);
-    // What is there already needs no lock that anybody could hold.
+    // A repeated migration needs no lock on an existing table.
     applied(&postgres.url(), &Options::default()).await;
 }

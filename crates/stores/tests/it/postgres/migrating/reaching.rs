@@ -1,5 +1,5 @@
-//! Whoever cannot be reached, or is not what the URL says: one sentence each,
-//! without the URL's secrets.
+//! Servers that cannot be reached, or are not PostgreSQL: one sentence each,
+//! without the secrets of the URL.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -102,18 +102,19 @@ async fn each_reason_of_a_failed_connection_has_its_own_error() {
     assert!(error.starts_with(&want), "{error}");
 }
 
-/// A server of another kind: it hears the first word and answers in its own way.
+/// A server of another kind: it reads the first message and answers in its own
+/// protocol.
 fn stranger(answer: &'static [u8]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("it is bound").port();
     std::thread::spawn(move || {
         while let Ok((mut stream, _)) = listener.accept() {
             let mut heard = [0; 8];
-            // What became of a client that has gone is of no interest here.
+            // An error here means that the client has gone.
             let _ = stream.read(&mut heard);
             let _ = stream.write_all(answer);
             if answer.is_empty() {
-                // Says nothing until the other has had enough.
+                // Sends nothing until the client gives up.
                 let _ = stream.read_to_end(&mut Vec::new());
             }
         }

@@ -1,11 +1,11 @@
-//! What operations may refer to, and how a table is spread.
+//! References to resources, and partitions.
 
 use onceward_servers::Postgres;
 use onceward_stores::postgres::migrate::Options;
 
 use super::{applied, catalog, connect, error_of, named, referring, refused};
 
-/// An operation about nothing yet, under a digest of its own.
+/// An operation without a reference, under a digest of its own.
 const INSERT: &str = "INSERT INTO idempotency_record
     (namespace, digest, operation_id, tenant, project, subject, endpoint, key_value, key_space,
      request_hash, hash_algorithm, request_sender, class, lease_ms, retention_ms, remember_ms,
@@ -47,7 +47,7 @@ async fn an_operation_refers_to_one_thing_at_most() {
         };
         applied(&url, &options).await;
         postgres.sql(&name, INSERT);
-        // One more, while there are operations.
+        // One more resource, while operations exist.
         applied(&url, &referring(&[PROJECT, PERSON])).await;
         let made = catalog(&postgres, &name, "public");
         applied(&url, &referring(&[PERSON])).await;
@@ -67,14 +67,14 @@ async fn an_operation_refers_to_one_thing_at_most() {
         let error = error_of(&client, &set("resource_person = 8")).await;
         assert!(error.contains("violates foreign key constraint"), "{error}");
 
-        // Another operation under the same key is not about it.
+        // A new operation under the same key has no reference.
         let before = "UPDATE idempotency_record SET operation_id = operation_id, state = 'released'; \
                       SELECT num_nonnulls(resource_person, resource_project) FROM idempotency_record WHERE key_value = '1'; \
                       BEGIN; UPDATE idempotency_record SET operation_id = '\\x01'; \
                       SELECT sum(num_nonnulls(resource_person, resource_project)) FROM idempotency_record; ROLLBACK";
         assert_eq!(postgres.sql(&name, before), "1\n0");
 
-        // The thing goes, the operation stays.
+        // The referenced row is deleted, the operation stays.
         let left = "DELETE FROM tenant.\"Users\"; \
                     SELECT state, resource_person IS NULL FROM idempotency_record WHERE key_value = '1'";
         assert_eq!(postgres.sql(&name, left), "released|t");
@@ -100,7 +100,7 @@ async fn deleting_a_resource_row_does_not_scan_operations() {
 #[tokio::test]
 async fn a_reference_takes_the_type_of_what_it_refers_to() {
     let postgres = server();
-    // Whatever was said of the type, the database knows better.
+    // The type in the database is used, not the given one.
     applied(
         &postgres.url(),
         &referring(&["project=tenant.projects(id):text", PERSON]),
@@ -138,12 +138,12 @@ async fn impossible_references_are_refused() {
         ),
         (
             "project=tenant.\"Users\"(\"Id\")",
-            "resource project does not refer to \"tenant\".\"Users\"(Id) but to something else, and cannot be changed; \
+            "resource project refers to another column than \"tenant\".\"Users\"(Id), and cannot be changed; \
              use another name for it",
         ),
     ];
     for (text, want) in cases {
-        // The good one before it is not made either.
+        // The valid resource before it is not created either.
         let error = refused(&postgres.url(), &referring(&[PERSON, text])).await;
         assert_eq!(error.to_string(), want, "{text}");
         assert_eq!(catalog(&postgres, "postgres", "public"), made);
@@ -181,7 +181,7 @@ async fn rows_are_spread_and_keys_stay_unique() {
     let cases = [
         (
             spread(8),
-            "public.idempotency_record is there already, with 4 partitions and not 8",
+            "public.idempotency_record exists with 4 partitions, not 8",
         ),
         (
             {
@@ -189,7 +189,7 @@ async fn rows_are_spread_and_keys_stay_unique() {
                 options.partitions = Some(2);
                 options
             },
-            "public.whole is there already, with 0 partitions and not 2",
+            "public.whole exists with 0 partitions, not 2",
         ),
     ];
     for (options, want) in cases {
@@ -197,8 +197,8 @@ async fn rows_are_spread_and_keys_stay_unique() {
         assert_eq!(
             error.to_string(),
             format!(
-                "the table {want}; it is partitioned when it is made or never: \
-                 leave --partitions out, or use another name (--table)"
+                "the table {want}; a table can be partitioned only when it is created: \
+                 omit --partitions, or use another name (--table)"
             )
         );
     }

@@ -24,7 +24,7 @@ async fn server() -> Postgres {
     postgres
 }
 
-/// Where a user of the application comes in.
+/// The URL for a user of the application.
 fn url_of(postgres: &Postgres, user: &str) -> String {
     let url = postgres.url_of(ROLE, "postgres");
     format!("{url}?options=-c%20app.user_id%3D{user}")
@@ -35,7 +35,7 @@ async fn store(url: &str, time: Time) -> PostgresStore {
     store.unwrap_or_else(|error| panic!("the store opens: {error}"))
 }
 
-/// A time at which everything that was done then is over by now.
+/// A time so far in the past that everything recorded then has expired.
 fn long_ago() -> Time {
     let then = Timestamp::from_unix_ms(1_600_000_000_000);
     Time::Given(Arc::new(ManualClock::new(then)))
@@ -105,7 +105,7 @@ async fn rows_of_others_can_neither_be_seen_nor_changed_nor_made() {
         let script = format!("SET ROLE {ROLE}; SET app.user_id = 'bob'; {sql}");
         postgres.sql("postgres", &script)
     };
-    // To have something to be compared with.
+    // A row to compare with.
     complete(&store(&url_of(&postgres, "bob"), Time::Server).await, 3).await;
     for table in ["idempotency_record", "idempotency_record_document"] {
         let owners = rows(&format!("SELECT DISTINCT owner FROM {table}"));
@@ -194,7 +194,7 @@ async fn a_users_sweep_takes_all_that_is_over_and_nothing_that_is_not() {
     assert_eq!(left(), "alice|key-2\nbob|key-2");
     assert_eq!(carol.sweep(100).await.expect("it sweeps"), 0);
 
-    // A row of numbers that no record has keeps nobody from sweeping.
+    // A row with impossible numbers does not stop a sweep.
     let absurd = "UPDATE idempotency_record SET sweep_ms = 1, expires_ms = 9223372036854775807, \
                   remember_ms = 9223372036854775807 WHERE key_value = 'key-2'";
     let alice = connect(&url_of(&postgres, "alice")).await;
@@ -273,7 +273,7 @@ async fn expression_and_role_can_be_changed_later() {
     assert!(is_replayed(&alice, 1).await);
     let other = store(&url_of(&postgres, "alice"), Time::Server).await;
     assert!(!is_replayed(&other, 1).await, "it is {ROLE} now");
-    // What is applied without a word of row-level security leaves it.
+    // A migration without the options of row-level security does not change it.
     let before = catalog(&postgres, "postgres", "public");
     applied(&postgres.url(), &Options::default()).await;
     assert_eq!(catalog(&postgres, "postgres", "public"), before);
@@ -290,7 +290,7 @@ async fn roles_and_expressions_that_would_not_protect_are_refused() {
     let url = postgres.url_of("maker", "postgres");
     let unclear = |words: &str| {
         format!(
-            "the expression of --rls-user is not understood: {words}; write SQL that gives the user as a text, \
+            "the expression of --rls-user is not valid: {words}; write SQL that returns the user as a text, \
              with the schemas of your own functions and tables, such as current_setting('app.user_id', true)"
         )
     };
@@ -342,12 +342,13 @@ async fn roles_and_expressions_that_would_not_protect_are_refused() {
     };
     assert_eq!(
         refused(&url, &options).await.to_string(),
-        "the role app may not use the schema theirs, and this user may not grant it; let its owner grant USAGE"
+        "the role app may not use the schema theirs, and this user may not grant USAGE; \
+         let the schema's owner grant it"
     );
     applied(&postgres.url(), &options).await;
 }
 
-/// Schemas often give an application all rights to whatever is made in them.
+/// Schemas often grant an application all rights to the objects created in them.
 #[tokio::test]
 async fn default_privileges_open_no_way_around() {
     let postgres = Postgres::start();
