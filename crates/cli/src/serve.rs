@@ -76,7 +76,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     tracing::info!(%listen, %admin, upstream = args.upstream, routes, "serving");
     if !knows_callers {
         tracing::warn!(
-            "no [auth] configured: all clients share one caller and are told apart only by the credentials they send"
+            "no [auth] configured: all clients share one caller and are distinguished only by the credentials they send"
         );
     }
     let ready = serde_json::json!({ "listen": listen, "admin": admin });
@@ -147,12 +147,12 @@ fn configuration(args: &Args) -> anyhow::Result<(Config, Option<ConfigFile>)> {
     Ok((config, file))
 }
 
-/// The secret that all gateways on a shared store have in common.
+/// The `secrets.key` that all gateways on a shared store need.
 fn shared_key() -> anyhow::Result<SecretString> {
     let key = match std::env::var(KEY_VARIABLE) {
         Ok(key) => key,
         Err(VarError::NotPresent) => bail!(
-            "gateways that share a store need the same secret: set {KEY_VARIABLE} to at least {KEY_LENGTH_MIN} random characters for each of them"
+            "gateways that share a store need the same secrets.key: set {KEY_VARIABLE} to the same {KEY_LENGTH_MIN} or more random characters for each of them"
         ),
         Err(VarError::NotUnicode(_)) => bail!("{KEY_VARIABLE} is not valid UTF-8"),
     };

@@ -63,12 +63,12 @@ pub enum GatewayKeyError {
     },
     /// The store is shared, and no key is configured.
     #[error(
-        "gateways that share a store need the same secret, and none is given: set ONCEWARD_KEY to 16 characters or more, or key in [secrets] of the configuration"
+        "gateways that share a store need the same secrets.key, and none is given: set key in [secrets] of the configuration, or ONCEWARD_KEY, to 16 characters or more"
     )]
     NotConfigured,
     /// The store is used by gateways with a different key.
     #[error(
-        "this store belongs to gateways with another secret: with this one retries would look like different requests and API keys would be unknown; give the same secret as to the others, or a namespace of its own to begin anew"
+        "this store is used by gateways with another secrets.key (ONCEWARD_KEY): with this one retries would look like different requests, and API keys would be unknown; set the same key as in the other gateways, or another store.namespace to start with an empty store"
     )]
     Different,
     /// The system returns no random bytes.

@@ -173,7 +173,7 @@ async fn taken_port_is_named() {
 #[case::shared_store_without_a_secret(
     "http://127.0.0.1:1",
     "postgres://user:hunter2@db/x",
-    "gateways that share a store need the same secret: set ONCEWARD_KEY to at least 16 random characters"
+    "gateways that share a store need the same secrets.key: set ONCEWARD_KEY to the same 16 or more random characters"
 )]
 #[case::no_directory("http://127.0.0.1:1", "embedded:", "`embedded:` has no directory")]
 #[case::no_place("http://127.0.0.1:1", "embedded:/proc/onceward", "/proc/onceward")]

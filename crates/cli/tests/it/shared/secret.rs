@@ -1,5 +1,5 @@
-//! Gateways that share a store need the same secret. With different ones, each would treat the other's
-//! retries as different requests and tell clients to use a new key.
+//! Gateways that share a store need the same `secrets.key`. With different ones, each would treat
+//! the other's retries as different requests and make clients use a new key.
 
 use rstest::rstest;
 
@@ -19,11 +19,11 @@ const ANOTHER: Settings = Settings {
 #[case::postgres(StoreKind::Postgres)]
 #[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gateway_with_another_secret_does_not_start(#[case] kind: StoreKind) {
+async fn a_gateway_with_another_secrets_key_does_not_start(#[case] kind: StoreKind) {
     let deployment = Deployment::open(kind, origin(Behaviour::PAY).await).await;
-    let refused = "Error: this store belongs to gateways with another secret: with this one retries would look like \
-                   different requests and API keys would be unknown; give the same secret as to the others, or a \
-                   namespace of its own to begin anew";
+    let refused = "Error: this store is used by gateways with another secrets.key (ONCEWARD_KEY): with this one retries \
+                   would look like different requests, and API keys would be unknown; set the same key as in the other \
+                   gateways, or another store.namespace to start with an empty store";
     let one = deployment.plan(&Settings::default()).run().await;
     let first = one.post("k", BODY).await.unwrap();
     let (status, log) = deployment.plan(&ANOTHER).start().ended().await;
@@ -58,7 +58,7 @@ async fn gateway_with_another_secret_does_not_start(#[case] kind: StoreKind) {
 #[case::postgres(StoreKind::Postgres)]
 #[case::redis(StoreKind::Redis)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_file_the_secret_comes_from_the_environment(#[case] kind: StoreKind) {
+async fn without_a_file_the_secrets_key_comes_from_the_environment(#[case] kind: StoreKind) {
     let deployment = Deployment::open(kind, origin(Behaviour::PAY).await).await;
     let plan = gateway_on(&deployment.origin, deployment.server.url());
     let with = |key: &str| plan.clone().variable("ONCEWARD_KEY", key);
@@ -70,7 +70,7 @@ async fn without_a_file_the_secret_comes_from_the_environment(#[case] kind: Stor
     for (key, words) in [
         (
             "0123456789abcdef",
-            "this store belongs to gateways with another secret",
+            "this store is used by gateways with another secrets.key",
         ),
         ("short", "ONCEWARD_KEY has 5 characters"),
         ("", "ONCEWARD_KEY has 0 characters"),

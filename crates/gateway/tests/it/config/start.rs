@@ -33,7 +33,7 @@ fn upstream(config: &mut Config, url: &str) {
 )]
 #[case::shared_store_without_a_secret(
     |s: &mut Config| s.store = "postgres://user:password@a/b".into(),
-    "gateways that share a store need the same secret, and none is given: set ONCEWARD_KEY to 16 characters or more, or key in [secrets] of the configuration"
+    "gateways that share a store need the same secrets.key, and none is given: set key in [secrets] of the configuration, or ONCEWARD_KEY, to 16 characters or more"
 )]
 #[case::directory(
     |s: &mut Config| s.store = "embedded:".into(),
