@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::admin::table::{self, cell};
 use crate::admin::timestamps::{self, Direction};
-use crate::admin::{AdminArgs, Client, Report, Role, path, query};
+use crate::admin::{AdminArgs, Client, CommandOutput, Role, path, query};
 
 const KEYS: &str = "/admin/v1/keys";
 
@@ -133,9 +133,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The key alone, so that `KEY=$(onceward keys create …)` captures it.
-fn created(answer: &Value) -> Report {
+fn created(answer: &Value) -> CommandOutput {
     let id = cell(&answer["key"]["id"]);
-    Report {
+    CommandOutput {
         result: format!("{}\n", cell(&answer["secret"])),
         notes: format!("Key id: {id}. The key is stored as a hash and cannot be shown again.\n"),
     }

@@ -112,8 +112,43 @@ fn in_one_line(error: &anyhow::Error) -> String {
 #[cfg(test)]
 mod tests {
     use anyhow::anyhow;
+    use clap::{Command, CommandFactory as _};
 
-    use super::in_one_line;
+    use super::{Cli, in_one_line};
+
+    const HELP_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/help.txt");
+
+    /// The help of a command and of all its subcommands that are not hidden.
+    fn help_of(command: &mut Command, path: &str, text: &mut String) {
+        text.push_str(&format!(
+            "$ {path} --help\n{}\n",
+            command.render_long_help()
+        ));
+        for subcommand in command.get_subcommands_mut() {
+            if !subcommand.is_hide_set() && subcommand.get_name() != "help" {
+                let path = format!("{path} {}", subcommand.get_name());
+                help_of(subcommand, &path, text);
+            }
+        }
+    }
+
+    #[test]
+    fn help_of_every_command_is_as_recorded() {
+        let mut command = Cli::command();
+        command.build();
+        let mut help = String::new();
+        help_of(&mut command, "onceward", &mut help);
+        if std::env::var_os("UPDATE_HELP").is_some() {
+            std::fs::write(HELP_FILE, &help).expect("the file can be written");
+        }
+        let recorded = std::fs::read_to_string(HELP_FILE).expect("the file can be read");
+        let changed = help.lines().zip(recorded.lines()).find(|(a, b)| a != b);
+        assert!(
+            help == recorded,
+            "the help differs from {HELP_FILE}, first at {changed:#?}; if the change is intended, run \
+             `UPDATE_HELP=1 cargo test -p onceward-cli --bin onceward help_of_every_command` and review the diff"
+        );
+    }
 
     #[test]
     fn each_cause_appears_once() {

@@ -20,7 +20,7 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Create what is missing in a database; repeated and concurrent runs are safe.
+    /// Create the missing tables in a database; repeated and concurrent runs are safe.
     Apply {
         /// URL of the database: postgres://user:password@host:5432/database
         #[arg(

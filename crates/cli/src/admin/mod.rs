@@ -85,8 +85,8 @@ pub(crate) struct ApiResponse {
     pub(crate) value: Value,
 }
 
-/// What a command shows to people.
-pub(crate) struct Report {
+/// The output of a command, without `--json`.
+pub(crate) struct CommandOutput {
     /// For standard output: the result alone, so that a script can capture it.
     pub(crate) result: String,
     /// For standard error: everything else.
@@ -143,7 +143,7 @@ impl Client {
         result: &ApiResult,
         show: impl FnOnce(&Value) -> String,
     ) -> anyhow::Result<ExitCode> {
-        self.report_with_notes(result, |value| Report {
+        self.report_with_notes(result, |value| CommandOutput {
             result: show(value),
             notes: String::new(),
         })
@@ -153,7 +153,7 @@ impl Client {
     pub(crate) fn report_with_notes(
         &self,
         result: &ApiResult,
-        show: impl FnOnce(&Value) -> Report,
+        show: impl FnOnce(&Value) -> CommandOutput,
     ) -> anyhow::Result<ExitCode> {
         match result {
             ApiResult::Done(response) if self.json => output::print(&response.line())?,

@@ -23,7 +23,7 @@ use super::loopback::LoopbackOrigin;
 use super::stats::LoadResult;
 use super::workload::{ApiKey, Workload};
 
-/// What is measured: the same payment, each time by another path.
+/// The scenarios: the same payment, each time by another path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Scenario {

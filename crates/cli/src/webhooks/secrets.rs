@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 
 use crate::output;
 
-/// The maximum size of what is read as secrets.
+/// The maximum size of a file or of input with secrets.
 const SECRETS_BYTES_MAX: u64 = 64 << 10;
 
 /// At most one of these. Without any, the secrets are read from OpenBao if it is configured;

@@ -4,10 +4,10 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::admin::table::{self, cell};
-use crate::admin::{Report, timestamps};
+use crate::admin::{CommandOutput, timestamps};
 
 /// The URL alone, so that `URL=$(onceward webhooks create …)` captures it; the rest is notes.
-pub(super) fn created(answer: &Value) -> Report {
+pub(super) fn created(answer: &Value) -> CommandOutput {
     let webhook = &answer["webhook"];
     let id = cell(&answer["webhook_id"]);
     let mut notes = format!(
@@ -34,20 +34,20 @@ pub(super) fn created(answer: &Value) -> Report {
             "It rejects all events until it has the secret that the provider shows: onceward webhooks rotate {id} --secret -\n"
         ));
     }
-    Report {
+    CommandOutput {
         result: format!("{}\n", cell(&answer["url"])),
         notes,
     }
 }
 
-pub(super) fn rotated(answer: &Value) -> Report {
+pub(super) fn rotated(answer: &Value) -> CommandOutput {
     let id = cell(&answer["webhook_id"]);
     let ends = ends(&answer["webhook"]["secrets"]["valid"]);
     let old = match ends.last() {
         None => "the old secrets are no longer valid".to_owned(),
         Some(last) => format!("the old secrets are valid until {last}"),
     };
-    Report {
+    CommandOutput {
         result: format!("{id} has a new secret; {old}.\n"),
         notes: generated_secret(answer),
     }

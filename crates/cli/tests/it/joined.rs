@@ -40,7 +40,7 @@ const STORM: Duration = Duration::from_secs(25);
 
 /// Where the application dies.
 const APPLICATION_POINTS: [&str; 3] = ["after-insert", "before-commit", "after-commit"];
-/// Where the gateway does, as far as a joined request gets.
+/// Where the gateway dies, on the path of a joined request.
 const GATEWAY_POINTS: [&str; 6] = [
     "before-claim",
     "after-claim",
@@ -152,9 +152,9 @@ enum Victim {
     Gateway(&'static str),
 }
 
-/// The application or the gateway dies of a request, once. What the first
-/// caller hears then, how many payments are made by then, and the rest is the
-/// same for all: a retry gets the reply, and there is one payment.
+/// The application or the gateway dies once during a request. Each case has the answer to the first
+/// caller and the number of payments by then. Afterwards a retry gets the reply, and there is one
+/// payment.
 #[rstest]
 #[case::application_after_insert(
     Victim::Application("after-insert"),
@@ -174,7 +174,11 @@ enum Victim {
 #[case::gateway_before_record(Victim::Gateway("before-record"), "nothing", 1)]
 #[case::gateway_before_answer(Victim::Gateway("before-answer"), "nothing", 1)]
 #[tokio::test]
-async fn a_crash_at_any_point_pays_once(#[case] dies: Victim, #[case] first: &str, #[case] payments: usize) {
+async fn a_crash_at_any_point_pays_once(
+    #[case] dies: Victim,
+    #[case] first: &str,
+    #[case] payments: usize,
+) {
     let mut random = Rng::with_seed(seed());
     let deployment = JoinedDeployment::new(&mut random).await;
     let at = free_address(&mut random);
@@ -203,7 +207,7 @@ async fn a_crash_at_any_point_pays_once(#[case] dies: Victim, #[case] first: &st
         Victim::Gateway(_) => {
             let (status, log) = gateway.ended().await;
             assert_eq!(status.signal(), Some(ABORTED), "{log:?}");
-            // What was sent goes on without the gateway.
+            // The application continues without the gateway.
             until("the payment is made", async || {
                 deployment.payments().len() == payments
             })
@@ -260,8 +264,8 @@ fn word(heard: &Result<Response, NoResponse>) -> String {
     }
 }
 
-/// The application stands still before it completes: the gateway gives it up,
-/// a retry runs, and what the first run did is rolled back when it goes on.
+/// The application is suspended before it completes: the gateway gives up on it, a retry runs, and
+/// the first run is rolled back when it continues.
 #[tokio::test]
 async fn a_commit_that_comes_too_late_is_refused() {
     let mut random = Rng::with_seed(seed());
@@ -271,7 +275,7 @@ async fn a_commit_that_comes_too_late_is_refused() {
     let first = gateway.post("k", BODY).await;
     assert_eq!(word(&first), "502 upstream-unreachable");
     let reply = paid(&gateway).await;
-    // Nobody else works on it any more.
+    // No other transaction holds it any more.
     let busy = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'";
     until("no statement runs", async || {
         deployment.postgres.sql(DATABASE, busy) == "0"
@@ -305,8 +309,7 @@ async fn a_commit_under_way_is_not_taken_for_undone() {
     assert_eq!(deployment.states(), "completed|1");
 }
 
-/// A fence that is refused, an answer without a commit, a request that came
-/// past the gateway.
+/// A refused fence, an answer without a commit, and a request that bypassed the gateway.
 #[tokio::test]
 async fn an_uncommitted_operation_is_reported_by_its_status() {
     let mut random = Rng::with_seed(seed());
@@ -328,7 +331,7 @@ async fn an_uncommitted_operation_is_reported_by_its_status() {
     );
     assert_eq!(deployment.payments(), BTreeMap::new());
 
-    // The id is of no operation: to the application that is a stale fence.
+    // The id of no operation: the application gets a stale fence.
     let mut past = crate::fixture::client::post_request("k", BODY);
     let headers = past.headers_mut();
     headers.insert(
@@ -456,8 +459,8 @@ async fn killed_on_both_sides_again_and_again_there_are_as_many_rows_as_keys() {
     }
 }
 
-/// Dies now and then; or stands still, for longer than the gateway waits for it
-/// and longer than a lease, so that its commit comes too late.
+/// Dies at random; or is suspended for longer than the gateway waits and longer than a lease, so
+/// that its commit comes too late.
 const DEADLY: &str = "1%return->1%sleep(2500)";
 
 /// The same at each of these points, in the words of the `fail` crate.
@@ -501,9 +504,9 @@ struct JoinedClients {
     at: [SocketAddr; 2],
     closed: AtomicBool,
     keys: AtomicUsize,
-    /// What was heard of each key: the replies, without repetition.
+    /// The distinct replies for each key.
     heard: Mutex<BTreeMap<String, Vec<Kept>>>,
-    /// How often what was heard.
+    /// The number of each answer.
     words: Mutex<BTreeMap<String, usize>>,
 }
 
@@ -520,8 +523,8 @@ impl Default for JoinedClients {
 }
 
 impl JoinedClients {
-    /// The life of one client: a fresh key, at one gateway or at both at once,
-    /// until it has the reply; then the next.
+    /// One client: sends a new key to one gateway or to both at once, until it has the reply; then
+    /// the next.
     async fn buy(self: Arc<Self>, mut random: Rng) {
         let [mut client, mut twin] = self.at.map(Client::new);
         while !self.closed.load(Ordering::SeqCst) {
@@ -567,7 +570,7 @@ impl JoinedClients {
         }
     }
 
-    /// Asks for every key once more, at both gateways; tells how many there are.
+    /// Requests every key once more at both gateways; returns their number.
     async fn ask_all_again(&self) -> usize {
         let keys = self.keys.load(Ordering::SeqCst);
         let asked: BTreeSet<_> = (0..keys).map(|number| format!("key-{number}")).collect();

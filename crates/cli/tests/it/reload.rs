@@ -33,7 +33,7 @@ const CHANGES: usize = 30;
 /// Every n-th change has a mistake.
 const MISTAKEN_EVERY: usize = 3;
 
-/// A configuration, and what may be said differently in it.
+/// A configuration with variable settings.
 #[derive(Clone)]
 struct ConfigText {
     number: usize,
@@ -48,7 +48,7 @@ struct ConfigText {
 }
 
 impl ConfigText {
-    /// `POST /payments` is protected, before this service.
+    /// `POST /payments` is protected, in front of this service.
     fn before(origin: &Origin) -> Self {
         Self {
             number: 0,
@@ -123,7 +123,7 @@ impl ReloadedGateway {
         std::fs::rename(&beside, self.file()).unwrap();
     }
 
-    /// Changes the file and waits until that is in force.
+    /// Changes the file and waits until it is in force.
     async fn change_to(&self, text: &ConfigText) {
         self.replace(&text.write(&self.directory.path().join("data")));
         until("it is in force", || async {
@@ -161,7 +161,7 @@ async fn get(gateway: &Gateway, path: &str) -> Response {
     client.send(get_request(path)).await.unwrap()
 }
 
-/// `POST /admin/v1/reload`, as somebody on this machine.
+/// `POST /admin/v1/reload`, without a token.
 async fn reload(gateway: &Gateway) -> Response {
     let request = Request::post("/admin/v1/reload")
         .header("host", "localhost")
@@ -271,7 +271,7 @@ fn changed(text: &ConfigText, number: usize) -> ConfigText {
 /// A configuration with a mistake, and its error message.
 fn mistaken(text: &ConfigText, number: usize) -> (ConfigText, &'static str) {
     let text = ConfigText {
-        // It would show if it were taken.
+        // The number would show if it were in force.
         number: 1_000_000,
         payments: Some("policy = \"PROHIBITED\"".to_owned()),
         ..text.clone()
@@ -378,8 +378,7 @@ impl ReloadClients {
         self.told.lock().unwrap().len()
     }
 
-    /// The life of one client: a fresh key, twice at once, until it is answered;
-    /// then once more.
+    /// One client: sends a new key twice at once until it is answered; then once more.
     async fn buy(self: Arc<Self>) {
         let (mut client, mut twin) = (Client::new(self.to), Client::new(self.to));
         while !self.closed.load(Ordering::SeqCst) {
@@ -396,8 +395,7 @@ impl ReloadClients {
         }
     }
 
-    /// Asks until the service has done it. Nothing else may be heard than that
-    /// it refused.
+    /// Retries until the service has done it. The only other valid answer is its refusal.
     async fn until_answered(&self, client: &mut Client, key: &str) -> Response {
         loop {
             let answer = client.post(key, BODY).await;
@@ -556,7 +554,7 @@ async fn change_while_the_gateway_starts_is_not_missed() {
     };
     write(&text);
     let starting = gateway_of(&file).start();
-    // At once, and now and then while it starts; it ends with this one.
+    // At once, and repeatedly while it starts; this configuration is the last.
     for number in 1..=10 {
         write(&ConfigText {
             number,

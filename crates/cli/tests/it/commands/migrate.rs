@@ -114,19 +114,19 @@ async fn every_refusal_is_one_sentence() {
         ),
         (
             &["apply", "--store", &url, "--table", "Once"],
-            "table: `Once` has more in it than lower-case letters, digits and `_`; \
+            "table: `Once` contains other characters than lower-case letters, digits and `_`; \
              write `idempotency_record` or `schema.idempotency_record`, for example"
                 .to_owned(),
         ),
         (
             &["print", "--table", "order"],
-            "table: `order` has a name that is a word of SQL; \
+            "table: `order` is a reserved word of SQL; \
              write `idempotency_record` or `schema.idempotency_record`, for example"
                 .to_owned(),
         ),
         (
             &["print", "--partitions", "1"],
-            "partitions: 1 is not between 2 and 256; leave it out for one table".to_owned(),
+            "partitions: 1 is not between 2 and 256; omit it for one table".to_owned(),
         ),
         (
             &["print", "--resource", "project"],
@@ -136,13 +136,13 @@ async fn every_refusal_is_one_sentence() {
         ),
         (
             &["print", "--resource", "project=tenant.projects(id)"],
-            "resource project: what is printed needs the type of the column referred to; \
+            "resource project: `migrate print` needs the type of the referenced column; \
              write project=tenant.projects(id):uuid, if it is uuid"
                 .to_owned(),
         ),
         (
             &["print", "--rls-role", "app", "--rls-user", " "],
-            "rls-user: the expression is empty or has a NUL in it; write SQL that tells the user, \
+            "rls-user: the expression is empty or has a NUL in it; write SQL that returns the user, \
              such as current_setting('app.user_id', true)"
                 .to_owned(),
         ),

@@ -28,7 +28,7 @@ pub(crate) enum Body {
     Other,
 }
 
-/// What a client got.
+/// The answer to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The service's response, first or replayed.
@@ -87,7 +87,7 @@ pub(crate) enum Violation {
     NotEnded(Key),
 }
 
-/// How much happened, so that an empty run does not pass for a good one.
+/// Counts of what happened, so that an empty run does not pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Figures {
     /// Operations whose response a client got.

@@ -2,8 +2,8 @@
 //! about once a second, at random times, also while it starts. The checker decides over what the
 //! clients and the service got.
 //!
-//! Two shorter runs complete it: one in which the gateway is stopped by SIGTERM, so that nothing may
-//! be unknown, and one on a store that forgets, which the checker must find out.
+//! Two shorter runs complete it: one in which the gateway is stopped by SIGTERM, so that nothing
+//! may be unknown, and one on a store that forgets, which the checker must detect.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;

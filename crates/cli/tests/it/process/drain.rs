@@ -90,7 +90,7 @@ async fn slow_work_ends_within_the_drain_and_is_recorded() {
         assert!(again.is_replay(), "{again:?}");
         assert_eq!(again.kept(), first.kept());
     }
-    // Nobody was there to hear it, and it is recorded all the same.
+    // The client has gone, and the outcome is recorded nevertheless.
     assert!(restarted.post("gone", BODY).await.unwrap().is_replay());
     assert_eq!(unknown(&restarted).await, [""; 0]);
     assert_eq!(origin.runs().len(), 4);

@@ -10,7 +10,7 @@ use crate::fixture::client::{Client, PATH, get_request, post_request};
 use crate::fixture::gateway::gateway;
 use crate::fixture::origin::{Behaviour, origin};
 
-/// Stands in every place that must not be told.
+/// Part of every value that must not be logged.
 const CANARY: &str = "canary7e41";
 
 /// The names that the contract gives to the line of a protected request.
@@ -31,7 +31,7 @@ const NAMES: [&str; 10] = [
 async fn the_log_has_the_outcome_of_each_request_and_no_secrets() {
     let origin = origin(Behaviour::PAY).await;
     let directory = tempfile::tempdir().unwrap();
-    // As much as it can be made to say.
+    // The most detailed log.
     let plan = gateway(&origin, directory.path())
         .option("--log", "trace,hyper=off,hyper_util=off,h2=off,mio=off");
     let gateway = plan.run().await;
@@ -76,8 +76,8 @@ async fn the_log_has_the_outcome_of_each_request_and_no_secrets() {
     );
 }
 
-/// A first request, the same again, another under its key, a recovery, and one
-/// with a key that is none.
+/// A first request, a repeated one, a different one under its key, a recovery, and one with an
+/// invalid key.
 fn requests() -> [Request<Full<Bytes>>; 5] {
     let key = format!("{CANARY}-key");
     let first = || with_secrets(post_request(&key, &format!(r#"{{"card":"{CANARY}"}}"#)));

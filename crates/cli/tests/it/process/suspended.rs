@@ -34,8 +34,8 @@ async fn stopped_for_longer_than_its_lease_it_runs_nothing_twice() {
     assert_eq!(origin.runs().len(), 1);
     gateway.signal(Signal::CONT);
 
-    // The answer and the end of the upstream's time are there at once; either
-    // may be seen first. What the first caller is told then holds for all.
+    // The answer and the upstream's timeout occur at the same time; either may be handled first.
+    // The answer to the first caller then applies to all.
     let first = first.await.unwrap().unwrap();
     let second = second.await.unwrap().unwrap();
     let third = gateway.post("k", BODY).await.unwrap();
@@ -43,7 +43,7 @@ async fn stopped_for_longer_than_its_lease_it_runs_nothing_twice() {
         201 => {
             assert!(third.is_replay(), "{third:?}");
             assert_eq!(third.kept(), first.kept());
-            // It came between the end of the lease and the record, or after.
+            // It was sent between the end of the lease and the record, or later.
             assert!(
                 second.kept() == first.kept() || second.code() == "outcome-unknown",
                 "{second:?}"
@@ -76,7 +76,7 @@ async fn stopped_between_answer_and_record_it_still_records() {
     let first = gateway.spawn_post("k", BODY);
     origin.answered(1).await;
     let answered = Instant::now();
-    // Time to read the answer; no one outside can see it done.
+    // Time to read the answer, which cannot be observed from outside.
     sleep(at_record / 4).await;
     gateway.signal(Signal::STOP);
     assert!(!first.is_finished());

@@ -54,10 +54,10 @@ pub(crate) enum DeliveryEffect {
 pub(crate) struct History {
     pub(crate) told: Vec<SentEvent>,
     pub(crate) carried: Vec<Delivery>,
-    /// When the gateway was dead, and all that it had sent was read. What came
-    /// between two of these came from one process.
+    /// When the gateway had died and all its requests were read. Requests between two of these
+    /// times come from one process.
     pub(crate) deaths: Vec<LogicalTime>,
-    /// When the providers had all they wanted, and nothing was queued any more.
+    /// When every event was acknowledged, and nothing was queued.
     pub(crate) settled: LogicalTime,
     /// How many deliveries one process has under way at most.
     pub(crate) under_way_max: usize,
@@ -66,39 +66,39 @@ pub(crate) struct History {
 /// A broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventViolation {
-    /// It was acknowledged, and the service had not taken it when all was settled.
+    /// It was acknowledged, and the service had not accepted it at the end.
     Lost(Event),
-    /// One process delivered again what the service had taken.
+    /// One process delivered an event again that the service had accepted.
     CarriedAgain(Event),
-    /// The provider had been told that it was delivered, or all was settled, and
-    /// it came again.
+    /// It was delivered again after the provider was answered that it was delivered, or after the
+    /// end.
     CarriedAfterTheEnd(Event),
-    /// The provider was told that it was delivered, and it was not.
+    /// The provider was answered that it was delivered, and it was not.
     NotDelivered(Event),
-    /// The provider was told that it was delivered, and not told any more.
+    /// The provider was answered that it was delivered, and later that it was not.
     EndForgotten(Event),
     /// A later delivery did not have a higher fence.
     FenceDidNotRise(Event),
     /// A later delivery had another key.
     KeyChanged(Event),
-    /// The service got what no provider sent.
+    /// The service got an event that no provider sent.
     NeverSent(Event),
-    /// After this death more came again than can have been under way.
+    /// After this kill more events were delivered again than can have been in delivery.
     TooManyAgain(LogicalTime),
 }
 
-/// How much happened, so that an empty run does not pass for a good one.
+/// Counts of what happened, so that an empty run does not pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EventFigures {
     /// Events that a provider need not send again.
     pub(crate) acknowledged: usize,
-    /// Of these, those of which a request went unanswered before.
+    /// Of these, those with an earlier unanswered request.
     pub(crate) acknowledged_by_retry: usize,
     /// Requests that were not answered by a 2xx.
     pub(crate) unanswered: usize,
-    /// Events that the service took.
+    /// Events that the service accepted.
     pub(crate) taken: usize,
-    /// Of these, those that it took more than once: under way at a death.
+    /// Of these, those that it accepted more than once: in delivery at a kill.
     pub(crate) ambiguous: usize,
     /// Deliveries that the service refused.
     pub(crate) refused: usize,
@@ -203,8 +203,8 @@ impl EventStory<'_> {
         carried.filter(|carried| carried.effect == DeliveryEffect::Taken)
     }
 
-    /// The deaths at which it must have been under way: it was taken before, and
-    /// came again after.
+    /// The kills at which it must have been in delivery: it was accepted before, and delivered
+    /// again after.
     fn survived(&self, deaths: &[LogicalTime]) -> Vec<LogicalTime> {
         let Some((_, earlier)) = self.carried.split_last() else {
             return Vec::new();
@@ -231,12 +231,12 @@ impl EventStory<'_> {
     }
 }
 
-/// Which process was there at a moment: how many had died.
+/// The process that ran at a time: the number of earlier kills.
 fn process(deaths: &[LogicalTime], at: LogicalTime) -> usize {
     deaths.iter().filter(|death| **death < at).count()
 }
 
-/// The first death after a moment.
+/// The first kill after a time.
 fn next_death(deaths: &[LogicalTime], after: LogicalTime) -> Option<LogicalTime> {
     deaths.iter().copied().filter(|death| *death > after).min()
 }
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(violations, [KeyChanged(1)]);
     }
 
-    /// One delivery at a time was under way, and two events came again.
+    /// One delivery ran at a time, and two events were delivered again.
     #[test]
     fn more_than_can_have_been_under_way_is_caught() {
         let of = |event, carried| Delivery { event, ..carried };

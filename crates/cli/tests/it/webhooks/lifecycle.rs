@@ -183,7 +183,7 @@ async fn event_that_failed_for_good_is_delivered_when_an_operator_acts(
         OperatorAction::Redeliver => {
             let redeliver = [&["webhooks", "redeliver", &id][..], &why].concat();
             let said = done(&gateway, &redeliver).await;
-            // It may be under way already, or even over.
+            // The delivery may already be running, or even done.
             assert!(said.out.starts_with(&format!("{id} is ")), "{said:?}");
             ("operations.redeliver", id.clone())
         }

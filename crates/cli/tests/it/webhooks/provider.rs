@@ -163,8 +163,8 @@ fn hmac_sha256(secret: &str, text: &str) -> String {
     HEXLOWER.encode(&mac.finalize().into_bytes())
 }
 
-/// Writes the configuration of a gateway that has nothing but webhooks, before
-/// these services; they go to the first.
+/// Writes the configuration of a gateway that has only webhooks, in front of these services; events
+/// go to the first.
 pub(crate) fn configured(
     directory: &Path,
     store: &str,
@@ -190,8 +190,8 @@ pub(crate) fn embedded(directory: &Path) -> String {
     format!("embedded:{}", directory.join("data").display())
 }
 
-/// The operations of webhooks in a state, by the admin API's words, at most a
-/// page of them. What is remembered of bytes is none of them.
+/// The operations of webhooks in a state, from the admin API, at most one page. The marks of seen
+/// bytes are not included.
 pub(crate) async fn operations(gateway: &Gateway, state: &str) -> Vec<Value> {
     let path = format!("/admin/v1/operations?state={state}&limit=1000");
     let page = gateway.admin(&path).await.unwrap().json();

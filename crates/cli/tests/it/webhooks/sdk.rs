@@ -15,9 +15,9 @@ use crate::fixture::gateway::{Gateway, gateway_of};
 use crate::fixture::origin::{Behaviour, Origin, Run, origin};
 use crate::webhooks::provider::{configured, create, delivered, embedded, path};
 
-/// Where providers find the gateway; some sign it.
+/// The public URL of the gateway, which some providers sign.
 const PUBLIC: &str = "https://hooks.example";
-/// Stands in what each provider signs; in its place somebody else writes another.
+/// Part of every signed request; a forged request has another text in its place.
 const AMOUNT: &str = "4200";
 const OTHER_AMOUNT: &str = "9900";
 
@@ -33,7 +33,7 @@ const SQUARE: &str = r#"{"event_id":"13b867cf","type":"payment.updated","amount"
 const ADYEN: &str = r#"{"live":"true","notificationItems":[{"NotificationRequestItem":{"amount":{"value":4200,"currency":"EUR"},"pspReference":"7914073381342284","eventCode":"AUTHORISATION","merchantAccountCode":"Shop","merchantReference":"order-1","success":"true"}}]}"#;
 const BANKING: &str = r#"{"type":"balancePlatform.transfer.created","data":{"amount":4200}}"#;
 
-/// How a secret of a provider looks.
+/// The format of a provider's secret.
 #[derive(Clone, Copy)]
 enum Secret {
     Text,
@@ -152,7 +152,7 @@ async fn a_signature_of_the_sdk_is_accepted(
     assert_ours(&signer, run, &made);
 }
 
-/// What the gateway has signed is accepted by whoever receives it, as it is.
+/// The receiver's SDK accepts the gateway's signature of the unchanged request.
 fn assert_ours(signer: &Signer, run: &Run, made: &Value) {
     let headers = run.headers.iter();
     let headers: Vec<_> = headers
@@ -188,7 +188,7 @@ async fn serve(origin: &Origin, directory: &tempfile::TempDir) -> Gateway {
         .await
 }
 
-/// Sends what was signed, with this body in the place of its own.
+/// Sends a signed request with this body instead of its own.
 async fn send(gateway: &Gateway, signed: &Signed, body: Vec<u8>) -> Response {
     let path = signed.url.strip_prefix(PUBLIC).unwrap();
     let mut request = Request::post(path).header("host", "hooks.example");

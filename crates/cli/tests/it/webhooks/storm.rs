@@ -2,7 +2,7 @@
 //! also while it starts. The providers send each event until it is acknowledged. The checker decides
 //! over what the providers and the service got.
 //!
-//! A shorter run uses a store that forgets, which the checker must find out.
+//! A shorter run uses a store that forgets, which the checker must detect.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -30,14 +30,14 @@ const EVERY: Duration = Duration::from_millis(5);
 /// How many events are sent at a time; a machine that is too slow for the rate
 /// gets fewer.
 const SENDING_MAX: usize = 300;
-/// How long the service may take, at most: most kills find deliveries under way.
+/// The longest response time of the service: most kills interrupt deliveries.
 const WORK_MS_MAX: u64 = 80;
-/// How many deliveries are under way at a time.
+/// The number of concurrent deliveries.
 const UNDER_WAY_MAX: usize = 24;
 /// How long a provider waits for one answer, and before it sends again.
 const RESPONSE_MAX: Duration = Duration::from_secs(10);
 const REST: Duration = Duration::from_millis(30);
-/// How often a provider sends an event in vain before it calls the gateway dead.
+/// The number of failed attempts after which a provider gives up on the gateway.
 const TRIES_MAX: usize = 2000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -57,8 +57,8 @@ async fn killed_every_second_every_acknowledged_event_arrives_and_few_twice() {
         "{figures:?}"
     );
     assert!(figures.refused > 0, "{figures:?}");
-    // What a 2xx was not heard for may have been recorded, or not; all that was
-    // sent was sent until it was.
+    // An event without a 2xx may or may not be recorded; every event was sent until it was
+    // acknowledged.
     assert_eq!(figures.acknowledged, figures.taken, "{figures:?}");
 }
 
@@ -88,8 +88,8 @@ struct KillTimes {
     starting: usize,
 }
 
-/// Providers send while the gateway is killed and started; then it is killed
-/// once more, delivers what is left, and is told of everything again.
+/// Providers send while the gateway is killed and started; then it is killed once more, delivers
+/// the remaining events, and receives every event again.
 async fn storm(directory: &Path, store: &str, length: Duration) -> EventStormResult {
     let seed = seed();
     eprintln!(
@@ -171,12 +171,12 @@ async fn webhooks(gateway: &Gateway) -> [Webhook; 2] {
     ]
 }
 
-/// What kills the gateway.
+/// Kills the gateway.
 struct KillSchedule<'a> {
     plan: &'a GatewayCommand,
     origin: &'a Origin,
     outside: &'a Providers,
-    /// Its store forgets the webhooks too, and they are made again.
+    /// Its store forgets the webhooks too, and they are created again.
     forgets: bool,
     deaths: Vec<u64>,
     kills: KillTimes,
@@ -184,7 +184,7 @@ struct KillSchedule<'a> {
 }
 
 impl KillSchedule<'_> {
-    /// Kills and starts until the time is over; gives the gateway that is left.
+    /// Kills and starts until the time is over; returns the last gateway.
     async fn blow(&mut self, mut gateway: Gateway, length: Duration) -> Gateway {
         let end = Instant::now() + length;
         while Instant::now() < end {
@@ -238,8 +238,7 @@ impl Providers {
         }
     }
 
-    /// Events happen for a while and are sent until each is acknowledged; gives
-    /// how many.
+    /// Sends events for a while, each until it is acknowledged; returns their number.
     async fn happen(self: Arc<Self>, length: Duration) -> Event {
         let places = Arc::new(Semaphore::new(SENDING_MAX));
         let mut sending = JoinSet::new();
@@ -275,7 +274,7 @@ impl Providers {
         panic!("event {event} was not acknowledged after {TRIES_MAX} tries");
     }
 
-    /// Sends an event once, and writes down what was heard.
+    /// Sends an event once, and records the response.
     async fn tell(&self, client: &mut Client, event: Event) -> Acknowledgement {
         let request = {
             let webhooks = self.webhooks.read().unwrap();
@@ -287,8 +286,8 @@ impl Providers {
             Ok(Ok(answer)) => match (answer.status, answer.is_replay()) {
                 (200, true) => Acknowledgement::Replayed,
                 (200, false) => Acknowledgement::Acknowledged,
-                // A webhook that was forgotten, or a machine so slow that the
-                // store's deadline passed.
+                // The webhook was forgotten, or the machine is so slow that the store's deadline
+                // passed.
                 (401 | 503, _) => Acknowledgement::Nothing,
                 _ => panic!("nobody answers like this: {answer:?}"),
             },
@@ -330,7 +329,7 @@ fn carried(run: &Run) -> Delivery {
             .collect::<String>()
     };
     Delivery {
-        // The number is all that there is of digits in an event.
+        // The only digits in an event are its number.
         event: digits(&run.body).parse().expect("all events are ours"),
         at: run.at,
         key: run.key.clone(),

@@ -30,7 +30,7 @@ enum EventDeath {
     At(&'static str),
     /// Killed while the service works on the event, which is acknowledged.
     WhileTheServiceWorks,
-    /// Killed when half of the service's answer is on its way.
+    /// Killed when half of the service's answer was sent.
     InTheMiddleOfTheReply,
 }
 use EventDeath::{At, InTheMiddleOfTheReply, WhileTheServiceWorks};
@@ -40,18 +40,18 @@ use EventDeath::{At, InTheMiddleOfTheReply, WhileTheServiceWorks};
 enum EventState {
     /// It was not recorded.
     Nowhere,
-    /// It was recorded, and nobody had taken it.
+    /// It was recorded, and not taken for delivery.
     Queued,
     /// It was taken to be delivered.
     UnderWay,
     /// It was delivered, and that was recorded.
     Delivered,
-    /// It was to come again, and that was recorded.
+    /// A retry was recorded.
     PutBack,
 }
 use EventState::{Delivered, Nowhere, PutBack, Queued, UnderWay};
 
-/// What the class says of an event that may have arrived.
+/// The class's `on_unknown`, for an event that may have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnUnknown {
     Retry,
@@ -185,8 +185,8 @@ async fn a_crash_at_any_point_loses_no_acknowledged_event(
     assert_eq!(webhook.carried(origin, EARLIER).len(), 1);
 }
 
-/// A provider that waits for the service's answer has not got it, and sends the
-/// event again: so it goes again, under the same key and a higher fence.
+/// A provider that waits for the service's answer sends the event again without it, so the event is
+/// forwarded again under the same key and a higher fence.
 #[tokio::test]
 async fn a_provider_that_waits_sends_the_event_again_after_a_crash() {
     let stage = CrashedGateway::set(Stripe, OnUnknown::Retry, Behaviour::Hold).await;
@@ -224,7 +224,7 @@ struct CrashedGateway {
 }
 
 impl CrashedGateway {
-    /// The service treats the second event so, the first time that it comes.
+    /// The service's behaviour at the first delivery of the second event.
     async fn set(provider: Provider, on_unknown: OnUnknown, behaviour: Behaviour) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let origin = origin_choosing(Sequence::default(), move |key, times| {
@@ -268,8 +268,8 @@ fn spawn(
     tokio::spawn(async move { client.send(request).await })
 }
 
-/// Starts a gateway, sends the event, and sees it die; gives what the provider
-/// heard. It is acknowledged while it is delivered, so it may have heard.
+/// Starts a gateway, sends the event, and waits until the gateway dies; returns the provider's
+/// answer. The event may be acknowledged while it is delivered.
 async fn die(stage: &CrashedGateway, death: EventDeath) -> Result<Response, NoResponse> {
     let (plan, signal) = match death {
         At(point) => (stage.plan.clone().failing(point), Signal::ABORT),
@@ -277,9 +277,8 @@ async fn die(stage: &CrashedGateway, death: EventDeath) -> Result<Response, NoRe
     };
     let doomed = plan.run().await;
     if matches!(death, At(_)) {
-        // Not while a gateway that has just started looks for what is due: it
-        // would take the event as soon as it is recorded, or even in one commit.
-        // Unasked it looks again after a second.
+        // Not while a new gateway searches for due events: it would take the event as soon as it is
+        // recorded, or even in one commit. The next search is after a second.
         sleep(Duration::from_millis(200)).await;
     }
     let asked = spawn(&doomed, &stage.webhook, CRASHED);
@@ -290,7 +289,7 @@ async fn die(stage: &CrashedGateway, death: EventDeath) -> Result<Response, NoRe
         InTheMiddleOfTheReply => stage.origin.answered(2).await,
     }
     let heard = match signal {
-        // However long the service takes.
+        // For any time that the service takes.
         Signal::KILL => {
             let answer = asked.await.unwrap().unwrap();
             assert_eq!(answer.status, 200, "{answer:?}");
@@ -303,7 +302,7 @@ async fn die(stage: &CrashedGateway, death: EventDeath) -> Result<Response, NoRe
             asked.await.unwrap()
         }
     };
-    // All that it sent has been read.
+    // Everything that it sent has been read.
     stage.origin.quiet().await;
     heard
 }
@@ -313,7 +312,7 @@ async fn assert_died(doomed: Gateway, by: Signal) {
     assert_eq!(status.signal(), Some(by.as_raw()), "{log:?}");
 }
 
-/// It went so often, as it came, each time under the same key and a higher fence.
+/// It was delivered this often, unchanged, each time under the same key and a higher fence.
 fn check_ledger(stage: &CrashedGateway, runs: usize) {
     let ledger = stage.webhook.carried(&stage.origin, CRASHED);
     assert_eq!(ledger.len(), runs, "{ledger:?}");
