@@ -1,3 +1,3 @@
-//! What the programs in `src/bin` share, or are too long to hold themselves.
+//! Parts of the programs in `src/bin` that are shared or long.
 
 pub mod journal;

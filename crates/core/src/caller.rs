@@ -118,7 +118,7 @@ pub enum CallerError {
     /// A subject without a known type.
     #[error("a subject is written user:…, service:…, tenant_member:… or client:…")]
     UntypedSubject,
-    /// A name that only the gateway gives.
+    /// A name that is reserved for the gateway.
     #[error("the {0} is a name reserved for the gateway")]
     Reserved(&'static str),
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The moment that lies this many milliseconds after the epoch.
+    /// The moment this many milliseconds after the epoch.
     pub const fn from_unix_ms(ms: u64) -> Self {
         Self(ms)
     }

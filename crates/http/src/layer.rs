@@ -27,7 +27,7 @@ use crate::fields::IDEMPOTENCY_KEY;
 use crate::problem::{Problem, ProblemLinks, pages};
 use crate::read::read;
 use crate::recovery::{RecoveryContext, RecoveryPath, recover};
-use crate::rules::{Credentials, Hosts, KeySource, Rules};
+use crate::rules::{Credentials, Hosts, Rules};
 use crate::run::{Call, Granted, Protection, Unanswered, host, run};
 
 /// Whether a POST or PATCH may come without a key.

@@ -232,7 +232,10 @@ mod tests {
     #[case("/pay/by-idempotency-key/k1/else", None)]
     #[case("/pay/by-idempotency-key/k1/output/more", None)]
     #[case("/pay", None)]
-    fn recovery_paths_are_parsed(#[case] path: &str, #[case] want: Option<(&str, Result<&str, &str>, RecoveryTarget)>) {
+    fn recovery_paths_are_parsed(
+        #[case] path: &str,
+        #[case] want: Option<(&str, Result<&str, &str>, RecoveryTarget)>,
+    ) {
         let got = RecoveryPath::parse(path);
         let got = got.as_ref().map(|recovery| {
             let key = recovery.key.as_ref().map(String::as_str);

@@ -35,7 +35,7 @@ pub enum DuplicateCreate {
     /// The same status as the first time.
     #[default]
     Same,
-    /// 200, for clients that expect it of what was there already.
+    /// 200, for clients that expect it for a resource that exists.
     Ok,
 }
 
@@ -113,7 +113,7 @@ impl Rules {
     /// statuses, else by its status and the class's `on_error`.
     pub(crate) fn classify(&self, status: u16, hint: Option<Hint>, on_error: OnError) -> Meaning {
         let on_error = match self.joined {
-            // The record tells whether the application did its work: an error
+            // The record shows whether the application did its work: an error
             // without a commit means that nothing was done.
             true => OnError::Release,
             false => on_error,
@@ -136,7 +136,7 @@ pub enum KeySource {
         /// How long such an operation is remembered.
         window: Duration,
     },
-    /// A provider's own name for what it sends, proven to be the provider's. It
-    /// alone counts: providers write the same event differently over time.
+    /// A provider's id of an event, verified by its signature. Only the id is
+    /// compared: providers may render the same event differently over time.
     Provider,
 }

@@ -57,14 +57,14 @@ pub struct Event {
 /// Whether the signature covers an event's identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
-    /// It does: the same identifier is the same event, whatever the bytes.
+    /// It does: the same identifier is the same event, with any bytes.
     Signed,
     /// It does not, or not reliably: an attacker with a captured delivery can send
     /// it again under another key, which `bytes` detects. The same identifier with
     /// other bytes is another event: the key ends in their digest (except for most
     /// Twilio messages, where only the boundaries are unsigned).
     Unsigned {
-        /// The SHA-256 of what was signed.
+        /// The SHA-256 of the signed bytes.
         bytes: [u8; 32],
     },
 }

@@ -31,7 +31,7 @@ pub enum Refusal {
     #[error("the body does not have the form that the provider signs")]
     MalformedBody,
     /// The URL has a query, whose end the signature does not mark.
-    #[error("the URL has a query that cannot be told apart from the other signed parts")]
+    #[error("the URL has a query that cannot be separated from the other signed parts")]
     MalformedUrl,
     /// The body has more elements than [`crate::ITEMS_MAX`].
     #[error("the body has more than {} elements", crate::ITEMS_MAX)]

@@ -1,4 +1,4 @@
-//! A store of one's own, put to every promise that the engine relies on.
+//! A custom store, checked against every promise that the engine relies on.
 //!
 //! ```sh
 //! cargo run -p onceward-examples --bin custom_store

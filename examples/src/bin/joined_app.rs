@@ -1,7 +1,7 @@
-//! A payments service that shares its records with the gateway before it. The
+//! A payments service that shares its records with the gateway in front of it. The
 //! gateway claims each payment and forwards it with its id and fence; here the
-//! payment and its reply are committed in one transaction, under that fence. So
-//! a payment is made and remembered, or neither, whoever of the two dies when.
+//! payment and its reply are committed in one transaction, under that fence. So a
+//! payment is made and recorded, or neither, if one of the two dies at any time.
 //!
 //! ```sh
 //! cargo run -- migrate apply --store postgres://…
@@ -46,7 +46,7 @@ struct Shop {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    // Where tests let this process die; without them it does nothing.
+    // A crash point for tests; otherwise it has no effect.
     let _points = fail::FailScenario::setup();
     let mut arguments = std::env::args().skip(1);
     let database = arguments.next().context("say which database")?;
@@ -96,8 +96,8 @@ async fn pay(
     Ok(answer(reply))
 }
 
-/// What every retry is to get: the gateway answers with this, whatever becomes
-/// of our own answer.
+/// The reply for every retry: the gateway answers with it, even if this service's
+/// own answer is lost.
 fn created(id: i64) -> Reply {
     let line = |name: HeaderName, value: String| (Bytes::from(name.to_string()), value.into());
     Reply {
@@ -127,8 +127,8 @@ fn answer(reply: Reply) -> Response {
 /// Nothing was done: the transaction is rolled back when it is dropped.
 struct Failed(StatusCode, String);
 
-/// Also where a commit was not confirmed: whether it is done the gateway finds
-/// in the record.
+/// Also where a commit was not confirmed: the gateway reads from the record whether
+/// it took effect.
 impl From<sqlx::Error> for Failed {
     fn from(error: sqlx::Error) -> Self {
         Self(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
@@ -138,7 +138,7 @@ impl From<sqlx::Error> for Failed {
 impl From<onceward::Error> for Failed {
     fn from(error: onceward::Error) -> Self {
         let status = match error {
-            // Somebody else has this payment now.
+            // Another claim holds this payment now.
             onceward::Error::Stale { .. } => StatusCode::CONFLICT,
             _ => StatusCode::SERVICE_UNAVAILABLE,
         };

@@ -1,6 +1,6 @@
-//! Calls to another service that are safe to repeat. The key is minted from what
-//! the call is about, so that every retry, by whichever process, has the same;
-//! the other service charges once however often it is asked.
+//! Calls to another service that are safe to repeat. The key is minted from the
+//! subject of the call, so that every retry, by any process, has the same key; the
+//! other service charges once for all of them.
 //!
 //! ```sh
 //! cargo run -p onceward-examples --bin outbound
@@ -28,7 +28,7 @@ const TRIES_MAX: u32 = 5;
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let (address, downstream) = downstream().await?;
-    // Tenant, what is paid, and which intent it is: a second payment on purpose
+    // Tenant, invoice, and the number of the intent: a second payment on purpose
     // would be "2".
     let minter = Minter::new(Namespace::new("billing")?);
     let key = minter.mint(&["tenant-1", "invoice-42", "1"])?;
@@ -68,7 +68,7 @@ struct Downstream {
     charged: AtomicU32,
 }
 
-/// The other service. It charges, and then its first two answers get lost.
+/// The other service. It charges, and its first two answers are lost.
 async fn downstream() -> anyhow::Result<(SocketAddr, Arc<Downstream>)> {
     let state = Arc::new(Downstream::default());
     let onceward = Onceward::open("memory:").await?;

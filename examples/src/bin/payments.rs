@@ -1,6 +1,6 @@
-//! A payments service whose rows and records are committed in one transaction:
-//! a payment is made and remembered, or neither, whenever the process dies. A
-//! payment that is refused for good is remembered too, behind a savepoint.
+//! A payments service whose rows and records are committed in one transaction: a
+//! payment is made and recorded, or neither, if the process dies at any time. A
+//! payment that is refused for good is recorded too, behind a savepoint.
 //!
 //! ```sh
 //! cargo run -p onceward-examples --bin payments -- postgres://… 127.0.0.1:3000
@@ -116,7 +116,7 @@ async fn pay(
 ) -> Result<Told, Failed> {
     let key = key_of(&shop.namespace, &headers)?;
     if payment.amount <= 0 {
-        // Before anything is claimed: nothing is remembered of it.
+        // Before the claim, so nothing is recorded.
         return Err(anyhow::anyhow!("pay more than nothing").into());
     }
     let mut tx = shop.pool.begin().await?;
@@ -125,20 +125,20 @@ async fn pay(
         Ok(known) => known,
         Err(fresh) => make(&shop, &mut tx, fresh, &payment).await?,
     };
-    // Until here nothing was done; from here on all of it is.
+    // Before the commit nothing took effect; after it everything did.
     tx.commit().await?;
     Ok((status(&outcome.kind), Json(outcome)))
 }
 
-/// Makes a payment, or remembers why not.
+/// Makes a payment, or records why it is refused.
 async fn make(
     shop: &Shop,
     tx: &mut Transaction<'_, Postgres>,
     fresh: Fresh,
     payment: &Payment,
 ) -> Result<Outcome<Receipt>, Failed> {
-    // A savepoint: what the database refuses fails the transaction back to here,
-    // and no further, so the refusal can still be recorded.
+    // A savepoint: an error of the database rolls the transaction back to here, so
+    // that the refusal can still be recorded.
     let mut work = tx.begin().await?;
     let debited = debit(&mut work, fresh.key(), payment).await;
     match debited {
@@ -149,8 +149,8 @@ async fn make(
             Ok(Outcome::created(receipt))
         }
         Err(error) => {
-            // What may pass by itself is not recorded: all is rolled back, and
-            // the key is free.
+            // A transient error is not recorded: everything is rolled back, and the
+            // key is free.
             let refused = refusal(&error).ok_or(error)?;
             work.rollback().await?;
             let mut payments = shop.records.with_tx(tx).typed::<Payment, Receipt>();
@@ -184,7 +184,7 @@ async fn debit(
     })
 }
 
-/// What of the database's errors trying again would not change.
+/// Errors of the database that a retry would not change.
 fn refusal(error: &sqlx::Error) -> Option<Refused> {
     let database = error.as_database_error()?;
     if database.is_check_violation() {
@@ -240,7 +240,7 @@ impl IntoResponse for Failed {
     }
 }
 
-/// Reclaims the room of what has expired.
+/// Reclaims the space of expired operations.
 async fn purge(shop: Arc<Shop>) {
     let mut ticks = tokio::time::interval(Duration::from_secs(60));
     loop {

@@ -1,11 +1,11 @@
-//! A consumer of a queue that delivers at least once. The key is the message's
-//! id: a message that comes again is acknowledged without being run again.
+//! A consumer of a queue that delivers at least once. The key is the message's id:
+//! a redelivered message is acknowledged and does not run again.
 //!
-//! One that failed for good goes to the dead letters, and when it comes again it
-//! goes there again: acknowledging it in silence would lose the failure if the
-//! first report of it got lost.
+//! A message that failed for good goes to the dead letters, and again when it is
+//! redelivered: acknowledging it silently would lose the failure if the first
+//! report was lost.
 //!
-//! Messages come as lines of JSON on standard input, verdicts go to standard
+//! Messages are lines of JSON on standard input, results are lines on standard
 //! output:
 //!
 //! ```sh
@@ -37,14 +37,14 @@ struct Message {
     award: Award,
 }
 
-/// What a message asks for: this is compared when it comes again.
+/// The request of a message, which is compared when it is redelivered.
 #[derive(Deserialize, Serialize)]
 struct Award {
     member: String,
     points: i64,
 }
 
-/// What fails for good.
+/// Errors that are final.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no member {0:?}")]
 struct NoMember(String);
@@ -60,13 +60,13 @@ impl Failure for NoMember {
     }
 }
 
-/// What the queue is told.
+/// The answer to the queue.
 enum Verdict {
     /// Done now.
     Done,
     /// Done before: nothing was run.
     DoneBefore,
-    /// It never will be.
+    /// Failed for good.
     DeadLetter(StoredError),
     /// Nothing was done; deliver it again.
     Later(String),
@@ -130,8 +130,8 @@ impl Consumer {
                 Verdict::DeadLetter(StoredError::new("id-reused", words))
             }
         };
-        // The verdict counts when this has returned: a crash before it means
-        // that the message comes again, and finds nothing.
+        // The result is durable when this returns: after an earlier crash the
+        // message is redelivered, and runs.
         tx.commit().await?;
         Ok(verdict)
     }
@@ -160,7 +160,7 @@ async fn award(
             awards.fail_permanent(fresh, &error).await?;
             Ok(Verdict::DeadLetter(StoredError::of(&error)))
         }
-        // It may pass by itself: all is rolled back, and the key is free.
+        // A transient error: everything is rolled back, and the key is free.
         Err(error) => Err(error.into()),
     }
 }

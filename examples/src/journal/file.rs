@@ -16,16 +16,16 @@ use super::Entry;
 
 /// One change.
 pub(super) enum Line {
-    /// An operation is like this now.
+    /// The new state of an operation.
     Put(Entry),
-    /// There is no such operation any more, and numbers up to `last` were given.
+    /// The operation was removed, and numbers up to `last` were used.
     Forget { digest: Digest, last: u64 },
-    /// A document is like this now.
+    /// The new content of a document.
     Document {
         place: (String, String),
         document: Bytes,
     },
-    /// There is no such document any more.
+    /// The document was removed.
     NoDocument { place: (String, String) },
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal and reads all that is in it.
+    /// Opens the journal and reads all its frames.
     pub(super) fn open(path: &Path) -> io::Result<(Self, Vec<Line>)> {
         let mut options = File::options();
         let file = options.append(true).create(true).open(path)?;
@@ -54,7 +54,7 @@ impl Journal {
         Ok((journal, lines))
     }
 
-    /// Writes lines behind all others. Durable when it returns.
+    /// Appends changes. Durable when it returns.
     pub(super) fn append(&mut self, lines: &[Line]) -> io::Result<()> {
         if self.is_broken {
             return Err(io::Error::other("an earlier write to the journal failed"));
@@ -66,7 +66,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes a journal of these lines in place of this one, all or nothing.
+    /// Replaces the journal by one with these changes, all or nothing.
     pub(super) fn replace(&mut self, lines: &[Line]) -> io::Result<()> {
         let fresh = self.path.with_extension("fresh");
         let mut file = File::create(&fresh)?;
@@ -104,7 +104,7 @@ fn next_frame(bytes: &mut Bytes) -> io::Result<Option<Bytes>> {
     if crc32fast::hash(&frame) == sum {
         Ok(Some(frame))
     } else if bytes.is_empty() {
-        // The file grew before all of its content was there.
+        // The file grew before all of its content was written.
         Ok(None)
     } else {
         Err(damaged())
@@ -149,7 +149,7 @@ fn written(line: &Line) -> Vec<u8> {
     out
 }
 
-/// The change that a frame tells of; `None` if this store never wrote it.
+/// The change in a frame; `None` if this store never wrote it.
 fn read(mut frame: Bytes) -> Option<Line> {
     Some(match frame.try_get_u8().ok()? {
         1 => {

@@ -1,4 +1,4 @@
-//! Looking into the store, and an operator's hand in it.
+//! Listings, and changes by operators.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::file::Line;
 use super::{JournalStore, Shelf};
 
 impl JournalStore {
-    /// Lets an operator change an operation, or what is left of it.
+    /// Lets an operator change an operation or its trace.
     fn change(
         &self,
         id: OperationId,
@@ -75,7 +75,7 @@ impl Inspect for JournalStore {
             if state == State::Running && force == Force::No {
                 return Err(Changed::Refused(state));
             }
-            // The numbers go on, so whoever held it is stale.
+            // The next fence is higher, so the earlier holder is stale.
             Ok(shelf.forget(record.digest))
         })
     }

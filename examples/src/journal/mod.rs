@@ -1,10 +1,9 @@
-//! A store of one's own: operations in memory, every change in a journal on
-//! disk, synced before it is acknowledged.
+//! A custom store: operations in memory, every change in a journal on disk, synced
+//! before it is acknowledged.
 //!
-//! What an operation may become is not decided here. `Claim::on` says how a claim
-//! finds it, the methods of `Record` say what a word of its holder makes of it;
-//! a store keeps records, gives out rising numbers, and takes each step whole or
-//! not at all. That it does so is shown by the conformance suite.
+//! The rules are not here: `Claim::on` answers a claim by a record, and the methods
+//! of `Record` apply settlements. A store keeps records, issues rising numbers, and
+//! makes each step atomic. The conformance suite checks it.
 //!
 //! Steps block for the length of a sync: this is a store for a small process.
 
@@ -43,11 +42,11 @@ impl fmt::Debug for JournalStore {
     }
 }
 
-/// All that is kept.
+/// The content of the store.
 struct Shelf {
     entries: HashMap<Digest, Entry>,
     documents: BTreeMap<(String, String), Bytes>,
-    /// The last number given: a fence, or the place of a change in listings.
+    /// The last number used: a fence, or the position of a change in listings.
     last: u64,
     journal: Journal,
 }
@@ -60,11 +59,11 @@ struct Entry {
 }
 
 impl JournalStore {
-    /// Opens the store in this file, or makes it.
+    /// Opens the store in this file, or creates it.
     ///
     /// # Errors
     ///
-    /// The file cannot be read or written, or holds what this store never wrote.
+    /// The file cannot be read or written, or is not a journal of this store.
     pub fn open(path: &Path, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let (journal, lines) = Journal::open(path)?;
         let mut shelf = Shelf {
@@ -85,7 +84,7 @@ impl JournalStore {
     }
 
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        // What is in memory was written to the journal before.
+        // The content of memory was written to the journal before.
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -105,17 +104,17 @@ impl Shelf {
         records.find(|record| record.id == id)
     }
 
-    /// How a claim finds an operation; `None` where it is free.
+    /// The answer to a claim; `None` where the key is free.
     fn known(&self, ask: &ClaimRequest, now: Timestamp) -> Option<Claim> {
         Claim::on(self.record(&ask.digest)?, ask, now)
     }
 
-    /// The record that a claim makes of what is there.
+    /// The record of a new claim, after the one that exists.
     fn begun(&self, ask: &ClaimRequest, now: Timestamp) -> Record {
         ask.to_record_after(self.record(&ask.digest).map(Arc::as_ref), now)
     }
 
-    /// The line that puts a record in its place; its request stays.
+    /// The change that replaces a record; its request stays.
     fn put(&mut self, record: Record) -> Line {
         let request = self.entries.get(&record.digest);
         let request = request.map(|entry| entry.request.clone());
@@ -166,9 +165,9 @@ impl Shelf {
         }
     }
 
-    /// Writes the journal anew, without what is over.
+    /// Rewrites the journal without expired operations.
     fn compact(&mut self) -> io::Result<()> {
-        // Numbers that were given are never given again, whoever had them.
+        // A number that was used is never used again.
         let mut lines = vec![Line::Forget {
             digest: Digest::from_bytes([0; 32]),
             last: self.last,
@@ -219,7 +218,7 @@ impl Store for JournalStore {
         };
         let renewed = Arc::make_mut(&mut entry.record).renew(fence, now);
         if renewed == Settled::Done {
-            // Its place in listings stays.
+            // Its position in listings stays.
             shelf.write(vec![Line::Put(entry)])?;
         }
         Ok(renewed)
@@ -270,7 +269,7 @@ impl Store for JournalStore {
     }
 
     async fn wait(&self, digest: &Digest, limit: Duration) -> Result<(), StoreError> {
-        // Listening comes first: what rings in between is heard.
+        // Subscribes before reading, so that no notification is missed.
         let subscription = self.notifier.listen(digest);
         let record = self.get(digest).await?;
         let runs = |one: Arc<Record>| matches!(one.state, State::Running | State::Queued);

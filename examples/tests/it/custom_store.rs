@@ -1,4 +1,4 @@
-//! A store of one's own.
+//! A custom store.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ async fn acknowledged_steps_survive_a_restart() {
         .expect("answers");
     drop(trial);
 
-    // A crash in the middle of a frame that nobody was told of.
+    // A crash in the middle of a frame that was not acknowledged.
     let journal = home.path().join("journal");
     let mut bytes = std::fs::read(&journal).expect("the journal can be read");
     bytes.extend([0, 0, 1, 0, 9, 9]);

@@ -1,4 +1,4 @@
-//! The examples, run as the programs that they are.
+//! The examples, run as programs.
 
 #![allow(
     clippy::disallowed_methods,

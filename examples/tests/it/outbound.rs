@@ -1,4 +1,4 @@
-//! Calls that are repeated and charged once.
+//! Repeated calls that are charged once.
 
 use std::process::Command;
 

@@ -15,7 +15,7 @@ fn payment(amount: u32) -> String {
     format!(r#"{{"account":1,"amount":{amount}}}"#)
 }
 
-/// Payments, what is left of the account, and records that are done.
+/// The payments, the balance of the account, and the finished records.
 fn books(postgres: &Postgres) -> String {
     postgres.sql(
         "postgres",
@@ -50,7 +50,7 @@ async fn payment_is_made_once_and_refused_once() {
             StatusCode::UNPROCESSABLE_ENTITY,
             r#""kind":"Mismatch""#,
         ),
-        // The database refuses this one, and that is remembered.
+        // The database refuses this one, and the refusal is recorded.
         (
             "p-2",
             payment(90),
@@ -117,8 +117,8 @@ async fn concurrent_requests_pay_once() {
     assert_eq!(books(&postgres), "1|70|1|0|0");
 }
 
-/// The service is killed again and again under load; those who ask repeat
-/// themselves until they are answered.
+/// The service is killed repeatedly under load; clients retry until they are
+/// answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_service_pays_each_key_once() {
     const KILLS: u64 = 12;
@@ -139,7 +139,7 @@ async fn killed_service_pays_each_key_once() {
             for number in 0.. {
                 let key = format!("{caller}-{number}");
                 wait_until("an answer", || async {
-                    let now = *address.lock().expect("nobody panicked");
+                    let now = *address.lock().expect("no panic");
                     let answer = post(&http, now, "/payments", Some(&key), &payment(1)).await?;
                     matches!(answer.status, StatusCode::CREATED | StatusCode::OK).then_some(())
                 })
@@ -159,11 +159,11 @@ async fn killed_service_pays_each_key_once() {
             (paid.load(Ordering::SeqCst) > before + 8).then_some(())
         })
         .await;
-        // Not always at the same place of a request.
+        // Not always at the same point of a request.
         tokio::time::sleep(Duration::from_micros(kill * 370)).await;
         service.kill();
         service = Service::start(PROGRAM, &[&postgres.url(), "127.0.0.1:0"]);
-        *address.lock().expect("nobody panicked") = service.address;
+        *address.lock().expect("no panic") = service.address;
     }
     ending.store(1, Ordering::SeqCst);
     for caller in callers {

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use onceward_servers::Postgres;
 
-/// Feeds messages to a consumer and gives its verdicts.
+/// Feeds messages to a consumer and returns its results.
 fn consume(postgres: &Postgres, messages: &[&str]) -> Vec<String> {
     let mut child = Command::new(env!("CARGO_BIN_EXE_queue_consumer"))
         .arg(postgres.url())
@@ -35,7 +35,7 @@ fn redelivered_message_is_acknowledged_and_not_run_again() {
         consume(&postgres, &[good, good, bad]),
         ["m-1: ack", "m-1: ack, done before", failure]
     );
-    // By another process, later. The failure is told again, not swallowed.
+    // By another process, later. The failure is reported again.
     assert_eq!(
         consume(&postgres, &[bad, good, reused]),
         [

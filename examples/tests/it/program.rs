@@ -12,7 +12,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 
-/// Nothing here takes longer, on any machine.
+/// Longer than anything here takes, on any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A program that listens.
@@ -22,7 +22,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Starts a program and waits until it says where it listens.
+    /// Starts a program and waits until it prints its address.
     pub(crate) fn start(program: &str, arguments: &[&str]) -> Self {
         let mut child = Command::new(program)
             .args(arguments)
@@ -34,7 +34,7 @@ impl Service {
         let line = lines.next().expect("it says something");
         let line = line.expect("it says it in UTF-8");
         let address = line.strip_prefix("listening on ").expect(&line);
-        // What else it says must not fill the pipe.
+        // Further output must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
         Self {
             address: address.parse().expect("an address"),
@@ -42,7 +42,7 @@ impl Service {
         }
     }
 
-    /// Ends it without a warning.
+    /// Kills it.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("the child is ours");
         self.child.wait().expect("the child ends");
@@ -57,7 +57,7 @@ impl Drop for Service {
     }
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -71,7 +71,7 @@ pub(crate) fn http() -> Http {
     Client::builder(TokioExecutor::new()).build_http()
 }
 
-/// Posts JSON, under a key if there is one. `None` where nobody answered.
+/// Posts JSON, under a key if there is one. `None` without an answer.
 pub(crate) async fn post(
     http: &Http,
     address: SocketAddr,
@@ -95,7 +95,7 @@ pub(crate) async fn post(
     })
 }
 
-/// Looks again and again until there is something to be seen.
+/// Polls until there is a value.
 pub(crate) async fn wait_until<T, F>(what: &str, mut look: impl FnMut() -> F) -> T
 where
     F: Future<Output = Option<T>>,

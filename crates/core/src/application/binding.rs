@@ -67,7 +67,7 @@ pub trait Binding: Send {
     /// Renews the lease of a claim.
     async fn renew(&mut self, fresh: &Fresh) -> Result<Settled, Error>;
 
-    /// Reclaims the room of operations that are over; returns how many.
+    /// Reclaims the space of operations that are over; returns their number.
     async fn purge_expired(&mut self) -> Result<u64, Error>;
 
     /// Records a reference from the operation to a resource.

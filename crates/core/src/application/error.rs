@@ -7,7 +7,7 @@ use crate::store::StoreError;
 
 use super::content::CONTENT_BYTES_MAX;
 
-/// Why a step was not taken.
+/// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -74,7 +74,7 @@ pub struct Fresh {
 }
 
 impl Fresh {
-    /// What a [`Binding`](super::Binding) gives for a grant.
+    /// Returned by a [`Binding`](super::Binding) for a grant.
     pub fn granted(key: &ScopedKey, grant: Grant) -> Self {
         Self {
             key: key.clone(),

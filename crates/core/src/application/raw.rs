@@ -131,7 +131,7 @@ impl<B: Binding> RawStore<B> {
         held(fresh, referred)
     }
 
-    /// Reclaims the room of operations that are over; returns how many. The
+    /// Reclaims the space of operations that are over; returns their number. The
     /// application must call it from time to time. Under
     /// [`Expiry::Lazy`](crate::class::Expiry::Lazy) only this ends replays.
     pub async fn purge_expired(&mut self) -> Result<u64, Error> {

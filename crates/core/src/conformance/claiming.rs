@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::trial::{
-    LEASE, Trial, accepted, completed, done, expect, granted, identity, terms, describe,
+    LEASE, Trial, accepted, completed, describe, done, expect, granted, identity, terms,
 };
 use crate::class::AfterLoss;
 use crate::record::{Settlement, State};
@@ -105,7 +105,11 @@ pub async fn fence_is_never_used_again(trial: &Trial) {
     let mut fences = HashSet::new();
     for _ in 0..4 {
         let grant = trial.grant(&trial.retry(&ask)).await;
-        assert!(fences.insert(grant.fence), "{:?} was used twice", grant.fence);
+        assert!(
+            fences.insert(grant.fence),
+            "{:?} was used twice",
+            grant.fence
+        );
         assert!(
             trial
                 .settle(&grant, Settlement::Released)

@@ -326,7 +326,7 @@ pub async fn resolve_and_resume_refuse_other_states(trial: &Trial) {
     assert_eq!(got.expect("the store answers"), Changed::Absent);
 }
 
-/// Sweeping reclaims room and changes no answer, neither about operations on
+/// Sweeping reclaims space and changes no answer, neither about operations on
 /// record nor about those that are over.
 pub async fn sweep_takes_only_what_is_over(trial: &Trial) {
     let over = trial.operation_in(State::Completed).await;

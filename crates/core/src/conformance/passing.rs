@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::trial::{
-    LEASE, REMEMBER, RETENTION, Trial, completed, done, expect, granted, reply, terms, describe,
+    LEASE, REMEMBER, RETENTION, Trial, completed, describe, done, expect, granted, reply, terms,
 };
 use crate::class::{AfterLoss, Expiry, Terms, TtlBasis};
 use crate::record::{Answer, Settled, Settlement, State};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::trial::{
-    LEASE, REMEMBER, RETENTION, Trial, accepted, completed, done, expect, failed, terms, describe,
+    LEASE, REMEMBER, RETENTION, Trial, accepted, completed, describe, done, expect, failed, terms,
 };
 use crate::class::{AfterLoss, Expiry, Terms, TtlBasis};
 use crate::clock::Clock;
@@ -47,7 +47,9 @@ pub async fn enqueueing_again_is_answered_like_a_claim(trial: &Trial) {
         for again in [trial.retry(&ask), trial.other_request(&ask)] {
             let by_claim = trial.claim(&again).await;
             match trial.enqueue(&again, b"again", NOW).await {
-                Enqueued::Known(claim) => assert_eq!(describe(&claim), describe(&by_claim), "{state:?}"),
+                Enqueued::Known(claim) => {
+                    assert_eq!(describe(&claim), describe(&by_claim), "{state:?}")
+                }
                 Enqueued::Accepted(_) => panic!("accepted although {state:?}"),
             }
         }
@@ -167,11 +169,19 @@ pub async fn deferred_work_does_not_count_as_tried(trial: &Trial) {
         assert_eq!(given.record.attempts, 1);
         let settlement = Settlement::Deferred { after: LATER };
         for _ in 0..2 {
-            assert!(trial.settle(&given.grant, settlement.clone()).await.is_recorded());
+            assert!(
+                trial
+                    .settle(&given.grant, settlement.clone())
+                    .await
+                    .is_recorded()
+            );
             let seen = trial.get(&ask).await.expect("queued work is on record");
             assert_eq!((seen.state, seen.attempts), (State::Queued, 0));
         }
-        assert!(trial.due(10).await.is_empty(), "given before it was due again");
+        assert!(
+            trial.due(10).await.is_empty(),
+            "given before it was due again"
+        );
         trial.advance(LATER);
         let next = only(trial.due(10).await);
         assert!(next.grant.fence > given.grant.fence);
@@ -306,7 +316,11 @@ pub async fn redelivered_work_is_due_at_once(trial: &Trial) {
         assert_eq!((seen.attempts, &seen.answer), (0, &None), "{settlement:?}");
         assert_eq!((seen.completed_at, seen.touched_at), (None, None));
         expect(&trial.claim(&trial.retry(&ask)).await, "busy");
-        assert_eq!(trial.renew(&first.grant).await, Settled::Stale, "{settlement:?}");
+        assert_eq!(
+            trial.renew(&first.grant).await,
+            Settled::Stale,
+            "{settlement:?}"
+        );
         let late = trial.settle(&first.grant, completed(200)).await;
         assert_eq!(late, Settled::Stale, "{settlement:?}");
 

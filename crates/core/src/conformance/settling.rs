@@ -68,7 +68,11 @@ pub async fn purged_holder_is_stale(trial: &Trial) {
             Settled::Stale,
             "{settlement:?}"
         );
-        assert_eq!(trial.state(&ask).await, Some(State::Running), "{settlement:?}");
+        assert_eq!(
+            trial.state(&ask).await,
+            Some(State::Running),
+            "{settlement:?}"
+        );
     }
 }
 
@@ -199,7 +203,9 @@ pub async fn other_settlement_after_the_end_is_stale(trial: &Trial) {
         let grant = trial.grant(&ask).await;
         assert!(trial.settle(&grant, end.clone()).await.is_recorded());
         let before = trial.get(&ask).await;
-        let others = settlements().into_iter().filter(|settlement| *settlement != end);
+        let others = settlements()
+            .into_iter()
+            .filter(|settlement| *settlement != end);
         for settlement in others {
             assert_eq!(
                 trial.settle(&grant, settlement.clone()).await,

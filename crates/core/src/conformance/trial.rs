@@ -144,7 +144,10 @@ impl Trial {
 
     pub(super) async fn settle(&self, grant: &Grant, settlement: Settlement) -> Settled {
         let has_outcome = matches!(settlement, Settlement::Completed(_) | Settlement::Failed(_));
-        let settled = self.store.settle(&grant.digest, grant.fence, settlement).await;
+        let settled = self
+            .store
+            .settle(&grant.digest, grant.fence, settlement)
+            .await;
         let settled = settled.expect("the store answers a settlement");
         assert!(
             settled == Settled::Stale || has_outcome == matches!(settled, Settled::Finished(_)),

@@ -142,7 +142,7 @@ impl<'a> Pass<'a> {
         Some(())
     }
 
-    /// Reads a string, writes it, and gives its text.
+    /// Reads a string, writes it, and returns its text.
     fn string(&mut self) -> Option<Cow<'a, str>> {
         let (token, escapes) = self.string_token()?;
         if !escapes {
@@ -587,7 +587,8 @@ mod tests {
         assert_eq!(canonical(&"[".repeat(1_000_000)), None);
     }
 
-    /// Documents whose numbers RFC 8785 can hold. Names are few, so that they meet.
+    /// Documents whose numbers RFC 8785 can represent. Names are few, so that many
+    /// are equal.
     fn document() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Null),

@@ -296,7 +296,9 @@ impl fmt::Debug for Fingerprinter {
 fn hash_choice(hash: &mut Hash, parts: &ComparedParts<'_>) {
     let selection = parts.selection;
     hash.part(b"chosen");
-    hash.list(parts.identity_parts, |hash, part| hash.part(part.as_bytes()));
+    hash.list(parts.identity_parts, |hash, part| {
+        hash.part(part.as_bytes())
+    });
     for parts in [&selection.ignore, &selection.include] {
         let written = Selection::written(parts);
         hash.list(&written, |hash, part| hash.part(part.as_bytes()));

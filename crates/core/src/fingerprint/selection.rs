@@ -253,8 +253,8 @@ impl Pointer {
             .map(Self)
     }
 
-    /// What lies there in a text that [`canonical_json`](super::canonical_json)
-    /// wrote, in the same form.
+    /// The value at this place in a text that
+    /// [`canonical_json`](super::canonical_json) wrote, in the same form.
     pub fn value_in<'a>(&self, canonical: &'a [u8]) -> Option<&'a [u8]> {
         json::value_at(canonical, &self.0)
     }

@@ -23,11 +23,11 @@ impl Record {
         self.free(now);
     }
 
-    /// Queues enqueued work again that has ended or was given up. It is due at
-    /// once, with all its attempts left; its outcome is forgotten, and the new
-    /// fence makes the old holder stale. Refused, without any change, while it is
-    /// still to be delivered, and where there is no request, because it was never
-    /// enqueued or has expired.
+    /// Queues enqueued work again that has ended, is unknown or is paused. It
+    /// is due at once, with all its attempts left; its outcome is forgotten,
+    /// and the new fence makes the old holder stale. Refused, without any
+    /// change, while it is still to be delivered, and where there is no
+    /// request, because it was never enqueued or has expired.
     pub fn redeliver(&mut self, fence: Fence, now: Timestamp) -> Changed {
         match self.shown_state_at(now) {
             None => Changed::Absent,

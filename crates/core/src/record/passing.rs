@@ -132,7 +132,7 @@ impl Record {
     }
 
     /// Whether the record is needed no more, neither by a caller nor by a holder
-    /// nor by an operator: its room may be reclaimed. A lazily expiring record
+    /// nor by an operator: its space may be reclaimed. A lazily expiring record
     /// ends by this alone.
     pub fn is_over(&self, now: Timestamp) -> bool {
         match self.state {

@@ -45,9 +45,9 @@ pub trait Inspect: Send + Sync + 'static {
     /// one that is missing earlier is [`StoreError::Damaged`].
     async fn redeliver(&self, id: OperationId) -> Result<Changed, StoreError>;
 
-    /// Reclaims the room of at most about `limit` operations that are over, and
-    /// returns how many. It never blocks a key. It changes answers only for lazily
-    /// expiring operations, which it ends: first the reply, then the key.
+    /// Reclaims the space of at most about `limit` operations that are over, and
+    /// returns their number. It never blocks a key. It changes answers only for
+    /// lazily expiring operations, which it ends: first the reply, then the key.
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError>;
 
     /// How much the store holds.
@@ -174,7 +174,7 @@ pub struct Stats {
     pub unknown: u64,
     /// Operations whose attempts are used up.
     pub paused: u64,
-    /// Operations on record. Those that are over may count until their room is
+    /// Operations on record. Those that are over may count until their space is
     /// reclaimed: counting without them would take too long for a gauge.
     pub operations: u64,
     /// Bytes on disk, or in memory where there is no disk.

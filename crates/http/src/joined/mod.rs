@@ -23,7 +23,7 @@ pub(crate) use self::settle::record;
 /// The longest key that a gateway forwards, in bytes: a namespaced one.
 const KEY_LENGTH_MAX: usize = 640;
 
-/// The operation in whose name a gateway forwarded a request.
+/// The operation for which a gateway forwarded a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joined {
     /// Identifies the record.
@@ -42,10 +42,10 @@ pub struct Joined {
 #[non_exhaustive]
 pub enum JoinedError {
     /// Some of the headers are present, and this one is missing.
-    #[error("{0} is missing beside the other headers of an operation")]
+    #[error("{0} is missing, although other headers of an operation are present")]
     Missing(HeaderName),
     /// This header occurs more than once.
-    #[error("{0} is there more than once")]
+    #[error("{0} occurs more than once")]
     Repeated(HeaderName),
     /// The value of this header is not one that a gateway sends.
     #[error("{0} is not what a gateway sends")]
@@ -116,12 +116,12 @@ mod tests {
     #[case::raw_key(&[ID], &["18446744073709551615"], &["k"], "op_0f8b4c1d2e3a59687f60718293a4b5c6 18446744073709551615 k")]
     #[case::none(&[], &[], &[], "none")]
     #[case::a_clients_key_alone(&[], &[], &["k"], "none")]
-    #[case::no_id(&[], &["7"], &["k"], "x-operation-id is missing beside the other headers of an operation")]
-    #[case::no_fence(&[ID], &[], &["k"], "idempotency-fence is missing beside the other headers of an operation")]
-    #[case::no_key(&[ID], &["7"], &[], "idempotency-key is missing beside the other headers of an operation")]
-    #[case::two_ids(&[ID, ID], &["7"], &["k"], "x-operation-id is there more than once")]
-    #[case::two_fences(&[ID], &["7", "8"], &["k"], "idempotency-fence is there more than once")]
-    #[case::two_keys(&[ID], &["7"], &["k", "l"], "idempotency-key is there more than once")]
+    #[case::no_id(&[], &["7"], &["k"], "x-operation-id is missing, although other headers of an operation are present")]
+    #[case::no_fence(&[ID], &[], &["k"], "idempotency-fence is missing, although other headers of an operation are present")]
+    #[case::no_key(&[ID], &["7"], &[], "idempotency-key is missing, although other headers of an operation are present")]
+    #[case::two_ids(&[ID, ID], &["7"], &["k"], "x-operation-id occurs more than once")]
+    #[case::two_fences(&[ID], &["7", "8"], &["k"], "idempotency-fence occurs more than once")]
+    #[case::two_keys(&[ID], &["7"], &["k", "l"], "idempotency-key occurs more than once")]
     #[case::odd_id(&["op_1"], &["7"], &["k"], "x-operation-id is not what a gateway sends")]
     #[case::loud_id(&["OP_0F8B4C1D2E3A59687F60718293A4B5C6"], &["7"], &["k"], "x-operation-id is not what a gateway sends")]
     #[case::signed_fence(&[ID], &["+7"], &["k"], "idempotency-fence is not what a gateway sends")]

@@ -1,4 +1,4 @@
-//! What a class chooses.
+//! The settings of a class.
 
 use std::time::Duration;
 
@@ -215,7 +215,7 @@ async fn a_mismatch_is_never_a_replay_for_another_client() {
     assert_eq!((thief.status, thief.code().as_str()), (422, "key-reused"));
 }
 
-/// The origin's runs are what was charged.
+/// The runs of the service count the charges.
 #[rstest]
 #[case::money(Class::financial(), &["500 unknown", "409 unknown", "409 unknown"], 1)]
 #[case::default(Class::interactive(), &["500 released", "500 released", "500 released"], 3)]

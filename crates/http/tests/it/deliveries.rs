@@ -74,7 +74,7 @@ impl Deliveries {
         assert!(matches!(enqueued.await, Ok(Enqueued::Accepted(_))));
     }
 
-    /// Delivers what is due at this moment of the clock.
+    /// Delivers the work that is due now by the clock.
     async fn deliver_due(&self, answer: impl Fn() -> Response<body::Body>) -> Vec<DeliveryReport> {
         let mut reports = Vec::new();
         for due in self.store.due(EVENTS).await.unwrap() {
@@ -150,7 +150,7 @@ async fn a_wrong_path_for_an_hour_loses_no_event() {
     }
 }
 
-/// What an upstream answers to one attempt, and what becomes of the event.
+/// The answer of an upstream to one attempt, and the result for the event.
 #[tokio::test]
 async fn only_a_2xx_or_a_permanent_answer_ends_a_delivery() {
     use DeliveryOutcome::{Completed, Failed, Requeued};

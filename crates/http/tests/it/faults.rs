@@ -24,13 +24,13 @@ pub(crate) struct Faulty {
     reads: AtomicUsize,
     /// Outcomes are refused.
     pub(crate) refuse_outcomes: AtomicBool,
-    /// Outcomes are neither taken nor refused.
+    /// Settlements never return.
     pub(crate) stall_outcomes: AtomicBool,
-    /// How many outcomes were handed in.
+    /// The number of settlements.
     pub(crate) outcomes: AtomicUsize,
     /// Nothing works.
     pub(crate) away: AtomicBool,
-    /// What is there cannot be read.
+    /// Records are damaged.
     damaged: AtomicBool,
 }
 

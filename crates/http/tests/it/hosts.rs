@@ -180,7 +180,7 @@ async fn a_duplicate_of_a_run_that_ignores_hosts_waits_for_it() {
     assert_eq!(origin.runs(), 1);
 }
 
-/// A service that may repeat what was lost, and a lost operation from before
+/// A service whose lost operations may run again, and a lost operation from before
 /// hosts were compared.
 async fn repeating_what_was_lost(origin: &Origin) -> (Protected, Arc<Faulty>) {
     let store = Faulty::new();

@@ -1,9 +1,9 @@
 //! Joined routes: the application commits the outcome itself, under the fence
 //! that it was given, and the record arbitrates.
 //!
-//! The application here is a script: what it commits, and then how it answers
-//! or fails to. The store is the model, so what holds here holds on every store
-//! that passes the conformance suite.
+//! The application here follows a script: what it commits, and whether it answers.
+//! The store is the model, so the results apply to every store that passes the
+//! conformance suite.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ use onceward_core::record::{Answer, Fence, Reply, Settled, Settlement, State};
 use onceward_core::store::{Force, Inspect, Resolution, Store};
 use onceward_http::body::{self, Body, BoxError};
 use onceward_http::problem::ProblemLinks;
-use onceward_http::rules::{Credentials, KeySource, Rules};
+use onceward_http::rules::{Credentials, Rules};
 use onceward_http::run::{Call, Granted, Protection, Unanswered, run};
 use rstest::rstest;
 use tokio::sync::Notify;
@@ -32,7 +32,7 @@ use tokio::sync::Notify;
 use crate::faults::Faulty;
 use crate::harness::until;
 
-/// What the application does with a request, in this order.
+/// The steps of the application, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Does {
     /// Commits a reply with this status.
@@ -71,11 +71,11 @@ struct Pair {
     runs: Arc<AtomicUsize>,
     /// The fences that the application was given.
     fences: Arc<Mutex<Vec<Fence>>>,
-    /// Lets an application go on that hangs.
+    /// Lets a hanging application continue.
     go_on: Arc<Notify>,
 }
 
-/// What a client got.
+/// The answer to a client.
 #[derive(Debug)]
 struct Got {
     status: u16,
@@ -111,7 +111,7 @@ fn class() -> Class {
     Class::interactive().with(|class| class.lease = Duration::from_secs(60))
 }
 
-/// A class that lets the gateway try so often, without a rest.
+/// A class with this many attempts, without pauses.
 fn patient(max_attempts: u32) -> Class {
     class().with(|class| {
         class.max_attempts = max_attempts;
@@ -123,7 +123,7 @@ fn pair(class: Class) -> Pair {
     pair_on(Faulty::new(), class, 1)
 }
 
-/// The seed tells gateways apart that share a store.
+/// The seed distinguishes gateways that share a store.
 fn pair_on(faulty: Arc<Faulty>, class: Class, seed: u64) -> Pair {
     let limits =
         Limits::default().with(|limits| limits.store_deadline = Duration::from_millis(200));
@@ -139,7 +139,7 @@ fn pair_on(faulty: Arc<Faulty>, class: Class, seed: u64) -> Pair {
 }
 
 impl Pair {
-    /// Sends the request; if it gets to the application, that does this.
+    /// Sends the request; `does` is what the application does with it.
     async fn send(&self, does: &'static [Does]) -> Got {
         self.ask_for("a", does).await
     }
@@ -185,14 +185,14 @@ impl Pair {
         tokio::spawn(async move { this.send(does).await })
     }
 
-    /// How the operation stands, once all that was begun is written.
+    /// The state of the operation after all writes.
     async fn state(&self) -> Option<State> {
         until(|| self.engine().tasks().is_empty()).await;
         let record = self.faulty.inner.get(&digest()).await.unwrap();
         record.map(|record| record.state)
     }
 
-    /// What the store says to the application that commits under its last fence.
+    /// The store's answer to an application that commits under its last fence.
     async fn commit_late(&self) -> Settled {
         let fence = *self.fences.lock().unwrap().last().unwrap();
         let word = Settlement::Completed(Answer::Kept(reply(201, "late")));
@@ -267,7 +267,7 @@ impl Application {
         unreachable!("an application answers or breaks");
     }
 
-    /// As in a transaction: the word counts, or all of it is rolled back.
+    /// As in a transaction: the outcome is recorded, or everything is rolled back.
     async fn commit(&self, fence: Fence, status: u16, answer: Answer) {
         let word = match State::of_status(status) {
             State::Failed => Settlement::Failed(answer),
@@ -325,8 +325,8 @@ const FREE: Option<State> = Some(State::Released);
 const DONE: Option<State> = Some(State::Completed);
 const FAILED: Option<State> = Some(State::Failed);
 
-/// What the application does, what the first caller gets, how the operation
-/// stands then, and what a retry gets from an application that now commits.
+/// The steps of the application, the answer to the first caller, the state of the
+/// operation, and the answer to a retry, for which the application commits.
 #[rstest]
 #[case::committed_and_answered(&[Commits(201), Answers(201)], "201 committed 1", "completed", DONE, "201* committed 1")]
 #[case::committed_and_answered_otherwise(&[Commits(201), Answers(500)], "201 committed 1", "completed", DONE, "201* committed 1")]
@@ -369,8 +369,8 @@ async fn the_record_arbitrates(
     assert_eq!(pair.state().await, state);
     let late = pair.commit_late().await;
     let kept = matches!(does[0], Commits(201) | CommitsBare(201)) || state == DONE;
-    // Saying the same again is no second commit: the application sees that it
-    // changed nothing. What was freed is stale.
+    // A repeated outcome is not a second commit: the application sees that it
+    // changed nothing. A released grant is stale.
     assert_eq!(late.is_recorded(), kept, "a late commit");
     assert_eq!(pair.state().await, state, "a late commit changes nothing");
     let again = pair.send(&[Commits(201), Answers(201)]).await;
@@ -433,7 +433,7 @@ async fn a_release_that_the_store_does_not_take_is_written_later() {
     let first = first.await.unwrap();
     assert_eq!(first.brief(), "504 outcome-unknown");
     assert_eq!(first.header("idempotency-status"), "unknown");
-    // Nobody has said that it is free, and it is not unknown either.
+    // The release is not recorded yet, and the outcome is not unknown either.
     assert_eq!(second.await.unwrap().brief(), "409 in-progress");
     pair.faulty.refuse_outcomes.store(false, Ordering::SeqCst);
     assert_eq!(pair.state().await, FREE);
@@ -465,7 +465,7 @@ async fn a_single_unsent_attempt_is_certain_without_the_store() {
     }
 }
 
-/// The gateway asks again within one claim; the record says when to stop.
+/// The gateway tries again within one claim; the record shows when to stop.
 #[tokio::test]
 async fn attempts_end_with_the_commit() {
     let committed = pair(patient(5));
@@ -508,7 +508,7 @@ async fn a_commit_stands_when_a_drain_cuts_its_answer_off() {
     assert_eq!(pair.state().await, DONE);
 }
 
-/// One gateway is gone and renews nothing; a client tries again at another.
+/// One gateway has ended and renews nothing; a client retries at another.
 #[tokio::test]
 async fn the_end_of_a_lease_frees_the_key_in_every_class() {
     for on_unknown in [OnUnknown::Hold, OnUnknown::Reconcile, OnUnknown::Retry] {
@@ -575,8 +575,8 @@ async fn an_overtaken_caller_is_answered_as_a_duplicate() {
     assert_eq!(slow.await.unwrap().brief(), "201* committed 2");
 }
 
-/// The same, and another gateway claimed the key for another request meanwhile:
-/// its reply is not for the first caller, however that was answered.
+/// The same, and another gateway claimed the key for another request meanwhile: its
+/// reply is not for the first caller, with any answer.
 #[rstest]
 #[case::answered(&[Hangs, Answers(201)])]
 #[case::answered_at_length(&[Hangs, AnswersAtLength(201)])]

@@ -1,4 +1,4 @@
-//! What the layer promises, whatever the class.
+//! The promises of the layer in every class.
 
 use http::{Request, Response};
 use http_body_util::Full;

@@ -4,7 +4,7 @@
     clippy::disallowed_methods,
     reason = "tests use the system's clock and environment"
 )]
-// A test that fails says what it wanted; a panic is how.
+// Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
 
 mod classes;

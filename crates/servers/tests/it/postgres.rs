@@ -170,10 +170,10 @@ fn nothing_is_left_after_a_panic() {
     let directory = std::sync::Mutex::default();
     let panicked = std::panic::catch_unwind(|| {
         let postgres = Postgres::start();
-        *directory.lock().expect("nobody panicked") = postgres.directory().to_owned();
+        *directory.lock().expect("no panic") = postgres.directory().to_owned();
         postgres.sql("postgres", "this is no SQL");
     });
     assert!(panicked.is_err());
-    let directory: std::path::PathBuf = directory.into_inner().expect("nobody panicked");
+    let directory: std::path::PathBuf = directory.into_inner().expect("no panic");
     check_gone(&directory);
 }

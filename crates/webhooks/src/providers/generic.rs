@@ -182,10 +182,7 @@ impl Generic {
             mistakes.add("prefix", "must be printable ASCII");
         }
         if settings.separator.as_ref().is_some_and(String::is_empty) {
-            mistakes.add(
-                "separator",
-                "must not be empty: leave it out for one signature",
-            );
+            mistakes.add("separator", "must not be empty: omit it for one signature");
         }
         let algorithm = mistakes.choice(
             "algorithm",
@@ -498,11 +495,11 @@ impl Mistakes {
         match (has_time, count(&Piece::Timestamp)) {
             (true, 0) => self.add(
                 "timestamp",
-                "is not in what is signed: put {timestamp} there, or leave it out",
+                "is not signed: put {timestamp} into `signed`, or omit it",
             ),
             (false, 1..) => self.add(
                 "signed",
-                "has {timestamp}, but `timestamp` says not where it is",
+                "has {timestamp}, but `timestamp` does not say where it is",
             ),
             _ => {}
         }
@@ -528,7 +525,7 @@ impl Mistakes {
             if matches!(piece, Piece::Header(_)) && !apart {
                 self.add(
                     "signed",
-                    "has a {header:NAME} that no text sets apart from what is beside it",
+                    "has a {header:NAME} that no text separates from its neighbour",
                 );
             }
         }

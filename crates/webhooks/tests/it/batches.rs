@@ -108,8 +108,8 @@ fn a_batch_is_bounded() {
     );
 }
 
-/// Nobody signs what stands beside Adyen's items, and every part repeats it. So
-/// whoever has caught one item could have us write as much as they like.
+/// The members beside Adyen's items are not signed, and every part repeats them.
+/// Without a limit, a captured item would be enough to make us write any amount.
 #[test]
 fn bytes_copied_into_every_part_are_bounded() {
     let batch = |items: &[String], beside: usize| {
@@ -130,12 +130,12 @@ fn bytes_copied_into_every_part_are_bounded() {
         let identified = batch(&again, beside).identify().map(|_| ());
         assert_eq!(identified, want, "{beside}");
     }
-    // What is not taken apart is not copied.
+    // A body that is not split is not copied.
     assert_eq!(batch(&once, 750_000).events().len(), 1);
 }
 
-/// The most that one request makes of itself: as many elements as there may be,
-/// each as small as one can be, with as much as there may be beside them.
+/// The largest expansion of one request: the maximum number of elements, each of
+/// the smallest size, with the maximum of bytes beside them.
 #[test]
 fn all_parts_together_are_a_small_multiple_of_the_body() {
     let filler = "x".repeat(BESIDE_BYTES_MAX - r#""":"","#.len());

@@ -71,7 +71,7 @@ fn a_scheme_like_stripes_can_be_described() {
     let good = request(&settings, format!("{NOW}.{body}").as_bytes(), body)
         .with("x-time", &NOW.to_string());
     assert_eq!(good.event_key(), "other-evt_1");
-    // One of several, and others passed over.
+    // One of several signatures; the others are ignored.
     let value = good.headers["x-signature"]
         .to_str()
         .expect("text")
@@ -108,7 +108,7 @@ fn a_signed_header_is_a_signed_id() {
             .reason(),
         "signature"
     );
-    // What sets it apart may not be within it.
+    // The separator must not occur within the value.
     let moved = request(&settings, b"a.1.{}", "{}").with("x-id", "a.1");
     assert_eq!(moved.verify().expect_err("ambiguous").reason(), "malformed");
     let refusal = good.without("x-id").verify().expect_err("not there");
@@ -156,7 +156,7 @@ fn the_url_can_be_signed() {
     );
 }
 
-/// What is signed without text between stays where it was.
+/// Parts that are signed without a separator keep their bounds.
 #[rstest]
 #[case::as_sent("100", "1760000000", Ok(()))]
 #[case::a_zero_moved("10", "01760000000", Err("malformed"))]
@@ -184,7 +184,7 @@ fn bytes_do_not_move_between_the_body_and_the_time(
     assert_eq!(verified.map_err(|refusal| refusal.reason()), want);
 }
 
-/// Somebody may lengthen a query by the first bytes of the body.
+/// An attacker may extend the query by the first bytes of the body.
 #[rstest]
 #[case::no_query("{url}{body}", "form:id", "", "a=1&id=7", Ok(()))]
 #[case::a_query("{url}{body}", "form:id", "?q=", "1&id=7", Err("malformed-url"))]
@@ -192,7 +192,7 @@ fn bytes_do_not_move_between_the_body_and_the_time(
 #[case::a_point_in_it("{url}.{body}", "form:id", "?q=1.2", "id=7", Err("malformed-url"))]
 #[case::by_a_header("{url}{body}", "header:x-id", "?q=", "1&id=7", Err("malformed-url"))]
 #[case::after_the_body("{body}.{url}", "form:id", "?q=1", "id=7", Ok(()))]
-// No other end of a JSON text is one.
+// No other prefix of a JSON text is JSON.
 #[case::json("{url}{body}", "json:/id", "?q=1", r#"{"id":7}"#, Ok(()))]
 fn bytes_do_not_move_between_the_url_and_the_body(
     #[case] signed: &str,

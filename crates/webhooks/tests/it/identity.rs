@@ -1,4 +1,4 @@
-//! What a believed request is remembered by.
+//! The identity of a verified request.
 
 use onceward_webhooks::{Binding, Delivery, Handshake, Unidentified};
 use rstest::rstest;
@@ -92,11 +92,11 @@ fn a_captured_request_uses_up_no_id_and_is_a_duplicate() {
     let [first] = &captured.events()[..] else {
         panic!("one event")
     };
-    // Under the id of a delivery to come: that one is still another.
+    // Under the id of a later delivery, which is still a different event.
     let burnt = captured.clone().with("x-github-delivery", "to-come");
     let real = github("to-come", r#"{"ref":"next"}"#);
     assert_ne!(burnt.event_key(), real.event_key());
-    // Under a fresh id: it is the same bytes.
+    // Under a new id: recognised by its bytes.
     let [again] = &burnt.events()[..] else {
         panic!("one event")
     };
@@ -147,14 +147,14 @@ fn requests_of_a_call_are_identified_by_their_parameters_and_token() {
     );
     assert_eq!(pressed("1").event_key(), key);
     assert_ne!(pressed("2").event_key(), key);
-    // The same key pressed again is another request; its retry is not.
+    // The same digit pressed again is a new request; its retry is not.
     let again = pressed("1").with(token, "t-2");
     assert_ne!(again.event_key(), key);
     assert_eq!(
         pressed("1").with(token, "t-2").event_key(),
         again.event_key()
     );
-    // A stripped or exchanged token is known by the signed text.
+    // A request with a removed or replaced token is recognised by its signed text.
     assert_eq!(pressed("1").events()[0].binding, again.events()[0].binding);
 }
 
@@ -262,7 +262,7 @@ fn a_key_too_long_is_a_hash() {
     let longer = format!("{longest}x");
     let want = format!("{prefix}{}", sha256_hex(longer.as_bytes()));
     assert_eq!(standard("webhook", &longer, NOW, "").event_key(), want);
-    // Of what is encoded, bytes and all.
+    // The length of the encoded form counts.
     let id = "/".repeat(100);
     let digest = sha256_hex(b"{}");
     let identifier = format!("{}.{}", "%2F".repeat(100), &digest[..32]);

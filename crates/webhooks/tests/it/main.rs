@@ -1,4 +1,4 @@
-//! What the crate promises, by its public functions only.
+//! The promises of the crate, through its public functions only.
 
 #![allow(
     clippy::disallowed_methods,

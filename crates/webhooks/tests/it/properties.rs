@@ -1,5 +1,5 @@
-//! What holds for all requests: nothing panics, no changed request is believed,
-//! no two identifiers make one key.
+//! Properties of all requests: nothing panics, no changed request is accepted, no
+//! two identifiers have one key.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use onceward_webhooks::{Delivery, Parts, Provider, SigningKey, Tolerance, identify, verify};
@@ -104,7 +104,7 @@ proptest! {
             acme(body),
         ];
         for request in requests {
-            // Whatever it is, it has a key or a reason.
+            // Every request has a key or a reason for its refusal.
             match request.identify() {
                 Ok(Delivery::Events(events)) => {
                     prop_assert!(!events.is_empty());
@@ -182,7 +182,7 @@ proptest! {
     }
 }
 
-/// What could be mistaken: the separators, the escapes, other scripts, length.
+/// Texts that could be confused: separators, escapes, other scripts, long ones.
 fn id() -> impl Strategy<Value = String> {
     prop_oneof!["[a.%2E-]{1,6}", "\\PC{1,8}", "[a.]{250,260}", "\u{0}{1,3}"]
 }

@@ -41,7 +41,7 @@ impl Request {
         self
     }
 
-    /// Adds one more of a header.
+    /// Adds another line of a header.
     pub(crate) fn and(mut self, name: &str, value: &str) -> Self {
         self.headers
             .append(header(name), HeaderValue::from_str(value).expect("a value"));
@@ -259,7 +259,7 @@ pub(crate) fn adyen_item(reference: &str, event_code: &str) -> String {
     )
 }
 
-/// An item with nothing in it but what it must have.
+/// An item with the required members only.
 pub(crate) fn adyen_item_least(reference: &str) -> String {
     let tag = adyen_tag(format!("{reference}::::::C:").as_bytes());
     format!(

@@ -1,4 +1,4 @@
-//! What is demanded of every request before it is believed.
+//! The checks of every request before it is accepted.
 
 use std::time::Duration;
 
@@ -150,8 +150,9 @@ fn families_do_not_mix(#[case] request: Request) {
     );
 }
 
-/// Who asks for a webhook that is nobody's is judged by the usual scheme. What
-/// looks malformed must look so by either, or it tells which webhooks there are.
+/// A request for a nonexistent webhook is verified by the usual scheme. A request
+/// must be malformed under both schemes or under none: otherwise the answer would
+/// show which webhooks exist.
 #[rstest]
 #[case::another_family(shopify("events", "1", "t", "{}"))]
 #[case::mixed(shopify("events", "1", "t", "{}").with("x-shopify-topic", "t"))]
@@ -180,7 +181,7 @@ fn the_scheme_of_the_webhook_counts_not_that_of_the_request() {
     check(&request, "signature");
 }
 
-/// Ages at which a signature of now is looked at.
+/// Ages of a signature, and the tolerance.
 #[rstest]
 #[case::now(0, 300, None)]
 #[case::oldest(300, 300, None)]
@@ -387,7 +388,7 @@ fn a_body_that_twilio_does_not_sign_is_refused() {
     let mut events = request;
     events.provider = provider("twilio-events");
     check(&events, "unsigned-body");
-    // Two digests: each reader may take another.
+    // Two digests are ambiguous.
     let mut two = twilio_body("twilio", "{}");
     two.url.push_str("&bodySHA256=00");
     check(&two, "unsigned-body");
@@ -498,7 +499,7 @@ fn a_moved_boundary_makes_no_other_message_of_the_same_signature() {
         let [second] = &other.events()[..] else {
             panic!("one event")
         };
-        // It is told for what it is: the same signed bytes again.
+        // It is recognised as a duplicate of the same signed bytes.
         assert_eq!(first.binding, second.binding);
     }
 }

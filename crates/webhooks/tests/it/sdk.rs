@@ -1,5 +1,5 @@
-//! Requests that the providers' own SDKs sign, live and with fresh secrets, are
-//! accepted and identified; and what is not theirs is refused.
+//! Requests that the providers' own SDKs sign with new secrets are accepted and
+//! identified; changed requests are refused.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,13 +11,13 @@ use onceward_webhooks::{
 };
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// What a provider sends, and what is to be made of it.
+/// A provider's request, and the expected result.
 struct Case {
     /// With the scheme after a slash, if it is not the usual one.
     provider: &'static str,
     secret: fn(&[u8]) -> String,
     body: &'static str,
-    /// What somebody puts in place of something signed.
+    /// A replacement for something signed.
     tampering: (&'static str, &'static str),
     /// The beginning of the key, and where nothing more follows, all of it.
     key: &'static str,
@@ -32,7 +32,7 @@ enum Id {
 }
 
 const URL: &str = "https://hooks.example.com/api/v1/webhooks/any/wh_1?a=1&b=%20";
-/// The id of the delivery, where a header tells it.
+/// The id of the delivery, where it is in a header.
 const DELIVERY: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
 
 fn hex(random: &[u8]) -> String {
@@ -136,7 +136,7 @@ const SHOPIFY: Case = Case {
     ..GITHUB
 };
 
-/// By each SDK of Python's.
+/// Signed by each SDK for Python.
 const PYTHON: [Case; 10] = [
     STRIPE,
     STANDARD,
@@ -152,7 +152,7 @@ const PYTHON: [Case; 10] = [
     ADYEN,
     ADYEN_PLATFORM,
 ];
-/// By each of Node.js'.
+/// Signed by each SDK for Node.js.
 const NODE: [Case; 8] = [
     STRIPE,
     STANDARD,
@@ -227,7 +227,7 @@ fn headers(signed: &Signed) -> HeaderMap {
     signed.headers.iter().map(pair).collect()
 }
 
-/// What the request is refused for, or what it delivers.
+/// The refusal, or the delivered event.
 fn receive(
     provider: &Provider,
     signed: &Signed,
@@ -321,8 +321,8 @@ fn signatures_of_node_sdks_are_accepted_and_others_refused() {
     NODE.iter().for_each(|case| check(&node, case));
 }
 
-/// While a secret changes, Stripe and who follows Standard Webhooks sign with
-/// both; the receiver may know either.
+/// While a secret is rotated, Stripe and Standard Webhooks sign with both; the
+/// receiver may know either one.
 #[test]
 fn two_signatures_of_a_sender_that_rotates_are_accepted_by_either_key() {
     let node = Signer::node();

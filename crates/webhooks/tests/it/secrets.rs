@@ -1,4 +1,4 @@
-//! Secrets: how each provider writes them, and that they are not told.
+//! Secrets: the format of each provider, and that they are never shown.
 
 use onceward_webhooks::{Provider, SecretError};
 use rstest::rstest;

@@ -1,7 +1,7 @@
-//! Twilio signs a URL and parameters with nothing between them. Somebody who
-//! writes one value of a signed text and reads its signature can divide the
-//! text in other places: what they make of it must not be believed for more
-//! than it is, nor stand in anybody's way.
+//! Twilio signs a URL and parameters without separators. An attacker who chooses
+//! one value of a signed text and sees its signature can split the text in other
+//! places. Such a request must neither be accepted as another event nor use up the
+//! id of one.
 
 use data_encoding::BASE64;
 use onceward_webhooks::{Binding, Event};
@@ -15,7 +15,7 @@ const VICTIM: &str = "SMc3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3";
 const ACCOUNT: &str = "AC00000000000000000000000000000000";
 const URL: &str = "https://hooks.example.com/api/v1/webhooks/twilio/wh_1";
 
-/// What is signed, and its signature.
+/// A signed text and its signature.
 struct Signed {
     text: String,
     tag: String,
@@ -39,7 +39,7 @@ impl Signed {
         request
     }
 
-    /// The text divided like this.
+    /// The text, split at these places.
     fn form(&self, url: &str, parameters: &[(&str, &str)]) -> Request {
         assert_eq!(self.text, Self::new(url, parameters).text);
         let encode = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
@@ -62,7 +62,7 @@ fn event(request: &Request) -> Event {
     event.clone()
 }
 
-/// A received message whose text somebody else wrote.
+/// A received message whose text an attacker wrote.
 fn received(text: &str) -> Vec<(&str, &str)> {
     vec![
         ("AccountSid", ACCOUNT),
@@ -77,7 +77,7 @@ fn received(text: &str) -> Vec<(&str, &str)> {
 
 const FORGED: &str = r#"{"forged":"yes"}"#;
 
-/// Parameters of which somebody else wrote one, with the forged body's digest.
+/// Parameters of which an attacker wrote one, with the forged body's digest.
 #[rstest]
 #[case::within("Body", "hi&bodySHA256={digest}&z=", &["AccountSid", "MessageSid"])]
 #[case::at_the_end("z", "&bodySHA256={digest}", &["AccountSid", "CallSid"])]
@@ -155,12 +155,12 @@ fn a_messages_text_does_not_use_up_anothers_status() {
     ));
     assert_eq!(victims.key, format!("twilio-{VICTIM}.delivered"));
     assert_ne!(forged.key, victims.key);
-    // It is told for what it is: the same signed bytes again.
+    // It is recognised as a duplicate of the same signed bytes.
     assert_eq!(forged.binding, own.binding);
 }
 
-/// Whatever is moved where: the victim's key is not made of another's text. The
-/// text begins with a parameter's name, which goes into the URL.
+/// For every split, the text of an attacker does not result in the victim's key.
+/// The text begins with a parameter's name, which moves into the URL.
 #[rstest]
 #[case::own_sid_is_in_a_strange_name(
     "Body",
@@ -187,7 +187,8 @@ fn a_messages_text_does_not_use_up_anothers_status() {
         ("SmsMessageSid", VICTIM),
     ]
 )]
-// Of a call, a room, a conversation, where a client may write the last.
+// Parameters of a call, a room and a conversation, where a client may choose the
+// last one.
 #[case::own_sid_is_in_the_url(
     "CallSidCA0123456789abcdef0123456789abcdefz",
     &[("MessageSid", VICTIM), ("MessageStatus", "delivered")]
@@ -226,7 +227,7 @@ fn a_message_that_speaks_of_sids_is_known_over_its_retries() {
         assert_eq!(event(&retry), event(&first));
         assert!(matches!(event(&first).binding, Binding::Unsigned { .. }));
     }
-    // A word that is no name changes nothing.
+    // An unknown parameter changes nothing.
     for text in ["Status of my order?", "side", "messagesid"] {
         assert_eq!(event(&form(URL, &received(text))).key, plain.key);
     }

@@ -1,4 +1,4 @@
-//! The vectors made with the providers' own SDKs, each with its verdict.
+//! Vectors made with the providers' own SDKs, each with its expected result.
 
 use data_encoding::BASE64;
 use onceward_webhooks::{
@@ -136,7 +136,7 @@ fn every_accepted_vector_with_a_dedup_key_has_it_in_its_key() {
             .collect();
         let want = format!("{name}-{}", parts.join("."));
         match name {
-            // Bound to what is signed.
+            // Bound to the signed bytes.
             "github" | "shopify" => {
                 let digest = sha256_hex(&vector.request.body);
                 assert_eq!(

@@ -249,7 +249,8 @@ impl Comparison {
         };
         let model = self.model.find(id).await;
         let subject = self.subject.find(id).await;
-        self.equality.same_record("find", model.as_deref(), subject.as_deref())
+        self.equality
+            .same_record("find", model.as_deref(), subject.as_deref())
     }
 
     async fn show(&mut self, number: usize) -> Compared {
@@ -258,7 +259,8 @@ impl Comparison {
         };
         let model = answer(self.model.inspect.show(id).await);
         let subject = answer(self.subject.inspect.show(id).await);
-        self.equality.same_record("show", model.as_deref(), subject.as_deref())
+        self.equality
+            .same_record("show", model.as_deref(), subject.as_deref())
     }
 
     /// Sweeps only where the result is determined. A store may sweep lazily expired
@@ -329,7 +331,8 @@ impl Comparison {
         }
         for (number, (model, subject)) in model.iter().zip(&subject).enumerate() {
             same("due request", &model.request, &subject.request)?;
-            self.equality.same_record("due", Some(&model.record), Some(&subject.record))?;
+            self.equality
+                .same_record("due", Some(&model.record), Some(&subject.record))?;
             let granted = self.equality.same_grant(&model.grant, &subject.grant)?;
             if number < limit {
                 self.granted(first + number, granted);
@@ -356,7 +359,8 @@ impl Comparison {
             let digest = identity_of(key).digest();
             let model = answer(self.model.store.get(&digest).await);
             let subject = answer(self.subject.store.get(&digest).await);
-            self.equality.same_record("get", model.as_deref(), subject.as_deref())?;
+            self.equality
+                .same_record("get", model.as_deref(), subject.as_deref())?;
         }
         let model = answer(self.model.queue.next_due().await);
         same(

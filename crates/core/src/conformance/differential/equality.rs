@@ -144,7 +144,10 @@ mod tests {
         assert!(ranks.agree(Fence(5), Fence(50)));
         assert!(ranks.agree(Fence(9), Fence(51)));
         assert!(ranks.agree(Fence(5), Fence(50)), "the same again");
-        assert!(!ranks.agree(Fence(9), Fence(50)), "another fence of the store");
+        assert!(
+            !ranks.agree(Fence(9), Fence(50)),
+            "another fence of the store"
+        );
         assert!(!ranks.agree(Fence(10), Fence(51)), "used again");
         let mut ranks = FenceRanks::default();
         assert!(ranks.agree(Fence(5), Fence(50)));

@@ -180,9 +180,10 @@ impl OutcomeChoice {
             _ => Settlement::Completed(answer),
         };
         match self {
-            Self::Kept(status) => {
-                outcome(status, Answer::Kept(reply(status, format!("reply {holder}"))))
-            }
+            Self::Kept(status) => outcome(
+                status,
+                Answer::Kept(reply(status, format!("reply {holder}"))),
+            ),
             Self::NotKept(status) => outcome(status, Answer::NotKept { status }),
             Self::Released => Settlement::Released,
             Self::Requeued(after) => Settlement::Requeued { after },
@@ -285,11 +286,12 @@ impl ReferenceStateMachine for Script {
 
 /// The steps that need no earlier claim.
 fn independent() -> BoxedStrategy<Step> {
-    let claim = (key(), request(), terms_choice()).prop_map(|(key, request, choices)| Step::Claim {
-        key,
-        request,
-        choices,
-    });
+    let claim =
+        (key(), request(), terms_choice()).prop_map(|(key, request, choices)| Step::Claim {
+            key,
+            request,
+            choices,
+        });
     let enqueue =
         (key(), request(), terms_choice(), delay()).prop_map(|(key, request, choices, delay)| {
             Step::Enqueue {
@@ -376,12 +378,14 @@ fn terms_choice() -> impl Strategy<Value = TermsChoice> {
         prop_oneof![3 => Just(Expiry::Strict), 1 => Just(Expiry::Lazy)],
         prop_oneof![3 => Just(Duration::ZERO), 1 => Just(RETENTION), 1 => Just(REMEMBER * 3)],
     )
-        .prop_map(|(after_loss, ttl_basis, expiry, keep_expired)| TermsChoice {
-            after_loss,
-            ttl_basis,
-            expiry,
-            keep_expired,
-        })
+        .prop_map(
+            |(after_loss, ttl_basis, expiry, keep_expired)| TermsChoice {
+                after_loss,
+                ttl_basis,
+                expiry,
+                keep_expired,
+            },
+        )
 }
 
 fn delay() -> impl Strategy<Value = Duration> {

@@ -99,7 +99,10 @@ fn retention_counts_from_its_basis(#[case] ttl_basis: TtlBasis, #[case] basis: D
 #[case::later(RETENTION / 2 + MOMENT, RETENTION / 2 + MOMENT)]
 #[case::too_late_to_be_replayed(RETENTION, RETENTION)]
 #[case::too_late_to_be_remembered(REMEMBER * 2, REMEMBER * 2)]
-fn retention_of_a_late_completion_counts_from_completion(#[case] completed: Duration, #[case] basis: Duration) {
+fn retention_of_a_late_completion_counts_from_completion(
+    #[case] completed: Duration,
+    #[case] basis: Duration,
+) {
     let mut record = record(State::Running, AfterLoss::Hold);
     record.terms.ttl_basis = TtlBasis::Creation;
     let now = START.plus(completed);

@@ -254,7 +254,8 @@ async fn find(
         ..FoundOperations::default()
     };
     for _ in 0..PAGES_MAX {
-        let page = PageRequest::first((limit - found.operations.len()).min(page::MAX)).after(found.next);
+        let page =
+            PageRequest::first((limit - found.operations.len()).min(page::MAX)).after(found.next);
         let page = store_within(LIST_DEADLINE, inspect.list(filter, page)).await;
         let page = page.map_err(|error| Problem::store_read(&error))?;
         for record in page.records.iter().filter(|record| verb.fits(record)) {

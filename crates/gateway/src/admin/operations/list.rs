@@ -98,7 +98,9 @@ pub(in crate::admin) async fn list(
         before: query.before,
     };
     let filter = filter.parse()?;
-    let listing = admin.inspect.list(&filter, PageRequest::first(limit).after(after));
+    let listing = admin
+        .inspect
+        .list(&filter, PageRequest::first(limit).after(after));
     let page = store_within(LIST_DEADLINE, listing).await;
     let page = page.map_err(|error| Problem::store_read(&error))?;
     let operations = page.records.iter();

@@ -83,7 +83,7 @@ const OPENBAO: &str = "[secrets.openbao]\naddress = 'https://bao'\ntoken = 't'\n
 )]
 #[case::provider_with_time_unsigned(
     "[webhooks.providers.acme]\nsignature_header = 'X-Sig'\ntimestamp = { header = 'X-Time' }\nid = 'json:/id'",
-    "5:13: webhooks.providers.acme.timestamp: is not in what is signed: put {timestamp} there, or leave it out; give it exactly where the provider signs a time"
+    "5:13: webhooks.providers.acme.timestamp: is not signed: put {timestamp} into `signed`, or omit it; give it exactly where the provider signs a time"
 )]
 #[case::provider_with_id_nowhere(
     "[webhooks.providers.acme]\nsignature_header = 'X-Sig'\nid = 'body.id'",

@@ -1,5 +1,5 @@
-//! What an application does with `onceward`, named through that crate alone: the
-//! layer with axum, callers of its own, the typed library, and every option.
+//! An application that depends on `onceward` alone: the layer with axum, callers of
+//! its own, the typed library, and every option.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ async fn main() -> Outcome {
     assert_eq!(onceward.close().await, Closed::Drained);
     drop(onceward);
 
-    // What was recorded is there when the store is opened again.
+    // The records exist when the store is opened again.
     let onceward = Onceward::open(url.as_str()).await?;
     let again = orders(&onceward)?.oneshot(order(Some("o-1"))?).await?;
     assert_eq!(again.headers()["idempotent-replayed"], "true");
