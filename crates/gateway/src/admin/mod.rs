@@ -138,7 +138,7 @@ pub(crate) fn router(admin: Admin) -> Router {
     }
     router
         .fallback(async || {
-            Problem::not_found("Nothing is served at this path; see /admin/v1/openapi.json.")
+            Problem::not_found("No endpoint has this path; see /admin/v1/openapi.json.")
         })
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
         .layer(middleware::map_response(with_headers))

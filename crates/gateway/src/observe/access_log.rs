@@ -63,7 +63,7 @@ impl From<KeySource> for LoggedSource {
     }
 }
 
-/// A request with a key, before it runs: what its entry says.
+/// A request with a key, before it runs: the fields of its entry.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyedRequest<'a> {
     pub(crate) caller: &'a Caller,
@@ -74,24 +74,24 @@ pub(crate) struct KeyedRequest<'a> {
     pub(crate) trace: Option<TraceId>,
 }
 
-/// A request that was refused before any claim. What is not known of it, or not
-/// valid, is left out.
+/// A request that was refused before any claim. Facts that are not known or not
+/// valid are left out.
 #[derive(Clone, Copy)]
 pub(crate) struct RefusedRequest<'a> {
     /// The code of the problem that answered it.
     pub(crate) code: Code,
-    /// Why, more precisely than the code.
+    /// The reason, more precise than the code.
     pub(crate) reason: Option<&'static str>,
     pub(crate) caller: Option<&'a Caller>,
     pub(crate) endpoint: Option<&'a Endpoint>,
-    /// Where its key came from or should have come from.
+    /// The actual or expected source of its key.
     pub(crate) source: Option<LoggedSource>,
     pub(crate) policy: Option<Policy>,
     pub(crate) trace: Option<TraceId>,
 }
 
 impl RefusedRequest<'_> {
-    /// A refusal of a request of which nothing else is known.
+    /// A refusal without further facts.
     pub(crate) fn new(code: Code) -> Self {
         Self {
             code,
@@ -105,8 +105,8 @@ impl RefusedRequest<'_> {
     }
 }
 
-/// The entry of a request that runs. Dropped before [`end`](Self::end), it is
-/// written as `client-gone`: the client went before the answer came.
+/// The entry of a running request. Dropping it before [`end`](Self::end) writes the
+/// outcome `client-gone`: the client disconnected before its answer.
 pub(crate) struct AccessEntry {
     caller: Caller,
     endpoint: Endpoint,
@@ -118,7 +118,7 @@ pub(crate) struct AccessEntry {
 }
 
 impl AccessEntry {
-    /// Writes the entry with what the request came to.
+    /// Writes the entry with the request's outcome.
     pub(crate) fn end(mut self, outcome: Outcome, id: Option<OperationId>) {
         let is_replay = matches!(outcome, Outcome::Replayed(_));
         self.write(outcome.as_str(), is_replay, id);
@@ -159,7 +159,7 @@ impl AccessLog {
         Self { secret, keys }
     }
 
-    /// Begins the entry of a request; `None` where the log is off.
+    /// Begins the entry of a request; `None` if the log is off.
     pub(crate) fn begin(&self, request: KeyedRequest<'_>) -> Option<AccessEntry> {
         if !is_on() {
             return None;
@@ -168,7 +168,7 @@ impl AccessLog {
             caller: request.caller.clone(),
             endpoint: request.endpoint.clone(),
             key: request.key.clone(),
-            // Names do not depend on it.
+            // Namespaced keys do not depend on it.
             space: KeySpace::Endpoint,
         };
         let name = identity.name().ok()?;
@@ -215,8 +215,8 @@ fn is_on() -> bool {
     tracing::enabled!(target: "onceward::access", tracing::Level::INFO)
 }
 
-/// A value without characters that could end a line, move a cursor or hide other
-/// text, cut to the length of a field.
+/// Escapes characters that could end a line, move a cursor or hide other text, and
+/// cuts the value to the length of a field.
 fn plain(text: &str) -> Cow<'_, str> {
     if text.len() <= FIELD_BYTES_MAX && !text.contains(is_unsafe_to_log) {
         return text.into();
@@ -259,7 +259,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes down each event as lines of `name=value`.
+    /// Records each event as lines of `name=value`.
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<String>>>);
 

@@ -1,5 +1,5 @@
-//! What the gateway tells its operators about the work it does: one access-log
-//! line per request, counters for Prometheus, and spans for a collector.
+//! The gateway's reports to its operators: one access-log line per request, metrics
+//! for Prometheus, and spans for a collector.
 
 pub(crate) mod access_log;
 pub(crate) mod metrics;

@@ -1,10 +1,10 @@
-//! What metrics, traces and the access log learn about one request.
+//! The facts about one request for metrics, traces and the access log.
 //!
-//! The line of a request (`request`) hands its report on from step to step. A
-//! step returns what it found or why it refused; the report takes the facts
-//! from there and tells them to the observers, so that no step counts or logs.
-//! A report that is dropped belongs to a client that went before its answer
-//! came: its trace and its log entry say so themselves.
+//! The line of a request (`request`) hands its report on from step to step. A step
+//! returns its result or its refusal; the report takes the facts from there and
+//! passes them to the observers, so that no step counts or logs. A report that is
+//! dropped belongs to a client that disconnected before its answer: its trace and
+//! its log entry record that when they are dropped.
 
 use std::sync::Arc;
 
@@ -25,17 +25,17 @@ use crate::observe::traces::{Link, Trace, TraceId};
 use crate::runtime::Runtime;
 use crate::runtime::plan::PlannedRoute;
 
-/// What is known of a request so far.
+/// The facts known about a request so far.
 pub(crate) struct Report<'a> {
     runtime: &'a Runtime,
     start: Instant,
     /// Boxed, because the report moves with every request and traces are off by
     /// default.
     trace: Option<Box<Trace>>,
-    /// The trace that the client says the request is part of.
+    /// The trace named by the request's headers.
     trace_id: Option<TraceId>,
     route: Option<Arc<PlannedRoute>>,
-    /// The endpoint's label in metrics, where there is no route.
+    /// The endpoint's label in metrics, if there is no route.
     label: Option<String>,
     endpoint: Option<Endpoint>,
     caller: Option<Caller>,
@@ -53,13 +53,13 @@ pub(crate) struct Answered<'a> {
     pub(crate) report: Report<'a>,
 }
 
-/// A request that is answered with a problem, with its report. Boxed: results
-/// of every step carry room for it.
+/// A request that is answered with a problem, with its report. Boxed, because the
+/// results of every step have space for it.
 pub(crate) struct Unanswerable<'a>(Box<(Problem, Report<'a>)>);
 
-/// A step's result that tells observers something.
+/// A step's result with facts for the observers.
 pub(crate) trait Reported {
-    /// The report with what this result adds.
+    /// Adds the facts of this result to the report.
     fn add_to<'a>(&self, report: Report<'a>) -> Report<'a>;
 }
 
@@ -71,25 +71,26 @@ pub(crate) struct Refused {
     cause: Cause,
 }
 
-/// What observers count a refusal by, beside the problem's code.
+/// What refusals are counted by, beside the problem's code.
 #[derive(Debug)]
 pub(crate) enum Cause {
-    /// The code says it all.
+    /// The code alone.
     Other,
-    /// The caller is not known or not allowed; this is the credential it sent.
+    /// The caller is not authenticated or not authorised; this is the credential
+    /// that it sent.
     Caller(Option<KnownBy>),
-    /// This caller is over this limit.
+    /// This caller exceeds this limit.
     Limit(Caller, Limit),
     /// No key was sent where one is required.
     KeyMissing,
-    /// The key is malformed, for this reason of the contract.
+    /// The key is malformed; CONTRACT lists the reasons.
     KeyInvalid(&'static str),
-    /// No key can be taken from what this provider sent, for this reason.
+    /// A request of this provider has no identifier that can become a key.
     Untranslated {
         provider: String,
         reason: Option<&'static str>,
     },
-    /// A webhook's request is not verified.
+    /// A request to a webhook is not verified.
     Unverified {
         provider: String,
         reason: &'static str,
@@ -150,7 +151,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Goes on with what a step returned, or ends with its refusal.
+    /// Continues with a step's result, or ends with its refusal.
     pub(crate) fn carry<T>(
         self,
         result: Result<T, impl Into<Refused>>,
@@ -161,7 +162,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The same for a result that tells observers something.
+    /// Like [`carry`](Self::carry), for a result with facts for the observers.
     pub(crate) fn after<T: Reported>(
         self,
         result: Result<T, impl Into<Refused>>,
@@ -171,7 +172,7 @@ impl<'a> Report<'a> {
         Ok((value, report))
     }
 
-    /// The request is answered.
+    /// Ends the line with an answer.
     pub(crate) fn answered(self, response: Response<Body>) -> Answered<'a> {
         Answered {
             response,
@@ -179,7 +180,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The request came to this; a problem has been counted and logged.
+    /// Ends the line with an outcome that has already been counted and logged.
     pub(crate) fn concluded(
         self,
         answer: Result<Response<Body>, Problem>,
@@ -190,8 +191,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Ends the line with a refusal: counted, and logged unless the access log
-    /// has an entry for this request.
+    /// Ends the line with a refusal. It is counted, and logged unless the access
+    /// log has an entry of this request.
     pub(crate) fn refused(mut self, refused: Refused) -> Unanswerable<'a> {
         let Refused { problem, cause } = refused;
         let code = problem.code();
@@ -230,12 +231,13 @@ impl<'a> Report<'a> {
             (Cause::Untranslated { provider, .. }, Some(of_route)) => {
                 of_route.translation_failed(provider);
             }
-            // The rest is counted by route, and only a known caller has a route.
+            // The others are counted by route, and only an authenticated caller has
+            // one.
             (Cause::Other, _) | (_, None) => {}
         }
     }
 
-    /// The request goes by this route, whose headers its answer gets.
+    /// Adds the request's route. Its headers are added to the answer.
     pub(crate) fn by_route(self, route: &Arc<PlannedRoute>) -> Self {
         Self {
             route: Some(route.clone()),
@@ -243,7 +245,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The request is for this endpoint, where a key means this.
+    /// Adds the request's endpoint, and the policy for keys there.
     pub(crate) fn at_endpoint(self, endpoint: &Endpoint, policy: Option<Policy>) -> Self {
         Self {
             endpoint: Some(endpoint.clone()),
@@ -252,7 +254,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Metrics know the endpoint by this name, where there is no route.
+    /// Sets the endpoint's label in metrics, if there is no route.
     pub(crate) fn labelled(self, label: String) -> Self {
         Self {
             label: Some(label),
@@ -267,7 +269,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The request is this caller's, and counts for it on its endpoint.
+    /// Adds the caller; the request is counted for it on its endpoint.
     pub(crate) fn sent_by(self, caller: &Caller, class: &str) -> Self {
         let label = self.endpoint_label().unwrap_or_default();
         let metrics = self.runtime.metrics().of(caller, label, class);
@@ -278,7 +280,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Notes endpoint, policy and caller on the request's span.
+    /// Writes endpoint, policy and caller to the request's span.
     pub(crate) fn on_span(mut self) -> Self {
         if let Some(mut trace) = self.trace.take() {
             let label = self.endpoint_label().unwrap_or_default();
@@ -288,7 +290,7 @@ impl<'a> Report<'a> {
         self
     }
 
-    /// The request has a key.
+    /// Counts a request with a key.
     pub(crate) fn keyed(self, source: KeySource) -> Self {
         let case = self.policy.unwrap_or(Policy::Accepted).case();
         if let Some(metrics) = &self.metrics {
@@ -300,7 +302,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The request could have had a key and has none.
+    /// Counts a request without a key, where the policy accepts one.
     pub(crate) fn unkeyed(self) -> Self {
         if let Some(metrics) = &self.metrics {
             metrics.key_missing();
@@ -308,7 +310,7 @@ impl<'a> Report<'a> {
         self
     }
 
-    /// A handler that keeps its own keys has answered with these headers.
+    /// Counts the answer of a handler that keeps its own keys.
     pub(crate) fn handler_answered(self, headers: &HeaderMap) -> Self {
         if let Some(metrics) = &self.metrics {
             metrics.handler_answered(headers);
@@ -316,7 +318,7 @@ impl<'a> Report<'a> {
         self
     }
 
-    /// The request came to this, and the access log has it.
+    /// Adds an outcome that the access log already has.
     pub(crate) fn logged(self, outcome: &'static str, id: Option<OperationId>) -> Self {
         Self {
             outcome: Some(outcome),
@@ -325,7 +327,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// A protected request came to this: counted, and in the access log.
+    /// Adds the outcome of a protected request and counts it; the access log
+    /// already has it.
     pub(crate) fn ended(self, outcome: Outcome, id: Option<OperationId>) -> Self {
         if let Some(metrics) = &self.metrics {
             metrics.ended(outcome);
@@ -350,7 +353,7 @@ impl<'a> Report<'a> {
         self.trace.as_deref().map(Trace::id).or(self.trace_id)
     }
 
-    /// What the spans of calls to the upstream hang on.
+    /// The parent of the spans of calls to the upstream.
     pub(crate) fn link(&self) -> Option<Link> {
         self.trace.as_deref().map(Trace::link)
     }
@@ -359,12 +362,12 @@ impl<'a> Report<'a> {
         self.route.as_deref()
     }
 
-    /// Whether the key was made from parts of the request.
+    /// Whether the key was derived from parts of the request.
     pub(crate) fn key_is_derived(&self) -> bool {
         self.key_is_derived
     }
 
-    /// The answer has this status: the request has ended.
+    /// Ends the request with the answer's status.
     pub(crate) fn end(self, status: StatusCode) {
         let took = self.start.elapsed();
         let metrics = self.runtime.metrics();

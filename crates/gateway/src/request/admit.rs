@@ -25,7 +25,7 @@ impl Deref for AdmittedCaller {
 }
 
 impl AdmittedCaller {
-    /// The same sender by the identity that it has on another route.
+    /// The same sender with its identity on another route.
     pub(super) fn with_identity(&self, caller: Caller) -> Self {
         Self(caller)
     }
@@ -83,7 +83,7 @@ pub(crate) async fn admit_caller(
     }
 }
 
-/// Refuses a request that would take more than a limit allows.
+/// The refusal of a request that would exceed a limit.
 pub(crate) fn refuse_over_limit(caller: &Caller, limit: Limit) -> Refused {
     let detail = match limit {
         Limit::Requests => "This tenant sends requests faster than its limit.",

@@ -70,7 +70,7 @@ pub(super) async fn authenticate(
     })
 }
 
-/// Checks the credential of a request; `None` where the route asks for none.
+/// Checks the credential of a request; `None` where the route requires none.
 pub(super) async fn check_credential(
     plan: &Plan,
     route: &PlannedRoute,
@@ -86,7 +86,7 @@ pub(super) async fn check_credential(
         .map_err(|error| refuse(&error, callers::credential_kind(headers)))
 }
 
-/// The caller that a known sender is on a route, if the route is open to it.
+/// The identity of a verified caller on a route, if the route is open to it.
 pub(super) fn authorise(known: &VerifiedCaller, route: &PlannedRoute) -> Result<Caller, Refused> {
     known
         .may(&route.route.access)

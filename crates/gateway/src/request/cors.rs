@@ -1,5 +1,5 @@
-//! CORS: answers preflight requests of browsers, and tells in each answer what
-//! a page of another site may read.
+//! CORS: answers preflight requests of browsers, and lists in each answer's headers
+//! what a page of another site may read.
 //!
 //! The upstream's CORS headers are replaced: they do not know the gateway's own
 //! headers, and two sets would contradict each other.
@@ -67,7 +67,7 @@ pub(super) fn respond_to_preflight(
     response
 }
 
-/// Tells in an answer's headers what the page may read.
+/// Adds the headers that list what the page may read.
 pub(super) fn add_headers(cors: &Cors, origin: Option<&HeaderValue>, answer: &mut HeaderMap) {
     let theirs: Vec<_> = answer
         .keys()
@@ -84,7 +84,7 @@ pub(super) fn add_headers(cors: &Cors, origin: Option<&HeaderValue>, answer: &mu
     }
 }
 
-/// Names the site in the answer, if it may call the route.
+/// Names the site in the answer's headers, if the site may call the route.
 fn allow(cors: &Cors, origin: Option<&HeaderValue>, answer: &mut HeaderMap) -> bool {
     let Some(origin) = origin else {
         return false;

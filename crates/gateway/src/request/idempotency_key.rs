@@ -110,7 +110,8 @@ pub(super) fn without(policy: Policy) -> Result<WhyUnprotected, KeyRefusal> {
     }
 }
 
-/// The key in the header. Only the scheduler may send a key of its own form.
+/// Reads the key from the header. Only the scheduler may send keys in the form of a
+/// schedule.
 fn from_header(
     headers: &HeaderMap,
     by: Option<KnownBy>,

@@ -1,6 +1,6 @@
-//! How much one tenant may ask for, and how much all may, so that a flood from
-//! one does not become the trouble of another. What is refused here left no
-//! trace: nothing was looked up and nothing is stored under the key.
+//! Limits per tenant and for all tenants, so that one tenant's load does not
+//! degrade the others. A request refused here left no trace: the gateway looked
+//! nothing up and stored nothing under the key.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -21,14 +21,14 @@ use crate::observe::metrics::Limit;
 
 const SHARDS: usize = 16;
 
-/// How long a refusal for asking too often is held back: one after the other a
-/// little longer, so that a crowd that was refused together does not come back
-/// together.
+/// The delay of a refusal for exceeding the rate. Successive refusals get
+/// increasing delays, so that clients refused at the same time do not retry in
+/// lockstep.
 const REFUSAL_PAUSE_MIN: Duration = Duration::from_millis(50);
 const REFUSAL_PAUSE_MAX: Duration = Duration::from_millis(250);
 const REFUSAL_PAUSES: usize = 16;
 
-/// Counts what is asked for.
+/// Counts requests, running operations and buffered bytes against the limits.
 pub(crate) struct Limiter {
     settings: ArcSwap<LimitSettings>,
     refusals: AtomicUsize,
@@ -81,8 +81,8 @@ impl Limiter {
         })
     }
 
-    /// Other limits from now on. What is under way stays; where the rate is the
-    /// same, so does what was counted of it.
+    /// Puts new limits in force. Work under way continues. If the rate limit is
+    /// unchanged, its counts are kept.
     pub(crate) fn set_limits(&self, limits: &Limits) {
         let settings = self.settings.load();
         if settings.limits != *limits {
@@ -90,9 +90,9 @@ impl Limiter {
         }
     }
 
-    /// Whether a tenant may ask now. A refusal is answered after a pause: a
-    /// client that retries at once would keep the gateway busy with refusals, at
-    /// the cost of all others.
+    /// Checks a tenant's rate. A refusal is delayed: a client that retries at once
+    /// would otherwise keep the gateway busy with refusals, at the cost of all
+    /// others.
     pub(crate) async fn admit(&self, tenant: &str) -> Result<(), Limit> {
         let Some(pause) = self.over_rate(tenant) else {
             return Ok(());
@@ -101,7 +101,7 @@ impl Limiter {
         Err(Limit::Requests)
     }
 
-    /// How long a refusal is held back, if a tenant asks too often.
+    /// The delay of the refusal, if the tenant exceeds its rate.
     fn over_rate(&self, tenant: &str) -> Option<Duration> {
         let settings = self.settings.load();
         let rate = settings.rate.as_ref()?;
@@ -111,7 +111,7 @@ impl Limiter {
         Some(REFUSAL_PAUSE_MIN + step * turn as u32)
     }
 
-    /// Takes a place among the operations that run.
+    /// Takes a slot among the running operations.
     pub(crate) fn begin(self: &Arc<Self>, tenant: &str) -> Result<RunningSlot, Limit> {
         let settings = self.settings.load();
         let limits = &settings.limits;
@@ -133,7 +133,7 @@ impl Limiter {
         })
     }
 
-    /// Room for a body of which nothing has come so far.
+    /// An empty buffer, counted against the limit of buffered bytes.
     pub(crate) fn buffer(self: &Arc<Self>) -> Buffered {
         Buffered {
             limiter: self.clone(),
@@ -142,7 +142,7 @@ impl Limiter {
         }
     }
 
-    /// Forgets the rates of tenants that have not asked for long.
+    /// Forgets the rates of idle tenants.
     pub(crate) fn tidy(&self) {
         if let Some(rate) = &self.settings.load().rate {
             rate.retain_recent();
@@ -158,7 +158,7 @@ impl Limiter {
     }
 }
 
-/// Adds to a count unless it would go over the most.
+/// Adds to a count unless the sum would exceed `most`.
 fn take(count: &AtomicUsize, more: usize, most: usize) -> Option<usize> {
     count
         .fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
@@ -167,7 +167,7 @@ fn take(count: &AtomicUsize, more: usize, most: usize) -> Option<usize> {
         .ok()
 }
 
-/// A place among the operations that run; it is free again when this goes.
+/// A slot among the running operations; dropping it frees the slot.
 pub(crate) struct RunningSlot {
     limiter: Arc<Limiter>,
     tenant: Arc<str>,
@@ -184,27 +184,27 @@ impl Drop for RunningSlot {
     }
 }
 
-/// Room for a body; it is free again when this goes.
+/// The buffered bytes of one body; dropping it frees them.
 pub(crate) struct Buffered {
     limiter: Arc<Limiter>,
     bytes: usize,
     refused: bool,
 }
 
-/// There is no room for more of a body.
+/// The limit of buffered bytes is reached.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no room for more")]
+#[error("the limit of buffered bytes is reached")]
 struct BufferFull;
 
 impl Buffered {
-    /// Counts a body while it arrives. Bytes that were announced and have not
-    /// arrived take no room: otherwise a client that announces much and sends
-    /// nothing would take it from all others.
+    /// Counts a body while it arrives. Announced bytes that have not arrived are
+    /// not counted: otherwise a client that announces a large body and sends
+    /// nothing would take the space from all others.
     pub(crate) fn counting<B>(&mut self, body: B) -> CountedBody<'_, B> {
         CountedBody { body, room: self }
     }
 
-    /// Whether there was not enough.
+    /// Whether the limit was reached.
     pub(crate) fn is_refused(&self) -> bool {
         self.refused
     }
@@ -227,7 +227,7 @@ impl Drop for Buffered {
     }
 }
 
-/// A body that takes its room as it comes.
+/// A body that is counted while it arrives.
 pub(crate) struct CountedBody<'a, B> {
     body: B,
     room: &'a mut Buffered,
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_has_so_many_places_and_another_has_its_own() {
+    fn each_tenant_has_its_own_slots() {
         let limiter = limiter(|limits| limits.in_flight_per_tenant = 2);
         let places: Vec<_> = (0..2).filter_map(|_| limiter.begin("a").ok()).collect();
         assert_eq!(places.len(), 2);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn all_have_so_many_places_together() {
+    fn all_tenants_share_the_total_of_slots() {
         let limiter = limiter(|limits| limits.in_flight = 1);
         let place = limiter.begin("a");
         assert_eq!(limiter.begin("b").err(), Some(Limit::InFlight));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn room_for_bodies_is_given_back() {
+    fn dropped_buffers_free_their_bytes() {
         let limiter = limiter(|limits| limits.buffered_bytes = 10);
         let [mut room, mut other] = [limiter.buffer(), limiter.buffer()];
         assert!(room.take(3).is_ok() && room.take(4).is_ok());
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_of_a_rate_outlives_a_change_of_other_limits() {
+    fn a_rates_counts_survive_a_change_of_other_limits() {
         let rate = |burst| {
             Some(Rate {
                 per_second: 1,
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_that_asks_too_often_does_not_use_up_anothers_rate() {
+    fn a_tenant_over_its_rate_does_not_use_up_anothers() {
         let rate = Rate {
             per_second: 1,
             burst: 3,
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn those_refused_together_do_not_come_back_together() {
+    fn refusals_are_delayed_differently() {
         let rate = Rate {
             per_second: 1,
             burst: 1,

@@ -50,7 +50,7 @@ use crate::webhooks::ingest::ingest;
 
 impl Serve for Runtime {
     async fn serve(self: Arc<Self>, request: Request<Incoming>, peer: Peer) -> Response<Body> {
-        // The plan of this moment serves to the end.
+        // The request keeps this plan until it ends.
         let plan = self.plan();
         let peer = peer.for_request(request.headers(), &plan.trusted);
         let site = RequestSite::of(&request, &peer);
@@ -70,12 +70,12 @@ async fn answer<'a>(
 ) -> Result<Answered<'a>, Unanswerable<'a>> {
     let (screened, report) = report.carry(screen(request, &peer))?;
     let (destination, report) = report.after(route(runtime, plan, &screened))?;
-    // Boxed, here and in the steps: what few requests need would otherwise make
-    // the future of every request larger.
+    // Boxed, here and in the steps: rare paths would otherwise enlarge the future
+    // of every request.
     let routed = match destination {
         Destination::Upstream(routed) => routed,
         Destination::Page(page) => {
-            // Made for each request: classes change at run time.
+            // Made for each request, because classes change at run time.
             let published = Published::new(&plan.config, &runtime.classes().all());
             let response = pages::answer(page, screened.headers(), &published);
             return Ok(report.answered(response));

@@ -62,8 +62,8 @@ pub(super) async fn recover_operation<'a>(
     report.concluded(ended.response)
 }
 
-/// Authenticates the request; `None` for a sender that may be known on open
-/// routes only.
+/// Authenticates the request; `None` for a sender that is accepted on open routes
+/// only.
 async fn authenticate_asker(
     plan: &Plan,
     id: &str,
@@ -79,22 +79,22 @@ async fn authenticate_asker(
             .verify("operations", id, &[])
             .map(Some)
             .map_err(|error| refuse(&error, Some(KnownBy::Scheduler))),
-        // Whatever credential it sends, a sender may read what it sent to an
-        // open route.
+        // Whatever credential a sender presents, it may read the replies of its own
+        // requests to an open route.
         Err(AuthError::Missing | AuthError::Refused(_)) if has_open_route(plan) => Ok(None),
         Err(error) => Err(refuse(&error, callers::credential_kind(headers))),
     }
 }
 
-/// An operation that belongs to the caller: the caller as admitted on its route,
-/// and the route.
+/// An operation of the caller: the caller as admitted on the operation's route, and
+/// the route.
 struct OwnOperation {
     caller: AdmittedCaller,
     route: Arc<PlannedRoute>,
     class: Arc<Class>,
 }
 
-/// The route of an operation, if the operation is the asker's own and the route
+/// The route of an operation, if the operation belongs to the asker and the route
 /// is still open to it.
 fn own_operation(
     runtime: &Runtime,

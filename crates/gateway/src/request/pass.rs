@@ -4,7 +4,7 @@ use http::Response;
 use onceward_http::body::Body;
 use onceward_http::problem::Problem;
 
-use super::read::{ClientRequest, Unprotected, WhyUnprotected};
+use super::read::{ClientRequest, Unprotected, UnprotectedParts, WhyUnprotected};
 use crate::listen::peer::Peer;
 use crate::observe::report::{Report, Reported};
 use crate::observe::traces::Link;
@@ -30,13 +30,13 @@ pub(super) async fn pass(
     peer: Peer,
     link: Option<Link>,
 ) -> Result<Passed, Problem> {
-    let Unprotected {
+    let UnprotectedParts {
         routed,
         caller,
         by,
         request,
         why,
-    } = request;
+    } = request.into_parts();
     let context = ForwardContext {
         peer,
         route: routed.route().clone(),

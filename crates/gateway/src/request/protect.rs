@@ -4,7 +4,7 @@
 use onceward_http::run::{Call, ProtectedResponse, run};
 
 use super::admit::refuse_over_limit;
-use super::read::Protected;
+use super::read::{Protected, ProtectedParts};
 use crate::listen::peer::Peer;
 use crate::observe::report::{Refused, Report};
 use crate::runtime::Runtime;
@@ -16,7 +16,7 @@ pub(super) async fn protect(
     peer: Peer,
     report: &Report<'_>,
 ) -> Result<ProtectedResponse, Refused> {
-    let Protected {
+    let ProtectedParts {
         routed,
         caller,
         by,
@@ -24,7 +24,7 @@ pub(super) async fn protect(
         source,
         request,
         buffered,
-    } = request;
+    } = request.into_parts();
     let running = runtime.limiter().begin(caller.tenant());
     let running = running.map_err(|limit| refuse_over_limit(&caller, limit))?;
     let context = ForwardContext {

@@ -1,5 +1,5 @@
-//! The fifth step: takes a request's key as the route's policy says, and reads
-//! the body of a request that is to be protected.
+//! The fifth step: takes a request's key by the route's policy, and reads the body
+//! of a request that is to be protected.
 //!
 //! Both happen before any claim: a body that breaks off leaves no trace.
 
@@ -36,8 +36,17 @@ pub(super) enum Ready {
     Protected(Protected),
 }
 
-/// A request that is forwarded without a claim.
-pub(super) struct Unprotected {
+/// A request that is forwarded without a claim. Only [`read`] makes one.
+pub(super) struct Unprotected(UnprotectedParts);
+
+impl Unprotected {
+    pub(super) fn into_parts(self) -> UnprotectedParts {
+        self.0
+    }
+}
+
+/// The parts of an [`Unprotected`] request.
+pub(super) struct UnprotectedParts {
     pub(super) routed: Routed,
     pub(super) caller: AdmittedCaller,
     pub(super) by: Option<KnownBy>,
@@ -48,16 +57,25 @@ pub(super) struct Unprotected {
 /// Why a request is forwarded without a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WhyUnprotected {
-    /// The route protects no such request.
+    /// The policy does not protect this request.
     Policy,
-    /// The request could have had a key and has none.
+    /// The policy accepts keys, and the request has none.
     NoKey,
     /// The handler keeps its own keys (`HANDLER_INTERNAL_C`).
     Handler,
 }
 
-/// A request with a key and its whole body.
-pub(super) struct Protected {
+/// A request with a key and its whole body. Only [`read`] makes one.
+pub(super) struct Protected(ProtectedParts);
+
+impl Protected {
+    pub(super) fn into_parts(self) -> ProtectedParts {
+        self.0
+    }
+}
+
+/// The parts of a [`Protected`] request.
+pub(super) struct ProtectedParts {
     pub(super) routed: Routed,
     pub(super) caller: AdmittedCaller,
     pub(super) by: Option<KnownBy>,
@@ -70,8 +88,8 @@ pub(super) struct Protected {
 impl Reported for Ready {
     fn add_to<'a>(&self, report: Report<'a>) -> Report<'a> {
         match self {
-            Self::Protected(request) => report.keyed(request.source),
-            Self::Unprotected(request) => match request.why {
+            Self::Protected(request) => report.keyed(request.0.source),
+            Self::Unprotected(request) => match request.0.why {
                 WhyUnprotected::NoKey => report.unkeyed(),
                 WhyUnprotected::Policy | WhyUnprotected::Handler => report,
             },
@@ -92,7 +110,7 @@ pub(super) async fn read(
         KeyDecision::Unprotected(why) => why,
         KeyDecision::Given(key) => {
             let (request, buffered) = read_body(runtime, plan, limit, &caller, request).await?;
-            return Ok(Ready::Protected(Protected {
+            return Ok(Ready::Protected(Protected(ProtectedParts {
                 routed,
                 caller,
                 by,
@@ -100,14 +118,14 @@ pub(super) async fn read(
                 source: KeySource::Header,
                 request,
                 buffered,
-            }));
+            })));
         }
         KeyDecision::Derived(derived) => {
             let (whole, buffered) = read_body(runtime, plan, limit, &caller, request).await?;
             let window = derived.window;
             match idempotency_key::derive(derived, &caller, routed.endpoint(), &whole) {
                 Some(key) => {
-                    return Ok(Ready::Protected(Protected {
+                    return Ok(Ready::Protected(Protected(ProtectedParts {
                         routed,
                         caller,
                         by,
@@ -115,7 +133,7 @@ pub(super) async fn read(
                         source: KeySource::Derived { window },
                         request: whole,
                         buffered,
-                    }));
+                    })));
                 }
                 None => {
                     request = ClientRequest::Whole(whole, buffered);
@@ -127,13 +145,13 @@ pub(super) async fn read(
     if why == WhyUnprotected::Handler {
         request.headers_mut().remove(IDEMPOTENCY_KEY);
     }
-    Ok(Ready::Unprotected(Unprotected {
+    Ok(Ready::Unprotected(Unprotected(UnprotectedParts {
         routed,
         caller,
         by,
         request,
         why,
-    }))
+    })))
 }
 
 /// Reads the whole body of a request, within its deadline and within what all

@@ -20,8 +20,8 @@ use crate::observe::report::{Answered, Refused, Report, Unanswerable};
 use crate::runtime::Runtime;
 use crate::runtime::plan::{Plan, PlannedRoute};
 
-/// Answers a recovery request. The routes at its path are asked in turn; a
-/// route that is closed to the caller does not hide the next.
+/// Answers a recovery request. The routes at its path are tried in turn; a route
+/// that is closed to the caller does not hide the next one.
 pub(super) async fn recover<'a>(
     runtime: &Runtime,
     plan: &Plan,
@@ -96,7 +96,7 @@ async fn authenticate_asker(
     Ok((authorise(&known, route)?, Some(known.by())))
 }
 
-/// An admitted caller that asks for an earlier reply, and what its route says.
+/// An admitted caller that asks for an earlier reply, and the terms of its route.
 pub(super) fn recovery_context<'a>(
     caller: &'a AdmittedCaller,
     class: &'a Class,

@@ -14,7 +14,7 @@ use crate::observe::report::{Answered, Unanswerable};
 use crate::runtime::plan::Plan;
 use crate::upstream::forward::asks_for_upgrade;
 
-/// What the answer needs of the request, which is gone by then.
+/// The facts about the request that the answer needs after the request is gone.
 pub(super) struct RequestSite {
     scheme: &'static str,
     host: Option<HeaderValue>,
@@ -35,8 +35,8 @@ impl RequestSite {
         }
     }
 
-    /// A problem as a response, with links to the place that the client knows
-    /// the gateway by.
+    /// A problem as a response, with links to the gateway as the client addresses
+    /// it.
     fn problem(&self, problem: &Problem, public_url: Option<&str>) -> Response<Body> {
         let host = self.host.as_ref().and_then(|host| host.to_str().ok());
         let host = host.or_else(|| self.uri.authority().map(Authority::as_str));
@@ -80,7 +80,7 @@ pub(super) fn respond(
     response
 }
 
-/// Changes an answer's headers as the route says.
+/// Changes an answer's headers as the route configures.
 fn add_route_headers(route: &config::Route, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
     for name in &route.response_headers.remove {
         headers.remove(name);

@@ -30,7 +30,7 @@ pub(super) enum Destination<'a> {
     Upstream(Routed),
     /// To a page that the gateway publishes.
     Page(Page),
-    /// Back to a browser that asks what a page may send (CORS).
+    /// To the gateway's answer to a CORS preflight.
     Preflight(&'a config::Cors, Method),
     /// To the reply of an earlier request, by its key.
     Recovery(AskedByKey<'a>),
@@ -46,7 +46,8 @@ pub(super) struct Routed {
     route: Arc<PlannedRoute>,
     endpoint: Endpoint,
     policy: Option<Policy>,
-    /// As it was when the request came: later changes are for later requests.
+    /// The class as it was when the request came: later changes apply to later
+    /// requests.
     class: Arc<Class>,
 }
 
@@ -75,7 +76,7 @@ pub(super) struct AskedByKey<'a> {
     pub(super) candidates: Vec<(&'a Arc<PlannedRoute>, Endpoint)>,
 }
 
-/// An operation id in a path, and what is asked about the operation.
+/// An operation id in a path, and the question about the operation.
 pub(super) struct AskedById<'a> {
     pub(super) id: &'a str,
     pub(super) target: RecoveryTarget,
@@ -87,7 +88,7 @@ impl Reported for Destination<'_> {
             Self::Upstream(routed) => report
                 .by_route(&routed.route)
                 .at_endpoint(&routed.endpoint, routed.policy),
-            // Its headers are on refusals too.
+            // Refusals get the headers of the first candidate too.
             Self::Recovery(asked) => match asked.candidates.first() {
                 Some((route, _)) => report.by_route(route),
                 None => report,
@@ -105,7 +106,7 @@ pub(super) fn route<'a>(
     request: &'a Screened,
 ) -> Result<Destination<'a>, Problem> {
     let (method, path) = (request.method(), request.path());
-    // Such a path could mean another route than the one it matches.
+    // The upstream may resolve such a path to a path of another route.
     let is_unconfigured = |route: &Arc<PlannedRoute>| route.route.endpoint == EndpointName::ByPath;
     if !plan.routes.all().iter().all(is_unconfigured) && has_dot_segment(path) {
         return Err(Problem::new(
@@ -131,7 +132,7 @@ pub(super) fn route<'a>(
         return Ok(Destination::Webhook(address));
     }
     match found {
-        // An upstream may read the path as one of another route.
+        // The upstream may read the path as that of another route.
         RouteMatch::Route(route)
             if is_catch_all(route) && plan.routes.all().len() > 1 && has_doubtful_slash(path) =>
         {
@@ -153,13 +154,13 @@ pub(super) fn route<'a>(
         .with_allowed_methods(&methods)),
         RouteMatch::Nothing => Err(Problem::new(
             Code::NoRoute,
-            "Nothing is served at this path.",
+            "No route matches this path.",
         )),
     }
 }
 
-/// The route whose CORS settings answer a preflight. A recovery path has those
-/// of the route that made the reply.
+/// The route whose CORS settings answer a preflight. For a recovery path it is the
+/// route that made the reply.
 fn route_for_preflight<'a>(
     plan: &'a Plan,
     method: &Method,
@@ -223,8 +224,8 @@ fn recoverable<'a>(plan: &'a Plan, path: &str) -> Vec<(&'a Arc<PlannedRoute>, En
     candidates
 }
 
-/// The endpoint of an operation: the route's name, or method and path where
-/// nothing is configured.
+/// The endpoint of an operation: the route's name, or method and path on the
+/// default route.
 fn endpoint(route: &config::Route, method: &Method, path: &str) -> Endpoint {
     match &route.endpoint {
         EndpointName::Fixed(endpoint) => endpoint.clone(),

@@ -1,10 +1,10 @@
 //! From a method and a path to the route that serves them.
 //!
-//! A path is matched as an upstream would read it: escapes of what can stand
-//! plainly in a path are undone first, so that `/payment%73` does not slip past
-//! the route for `/payments`, nor `/pay%3Aconfirm` past `/pay:confirm`. Each
-//! method has a table of its own, so a route for GET does not hide one for POST
-//! that is less exact. An exact segment beats `{name}`, `{name}` beats `{*rest}`.
+//! A path is matched as an upstream would read it: escapes of characters that may
+//! appear unescaped in a path are decoded first, so that `/payment%73` does not
+//! slip past the route for `/payments`, nor `/pay%3Aconfirm` past `/pay:confirm`.
+//! Each method has a separate table, so a route for GET does not hide a less exact
+//! route for POST. An exact segment beats `{name}`, and `{name}` beats `{*rest}`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,8 +16,8 @@ use matchit::{InsertError, Router};
 use crate::config;
 use crate::runtime::plan::PlannedRoute;
 
-/// The methods that have a table of their own; all others share one, in which
-/// only routes for every method are.
+/// The methods that have a separate table. All others share one table, which
+/// contains only routes for every method.
 const METHODS: [Method; 7] = [
     Method::GET,
     Method::HEAD,
@@ -28,7 +28,8 @@ const METHODS: [Method; 7] = [
     Method::OPTIONS,
 ];
 
-/// What stands plainly in a segment beside letters and digits.
+/// The characters that may appear unescaped in a segment, beside letters and
+/// digits.
 const PLAIN: &[u8] = b"-._~!$&'()*+,;=:@";
 
 /// All routes.
@@ -38,18 +39,19 @@ pub(crate) struct RouteTable {
     routes: Vec<Arc<PlannedRoute>>,
 }
 
-/// What is found.
+/// The result of a lookup.
 pub(crate) enum RouteMatch<'a> {
     /// A route.
     Route(&'a Arc<PlannedRoute>),
-    /// The path is served, but not this method.
+    /// Routes exist for this path, but only for these methods.
     OtherMethods(Vec<Method>),
-    /// Nothing.
+    /// No route matches the path.
     Nothing,
 }
 
 impl RouteTable {
-    /// The routes, or which of them cannot stand beside the ones before it.
+    /// Makes the table, or returns the index of the route that conflicts with an
+    /// earlier one.
     pub(crate) fn new(routes: Vec<Arc<PlannedRoute>>) -> Result<Self, (usize, InsertError)> {
         let mut by_method = HashMap::new();
         let mut others = Router::new();
@@ -101,7 +103,7 @@ impl RouteTable {
         self.routes.get(*table.at(&plain(path)).ok()?.value)
     }
 
-    /// The route whose operations have this name.
+    /// The route whose operations have this endpoint.
     pub(crate) fn named(&self, endpoint: &str) -> Option<&Arc<PlannedRoute>> {
         self.routes.iter().find(|planned| {
             matches!(&planned.route.endpoint, config::EndpointName::Fixed(name) if name.as_str() == endpoint)
@@ -114,7 +116,8 @@ impl RouteTable {
     }
 }
 
-/// The same path twice for one method is the first route's: `check` says so.
+/// If two routes have the same path and method, the first one serves; `check`
+/// reports the second.
 fn insert(table: &mut Router<usize>, path: &str, index: usize) -> Result<(), (usize, InsertError)> {
     match table.insert(path, index) {
         Ok(()) => Ok(()),
@@ -123,7 +126,8 @@ fn insert(table: &mut Router<usize>, path: &str, index: usize) -> Result<(), (us
     }
 }
 
-/// A remainder may be empty, which the table would take for another path.
+/// A remainder may be empty, but the table treats the path without it as a
+/// different path.
 fn paths(route: &config::Route) -> Vec<String> {
     let path = route.path.as_str();
     match path.find("{*") {
@@ -132,10 +136,10 @@ fn paths(route: &config::Route) -> Vec<String> {
     }
 }
 
-/// A path with the escapes undone of all that stands plainly in a segment: what
-/// is unreserved (RFC 3986, 6.2.2.2), and what a route's own path may hold beside
-/// that. A slash is not among it. A question about the whole server counts as one
-/// about its root.
+/// Decodes the escapes of characters that may appear unescaped in a segment:
+/// unreserved ones (RFC 3986, 6.2.2.2) and those that a route's own path may
+/// contain. A slash stays escaped. A request for the whole server (`*`) counts as
+/// one for its root.
 fn plain(path: &str) -> Cow<'_, str> {
     if path == "*" {
         return "/".into();
@@ -161,24 +165,24 @@ fn plain(path: &str) -> Cow<'_, str> {
     plain.into()
 }
 
-/// Whether a path has a segment that points elsewhere, in any spelling.
+/// Whether a path contains a `.` or `..` segment, in any spelling.
 pub(crate) fn has_dot_segment(path: &str) -> bool {
     if !path.contains("/.") && !path.contains(['%', '\\']) {
         return false;
     }
     let mut path = plain(path).into_owned();
-    // Some upstreams take these for a slash.
+    // Some upstreams treat these as a slash.
     for slash in ["%2F", "%2f", "%5C", "%5c", "\\"] {
         path = path.replace(slash, "/");
     }
-    // Others drop what follows a semicolon before they look.
+    // Others drop what follows a semicolon before they resolve dots.
     path.split('/')
         .map(|segment| segment.split(';').next().unwrap_or_default())
         .any(|segment| matches!(segment, "." | ".."))
 }
 
-/// Whether an upstream may take a path for one with other segments: some merge
-/// slashes, some undo their escapes.
+/// Whether an upstream may split a path into other segments: some upstreams merge
+/// slashes, some decode escaped ones.
 pub(crate) fn has_doubtful_slash(path: &str) -> bool {
     let slashes = ["//", "\\", "%2F", "%2f", "%5C", "%5c"];
     slashes.iter().any(|slash| path.contains(slash))

@@ -1,5 +1,5 @@
-//! The first step: refuses what no proxy should pass on, before a route is
-//! looked up.
+//! The first step: refuses requests that no proxy should forward, before any lookup
+//! of a route.
 //!
 //! `listen::framing` has checked the bytes of the head; this step checks the
 //! parsed request: its method, target, host and connection options.
@@ -27,8 +27,8 @@ const NOT_CONNECTION_OPTIONS: [HeaderName; 6] = [
 #[derive(Debug)]
 pub(crate) struct Screened<B = Incoming>(Request<B>);
 
-/// Refuses a request that no route may see, and brings the rest into one form:
-/// one `Host`, one `Cookie`.
+/// Refuses a request that no route may receive, and normalises the rest: one
+/// `Host`, one `Cookie`.
 pub(super) fn screen<B>(mut request: Request<B>, peer: &Peer) -> Result<Screened<B>, Problem> {
     check(&request)?;
     peer.set_host(&mut request);
@@ -113,7 +113,8 @@ fn check_target<B>(request: &Request<B>) -> Result<(), Problem> {
     check_escapes(query)
 }
 
-/// Every `%` begins two hexadecimal digits, and none of them is a NUL.
+/// Checks that two hexadecimal digits follow every `%`, and that no escape is a
+/// NUL.
 fn check_escapes(text: &str) -> Result<(), Problem> {
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
@@ -133,7 +134,8 @@ fn check_escapes(text: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// HTTP/1.1 needs exactly one good Host; HTTP/2 carries it in the target.
+/// Checks the host: HTTP/1.1 requires exactly one valid Host; HTTP/2 carries it in
+/// the target.
 fn check_host<B>(request: &Request<B>) -> Result<(), Problem> {
     let named = request.uri().authority();
     if named.is_some_and(|host| host.as_str().contains('@')) {
@@ -224,7 +226,8 @@ mod tests {
     }
 
     proptest! {
-        /// What passes decodes: no escape is cut short, none is a NUL.
+        /// Every target that passes can be decoded: no escape is cut short, none is
+        /// a NUL.
         #[test]
         fn whatever_passes_decodes(target in "/[a-z%0-9A-F?&=;.]{0,40}", host in any::<Vec<u8>>()) {
             let request = Request::builder().uri(&target).header("host", host).body(());

@@ -1,6 +1,6 @@
-//! What a gateway does beside serving, for as long as it runs: reclaims expired
-//! operations, folds histograms, counts failed events, and follows what other
-//! gateways change in a shared store.
+//! The background tasks of a running gateway: reclaiming expired operations,
+//! folding histograms, counting failed events, and reading changes that other
+//! gateways make in a shared store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use tokio::time::sleep;
 
 use super::Runtime;
 
-/// How often expired operations are looked for.
+/// How often the gateway looks for expired operations.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
-/// How often histograms are folded and idle tenants' rates forgotten.
+/// How often the gateway folds histograms and forgets the rates of idle tenants.
 const TIDY_INTERVAL: Duration = Duration::from_secs(5);
 /// The pause between two refreshes.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(3);
@@ -21,10 +21,10 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(3);
 const REFRESH_DEADLINE: Duration = Duration::from_secs(10);
 /// The pause before failed events are read from the store again.
 const FAILED_EVENTS_INTERVAL: Duration = Duration::from_secs(10 * 60);
-/// The same after the store failed.
+/// The pause after a read that failed.
 const FAILED_EVENTS_RETRY: Duration = Duration::from_secs(30);
 
-/// Reclaims the room of expired operations.
+/// Reclaims the space of expired operations.
 pub(crate) async fn sweep(inspect: Arc<dyn Inspect>) {
     sweep_every(SWEEP_INTERVAL, Arc::downgrade(&inspect)).await;
 }
@@ -37,8 +37,8 @@ pub(crate) async fn tidy(runtime: Arc<Runtime>) {
     }
 }
 
-/// Reads from the store which events have failed, so that their gauge survives a
-/// restart; repeatedly where other gateways share the store.
+/// Reads the failed events from the store, so that their gauge survives a restart.
+/// Where other gateways share the store, it reads them repeatedly.
 pub(crate) async fn load_failed_events(
     runtime: Arc<Runtime>,
     inspect: Arc<dyn Inspect>,
@@ -59,9 +59,9 @@ pub(crate) async fn load_failed_events(
 }
 
 /// Reads API keys, classes and webhooks again, where several gateways share a
-/// store. A change is in force at once in the gateway where it was made; the
-/// others learn of it here, so that they accept a revoked key for a moment
-/// longer. A refresh that fails changes nothing.
+/// store. A change is in force at once in the gateway where it was made. The others
+/// read it here, so they accept a revoked key for a few seconds longer. A refresh
+/// that fails changes nothing.
 pub(crate) async fn refresh(runtime: Arc<Runtime>) {
     let api_keys = runtime.plan().callers.api_keys().clone();
     loop {
@@ -79,10 +79,10 @@ async fn refresh_one<E: std::fmt::Display>(
     match within(REFRESH_DEADLINE, refreshing).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
-            tracing::warn!(%error, what, "refresh failed; the known ones stay in force");
+            tracing::warn!(%error, what, "refresh failed; earlier values stay in force");
         }
         Err(_) => {
-            tracing::warn!(what, "refresh timed out; the known ones stay in force");
+            tracing::warn!(what, "refresh timed out; earlier values stay in force");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Retention classes at run time: those of the configuration, overridden by the
+//! Retention classes at run time: the configured classes, overridden by the
 //! operators' changes.
 //!
 //! Requests read a class without a lock. A change is checked, stored, and only
@@ -19,11 +19,11 @@ use crate::config::units::Time;
 use crate::config::{ClassSettings, Mistake, class};
 use crate::runtime::plan::Plan;
 
-/// The most classes that may be changed or created at run time.
+/// The maximum number of classes that are changed or created at run time.
 const CHANGED_MAX: usize = 500;
-/// The longest name of a class.
+/// The maximum length of a class's name, in bytes.
 const NAME_LENGTH_MAX: usize = 64;
-/// The time limit of one store operation.
+/// The deadline of one store operation.
 const STORE_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The classes in force.
@@ -166,8 +166,8 @@ impl Classes {
         Ok(view)
     }
 
-    /// Changes the given settings; earlier changes of other settings stay. A new
-    /// name creates a class.
+    /// Changes the given settings and keeps earlier changes of other settings. A
+    /// new name creates a class.
     pub(crate) async fn set(
         &self,
         name: &str,
@@ -222,8 +222,8 @@ impl Classes {
         Ok(())
     }
 
-    /// The conflicts of a configuration with the operators' changes, a sentence
-    /// each.
+    /// The conflicts of a configuration with the operators' changes, one sentence
+    /// for each.
     pub(crate) fn misfits(&self, base: &ConfiguredClasses) -> Vec<String> {
         let changed = self.view.load().changed.clone();
         let view = ClassView::new(Arc::new(base.clone()), changed);
@@ -233,8 +233,9 @@ impl Classes {
             .collect()
     }
 
-    /// Applies the operators' changes to a new configuration. Changes that
-    /// conflict with it are not in force; check [`misfits`](Self::misfits) first.
+    /// Applies the operators' changes to a new configuration. A change that
+    /// conflicts with it is not in force; [`misfits`](Self::misfits) reports these
+    /// conflicts beforehand.
     pub(crate) async fn replace_base(&self, base: ConfiguredClasses) {
         let _changing = self.changing.lock().await;
         let changed = self.view.load().changed.clone();
@@ -280,8 +281,8 @@ impl ClassView {
         let [now, below, built_in] =
             [class.as_ref(), below, &built_in].map(|class| settings(&ClassSettings::of(class)));
         let source = |key: &String, value: &Value| {
-            // A setting that was not changed may follow one that was, as `remember`
-            // follows `retention`.
+            // An unchanged setting may depend on a changed one: the default of
+            // `remember` is `retention`.
             if said.contains_key(key) || below.get(key) != Some(value) {
                 SettingSource::Changed
             } else if built_in.get(key) == Some(value) {
@@ -351,7 +352,7 @@ fn check_name(name: &str) -> Result<(), ClassError> {
     )))
 }
 
-/// Earlier changes, overridden by new ones.
+/// Merges new changes into earlier ones.
 fn merged(before: Option<&ClassSettings>, now: &ClassSettings) -> ClassSettings {
     let mut all = before.map(settings).unwrap_or_default();
     all.extend(settings(now));

@@ -1,6 +1,6 @@
-//! What a running gateway holds, and how that changes while it serves: the plan
-//! made from the configuration, retention classes, reloads, and the questions
-//! about unknown outcomes.
+//! The state of a running gateway, and how it changes while the gateway serves: the
+//! plan made from the configuration, retention classes, reloads, and reconciliation
+//! of unknown outcomes.
 
 pub(crate) mod background;
 pub(crate) mod classes;
@@ -80,7 +80,7 @@ impl Runtime {
         })
     }
 
-    /// The plan in force. A request takes it once and keeps it to its end.
+    /// The plan in force. A request takes it once and keeps it until it ends.
     pub(crate) fn plan(&self) -> Arc<Plan> {
         self.plan.load_full()
     }
@@ -89,8 +89,8 @@ impl Runtime {
         &self.classes
     }
 
-    /// The class of this name as it is now; as it was in `plan`, where a reload
-    /// has removed it since the request began.
+    /// The class of this name as it is now. If a reload has removed it since the
+    /// request began, the class as it was in `plan`.
     pub(crate) fn class(&self, plan: &Plan, name: &Arc<str>) -> Result<Arc<Class>, Problem> {
         let in_plan = || plan.config.classes.get(name).cloned().map(Arc::new);
         self.classes.get(name).or_else(in_plan).ok_or_else(|| {
@@ -136,7 +136,7 @@ impl Runtime {
         &self.queue
     }
 
-    /// Takes up to `max` events from the queue whose time has come.
+    /// Takes up to `max` due events from the queue.
     pub(crate) async fn take_due(&self, max: usize) -> Result<Vec<Due>, StoreError> {
         self.queue.due(max).await
     }
@@ -146,7 +146,7 @@ impl Runtime {
         self.queue.next_due().await
     }
 
-    /// Tells the courier to look at the queue, now or when it next waits.
+    /// Wakes the courier, so that it reads the queue now or the next time it waits.
     pub(crate) fn courier_wakeup(&self) -> &Arc<Notify> {
         &self.courier_wakeup
     }
@@ -156,8 +156,8 @@ impl Runtime {
         self.metrics.delivered(upstream, id, outcome);
     }
 
-    /// Puts a new plan in force, with the classes and limits that it brings.
-    /// Requests under way keep the plan they began with.
+    /// Puts a new plan in force, with its classes and limits. Requests under way
+    /// keep their plan.
     pub(crate) async fn replace_plan(&self, plan: Plan, classes: ConfiguredClasses) {
         let limits = plan.config.limits.clone();
         self.classes.replace_base(classes).await;
@@ -176,7 +176,7 @@ impl Runtime {
         self.limiter.tidy();
     }
 
-    /// How long running work may take to end when the gateway stops.
+    /// How long a stopping gateway waits for running work.
     pub(crate) fn drain_limit(&self) -> Duration {
         self.plan.load().config.server.drain
     }

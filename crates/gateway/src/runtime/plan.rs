@@ -1,9 +1,8 @@
 //! A configuration, made ready to serve requests.
 //!
-//! A request takes the plan of the moment it came and keeps it to its end, so a
-//! reload never changes the rules under work that has begun. What can outlive a
-//! reload is handed over: the connections to an upstream whose settings are the
-//! same.
+//! A request takes the plan in force when it arrives and keeps it until it ends, so
+//! a reload never changes the rules of work that has begun. The new plan takes over
+//! the connections to every upstream whose settings did not change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,18 +19,18 @@ use crate::request::route_table::RouteTable;
 use crate::upstream::forward::Forwarder;
 use crate::upstream::{self, UpstreamClient, UpstreamError};
 
-/// How requests are served.
+/// How the gateway serves requests.
 pub(crate) struct Plan {
     pub(crate) config: Config,
     pub(crate) routes: RouteTable,
     pub(crate) callers: Callers,
     pub(crate) trusted: TrustedProxies,
     pub(crate) forwarders: BTreeMap<Arc<str>, Arc<Forwarder>>,
-    /// How events of webhooks are met at each upstream.
+    /// The route of webhook events to each upstream.
     pub(crate) event_routes: BTreeMap<Arc<str>, Arc<PlannedRoute>>,
 }
 
-/// A route and what its requests meet.
+/// A route with everything that serving its requests needs.
 pub(crate) struct PlannedRoute {
     pub(crate) route: config::Route,
     pub(crate) rules: Arc<Rules>,
@@ -45,28 +44,28 @@ pub(crate) struct PlannedRoute {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// An upstream cannot be used.
+    /// An upstream's settings are not usable.
     #[error("upstreams.{name}: {source}")]
     Upstream {
-        /// Which.
+        /// The name of the upstream.
         name: Arc<str>,
-        /// What is wrong with it.
+        /// The cause.
         source: UpstreamError,
     },
-    /// A route goes to an upstream that is not there.
-    #[error("the route for {path} goes to the upstream `{name}`, which is not there")]
+    /// A route names an upstream that does not exist.
+    #[error("the route for {path} goes to the upstream `{name}`, which does not exist")]
     NoUpstream {
         /// The route's path.
         path: String,
-        /// The name.
+        /// The name of the upstream.
         name: Arc<str>,
     },
-    /// A route has a class that is not there.
-    #[error("the route for {path} has the class `{name}`, which is not there")]
+    /// A route names a class that does not exist.
+    #[error("the route for {path} has the class `{name}`, which does not exist")]
     NoClass {
         /// The route's path.
         path: String,
-        /// The name.
+        /// The name of the class.
         name: Arc<str>,
     },
     /// A lease would end before the upstream may answer.
@@ -74,25 +73,26 @@ pub enum PlanError {
         "the lease of class {class} ({lease:?}) is shorter than the upstream timeout ({timeout:?}); make it longer"
     )]
     ShortLease {
-        /// Which class.
+        /// The name of the class.
         class: Arc<str>,
         /// Its lease.
         lease: Duration,
-        /// How long an upstream of its routes may take.
+        /// The longest upstream timeout of its routes.
         timeout: Duration,
     },
-    /// Two paths cannot stand side by side, or one is not a path.
+    /// A path conflicts with another route's path or is malformed.
     #[error("the path {path} cannot be served: {source}")]
     Path {
         /// The path.
         path: String,
-        /// Why not.
+        /// The cause.
         source: matchit::InsertError,
     },
 }
 
 impl Plan {
-    /// Makes a plan; `before` lends the connections that stay.
+    /// Makes a plan. It takes over the unchanged upstreams of `before`, with their
+    /// connections.
     pub(crate) fn new(
         config: Config,
         callers: Callers,
@@ -145,8 +145,8 @@ impl Plan {
         same.then(|| self.forwarders.get(name).cloned()).flatten()
     }
 
-    /// How long an upstream may take at most, by the class of its routes: no
-    /// lease may be shorter.
+    /// The longest upstream timeout of each class's routes: no lease may be
+    /// shorter.
     pub(crate) fn longest_timeouts(&self) -> BTreeMap<Arc<str>, Duration> {
         let mut longest = BTreeMap::new();
         for planned in self.routes.all() {
@@ -158,8 +158,8 @@ impl Plan {
     }
 }
 
-/// The route by which events go to an upstream; no request can match it. Its rules
-/// are the gateway's own, because no configuration sets them.
+/// The route of events to an upstream. No request matches it. The gateway sets its
+/// rules, because no configuration does.
 fn event_route(
     name: &Arc<str>,
     config: &Config,
@@ -195,8 +195,8 @@ fn forwarder(
     metrics: &Arc<Metrics>,
 ) -> Result<Forwarder, PlanError> {
     let limits = upstream::UpstreamLimits {
-        // Connecting is given up before the answer is: only then is it certain
-        // that nothing was sent.
+        // Connecting times out before the response does: only a failed connection
+        // proves that no byte was sent.
         connect_timeout: settings.connect_timeout.min(settings.timeout / 2),
         idle_timeout: settings.idle_timeout,
         idle_max: settings.idle_max,
@@ -247,7 +247,7 @@ fn planned(
     Ok(PlannedRoute {
         rules: Arc::new(Rules::new(credentials).with(|rules| {
             // Every upstream receives the client's Host: as Host, or as
-            // X-Forwarded-Host where the upstream has a `host` of its own.
+            // X-Forwarded-Host if `host` is configured for the upstream.
             rules.hosts = Hosts::Compared;
             rules.space = route.key_space;
             rules.many_paths =

@@ -27,7 +27,7 @@ use tokio::sync::OnceCell;
 
 use crate::upstream::fetch::{Fetch, FetchLimits};
 
-/// The time limit of a request to the service.
+/// The deadline of a request to the service.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// The default limit of a reply's body.
 const REPLY_BYTES_MAX: usize = 1 << 20;
@@ -40,7 +40,7 @@ pub(crate) struct Reconciler {
     clients: Mutex<HashMap<Arc<str>, Fetch>>,
 }
 
-/// The subject of a request: an operation, and which of its grants.
+/// The subject of a request: an operation and one of its grants.
 type GrantId = (Digest, Fence);
 
 /// A request that is under way.
@@ -60,7 +60,7 @@ enum ReconcileAnswer {
     Unsure,
 }
 
-/// A reply in JSON; operators who resolve an operation send the same.
+/// A reply in JSON. Operators send the same form when they resolve an operation.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Reply")]
@@ -205,7 +205,7 @@ impl Reconciler {
                 tracing::info!("operation reconciled");
                 Reconciled::Settled
             }
-            // It was settled by a retry or an operator in the meantime.
+            // A retry or an operator settled the operation in the meantime.
             Ok(Changed::Absent | Changed::Refused(_)) => Reconciled::Settled,
             Err(error) => {
                 tracing::warn!(%error, "reconciled outcome could not be recorded; outcome stays unknown");
@@ -255,8 +255,8 @@ impl Reconciler {
     }
 }
 
-/// A task that waits for an answer. The request is removed when its last waiter
-/// is dropped, so that it is not sent twice while one waits.
+/// A task that waits for an answer. Dropping the last waiter removes the request;
+/// until then, the same request is not sent a second time.
 struct Waiter<'a> {
     reconciler: &'a Reconciler,
     subject: GrantId,

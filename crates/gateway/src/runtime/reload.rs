@@ -1,9 +1,10 @@
 //! Reloads a changed configuration while requests are served.
 //!
 //! The whole configuration is read and checked first; a mistake is reported and
-//! changes nothing. Then the new plan replaces the old one at once, and requests
-//! under way finish with the old one. Settings that cannot change at run time
-//! (listeners, the store, the gateway's key) are refused by name.
+//! changes nothing. Then the new plan replaces the old plan at once, and requests
+//! under way finish with the old plan. A changed setting that cannot change at run
+//! time (listeners, the store, the gateway's key) refuses the reload; the error
+//! names it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,9 +26,9 @@ use crate::runtime::plan::Plan;
 use crate::runtime::start::operator_tokens;
 use crate::secrets::SecretReader;
 
-/// The pause between a change and reading the file: editors write in steps.
+/// The pause between a change and reading the file, because editors write in steps.
 const DEBOUNCE: Duration = Duration::from_millis(200);
-/// The time limit of reading a file.
+/// The deadline of reading a file.
 const READ_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The configuration file that a gateway watches.
@@ -41,12 +42,12 @@ pub struct ConfigFile {
     seen: Option<ContentDigest>,
 }
 
-/// A digest of a file's content, for comparing.
+/// A digest of a file's content, for comparison.
 type ContentDigest = [u8; 32];
 
 impl ConfigFile {
-    /// The file at this path. Call this before loading the configuration from
-    /// it, so that no later change is missed.
+    /// The file at this path. Create this value before loading the configuration
+    /// from the file, so that no later change is missed.
     pub fn new(path: PathBuf, environment: BTreeMap<String, String>) -> Self {
         Self {
             seen: content_digest(&path),
@@ -63,12 +64,12 @@ pub(crate) struct Reloader {
     pub(crate) operators: Arc<Operators>,
     pub(crate) audit: Arc<Audit>,
     pub(crate) tls: Option<Arc<ListenerTls>>,
-    /// Held by the reload under way.
+    /// Locked during a reload.
     pub(crate) reloading: tokio::sync::Mutex<()>,
 }
 
 impl Reloader {
-    /// Reloads the configuration, and records in the audit what caused it.
+    /// Reloads the configuration and records the reload and its cause in the audit.
     pub(crate) async fn reload(&self, by: &str) -> Result<String, String> {
         let answer = self.try_reload().await;
         let outcome = match &answer {
@@ -138,7 +139,7 @@ impl Reloader {
         if let Some(tls) = &self.tls {
             tls.reload().map_err(|error| error.to_string())?;
         }
-        // Nothing below can fail.
+        // From here on, no step can fail.
         let routes = plan.config.routes.len();
         webhooks.replace(reopened);
         self.runtime.replace_plan(plan, base).await;
@@ -150,7 +151,7 @@ impl Reloader {
     }
 
     /// The reload action of the admin API, if there is a file. The admin API
-    /// records it in the audit.
+    /// records the action in the audit.
     pub(crate) fn by_operators(self: &Arc<Self>) -> Option<Reload> {
         self.file.as_ref()?;
         let reloader = self.clone();
@@ -176,7 +177,7 @@ impl Reloader {
         let directory = directory.unwrap_or_else(|| std::path::Path::new("."));
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             if event.is_ok_and(|event| !event.kind.is_access()) {
-                // One message is enough for any number of changes.
+                // One message stands for any number of changes.
                 let _ = changed.try_send(());
             }
         });
@@ -193,12 +194,12 @@ impl Reloader {
         }
         let mut seen = file.seen;
         loop {
-            // Compared before the first message too: the file may have changed
-            // since it was read at the start.
+            // The first comparison comes before the first message: the file may
+            // have changed since the gateway read it at start.
             let path = file.path.clone();
             let now = run_blocking(move || content_digest(&path)).await.flatten();
-            // A file that was only touched, or is missing while it is replaced,
-            // is not reloaded.
+            // A file that was only touched, or is absent while an editor replaces
+            // it, is not reloaded.
             if now.is_some() && now != seen {
                 seen = now;
                 // The result is in the log and the audit.
@@ -212,7 +213,7 @@ impl Reloader {
     }
 }
 
-/// Reads a configuration. A file that blocks, such as on an unreachable network
+/// Reads a configuration. A file that blocks, for example on an unreachable network
 /// drive, delays only this reload.
 async fn load(file: ConfigFile) -> Result<Loaded, String> {
     let reading = move || config::load(&file.path, &file.environment);
@@ -232,10 +233,10 @@ fn content_digest(path: &Path) -> Option<ContentDigest> {
     Some(Sha256::digest(bytes).into())
 }
 
-/// Runs blocking work on a thread of its own; `None` after [`READ_DEADLINE`].
+/// Runs blocking work on a separate thread; `None` after [`READ_DEADLINE`].
 async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, result) = tokio::sync::oneshot::channel();
-    // Not a thread of the async runtime, which would wait for it on shutdown.
+    // A thread of the async runtime would delay shutdown.
     std::thread::spawn(move || drop(done.send(work())));
     within(READ_DEADLINE, result).await.ok()?.ok()
 }
@@ -247,7 +248,7 @@ fn unchangeable(before: &Config, after: &Config) -> Vec<&'static str> {
         let key = config.secrets.key.as_ref();
         key.map(|key| key.expose_secret().to_owned())
     };
-    // The deadline is a limit and may change, as other limits.
+    // The store's deadline is a limit and may change, like other limits.
     let store = |config: &Config| {
         let mut store = config.store.clone();
         store.deadline = Duration::ZERO;

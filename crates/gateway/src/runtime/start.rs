@@ -1,5 +1,5 @@
-//! Making a [`Runtime`]: from a configuration to everything that serving needs,
-//! before the first connection is accepted.
+//! Makes a [`Runtime`] from a configuration before the first connection is
+//! accepted.
 
 use std::io;
 use std::net::SocketAddr;
@@ -50,13 +50,13 @@ pub enum StartError {
     /// The configuration cannot be served.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The store does not open.
+    /// The store did not open.
     #[error(transparent)]
     Store(#[from] OpenError),
-    /// The store is open and cannot be read.
+    /// The store opened but cannot be read.
     #[error("the store cannot be read: {0}")]
     Read(#[from] StoreError),
-    /// The gateway has no key of its own.
+    /// The gateway's key is missing or unusable.
     #[error(transparent)]
     Secret(#[from] GatewayKeyError),
     /// A secret that the configuration names cannot be read.
@@ -68,13 +68,13 @@ pub enum StartError {
     /// Webhooks cannot be served.
     #[error("{0}")]
     Webhooks(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The certificate cannot be used.
+    /// The TLS certificate is not usable.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// Traces cannot be exported.
     #[error("telemetry.otlp: {0}")]
     Telemetry(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The system has no random bytes.
+    /// The system provides no random bytes.
     #[error("the system gives no random bytes: {0}")]
     Entropy(io::Error),
     /// The metrics cannot be set up.
@@ -110,8 +110,8 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    /// Binds both listeners. An admin listener that other machines reach needs
-    /// a token.
+    /// Binds both listeners. An admin listener that other machines can reach
+    /// requires a token.
     pub(crate) async fn bind(config: &Config) -> Result<Self, StartError> {
         let server = &config.server;
         let (traffic, traffic_address) = bind(&server.listen).await?;
@@ -140,7 +140,7 @@ async fn bind(address: &str) -> Result<(TcpListener, SocketAddr), StartError> {
     Ok((listener, local))
 }
 
-/// A runtime, and what operators use beside it.
+/// A runtime and the operators' parts beside it.
 pub(crate) struct Opened {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) inspect: Arc<dyn Inspect>,
@@ -154,7 +154,7 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens the store, makes the plan, and makes the runtime of both.
+    /// Opens the store, makes the plan, and makes the runtime from both.
     pub(crate) async fn open(config: Config) -> Result<Self, StartError> {
         let metrics = Arc::new(Metrics::new()?);
         let secrets = SecretReader::new(&config.secrets)?;
@@ -215,7 +215,7 @@ impl Opened {
     }
 }
 
-/// The tokens of the admin API, read from where the configuration keeps them.
+/// Reads the tokens of the admin API from their configured sources.
 pub(crate) async fn operator_tokens(
     config: &Config,
     secrets: &SecretReader,
@@ -231,8 +231,9 @@ pub(crate) async fn operator_tokens(
     Ok(operators)
 }
 
-/// The gateway's own key: as configured, else the one beside an embedded store,
-/// else a new one for the life of this process, if no other uses the store.
+/// The gateway's own key: the configured key, else the key beside an embedded
+/// store, else a new key for the life of this process. A shared store requires a
+/// configured key.
 fn gateway_key(config: &Config) -> Result<GatewayKey, GatewayKeyError> {
     if let Some(key) = &config.secrets.key {
         return Ok(GatewayKey::given(key));

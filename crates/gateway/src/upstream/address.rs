@@ -16,7 +16,7 @@ pub(super) struct Address {
     pub(super) authority: Authority,
 }
 
-/// What the scheme of an upstream's URL says of TLS and protocol.
+/// TLS and protocol, by the scheme of an upstream's URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UrlScheme {
     /// Without TLS, with this protocol.

@@ -1,6 +1,6 @@
 //! Forwards requests to the upstream, and its answers to the client.
 //!
-//! The gateway tells the upstream the caller and the grant of a request, and
+//! The gateway sends the upstream the caller and the grant of a request, and
 //! removes the client's own headers of these names. For a protected request that
 //! fails, `Unanswered` says whether the request may have run.
 
@@ -61,7 +61,7 @@ pub(crate) struct Forwarder {
     closing: CancellationToken,
 }
 
-/// What forwarding needs to know of a request besides the request itself.
+/// The facts about a request that forwarding needs, besides the request itself.
 #[derive(Clone)]
 pub(crate) struct ForwardContext {
     pub(crate) peer: Peer,
@@ -94,7 +94,7 @@ impl Forwarder {
         }
     }
 
-    /// Ends all tunnels, because a tunnel may stay open for ever; then closes the
+    /// Ends all tunnels, because a tunnel may stay open forever; then closes the
     /// connections, each after its last response.
     pub(crate) async fn close(&self) {
         self.closing.cancel();
@@ -312,8 +312,8 @@ impl Forwarder {
         headers.insert(X_FORWARDED_FOR, ip);
         let scheme = HeaderValue::from_static(peer.scheme());
         headers.insert(X_FORWARDED_PROTO, scheme);
-        // This reaches the upstream with a Host of its own too, so the fingerprint
-        // always includes the client's Host (`plan`).
+        // An upstream with a configured `host` receives this header too, so the
+        // fingerprint always includes the client's Host (`plan`).
         if let Some(host) = &client_host {
             headers.insert(X_FORWARDED_HOST, host.clone());
         }

@@ -37,7 +37,7 @@ use super::{
 /// The largest response head.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// How long a connection may take to become ready after its response was read.
+/// The deadline for a connection to become ready again after its response was read.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
 /// The connections to an upstream.

@@ -5,10 +5,10 @@
 //! refusing the stream (REFUSED_STREAM), or by GOAWAY without an error and with an
 //! earlier last stream. Every other failure is a lost answer.
 //!
-//! A request is passed to hyper only when the upstream has a free stream:
-//! otherwise hyper would queue it without telling whether it was sent. The number
-//! of streams is in the upstream's settings, which `streams` reads from the
-//! incoming bytes.
+//! A request is passed to hyper only when the upstream has a free stream: otherwise
+//! hyper would queue it without reporting whether it was sent. The number of
+//! streams is in the upstream's settings, which `streams` reads from the incoming
+//! bytes.
 
 use std::error::Error;
 use std::future::Future;

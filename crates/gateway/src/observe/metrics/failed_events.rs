@@ -1,10 +1,11 @@
 //! The gauge of events that failed for good.
 //!
 //! Stores do not count finished operations by state, so the gateway remembers
-//! failed events, up to a maximum: those that the store lists at start (and now
-//! and then, where other gateways share it) and those that it saw fail itself.
-//! Each time the metrics are read it checks some of them: one that was purged,
-//! redelivered or has expired is no longer counted, whichever gateway changed it.
+//! failed events, up to a maximum: those that the store lists at start (repeatedly,
+//! if other gateways share the store) and those that this gateway saw fail. Each
+//! time the metrics are read, the gateway checks some of them. It no longer counts
+//! an event that was purged, was redelivered or has expired, whichever gateway
+//! changed it.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -19,15 +20,15 @@ use onceward_core::store::{Filter, Inspect, PAGE_MAX, PageRequest, StoreError};
 
 use crate::webhooks::registry::webhook_id_of;
 
-/// How many failed events are remembered; the gauge does not rise above it.
+/// How many failed events are remembered; the gauge cannot exceed it.
 const FAILED_MAX: usize = 10_000;
 /// How many of them are checked each time the metrics are read.
 const CHECKED_MAX: usize = 100;
-/// How many pages of failed operations are read from the store at once. Stores
-/// cannot filter by the prefix of an endpoint, so the pages contain the failed
-/// operations of all routes.
+/// How many pages of failed operations one load reads from the store. Stores cannot
+/// filter by the prefix of an endpoint, so the pages contain the failed operations
+/// of all routes.
 const PAGES_MAX: usize = 20;
-/// How long one page may take.
+/// The deadline of one page.
 const PAGE_DEADLINE: Duration = Duration::from_secs(15);
 
 pub(super) struct FailedEvents {
@@ -82,19 +83,19 @@ impl FailedEvents {
         Ok(())
     }
 
-    /// Removes events that are no longer failed, within the deadline.
+    /// Removes events that are no longer failed, until the deadline.
     pub(super) async fn recheck(&self, inspect: &dyn Inspect, deadline: Duration) {
         let checking = async {
             for id in self.change(Remembered::next_to_check) {
                 match inspect.show(id).await {
                     Ok(Some(record)) if record.state == State::Failed => {}
                     Ok(_) => self.remove(id),
-                    // The store is away; the rest is checked next time.
+                    // The store is unavailable; the rest is checked next time.
                     Err(_) => return,
                 }
             }
         };
-        // What was not checked in time is checked next time.
+        // The rest is checked next time.
         let _ = within(deadline, checking).await;
     }
 
@@ -108,7 +109,7 @@ impl FailedEvents {
 }
 
 impl Remembered {
-    /// The next events in turn, from the beginning again after the last.
+    /// The next events to check; after the last one it starts again with the first.
     fn next_to_check(&mut self) -> Vec<OperationId> {
         let after = self.last_checked.map_or(Bound::Unbounded, Bound::Excluded);
         let rest = self.ids.range((after, Bound::Unbounded));
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn remembered_events_are_bounded() {
         let failed = FailedEvents::new(Gauge::noop());
         for number in 0..FAILED_MAX as u64 + 5 {
             failed.add(id(number));

@@ -1,8 +1,8 @@
 //! Series that differ in one label, found by its value without a lock.
 //!
-//! A family grows while the gateway runs and never shrinks, so it is read
-//! through a pointer and copied when a value is new. It is bounded: what comes
-//! after the last is `other`.
+//! A family grows while the gateway runs and never shrinks, so it is read through a
+//! pointer and copied when a value is new. It is bounded: values beyond the bound
+//! share the series `other`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use metrics_exporter_prometheus::PrometheusRecorder;
 
 use super::{METADATA, MetricRegistry, OTHER, UpstreamMetrics};
 
-/// How many values a label may have, where they are the program's words or the
-/// configuration's.
+/// The maximum number of values of a label, if they come from the program or the
+/// configuration.
 const VALUES_MAX: usize = 1024;
 
-/// What series are written through.
+/// A handle of one series.
 pub(super) trait Handle: Clone {
     fn register(recorder: &PrometheusRecorder, key: &Key) -> Self;
 }
@@ -46,7 +46,7 @@ type Make<T> = Box<dyn Fn(&str) -> T + Send + Sync>;
 /// Series by the value of a label.
 pub(super) struct Family<T> {
     known: ArcSwap<SeriesByValue<T>>,
-    /// Called again for the same value it gives the same series.
+    /// Returns the same series when called again for the same value.
     make: Make<T>,
 }
 
@@ -71,7 +71,7 @@ impl<T: Clone> Family<T> {
         }
     }
 
-    /// The same and this value, or `other` where there are too many.
+    /// Adds this value, or `other` once the family is full.
     fn with(&self, known: &Arc<SeriesByValue<T>>, value: &str) -> Arc<SeriesByValue<T>> {
         let value = if known.len() < VALUES_MAX {
             value
@@ -104,7 +104,7 @@ impl<H: Handle + 'static> Family<H> {
 }
 
 impl Family<Counter> {
-    /// Counters with these labels and one more.
+    /// Counters with these labels and the family's own.
     pub(super) fn counters(
         registry: &MetricRegistry,
         name: &'static str,
@@ -116,7 +116,7 @@ impl Family<Counter> {
 }
 
 impl Family<Histogram> {
-    /// Histograms with these labels and one more.
+    /// Histograms with these labels and the family's own.
     pub(super) fn histograms(
         registry: &MetricRegistry,
         name: &'static str,
@@ -143,7 +143,7 @@ impl Family<Arc<Family<Counter>>> {
     }
 }
 
-/// How long requests take, by endpoint and class of status.
+/// The durations of requests, by endpoint and status class.
 pub(super) fn requests(registry: &MetricRegistry) -> Family<Arc<Family<Histogram>>> {
     const NAME: &str = "onceward_request_duration_seconds";
     let registry = registry.clone();
@@ -153,7 +153,7 @@ pub(super) fn requests(registry: &MetricRegistry) -> Family<Arc<Family<Histogram
     })
 }
 
-/// How long upstreams take, by name and what came of it.
+/// The durations of requests to upstreams, by upstream and outcome.
 pub(super) fn upstreams(registry: &MetricRegistry) -> Family<Arc<UpstreamMetrics>> {
     const NAME: &str = "onceward_upstream_duration_seconds";
     let registry = registry.clone();

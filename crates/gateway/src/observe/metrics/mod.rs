@@ -1,10 +1,10 @@
-//! What a gateway counts and how it is told to Prometheus.
+//! The gateway's metrics, in Prometheus's text format.
 //!
-//! The recorder belongs to the gateway, not to the process, so that two
-//! gateways in one test do not count for each other. A label is never a key, a
-//! path or anything else that a client may choose: tenants and projects come
-//! from known callers and only the first so many have their own, endpoints come
-//! from routes, and all other words are the program's or the configuration's.
+//! The recorder belongs to the gateway, not to the process, so that two gateways in
+//! one test do not count for each other. A client can choose no label's value, so a
+//! label is never a key or a path: tenants and projects come from authenticated
+//! callers and have a bounded number of series, endpoints come from routes, and all
+//! other values come from the program or the configuration.
 
 mod failed_events;
 mod family;
@@ -42,14 +42,14 @@ const BUCKETS: [f64; 14] = [
     0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
 ];
 
-/// How long the store may take to tell how much it holds.
+/// The deadline of the store's statistics.
 const STATS_DEADLINE: Duration = Duration::from_secs(2);
 
-/// The endpoint where nothing is configured: a path is not a label.
+/// The endpoint of a gateway without configuration: a path is not a label.
 const UNCONFIGURED: &str = "_default";
 /// The endpoint of requests that no route matches.
 const NO_ROUTE: &str = "_none";
-/// What stands for everything beyond a bound.
+/// The value that stands for all values beyond a bound.
 const OTHER: &str = "other";
 
 const METADATA: Metadata<'static> = Metadata::new("onceward", Level::INFO, None);
@@ -62,7 +62,7 @@ pub(crate) fn endpoint_label(naming: &EndpointName) -> &str {
     }
 }
 
-/// Where series are made. Clones share them.
+/// Registers series. Clones share them.
 #[derive(Clone)]
 struct MetricRegistry(Arc<PrometheusRecorder>);
 
@@ -81,19 +81,19 @@ pub(crate) struct Metrics {
     registry: MetricRegistry,
     handle: PrometheusHandle,
     callers: CallerMetrics,
-    /// By endpoint, then by class of status.
+    /// By endpoint, then by status class.
     requests: Family<Arc<Family<Histogram>>>,
     /// By upstream.
     upstreams: Family<Arc<UpstreamMetrics>>,
     /// By tenant, then by limit.
     limited: Family<Arc<Family<Counter>>>,
-    /// By what the caller shows, then by reason.
+    /// By kind of credential, then by reason.
     auth_refused: Family<Arc<Family<Counter>>>,
     /// By provider, then by reason.
     webhook_refused: Family<Arc<Family<Counter>>>,
-    /// By provider, then by what was done.
+    /// By provider, then by answer.
     same_bytes: Family<Arc<Family<Counter>>>,
-    /// By upstream, then by what it came to.
+    /// By upstream, then by outcome.
     deliveries: Family<Arc<Family<Counter>>>,
     failed_events: FailedEvents,
     refused: Family<Counter>,
@@ -124,11 +124,11 @@ struct Gauges {
 /// Which limit refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// Requests of a tenant in a time.
+    /// The rate of a tenant's requests.
     Requests,
-    /// Operations that run, in all or of a tenant.
+    /// Running operations, in total or of a tenant.
     InFlight,
-    /// Bytes of bodies held.
+    /// Bytes of buffered bodies.
     BufferedBytes,
 }
 
@@ -221,21 +221,21 @@ impl Metrics {
 
     /// The counters of a caller on a route, found without a lock. `endpoint` is
     /// that of [`endpoint_label`]. The first [`Limits::label_values`] pairs of
-    /// tenant and project have counters of their own, all others share one.
+    /// tenant and project have separate counters; all others share one set.
     pub(crate) fn of(&self, caller: &Caller, endpoint: &str, class: &str) -> Arc<RouteMetrics> {
         self.callers
             .of(caller.tenant(), caller.project())
             .route(endpoint, class)
     }
 
-    /// How many pairs of tenant and project have their own labels from now on.
-    /// Those that have them keep them: a counter does not go backwards.
+    /// Sets how many pairs of tenant and project have their own labels. Existing
+    /// pairs keep theirs, because a counter must not go backwards.
     pub(crate) fn set_label_values(&self, pairs_max: usize) {
         self.callers.set_max(pairs_max);
     }
 
-    /// How long a request took, from its head to the head of its answer.
-    /// Without an endpoint, no route matched.
+    /// Records the time from a request's head to its answer's head. `endpoint` is
+    /// `None` if no route matched.
     pub(crate) fn request_took(&self, endpoint: Option<&str>, status: StatusCode, time: Duration) {
         self.requests
             .of(endpoint.unwrap_or(NO_ROUTE))
@@ -248,12 +248,12 @@ impl Metrics {
         self.upstreams.of(name)
     }
 
-    /// A request was answered with a problem.
+    /// Counts a request answered with a problem.
     pub(crate) fn refused(&self, code: Code) {
         self.refused.of(code.as_str()).increment(1);
     }
 
-    /// A request of this caller went over a limit.
+    /// Counts a request of this caller that exceeded a limit.
     pub(crate) fn limited(&self, caller: &Caller, limit: Limit) {
         let labels = self.callers.of(caller.tenant(), caller.project());
         self.limited
@@ -262,19 +262,19 @@ impl Metrics {
             .increment(1);
     }
 
-    /// A caller was not let in. `by` is what it showed, if anything; `reason`
-    /// is one of the program's own words.
+    /// Counts a refused caller. `by` is the kind of credential that it sent, if
+    /// any.
     pub(crate) fn auth_refused(&self, by: Option<KnownBy>, reason: &'static str) {
         self.auth_refused.of(method(by)).of(reason).increment(1);
     }
 
-    /// A request to a webhook of this provider, which is one of ours or of the
-    /// configuration's, was not verified.
+    /// Counts a request to a webhook that was not verified. `provider` is built in
+    /// or configured, never the sender's choice.
     pub(crate) fn webhook_refused(&self, provider: &str, reason: &'static str) {
         self.webhook_refused.of(provider).of(reason).increment(1);
     }
 
-    /// An event's bytes came before under another id.
+    /// Counts an event whose bytes came before under another id.
     pub(crate) fn same_bytes(&self, provider: &str, rule: SameBytes) {
         let answer = match rule {
             SameBytes::Deliver => "delivered",
@@ -283,7 +283,7 @@ impl Metrics {
         self.same_bytes.of(provider).of(answer).increment(1);
     }
 
-    /// An attempt to deliver an event has ended.
+    /// Counts an attempt to deliver an event.
     pub(crate) fn delivered(&self, upstream: &str, id: OperationId, outcome: DeliveryOutcome) {
         self.deliveries
             .of(upstream)
@@ -291,19 +291,19 @@ impl Metrics {
             .increment(1);
         match outcome {
             DeliveryOutcome::Failed => self.failed_events.add(id),
-            // Whether an older failure still stands is not known.
+            // An earlier failure may or may not stand.
             DeliveryOutcome::NotRecorded => {}
             _ => self.failed_events.remove(id),
         }
     }
 
-    /// Counts the failed events that are in the store: those of an earlier start,
-    /// or of other gateways.
+    /// Counts the failed events in the store, from earlier starts and other
+    /// gateways.
     pub(crate) async fn load_failed_events(&self, inspect: &dyn Inspect) -> Result<(), StoreError> {
         self.failed_events.load(inspect).await
     }
 
-    /// How often the keys of an issuer in the configuration could not be fetched.
+    /// Sets how many attempts to fetch an issuer's keys have failed.
     pub(crate) fn jwks_failed(&self, issuer: &str, times: u64) {
         self.jwks_failed.of(issuer).absolute(times);
     }
@@ -313,7 +313,7 @@ impl Metrics {
         let _ = self.connection_counts.set(counts);
     }
 
-    /// A new configuration holds.
+    /// Counts a reload that put a new configuration in force.
     pub(crate) fn reload_done(&self) {
         self.reloads_done.increment(1);
         self.reload_successful.set(1.0);
@@ -323,18 +323,19 @@ impl Metrics {
             .unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// A new configuration was refused; the old one holds.
+    /// Counts a reload that failed; the configuration in force stays.
     pub(crate) fn reload_failed(&self) {
         self.reloads_failed.increment(1);
         self.reload_successful.set(0.0);
     }
 
-    /// What becomes of spans.
+    /// The counters of spans.
     pub(crate) fn spans(&self) -> SpanMetrics {
         self.spans.clone()
     }
 
-    /// A store whose steps are timed, and whose store_health is taken as it writes.
+    /// Wraps a store: its steps are timed, and its writes determine the store's
+    /// health.
     pub(crate) fn timed(
         &self,
         store: Arc<dyn Store>,
@@ -343,8 +344,8 @@ impl Metrics {
         store::timed(&self.registry, store, store_health)
     }
 
-    /// The page for Prometheus, with the gauges as they are now. A store that
-    /// does not answer leaves its gauges as they were.
+    /// Renders all metrics with current gauges. If the store does not answer, its
+    /// gauges keep their last values.
     pub(crate) async fn render(&self, engine: &Engine, inspect: &dyn Inspect) -> String {
         self.gauges.in_flight.set(engine.running() as f64);
         self.gauges.waiters.set(engine.waiters() as f64);
@@ -361,19 +362,20 @@ impl Metrics {
         self.failed_events.recheck(inspect, STATS_DEADLINE).await;
         match within(STATS_DEADLINE, inspect.stats()).await {
             Ok(Ok(stats)) => self.gauges.store(&stats),
-            Ok(Err(error)) => tracing::warn!(%error, "the store does not tell how much it holds"),
-            Err(_) => tracing::warn!("the store takes too long to tell how much it holds"),
+            Ok(Err(error)) => tracing::warn!(%error, "the store's statistics could not be read"),
+            Err(_) => tracing::warn!("reading the store's statistics timed out"),
         }
         self.handle.render()
     }
 
-    /// What has been counted, where there is neither engine nor store.
+    /// Renders the metrics without an engine and a store.
     #[cfg(test)]
     pub(crate) fn counted(&self) -> String {
         self.handle.render()
     }
 
-    /// Folds what histograms have gathered; without it they grow until asked for.
+    /// Folds the samples of histograms, which otherwise grow until the metrics are
+    /// read.
     pub(crate) fn fold(&self) {
         self.handle.run_upkeep();
     }
@@ -409,17 +411,17 @@ fn method(by: Option<KnownBy>) -> &'static str {
     }
 }
 
-/// How long an upstream takes, by what came of it.
+/// The durations of requests to an upstream, by outcome.
 pub(crate) struct UpstreamMetrics(Family<Histogram>);
 
-/// What came of sending a request upstream.
+/// The outcome of sending a request upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendOutcome {
-    /// Its answer began.
+    /// The head of the answer arrived.
     Answered,
-    /// No byte of it was sent.
+    /// No byte of the request was sent.
     NotSent,
-    /// It was sent, and no answer came, or the wait for it was given up.
+    /// The request was sent, and no answer arrived before the wait ended.
     Lost,
 }
 
@@ -435,8 +437,8 @@ impl SendOutcome {
 }
 
 impl UpstreamMetrics {
-    /// Begins to measure. A timer that is dropped without an end counts as lost:
-    /// the wait was given up.
+    /// Starts a timer. A timer that is dropped before its end counts as lost,
+    /// because the wait was given up.
     pub(crate) fn begin(self: &Arc<Self>) -> UpstreamTimer {
         UpstreamTimer {
             metrics: self.clone(),
@@ -446,7 +448,7 @@ impl UpstreamMetrics {
     }
 }
 
-/// A request under way to an upstream.
+/// Times a request to an upstream.
 pub(crate) struct UpstreamTimer {
     metrics: Arc<UpstreamMetrics>,
     start: Instant,
@@ -454,7 +456,7 @@ pub(crate) struct UpstreamTimer {
 }
 
 impl UpstreamTimer {
-    /// Records how long it took.
+    /// Records the duration under its outcome.
     pub(crate) fn end(mut self, sent: SendOutcome) {
         self.sent = sent;
     }
@@ -467,7 +469,7 @@ impl Drop for UpstreamTimer {
     }
 }
 
-/// What becomes of spans.
+/// The counters of spans.
 #[derive(Clone)]
 pub(crate) struct SpanMetrics {
     exported: Counter,
@@ -485,17 +487,17 @@ impl SpanMetrics {
         }
     }
 
-    /// The collector took so many.
+    /// Counts spans that the collector accepted.
     pub(crate) fn exported(&self, spans: u64) {
         self.exported.increment(spans);
     }
 
-    /// There was no room to keep one.
+    /// Counts a span that did not fit into the queue.
     pub(crate) fn dropped_full(&self) {
         self.dropped_full.increment(1);
     }
 
-    /// The collector did not take so many.
+    /// Counts spans that the collector did not accept.
     pub(crate) fn dropped_refused(&self, spans: u64) {
         self.dropped_refused.increment(spans);
     }

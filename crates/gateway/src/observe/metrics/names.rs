@@ -1,6 +1,6 @@
-//! The name and the meaning of every metric, as Prometheus is told them. The
-//! names that begin with `idempotency_`, `transport_` and `handler_` are the
-//! contract's; ours begin with `onceward_`.
+//! The name and the help text of every metric. Names that begin with
+//! `idempotency_`, `transport_` and `handler_` come from CONTRACT; all others
+//! begin with `onceward_`.
 
 use metrics::{Recorder, Unit};
 use metrics_exporter_prometheus::PrometheusRecorder;
@@ -8,130 +8,130 @@ use metrics_exporter_prometheus::PrometheusRecorder;
 const COUNTERS: [(&str, &str); 21] = [
     (
         "idempotency_key_present_total",
-        "Requests that came with a key (case A) or had one lifted out of them (case B).",
+        "Number of requests with an idempotency key: sent by the client (case A), taken from a provider's identifier (case B), or handled by the upstream (case C).",
     ),
     (
         "idempotency_key_missing_total",
-        "Requests that could have had a key and came without one.",
+        "Number of requests without a key on routes that accept one.",
     ),
     (
         "idempotency_key_invalid_total",
-        "Requests refused for a malformed key, by reason.",
+        "Number of requests refused for a malformed key, by reason.",
     ),
     (
         "transport_translation_failed_total",
-        "Requests in which the provider's identifier could not be found.",
+        "Number of verified provider requests in which the identifier could not be found.",
     ),
     (
         "idempotency_cache_hit_total",
-        "Kept replies given again, by the state of their operation.",
+        "Number of kept replies returned again, by the state of their operation.",
     ),
     (
         "handler_internal_dedup_hit_total",
-        "Answers of HANDLER_INTERNAL_C routes that say Idempotent-Replayed: true.",
+        "Number of answers on HANDLER_INTERNAL_C routes with Idempotent-Replayed: true.",
     ),
     (
         "idempotency_key_collision_total",
-        "Requests whose key belongs to a different request.",
+        "Number of requests whose key was used before with a different request.",
     ),
     (
         "onceward_protected_total",
-        "Protected requests, by what they came to.",
+        "Number of protected requests and received events, by outcome.",
     ),
     (
         "onceward_bypassed_total",
-        "Requests forwarded unprotected while the store was away.",
+        "Number of requests forwarded without protection while the store was unavailable.",
     ),
-    ("onceward_refused_total", "Problems answered, by code."),
+    ("onceward_refused_total", "Number of requests answered with a problem, by code."),
     (
         "onceward_limited_total",
-        "Requests refused by a limit, by tenant and limit.",
+        "Number of requests refused by a limit, by tenant and limit.",
     ),
     (
         "onceward_auth_refused_total",
-        "Callers not let in, by what they showed and why.",
+        "Number of requests whose caller was not authenticated or not authorised, by credential and reason.",
     ),
     (
         "onceward_webhook_refused_total",
-        "What providers sent and was not verified, by provider and reason.",
+        "Number of requests to webhooks that were not verified, by provider and reason.",
     ),
     (
         "onceward_webhook_same_bytes_total",
-        "Events whose bytes came before under another id, by provider and what was done.",
+        "Number of events whose bytes came before under another id, by provider and answer.",
     ),
     (
         "onceward_webhook_deliveries_total",
-        "Attempts to deliver events, by upstream and what they came to.",
+        "Number of attempts to deliver queued events, by upstream and outcome.",
     ),
     (
         "onceward_jwks_refresh_failed_total",
-        "Failed attempts to fetch an issuer's keys.",
+        "Number of failed attempts to fetch an issuer's keys.",
     ),
     (
         "onceward_connections_refused_total",
-        "Connections closed at once because there were too many.",
+        "Number of connections closed at once because the limit was reached.",
     ),
     (
         "onceward_connections_cut_total",
-        "Connections closed because the client did not read its answers.",
+        "Number of connections closed because the client did not read its answers.",
     ),
     (
         "onceward_reloads_total",
-        "Reloads of the configuration, by outcome.",
+        "Number of reloads of the configuration, by outcome.",
     ),
     (
         "onceward_spans_exported_total",
-        "Spans that the collector took.",
+        "Number of spans that the collector accepted.",
     ),
     (
         "onceward_spans_dropped_total",
-        "Spans that were given up, by reason.",
+        "Number of spans that were dropped, by reason.",
     ),
 ];
 
 const GAUGES: [(&str, &str); 12] = [
-    ("onceward_in_flight", "Operations that this gateway runs."),
+    ("onceward_in_flight", "Number of operations that this gateway is running."),
     (
         "onceward_waiters",
-        "Requests that wait for an operation under way.",
+        "Number of requests that wait for a running operation.",
     ),
-    ("onceward_queued", "Operations that wait for delivery."),
-    ("onceward_unknown", "Operations that may have run."),
-    ("onceward_paused", "Operations whose attempts are used up."),
+    ("onceward_queued", "Number of operations in the store that wait for delivery."),
+    ("onceward_unknown", "Number of operations in the store whose outcome is unknown."),
+    ("onceward_paused", "Number of operations in the store that are paused because their attempts are used up."),
     (
         "onceward_webhook_failed",
-        "Events that failed for good and were neither purged nor redelivered.",
+        "Number of events in the store that failed for good and were neither purged nor redelivered.",
     ),
-    ("onceward_stored_operations", "Operations on record."),
-    ("onceward_stored_bytes", "Bytes that the store takes."),
-    ("onceward_connections", "Open connections of clients."),
+    ("onceward_stored_operations", "Number of operations in the store."),
+    ("onceward_stored_bytes", "Size of the store in bytes."),
+    ("onceward_connections", "Number of open client connections."),
     (
         "onceward_reload_successful",
-        "1 if the last reload of the configuration succeeded, else 0.",
+        "1 if the last reload of the configuration succeeded, otherwise 0.",
     ),
     (
         "onceward_config_age_seconds",
-        "How long the configuration in use has held.",
+        "Seconds since the current configuration came into force.",
     ),
-    ("onceward_build_info", "1, with the version as a label."),
+    ("onceward_build_info", "Always 1; the label is the gateway's version."),
 ];
 
 const HISTOGRAMS: [(&str, &str); 3] = [
     (
         "onceward_request_duration_seconds",
-        "From a request's head to its answer's head.",
+        "Seconds from a request's head to its answer's head.",
     ),
     (
         "onceward_upstream_duration_seconds",
-        "From sending to the head of the upstream's answer, or to giving up.",
+        "Seconds from sending a request upstream to the head of the answer, or until the gateway gave up.",
     ),
     (
         "onceward_store_duration_seconds",
-        "One step of the store, made durable, or given up.",
+        "Seconds until one step of the store was durable, or until it failed or was given up.",
     ),
 ];
 
-/// Gives each metric its help text.
+/// Registers the help text of each metric.
 pub(super) fn describe(recorder: &PrometheusRecorder) {
     for (name, text) in COUNTERS {
         recorder.describe_counter(name.into(), None, text.into());
@@ -144,7 +144,7 @@ pub(super) fn describe(recorder: &PrometheusRecorder) {
     }
 }
 
-/// Every name.
+/// The names of all metrics.
 #[cfg(test)]
 pub(super) fn all() -> impl Iterator<Item = &'static str> {
     let lists = [&COUNTERS[..], &GAUGES[..], &HISTOGRAMS[..]];

@@ -1,5 +1,5 @@
-//! The counters of one caller on one route, and how they are found: for every
-//! protected request, so without a lock.
+//! The counters of one caller on one route. Every protected request looks them up,
+//! so the lookup takes no lock.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,11 +16,11 @@ use onceward_http::run::Outcome;
 use super::family::Family;
 use super::{MetricRegistry, OTHER};
 
-/// How many pairs of endpoint and class a caller has counters for. More come
-/// only from a configuration that is reloaded with ever new names.
+/// The maximum number of pairs of endpoint and class with separate counters per
+/// caller. Only reloads with ever new names exceed it.
 const ROUTES_MAX: usize = 2048;
 
-/// Tenants and projects that have labels of their own.
+/// The tenants and projects with labels of their own.
 pub(super) struct CallerMetrics {
     registry: MetricRegistry,
     known: ArcSwap<TenantProjects>,
@@ -62,7 +62,7 @@ impl CallerMetrics {
         self.pairs_max.store(pairs_max, Ordering::Relaxed);
     }
 
-    /// What counts for this caller: its own, or what the rest share.
+    /// The counters of this caller: its own, or the shared ones beyond the bound.
     pub(super) fn of(&self, tenant: &str, project: &str) -> Arc<TenantProject> {
         let known = self.known.load();
         if let Some(labels) = known.find(tenant, project) {
@@ -90,7 +90,7 @@ pub(super) struct TenantProject {
     tenant: Box<str>,
     project: Box<str>,
     routes: ArcSwap<HashMap<Box<str>, Vec<Arc<RouteMetrics>>>>,
-    /// For all routes beyond the bound.
+    /// The counters of all routes beyond the bound.
     other: OnceLock<Arc<RouteMetrics>>,
 }
 
@@ -204,35 +204,35 @@ impl RouteMetrics {
         }
     }
 
-    /// A request came with a key, or one was lifted out of it; the case is the
-    /// policy's.
+    /// Counts a request with a key from the client or from a provider's identifier.
+    /// The policy determines the case.
     pub(crate) fn key_present(&self, case: &'static str) {
         self.present.of(case).increment(1);
     }
 
-    /// A request that could have had a key came without one.
+    /// Counts a request without a key, where the policy accepts one.
     pub(crate) fn key_missing(&self) {
         self.missing.increment(1);
     }
 
-    /// A key was refused for a reason of the contract's.
+    /// Counts a key refused for one of CONTRACT's reasons.
     pub(crate) fn key_invalid(&self, reason: &'static str) {
         self.invalid.of(reason).increment(1);
     }
 
-    /// No key could be lifted out of what a provider sent. The provider is one
-    /// of ours or of the configuration's.
+    /// Counts a provider's request in which its identifier could not be found.
+    /// `provider` is built in or configured.
     pub(crate) fn translation_failed(&self, provider: &str) {
         self.translation_failed.of(provider).increment(1);
     }
 
-    /// The handler says that it did not run again.
+    /// Counts an answer in which the handler reports a duplicate.
     pub(crate) fn handler_internal_hit(&self) {
         self.handler_internal_hit.increment(1);
     }
 
-    /// Looks at the answer of a handler that keeps its own keys: one that says
-    /// `Idempotent-Replayed: true` did not run again.
+    /// Counts the answer of a handler that keeps its own keys: with
+    /// `Idempotent-Replayed: true` it did not run again.
     pub(crate) fn handler_answered(&self, headers: &HeaderMap) {
         let replayed = headers.get(fields::IDEMPOTENT_REPLAYED);
         if replayed.is_some_and(|value| value.as_bytes() == b"true") {
@@ -240,13 +240,13 @@ impl RouteMetrics {
         }
     }
 
-    /// A key came again with a different request and it was not refused for
-    /// it; a refusal is counted by [`RouteMetrics::ended`].
+    /// Counts a reused key whose different request was not refused.
+    /// [`RouteMetrics::ended`] counts refusals.
     pub(crate) fn collision(&self) {
         self.collision.increment(1);
     }
 
-    /// A protected request has ended.
+    /// Counts a protected request by its outcome.
     pub(crate) fn ended(&self, outcome: Outcome) {
         self.outcomes.of(outcome.as_str()).increment(1);
         match outcome {

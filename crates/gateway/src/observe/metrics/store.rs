@@ -1,4 +1,4 @@
-//! A store that tells how long its steps take and how they end.
+//! A store that records how long its steps take and how they end.
 //!
 //! A caller has a deadline and drops a step that takes longer; such a step is the
 //! slowest of all and is recorded too. Whether writes succeed decides whether the
@@ -20,7 +20,7 @@ use crate::admin::StoreHealth;
 
 const NAME: &str = "onceward_store_duration_seconds";
 
-/// The same store, timed.
+/// Wraps a store that times its steps.
 pub(super) fn timed(
     registry: &MetricRegistry,
     inner: Arc<dyn Store>,
@@ -47,7 +47,7 @@ pub(super) fn timed(
 
 struct TimedStore {
     inner: Arc<dyn Store>,
-    /// Is told how writes end.
+    /// Records the results of writes.
     store_health: Arc<StoreHealth>,
     claim: Step,
     settle: Step,
@@ -80,7 +80,7 @@ impl Step {
     }
 }
 
-/// Recorded when it is dropped, as given up unless it ended before.
+/// Recorded when it is dropped: as given up, unless it ended before.
 struct Timing<'a> {
     start: Instant,
     histogram: &'a Histogram,

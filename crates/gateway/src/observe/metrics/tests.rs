@@ -1,4 +1,4 @@
-//! What stands on the page for Prometheus, and how much can come to stand on it.
+//! The rendered metrics, and the bounds of their number.
 
 use onceward_core::caller::{Subject, SubjectKind};
 use onceward_core::record::State;
@@ -62,7 +62,7 @@ fn counters_have_the_names_and_labels_of_the_contract() {
 }
 
 #[test]
-fn a_handler_that_says_it_did_not_run_again_is_a_hit() {
+fn a_replay_that_the_handler_reports_is_a_hit() {
     let metrics = metrics();
     let route = metrics.of(&Caller::local(), "e", "interactive");
     let says = |value| {
@@ -108,7 +108,7 @@ fn ten_thousand_callers_make_no_more_series_than_the_limit() {
 }
 
 #[test]
-fn a_higher_limit_lets_more_in_and_a_lower_one_takes_none_away() {
+fn a_higher_limit_admits_more_series_and_a_lower_one_removes_none() {
     let metrics = metrics();
     metrics.set_label_values(0);
     let asks = |tenant| metrics.of(&caller(tenant, "p"), "e", "c").key_present("A");
@@ -174,7 +174,7 @@ fn endless_new_endpoints_are_bounded() {
 }
 
 #[test]
-fn what_is_given_up_is_recorded_as_lost() {
+fn a_dropped_timer_is_recorded_as_lost() {
     let metrics = metrics();
     let upstream = metrics.upstream("payments");
     upstream.begin().end(SendOutcome::Answered);
@@ -191,7 +191,7 @@ fn what_is_given_up_is_recorded_as_lost() {
 }
 
 #[test]
-fn the_operators_counters() {
+fn operators_counters_have_their_names_and_labels() {
     let metrics = metrics();
     metrics.refused(Code::NoRoute);
     metrics.auth_refused(Some(KnownBy::Jwt), "expired");

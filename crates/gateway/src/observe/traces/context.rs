@@ -1,7 +1,7 @@
-//! W3C trace context: which trace a request belongs to and whether it is
-//! recorded, as `traceparent` says it.
+//! W3C trace context: `traceparent` names the trace of a request and says whether
+//! the trace is recorded.
 //!
-//! What cannot be read is as if it were not there: a new trace begins.
+//! An unreadable header counts as absent: a new trace begins.
 
 use std::fmt;
 
@@ -10,14 +10,14 @@ use http::HeaderMap;
 
 use super::TRACEPARENT;
 
-/// The bit that says that a trace is recorded.
+/// The flag of a recorded trace.
 const SAMPLED: u8 = 1;
-/// The bits that we know: recorded, and that the id is random.
+/// The known flags: recorded, and a random id.
 const FLAGS: u8 = 3;
-/// A header of version 00, whole.
+/// The length of a header of version 00.
 const LENGTH: usize = 55;
 
-/// Names a trace; never zero.
+/// The id of a trace; never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TraceId([u8; 16]);
 
@@ -32,14 +32,14 @@ impl TraceId {
         (id != [0; 16]).then_some(Self(id))
     }
 
-    /// The trace that a request's headers name, for the log where nothing is
-    /// exported.
+    /// The trace named by a request's headers, for the log of a gateway that
+    /// exports no traces.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         let (context, _) = TraceContext::of(headers)?;
         Some(context.id)
     }
 
-    /// A number from 0 to 1 that is the same for the same id.
+    /// A number from 0 to 1 that depends on the id alone.
     pub(super) fn chance(self) -> f64 {
         let [.., a, b, c, d] = self.0;
         f64::from(u32::from_be_bytes([a, b, c, d])) / (f64::from(u32::MAX) + 1.0)
@@ -52,7 +52,7 @@ impl fmt::Display for TraceId {
     }
 }
 
-/// Names a span within its trace; never zero.
+/// The id of a span within its trace; never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SpanId([u8; 8]);
 
@@ -86,12 +86,12 @@ impl TraceContext {
         Self { id, flags }
     }
 
-    /// What a request's headers say, and the span it was sent from.
+    /// The trace and the parent span named by a request's headers.
     pub(super) fn of(headers: &HeaderMap) -> Option<(Self, SpanId)> {
         let mut lines = headers.get_all(TRACEPARENT).iter();
         let line = lines.next()?;
         if lines.next().is_some() {
-            // Two parents are none.
+            // A repeated header is ambiguous and counts as absent.
             return None;
         }
         Self::parse(line.to_str().ok()?)
@@ -104,7 +104,7 @@ impl TraceContext {
         let id = TraceId::parse(parts.next()?)?;
         let parent = SpanId::parse(parts.next()?)?;
         let [flags] = digits::<1>(parts.next()?)?;
-        // Later versions may say more, after a hyphen.
+        // Later versions may append more after a hyphen.
         let good = match version {
             0 => rest.is_empty(),
             0xff => false,
@@ -162,7 +162,7 @@ mod tests {
     #[case::unknown_flags("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-fd", 1)]
     #[case::a_later_version("cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", 1)]
     #[case::that_says_more("cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-x", 1)]
-    fn what_can_be_read_is_joined(#[case] line: &str, #[case] flags: u8) {
+    fn a_readable_header_is_joined(#[case] line: &str, #[case] flags: u8) {
         let (context, parent) = TraceContext::of(&headers(&[line])).expect("a context");
         assert_eq!(context.id().to_string(), ID);
         assert_eq!(parent.to_string(), "00f067aa0ba902b7");
@@ -183,18 +183,18 @@ mod tests {
     #[case::too_little("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0")]
     #[case::shifted("00-4bf92f3577b34da6a3ce929d0e0e473-600f067aa0ba902b7-01")]
     #[case::other_marks("00_4bf92f3577b34da6a3ce929d0e0e4736_00f067aa0ba902b7_01")]
-    fn what_cannot_be_read_is_nothing(#[case] line: &str) {
+    fn an_unreadable_header_is_ignored(#[case] line: &str) {
         assert_eq!(TraceContext::of(&headers(&[line])), None);
     }
 
     #[test]
-    fn two_parents_are_none() {
+    fn a_repeated_header_is_ignored() {
         let line = format!("00-{ID}-00f067aa0ba902b7-01");
         assert_eq!(TraceContext::of(&headers(&[&line, &line])), None);
     }
 
     #[test]
-    fn the_chance_follows_the_id() {
+    fn the_sampling_chance_depends_on_the_id_alone() {
         assert_eq!(TraceId::new(1 << 64).chance(), 0.0);
         assert!(TraceId::new(u128::MAX).chance() < 1.0);
         assert!(TraceId::new(u128::MAX).chance() > 0.99);

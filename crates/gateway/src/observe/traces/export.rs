@@ -1,9 +1,8 @@
-//! Sending spans to a collector: OTLP over HTTP, as JSON.
+//! Sends spans to a collector: OTLP over HTTP, as JSON.
 //!
-//! Requests never wait for it. A span that ends is put into a queue of bounded
-//! length, or dropped and counted when that is full. One task takes them out in
-//! batches and sends each batch until the collector takes it, at most a few
-//! times.
+//! Requests never wait for it. An ended span enters a bounded queue, or is dropped
+//! and counted if the queue is full. One task takes spans from the queue in batches
+//! and retries each batch a few times until the collector accepts it.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
@@ -24,22 +23,22 @@ use crate::config::Otlp;
 use crate::observe::metrics::SpanMetrics;
 use crate::upstream::fetch::{Fetch, FetchError, FetchLimits, Fetched};
 
-/// How many spans wait to be sent.
+/// The length of the queue.
 const QUEUE_SPANS_MAX: usize = 8192;
-/// How many spans are sent at a time.
+/// The size of a batch.
 const BATCH_SPANS_MAX: usize = 512;
-/// How long a span waits for others to be sent with.
+/// How long a span waits for others in its batch.
 const LINGER: Duration = Duration::from_millis(500);
-/// How often one batch is sent at most.
-const TRIES_MAX: u32 = 3;
-/// How long to rest before a batch is sent again, the first time.
-const REST: Duration = Duration::from_millis(250);
-/// How long the collector may take.
+/// The maximum number of attempts per batch.
+const ATTEMPTS_MAX: u32 = 3;
+/// The pause before the second attempt; it doubles with each attempt.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+/// The deadline of one attempt.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// How long sending may take in all once the gateway stops.
-const FLUSH: Duration = Duration::from_secs(3);
-/// Where a collector takes traces, unless its URL says.
-const USUAL_PATH: &str = "/v1/traces";
+/// The deadline of the remaining batches when the gateway stops.
+const FLUSH_DEADLINE: Duration = Duration::from_secs(3);
+/// The path of a collector whose URL has none.
+const DEFAULT_PATH: &str = "/v1/traces";
 
 /// A span that has ended.
 pub(super) struct FinishedSpan {
@@ -54,14 +53,14 @@ pub(super) struct FinishedSpan {
     pub(super) failed: bool,
 }
 
-/// Where spans wait to be sent.
+/// The queue of spans to send.
 pub(super) struct SpanQueue {
     spans: mpsc::Sender<FinishedSpan>,
     metrics: SpanMetrics,
 }
 
 impl SpanQueue {
-    /// Takes a span, or drops and counts it where there is no room.
+    /// Queues a span, or drops and counts it if the queue is full.
     pub(super) fn put(&self, span: FinishedSpan) {
         if self.spans.try_send(span).is_err() {
             self.metrics.dropped_full();
@@ -69,14 +68,14 @@ impl SpanQueue {
     }
 }
 
-/// The task that sends.
+/// The task that sends spans.
 pub(super) struct Exporter {
     stop: Arc<Stop>,
     tasks: TaskTracker,
 }
 
 impl Exporter {
-    /// Waits until what is queued has been sent or dropped, [`FLUSH`] at most.
+    /// Waits until all queued spans are sent or dropped, at most [`FLUSH_DEADLINE`].
     pub(super) async fn close(&self) {
         self.stop.begin();
         self.tasks.close();
@@ -90,7 +89,7 @@ impl Drop for Exporter {
     }
 }
 
-/// The end of sending: when it was called for, a short while is left.
+/// The signal to stop, and the time when sending ends.
 #[derive(Default)]
 struct Stop {
     called: CancellationToken,
@@ -99,7 +98,7 @@ struct Stop {
 
 impl Stop {
     fn begin(&self) {
-        self.over_at.get_or_init(|| Instant::now() + FLUSH);
+        self.over_at.get_or_init(|| Instant::now() + FLUSH_DEADLINE);
         self.called.cancel();
     }
 
@@ -107,7 +106,7 @@ impl Stop {
         self.called.is_cancelled()
     }
 
-    /// Returns when nothing may be sent any more.
+    /// Returns when the time for sending is over.
     async fn over(&self) {
         self.called.cancelled().await;
         if let Some(over_at) = self.over_at.get() {
@@ -116,7 +115,7 @@ impl Stop {
     }
 }
 
-/// Begins to send.
+/// Starts the task that sends spans.
 pub(super) fn start(
     otlp: &Otlp,
     metrics: SpanMetrics,
@@ -141,11 +140,11 @@ pub(super) fn start(
     Ok((SpanQueue { spans, metrics }, exporter))
 }
 
-/// The path to send to, where the URL has none of its own.
+/// The path to send to, if the URL has none.
 fn path(url: &str) -> Option<&'static str> {
     let own = url.parse::<Uri>().ok();
     let own = own.as_ref().map_or("", Uri::path);
-    matches!(own, "" | "/").then_some(USUAL_PATH)
+    matches!(own, "" | "/").then_some(DEFAULT_PATH)
 }
 
 async fn send_all(
@@ -164,7 +163,7 @@ async fn send_all(
         }
         let more = fill(&mut batch, &mut waiting);
         let more = within(LINGER, more);
-        // Filled, waited long enough, or told to stop: it goes.
+        // The batch is sent when it is full, after `LINGER`, or at a stop.
         let _ = stop.called.run_until_cancelled(more).await;
         collector.send(&batch, &stop).await;
         batch.clear();
@@ -192,18 +191,18 @@ struct Collector {
     metrics: SpanMetrics,
 }
 
-/// What a collector says of a batch.
+/// A collector's answer to a batch.
 enum ExportOutcome {
-    /// Taken, but for so many.
-    Taken { refused: u64 },
-    /// Not now.
+    /// Accepted, except for `refused` spans.
+    Accepted { refused: u64 },
+    /// Not accepted now; another attempt may succeed.
     Later(String),
-    /// Never.
+    /// Not accepted; another attempt would fail too.
     Refused(String),
 }
 
 impl Collector {
-    /// Sends a batch until it is taken. When it is time to stop, once.
+    /// Sends a batch until the collector accepts it; only once after a stop.
     async fn send(&self, batch: &[FinishedSpan], stop: &Stop) {
         let spans = batch.len() as u64;
         let Ok(body) = serde_json::to_vec(&Export::of(batch, &self.service)) else {
@@ -213,41 +212,41 @@ impl Collector {
         for attempt in 1.. {
             let outcome = tokio::select! {
                 biased;
-                outcome = self.ask(body.clone()) => outcome,
+                outcome = self.post(body.clone()) => outcome,
                 () = stop.over() => ExportOutcome::Later("the gateway stops".to_owned()),
             };
             let why = match outcome {
-                ExportOutcome::Taken { refused } => {
+                ExportOutcome::Accepted { refused } => {
                     let refused = refused.min(spans);
                     self.metrics.exported(spans - refused);
                     return self.metrics.dropped_refused(refused);
                 }
-                ExportOutcome::Later(why) if attempt < TRIES_MAX && !stop.is_called() => {
-                    tracing::debug!(why, "the collector takes no spans now");
-                    let rest = tokio::time::sleep(REST * 2u32.pow(attempt - 1));
-                    let _ = stop.called.run_until_cancelled(rest).await;
+                ExportOutcome::Later(why) if attempt < ATTEMPTS_MAX && !stop.is_called() => {
+                    tracing::debug!(why, "collector did not accept spans; retrying");
+                    let pause = tokio::time::sleep(RETRY_PAUSE * 2u32.pow(attempt - 1));
+                    let _ = stop.called.run_until_cancelled(pause).await;
                     continue;
                 }
                 ExportOutcome::Later(why) | ExportOutcome::Refused(why) => why,
             };
-            tracing::warn!(spans, why, "the collector did not take spans");
+            tracing::warn!(spans, why, "collector did not accept spans; dropped");
             return self.metrics.dropped_refused(spans);
         }
     }
 
-    async fn ask(&self, body: Bytes) -> ExportOutcome {
+    async fn post(&self, body: Bytes) -> ExportOutcome {
         let json = HeaderValue::from_static("application/json");
         let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, json)]);
         match self.fetch.post(self.path, headers, body).await {
-            Ok(answer) => judge(&answer),
+            Ok(answer) => classify(&answer),
             Err(error) => ExportOutcome::Later(error.to_string()),
         }
     }
 }
 
-fn judge(answer: &Fetched) -> ExportOutcome {
+fn classify(answer: &Fetched) -> ExportOutcome {
     match answer.status {
-        status if status.is_success() => ExportOutcome::Taken {
+        status if status.is_success() => ExportOutcome::Accepted {
             refused: refused(&answer.body),
         },
         StatusCode::TOO_MANY_REQUESTS
@@ -258,8 +257,8 @@ fn judge(answer: &Fetched) -> ExportOutcome {
     }
 }
 
-/// How many spans of a batch a collector says that it did not take. It need not
-/// say anything.
+/// How many spans of a batch the collector reports as rejected. The report is
+/// optional.
 fn refused(body: &[u8]) -> u64 {
     let answer = serde_json::from_slice::<ExportResponse>(body).unwrap_or_default();
     match answer.partial_success.rejected_spans {
@@ -277,11 +276,11 @@ struct ExportResponse {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Partial {
-    /// A number of 64 bits, which JSON writes as a string.
+    /// A 64-bit number, which OTLP's JSON writes as a string.
     rejected_spans: serde_json::Value,
 }
 
-/// A batch as the collector reads it: `ExportTraceServiceRequest` in JSON.
+/// A batch in OTLP's form: `ExportTraceServiceRequest` in JSON.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Export<'a> {
@@ -343,7 +342,7 @@ struct Attribute<'a> {
 #[serde(rename_all = "camelCase")]
 enum AnyValue<'a> {
     StringValue(&'a str),
-    /// A number of 64 bits, which JSON writes as a string.
+    /// A 64-bit number, which OTLP's JSON writes as a string.
     IntValue(String),
 }
 
@@ -376,7 +375,7 @@ impl<'a> Export<'a> {
 
 impl<'a> SpanJson<'a> {
     fn of(span: &'a FinishedSpan) -> Self {
-        /// The flags say whether the parent is elsewhere.
+        /// Flag: it is known whether the parent is remote.
         const KNOWN: u32 = 0x100;
         const REMOTE: u32 = 0x200;
         let remote = span.kind == SpanKind::Server && span.parent.is_some();

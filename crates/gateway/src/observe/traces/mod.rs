@@ -1,15 +1,14 @@
-//! Traces: a span for each request and one for each time an upstream is asked.
+//! Traces: a span for each request and one for each request to an upstream.
 //!
-//! Without a collector nothing is done, and trace headers pass as they came.
-//! With one the gateway is a part of the trace: what the upstream gets names the
-//! gateway's own span as its parent, in the same trace and with the same
-//! decision whether it is recorded. Spans hold names of the configuration, the
-//! caller's tenant and project, and words of the program; never a key, a path or
-//! a header.
+//! Without a collector the gateway makes no spans and forwards trace headers
+//! unchanged. With one it takes part in the trace: the upstream receives a
+//! `traceparent` that names the gateway's span as the parent, in the same trace and
+//! with the same sampling decision. Spans contain configured names, the caller's
+//! tenant and project, and words of the program; never a key, a path or a header.
 //!
-//! OpenTelemetry's own packages are not used: their batch processor does not
-//! tell how many spans it drops, sends from a thread of its own that waits for
-//! ours when it is dropped, and what would remain is the JSON in `export`.
+//! OpenTelemetry's own packages are not used: their batch processor does not report
+//! how many spans it drops, and its thread blocks ours when it is dropped. Without
+//! the processor, they would replace only the JSON in `export`.
 
 mod context;
 mod export;
@@ -37,25 +36,25 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// The longest text in a span, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// Begins traces, or joins them.
+/// Begins traces and joins existing ones.
 pub(crate) struct Tracer(Option<Arc<Recorder>>);
 
 struct Recorder {
     queue: SpanQueue,
     entropy: Entropy,
-    /// Which part of the traces that begin here, from 0 to 1.
+    /// The share of recorded traces among those that begin here, from 0 to 1.
     sample: f64,
     exporter: Exporter,
 }
 
 impl Tracer {
-    /// Does nothing.
+    /// A tracer that makes no spans.
     pub(crate) fn off() -> Self {
         Self(None)
     }
 
-    /// Sends what it is given to a collector until it is closed. To be called
-    /// within the runtime.
+    /// Starts a tracer that sends its spans to a collector until it is closed. Call
+    /// this within the async runtime.
     pub(crate) fn start(
         otlp: &Otlp,
         entropy: Entropy,
@@ -70,11 +69,11 @@ impl Tracer {
         }))))
     }
 
-    /// The trace of a request, or a new one where it is part of none.
+    /// Joins the trace of a request, or begins a new trace if the request has none.
     pub(crate) fn begin<B>(&self, request: &Request<B>) -> Option<Trace> {
         let recorder = self.0.as_ref()?;
-        let said = TraceContext::of(request.headers());
-        let (context, parent) = match said {
+        let inherited = TraceContext::of(request.headers());
+        let (context, parent) = match inherited {
             Some((context, parent)) => (context, Some(parent)),
             None => (recorder.new_trace(), None),
         };
@@ -83,12 +82,12 @@ impl Tracer {
         span.note("http.request.method", method);
         Some(Trace {
             span,
-            inherited: said.is_some(),
+            inherited: inherited.is_some(),
         })
     }
 
-    /// Sends what is still there; what the collector does not take is dropped.
-    /// Traces that end later are dropped too.
+    /// Sends the queued spans and drops those that the collector does not accept.
+    /// Spans that end later are dropped too.
     pub(crate) async fn close(&self) {
         if let Some(recorder) = &self.0 {
             recorder.exporter.close().await;
@@ -98,10 +97,10 @@ impl Tracer {
 
 impl Recorder {
     fn new_trace(&self) -> TraceContext {
-        // A trace's id must not be 0; once in 2^128 is too often to leave it out.
+        // W3C forbids the id 0.
         let id = TraceId::new(self.entropy.next_u128().max(1));
-        // The choice depends on the id alone, so that all services with the same rule
-        // choose the same traces.
+        // Sampling depends on the id alone, so that all services with the same rule
+        // record the same traces.
         let chance = id.chance();
         TraceContext::new(id, chance < self.sample)
     }
@@ -111,8 +110,8 @@ impl Recorder {
     }
 }
 
-/// A request's part in its trace. Dropped unended, it tells that the client
-/// went before the answer came.
+/// The span of a request. Dropping it before its end records the outcome
+/// `client-gone`: the client disconnected before its answer.
 pub(crate) struct Trace {
     span: Span,
     inherited: bool,
@@ -124,7 +123,7 @@ impl Trace {
         self.span.context.id()
     }
 
-    /// Notes the endpoint of the request and, once known, its caller.
+    /// Adds the endpoint of the request and, once known, its caller.
     pub(crate) fn about(
         &mut self,
         endpoint: &str,
@@ -146,8 +145,7 @@ impl Trace {
         }
     }
 
-    /// What a part of the work needs to make spans beneath this one, even after
-    /// the request has ended.
+    /// A link that makes child spans of this one, even after the request has ended.
     pub(crate) fn link(&self) -> Link {
         Link {
             recorder: self.span.recorder.clone(),
@@ -157,7 +155,7 @@ impl Trace {
         }
     }
 
-    /// The request is answered.
+    /// Ends the span of an answered request.
     pub(crate) fn end(
         mut self,
         status: StatusCode,
@@ -183,7 +181,7 @@ impl Drop for Trace {
     }
 }
 
-/// Makes spans beneath a request's.
+/// Makes child spans of a request's span.
 #[derive(Clone)]
 pub(crate) struct Link {
     recorder: Arc<Recorder>,
@@ -193,7 +191,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// An upstream is asked; `attempt` counts from 1.
+    /// Begins the span of a request to an upstream; `attempt` counts from 1.
     pub(crate) fn attempt(&self, upstream: &str, method: &Method, attempt: u32) -> AttemptSpan {
         let method = known_method(method);
         let mut span = Span::begin(
@@ -215,16 +213,16 @@ impl Link {
     }
 }
 
-/// One attempt to reach an upstream. A span that is dropped without an end counts
-/// as lost: the wait was given up.
+/// One attempt to reach an upstream. A span that is dropped before its end counts
+/// as lost, because the wait was given up.
 pub(crate) struct AttemptSpan {
     span: Span,
     inherited: bool,
 }
 
 impl AttemptSpan {
-    /// Names this span as the parent of whatever the upstream does. What the
-    /// client said of a trace stays only where it could be read.
+    /// Sets the `traceparent` for the upstream: this span is the parent. The client's
+    /// `tracestate` stays only if its `traceparent` was readable.
     pub(crate) fn headers_for_upstream(&self, headers: &mut HeaderMap) {
         let parent = self.span.context.to_header(self.span.id);
         if !self.inherited {
@@ -236,14 +234,14 @@ impl AttemptSpan {
         };
     }
 
-    /// The upstream has begun its answer.
+    /// Ends the span of an attempt whose answer has begun.
     pub(crate) fn answered(mut self, status: StatusCode) {
         self.span.answered(status);
         self.span.failed |= status.is_client_error() || status.is_server_error();
         self.end(SendOutcome::Answered);
     }
 
-    /// There is no answer.
+    /// Ends the span of an attempt without an answer.
     pub(crate) fn unanswered(mut self, sent: SendOutcome) {
         self.end(sent);
     }
@@ -274,7 +272,7 @@ enum AttributeValue {
     Count(i64),
 }
 
-/// A span that is under way, or that has ended and waits to be sent.
+/// A span until it ends and is queued.
 struct Span {
     recorder: Arc<Recorder>,
     context: TraceContext,
@@ -337,7 +335,7 @@ impl Span {
         self.count("http.response.status_code", i64::from(status.as_u16()));
     }
 
-    /// Hands it over to be sent, once, without waiting.
+    /// Queues the span for sending, once and without waiting.
     fn finish(&mut self) {
         if !self.is_recorded() {
             return;
@@ -357,8 +355,8 @@ impl Span {
     }
 }
 
-/// A method by its name, if it is one that everybody knows: others are the
-/// client's to invent.
+/// The name of a standard method. Others become `_OTHER`, because clients could
+/// invent any number of names.
 fn known_method(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
@@ -397,13 +395,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_fit_is_dropped_and_counted() {
-        // It takes connections and never answers.
+    async fn spans_that_do_not_fit_are_dropped_and_counted() {
+        // The collector accepts connections and never answers.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = silent.local_addr().expect("bound");
         let metrics = Metrics::new().expect("metrics");
         let tracer = tracer(format!("http://{address}"), &metrics);
-        // Nothing is awaited, so nothing is taken out meanwhile.
+        // This loop never awaits, so no span leaves the queue meanwhile.
         for _ in 0..10_000 {
             let trace = tracer.begin(&Request::new(())).expect("it is on");
             trace.end(StatusCode::OK, "completed", None);
@@ -423,7 +421,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ids_are_never_nothing_and_never_the_same() {
+    async fn ids_are_never_zero_and_never_repeated() {
         let metrics = Metrics::new().expect("metrics");
         let tracer = tracer("http://127.0.0.1:9".to_owned(), &metrics);
         let mut headers = HeaderMap::new();
@@ -439,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_between_letters() {
+    fn a_long_text_is_cut_between_characters() {
         let text = "ä".repeat(TEXT_BYTES_MAX);
         assert_eq!(cut(&text).len(), TEXT_BYTES_MAX);
         assert_eq!(cut(&format!("a{text}")).len(), TEXT_BYTES_MAX - 1);

@@ -18,12 +18,12 @@ use crate::runtime::plan::Plan;
 
 /// How long an event waits for a slot at its upstream before it is deferred.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(1);
-/// How long an event is deferred: at least so long that the courier does other
-/// work than deferring, and at most.
+/// The shortest and the longest deferral of an event. The shortest keeps the
+/// courier from doing nothing but deferring.
 const DEFER_MIN: Duration = Duration::from_millis(20);
 const DEFER_MAX: Duration = Duration::from_secs(60);
-/// The shortest time between the turns of two deferred events: that an upstream
-/// has just become slow is not measured yet.
+/// The shortest interval between two deferred events: an upstream that has just
+/// become slow is not measured yet.
 const DEFER_STEP_MIN: Duration = Duration::from_micros(250);
 
 /// The deliveries under way, in total and to each upstream.
@@ -43,7 +43,7 @@ struct Lane {
     freed: Arc<Notify>,
     /// A moving average of the time that a delivery takes.
     average: Duration,
-    /// When the last delivery ended, or the first of the present ones began.
+    /// When the last delivery ended, or when the first of the current ones began.
     last_end: Instant,
     /// When the last deferred event becomes due.
     last_deferred: Instant,
@@ -197,13 +197,13 @@ impl Lanes {
         self.active += 1;
         let lane = self.lane(upstream, now);
         if lane.active == 0 {
-            // Nothing ended because nothing was under way.
+            // No delivery ended, because none was under way.
             lane.last_end = now;
         }
         lane.active += 1;
     }
 
-    /// From waiting to active, if there is a slot.
+    /// Moves a waiting event to active, if there is a slot.
     fn try_start(&mut self, upstream: &str, limits: DeliveryLimits, now: Instant) -> bool {
         let has_slot = self.has_slot(upstream, limits, now);
         if has_slot {
@@ -215,7 +215,7 @@ impl Lanes {
         has_slot
     }
 
-    /// From waiting to deferred.
+    /// Moves a waiting event to deferred.
     fn stop_waiting(&mut self, upstream: &str, limits: DeliveryLimits, now: Instant) -> SlotState {
         let lane = self.lane(upstream, now);
         lane.waiting = lane.waiting.saturating_sub(1);
@@ -246,7 +246,7 @@ impl Lanes {
 impl Lane {
     /// Defers an event that neither has a slot nor may wait for one.
     fn defer(&mut self, limits: DeliveryLimits, now: Instant) -> SlotState {
-        // The first sign of a slow upstream is that no delivery ends.
+        // The first sign of a slow upstream: deliveries do not end.
         let duration = self
             .average
             .max(now.saturating_duration_since(self.last_end));
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!((lanes.active, lanes.inactive), (3, 2));
     }
 
-    /// Whatever number of upstreams does not answer, and however many events they have.
+    /// For any number of upstreams that do not answer, and any number of events.
     #[test]
     fn no_number_of_slow_upstreams_uses_all_slots() {
         for slow in 1..40 {

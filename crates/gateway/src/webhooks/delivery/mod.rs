@@ -5,9 +5,9 @@
 //! has no free slot returns to the queue, without counting as an attempt. Order
 //! is not promised.
 //!
-//! Each attempt goes where the event's webhook says at that moment, so that a
-//! corrected path reaches events that are already queued. If the webhook was
-//! deleted or cannot be served, the event goes where it was recorded to go.
+//! Each attempt uses the webhook's current destination, so that a corrected path
+//! reaches events that are already queued. If the webhook was deleted or cannot be
+//! served, the event goes to its recorded destination.
 
 pub(crate) mod forwarder;
 mod lanes;
@@ -37,12 +37,12 @@ use crate::webhooks::registry::webhook_id_of;
 
 /// How many events are taken from the queue in one step.
 const TAKEN_MAX: usize = 64;
-/// The longest time between two looks at the queue: another gateway may have
-/// queued an event, or may have ended with one in hand.
+/// The longest pause between two reads of the queue: another gateway may have
+/// queued an event, or may have stopped while it held one.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 /// The shortest, when an event is due soon.
 const IDLE_MIN: Duration = Duration::from_millis(5);
-/// The time before the store is asked again after it failed.
+/// The pause after the store failed.
 const STORE_RETRY: Duration = Duration::from_secs(1);
 
 /// Delivers queued events.
@@ -63,7 +63,7 @@ impl Courier {
         })
     }
 
-    /// Delivers until told to stop. A panic does not end it.
+    /// Delivers events until `stop` is cancelled. A panic does not end it.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         while let Err(error) = tokio::spawn(self.clone().work(stop.clone())).await {
             tracing::error!(%error, "courier task panicked; restarting it");
@@ -83,10 +83,9 @@ impl Courier {
         }
     }
 
-    /// Starts the delivery of every event that is due, as far as there is
-    /// capacity. Returns how long there is nothing to do. What was taken is
-    /// always delivered or put back: until its lease ends, no other gateway
-    /// would take it.
+    /// Starts the delivery of every due event, up to the capacity, and returns how
+    /// long to wait before the next read. A taken event is always delivered or put
+    /// back: until its lease ends, no other gateway would take it.
     async fn take_due(self: &Arc<Self>, stop: &CancellationToken) -> Duration {
         while !stop.is_cancelled() {
             let plan = self.runtime.plan();
@@ -124,7 +123,7 @@ impl Courier {
         }
     }
 
-    /// Starts the delivery of an event as a task of its own.
+    /// Starts the delivery of an event in a separate task.
     fn dispatch(self: &Arc<Self>, plan: &Arc<Plan>, due: Due, taken: Instant) {
         let engine = self.runtime.engine().clone();
         let span = operation_span(due.grant.id, due.grant.fence, &due.record.identity);
@@ -155,7 +154,7 @@ impl Courier {
         engine.spawn(delivery.instrument(span));
     }
 
-    /// The event with the destination that its webhook has now.
+    /// The event with the current destination of its webhook.
     fn redirected(&self, plan: &Plan, due: &Due, event: QueuedEvent) -> QueuedEvent {
         let webhook_id = webhook_id_of(&due.record.identity.endpoint);
         let webhooks = self.runtime.webhooks();
@@ -207,7 +206,7 @@ impl Courier {
         self.log(webhook_id_of(&record.identity.endpoint), &upstream, &report);
     }
 
-    /// Logs how many warnings about attempts were left out because too many
+    /// Logs how many warnings about attempts were suppressed because too many
     /// webhooks failed within a minute.
     fn log_untracked(&self) {
         if let Some(suppressed) = self.warnings.take_untracked(self.clock.now()) {

@@ -29,7 +29,7 @@ struct LastWarning {
     suppressed: u64,
 }
 
-/// Warnings about pairs for which there was no room.
+/// Warnings about pairs beyond the maximum.
 struct Untracked {
     since: Timestamp,
     suppressed: u64,
@@ -37,10 +37,9 @@ struct Untracked {
 
 impl Warnings {
     /// Whether a warning is due now; if so, how many of the same kind were
-    /// suppressed since the last. `status` is none where there was no answer.
-    /// While so many pairs were warned of within a minute that no more can be
-    /// remembered, warnings about further pairs are only counted; see
-    /// [`take_untracked`](Self::take_untracked).
+    /// suppressed since the last one. `status` is none if there was no answer. Once
+    /// the maximum number of pairs is remembered, warnings about further pairs are
+    /// only counted; see [`take_untracked`](Self::take_untracked).
     pub(super) fn allow(
         &self,
         webhook_id: &str,
@@ -50,8 +49,8 @@ impl Warnings {
         self.lock().allow((webhook_id.to_owned(), status), now)
     }
 
-    /// The number of warnings that were suppressed for want of room, once a
-    /// minute; none if there were none.
+    /// The number of warnings about pairs beyond the maximum, once a minute; none
+    /// if there were none.
     pub(super) fn take_untracked(&self, now: Timestamp) -> Option<u64> {
         let mut recent = self.lock();
         let ready = |untracked: &mut Untracked| now.since(untracked.since) >= INTERVAL;

@@ -14,15 +14,15 @@ use onceward_http::run::{Outcome, ProtectedResponse};
 use onceward_http::status::{IdempotencyStatus, id_header};
 use onceward_webhooks::Acknowledgement;
 
-/// Says that the same bytes came before under another id.
+/// Marks an event whose bytes came before under another id.
 pub(super) const SAME_BYTES: HeaderName = HeaderName::from_static("idempotency-same-bytes");
 
-/// What became of one event.
+/// The result of one event.
 pub(super) struct EventResult {
     pub(super) outcome: Outcome,
     status: IdempotencyStatus,
     pub(super) id: Option<OperationId>,
-    /// When its outcome is forgotten.
+    /// When its outcome expires.
     expires: Option<Timestamp>,
     /// The same bytes came before under another id.
     pub(super) same_bytes: bool,

@@ -87,7 +87,7 @@ struct IngestContext<'a> {
     trace: Option<TraceId>,
 }
 
-/// What a request's events came to.
+/// The results of a request's events.
 struct Ingested {
     /// The outcome that the access log has for them, if it has one.
     outcome: Option<&'static str>,
@@ -136,7 +136,7 @@ pub(crate) async fn ingest<'a>(
     let tolerance = plan.config.webhooks.tolerance;
     let verified = verify(provider, &sent, &keys, now, tolerance);
     let (verified, report) = report.carry(verified.map_err(|error| refuse(name, &error)))?;
-    // A signature by the decoy key opens nothing.
+    // The decoy key grants no access.
     let (webhook, report) = report.carry(webhook.as_deref().ok_or_else(unauthenticated))?;
 
     let (route, report) = report.carry(event_route(plan, webhook))?;
@@ -295,8 +295,8 @@ impl IngestContext<'_> {
         }
     }
 
-    /// The event as it goes to the upstream. One of a batch has an envelope of its
-    /// own.
+    /// The event as it goes to the upstream. An event of a batch has its own
+    /// envelope.
     fn queued_event(
         &self,
         (parts, body): (&Parts, &Bytes),
@@ -395,8 +395,8 @@ fn unauthenticated() -> Problem {
     )
 }
 
-/// Keys for an unknown webhook, so that a request to it is verified like any
-/// other. They open nothing.
+/// Keys for an unknown webhook, so that a request to it is verified like any other.
+/// They grant no access.
 fn decoy_keys(provider: &Provider) -> Arc<[SigningKey]> {
     // The second is for providers whose secret is a name and a password.
     let texts = ["00000000", "nobody:00000000"];

@@ -51,7 +51,7 @@ impl IngestContext<'_> {
         }
     }
 
-    /// Records one event, or finds what became of it.
+    /// Records one event, or finds its existing record.
     async fn receive(&self, sent: (&Parts, &Bytes), event: &Event) -> Result<EventResult, Refused> {
         let key = key_of(event)?;
         let work = self.check_and_record(sent, event, key.clone());

@@ -41,7 +41,7 @@ impl SameBytesCheck {
         let status = StatusCode::NO_CONTENT.as_u16();
         let seen = Settlement::Completed(Answer::NotKept { status });
         match on_record {
-            // The engine writes again what the store did not take.
+            // The engine repeats a write that the store did not confirm.
             true => drop(lead.finish(seen, None).await),
             false => drop(lead.release(None).await),
         }
@@ -64,13 +64,13 @@ impl IngestContext<'_> {
             ..key_only_fingerprint()
         };
         let terms = self.class.terms().with(|terms| {
-            // A gateway that ends meanwhile has remembered nothing.
+            // A gateway that stops before the end has remembered nothing.
             terms.after_loss = AfterLoss::Free;
         });
         let (engine, digest) = (self.runtime.engine(), identity.digest());
         let entered = engine.enter(identity, asked, terms).await;
         match entered.map_err(|error| store_unavailable(&error))? {
-            // Nor has a task that is dropped before it finishes.
+            // A task that is dropped before the end has remembered nothing either.
             Entered::Lead(lead) => Ok(SameBytesCheck::New(Some(lead.joined()))),
             Entered::Mismatch => {
                 let rule = self.webhook.same_bytes;
@@ -88,7 +88,7 @@ impl IngestContext<'_> {
                     SameBytes::Refuse => SameBytesCheck::Refused,
                 })
             }
-            // The same id: the event's own record tells whether it is a duplicate.
+            // The same id: the event's own record shows whether it is a duplicate.
             _ => Ok(SameBytesCheck::New(None)),
         }
     }

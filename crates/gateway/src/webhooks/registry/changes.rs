@@ -81,7 +81,7 @@ pub(crate) enum Rotated {
     Absent,
 }
 
-/// A new destination of a webhook. What is `None` stays as it is.
+/// A new destination of a webhook. `None` keeps the current value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NewDestination {
     /// The upstream.
@@ -102,7 +102,7 @@ pub(crate) enum Updated {
 /// The result of [`Webhooks::delete`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deleted {
-    /// It accepts nothing any more.
+    /// The webhook no longer accepts events.
     Done,
     /// The webhook does not exist.
     Absent,
@@ -285,7 +285,8 @@ impl Webhooks {
         })
     }
 
-    /// Refuses this webhook's events from now on, whatever is read meanwhile.
+    /// Refuses this webhook's events from now on, even if a refresh reads its
+    /// document meanwhile.
     fn forget(&self, id: &str) {
         let mut deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
         let registered = self.registered.write();
@@ -339,7 +340,7 @@ impl Webhooks {
     }
 }
 
-/// Adds a secret to a webhook's, and lets the others end.
+/// Adds a secret to a webhook, and sets an end for the others.
 fn add_secret(
     secrets: &mut Vec<StoredSecret>,
     text: SecretString,

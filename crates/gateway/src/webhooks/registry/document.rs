@@ -19,8 +19,7 @@ use crate::config::{Deliver, SameBytes, path_problem};
 /// The version of a document.
 const VERSION: u32 = 1;
 
-/// A webhook's own settings. For what is `None` the configuration's default
-/// holds.
+/// A webhook's own settings. `None` means the configured default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Registration {
     /// Its id, which is in its URL.
