@@ -19,12 +19,13 @@ use crate::runtime::classes::{ClassError, ClassListing, SettingSource};
 #[derive(Serialize, JsonSchema)]
 pub(super) struct ClassList {
     /// The classes, by name.
-    classes: Vec<Class>,
+    classes: Vec<ClassDetails>,
 }
 
 /// A class in force.
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Class {
+#[schemars(rename = "Class")]
+pub(super) struct ClassDetails {
     /// The name.
     name: String,
     /// All settings, in the words of the configuration.
@@ -36,7 +37,7 @@ pub(super) struct Class {
     not_in_force: Option<String>,
 }
 
-impl From<ClassListing> for Class {
+impl From<ClassListing> for ClassDetails {
     fn from(listed: ClassListing) -> Self {
         let word = |source| match source {
             SettingSource::BuiltIn => "built-in",
@@ -80,11 +81,11 @@ pub(super) struct UnsetClass {
     /// The name.
     name: String,
     /// The class as it is now; null if it no longer exists.
-    class: Option<Class>,
+    class: Option<ClassDetails>,
 }
 
 pub(super) async fn list(State(admin): State<AdminState>) -> Json<ClassList> {
-    let classes = admin.classes.list().into_iter().map(Class::from);
+    let classes = admin.classes.list().into_iter().map(ClassDetails::from);
     Json(ClassList {
         classes: classes.collect(),
     })
@@ -93,7 +94,7 @@ pub(super) async fn list(State(admin): State<AdminState>) -> Json<ClassList> {
 pub(super) async fn show(
     State(admin): State<AdminState>,
     PathParam(name): PathParam,
-) -> Result<Json<Class>, Problem> {
+) -> Result<Json<ClassDetails>, Problem> {
     let listed = admin.classes.show(&name);
     let listed = listed.ok_or_else(|| Problem::not_found("No class has this name."))?;
     Ok(Json(listed.into()))
@@ -103,9 +104,9 @@ pub(super) async fn set(
     State(admin): State<AdminState>,
     Extension(operator): Extension<Operator>,
     PathParam(name): PathParam,
-    JsonBody(ask): JsonBody<SetClassRequest>,
-) -> Result<Json<Class>, Problem> {
-    change(&admin, &operator, name, ask.settings, &ask.why).await
+    JsonBody(request): JsonBody<SetClassRequest>,
+) -> Result<Json<ClassDetails>, Problem> {
+    change(&admin, &operator, name, request.settings, &request.why).await
 }
 
 async fn change(
@@ -114,7 +115,7 @@ async fn change(
     name: String,
     settings: ClassSettings,
     reason: &str,
-) -> Result<Json<Class>, Problem> {
+) -> Result<Json<ClassDetails>, Problem> {
     if settings == ClassSettings::default() {
         return Err(Problem::bad_request(
             "`settings` is empty: there is nothing to change.",
@@ -130,7 +131,7 @@ async fn change(
         let listed = classes.show(&name);
         let listed =
             listed.ok_or_else(|| Problem::conflict("The class was reverted at the same time."))?;
-        let class = Class::from(listed);
+        let class = ClassDetails::from(listed);
         Ok(Applied {
             result: json!(class.settings),
             answer: class,
@@ -143,13 +144,13 @@ pub(super) async fn unset(
     State(admin): State<AdminState>,
     Extension(operator): Extension<Operator>,
     PathParam(name): PathParam,
-    JsonBody(ask): JsonBody<UnsetClassRequest>,
+    JsonBody(request): JsonBody<UnsetClassRequest>,
 ) -> Result<Json<UnsetClass>, Problem> {
-    let change = Change::by(&operator, Action::UnsetClass, &parse_why(&ask.why)?).on(name.clone());
+    let change = Change::by(&operator, Action::UnsetClass, &parse_why(&request.why)?).on(name.clone());
     let classes = admin.classes.clone();
     let work = async move {
         classes.unset(&name).await.map_err(refusal)?;
-        let class = classes.show(&name).map(Class::from);
+        let class = classes.show(&name).map(ClassDetails::from);
         Ok(Applied {
             result: json!(class.as_ref().map(|class| &class.settings)),
             answer: UnsetClass { name, class },

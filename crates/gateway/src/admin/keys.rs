@@ -18,7 +18,7 @@ use super::operators::Operator;
 use super::page::paginate;
 use super::problem::Problem;
 use super::{Action, AdminState, Applied, Change};
-use crate::callers::api_keys::{ApiKeys, KeyRecord, KeysError, NewKey, Revoked};
+use crate::callers::api_keys::{ApiKeyRegistry, KeyRecord, KeysError, NewKey, Revoked};
 
 /// The time limit for creating or revoking a key.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -41,14 +41,15 @@ pub(super) struct KeysQuery {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct KeysPage {
     /// The keys, the oldest first.
-    keys: Vec<Key>,
+    keys: Vec<KeySummary>,
     /// The cursor of the next page; null on the last page.
     next: Option<String>,
 }
 
 /// A key, without its secret.
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Key {
+#[schemars(rename = "Key")]
+pub(super) struct KeySummary {
     /// The id; part of the key, and not secret.
     id: String,
     /// The tenant of its caller.
@@ -110,7 +111,7 @@ pub(super) struct CreatedKey {
     /// The whole key. No other answer shows it.
     secret: String,
     /// The key, without its secret.
-    key: Key,
+    key: KeySummary,
 }
 
 /// A revoked key.
@@ -137,7 +138,7 @@ pub(super) async fn list(
     let (limit, after) = (query.limit, query.after.as_deref());
     let page = paginate(&records, |record| &record.id, wanted, limit, after)?;
     let now = admin.clock.now();
-    let keys = page.items.into_iter().map(|record| Key::of(record, now));
+    let keys = page.items.into_iter().map(|record| KeySummary::of(record, now));
     Ok(Json(KeysPage {
         keys: keys.collect(),
         next: page.next,
@@ -147,30 +148,30 @@ pub(super) async fn list(
 pub(super) async fn create(
     State(admin): State<AdminState>,
     Extension(operator): Extension<Operator>,
-    JsonBody(ask): JsonBody<CreateKey>,
+    JsonBody(request): JsonBody<CreateKey>,
 ) -> Result<(StatusCode, Json<CreatedKey>), Problem> {
     let keys = managed(&admin)?.clone();
-    let reason = parse_why(&ask.why)?;
-    let subject = Subject::parse(&ask.subject)
+    let reason = parse_why(&request.why)?;
+    let subject = Subject::parse(&request.subject)
         .map_err(|error| Problem::bad_request(format!("`subject`: {error}.")))?;
-    let expires_at = ask.expires_at.as_deref();
+    let expires_at = request.expires_at.as_deref();
     let expires_at = expires_at
         .map(|text| parse_time("expires_at", text))
         .transpose()?;
     let change = Change::by(&operator, Action::CreateKey, &reason).with_request(json!({
-        "tenant": ask.tenant,
-        "project": ask.project,
-        "subject": ask.subject,
-        "scopes": ask.scopes,
-        "name": ask.name,
-        "expires_at": ask.expires_at,
+        "tenant": request.tenant,
+        "project": request.project,
+        "subject": request.subject,
+        "scopes": request.scopes,
+        "name": request.name,
+        "expires_at": request.expires_at,
     }));
     let new = NewKey {
-        tenant: ask.tenant,
-        project: ask.project,
+        tenant: request.tenant,
+        project: request.project,
         subject,
-        scopes: ask.scopes,
-        name: ask.name,
+        scopes: request.scopes,
+        name: request.name,
         expires_at,
     };
     let clock = admin.clock.clone();
@@ -181,7 +182,7 @@ pub(super) async fn create(
             result: json!({ "id": created.id }),
             answer: CreatedKey {
                 secret: created.secret.expose_secret().to_owned(),
-                key: Key::of(&created.record, clock.now()),
+                key: KeySummary::of(&created.record, clock.now()),
             },
         })
     };
@@ -193,10 +194,10 @@ pub(super) async fn revoke(
     State(admin): State<AdminState>,
     Extension(operator): Extension<Operator>,
     PathParam(id): PathParam,
-    JsonBody(ask): JsonBody<RevokeKey>,
+    JsonBody(request): JsonBody<RevokeKey>,
 ) -> Result<Json<RevokedKey>, Problem> {
     let keys = managed(&admin)?.clone();
-    let change = Change::by(&operator, Action::RevokeKey, &parse_why(&ask.why)?).on(id.clone());
+    let change = Change::by(&operator, Action::RevokeKey, &parse_why(&request.why)?).on(id.clone());
     let work = async move {
         let revoked = store_within(DEADLINE, keys.revoke(&id)).await;
         let already = match revoked.map_err(refusal)? {
@@ -212,7 +213,7 @@ pub(super) async fn revoke(
     admin.change(change, work).await.map(Json)
 }
 
-fn managed(admin: &AdminState) -> Result<&std::sync::Arc<ApiKeys>, Problem> {
+fn managed(admin: &AdminState) -> Result<&std::sync::Arc<ApiKeyRegistry>, Problem> {
     admin
         .api_keys
         .as_ref()
@@ -235,7 +236,7 @@ fn refusal(error: KeysError) -> Problem {
     }
 }
 
-impl Key {
+impl KeySummary {
     fn of(record: &KeyRecord, now: onceward_core::clock::Timestamp) -> Self {
         let state = match (record.revoked_at, record.expires_at) {
             (Some(_), _) => "revoked",

@@ -50,11 +50,11 @@ pub(crate) use self::operators::{OperatorToken, Operators};
 pub(crate) use self::serve::serve;
 
 use self::problem::{Problem, ProblemKind};
-use crate::callers::api_keys::ApiKeys;
+use crate::callers::api_keys::ApiKeyRegistry;
 use crate::config::{Config, Role};
 use crate::observe::metrics::Metrics;
 use crate::runtime::classes::Classes;
-use crate::webhooks::registry::Webhooks;
+use crate::webhooks::registry::WebhookRegistry;
 
 /// Headers of every response that does not set them itself: it must not be
 /// cached, sniffed for another type, or rendered as a page.
@@ -92,9 +92,9 @@ pub(crate) struct Admin {
     /// The classes in force.
     pub(crate) classes: Arc<Classes>,
     /// The gateway's own API keys, where it issues any.
-    pub(crate) api_keys: Option<Arc<ApiKeys>>,
+    pub(crate) api_keys: Option<Arc<ApiKeyRegistry>>,
     /// The webhooks.
-    pub(crate) webhooks: Arc<Webhooks>,
+    pub(crate) webhooks: Arc<WebhookRegistry>,
     /// The configuration in force.
     pub(crate) config: InForce,
     /// The address of the listener for requests.

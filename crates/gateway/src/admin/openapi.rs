@@ -88,7 +88,7 @@ fn path_parameters(path: &str) -> Vec<Value> {
     names.map(parameter).collect()
 }
 
-/// Each member of a query's schema is a parameter of its own.
+/// Makes one parameter of each member of a query's schema.
 fn query_parameters(query: &Schema, generator: &SchemaGenerator) -> Vec<Value> {
     let name = query.get("$ref").and_then(Value::as_str);
     let name = name.and_then(|path| path.rsplit('/').next());

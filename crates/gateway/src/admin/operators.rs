@@ -1,4 +1,4 @@
-//! Operators: who may use the admin API, and with which role.
+//! Operators: authentication and roles of the admin API.
 //!
 //! A token has a name and a role. Only its digest is kept, and a presented token
 //! is compared with every digest in constant time. Where no token is configured,
@@ -40,7 +40,7 @@ pub(crate) struct OperatorToken {
 /// Every operator. A reload of the configuration replaces them.
 pub(crate) struct Operators(ArcSwap<Vec<TokenDigest>>);
 
-/// What is kept of a token.
+/// The digest of a token, with its name and role.
 struct TokenDigest {
     name: Arc<str>,
     role: Role,
@@ -129,7 +129,7 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     (scheme.eq_ignore_ascii_case(b"Bearer ") && !token.is_empty()).then_some(token)
 }
 
-/// Compares with every token, so that the time taken reveals nothing.
+/// Compares with every token, so that the time taken does not reveal a match.
 fn find<'a>(operators: &'a [TokenDigest], token: &[u8]) -> Option<&'a TokenDigest> {
     let got = digest(token);
     // One more than the index: zero means that no token matched.

@@ -1,8 +1,8 @@
 //! Problem details (RFC 9457) of the admin API.
 //!
-//! The problems of protected traffic are in `onceward_http::problem`: they tell a
-//! client whether a retry is safe. These tell an operator what to do instead and
-//! have no pages of their own: `type` is `about:blank`, `code` is for programs,
+//! The problems of protected traffic are in `onceward_http::problem`: they state
+//! whether a retry is safe. These state what an operator can do instead, and have no
+//! pages: `type` is `about:blank`, `code` is for programs,
 //! `detail` is for people. Each problem has a named constructor; only this file
 //! chooses a status.
 
@@ -102,7 +102,7 @@ impl Problem {
         Self::new(ProblemKind::BadRequest, detail)
     }
 
-    /// No token, or one that is not configured. The two are not told apart.
+    /// No token, or one that is not configured. The answer is the same for both.
     pub(crate) fn unauthenticated() -> Self {
         Self::new(
             ProblemKind::Unauthenticated,
@@ -189,13 +189,13 @@ impl Problem {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Problem")]
 pub(crate) struct ProblemBody {
-    /// Always `about:blank`; `code` tells problems apart.
+    /// Always `about:blank`; `code` names the kind of problem.
     r#type: &'static str,
     /// The kind of problem.
     title: &'static str,
     /// The HTTP status.
     status: u16,
-    /// What is wrong with this request, and what would be right.
+    /// The mistake in this request, and its correction.
     detail: String,
     /// The kind of problem, for programs.
     code: &'static str,

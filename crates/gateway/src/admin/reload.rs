@@ -24,16 +24,16 @@ impl RequestBody for ReloadRequest {}
 /// The new configuration is in force.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Reloaded {
-    /// What is in force now, in a sentence.
+    /// A sentence about the configuration in force.
     detail: String,
 }
 
 pub(super) async fn reload(
     State(admin): State<AdminState>,
     Extension(operator): Extension<Operator>,
-    JsonBody(ask): JsonBody<ReloadRequest>,
+    JsonBody(request): JsonBody<ReloadRequest>,
 ) -> Result<Json<Reloaded>, Problem> {
-    let change = Change::by(&operator, Action::Reload, &parse_why(&ask.why)?);
+    let change = Change::by(&operator, Action::Reload, &parse_why(&request.why)?);
     let reload = admin.reload.clone();
     let work = async move {
         let reload = reload.ok_or_else(|| {

@@ -48,14 +48,15 @@ pub(super) struct WebhooksQuery {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct WebhooksPage {
     /// The webhooks, the oldest first, without those whose ids are in Unkey.
-    webhooks: Vec<Webhook>,
+    webhooks: Vec<WebhookSummary>,
     /// The cursor of the next page; null on the last page.
     next: Option<String>,
 }
 
 /// A webhook, without its secrets.
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Webhook {
+#[schemars(rename = "Webhook")]
+pub(super) struct WebhookSummary {
     /// The id; part of the URL.
     webhook_id: String,
     /// The URL that the provider sends events to.
@@ -196,7 +197,7 @@ pub(super) struct MadeWebhook {
     /// The secret that signs deliveries to the upstream, as in Standard Webhooks; null if the upstream has its own `signing_secret`.
     signing_secret: Option<String>,
     /// The webhook, without its secrets.
-    webhook: Webhook,
+    webhook: WebhookSummary,
 }
 
 /// A deleted webhook.
@@ -224,7 +225,7 @@ pub(super) async fn list(
     let webhooks = page
         .items
         .into_iter()
-        .map(|shown| Webhook::of(shown, &admin, &config));
+        .map(|shown| WebhookSummary::of(shown, &admin, &config));
     Ok(Json(WebhooksPage {
         webhooks: webhooks.collect(),
         next: page.next,
@@ -234,50 +235,50 @@ pub(super) async fn list(
 pub(super) async fn show(
     State(admin): State<AdminState>,
     PathParam(id): PathParam,
-) -> Result<Json<Webhook>, Problem> {
+) -> Result<Json<WebhookSummary>, Problem> {
     let shown = admin.webhooks.show(&id).ok_or_else(no_webhook)?;
-    Ok(Json(Webhook::of(&shown, &admin, &(admin.config)())))
+    Ok(Json(WebhookSummary::of(&shown, &admin, &(admin.config)())))
 }
 
 pub(super) async fn create(
     State(admin): State<AdminState>,
     Extension(operator): Extension<Operator>,
-    JsonBody(ask): JsonBody<CreateWebhook>,
+    JsonBody(request): JsonBody<CreateWebhook>,
 ) -> Result<(StatusCode, Json<MadeWebhook>), Problem> {
-    let reason = parse_why(&ask.why)?;
-    let (secrets, told) = match (ask.secrets, ask.generate) {
+    let reason = parse_why(&request.why)?;
+    let (secrets, origin) = match (request.secrets, request.generate) {
         (Some(_), true) => {
             return Err(Problem::bad_request(
                 "Send `secrets` or `generate`, not both.",
             ));
         }
         (Some(given), false) => {
-            let told = format!("{} given", given.len());
-            (NewSecrets::Given(given), told)
+            let origin = format!("{} given", given.len());
+            (NewSecrets::Given(given), origin)
         }
         (None, true) => (NewSecrets::Generated, "generated".to_owned()),
         (None, false) => (NewSecrets::Omitted, "none given".to_owned()),
     };
     let change = Change::by(&operator, Action::CreateWebhook, &reason).with_request(json!({
-        "tenant": ask.tenant,
-        "project": ask.project,
-        "provider": ask.provider,
-        "scheme": ask.scheme,
-        "upstream": ask.upstream,
-        "path": ask.path,
-        "deliver": ask.deliver.map(Deliver::as_str),
-        "same_bytes": ask.same_bytes.map(SameBytes::as_str),
-        "secrets": told,
+        "tenant": request.tenant,
+        "project": request.project,
+        "provider": request.provider,
+        "scheme": request.scheme,
+        "upstream": request.upstream,
+        "path": request.path,
+        "deliver": request.deliver.map(Deliver::as_str),
+        "same_bytes": request.same_bytes.map(SameBytes::as_str),
+        "secrets": origin,
     }));
     let new = NewWebhook {
-        tenant: ask.tenant,
-        project: ask.project,
-        provider: ask.provider,
-        scheme: ask.scheme,
-        upstream: ask.upstream,
-        path: ask.path,
-        deliver: ask.deliver,
-        same_bytes: ask.same_bytes,
+        tenant: request.tenant,
+        project: request.project,
+        provider: request.provider,
+        scheme: request.scheme,
+        upstream: request.upstream,
+        path: request.path,
+        deliver: request.deliver,
+        same_bytes: request.same_bytes,
         secrets,
     };
     let (webhooks, config) = (admin.webhooks.clone(), (admin.config)());
@@ -298,10 +299,10 @@ pub(super) async fn rotate(
     State(admin): State<AdminState>,
     Extension(operator): Extension<Operator>,
     PathParam(id): PathParam,
-    JsonBody(ask): JsonBody<RotateWebhook>,
+    JsonBody(request): JsonBody<RotateWebhook>,
 ) -> Result<Json<MadeWebhook>, Problem> {
-    let reason = parse_why(&ask.why)?;
-    let told = match (&ask.secret, ask.generate) {
+    let reason = parse_why(&request.why)?;
+    let origin = match (&request.secret, request.generate) {
         (Some(_), false) => "given",
         (None, true) => "generated",
         (Some(_), true) | (None, false) => {
@@ -310,7 +311,7 @@ pub(super) async fn rotate(
             return Err(Problem::bad_request(detail));
         }
     };
-    let overlap = ask.overlap.as_ref().map(|time| {
+    let overlap = request.overlap.as_ref().map(|time| {
         let wrong =
             |error| Problem::bad_request(format!("`overlap` {error}; write 24h, for example."));
         time.parse().map_err(wrong)
@@ -318,11 +319,11 @@ pub(super) async fn rotate(
     let overlap = overlap.transpose()?;
     let change = Change::by(&operator, Action::RotateWebhook, &reason)
         .on(id.clone())
-        .with_request(json!({ "secret": told, "overlap": ask.overlap.map(|time| time.0) }));
+        .with_request(json!({ "secret": origin, "overlap": request.overlap.map(|time| time.0) }));
     let (webhooks, config) = (admin.webhooks.clone(), (admin.config)());
     let at = admin.clone();
     let work = async move {
-        let rotated = changed(webhooks.rotate(&config, &id, ask.secret, overlap)).await?;
+        let rotated = changed(webhooks.rotate(&config, &id, request.secret, overlap)).await?;
         let Rotated::Done(rotated) = rotated else {
             return Err(no_webhook());
         };
@@ -340,21 +341,21 @@ pub(super) async fn update(
     State(admin): State<AdminState>,
     Extension(operator): Extension<Operator>,
     PathParam(id): PathParam,
-    JsonBody(ask): JsonBody<UpdateWebhook>,
-) -> Result<Json<Webhook>, Problem> {
-    let why = parse_why(&ask.why)?;
-    if ask.upstream.is_none() && ask.path.is_none() {
+    JsonBody(request): JsonBody<UpdateWebhook>,
+) -> Result<Json<WebhookSummary>, Problem> {
+    let why = parse_why(&request.why)?;
+    if request.upstream.is_none() && request.path.is_none() {
         return Err(Problem::bad_request(
             "Give the new `upstream`, the new `path`, or both.",
         ));
     }
-    let request = json!({ "upstream": ask.upstream, "path": ask.path });
+    let parameters = json!({ "upstream": request.upstream, "path": request.path });
     let change = Change::by(&operator, Action::UpdateWebhook, &why)
         .on(id.clone())
-        .with_request(request);
+        .with_request(parameters);
     let destination = NewDestination {
-        upstream: ask.upstream,
-        path: ask.path,
+        upstream: request.upstream,
+        path: request.path,
     };
     let (webhooks, config) = (admin.webhooks.clone(), (admin.config)());
     let at = admin.clone();
@@ -362,7 +363,7 @@ pub(super) async fn update(
         match changed(webhooks.update(&config, &id, destination)).await? {
             Updated::Absent => Err(no_webhook()),
             Updated::Done(shown) => {
-                let webhook = Webhook::of(&shown, &at, &config);
+                let webhook = WebhookSummary::of(&shown, &at, &config);
                 Ok(Applied {
                     result: json!({ "upstream": webhook.upstream, "path": webhook.path }),
                     answer: webhook,
@@ -377,9 +378,9 @@ pub(super) async fn delete(
     State(admin): State<AdminState>,
     Extension(operator): Extension<Operator>,
     PathParam(id): PathParam,
-    JsonBody(ask): JsonBody<DeleteWebhook>,
+    JsonBody(request): JsonBody<DeleteWebhook>,
 ) -> Result<Json<DeletedWebhook>, Problem> {
-    let change = Change::by(&operator, Action::DeleteWebhook, &parse_why(&ask.why)?).on(id.clone());
+    let change = Change::by(&operator, Action::DeleteWebhook, &parse_why(&request.why)?).on(id.clone());
     let webhooks = admin.webhooks.clone();
     let work = async move {
         match changed(webhooks.delete(&id)).await? {
@@ -399,7 +400,7 @@ fn made(
     shown: &WebhookView,
     secret: Option<SecretString>,
 ) -> MadeWebhook {
-    let webhook = Webhook::of(shown, admin, config);
+    let webhook = WebhookSummary::of(shown, admin, config);
     let upstream = webhook.upstream.as_deref();
     let signing = upstream.and_then(|name| admin.webhooks.derived_signing_secret(config, name));
     let shown_once = |secret: SecretString| secret.expose_secret().to_owned();
@@ -446,7 +447,7 @@ fn refusal(error: &WebhooksError) -> Problem {
     }
 }
 
-impl Webhook {
+impl WebhookSummary {
     fn of(shown: &WebhookView, admin: &AdminState, config: &Config) -> Self {
         let record = &shown.registration;
         let EffectiveSettings {

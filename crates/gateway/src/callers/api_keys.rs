@@ -7,7 +7,7 @@
 //! protection.
 //!
 //! All keys are in memory, so that verifying one reads no store, and every
-//! change goes through [`ApiKeys`]. Keys can be managed even where they are not
+//! change goes through [`ApiKeyRegistry`]. Keys can be managed even where they are not
 //! accepted.
 
 use std::collections::HashMap;
@@ -92,7 +92,7 @@ pub(crate) struct KeyRecord {
 
 /// A new key.
 #[derive(Debug)]
-pub(crate) struct CreatedKey {
+pub(crate) struct IssuedKey {
     /// Its id.
     pub(crate) id: String,
     /// The whole key, to be shown once. It cannot be restored from the store.
@@ -138,7 +138,7 @@ pub(crate) enum KeysError {
     Damaged {
         /// The id of the key.
         id: String,
-        /// What is wrong with the document.
+        /// The cause.
         source: KeyDocumentError,
     },
     /// The store failed; it is unknown whether the change was made.
@@ -156,7 +156,7 @@ pub(crate) enum KeysError {
 }
 
 /// All API keys of the gateway.
-pub(crate) struct ApiKeys {
+pub(crate) struct ApiKeyRegistry {
     registry: Arc<dyn Registry>,
     pepper: GatewayKey,
     clock: WallClock,
@@ -174,7 +174,7 @@ struct StoredKey {
     caller: VerifiedCaller,
 }
 
-impl ApiKeys {
+impl ApiKeyRegistry {
     /// Reads all keys.
     pub(crate) async fn open(
         registry: Arc<dyn Registry>,
@@ -227,7 +227,7 @@ impl ApiKeys {
     }
 
     /// Creates a key. It is accepted as soon as this returns.
-    pub(crate) async fn create(&self, new: NewKey) -> Result<CreatedKey, KeysError> {
+    pub(crate) async fn create(&self, new: NewKey) -> Result<IssuedKey, KeysError> {
         let now = self.clock.now();
         validate(&new, now)?;
         let _changing = self.changing.lock().await;
@@ -247,7 +247,7 @@ impl ApiKeys {
                 Added::Done => {
                     let record = stored.record.clone();
                     self.insert(stored);
-                    return Ok(CreatedKey {
+                    return Ok(IssuedKey {
                         id: generated.id,
                         secret: generated.key,
                         record,

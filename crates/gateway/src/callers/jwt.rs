@@ -23,7 +23,7 @@ use super::jwks::{KID_BYTES_MAX, KeyLookup, KeyRing, KeySet};
 use super::refusal::{AuthError, Refusal};
 use super::strict;
 use super::verified_caller::VerifiedCaller;
-use crate::config::{self, Claim, KnownBy};
+use crate::config::{self, ClaimSource, KnownBy};
 
 /// The largest leeway for an issuer's clock, whatever is configured.
 const LEEWAY_MAX: Duration = Duration::from_secs(60);
@@ -255,12 +255,12 @@ fn read_caller(claims: &Value, rules: &config::Jwt) -> Result<VerifiedCaller, Re
 /// `1.0` and `"1"` are one caller.
 fn text<'a>(
     claims: &'a Value,
-    place: &'a Claim,
+    source: &'a ClaimSource,
     what: &'static str,
 ) -> Result<Option<&'a str>, Refusal> {
-    match place {
-        Claim::Fixed(name) => Ok(Some(name)),
-        Claim::Pointer(pointer) => match claims.pointer(pointer) {
+    match source {
+        ClaimSource::Fixed(name) => Ok(Some(name)),
+        ClaimSource::Pointer(pointer) => match claims.pointer(pointer) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(name)) => Ok(Some(name)),
             Some(_) => Err(Refusal::Claim(what)),

@@ -33,11 +33,11 @@ pub(crate) use self::refusal::{AuthError, Refusal};
 pub(crate) use self::scheduler::{SignedCall, schedule_key};
 pub(crate) use self::verified_caller::VerifiedCaller;
 
-use self::api_keys::{ApiKeys, KeysError};
+use self::api_keys::{ApiKeyRegistry, KeysError};
 use self::credential::Credential;
 use self::jwks::{JwksTiming, KeyRing};
 use self::jwt::{Issuer, Issuers};
-use self::unkey::Unkey;
+use self::unkey::UnkeyVerifier;
 use crate::config;
 use crate::secrets::SecretReader;
 use crate::secrets::gateway_key::GatewayKey;
@@ -113,10 +113,10 @@ pub(crate) fn credential_kind(headers: &HeaderMap) -> Option<config::KnownBy> {
 
 /// Authenticates callers as `[auth]` says.
 pub(crate) struct Callers {
-    api_keys: Arc<ApiKeys>,
+    api_keys: Arc<ApiKeyRegistry>,
     api_key_policy: ApiKeyPolicy,
     issuers: Issuers,
-    unkey: Option<Unkey<VerifiedCaller>>,
+    unkey: Option<UnkeyVerifier<VerifiedCaller>>,
     scheduler: Option<config::Scheduler>,
     secrets: SecretReader,
     clock: WallClock,
@@ -156,7 +156,7 @@ impl Callers {
             secrets,
             clock,
         } = parts;
-        let api_keys = Arc::new(ApiKeys::open(registry, pepper, clock.clone()).await?);
+        let api_keys = Arc::new(ApiKeyRegistry::open(registry, pepper, clock.clone()).await?);
         Self::assemble(auth, api_keys, secrets, clock, |rules| {
             KeyRing::open(&rules.keys, timing).map(Arc::new)
         })
@@ -182,7 +182,7 @@ impl Callers {
 
     fn assemble(
         auth: &config::Auth,
-        api_keys: Arc<ApiKeys>,
+        api_keys: Arc<ApiKeyRegistry>,
         secrets: SecretReader,
         clock: WallClock,
         ring: impl Fn(&config::Jwt) -> Result<Arc<KeyRing>, FetchError>,
@@ -201,7 +201,7 @@ impl Callers {
         let unkey = auth
             .unkey
             .as_ref()
-            .map(|settings| Unkey::of_callers(settings, secrets.clone(), clock.clone()))
+            .map(|settings| UnkeyVerifier::of_callers(settings, secrets.clone(), clock.clone()))
             .transpose()
             .map_err(CallersError::Unkey)?;
         Ok(Self {
@@ -219,7 +219,7 @@ impl Callers {
     }
 
     /// The API keys of this gateway, for managing them.
-    pub(crate) fn api_keys(&self) -> &Arc<ApiKeys> {
+    pub(crate) fn api_keys(&self) -> &Arc<ApiKeyRegistry> {
         &self.api_keys
     }
 

@@ -3,7 +3,7 @@
 //! Callers' keys and the ids of webhooks are verified with different root keys;
 //! each use reads its own meaning from the data of a valid key.
 //!
-//! Unkey results 200 for invalid keys too; `data.valid` decides. A result is
+//! Unkey answers 200 for invalid keys too; `data.valid` decides. A result is
 //! cached for less than a minute, a refusal for a few seconds, and at most one
 //! request per key is under way. Keys that have been valid have their own
 //! permits, so that random keys cannot delay them. When Unkey is unavailable,
@@ -56,7 +56,7 @@ const CACHE_MAX: Duration = Duration::from_secs(60);
 type ReadKeyData<T> = fn(key: &str, &KeyData) -> Result<T, Refusal>;
 
 /// Verifies keys that each stand for a `T`.
-pub(crate) struct Unkey<T> {
+pub(crate) struct UnkeyVerifier<T> {
     fetch: Fetch,
     target: String,
     root_key: SecretValue,
@@ -78,7 +78,7 @@ struct CachedResult<T> {
     until: Instant,
 }
 
-impl Unkey<VerifiedCaller> {
+impl UnkeyVerifier<VerifiedCaller> {
     /// A verifier of callers' keys.
     pub(super) fn of_callers(
         settings: &config::Unkey,
@@ -99,7 +99,7 @@ impl Unkey<VerifiedCaller> {
     }
 }
 
-impl<T: Clone> Unkey<T> {
+impl<T: Clone> UnkeyVerifier<T> {
     pub(crate) fn new(
         settings: &config::Unkey,
         root_key: SecretValue,

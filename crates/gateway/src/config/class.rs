@@ -84,7 +84,7 @@ pub struct ClassSettings {
 pub enum BackoffSettings {
     /// The first pause; the longest stays as it is.
     First(Time),
-    /// Both.
+    /// The first pause and the longest.
     Both(BackoffRange),
 }
 
@@ -101,7 +101,7 @@ pub struct BackoffRange {
 }
 
 impl ClassSettings {
-    /// A class in the words of the file, with everything said.
+    /// All settings of a class, in the words of the file.
     pub fn of(class: &Class) -> Self {
         Self {
             retention: Some(Time::of(class.retention)),
@@ -127,13 +127,13 @@ impl ClassSettings {
     }
 }
 
-/// The class that `raw` makes of `base`, under this name. The keys of mistakes
-/// are the class's own: `retention`.
-pub fn class(name: &str, raw: &ClassSettings, base: &Class) -> Result<Class, Vec<Mistake>> {
+/// Builds a class from `base` and the settings in `raw`. The keys of mistakes are
+/// relative to the class: `retention`.
+pub fn build_class(name: &str, raw: &ClassSettings, base: &Class) -> Result<Class, Vec<Mistake>> {
     let mut mistakes = Vec::new();
     let mut time = |key, raw: &Option<Time>, base| match raw {
         None => base,
-        Some(text) => length(key, text).unwrap_or_else(|mistake| {
+        Some(text) => parse_time(key, text).unwrap_or_else(|mistake| {
             mistakes.push(mistake);
             base
         }),
@@ -184,7 +184,7 @@ pub fn class(name: &str, raw: &ClassSettings, base: &Class) -> Result<Class, Vec
         class.expiry = raw.expiry.map_or(base.expiry, |word| word.0);
         class.keep_expired = keep_expired;
     });
-    judge(&class, &mut mistakes);
+    check_consistency(&class, &mut mistakes);
     match mistakes.is_empty() {
         true => Ok(class),
         false => Err(mistakes),
@@ -192,7 +192,7 @@ pub fn class(name: &str, raw: &ClassSettings, base: &Class) -> Result<Class, Vec
 }
 
 /// Checks settings of one class against each other.
-fn judge(class: &Class, mistakes: &mut Vec<Mistake>) {
+fn check_consistency(class: &Class, mistakes: &mut Vec<Mistake>) {
     let mut wrong = |key: &str, problem: String, right: &str| {
         // A value that is not a duration has already been reported.
         if !mistakes.iter().any(|known| known.key == key) {
@@ -247,10 +247,10 @@ fn judge(class: &Class, mistakes: &mut Vec<Mistake>) {
     }
 }
 
-/// Where a class does not fit the routes that use it: a claim must outlast the
-/// upstream's answer. The keys of mistakes are the class's own.
-pub fn fits(class: &Class, config: &Config) -> Vec<Mistake> {
-    let Some((user, timeout)) = slowest(class, config) else {
+/// The conflicts of a class with the routes that use it: a lease must be at least as
+/// long as the upstream's timeout. The keys of mistakes are relative to the class.
+pub(super) fn find_conflicts(class: &Class, config: &Config) -> Vec<Mistake> {
+    let Some((user, timeout)) = find_slowest_user(class, config) else {
         return Vec::new();
     };
     if class.lease >= timeout {
@@ -270,7 +270,7 @@ pub fn fits(class: &Class, config: &Config) -> Vec<Mistake> {
 /// The user of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClassUser {
-    /// The route of this number.
+    /// The route with this index.
     Route(usize),
     /// The webhooks.
     Webhooks,
@@ -285,8 +285,8 @@ impl fmt::Display for ClassUser {
     }
 }
 
-/// The user of this class whose upstream may take longest, and how long that is.
-pub(super) fn slowest(class: &Class, config: &Config) -> Option<(ClassUser, Duration)> {
+/// The user of this class with the longest upstream timeout, and that timeout.
+pub(super) fn find_slowest_user(class: &Class, config: &Config) -> Option<(ClassUser, Duration)> {
     let timeout = |name| Some(config.upstreams.get(name)?.timeout);
     let routes = config.routes.iter().enumerate();
     let routes = routes
@@ -304,7 +304,7 @@ pub(super) fn slowest(class: &Class, config: &Config) -> Option<(ClassUser, Dura
         .max_by_key(|(_, timeout)| *timeout)
 }
 
-fn length(key: &str, text: &Time) -> Result<Duration, Mistake> {
+fn parse_time(key: &str, text: &Time) -> Result<Duration, Mistake> {
     text.parse().map_err(|error| {
         let problem = format!("{:?} {error}", text.0);
         let right = match error {
@@ -323,7 +323,7 @@ mod tests {
 
     fn changed(toml: &str, base: &Class) -> Result<Class, Vec<String>> {
         let raw: ClassSettings = toml::from_str(toml).expect("the words are known");
-        class("mine", &raw, base)
+        build_class("mine", &raw, base)
             .map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect())
     }
 
@@ -331,11 +331,11 @@ mod tests {
     #[case(Class::interactive())]
     #[case(Class::webhook())]
     #[case(Class::financial())]
-    fn a_class_survives_its_words(#[case] built_in: Class) {
+    fn the_settings_of_a_class_build_it_again(#[case] built_in: Class) {
         let raw = ClassSettings::of(&built_in);
         let all_chosen = built_in.with(|class| class.remember_chosen = true);
         assert_eq!(
-            class(&all_chosen.name, &raw, &Class::interactive()),
+            build_class(&all_chosen.name, &raw, &Class::interactive()),
             Ok(all_chosen.clone())
         );
     }
@@ -359,7 +359,7 @@ mod tests {
     #[case::never_said("retention = '2d'", 3600)]
     #[case::said("remember = '24h'", 86_400)]
     #[case::said_with_retention("retention = '2d'\nremember = '2d'", 2 * 86_400)]
-    fn a_shorter_retention_shortens_only_a_remember_that_nobody_said(
+    fn a_shorter_retention_shortens_only_a_default_remember(
         #[case] file: &str,
         #[case] known: u64,
     ) {

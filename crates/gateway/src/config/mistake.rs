@@ -70,7 +70,7 @@ pub enum Location {
         /// Which character of it.
         column: usize,
     },
-    /// In a file that has no lines to speak of, such as one that is not there.
+    /// In a file as a whole, for example one that does not exist.
     File(PathBuf),
     /// In a variable of the environment.
     Variable(String),
@@ -79,7 +79,7 @@ pub enum Location {
 }
 
 impl Location {
-    /// The file, if it is in one.
+    /// The file, if the value is in one.
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::Line { file, .. } | Self::File(file) => Some(file),
@@ -87,7 +87,7 @@ impl Location {
         }
     }
 
-    /// Line and column, if it has them.
+    /// Line and column, if they are known.
     pub fn line_and_column(&self) -> Option<(usize, usize)> {
         match self {
             Self::Line { line, column, .. } => Some((*line, *column)),
@@ -95,7 +95,7 @@ impl Location {
         }
     }
 
-    /// The variable, if it is in one.
+    /// The variable, if the value is in one.
     pub fn variable(&self) -> Option<&str> {
         match self {
             Self::Variable(name) => Some(name),
@@ -104,7 +104,7 @@ impl Location {
     }
 }
 
-/// What stands before the key: nothing, or the location and a colon.
+/// The text before the key: empty, or the location and a colon.
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

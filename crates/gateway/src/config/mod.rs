@@ -1,4 +1,4 @@
-//! The configuration: what the file says, and what the program uses.
+//! The configuration, as the file has it and as the program uses it.
 //!
 //! The file is read twice: `raw` is what it says, `check` makes the types of
 //! this module from it and reports every mistake at once. Values of these types
@@ -41,7 +41,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 pub use crate::listen::tls::{ClientAuth, TlsFiles as ServerTls};
 
 pub use self::check::{Loaded, load, parse};
-pub use self::class::{ClassSettings, class, fits};
+pub use self::class::{ClassSettings, build_class};
 pub use self::mistake::{Location, Mistake, Warning};
 pub(crate) use self::schema::nearest;
 pub use self::schema::schema;
@@ -171,7 +171,7 @@ pub struct AdminToken {
 /// A secret, or its location.
 #[derive(Clone, Debug)]
 pub enum SecretValue {
-    /// The secret itself: from the file, the environment, or a file of its own.
+    /// The secret itself, from the configuration, the environment or a separate file.
     Given(SecretString),
     /// A field of a secret in OpenBao.
     OpenBao {
@@ -240,7 +240,7 @@ pub enum BaoLogin {
     },
 }
 
-/// Authentication of callers. Without any, everybody may call, as one caller.
+/// Authentication of callers. Without any, every client may call, as one caller.
 #[derive(Clone, Debug, Default)]
 pub struct Auth {
     /// API keys of this gateway.
@@ -279,11 +279,11 @@ pub struct Jwt {
     /// The allowed signature algorithms; all of them asymmetric.
     pub algorithms: Vec<jsonwebtoken::Algorithm>,
     /// The source of the tenant.
-    pub tenant: Claim,
+    pub tenant: ClaimSource,
     /// The source of the project; tokens without one may only use routes with a wider scope.
-    pub project: Option<Claim>,
+    pub project: Option<ClaimSource>,
     /// The source of the subject's id.
-    pub subject: Claim,
+    pub subject: ClaimSource,
     /// The subject's type.
     pub subject_type: SubjectKind,
     /// The pointer to the scopes: a list, or a string with spaces.
@@ -303,7 +303,7 @@ pub enum JwksSource {
 
 /// The source of a caller's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum ClaimSource {
     /// A JSON Pointer into the claims.
     Pointer(String),
     /// A fixed name for all tokens.
@@ -349,12 +349,12 @@ pub struct Upstream {
     pub idle_max: usize,
     /// The largest number of connections.
     pub connections_max: usize,
-    /// The Host to name; the client's own where there is none.
+    /// The Host header to send; `None` sends the client's own.
     pub host: Option<HeaderValue>,
     /// TLS settings.
     pub tls: crate::upstream::Tls,
-    /// What the events that are delivered to it are signed with, `whsec_…`; one
-    /// of the gateway's own making where there is none.
+    /// The secret that signs events delivered to it, `whsec_…`; `None` derives one
+    /// from the gateway's key.
     pub signing_secret: Option<SecretValue>,
 }
 
@@ -457,9 +457,9 @@ impl Route {
         }
     }
 
-    /// What a key means here for a request with this method. A route of a wider
-    /// scope than a project takes none unless it says so: administrators confirm
-    /// rather than retry.
+    /// The policy for a request with this method. A route with a wider scope than a
+    /// project protects no request by default: administrators confirm rather than
+    /// retry.
     pub fn policy_for(&self, method: &Method) -> Option<Policy> {
         match self.policy {
             Some(policy) => Some(policy),
@@ -483,7 +483,7 @@ pub enum EndpointName {
 /// The callers that may call a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everybody, as one caller; their credentials are part of the fingerprint.
+    /// Every client, as one caller; its credentials are part of the fingerprint.
     Anyone,
     /// Authenticated callers that fulfil all of this.
     Callers {

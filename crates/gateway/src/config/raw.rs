@@ -1,4 +1,4 @@
-//! The configuration as the file says it.
+//! The configuration as it is in the file.
 //!
 //! Every field is optional here. A field that must be present carries `required`,
 //! so that the JSON Schema says it and the validation reports it together with
@@ -30,7 +30,7 @@ pub(super) struct Config {
     pub(super) store: Store,
     /// The gateway's own secret, and the service that holds other secrets.
     pub(super) secrets: Secrets,
-    /// Authentication of callers. Without any of it everybody may call, as one caller.
+    /// Authentication of callers. Without it, every client may call, as one caller.
     pub(super) auth: Auth,
     /// Retention classes by name; interactive, webhook and financial are built in and can be changed.
     pub(super) classes: BTreeMap<String, ClassSettings>,
@@ -239,11 +239,11 @@ pub(super) struct Jwt {
     pub(super) algorithms: Option<Vec<String>>,
     /// The tenant: a JSON Pointer into the claims, or { value = "acme" } for all tokens.
     #[schemars(required)]
-    pub(super) tenant: Option<Claim>,
+    pub(super) tenant: Option<ClaimSource>,
     /// The project. Without it, tokens may only use routes with scope tenant or platform.
-    pub(super) project: Option<Claim>,
+    pub(super) project: Option<ClaimSource>,
     /// The subject's id. Default: /sub.
-    pub(super) subject: Option<Claim>,
+    pub(super) subject: Option<ClaimSource>,
     /// The subject's type. Default: user.
     pub(super) subject_type: Option<Word<SubjectKind>>,
     /// The scopes: a JSON Pointer to a list, or to one string with spaces between them.
@@ -275,7 +275,8 @@ impl OneOrMany {
 /// The source of a caller's name.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
-pub(super) enum Claim {
+#[schemars(rename = "Claim")]
+pub(super) enum ClaimSource {
     /// A JSON Pointer into the claims.
     Pointer(String),
     /// A fixed name for all tokens.
@@ -382,7 +383,7 @@ pub(super) struct Route {
     pub(super) class: Option<String>,
     /// Whose keys its keys are. Default: project.
     pub(super) scope: Option<Scope>,
-    /// The allowed authentication methods, or "none" to let everybody call. Default: all of [auth].
+    /// The allowed authentication methods, or "none" to let every client call. Default: all of [auth].
     pub(super) auth: Option<RouteAuth>,
     /// The subjects that may call: "user:*", "service:billing". Default: all.
     #[serde(default)]
@@ -432,7 +433,7 @@ pub(super) struct Route {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(super) enum RouteAuth {
-    /// None: everybody may call.
+    /// None: every client may call.
     Open(OpenRoute),
     /// One of these methods.
     By(Vec<KnownBy>),
@@ -442,7 +443,7 @@ pub(super) enum RouteAuth {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum OpenRoute {
-    /// Everybody may call, as one caller.
+    /// Every client may call, as one caller.
     None,
 }
 

@@ -52,7 +52,7 @@ pub(super) struct TableEntry {
 }
 
 impl Node {
-    /// What it is, in words.
+    /// The kind of value, for messages.
     pub(super) fn noun(&self) -> &'static str {
         match self.value {
             Value::Text(_) => "a string",
@@ -66,7 +66,7 @@ impl Node {
         }
     }
 
-    /// The same as JSON, without what is broken.
+    /// The tree as JSON, without broken values.
     pub(super) fn to_json(&self) -> Json {
         match &self.value {
             Value::Text(text) => Json::from(text.as_str()),
@@ -112,7 +112,7 @@ pub(super) struct Locations {
 #[derive(Debug)]
 struct KeySource {
     location: Location,
-    /// The text before variables were put in.
+    /// The text before variables were expanded.
     written: Option<String>,
 }
 
@@ -311,7 +311,7 @@ impl Reader<'_> {
     }
 }
 
-/// The value of a variable: TOML if it is, else a text.
+/// The value of a variable: TOML if it is valid TOML, otherwise a string.
 fn given(text: &str, location: &Location) -> Node {
     let value = match DeValue::parse(text) {
         Ok(value) => owned(value.get_ref(), location),
@@ -347,8 +347,8 @@ fn owned(value: &DeValue<'_>, location: &Location) -> Value {
     }
 }
 
-/// A value that holds no others. A number that no machine holds is broken off
-/// at infinity, which no key takes.
+/// A value that is not a table or list. A number that is too large becomes infinite,
+/// which no key accepts.
 fn scalar(value: &DeValue<'_>) -> Value {
     match value {
         DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
@@ -416,7 +416,7 @@ fn is_variable(name: &str) -> bool {
     name.starts_with(letter) && name.chars().all(|c| letter(c) || c.is_ascii_digit())
 }
 
-/// Writes down where each key was said. A table stands where its name does.
+/// Records the location of each key. The location of a table is that of its name.
 fn note(
     node: &Node,
     location: &Location,

@@ -60,8 +60,8 @@ impl StoreKind {
     }
 }
 
-/// The settings of a store; those that do not belong to it are mistakes.
-pub(super) fn settings(raw: &raw::Store, checker: &mut Checker<'_>) -> Settings {
+/// Checks the settings of a store; those of another kind of store are mistakes.
+pub(super) fn check_store(raw: &raw::Store, checker: &mut Checker<'_>) -> Settings {
     let mut settings = Settings::at("embedded:./onceward-data");
     if let Some(url) = &raw.url {
         settings.url.clone_from(url);
@@ -70,21 +70,21 @@ pub(super) fn settings(raw: &raw::Store, checker: &mut Checker<'_>) -> Settings 
         Ok(kind) => kind,
         Err(problem) => {
             let right = "write \"embedded:./onceward-data\", \"postgres://…\", \"redis://…\", or \"memory:\" which loses everything at the end";
-            checker.wrong("store.url", problem, right);
+            checker.report("store.url", problem, right);
             // Without a kind the other settings cannot be checked.
             return Settings::at("memory:");
         }
     };
     if kind == StoreKind::Postgres {
-        address("store.url", &settings.url, checker);
+        check_address("store.url", &settings.url, checker);
     }
-    foreign(raw, kind, checker);
+    report_foreign_settings(raw, kind, checker);
     if let Some(name) = &raw.namespace {
         match Namespace::new(name) {
             Ok(namespace) => settings.namespace = namespace,
             Err(error) => {
                 let right = "write 1 to 64 of a-z, 0-9, - and _";
-                checker.wrong("store.namespace", error.to_string(), right);
+                checker.report("store.namespace", error.to_string(), right);
             }
         }
     }
@@ -92,14 +92,14 @@ pub(super) fn settings(raw: &raw::Store, checker: &mut Checker<'_>) -> Settings 
         if Table::parse(table).is_err() {
             let shown = checker.shown("store.table", table);
             let right = "write \"idempotency_record\" or \"schema.idempotency_record\", of lower-case letters, digits and _, 40 at most";
-            checker.wrong("store.table", format!("{shown} is not a table name"), right);
+            checker.report("store.table", format!("{shown} is not a table name"), right);
         }
         settings.table.clone_from(table);
     }
     if let Some(url) = &raw.listen_url {
         match StoreKind::of(url) {
-            Ok(StoreKind::Postgres) => address("store.listen_url", url, checker),
-            _ => checker.wrong(
+            Ok(StoreKind::Postgres) => check_address("store.listen_url", url, checker),
+            _ => checker.report(
                 "store.listen_url",
                 "is not a PostgreSQL server",
                 "write the server's own URL, past the pooler: \"postgres://…\"",
@@ -112,31 +112,31 @@ pub(super) fn settings(raw: &raw::Store, checker: &mut Checker<'_>) -> Settings 
         settings.connections = usize::try_from(connections).unwrap_or(usize::MAX);
     }
     if let Some(text) = &raw.durability {
-        match durability(text) {
+        match parse_durability(text) {
             Some(durability) => settings.durability = durability,
             None => {
                 let shown = checker.shown("store.durability", text);
                 let right = "write \"none\", or \"wait:1\" for one replica";
-                checker.wrong("store.durability", format!("{shown} is not known"), right);
+                checker.report("store.durability", format!("{shown} is not known"), right);
             }
         }
     }
     settings
 }
 
-fn address(key: &str, url: &str, checker: &mut Checker<'_>) {
+fn check_address(key: &str, url: &str, checker: &mut Checker<'_>) {
     match Address::parse(url) {
         Ok(_) => {}
         Err(AddressError::Url(error)) => {
             let right = "write postgres://USER:PASSWORD@HOST:5432/DATABASE, for example";
-            checker.wrong(key, format!("cannot be read: {error}"), right);
+            checker.report(key, format!("cannot be read: {error}"), right);
         }
-        Err(error) => checker.wrong(key, error.to_string(), "correct it, or remove it"),
+        Err(error) => checker.report(key, error.to_string(), "correct it, or remove it"),
     }
 }
 
 /// Reports settings of another kind of store.
-fn foreign(raw: &raw::Store, kind: StoreKind, checker: &mut Checker<'_>) {
+fn report_foreign_settings(raw: &raw::Store, kind: StoreKind, checker: &mut Checker<'_>) {
     use StoreKind::{Postgres, Redis};
     let said: [(&str, bool, &[StoreKind]); 5] = [
         ("namespace", raw.namespace.is_some(), &[Postgres, Redis]),
@@ -153,12 +153,12 @@ fn foreign(raw: &raw::Store, kind: StoreKind, checker: &mut Checker<'_>) {
                 of.join(" and "),
                 kind.scheme()
             );
-            checker.wrong(&format!("store.{name}"), problem, "remove it");
+            checker.report(&format!("store.{name}"), problem, "remove it");
         }
     }
 }
 
-fn durability(text: &str) -> Option<Durability> {
+fn parse_durability(text: &str) -> Option<Durability> {
     if text == "none" {
         return Some(Durability::Primary);
     }
@@ -207,6 +207,6 @@ mod tests {
     #[case("wait", None)]
     #[case("fsync", None)]
     fn durabilities(#[case] text: &str, #[case] want: Option<Durability>) {
-        assert_eq!(durability(text), want);
+        assert_eq!(parse_durability(text), want);
     }
 }

@@ -13,17 +13,17 @@ use serde::{Deserialize, Serialize};
 /// The longest duration: ten years. Beyond it clocks overflow.
 pub const TIME_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
-/// A length of time as the file says it.
+/// A duration as it is in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Time(pub String);
 
-/// A length of time, or `off`, as the file says it.
+/// A duration or `off`, as it is in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Tolerance(pub String);
 
-/// A size as the file says it.
+/// A size as it is in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Size(pub String);
@@ -64,8 +64,8 @@ const SIZE_UNITS: [(&str, u64); 7] = [
 ];
 
 impl Time {
-    /// The text for a duration; what it says, [`Time::parse`] gives back.
-    /// A single day is `24h`, as everybody says it.
+    /// The text for a duration; [`Time::parse`] returns the same duration. A single
+    /// day is written `24h`, the usual form.
     pub fn of(time: Duration) -> Self {
         let mut rest = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let mut text = String::new();
@@ -83,7 +83,7 @@ impl Time {
         Self(text)
     }
 
-    /// The length of time that it says.
+    /// Parses the duration.
     pub fn parse(&self) -> Result<Duration, UnitError> {
         let ms = sum(&self.0, &TIME_UNITS)?;
         let time = Duration::from_millis(ms);
@@ -95,14 +95,14 @@ impl Time {
 }
 
 impl Size {
-    /// The size that it says, in bytes.
+    /// Parses the size, in bytes.
     pub fn parse(&self) -> Result<usize, UnitError> {
         let bytes = sum(&self.0, &SIZE_UNITS)?;
         usize::try_from(bytes).map_err(|_| UnitError::TooLarge)
     }
 }
 
-/// Adds up numbers that each have a unit.
+/// Sums up numbers with units.
 fn sum(text: &str, units: &[(&str, u64)]) -> Result<u64, UnitError> {
     let mut total: u64 = 0;
     let mut rest = text;

@@ -18,7 +18,7 @@ use super::mistake::{Location, Warning};
 use super::source::{Locations, join};
 use super::units::Time;
 use super::{
-    Access, Claim, Config, EndpointName, KeyPart, KnownBy, Policy, Route, Scope, SecretValue,
+    Access, ClaimSource, Config, EndpointName, KeyPart, KnownBy, Policy, Route, Scope, SecretValue,
     StoreKind, url,
 };
 
@@ -33,7 +33,7 @@ const SETTLEMENT_WINDOW: Duration = DAY.saturating_mul(30);
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// A shorter token can be guessed.
 const TOKEN_LENGTH_MIN: usize = 16;
-/// What the names of routes for money begin with.
+/// The prefixes of names of routes that move money.
 const MONEY: [&str; 13] = [
     "payment",
     "charge",
@@ -49,23 +49,23 @@ const MONEY: [&str; 13] = [
     "billing",
     "order",
 ];
-/// Whole words that name routes for money; as beginnings they name other things
-/// too, such as `payload`.
+/// Whole words in names of routes that move money. They are not prefixes: `pay` would
+/// match `payload` too.
 const MONEY_WORDS: [&str; 3] = ["pay", "pays", "buy"];
 
 /// Returns every warning about a configuration, by line.
 pub(super) fn find(config: &Config, locations: &Locations) -> Vec<Warning> {
-    let mut warnings = Warnings {
+    let mut warnings = WarningCollector {
         config,
         locations,
         found: Vec::new(),
     };
-    warnings.server();
-    warnings.callers();
-    warnings.classes();
-    warnings.upstreams();
-    warnings.routes();
-    warnings.webhooks();
+    warnings.warn_about_server();
+    warnings.warn_about_callers();
+    warnings.warn_about_classes();
+    warnings.warn_about_upstreams();
+    warnings.warn_about_routes();
+    warnings.warn_about_webhooks();
     let mut found = warnings.found;
     found.sort_by_key(|warning| {
         let variable = warning.location.variable().map(ToOwned::to_owned);
@@ -78,13 +78,13 @@ pub(super) fn find(config: &Config, locations: &Locations) -> Vec<Warning> {
     found
 }
 
-struct Warnings<'a> {
+struct WarningCollector<'a> {
     config: &'a Config,
     locations: &'a Locations,
     found: Vec<Warning>,
 }
 
-impl Warnings<'_> {
+impl WarningCollector<'_> {
     fn warn(&mut self, key: &str, problem: impl Into<String>, better: impl Into<String>) {
         let location: Location = self.locations.of(key);
         self.found.push(Warning {
@@ -95,7 +95,7 @@ impl Warnings<'_> {
         });
     }
 
-    fn server(&mut self) {
+    fn warn_about_server(&mut self) {
         let config = self.config;
         for (at, token) in config.server.admin_tokens.iter().enumerate() {
             let SecretValue::Given(secret) = &token.token else {
@@ -121,7 +121,7 @@ impl Warnings<'_> {
         }
     }
 
-    fn callers(&mut self) {
+    fn warn_about_callers(&mut self) {
         let auth = &self.config.auth;
         if is_open(self.config) {
             self.warn(
@@ -132,12 +132,12 @@ impl Warnings<'_> {
         }
         let mut seen = BTreeSet::new();
         for (at, jwt) in auth.jwt.iter().enumerate() {
-            let (Claim::Fixed(tenant), project) = (&jwt.tenant, &jwt.project) else {
+            let (ClaimSource::Fixed(tenant), project) = (&jwt.tenant, &jwt.project) else {
                 continue;
             };
             let project = match project {
-                Some(Claim::Fixed(project)) => Some(project),
-                Some(Claim::Pointer(_)) => continue,
+                Some(ClaimSource::Fixed(project)) => Some(project),
+                Some(ClaimSource::Pointer(_)) => continue,
                 None => None,
             };
             if !seen.insert((tenant, project, jwt.subject_type.as_str())) {
@@ -150,7 +150,7 @@ impl Warnings<'_> {
         }
     }
 
-    fn classes(&mut self) {
+    fn warn_about_classes(&mut self) {
         let config = self.config;
         for class in config.classes.values() {
             let key = join("classes", &class.name);
@@ -216,7 +216,7 @@ impl Warnings<'_> {
         }
     }
 
-    fn upstreams(&mut self) {
+    fn warn_about_upstreams(&mut self) {
         let config = self.config;
         // JWTs, and the credentials of unauthenticated callers, are forwarded.
         let tokens_pass = !config.auth.jwt.is_empty() || is_open(config);
@@ -236,7 +236,7 @@ impl Warnings<'_> {
         }
     }
 
-    fn webhooks(&mut self) {
+    fn warn_about_webhooks(&mut self) {
         let config = self.config;
         if config.webhooks.tolerance == Tolerance::Off {
             self.warn(
@@ -287,7 +287,7 @@ impl Warnings<'_> {
         }
     }
 
-    fn routes(&mut self) {
+    fn warn_about_routes(&mut self) {
         let config = self.config;
         if config.routes.is_empty() && !self.locations.says("webhooks") {
             let better = "add [[routes]] with endpoint, method, path and upstream";
@@ -299,11 +299,11 @@ impl Warnings<'_> {
         }
         for (at, route) in config.routes.iter().enumerate() {
             let key = format!("routes[{at}]");
-            self.reach(at, route, &key);
+            self.warn_about_unreachable(at, route, &key);
             if !takes_keys(route) {
                 continue;
             }
-            self.naturally_idempotent(route, &key);
+            self.warn_about_idempotent_method(route, &key);
             if route.access == Access::Anyone {
                 self.warn(
                     &format!("{key}.auth"),
@@ -314,14 +314,14 @@ impl Warnings<'_> {
             let Some(class) = config.classes.get(&route.class) else {
                 continue;
             };
-            self.derived(route, class, &key);
-            self.joined(route, class, &key);
-            self.money(route, class, &key);
+            self.warn_about_derived_key(route, class, &key);
+            self.warn_about_joined(route, class, &key);
+            self.warn_about_money(route, class, &key);
         }
     }
 
-    /// A key is required for a method that is idempotent anyway.
-    fn naturally_idempotent(&mut self, route: &Route, key: &str) {
+    /// Warns of a required key where the method is idempotent anyway.
+    fn warn_about_idempotent_method(&mut self, route: &Route, key: &str) {
         if route.policy != Some(Policy::RequiredA) {
             return;
         }
@@ -340,7 +340,7 @@ impl Warnings<'_> {
         }
     }
 
-    fn derived(&mut self, route: &Route, class: &Class, key: &str) {
+    fn warn_about_derived_key(&mut self, route: &Route, class: &Class, key: &str) {
         let Some(derived) = &route.derived_key else {
             return;
         };
@@ -363,8 +363,8 @@ impl Warnings<'_> {
         }
     }
 
-    /// Settings of a class that have no effect on a joined route.
-    fn joined(&mut self, route: &Route, class: &Class, key: &str) {
+    /// Warns of settings of a class that have no effect on a joined route.
+    fn warn_about_joined(&mut self, route: &Route, class: &Class, key: &str) {
         if !route.joined {
             return;
         }
@@ -387,8 +387,8 @@ impl Warnings<'_> {
         }
     }
 
-    /// Settings that could lose or double a payment.
-    fn money(&mut self, route: &Route, class: &Class, route_key: &str) {
+    /// Warns of settings that could lose or double a payment.
+    fn warn_about_money(&mut self, route: &Route, class: &Class, route_key: &str) {
         if !moves_money(route) {
             return;
         }
@@ -447,9 +447,9 @@ impl Warnings<'_> {
         }
     }
 
-    /// A route that no request can reach.
-    fn reach(&mut self, at: usize, route: &Route, key: &str) {
-        self.shadow(at, route, key);
+    /// Warns of a route that no request can reach.
+    fn warn_about_unreachable(&mut self, at: usize, route: &Route, key: &str) {
+        self.warn_about_shadowed(at, route, key);
         let Access::Callers { by, scopes, .. } = &route.access else {
             return;
         };
@@ -465,7 +465,7 @@ impl Warnings<'_> {
         .map(|(one, _)| one)
         .collect();
         if possible.is_empty() {
-            // Without any [auth] everybody may call, unless the route names a method.
+            // Without any [auth] every client may call, unless the route names a method.
             if !by.is_empty() {
                 let better = "add one of them to [auth], or remove auth";
                 let problem = "none of these authentication methods is configured, so no request can be authorised";
@@ -493,8 +493,9 @@ impl Warnings<'_> {
         }
     }
 
-    /// `{*rest}` also matches an empty remainder, so an earlier route may hide this one.
-    fn shadow(&mut self, at: usize, route: &Route, key: &str) {
+    /// Warns of a route that an earlier one hides: `{*rest}` also matches an empty
+    /// remainder.
+    fn warn_about_shadowed(&mut self, at: usize, route: &Route, key: &str) {
         let before = self.config.routes.iter().take(at).enumerate();
         let earlier = before.filter_map(|(other, earlier)| {
             let whole = earlier.path.find("{*")?;

@@ -1,5 +1,5 @@
 //! Everything on a connection before HTTP: the PROXY header, TLS, and the bytes
-//! that tell HTTP/1 from HTTP/2. The caller bounds the time.
+//! that distinguish HTTP/1 from HTTP/2. The caller bounds the time.
 
 use std::io;
 use std::net::SocketAddr;
@@ -89,7 +89,7 @@ impl Handshaker {
     }
 }
 
-/// Waits until the client has sent enough to tell HTTP/1 from HTTP/2. hyper
+/// Waits until the client has sent enough to distinguish HTTP/1 from HTTP/2. hyper
 /// would wait for that without a limit.
 async fn wait_for_preface(stream: &TcpStream) -> Result<(), HandshakeError> {
     let mut peeked = [0; HTTP2_PREFACE.len()];

@@ -58,8 +58,8 @@ pub(crate) fn find(path: &str) -> Option<Page> {
     }
 }
 
-/// What the pages show of a configuration, with the current classes. Nothing is
-/// rendered before a request.
+/// The parts of a configuration that the pages show, with the current classes. Pages
+/// are rendered on request.
 pub(crate) struct Published {
     /// The gateway's public URL; empty if it is not configured.
     site: String,

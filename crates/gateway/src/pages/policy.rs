@@ -198,7 +198,7 @@ impl Terms {
             key_space: route.key_space.as_str(),
             derived_key: route.derived_key.as_ref().map(Derived::new),
             on_error: match route.joined {
-                // Nothing was committed, so nothing was done.
+                // An error means that the application committed nothing.
                 true => OnError::Release,
                 false => class.on_error,
             },

@@ -16,7 +16,7 @@ use onceward_core::store::{Collection, PAGE_MAX, Registry, SortOrder, StoreError
 use serde_json::{Map, Value};
 
 use crate::config::units::Time;
-use crate::config::{ClassSettings, Mistake, class};
+use crate::config::{ClassSettings, Mistake, build_class};
 use crate::runtime::plan::Plan;
 
 /// The maximum number of classes that are changed or created at run time.
@@ -313,11 +313,11 @@ fn apply_changes(
         Some(class) => class.clone(),
         None => built_in(name),
     };
-    let made = class(name, raw, &below).and_then(|class| match outlast(&class, base) {
+    let built = build_class(name, raw, &below).and_then(|class| match outlast(&class, base) {
         None => Ok(class),
         Some(mistake) => Err(vec![mistake]),
     });
-    made.map_err(|mistakes| {
+    built.map_err(|mistakes| {
         let sentences: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
         sentences.join(". ")
     })
@@ -487,10 +487,10 @@ mod tests {
     async fn a_new_class_can_be_created_and_removed() {
         let registry = registry();
         let classes = classes(&registry).await;
-        let made = classes.set("brief", &raw(r#"{"retention":"1h"}"#)).await;
-        let made = made.expect("right");
-        assert_eq!((&*made.name, made.remember), ("brief", DAY / 24));
-        classes.unset("brief").await.expect("it was made");
+        let built = classes.set("brief", &raw(r#"{"retention":"1h"}"#)).await;
+        let built = built.expect("right");
+        assert_eq!((&*built.name, built.remember), ("brief", DAY / 24));
+        classes.unset("brief").await.expect("it was created");
         assert!(classes.get("brief").is_none());
     }
 

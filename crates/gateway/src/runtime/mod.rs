@@ -31,7 +31,7 @@ use crate::observe::traces::Tracer;
 use crate::request::limits::Limiter;
 use crate::runtime::classes::{Classes, ConfiguredClasses};
 use crate::runtime::plan::Plan;
-use crate::webhooks::registry::Webhooks;
+use crate::webhooks::registry::WebhookRegistry;
 
 /// The state of a running gateway, shared by all requests, the courier, the
 /// admin API and reloads.
@@ -43,7 +43,7 @@ pub(crate) struct Runtime {
     metrics: Arc<Metrics>,
     access_log: AccessLog,
     tracer: Tracer,
-    webhooks: Arc<Webhooks>,
+    webhooks: Arc<WebhookRegistry>,
     queue: Arc<dyn Queue>,
     courier_wakeup: Arc<Notify>,
     clock: WallClock,
@@ -57,7 +57,7 @@ pub(crate) struct RuntimeParts {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) access_log: AccessLog,
     pub(crate) tracer: Tracer,
-    pub(crate) webhooks: Arc<Webhooks>,
+    pub(crate) webhooks: Arc<WebhookRegistry>,
     /// The events that the courier delivers.
     pub(crate) queue: Arc<dyn Queue>,
     pub(crate) clock: WallClock,
@@ -123,7 +123,7 @@ impl Runtime {
         &self.tracer
     }
 
-    pub(crate) fn webhooks(&self) -> &Arc<Webhooks> {
+    pub(crate) fn webhooks(&self) -> &Arc<WebhookRegistry> {
         &self.webhooks
     }
 

@@ -325,14 +325,14 @@ mod tests {
     use crate::callers::tests::stub_server::{self, StubServer};
 
     /// An operation with an unknown outcome, and its service.
-    struct Fixture {
+    struct ReconcileFixture {
         store: Arc<MemoryStore>,
         service: StubServer,
         class: Class,
         record: Arc<Record>,
     }
 
-    impl Fixture {
+    impl ReconcileFixture {
         async fn new(service: StubServer) -> Self {
             let class =
                 Class::interactive().with(|class| class.reconcile_url = Some(service.url().into()));
@@ -345,7 +345,7 @@ mod tests {
                 space: KeySpace::Endpoint,
             };
             let digest = identity.digest();
-            let ask = ClaimRequest {
+            let request = ClaimRequest {
                 digest,
                 identity,
                 fingerprint: Fingerprint {
@@ -357,7 +357,7 @@ mod tests {
                 attempt: Attempt(1),
                 id: OperationId::new(&digest, 1),
             };
-            let claim = store.claim(&ask).await.expect("the store answers");
+            let claim = store.claim(&request).await.expect("the store answers");
             let Claim::Granted(grant) = claim else {
                 panic!("{claim:?}");
             };
@@ -392,7 +392,7 @@ mod tests {
         let slow = Duration::from_millis(300);
         let unsure = json!({ "outcome": "unsure" });
         let service = StubServer::new(move |_| stub_server::json(200, &unsure).after(slow)).await;
-        let fixture = Fixture::new(service).await;
+        let fixture = ReconcileFixture::new(service).await;
         let reconciler = fixture.reconciler();
         let ask = || reconciler.reconcile(&fixture.record, &fixture.class);
         let gone = async {
@@ -424,7 +424,7 @@ mod tests {
     ) {
         let answer = ran(&reply);
         let service = StubServer::new(move |_| stub_server::json(200, &answer)).await;
-        let fixture = Fixture::new(service).await;
+        let fixture = ReconcileFixture::new(service).await;
         let reconciler = fixture.reconciler().with_reply_limit(4);
         let reconciled = reconciler.reconcile(&fixture.record, &fixture.class).await;
         assert_eq!((reconciled, fixture.state().await), (want, state));

@@ -28,7 +28,7 @@ use crate::observe::metrics::Metrics;
 use crate::observe::traces::Tracer;
 use crate::secrets::gateway_key::{GatewayKey, GatewayKeyError, KeyMatch};
 use crate::secrets::{self, SecretReader};
-use crate::webhooks::registry::{Webhooks, WebhooksError};
+use crate::webhooks::registry::{WebhookRegistry, WebhooksError};
 
 /// Why a gateway did not start.
 #[derive(Debug, thiserror::Error)]
@@ -178,7 +178,7 @@ impl Opened {
         };
         let callers = Callers::open(&config.auth, parts).await?;
         let webhooks =
-            Webhooks::open(registry.clone(), &key, &config, secrets, wall_clock.clone()).await?;
+            WebhookRegistry::open(registry.clone(), &key, &config, secrets, wall_clock.clone()).await?;
         let plan = Plan::new(config, callers, &metrics, None)?;
         let classes = Classes::open(registry.clone(), ConfiguredClasses::of(&plan)).await?;
 

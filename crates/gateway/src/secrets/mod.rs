@@ -15,7 +15,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use secrecy::SecretString;
 
-use self::openbao::OpenBao;
+use self::openbao::OpenBaoClient;
 use crate::config;
 use crate::upstream::fetch::FetchError;
 
@@ -25,7 +25,7 @@ pub(crate) type SecretFields = BTreeMap<String, SecretString>;
 /// Reads secrets. Clones share one cache.
 #[derive(Clone)]
 pub(crate) struct SecretReader {
-    openbao: Option<Arc<OpenBao>>,
+    openbao: Option<Arc<OpenBaoClient>>,
 }
 
 /// Why a secret cannot be read. The texts name its path, never its value.
@@ -102,7 +102,7 @@ impl SecretReader {
     pub(crate) fn new(secrets: &config::Secrets) -> Result<Self, SecretError> {
         let openbao = match &secrets.openbao {
             None => None,
-            Some(settings) => Some(Arc::new(OpenBao::new(
+            Some(settings) => Some(Arc::new(OpenBaoClient::new(
                 settings,
                 openbao::CacheTiming::default(),
             )?)),

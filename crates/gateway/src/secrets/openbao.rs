@@ -63,7 +63,7 @@ impl Default for CacheTiming {
 }
 
 /// A KV store of OpenBao.
-pub(super) struct OpenBao {
+pub(super) struct OpenBaoClient {
     fetch: Fetch,
     login: config::BaoLogin,
     mount: String,
@@ -93,7 +93,7 @@ struct Session {
     until: Option<Instant>,
 }
 
-impl OpenBao {
+impl OpenBaoClient {
     pub(super) fn new(
         settings: &config::OpenBao,
         timing: CacheTiming,

@@ -10,7 +10,7 @@ use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::openbao::{CacheTiming, OpenBao};
+use super::openbao::{CacheTiming, OpenBaoClient};
 use super::{SecretError, SecretReader};
 use crate::callers::tests::stub_server::{self, ReceivedRequest, StubReply, StubServer, reply};
 use crate::config::{self, BaoLogin, SecretValue};
@@ -43,7 +43,7 @@ pub(crate) fn reader(url: &str, login: BaoLogin) -> SecretReader {
         failed: Duration::from_millis(200),
         deadline: Duration::from_millis(400),
     };
-    let openbao = OpenBao::new(&settings(url, login), timing).expect("set up");
+    let openbao = OpenBaoClient::new(&settings(url, login), timing).expect("set up");
     SecretReader {
         openbao: Some(Arc::new(openbao)),
     }

@@ -53,7 +53,7 @@ pub(super) struct Pool {
 
 #[derive(Debug)]
 struct IdleConnection {
-    connection: Connection,
+    connection: Http1Connection,
     since: Instant,
 }
 
@@ -86,7 +86,7 @@ impl Pool {
 
     /// The connection that was used last, unless it is closed or past its idle
     /// timeout.
-    pub(super) fn take_idle(&self) -> Option<Connection> {
+    pub(super) fn take_idle(&self) -> Option<Http1Connection> {
         let mut idle = self.lock();
         while let Some(IdleConnection { connection, since }) = idle.pop_back() {
             if since.elapsed() > self.limits.idle_timeout {
@@ -102,7 +102,7 @@ impl Pool {
     }
 
     /// Keeps a connection for the next request.
-    fn put(&self, connection: Connection) {
+    fn put(&self, connection: Http1Connection) {
         if self.tasks.is_closed() {
             return;
         }
@@ -139,7 +139,7 @@ impl Pool {
 
 /// A connection with one user at a time.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct Http1Connection {
     sender: SendRequest<TrackedBody>,
     write_state: Arc<WriteState>,
     driver: AbortHandle,
@@ -147,11 +147,11 @@ pub(super) struct Connection {
 
 /// A connection and the permission to use it for one request.
 pub(super) struct ConnectionSlot {
-    pub(super) connection: Connection,
+    pub(super) connection: Http1Connection,
     pub(super) permit: ConnectionPermit,
 }
 
-impl Connection {
+impl Http1Connection {
     pub(super) async fn open(
         stream: DialedStream,
         tasks: &TaskTracker,
@@ -239,7 +239,7 @@ impl ConnectionSlot {
 /// A connection whose response is being read, and the pool it returns to.
 #[derive(Debug)]
 pub(super) struct BorrowedConnection {
-    connection: Connection,
+    connection: Http1Connection,
     /// Whether the response began before the request was written completely.
     early: bool,
     permit: ConnectionPermit,

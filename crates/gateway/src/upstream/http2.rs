@@ -35,13 +35,13 @@ const PING_WITHIN: Duration = Duration::from_secs(10);
 /// The connection that all requests share.
 #[derive(Debug)]
 pub(super) struct SharedConnection {
-    current: Mutex<Option<Connection>>,
+    current: Mutex<Option<Http2Connection>>,
     /// Held by the task that opens a connection; the others wait for it.
     dialing: Semaphore,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Connection {
+pub(super) struct Http2Connection {
     sender: SendRequest<OutgoingBody>,
     streams: Arc<Streams>,
 }
@@ -68,7 +68,7 @@ impl SharedConnection {
     }
 
     /// The connection, unless it is closed.
-    pub(super) fn live(&self) -> Option<Connection> {
+    pub(super) fn live(&self) -> Option<Http2Connection> {
         self.lock()
             .as_ref()
             .filter(|connection| !connection.sender.is_closed())
@@ -82,7 +82,7 @@ impl SharedConnection {
         permit.expect("the semaphore is never closed")
     }
 
-    pub(super) fn put(&self, connection: Connection) {
+    pub(super) fn put(&self, connection: Http2Connection) {
         *self.lock() = Some(connection);
     }
 
@@ -92,13 +92,13 @@ impl SharedConnection {
         *self.lock() = None;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Connection>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Http2Connection>> {
         // The option is consistent after every step, so a poisoned lock is usable.
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Connection {
+impl Http2Connection {
     pub(super) async fn open(
         stream: DialedStream,
         tasks: &TaskTracker,

@@ -338,7 +338,7 @@ impl UpstreamClient {
         let tasks = self.dialer.tasks();
         match dialed.protocol {
             Protocol::Http1 => {
-                let connection = http1::Connection::open(dialed.stream, tasks).await?;
+                let connection = http1::Http1Connection::open(dialed.stream, tasks).await?;
                 let permit = match permit {
                     Some(permit) => permit,
                     None => self.http1.acquire().await,
@@ -349,7 +349,7 @@ impl UpstreamClient {
                 }))
             }
             Protocol::Http2 => {
-                let connection = http2::Connection::open(dialed.stream, tasks).await?;
+                let connection = http2::Http2Connection::open(dialed.stream, tasks).await?;
                 self.http2.put(connection.clone());
                 let slot = connection.acquire().await;
                 slot.map(RequestSlot::Http2).ok_or(ConnectionError::Closed)

@@ -222,7 +222,7 @@ async fn a_new_connection_that_closes_before_a_byte_gives_the_request_back() {
     let upstream = server.http1();
     let dialed = upstream.dialer.dial().await.expect("the server listens");
     let tasks = upstream.dialer.tasks();
-    let connection = http1::Connection::open(dialed.stream, tasks).await;
+    let connection = http1::Http1Connection::open(dialed.stream, tasks).await;
     let connection = connection.expect("a connection");
     until("the connection is closed", || tasks.is_empty()).await;
     let permit = pool(&upstream).acquire().await;

@@ -40,7 +40,7 @@ pub(in crate::admin) async fn list(
     QueryParams(query): QueryParams<AuditQuery>,
 ) -> Result<Json<AuditPage>, Problem> {
     let limit = parse_limit(query.limit, PAGE_DEFAULT, PAGE_MAX)?;
-    // One entry more tells whether there is a next page.
+    // One entry more shows whether there is a next page.
     let entries = admin.audit.entries(query.after.as_deref(), limit + 1).await;
     let mut entries = entries.map_err(|error| Problem::store_read(&error))?;
     let more = entries.len() > limit;

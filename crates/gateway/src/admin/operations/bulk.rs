@@ -131,7 +131,7 @@ impl From<BulkRequest> for Selection {
 }
 
 /// Which of the two steps a request asks for.
-enum Step {
+enum BulkStep {
     Preview {
         filter: OperationFilter,
         limit: usize,
@@ -143,7 +143,7 @@ enum Step {
 }
 
 impl Selection {
-    fn step(self) -> Result<Step, Problem> {
+    fn step(self) -> Result<BulkStep, Problem> {
         if let Some(set) = self.set {
             let alone = self.filter.is_none()
                 && !self.all
@@ -151,7 +151,7 @@ impl Selection {
                 && self.after.is_none()
                 && !self.has_parameters;
             return match alone {
-                true => Ok(Step::Run { set }),
+                true => Ok(BulkStep::Run { set }),
                 false => Err(Problem::bad_request(
                     "`set` is sent with `why` only: the preview has fixed everything else.",
                 )),
@@ -172,7 +172,7 @@ impl Selection {
                 ));
             }
         };
-        Ok(Step::Preview {
+        Ok(BulkStep::Preview {
             filter,
             limit: parse_limit(self.limit, SET_MAX, SET_MAX)?,
             after: parse_cursor(self.after.as_deref())?,
@@ -190,7 +190,7 @@ pub(super) async fn change_many(
 ) -> Result<BulkAnswer, Problem> {
     let why = parse_why(&selection.why)?;
     match selection.step()? {
-        Step::Preview {
+        BulkStep::Preview {
             filter,
             limit,
             after,
@@ -198,7 +198,7 @@ pub(super) async fn change_many(
             let preview = preview(admin, verb()?, filter, limit, after).await?;
             Ok(BulkAnswer::Preview(preview))
         }
-        Step::Run { set } => {
+        BulkStep::Run { set } => {
             let result = run(admin, operator, action, set, &why).await?;
             Ok(BulkAnswer::Result(result))
         }

@@ -65,8 +65,7 @@ pub(super) struct OperationSummary {
     endpoint: String,
     /// The key, as its sender sent it.
     key: String,
-    /// The state of its record. Operations have no asynchronous status yet, so
-    /// this is all there is to tell.
+    /// The state of its record: queued, running, completed, failed, released, unknown, paused or expired.
     state: &'static str,
     /// Its retention class.
     class: String,

@@ -47,14 +47,14 @@ const STORE_DEADLINE: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 enum Verb {
     Purge(Force),
-    Resolve(Arc<Resolved>),
+    Resolve(Arc<Statement>),
     Resume,
     Redeliver,
 }
 
 /// An operator's statement about an unknown operation.
 #[derive(Debug)]
-enum Resolved {
+enum Statement {
     Ran(Arc<Reply>),
     NotRun,
     Unsure,
@@ -75,13 +75,13 @@ impl Verb {
         match self {
             Self::Purge(force) => json!({ "force": *force == Force::Yes }),
             Self::Resolve(resolved) => match resolved.as_ref() {
-                Resolved::Ran(reply) => json!({
+                Statement::Ran(reply) => json!({
                     "outcome": "ran",
                     "status": reply.status,
                     "body_bytes": reply.body.len(),
                 }),
-                Resolved::NotRun => json!({ "outcome": "not_run" }),
-                Resolved::Unsure => json!({ "outcome": "unsure" }),
+                Statement::NotRun => json!({ "outcome": "not_run" }),
+                Statement::Unsure => json!({ "outcome": "unsure" }),
             },
             Self::Resume | Self::Redeliver => json!({}),
         }
@@ -100,9 +100,9 @@ impl Verb {
             Self::Resume => inspect.resume(id),
             Self::Redeliver => inspect.redeliver(id),
             Self::Resolve(resolved) => match resolved.as_ref() {
-                Resolved::Ran(reply) => inspect.resolve(id, fence, Resolution::Ran(reply.clone())),
-                Resolved::NotRun => inspect.resolve(id, fence, Resolution::NotRun),
-                Resolved::Unsure => return confirm_unknown(inspect, id).await,
+                Statement::Ran(reply) => inspect.resolve(id, fence, Resolution::Ran(reply.clone())),
+                Statement::NotRun => inspect.resolve(id, fence, Resolution::NotRun),
+                Statement::Unsure => return confirm_unknown(inspect, id).await,
             },
         };
         store_within(STORE_DEADLINE, step).await

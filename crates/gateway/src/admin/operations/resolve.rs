@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::bulk::{self, BulkAnswer, Selection};
 use super::filter::OperationFilter;
-use super::{ChangedOperation, Resolved, Verb, change_one};
+use super::{ChangedOperation, Statement, Verb, change_one};
 use crate::admin::audit::Change;
 use crate::admin::extract::{JsonBody, PathParam, RequestBody, parse_operation_id, parse_why};
 use crate::admin::operators::Operator;
@@ -129,7 +129,7 @@ fn verb(
                 "`outcome` is missing: `ran`, `not_run` or `unsure`.",
             ));
         }
-        (Some(StatedOutcome::Ran), Some(reply)) => Resolved::Ran(Arc::new(reply)),
+        (Some(StatedOutcome::Ran), Some(reply)) => Statement::Ran(Arc::new(reply)),
         (Some(StatedOutcome::Ran), None) => {
             return Err(Problem::bad_request(
                 "`ran` needs the `reply` that retries will receive.",
@@ -140,8 +140,8 @@ fn verb(
                 "A `reply` is allowed with `ran` only.",
             ));
         }
-        (Some(StatedOutcome::NotRun), None) => Resolved::NotRun,
-        (Some(StatedOutcome::Unsure), None) => Resolved::Unsure,
+        (Some(StatedOutcome::NotRun), None) => Statement::NotRun,
+        (Some(StatedOutcome::Unsure), None) => Statement::Unsure,
     };
     Ok(Verb::Resolve(Arc::new(resolved)))
 }

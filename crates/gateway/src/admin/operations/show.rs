@@ -46,7 +46,7 @@ pub(in crate::admin) struct Operation {
     terms: OperationTerms,
     /// The algorithm of its fingerprint.
     fingerprint: String,
-    /// What is kept of the upstream's response.
+    /// The stored part of the upstream's response.
     reply: Option<KeptReply>,
 }
 
@@ -64,7 +64,7 @@ struct OperationTerms {
     keep_expired: Time,
 }
 
-/// What is kept of the upstream's response.
+/// The stored part of the upstream's response.
 #[derive(Serialize, JsonSchema)]
 struct KeptReply {
     /// `whole`; `not-kept`, where it was too large or a stream; `gone`, where it has expired.

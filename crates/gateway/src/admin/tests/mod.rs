@@ -40,13 +40,13 @@ use tower::ServiceExt;
 
 use super::{Admin, Audit, FrozenSets, OperatorToken, Operators, Reload, StoreHealth, router};
 use crate::callers::WallClock;
-use crate::callers::api_keys::ApiKeys;
+use crate::callers::api_keys::ApiKeyRegistry;
 use crate::config::{Config, Role};
 use crate::observe::metrics::Metrics;
 use crate::runtime::classes::{Classes, ConfiguredClasses};
 use crate::secrets::SecretReader;
 use crate::secrets::gateway_key::GatewayKey;
-use crate::webhooks::registry::Webhooks;
+use crate::webhooks::registry::WebhookRegistry;
 
 /// Stands in every token.
 const CANARY: &str = "canary7e41";
@@ -58,7 +58,7 @@ struct Bench {
     store: Arc<MemoryStore>,
     registry: Arc<Shaky>,
     classes: Arc<Classes>,
-    webhooks: Arc<Webhooks>,
+    webhooks: Arc<WebhookRegistry>,
     engine: Arc<Engine>,
     clock: Arc<ManualClock>,
     store_health: Arc<StoreHealth>,
@@ -102,11 +102,11 @@ async fn bench_with(operators: Vec<OperatorToken>, reload: Option<Reload>) -> Be
     let wall = clock.clone();
     let secret = GatewayKey::new().expect("random bytes");
     let wall = WallClock::new(move || wall.now());
-    let keys = ApiKeys::open(registry.clone(), secret.clone(), wall.clone());
+    let keys = ApiKeyRegistry::open(registry.clone(), secret.clone(), wall.clone());
     let keys = keys.await.expect("the store answers");
     let config = Config::unconfigured("http://127.0.0.1:1");
     let secrets = SecretReader::new(&config.secrets).expect("nothing to set up");
-    let webhooks = Webhooks::open(registry.clone(), &secret, &config, secrets, wall);
+    let webhooks = WebhookRegistry::open(registry.clone(), &secret, &config, secrets, wall);
     let webhooks = Arc::new(webhooks.await.expect("the store answers"));
     let store_health = Arc::new(StoreHealth::new(clock.clone()));
     let admin = Admin {

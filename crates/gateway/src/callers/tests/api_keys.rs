@@ -13,7 +13,7 @@ use secrecy::ExposeSecret;
 use tokio::sync::RwLock;
 
 use super::{TestClock, parts, quick_timing, send_bearer, send_headers};
-use crate::callers::api_keys::{ApiKeys, CreatedKey, KeysError, NewKey, Revoked};
+use crate::callers::api_keys::{ApiKeyRegistry, IssuedKey, KeysError, NewKey, Revoked};
 use crate::callers::{Callers, Parts, Refusal};
 use crate::config::{self, KnownBy, Scope};
 
@@ -40,7 +40,7 @@ async fn open(auth: &config::Auth, test_clock: &TestClock) -> Callers {
     opened.expect("callers")
 }
 
-async fn create(callers: &Callers, new: NewKey) -> CreatedKey {
+async fn create(callers: &Callers, new: NewKey) -> IssuedKey {
     callers.api_keys().create(new).await.expect("a key")
 }
 
@@ -411,7 +411,7 @@ async fn a_revocation_that_cannot_be_written_holds_here_and_can_be_asked_for_aga
         .expect("callers");
     let created = create(&callers, new_key()).await;
     let registry = FailingRegistry::new(&copy.registry);
-    let failing = ApiKeys::open(registry, copy.pepper.clone(), test_clock.clock()).await;
+    let failing = ApiKeyRegistry::open(registry, copy.pepper.clone(), test_clock.clock()).await;
     let failing = failing.expect("keys");
     let key = created.secret.expose_secret();
     failing.verify(key).expect("known");
@@ -444,7 +444,7 @@ async fn a_revocation_holds_here_while_the_registry_is_away() {
         .expect("callers");
     let created = create(&callers, new_key()).await;
     let registry = FailingRegistry::new(&copy.registry);
-    let keys = ApiKeys::open(registry.clone(), copy.pepper.clone(), test_clock.clock()).await;
+    let keys = ApiKeyRegistry::open(registry.clone(), copy.pepper.clone(), test_clock.clock()).await;
     let keys = keys.expect("keys");
     let key = created.secret.expose_secret();
     keys.verify(key).expect("known");
@@ -463,7 +463,7 @@ async fn a_revocation_holds_at_once_and_past_a_reading_that_began_before_it() {
         .expect("callers");
     let created = create(&callers, new_key()).await;
     let registry = FailingRegistry::new(&copy.registry);
-    let keys = ApiKeys::open(registry.clone(), copy.pepper.clone(), test_clock.clock()).await;
+    let keys = ApiKeyRegistry::open(registry.clone(), copy.pepper.clone(), test_clock.clock()).await;
     let keys = keys.expect("keys");
     let key = created.secret.expose_secret();
     let held_up = registry.slow.write().await;

@@ -479,8 +479,8 @@ async fn firebase_id_tokens_work_by_configuration_alone() {
         issuer: "https://securetoken.google.com/my-app".to_owned(),
         audience: vec!["my-app".to_owned()],
         algorithms: vec![jsonwebtoken::Algorithm::RS256],
-        tenant: config::Claim::Fixed("my-app".to_owned()),
-        project: Some(config::Claim::Fixed("main".to_owned())),
+        tenant: config::ClaimSource::Fixed("my-app".to_owned()),
+        project: Some(config::ClaimSource::Fixed("main".to_owned())),
         scopes: None,
         ..issuer.rules()
     };

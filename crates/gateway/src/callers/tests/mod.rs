@@ -91,7 +91,7 @@ pub(crate) async fn callers_with_timing(auth: &config::Auth, timing: JwksTiming)
 /// An issuer whose keys are there.
 pub(crate) fn issuer(keys: config::JwksSource) -> config::Jwt {
     use jsonwebtoken::Algorithm;
-    let pointer = |text: &str| config::Claim::Pointer(text.to_owned());
+    let pointer = |text: &str| config::ClaimSource::Pointer(text.to_owned());
     config::Jwt {
         issuer: ISSUER.to_owned(),
         audience: vec![AUDIENCE.to_owned()],

@@ -6,8 +6,8 @@ use jsonwebtoken::Algorithm;
 use onceward_core::caller::{Caller, CallerError, Subject, SubjectKind};
 
 use super::checker::{Checker, SOME_TIME};
-use super::server::{SECRET_LENGTH_MIN, repeated};
-use crate::config::{ApiKeys, Auth, Claim, JwksSource, Jwt, Scheduler, Unkey, raw, url};
+use super::server::{SECRET_LENGTH_MIN, find_repeated};
+use crate::config::{ApiKeys, Auth, ClaimSource, JwksSource, Jwt, Scheduler, Unkey, raw, url};
 
 /// The largest tolerated difference to an issuer's clock.
 const LEEWAY_MAX: Duration = Duration::from_secs(60);
@@ -16,17 +16,17 @@ const CACHE_MAX: Duration = Duration::from_secs(59);
 /// The largest tolerated difference to the scheduler's clock.
 const TOLERANCE_MAX: Duration = Duration::from_secs(60 * 60);
 
-pub(super) fn auth(raw: &raw::Auth, checker: &mut Checker<'_>) -> Auth {
+pub(super) fn check_auth(raw: &raw::Auth, checker: &mut Checker<'_>) -> Auth {
     let jwt = raw
         .jwt
         .iter()
         .enumerate()
-        .filter_map(|(at, raw)| jwt(&format!("auth.jwt[{at}]"), raw, checker))
+        .filter_map(|(at, raw)| check_jwt(&format!("auth.jwt[{at}]"), raw, checker))
         .collect();
     let issuers = raw.jwt.iter().map(|jwt| jwt.issuer.clone());
-    for at in repeated(issuers) {
+    for at in find_repeated(issuers) {
         if raw.jwt[at].issuer.is_some() {
-            checker.wrong(
+            checker.report(
                 &format!("auth.jwt[{at}].issuer"),
                 "the issuer has another entry",
                 "use one entry per issuer, with its audiences as a list",
@@ -36,41 +36,41 @@ pub(super) fn auth(raw: &raw::Auth, checker: &mut Checker<'_>) -> Auth {
     Auth {
         api_keys: raw.api_keys.as_ref().map(|_| ApiKeys {}),
         jwt,
-        unkey: raw.unkey.as_ref().and_then(|raw| unkey(raw, checker)),
-        scheduler: raw.scheduler.as_ref().map(|raw| scheduler(raw, checker)),
+        unkey: raw.unkey.as_ref().and_then(|raw| check_unkey(raw, checker)),
+        scheduler: raw.scheduler.as_ref().map(|raw| check_scheduler(raw, checker)),
     }
 }
 
-fn jwt(key: &str, raw: &raw::Jwt, checker: &mut Checker<'_>) -> Option<Jwt> {
+fn check_jwt(key: &str, raw: &raw::Jwt, checker: &mut Checker<'_>) -> Option<Jwt> {
     let at = |name: &str| format!("{key}.{name}");
-    let issuer = checker.text(&at("issuer"), raw.issuer.as_ref());
+    let issuer = checker.check_text(&at("issuer"), raw.issuer.as_ref());
     let audience = raw.audience.as_ref().map(raw::OneOrMany::all);
     let audience = audience.unwrap_or_default().to_vec();
     let nobody = audience.is_empty() || audience.iter().any(|one| one.trim().is_empty());
     if raw.audience.is_some() && nobody {
         let right = "write the value of aud in the issuer's tokens for this service";
-        checker.wrong(&at("audience"), "is empty", right);
+        checker.report(&at("audience"), "is empty", right);
     }
     let kind = raw.subject_type.map_or(SubjectKind::User, |word| word.0);
-    let keys = jwks(key, raw, checker);
-    let algorithms = algorithms(&at("algorithms"), raw.algorithms.as_deref(), checker);
-    let tenant = claim(&at("tenant"), raw.tenant.as_ref(), checker, |name| {
+    let keys = check_jwks(key, raw, checker);
+    let algorithms = check_algorithms(&at("algorithms"), raw.algorithms.as_deref(), checker);
+    let tenant = check_claim(&at("tenant"), raw.tenant.as_ref(), checker, |name| {
         Caller::claimed(name, "project", Subject::new(SubjectKind::User, "id")?)
     });
-    let project = claim(&at("project"), raw.project.as_ref(), checker, |name| {
+    let project = check_claim(&at("project"), raw.project.as_ref(), checker, |name| {
         Caller::claimed("tenant", name, Subject::new(SubjectKind::User, "id")?)
     });
     let subject = match &raw.subject {
-        None if !checker.locations.says(&at("subject")) => Some(Claim::Pointer("/sub".to_owned())),
-        raw => claim(&at("subject"), raw.as_ref(), checker, |name| {
+        None if !checker.locations.says(&at("subject")) => Some(ClaimSource::Pointer("/sub".to_owned())),
+        raw => check_claim(&at("subject"), raw.as_ref(), checker, |name| {
             Caller::claimed("tenant", "project", Subject::new(kind, name)?)
         }),
     };
     let scopes = raw
         .scopes
         .as_ref()
-        .and_then(|text| checker.pointer(&at("scopes"), text));
-    let leeway = checker.time(
+        .and_then(|text| checker.check_pointer(&at("scopes"), text));
+    let leeway = checker.check_time(
         &at("leeway"),
         raw.leeway.as_ref(),
         Duration::from_secs(30),
@@ -90,7 +90,7 @@ fn jwt(key: &str, raw: &raw::Jwt, checker: &mut Checker<'_>) -> Option<Jwt> {
     })
 }
 
-fn jwks(key: &str, raw: &raw::Jwt, checker: &mut Checker<'_>) -> Option<JwksSource> {
+fn check_jwks(key: &str, raw: &raw::Jwt, checker: &mut Checker<'_>) -> Option<JwksSource> {
     let (url_key, file_key) = (format!("{key}.jwks_url"), format!("{key}.jwks_file"));
     let right = "write jwks_url = \"https://…\" or jwks_file = \"…\"";
     match (
@@ -98,33 +98,33 @@ fn jwks(key: &str, raw: &raw::Jwt, checker: &mut Checker<'_>) -> Option<JwksSour
         checker.locations.says(&file_key),
     ) {
         (true, true) => {
-            checker.wrong(&file_key, "jwks_url is given too", right);
+            checker.report(&file_key, "jwks_url is given too", right);
             None
         }
         (false, false) => {
-            checker.wrong(key, "the issuer's keys are not given", right);
+            checker.report(key, "the issuer's keys are not given", right);
             None
         }
         (true, false) => {
             let url = raw.jwks_url.as_ref()?;
-            checker.url(&url_key, url::guarded(url))?;
+            checker.check_url(&url_key, url::guarded(url))?;
             Some(JwksSource::Url(url.clone()))
         }
         (false, true) => checker
-            .file(&file_key, raw.jwks_file.as_ref())
+            .check_file(&file_key, raw.jwks_file.as_ref())
             .map(JwksSource::File),
     }
 }
 
-/// Symmetric algorithms are refused: a verifier could forge tokens, and a public key
-/// that is mistaken for the secret is known to everybody.
-fn algorithms(key: &str, raw: Option<&[String]>, checker: &mut Checker<'_>) -> Vec<Algorithm> {
+/// Checks the algorithms. Symmetric ones are refused: a verifier could forge tokens,
+/// and so could anyone who knows a public key that was configured as the secret.
+fn check_algorithms(key: &str, raw: Option<&[String]>, checker: &mut Checker<'_>) -> Vec<Algorithm> {
     let Some(raw) = raw else {
         return vec![Algorithm::RS256, Algorithm::ES256];
     };
     let right = "write RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 or EdDSA";
     if raw.is_empty() {
-        checker.wrong(key, "is empty, so no token would be valid", right);
+        checker.report(key, "is empty, so no token would be valid", right);
     }
     let mut algorithms = Vec::new();
     for (at, text) in raw.iter().enumerate() {
@@ -133,24 +133,24 @@ fn algorithms(key: &str, raw: Option<&[String]>, checker: &mut Checker<'_>) -> V
         match text.parse::<Algorithm>() {
             Ok(Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512) => {
                 let problem = format!("{shown} is symmetric: a verifier could forge tokens");
-                checker.wrong(&key, problem, right);
+                checker.report(&key, problem, right);
             }
             Ok(algorithm) => algorithms.push(algorithm),
-            Err(_) => checker.wrong(&key, format!("{shown} is not an algorithm"), right),
+            Err(_) => checker.report(&key, format!("{shown} is not an algorithm"), right),
         }
     }
     algorithms
 }
 
-fn claim(
+fn check_claim(
     key: &str,
-    raw: Option<&raw::Claim>,
+    raw: Option<&raw::ClaimSource>,
     checker: &mut Checker<'_>,
     named: impl Fn(&str) -> Result<Caller, CallerError>,
-) -> Option<Claim> {
+) -> Option<ClaimSource> {
     match raw? {
-        raw::Claim::Pointer(text) => match text.starts_with('/') {
-            true => checker.pointer(key, text).map(Claim::Pointer),
+        raw::ClaimSource::Pointer(text) => match text.starts_with('/') {
+            true => checker.check_pointer(key, text).map(ClaimSource::Pointer),
             false => {
                 let shown = checker.shown(key, text);
                 let problem = format!("{shown} is not a JSON Pointer");
@@ -158,38 +158,38 @@ fn claim(
                     "write \"/{}\" for a claim, or {{ value = {shown} }} for a fixed name",
                     checker.locations.written(key, text)
                 );
-                checker.wrong(key, problem, right);
+                checker.report(key, problem, right);
                 None
             }
         },
-        raw::Claim::Fixed(fixed) => {
+        raw::ClaimSource::Fixed(fixed) => {
             let name = fixed.value.as_ref()?;
             if let Err(error) = named(name) {
                 let right = "write another name; names that begin with _ are reserved";
-                checker.wrong(&format!("{key}.value"), error.to_string(), right);
+                checker.report(&format!("{key}.value"), error.to_string(), right);
                 return None;
             }
-            Some(Claim::Fixed(name.clone()))
+            Some(ClaimSource::Fixed(name.clone()))
         }
     }
 }
 
-fn unkey(raw: &raw::Unkey, checker: &mut Checker<'_>) -> Option<Unkey> {
+fn check_unkey(raw: &raw::Unkey, checker: &mut Checker<'_>) -> Option<Unkey> {
     let url = raw.url.clone();
     let url = url.unwrap_or_else(|| "https://api.unkey.com".to_owned());
-    let good = checker.url("auth.unkey.url", url::guarded(&url)).is_some();
+    let good = checker.check_url("auth.unkey.url", url::guarded(&url)).is_some();
     let mut secret = |name: &str, raw: Option<&raw::Secret>| {
-        checker.secret(&format!("auth.unkey.{name}"), raw?, 1)
+        checker.check_secret(&format!("auth.unkey.{name}"), raw?, 1)
     };
     let root_key = secret("root_key", raw.root_key.as_ref());
     let webhook_root_key = secret("webhook_root_key", raw.webhook_root_key.as_ref());
-    let cache = checker.time(
+    let cache = checker.check_time(
         "auth.unkey.cache",
         raw.cache.as_ref(),
         Duration::from_secs(10),
         &(Duration::ZERO..=CACHE_MAX),
     );
-    let deadline = checker.time(
+    let deadline = checker.check_time(
         "auth.unkey.deadline",
         raw.deadline.as_ref(),
         Duration::from_secs(2),
@@ -204,14 +204,14 @@ fn unkey(raw: &raw::Unkey, checker: &mut Checker<'_>) -> Option<Unkey> {
     })
 }
 
-fn scheduler(raw: &raw::Scheduler, checker: &mut Checker<'_>) -> Scheduler {
+fn check_scheduler(raw: &raw::Scheduler, checker: &mut Checker<'_>) -> Scheduler {
     let (one, many) = ("auth.scheduler.secret", "auth.scheduler.secrets");
     let right = "write secret = \"${SCHEDULER_SECRET}\", or secrets while they rotate";
     match (checker.locations.says(one), checker.locations.says(many)) {
-        (true, true) => checker.wrong(many, "secret is given too", right),
-        (false, false) => checker.wrong("auth.scheduler", "has no secret", right),
+        (true, true) => checker.report(many, "secret is given too", right),
+        (false, false) => checker.report("auth.scheduler", "has no secret", right),
         (false, true) if !checker.locations.says(&format!("{many}[0]")) => {
-            checker.wrong(many, "is empty", right);
+            checker.report(many, "is empty", right);
         }
         _ => {}
     }
@@ -220,11 +220,11 @@ fn scheduler(raw: &raw::Scheduler, checker: &mut Checker<'_>) -> Scheduler {
     let listed = listed.map(|(at, secret)| (format!("{many}[{at}]"), secret));
     let secrets = given
         .chain(listed)
-        .filter_map(|(key, secret)| checker.secret(&key, secret, SECRET_LENGTH_MIN))
+        .filter_map(|(key, secret)| checker.check_secret(&key, secret, SECRET_LENGTH_MIN))
         .collect();
     Scheduler {
         secrets,
-        tolerance: checker.time(
+        tolerance: checker.check_time(
             "auth.scheduler.tolerance",
             raw.tolerance.as_ref(),
             Duration::from_secs(5 * 60),

@@ -43,7 +43,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Reports a mistake.
-    pub(in crate::config) fn wrong(
+    pub(in crate::config) fn report(
         &mut self,
         key: &str,
         problem: impl Into<String>,
@@ -62,8 +62,8 @@ impl<'a> Checker<'a> {
         format!("{:?}", self.locations.written(key, text))
     }
 
-    /// A duration within a range, or the default.
-    pub(super) fn time(
+    /// Checks a duration against a range; returns the default if it is absent or wrong.
+    pub(super) fn check_time(
         &mut self,
         key: &str,
         raw: Option<&Time>,
@@ -80,7 +80,7 @@ impl<'a> Checker<'a> {
                     true => format!("write {least} or longer"),
                     false => format!("write {least} to {}", Time::of(*range.end()).0),
                 };
-                self.wrong(key, format!("{shown} is out of range"), right);
+                self.report(key, format!("{shown} is out of range"), right);
                 default
             }
             Err(error) => {
@@ -88,50 +88,50 @@ impl<'a> Checker<'a> {
                     UnitError::TooLarge => "write ten years or less",
                     _ => "write a duration such as \"30s\", \"1h30m\" or \"7d\"",
                 };
-                self.wrong(key, format!("{shown} {error}"), right);
+                self.report(key, format!("{shown} {error}"), right);
                 default
             }
         }
     }
 
-    /// A size above zero, or the default.
-    pub(super) fn size(&mut self, key: &str, raw: Option<&Size>, default: usize) -> usize {
+    /// Checks a size; returns the default if it is absent or wrong.
+    pub(super) fn check_size(&mut self, key: &str, raw: Option<&Size>, default: usize) -> usize {
         let Some(raw) = raw else { return default };
         let shown = self.shown(key, &raw.0);
         let right = "write a size such as \"64KiB\" or \"1MiB\"";
         match raw.parse() {
             Ok(0) => {
-                self.wrong(key, format!("{shown} is zero"), right);
+                self.report(key, format!("{shown} is zero"), right);
                 default
             }
             Ok(size) if size <= SIZE_MAX => size,
             Ok(_) => {
                 let problem = format!("{shown} {}", UnitError::TooLarge);
-                self.wrong(key, problem, "write 1024GiB or less");
+                self.report(key, problem, "write 1024GiB or less");
                 default
             }
             Err(error) => {
-                self.wrong(key, format!("{shown} {error}"), right);
+                self.report(key, format!("{shown} {error}"), right);
                 default
             }
         }
     }
 
-    /// A string that is not empty.
-    pub(super) fn text(&mut self, key: &str, raw: Option<&String>) -> Option<String> {
+    /// Checks that a string is not empty.
+    pub(super) fn check_text(&mut self, key: &str, raw: Option<&String>) -> Option<String> {
         let text = raw?;
         if text.trim().is_empty() {
-            self.wrong(key, "is empty", "write a string, or remove the key");
+            self.report(key, "is empty", "write a string, or remove the key");
             return None;
         }
         Some(text.clone())
     }
 
-    /// The name of a class, an upstream or an operator.
-    pub(super) fn name(&mut self, key: &str, name: &str) {
+    /// Checks the name of a class, an upstream or an operator.
+    pub(super) fn check_name(&mut self, key: &str, name: &str) {
         let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if name.is_empty() || name.len() > NAME_LENGTH_MAX || !name.chars().all(letter) {
-            self.wrong(
+            self.report(
                 key,
                 "is not a valid name",
                 "write 1 to 64 of the characters A-Z a-z 0-9 . _ -",
@@ -139,8 +139,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// A secret of at least `length_min` characters, or its location in OpenBao.
-    pub(super) fn secret(
+    /// Reads a secret of at least `length_min` characters, or its location in OpenBao.
+    pub(super) fn check_secret(
         &mut self,
         key: &str,
         raw: &raw::Secret,
@@ -150,12 +150,12 @@ impl<'a> Checker<'a> {
             raw::Secret::Given(text) => text.clone(),
             raw::Secret::File(file) => {
                 let key = format!("{key}.file");
-                let path = self.text(&key, file.file.as_ref())?;
-                self.contents(&key, &path)?
+                let path = self.check_text(&key, file.file.as_ref())?;
+                self.read_file(&key, &path)?
             }
             raw::Secret::OpenBao(location) => {
-                let path = self.text(&format!("{key}.openbao"), location.openbao.as_ref());
-                let field = self.text(&format!("{key}.field"), location.field.as_ref());
+                let path = self.check_text(&format!("{key}.openbao"), location.openbao.as_ref());
+                let field = self.check_text(&format!("{key}.field"), location.field.as_ref());
                 return Some(SecretValue::OpenBao {
                     path: path?,
                     field: field?,
@@ -164,12 +164,12 @@ impl<'a> Checker<'a> {
         };
         let length = text.chars().count();
         if text.trim().is_empty() {
-            self.wrong(key, "the secret is empty", "write one, or remove the key");
+            self.report(key, "the secret is empty", "write one, or remove the key");
             return None;
         }
         if length < length_min {
             let problem = format!("the secret has {length} characters");
-            self.wrong(
+            self.report(
                 key,
                 problem,
                 format!("use {length_min} or more random characters"),
@@ -179,17 +179,17 @@ impl<'a> Checker<'a> {
         Some(SecretValue::Given(SecretString::from(text)))
     }
 
-    /// A secret that must not be in OpenBao.
-    pub(super) fn secret_here(
+    /// Reads a secret that must not be in OpenBao.
+    pub(super) fn check_local_secret(
         &mut self,
         key: &str,
         raw: &raw::Secret,
         length_min: usize,
     ) -> Option<SecretString> {
-        match self.secret(key, raw, length_min)? {
+        match self.check_secret(key, raw, length_min)? {
             SecretValue::Given(secret) => Some(secret),
             SecretValue::OpenBao { .. } => {
-                self.wrong(
+                self.report(
                     key,
                     "must not be in OpenBao, because it is needed before OpenBao can be reached",
                     "write \"${NAME}\", or { file = \"…\" }",
@@ -199,9 +199,9 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// The contents of a file, without the line break at its end.
-    fn contents(&mut self, key: &str, path: &str) -> Option<String> {
-        let file = self.beside(path);
+    /// Reads a file, without the line break at its end.
+    fn read_file(&mut self, key: &str, path: &str) -> Option<String> {
+        let file = self.resolve_path(path);
         let mut text = String::new();
         let read = File::open(&file)
             .and_then(|file| file.take(SECRET_BYTES_MAX + 1).read_to_string(&mut text));
@@ -212,72 +212,72 @@ impl<'a> Checker<'a> {
             Ok(_) => format!("{} is larger than 64KiB", file.display()),
             Err(error) => format!("{} cannot be read: {error}", file.display()),
         };
-        self.wrong(key, problem, RIGHT_FILE);
+        self.report(key, problem, RIGHT_FILE);
         None
     }
 
-    /// A readable file.
-    pub(super) fn file(&mut self, key: &str, raw: Option<&String>) -> Option<PathBuf> {
-        let path = self.text(key, raw)?;
-        let file = self.beside(&path);
+    /// Checks that a file is readable.
+    pub(super) fn check_file(&mut self, key: &str, raw: Option<&String>) -> Option<PathBuf> {
+        let path = self.check_text(key, raw)?;
+        let file = self.resolve_path(&path);
         let readable = File::open(&file).and_then(|file| file.metadata());
         match readable {
             Ok(about) if about.is_dir() => {
                 let problem = format!("{} is a directory", file.display());
-                self.wrong(key, problem, RIGHT_FILE);
+                self.report(key, problem, RIGHT_FILE);
                 None
             }
             Ok(_) => Some(file),
             Err(error) => {
                 let problem = format!("{} cannot be read: {error}", file.display());
-                self.wrong(key, problem, RIGHT_FILE);
+                self.report(key, problem, RIGHT_FILE);
                 None
             }
         }
     }
 
-    /// A path relative to the configuration's directory.
-    fn beside(&self, path: &str) -> PathBuf {
+    /// Resolves a path relative to the configuration's directory.
+    fn resolve_path(&self, path: &str) -> PathBuf {
         self.directory.join(path)
     }
 
     /// Reports the mistake in a URL.
-    pub(super) fn url<T>(&mut self, key: &str, judged: Result<T, UrlError>) -> Option<T> {
+    pub(super) fn check_url<T>(&mut self, key: &str, judged: Result<T, UrlError>) -> Option<T> {
         judged
-            .map_err(|error| self.wrong(key, error.to_string(), error.right()))
+            .map_err(|error| self.report(key, error.to_string(), error.right()))
             .ok()
     }
 
-    /// A JSON Pointer.
-    pub(super) fn pointer(&mut self, key: &str, text: &str) -> Option<String> {
+    /// Checks a JSON Pointer.
+    pub(super) fn check_pointer(&mut self, key: &str, text: &str) -> Option<String> {
         if Pointer::parse(text).is_err() {
             let problem = format!("{} is not a JSON Pointer", self.shown(key, text));
             let right = "begin with /, such as \"/order/id\"; ~1 stands for / and ~0 for ~";
-            self.wrong(key, problem, right);
+            self.report(key, problem, right);
             return None;
         }
         Some(text.to_owned())
     }
 
-    /// A header's name.
-    pub(super) fn header(&mut self, key: &str, text: &str) -> Option<HeaderName> {
+    /// Checks a header's name.
+    pub(super) fn check_header(&mut self, key: &str, text: &str) -> Option<HeaderName> {
         match text.parse() {
             Ok(name) => Some(name),
             Err(_) => {
                 let problem = format!("{} is not the name of a header", self.shown(key, text));
-                self.wrong(key, problem, "write a name such as \"X-Request-Id\"");
+                self.report(key, problem, "write a name such as \"X-Request-Id\"");
                 None
             }
         }
     }
 
-    /// A header's value.
-    pub(super) fn value(&mut self, key: &str, text: &str) -> Option<HeaderValue> {
+    /// Checks a header's value.
+    pub(super) fn check_value(&mut self, key: &str, text: &str) -> Option<HeaderValue> {
         match HeaderValue::from_str(text) {
             Ok(value) => Some(value),
             Err(_) => {
                 let problem = "contains characters that are not allowed in a header value";
-                self.wrong(key, problem, "use visible characters and spaces only");
+                self.report(key, problem, "use visible characters and spaces only");
                 None
             }
         }

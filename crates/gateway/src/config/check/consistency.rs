@@ -1,8 +1,8 @@
 //! Checks of settings against each other: references to classes and upstreams,
 //! routes that conflict, leases against timeouts.
 //!
-//! A value that was wrong in itself is empty here and conflicts with nothing: it
-//! has already been reported.
+//! A value that is wrong by itself has already been reported. It is empty here and
+//! conflicts with no other.
 
 use std::collections::BTreeMap;
 
@@ -10,27 +10,27 @@ use http::Method;
 use matchit::{InsertError, Router};
 
 use super::Checker;
-use crate::config::class::{ClassUser, fits, slowest};
+use crate::config::class::{ClassUser, find_conflicts, find_slowest_user};
 use crate::config::schema::nearest;
 use crate::config::source::{Locations, join};
 use crate::config::units::Time;
 use crate::config::warnings::takes_keys;
 use crate::config::{Config, EndpointName, ForwardKey, Route, SecretValue, StoreKind};
 
-pub(super) fn judge(config: &Config, checker: &mut Checker<'_>) {
-    names(config, checker);
-    endpoints(config, checker);
-    paths(config, checker);
-    leases(config, checker);
-    secrets(config, checker);
-    unkey(config, checker);
-    shared_key(config, checker);
-    joined(config, checker);
-    bodies(config, checker);
+pub(super) fn check_consistency(config: &Config, checker: &mut Checker<'_>) {
+    check_names(config, checker);
+    check_endpoints(config, checker);
+    check_paths(config, checker);
+    check_leases(config, checker);
+    check_secrets(config, checker);
+    check_unkey(config, checker);
+    check_shared_key(config, checker);
+    check_joined(config, checker);
+    check_bodies(config, checker);
 }
 
-/// Referenced classes and upstreams exist.
-fn names(config: &Config, checker: &mut Checker<'_>) {
+/// Checks that referenced classes and upstreams exist.
+fn check_names(config: &Config, checker: &mut Checker<'_>) {
     let routes = config.routes.iter().enumerate();
     let routes = routes.flat_map(|(at, route)| {
         [
@@ -65,13 +65,13 @@ fn names(config: &Config, checker: &mut Checker<'_>) {
             (None, known) if known.is_empty() => "add it".to_owned(),
             (None, known) => format!("add it, or write one of {}", known.join(", ")),
         };
-        checker.wrong(&key, problem, right);
+        checker.report(&key, problem, right);
     }
 }
 
-/// An endpoint is a part of an operation's identity: two routes that share one
+/// Checks that endpoints are unique. An endpoint is a part of an operation's identity: two routes that share one
 /// would share their keys.
-fn endpoints(config: &Config, checker: &mut Checker<'_>) {
+fn check_endpoints(config: &Config, checker: &mut Checker<'_>) {
     let mut first: BTreeMap<&str, usize> = BTreeMap::new();
     for (at, route) in config.routes.iter().enumerate() {
         let EndpointName::Fixed(endpoint) = &route.endpoint else {
@@ -82,14 +82,15 @@ fn endpoints(config: &Config, checker: &mut Checker<'_>) {
             Some(other) => {
                 let problem = format!("\"{endpoint}\" is already the endpoint of routes[{other}]");
                 let right = "give each route its own endpoint; one route can have several methods";
-                checker.wrong(&format!("routes[{at}].endpoint"), problem, right);
+                checker.report(&format!("routes[{at}].endpoint"), problem, right);
             }
         }
     }
 }
 
-/// No two routes have the same method and path, and no two patterns are ambiguous.
-fn paths(config: &Config, checker: &mut Checker<'_>) {
+/// Checks that no two routes have the same method and path, and that no two patterns
+/// are ambiguous.
+fn check_paths(config: &Config, checker: &mut Checker<'_>) {
     let mut tables: BTreeMap<&str, Router<usize>> = BTreeMap::new();
     for (at, route) in config.routes.iter().enumerate() {
         if route.path.is_empty() {
@@ -115,25 +116,25 @@ fn paths(config: &Config, checker: &mut Checker<'_>) {
                         "conflicts with {with} of routes[{other}], which also serves {method}"
                     ),
                 };
-                checker.wrong(&key, problem, right);
+                checker.report(&key, problem, right);
             }
-            error => checker.wrong(&key, error.to_string(), right),
+            error => checker.report(&key, error.to_string(), right),
         }
     }
 }
 
-/// The methods of a route; a table for all methods has those of every table.
+/// The methods of a route; a route without methods has all of them.
 pub(in crate::config) fn methods(route: &Route) -> impl Iterator<Item = &str> {
     const ALL: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     let all = ALL.into_iter().filter(|_| route.methods.is_empty());
     route.methods.iter().map(Method::as_str).chain(all)
 }
 
-/// A lease is not shorter than the upstream's timeout. The mistake is reported at
+/// Checks that no lease is shorter than the upstream's timeout. The mistake is reported at
 /// the one of the two that the file sets.
-fn leases(config: &Config, checker: &mut Checker<'_>) {
+fn check_leases(config: &Config, checker: &mut Checker<'_>) {
     for class in config.classes.values() {
-        let Some((user, timeout)) = slowest(class, config) else {
+        let Some((user, timeout)) = find_slowest_user(class, config) else {
             continue;
         };
         if class.lease >= timeout {
@@ -142,8 +143,8 @@ fn leases(config: &Config, checker: &mut Checker<'_>) {
         let (lease, timeout) = (Time::of(class.lease).0, Time::of(timeout).0);
         let lease_key = format!("{}.lease", join("classes", &class.name));
         if checker.locations.says(&lease_key) {
-            for mistake in fits(class, config) {
-                checker.wrong(&lease_key, mistake.problem, mistake.right);
+            for mistake in find_conflicts(class, config) {
+                checker.report(&lease_key, mistake.problem, mistake.right);
             }
             continue;
         }
@@ -165,12 +166,12 @@ fn leases(config: &Config, checker: &mut Checker<'_>) {
             "write {lease} or less, or lease = \"{timeout}\" in [classes.{}]",
             class.name
         );
-        checker.wrong(&key, problem, right);
+        checker.report(&key, problem, right);
     }
 }
 
-/// Where a secret is in OpenBao, OpenBao is configured.
-fn secrets(config: &Config, checker: &mut Checker<'_>) {
+/// Checks that OpenBao is configured if a secret is in it.
+fn check_secrets(config: &Config, checker: &mut Checker<'_>) {
     if config.secrets.openbao.is_some() || checker.locations.says("secrets.openbao") {
         return;
     }
@@ -200,14 +201,14 @@ fn secrets(config: &Config, checker: &mut Checker<'_>) {
     for (key, secret) in all {
         if matches!(secret, SecretValue::OpenBao { .. }) {
             let right = "add [secrets.openbao] with its address and a login";
-            checker.wrong(&key, "is in OpenBao, which is not configured", right);
+            checker.report(&key, "is in OpenBao, which is not configured", right);
         }
     }
 }
 
-/// Webhook ids in Unkey must not be valid as callers' keys, and their secrets are in
+/// Checks that Unkey is used safely: webhook ids must not be valid as callers' keys, and their secrets are in
 /// OpenBao, because Unkey stores none.
-fn unkey(config: &Config, checker: &mut Checker<'_>) {
+fn check_unkey(config: &Config, checker: &mut Checker<'_>) {
     let key = "auth.unkey.webhook_root_key";
     let Some(unkey) = &config.auth.unkey else {
         return;
@@ -216,14 +217,14 @@ fn unkey(config: &Config, checker: &mut Checker<'_>) {
         return;
     };
     if *root_key == unkey.root_key {
-        checker.wrong(
+        checker.report(
             key,
             "is also the root key of callers, so a webhook id would be an API key",
             "create a root key that verifies webhook ids only",
         );
     }
     if config.secrets.openbao.is_none() && !checker.locations.says("secrets.openbao") {
-        checker.wrong(
+        checker.report(
             key,
             "requires OpenBao, which holds the secrets of these webhooks",
             "add [secrets.openbao] with its address and a login, or remove the key",
@@ -231,12 +232,12 @@ fn unkey(config: &Config, checker: &mut Checker<'_>) {
     }
 }
 
-/// Gateways that share a store need the same secret: with different ones each would
-/// treat the other's retries as different requests, and refuse its API keys.
-fn shared_key(config: &Config, checker: &mut Checker<'_>) {
+/// Checks that a shared store has a configured secret: gateways with different secrets
+/// would treat each other's retries as different requests, and refuse its API keys.
+fn check_shared_key(config: &Config, checker: &mut Checker<'_>) {
     let shared = config.store_kind().is_some_and(StoreKind::is_shared);
     if shared && config.secrets.key.is_none() && !checker.locations.says("secrets.key") {
-        checker.wrong(
+        checker.report(
             "store.url",
             "gateways that share a store need the same secrets.key, and none is given",
             "write key = \"${ONCEWARD_KEY}\" in [secrets], 16 or more random characters: openssl rand -hex 32",
@@ -244,21 +245,21 @@ fn shared_key(config: &Config, checker: &mut Checker<'_>) {
     }
 }
 
-/// A joined route needs a store in the application's database, and requests that
+/// Checks that a joined route has a store in the application's database, and requests that
 /// have a record.
-fn joined(config: &Config, checker: &mut Checker<'_>) {
+fn check_joined(config: &Config, checker: &mut Checker<'_>) {
     let routes = config.routes.iter().enumerate();
     for (at, route) in routes.filter(|(_, route)| route.joined) {
         let key = format!("routes[{at}].joined");
         if config.store_kind() != Some(StoreKind::Postgres) {
-            checker.wrong(
+            checker.report(
                 &key,
                 "requires PostgreSQL, because the application commits to the store's database",
                 "write url = \"postgres://…\" in [store], the application's own database; or remove joined",
             );
         }
         if !takes_keys(route) {
-            checker.wrong(
+            checker.report(
                 &key,
                 "no request of this route has a key, so there is no record to share",
                 "write policy = \"REQUIRED_A\" or \"ACCEPTED\", or remove joined",
@@ -267,7 +268,7 @@ fn joined(config: &Config, checker: &mut Checker<'_>) {
         if route.forward_key == ForwardKey::None {
             let right = "remove it, or write \"namespaced\" or \"raw\"";
             let key = format!("routes[{at}].forward_key");
-            checker.wrong(&key, "a joined application needs the key", right);
+            checker.report(&key, "a joined application needs the key", right);
         }
     }
 }
@@ -282,8 +283,8 @@ pub(in crate::config) fn token_key(locations: &Locations, at: usize) -> String {
     }
 }
 
-/// The largest allowed body fits into the buffer.
-fn bodies(config: &Config, checker: &mut Checker<'_>) {
+/// The largest allowed body find_conflicts into the buffer.
+fn check_bodies(config: &Config, checker: &mut Checker<'_>) {
     let room = config.limits.buffered_bytes;
     let server = ("server.body_limit".to_owned(), config.server.body_limit);
     let routes = config.routes.iter().enumerate();
@@ -294,7 +295,7 @@ fn bodies(config: &Config, checker: &mut Checker<'_>) {
             let said = checker.locations.says(&key);
             let key = if said { &key } else { "limits.buffered_bytes" };
             let problem = "a body within body_limit is larger than limits.buffered_bytes";
-            checker.wrong(
+            checker.report(
                 key,
                 problem,
                 "lower body_limit, or raise limits.buffered_bytes",

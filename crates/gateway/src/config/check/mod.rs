@@ -19,7 +19,7 @@ use std::path::Path;
 use onceward_core::class::Class;
 
 pub(super) use self::checker::Checker;
-use super::class::{ClassSettings, class};
+use super::class::{ClassSettings, build_class};
 use super::mistake::{Location, Mistake, Warning};
 use super::raw;
 use super::{Config, schema, source, store, warnings};
@@ -36,8 +36,8 @@ pub struct Loaded {
     pub warnings: Vec<Warning>,
 }
 
-/// Reads the file and the variables. Nothing else is looked at but the files
-/// that the configuration names.
+/// Reads the file and the variables. Apart from them, only the files that the
+/// configuration names are read.
 pub fn load(path: &Path, environment: &BTreeMap<String, String>) -> Result<Loaded, Vec<Mistake>> {
     let unreadable = |problem: String, right: &str| {
         vec![Mistake {
@@ -65,8 +65,8 @@ pub fn load(path: &Path, environment: &BTreeMap<String, String>) -> Result<Loade
     parse(&text, path, environment)
 }
 
-/// The same for a text that is at hand; `file` is its name in mistakes, and
-/// relative paths in it are relative to the directory of `file`.
+/// Like [`load`], for a text in memory. Mistakes name it `file`, and relative paths
+/// in it are relative to the directory of `file`.
 pub fn parse(
     text: &str,
     file: &Path,
@@ -77,7 +77,7 @@ pub fn parse(
     let raw: raw::Config = match serde_json::from_value(source.root.to_json()) {
         Ok(raw) => raw,
         Err(error) => {
-            // The schema lets something through that the types do not take.
+            // The schema accepts a value that the types do not.
             source.mistakes.push(Mistake {
                 location: Location::File(file.to_owned()),
                 key: String::new(),
@@ -89,12 +89,12 @@ pub fn parse(
     };
     let directory = file.parent().unwrap_or(Path::new(""));
     let mut checker = Checker::new(&source.locations, directory);
-    let mut config = config(&raw, &mut checker);
-    // The database server gives up a statement when the gateway does.
+    let mut config = check_all(&raw, &mut checker);
+    // The database server cancels a statement when the gateway gives it up.
     config.store.deadline = config.limits.store_deadline;
     // Settings cannot be compared if a part of the file could not be parsed.
     if source.whole {
-        consistency::judge(&config, &mut checker);
+        consistency::check_consistency(&config, &mut checker);
     }
     let mut mistakes = source.mistakes;
     mistakes.append(&mut checker.mistakes);
@@ -102,25 +102,25 @@ pub fn parse(
         let warnings = warnings::find(&config, &source.locations);
         return Ok(Loaded { config, warnings });
     }
-    Err(in_order(mistakes))
+    Err(sort(mistakes))
 }
 
-fn config(raw: &raw::Config, checker: &mut Checker<'_>) -> Config {
+fn check_all(raw: &raw::Config, checker: &mut Checker<'_>) -> Config {
     Config {
-        server: server::server(&raw.server, checker),
-        store: store::settings(&raw.store, checker),
-        secrets: server::secrets(&raw.secrets, checker),
-        auth: auth::auth(&raw.auth, checker),
-        classes: classes(&raw.classes, checker),
-        upstreams: server::upstreams(&raw.upstreams, checker),
-        routes: routes::routes(&raw.routes, raw.cors.as_ref(), checker),
-        webhooks: webhooks::webhooks(&raw.webhooks, checker),
-        limits: server::limits(&raw.limits, checker),
-        telemetry: server::telemetry(&raw.telemetry, checker),
+        server: server::check_server(&raw.server, checker),
+        store: store::check_store(&raw.store, checker),
+        secrets: server::check_secrets(&raw.secrets, checker),
+        auth: auth::check_auth(&raw.auth, checker),
+        classes: check_classes(&raw.classes, checker),
+        upstreams: server::check_upstreams(&raw.upstreams, checker),
+        routes: routes::check_routes(&raw.routes, raw.cors.as_ref(), checker),
+        webhooks: webhooks::check_webhooks(&raw.webhooks, checker),
+        limits: server::check_limits(&raw.limits, checker),
+        telemetry: server::check_telemetry(&raw.telemetry, checker),
     }
 }
 
-fn classes(
+fn check_classes(
     raw: &BTreeMap<String, ClassSettings>,
     checker: &mut Checker<'_>,
 ) -> BTreeMap<std::sync::Arc<str>, Class> {
@@ -128,15 +128,15 @@ fn classes(
     let mut classes: BTreeMap<_, _> = built_in.map(|class| (class.name.clone(), class)).into();
     for (name, raw) in raw {
         let key = source::join("classes", name);
-        checker.name(&key, name);
+        checker.check_name(&key, name);
         let base = classes.get(name.as_str()).cloned();
         let base = base.unwrap_or_else(Class::interactive);
-        let made = class(name, raw, &base).unwrap_or_else(|mistakes| {
+        let made = build_class(name, raw, &base).unwrap_or_else(|mistakes| {
             for mistake in mistakes {
                 let key = format!("{key}.{}", mistake.key);
-                checker.wrong(&key, mistake.problem, mistake.right);
+                checker.report(&key, mistake.problem, mistake.right);
             }
-            // The name is known, whatever is wrong with it.
+            // The class exists, although its settings are wrong: routes may name it.
             base.with(|class| {
                 class.name = name.as_str().into();
                 class.lease = super::units::TIME_MAX;
@@ -147,9 +147,9 @@ fn classes(
     classes
 }
 
-/// By line, then what came from variables; what is not TOML hides the rest of
-/// its line.
-fn in_order(mut mistakes: Vec<Mistake>) -> Vec<Mistake> {
+/// Sorts mistakes by line, those in variables last. A syntax error hides the other
+/// mistakes of its line.
+fn sort(mut mistakes: Vec<Mistake>) -> Vec<Mistake> {
     let lines = |mistake: &Mistake| mistake.location.line_and_column().map(|(line, _)| line);
     let not_toml: BTreeSet<_> = mistakes
         .iter()

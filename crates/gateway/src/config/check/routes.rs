@@ -12,7 +12,7 @@ use onceward_core::identity::Endpoint;
 use onceward_http::fields;
 
 use super::checker::{Checker, SOME_TIME};
-use super::server::repeated;
+use super::server::find_repeated;
 use crate::config::source::join;
 use crate::config::url;
 use crate::config::{
@@ -37,25 +37,25 @@ const PATH_LENGTH_MAX: usize = 1024;
 /// How many parts a derived key may have.
 const KEY_PARTS_MAX: usize = 32;
 
-/// Every route. A wrong one stays in the list, so that the others keep their
+/// Checks every route. A wrong one stays in the list, so that the others keep their
 /// indices.
-pub(super) fn routes(
+pub(super) fn check_routes(
     raw: &[raw::Route],
     all: Option<&raw::Cors>,
     checker: &mut Checker<'_>,
 ) -> Vec<Route> {
-    let all = all.map(|raw| Arc::new(cors("cors", raw, checker)));
+    let all = all.map(|raw| Arc::new(check_cors("cors", raw, checker)));
     let routes = raw.iter().enumerate();
     routes
-        .map(|(at, raw)| route(&format!("routes[{at}]"), raw, all.as_ref(), checker))
+        .map(|(at, raw)| check_route(&format!("routes[{at}]"), raw, all.as_ref(), checker))
         .collect()
 }
 
-fn route(key: &str, raw: &raw::Route, all: Option<&Arc<Cors>>, checker: &mut Checker<'_>) -> Route {
+fn check_route(key: &str, raw: &raw::Route, all: Option<&Arc<Cors>>, checker: &mut Checker<'_>) -> Route {
     let at = |name: &str| format!("{key}.{name}");
-    let endpoint = endpoint(&at("endpoint"), raw.endpoint.as_ref(), checker);
+    let endpoint = check_endpoint(&at("endpoint"), raw.endpoint.as_ref(), checker);
     let path = raw.path.clone().unwrap_or_default();
-    let path = match raw.path.is_some() && !is_path(&at("path"), &path, checker) {
+    let path = match raw.path.is_some() && !check_path(&at("path"), &path, checker) {
         true => String::new(),
         false => path,
     };
@@ -65,17 +65,17 @@ fn route(key: &str, raw: &raw::Route, all: Option<&Arc<Cors>>, checker: &mut Che
     );
     if let Some(both) = keep.intersection(&release).next() {
         let problem = format!("{both} is in keep_statuses and in release_statuses");
-        checker.wrong(
+        checker.report(
             &at("release_statuses"),
             problem,
             "write it in one of the two lists",
         );
     }
     let limit = |name: &str, raw: Option<&_>, checker: &mut Checker<'_>| {
-        raw.map(|raw| checker.size(&at(name), Some(raw), 1))
+        raw.map(|raw| checker.check_size(&at(name), Some(raw), 1))
     };
     let timeout = raw.timeout.as_ref().map(|raw| {
-        checker.time(
+        checker.check_time(
             &at("timeout"),
             Some(raw),
             Duration::from_millis(1),
@@ -84,17 +84,17 @@ fn route(key: &str, raw: &raw::Route, all: Option<&Arc<Cors>>, checker: &mut Che
     });
     let usual = Route::new(endpoint, &path, "");
     Route {
-        methods: methods(&at("method"), raw.method.as_ref(), checker),
+        methods: check_methods(&at("method"), raw.method.as_ref(), checker),
         upstream: raw.upstream.as_deref().unwrap_or_default().into(),
-        policy: policy(&at("policy"), raw.policy, checker),
+        policy: check_policy(&at("policy"), raw.policy, checker),
         class: raw.class.as_deref().unwrap_or(&usual.class).into(),
         scope: raw.scope.unwrap_or(usual.scope),
-        access: access(key, raw, checker),
+        access: check_access(key, raw, checker),
         key_format: raw.key_format.unwrap_or(usual.key_format),
-        derived_key: derived_key(key, raw, checker),
+        derived_key: check_derived_key(key, raw, checker),
         key_space: raw.key_space.map_or(usual.key_space, |word| word.0),
         forward_key: raw.forward_key.unwrap_or(usual.forward_key),
-        fingerprint: fingerprint(&at("fingerprint"), raw.fingerprint.as_ref(), checker),
+        fingerprint: check_fingerprint(&at("fingerprint"), raw.fingerprint.as_ref(), checker),
         keep_statuses: keep,
         release_statuses: release,
         duplicate_create: raw
@@ -105,16 +105,16 @@ fn route(key: &str, raw: &raw::Route, all: Option<&Arc<Cors>>, checker: &mut Che
         reply_limit: limit("reply_limit", raw.reply_limit.as_ref(), checker),
         timeout,
         cors: match &raw.cors {
-            Some(own) => Some(Arc::new(cors(&at("cors"), own, checker))),
+            Some(own) => Some(Arc::new(check_cors(&at("cors"), own, checker))),
             None => all.cloned(),
         },
-        request_headers: header_rules(&at("request_headers"), &raw.request_headers, checker),
-        response_headers: header_rules(&at("response_headers"), &raw.response_headers, checker),
+        request_headers: check_header_rules(&at("request_headers"), &raw.request_headers, checker),
+        response_headers: check_header_rules(&at("response_headers"), &raw.response_headers, checker),
         ..usual
     }
 }
 
-fn endpoint(key: &str, raw: Option<&String>, checker: &mut Checker<'_>) -> EndpointName {
+fn check_endpoint(key: &str, raw: Option<&String>, checker: &mut Checker<'_>) -> EndpointName {
     let Some(name) = raw else {
         return EndpointName::ByPath;
     };
@@ -128,19 +128,19 @@ fn endpoint(key: &str, raw: Option<&String>, checker: &mut Checker<'_>) -> Endpo
             checker.shown(key, name)
         );
         let right = "write for example \"payments.create\", with the characters A-Z a-z 0-9 _ -";
-        checker.wrong(key, problem, right);
+        checker.report(key, problem, right);
         return EndpointName::ByPath;
     }
     EndpointName::Fixed(Endpoint::new(name))
 }
 
-fn methods(key: &str, raw: Option<&raw::OneOrMany>, checker: &mut Checker<'_>) -> Vec<Method> {
+fn check_methods(key: &str, raw: Option<&raw::OneOrMany>, checker: &mut Checker<'_>) -> Vec<Method> {
     let Some(raw) = raw else {
         return Vec::new();
     };
     let right = "write GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS";
     if raw.all().is_empty() {
-        checker.wrong(
+        checker.report(
             key,
             "is empty",
             "write the methods, or remove the key for all",
@@ -151,28 +151,28 @@ fn methods(key: &str, raw: Option<&raw::OneOrMany>, checker: &mut Checker<'_>) -
         let shown = checker.shown(key, text);
         match METHODS.iter().find(|method| method.as_str() == text) {
             Some(method) if methods.contains(method) => {
-                checker.wrong(key, format!("{shown} is listed twice"), "write it once");
+                checker.report(key, format!("{shown} is listed twice"), "write it once");
             }
             Some(method) => methods.push(method.clone()),
-            None => checker.wrong(key, format!("{shown} is not a supported method"), right),
+            None => checker.report(key, format!("{shown} is not a supported method"), right),
         }
     }
     methods
 }
 
-/// Whether a path is valid: whole segments, unique names, `{*rest}` last.
-fn is_path(key: &str, path: &str, checker: &mut Checker<'_>) -> bool {
-    let problem = path_problem(path);
+/// Checks a path: whole segments, unique names, `{*rest}` last.
+fn check_path(key: &str, path: &str, checker: &mut Checker<'_>) -> bool {
+    let problem = find_path_problem(path);
     if let Some(problem) = problem {
         let problem = format!("{} {problem}", checker.shown(key, path));
         let right =
             "write \"/api/v1/payments/{id}\", for example; {*rest} is allowed only at the end";
-        checker.wrong(key, problem, right);
+        checker.report(key, problem, right);
     }
     problem.is_none()
 }
 
-fn path_problem(path: &str) -> Option<&'static str> {
+fn find_path_problem(path: &str) -> Option<&'static str> {
     let Some(inside) = path.strip_prefix('/') else {
         return Some("does not begin with /");
     };
@@ -220,10 +220,10 @@ fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte)
 }
 
-/// REQUIRED_B is the policy of webhooks, which have no route.
-fn policy(key: &str, raw: Option<Policy>, checker: &mut Checker<'_>) -> Option<Policy> {
+/// Checks the policy. REQUIRED_B is that of webhooks, which have no route.
+fn check_policy(key: &str, raw: Option<Policy>, checker: &mut Checker<'_>) -> Option<Policy> {
     if raw == Some(Policy::RequiredB) {
-        checker.wrong(
+        checker.report(
             key,
             "REQUIRED_B is the policy of webhooks, which are received at /api/v1/webhooks/{provider}/{webhook_id} without a route",
             "create a webhook with `onceward webhooks create`; for this route write \"REQUIRED_A\", or derived_key with an id from the request",
@@ -233,14 +233,14 @@ fn policy(key: &str, raw: Option<Policy>, checker: &mut Checker<'_>) -> Option<P
     raw
 }
 
-fn access(key: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Access {
+fn check_access(key: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Access {
     let auth = format!("{key}.auth");
     let by = match &raw.auth {
         Some(raw::RouteAuth::Open(raw::OpenRoute::None)) => {
             for (name, said) in [("subjects", &raw.subjects), ("scopes", &raw.scopes)] {
                 if !said.is_empty() {
                     let right = "remove it, or remove auth = \"none\"";
-                    checker.wrong(
+                    checker.report(
                         &format!("{key}.{name}"),
                         "has no effect, because callers of this route are not authenticated",
                         right,
@@ -254,17 +254,17 @@ fn access(key: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Access {
     };
     if matches!(raw.auth, Some(raw::RouteAuth::By(_))) && by.is_empty() {
         let right = "write \"none\" for everybody, or remove the key for all known callers";
-        checker.wrong(&auth, "is empty, so no request could be authorised", right);
+        checker.report(&auth, "is empty, so no request could be authorised", right);
     }
     let mut patterns = Vec::new();
     for (at, text) in raw.subjects.iter().enumerate() {
         let key = format!("{key}.subjects[{at}]");
-        match subject_pattern(text) {
+        match parse_subject_pattern(text) {
             Some(pattern) => patterns.push(pattern),
             None => {
                 let problem = format!("{} is not a subject", checker.shown(&key, text));
                 let right = "write \"user:*\" or \"service:billing\"; the types are user, service, tenant_member and client";
-                checker.wrong(&key, problem, right);
+                checker.report(&key, problem, right);
             }
         }
     }
@@ -272,7 +272,7 @@ fn access(key: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Access {
         if scope.is_empty() || scope.contains(char::is_whitespace) {
             let key = format!("{key}.scopes[{at}]");
             let problem = format!("{} is not a scope", checker.shown(&key, scope));
-            checker.wrong(&key, problem, "write one word per scope");
+            checker.report(&key, problem, "write one word per scope");
         }
     }
     Access::Callers {
@@ -282,7 +282,7 @@ fn access(key: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Access {
     }
 }
 
-fn subject_pattern(text: &str) -> Option<SubjectPattern> {
+fn parse_subject_pattern(text: &str) -> Option<SubjectPattern> {
     let (kind, id) = text.split_once(':')?;
     if id == "*" {
         // Only the type matters; it is parsed with an id that is always valid.
@@ -296,15 +296,15 @@ fn subject_pattern(text: &str) -> Option<SubjectPattern> {
     })
 }
 
-fn derived_key(route: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Option<DerivedKey> {
+fn check_derived_key(route: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Option<DerivedKey> {
     let derived = raw.derived_key.as_ref()?;
     let key = format!("{route}.derived_key");
     if let Some(Policy::Prohibited | Policy::HandlerInternalC) = raw.policy {
         let right = "write policy = \"ACCEPTED\" or \"REQUIRED_A\", or remove derived_key";
-        checker.wrong(&key, "the policy of this route ignores keys", right);
+        checker.report(&key, "the policy of this route ignores keys", right);
     }
     let window = format!("{key}.window");
-    let window = checker.time(
+    let window = checker.check_time(
         &window,
         derived.window.as_ref(),
         Duration::from_secs(60),
@@ -314,21 +314,21 @@ fn derived_key(route: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Opti
     let key = format!("{key}.from");
     let mut parts = Vec::new();
     for (at, text) in from.iter().enumerate() {
-        parts.extend(key_part(&format!("{key}[{at}]"), text, checker));
+        parts.extend(check_key_part(&format!("{key}[{at}]"), text, checker));
     }
-    for at in repeated(from) {
-        checker.wrong(&format!("{key}[{at}]"), "is listed twice", "write it once");
+    for at in find_repeated(from) {
+        checker.report(&format!("{key}[{at}]"), "is listed twice", "write it once");
     }
     let of_request = |part: &KeyPart| !matches!(part, KeyPart::Caller | KeyPart::Endpoint);
     if parts.len() == from.len() && !parts.iter().any(of_request) {
-        checker.wrong(
+        checker.report(
             &key,
             "contains no part of the request, so all requests of a caller would be one operation",
             "add a part that identifies the operation, such as \"/order/id\"",
         );
     }
     if from.len() > KEY_PARTS_MAX {
-        checker.wrong(
+        checker.report(
             &key,
             "has more than 32 parts",
             "name only those that identify the operation",
@@ -337,24 +337,24 @@ fn derived_key(route: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Opti
     Some(DerivedKey { parts, window })
 }
 
-fn key_part(key: &str, text: &str, checker: &mut Checker<'_>) -> Option<KeyPart> {
+fn check_key_part(key: &str, text: &str, checker: &mut Checker<'_>) -> Option<KeyPart> {
     match text.split_once(':') {
-        _ if text.starts_with('/') => checker.pointer(key, text).map(KeyPart::Pointer),
+        _ if text.starts_with('/') => checker.check_pointer(key, text).map(KeyPart::Pointer),
         None if text == "caller" => Some(KeyPart::Caller),
         None if text == "endpoint" => Some(KeyPart::Endpoint),
         None if text == "body" => Some(KeyPart::Body),
-        Some(("header", name)) => checker.header(key, name).map(KeyPart::Header),
+        Some(("header", name)) => checker.check_header(key, name).map(KeyPart::Header),
         Some(("query", name)) if !name.is_empty() => Some(KeyPart::Query(name.to_owned())),
         _ => {
             let problem = format!("{} is not a part of a request", checker.shown(key, text));
             let right = "write \"caller\", \"endpoint\", \"/order/id\", \"header:X-Order\", \"query:order\" or \"body\"";
-            checker.wrong(key, problem, right);
+            checker.report(key, problem, right);
             None
         }
     }
 }
 
-fn fingerprint(
+fn check_fingerprint(
     key: &str,
     raw: Option<&raw::Fingerprint>,
     checker: &mut Checker<'_>,
@@ -369,14 +369,14 @@ fn fingerprint(
             match Part::parse(text) {
                 Ok(Part::Header(_)) if name == "ignore" => {
                     let right = "remove it";
-                    checker.wrong(&key, "headers are compared only if included", right);
+                    checker.report(&key, "headers are compared only if included", right);
                 }
                 Ok(part) => parts.push(part),
                 Err(_) => {
                     let problem =
                         format!("{} is not a part of a request", checker.shown(&key, text));
                     let right = "write \"/order/id\", \"query:trace\" or \"header:X-Currency\"";
-                    checker.wrong(&key, problem, right);
+                    checker.report(&key, problem, right);
                 }
             }
         }
@@ -386,7 +386,7 @@ fn fingerprint(
     let include = parts("include", &raw.include);
     if let Some(both) = include.iter().find(|part| ignore.contains(part)) {
         let problem = format!("{both} is in both ignore and include");
-        checker.wrong(
+        checker.report(
             &format!("{key}.include"),
             problem,
             "write it in one of the two lists",
@@ -395,16 +395,16 @@ fn fingerprint(
     Arc::new(Selection::new(ignore, include))
 }
 
-fn cors(key: &str, raw: &raw::Cors, checker: &mut Checker<'_>) -> Cors {
+fn check_cors(key: &str, raw: &raw::Cors, checker: &mut Checker<'_>) -> Cors {
     let origins = raw.origins.clone().unwrap_or_default();
     let origins_key = format!("{key}.origins");
     let any = origins.iter().any(|origin| origin == "*");
     if raw.origins.is_some() && origins.is_empty() {
         let right = "list the origins, or remove cors";
-        checker.wrong(&origins_key, "is empty, so no site could call", right);
+        checker.report(&origins_key, "is empty, so no site could call", right);
     }
     if any && origins.len() > 1 {
-        checker.wrong(
+        checker.report(
             &origins_key,
             "has origins besides \"*\"",
             "write one or the other",
@@ -412,7 +412,7 @@ fn cors(key: &str, raw: &raw::Cors, checker: &mut Checker<'_>) -> Cors {
     }
     let credentials = raw.credentials.unwrap_or(false);
     if any && credentials {
-        checker.wrong(
+        checker.report(
             &format!("{key}.credentials"),
             "browsers do not allow cookies for every origin",
             "list the origins, or write credentials = false",
@@ -428,13 +428,13 @@ fn cors(key: &str, raw: &raw::Cors, checker: &mut Checker<'_>) -> Cors {
             let key = format!("{origins_key}[{at}]");
             let problem = format!("{} is not an origin", checker.shown(&key, origin));
             let right = "write scheme and host in lower case without a trailing slash: \"https://app.example.com\"";
-            checker.wrong(&key, problem, right);
+            checker.report(&key, problem, right);
         }
     }
     let mut names = |name: &str, texts: &[String]| {
         let texts = texts.iter().enumerate();
         let names =
-            texts.filter_map(|(at, text)| checker.header(&format!("{key}.{name}[{at}]"), text));
+            texts.filter_map(|(at, text)| checker.check_header(&format!("{key}.{name}[{at}]"), text));
         names.collect::<Vec<_>>()
     };
     let headers = names("headers", &raw.headers);
@@ -447,7 +447,7 @@ fn cors(key: &str, raw: &raw::Cors, checker: &mut Checker<'_>) -> Cors {
         headers,
         expose,
         credentials,
-        max_age: checker.time(
+        max_age: checker.check_time(
             &format!("{key}.max_age"),
             raw.max_age.as_ref(),
             Duration::from_secs(600),
@@ -456,32 +456,32 @@ fn cors(key: &str, raw: &raw::Cors, checker: &mut Checker<'_>) -> Cors {
     }
 }
 
-fn header_rules(key: &str, raw: &raw::HeaderRules, checker: &mut Checker<'_>) -> HeaderRules {
+fn check_header_rules(key: &str, raw: &raw::HeaderRules, checker: &mut Checker<'_>) -> HeaderRules {
     let mut rules = HeaderRules::default();
     for (at, text) in raw.remove.iter().enumerate() {
         rules
             .remove
-            .extend(changeable(&format!("{key}.remove[{at}]"), text, checker));
+            .extend(check_changeable_header(&format!("{key}.remove[{at}]"), text, checker));
     }
     for (text, value) in &raw.set {
         let key = join(&format!("{key}.set"), text);
-        let name = changeable(&key, text, checker);
-        let value: Option<HeaderValue> = checker.value(&key, value);
+        let name = check_changeable_header(&key, text, checker);
+        let value: Option<HeaderValue> = checker.check_value(&key, value);
         let (Some(name), Some(value)) = (name, value) else {
             continue;
         };
         if rules.set.iter().any(|(other, _)| *other == name) {
-            checker.wrong(&key, "is already set in another case", "write it once");
+            checker.report(&key, "is already set in another case", "write it once");
         }
         rules.set.push((name, value));
     }
     rules
 }
 
-/// A header that a rule may change.
-fn changeable(key: &str, text: &str, checker: &mut Checker<'_>) -> Option<HeaderName> {
-    let name = checker.header(key, text)?;
-    let (problem, right) = match forbidden(&name) {
+/// Checks that a rule may change a header.
+fn check_changeable_header(key: &str, text: &str, checker: &mut Checker<'_>) -> Option<HeaderName> {
+    let name = checker.check_header(key, text)?;
+    let (problem, right) = match classify_header(&name) {
         Forbidden::No => return Some(name),
         Forbidden::Host => (
             "cannot be changed by a route",
@@ -493,7 +493,7 @@ fn changeable(key: &str, text: &str, checker: &mut Checker<'_>) -> Option<Header
         ),
         Forbidden::Ours => ("is set by the gateway itself", "remove it"),
     };
-    checker.wrong(key, format!("{name} {problem}"), right);
+    checker.report(key, format!("{name} {problem}"), right);
     None
 }
 
@@ -504,7 +504,7 @@ enum Forbidden {
     Ours,
 }
 
-fn forbidden(name: &HeaderName) -> Forbidden {
+fn classify_header(name: &HeaderName) -> Forbidden {
     const FRAMING: [HeaderName; 8] = [
         header::CONNECTION,
         header::CONTENT_LENGTH,

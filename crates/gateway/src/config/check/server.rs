@@ -22,20 +22,20 @@ use crate::upstream::Tls;
 /// The shortest secret.
 pub(super) const SECRET_LENGTH_MIN: usize = 16;
 
-pub(super) fn server(raw: &raw::Server, checker: &mut Checker<'_>) -> Server {
+pub(super) fn check_server(raw: &raw::Server, checker: &mut Checker<'_>) -> Server {
     let usual = Server::default();
-    let listen = address("server.listen", raw.listen.as_ref(), &usual.listen, checker);
-    let admin = address("server.admin", raw.admin.as_ref(), &usual.admin, checker);
+    let listen = check_address("server.listen", raw.listen.as_ref(), &usual.listen, checker);
+    let admin = check_address("server.admin", raw.admin.as_ref(), &usual.admin, checker);
     if listen == admin && !listen.ends_with(":0") {
         let right = "use another port";
-        checker.wrong(
+        checker.report(
             "server.admin",
             "is the same address as server.listen",
             right,
         );
     }
     let mut time =
-        |key: &str, raw, usual| checker.time(&format!("server.{key}"), raw, usual, &SOME_TIME);
+        |key: &str, raw, usual| checker.check_time(&format!("server.{key}"), raw, usual, &SOME_TIME);
     let head_deadline = time(
         "head_deadline",
         raw.head_deadline.as_ref(),
@@ -52,20 +52,20 @@ pub(super) fn server(raw: &raw::Server, checker: &mut Checker<'_>) -> Server {
         usual.write_deadline,
     );
     let drain = time("drain", raw.drain.as_ref(), usual.drain);
-    let admin_tokens = admin_tokens(raw, checker);
+    let admin_tokens = check_admin_tokens(raw, checker);
     let said = checker.locations.says("server.admin_token")
         || checker.locations.says("server.admin_tokens[0]");
     if !url::is_loopback(host_of(&admin)) && admin_tokens.is_empty() && !said {
-        checker.wrong(
+        checker.report(
             "server.admin",
             "is reachable by other machines without a token",
             "add admin_token = \"${ONCEWARD_ADMIN_TOKEN}\", or use 127.0.0.1",
         );
     }
-    let proxies = trusted_proxies(&raw.trusted_proxies, checker);
+    let proxies = check_trusted_proxies(&raw.trusted_proxies, checker);
     let proxy_protocol = raw.proxy_protocol.unwrap_or(usual.proxy_protocol);
     if proxy_protocol && !checker.locations.says("server.trusted_proxies[0]") {
-        checker.wrong(
+        checker.report(
             "server.proxy_protocol",
             "requires trusted proxies",
             "list their addresses in trusted_proxies",
@@ -75,18 +75,18 @@ pub(super) fn server(raw: &raw::Server, checker: &mut Checker<'_>) -> Server {
         listen,
         admin,
         admin_tokens,
-        public_url: public_url(raw.public_url.as_ref(), checker),
-        body_limit: checker.size(
+        public_url: check_public_url(raw.public_url.as_ref(), checker),
+        body_limit: checker.check_size(
             "server.body_limit",
             raw.body_limit.as_ref(),
             usual.body_limit,
         ),
-        reply_limit: checker.size(
+        reply_limit: checker.check_size(
             "server.reply_limit",
             raw.reply_limit.as_ref(),
             usual.reply_limit,
         ),
-        tls: raw.tls.as_ref().and_then(|tls| server_tls(tls, checker)),
+        tls: raw.tls.as_ref().and_then(|tls| check_server_tls(tls, checker)),
         trusted_proxies: proxies,
         proxy_protocol,
         head_deadline,
@@ -96,8 +96,8 @@ pub(super) fn server(raw: &raw::Server, checker: &mut Checker<'_>) -> Server {
     }
 }
 
-/// `host:port`, where the host is a name or an address.
-fn address(key: &str, raw: Option<&String>, usual: &str, checker: &mut Checker<'_>) -> String {
+/// Checks `host:port`, where the host is a name or an address.
+fn check_address(key: &str, raw: Option<&String>, usual: &str, checker: &mut Checker<'_>) -> String {
     let Some(text) = raw else {
         return usual.to_owned();
     };
@@ -110,7 +110,7 @@ fn address(key: &str, raw: Option<&String>, usual: &str, checker: &mut Checker<'
     };
     if !host_is_good || port.parse::<u16>().is_err() {
         let problem = format!("{} is not an address with a port", checker.shown(key, text));
-        checker.wrong(
+        checker.report(
             key,
             problem,
             format!("write \"{usual}\" or \"[::1]:8080\", for example"),
@@ -124,12 +124,12 @@ fn host_of(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _)| host)
 }
 
-fn admin_tokens(raw: &raw::Server, checker: &mut Checker<'_>) -> Vec<AdminToken> {
+fn check_admin_tokens(raw: &raw::Server, checker: &mut Checker<'_>) -> Vec<AdminToken> {
     let mut tokens: Vec<AdminToken> = Vec::new();
     if let Some(token) = &raw.admin_token {
         tokens.extend(
             checker
-                .secret("server.admin_token", token, 1)
+                .check_secret("server.admin_token", token, 1)
                 .map(|token| AdminToken {
                     name: "admin".to_owned(),
                     role: Role::Admin,
@@ -141,22 +141,22 @@ fn admin_tokens(raw: &raw::Server, checker: &mut Checker<'_>) -> Vec<AdminToken>
         let key = format!("server.admin_tokens[{at}]");
         let name = raw.name.clone().unwrap_or_default();
         if raw.name.is_some() {
-            checker.name(&format!("{key}.name"), &name);
+            checker.check_name(&format!("{key}.name"), &name);
         }
         if !name.is_empty() && tokens.iter().any(|other| other.name == name) {
             let problem = format!("{name:?} already has a token");
             let right = "give each token its own name: the audit log identifies operators by it";
-            checker.wrong(&format!("{key}.name"), problem, right);
+            checker.report(&format!("{key}.name"), problem, right);
         }
         let token_key = format!("{key}.token");
         let token = raw
             .token
             .as_ref()
-            .and_then(|token| checker.secret(&token_key, token, 1));
+            .and_then(|token| checker.check_secret(&token_key, token, 1));
         let Some(token) = token else { continue };
         if let Some(other) = tokens.iter().find(|other| other.token == token) {
             let problem = format!("is also the token of {:?}", other.name);
-            checker.wrong(&token_key, problem, "use another random token");
+            checker.report(&token_key, problem, "use another random token");
         }
         tokens.push(AdminToken {
             name,
@@ -167,24 +167,24 @@ fn admin_tokens(raw: &raw::Server, checker: &mut Checker<'_>) -> Vec<AdminToken>
     tokens
 }
 
-fn public_url(raw: Option<&String>, checker: &mut Checker<'_>) -> Option<String> {
+fn check_public_url(raw: Option<&String>, checker: &mut Checker<'_>) -> Option<String> {
     let key = "server.public_url";
     let text = raw?;
-    checker.url(key, url::web(text))?;
+    checker.check_url(key, url::web(text))?;
     if text.contains(['?', '#']) {
         let right = "write where clients find this gateway, such as https://api.example.com";
-        checker.wrong(key, "has a query or a fragment", right);
+        checker.report(key, "has a query or a fragment", right);
         return None;
     }
     Some(text.trim_end_matches('/').to_owned())
 }
 
-fn server_tls(raw: &raw::ServerTls, checker: &mut Checker<'_>) -> Option<ServerTls> {
-    let cert = checker.file("server.tls.cert", raw.cert.as_ref());
-    let key = checker.file("server.tls.key", raw.key.as_ref());
-    let client_ca = checker.file("server.tls.client_ca", raw.client_ca.as_ref());
+fn check_server_tls(raw: &raw::ServerTls, checker: &mut Checker<'_>) -> Option<ServerTls> {
+    let cert = checker.check_file("server.tls.cert", raw.cert.as_ref());
+    let key = checker.check_file("server.tls.key", raw.key.as_ref());
+    let client_ca = checker.check_file("server.tls.client_ca", raw.client_ca.as_ref());
     if raw.client_auth.is_some() && !checker.locations.says("server.tls.client_ca") {
-        checker.wrong(
+        checker.report(
             "server.tls.client_auth",
             "requires client_ca, the authority of client certificates",
             "add client_ca = \"…\", or remove client_auth",
@@ -198,7 +198,7 @@ fn server_tls(raw: &raw::ServerTls, checker: &mut Checker<'_>) -> Option<ServerT
     })
 }
 
-fn trusted_proxies(raw: &[String], checker: &mut Checker<'_>) -> Vec<IpNet> {
+fn check_trusted_proxies(raw: &[String], checker: &mut Checker<'_>) -> Vec<IpNet> {
     let mut networks = Vec::new();
     for (at, text) in raw.iter().enumerate() {
         let network = text
@@ -212,7 +212,7 @@ fn trusted_proxies(raw: &[String], checker: &mut Checker<'_>) -> Vec<IpNet> {
                     "{} is not an address or a network",
                     checker.shown(&key, text)
                 );
-                checker.wrong(
+                checker.report(
                     &key,
                     problem,
                     "write \"10.0.0.7\" or \"10.0.0.0/8\", for example",
@@ -223,32 +223,32 @@ fn trusted_proxies(raw: &[String], checker: &mut Checker<'_>) -> Vec<IpNet> {
     networks
 }
 
-pub(super) fn secrets(raw: &raw::Secrets, checker: &mut Checker<'_>) -> Secrets {
+pub(super) fn check_secrets(raw: &raw::Secrets, checker: &mut Checker<'_>) -> Secrets {
     let key = raw
         .key
         .as_ref()
-        .and_then(|key| checker.secret_here("secrets.key", key, SECRET_LENGTH_MIN));
-    let openbao = raw.openbao.as_ref().and_then(|raw| openbao(raw, checker));
+        .and_then(|key| checker.check_local_secret("secrets.key", key, SECRET_LENGTH_MIN));
+    let openbao = raw.openbao.as_ref().and_then(|raw| check_openbao(raw, checker));
     Secrets { key, openbao }
 }
 
-fn openbao(raw: &raw::OpenBao, checker: &mut Checker<'_>) -> Option<OpenBao> {
+fn check_openbao(raw: &raw::OpenBao, checker: &mut Checker<'_>) -> Option<OpenBao> {
     let address = raw.address.as_ref().and_then(|address| {
         let judged = url::guarded(address).and_then(|_| url::origin(address, &["http", "https"]));
-        checker.url("secrets.openbao.address", judged)?;
+        checker.check_url("secrets.openbao.address", judged)?;
         Some(address.trim_end_matches('/').to_owned())
     });
-    let login = login(raw, checker);
+    let login = check_login(raw, checker);
     let beneath = |key: &str, raw: Option<&String>, usual: &str, checker: &mut Checker<'_>| {
         let key = format!("secrets.openbao.{key}");
-        let path = checker.text(&key, raw).unwrap_or_else(|| usual.to_owned());
+        let path = checker.check_text(&key, raw).unwrap_or_else(|| usual.to_owned());
         let segments = path.split('/');
         if segments
             .clone()
             .any(|segment| matches!(segment, "" | "." | ".."))
         {
             let problem = format!("{} is not a path", checker.shown(&key, &path));
-            checker.wrong(&key, problem, format!("write a path such as \"{usual}\""));
+            checker.report(&key, problem, format!("write a path such as \"{usual}\""));
         }
         path
     };
@@ -260,29 +260,29 @@ fn openbao(raw: &raw::OpenBao, checker: &mut Checker<'_>) -> Option<OpenBao> {
         .fold(path.clone(), |path, name| path.replace(name, ""));
     if bare.contains(['{', '}']) {
         let right = "use only {tenant}, {project} and {provider}";
-        checker.wrong(
+        checker.report(
             "secrets.openbao.path",
             "contains an unknown placeholder",
             right,
         );
-    } else if !sets_apart(&path) {
+    } else if !separates_names(&path) {
         let right = "separate them by / or :, which names never contain unescaped";
         let problem =
             "has two placeholders without a separator, so that two tenants could share a secret";
-        checker.wrong("secrets.openbao.path", problem, right);
+        checker.report("secrets.openbao.path", problem, right);
     }
     Some(OpenBao {
         address: address?,
         login: login?,
         mount,
-        namespace: checker.text("secrets.openbao.namespace", raw.namespace.as_ref()),
+        namespace: checker.check_text("secrets.openbao.namespace", raw.namespace.as_ref()),
         path,
     })
 }
 
 /// Whether each two placeholders are separated by a character that no name contains:
 /// names have everything but letters, digits and `-._~` percent-encoded.
-fn sets_apart(template: &str) -> bool {
+fn separates_names(template: &str) -> bool {
     let in_names = |c: char| c.is_ascii_alphanumeric() || "-._~%".contains(c);
     let mut between = template.split('}').map(|part| part.split('{').next());
     // Before the first placeholder and after the last one anything is allowed.
@@ -292,28 +292,28 @@ fn sets_apart(template: &str) -> bool {
     between.all(|text| text.chars().any(|c| !in_names(c)))
 }
 
-fn login(raw: &raw::OpenBao, checker: &mut Checker<'_>) -> Option<BaoLogin> {
+fn check_login(raw: &raw::OpenBao, checker: &mut Checker<'_>) -> Option<BaoLogin> {
     let says = |key: &str| checker.locations.says(&format!("secrets.openbao.{key}"));
     let right = "write token = \"${BAO_TOKEN}\", or role_id and secret_id";
     match (says("token"), says("role_id"), says("secret_id")) {
         (true, false, false) => {
             let token = raw.token.as_ref()?;
-            let token = checker.secret_here("secrets.openbao.token", token, 1)?;
+            let token = checker.check_local_secret("secrets.openbao.token", token, 1)?;
             Some(BaoLogin::Token(token))
         }
         (false, true, true) => {
-            let role_id = checker.text("secrets.openbao.role_id", raw.role_id.as_ref());
+            let role_id = checker.check_text("secrets.openbao.role_id", raw.role_id.as_ref());
             let secret_id = raw
                 .secret_id
                 .as_ref()
-                .and_then(|secret| checker.secret_here("secrets.openbao.secret_id", secret, 1));
+                .and_then(|secret| checker.check_local_secret("secrets.openbao.secret_id", secret, 1));
             Some(BaoLogin::AppRole {
                 role_id: role_id?,
                 secret_id: secret_id?,
             })
         }
         (true, ..) => {
-            checker.wrong(
+            checker.report(
                 "secrets.openbao.token",
                 "is given together with role_id or secret_id",
                 right,
@@ -321,25 +321,25 @@ fn login(raw: &raw::OpenBao, checker: &mut Checker<'_>) -> Option<BaoLogin> {
             None
         }
         (false, ..) => {
-            checker.wrong("secrets.openbao", "has no login", right);
+            checker.report("secrets.openbao", "has no login", right);
             None
         }
     }
 }
 
-pub(super) fn upstreams(
+pub(super) fn check_upstreams(
     raw: &BTreeMap<String, raw::Upstream>,
     checker: &mut Checker<'_>,
 ) -> BTreeMap<Arc<str>, Upstream> {
     let upstreams = raw.iter().map(|(name, raw)| {
         let key = join("upstreams", name);
-        checker.name(&key, name);
-        (name.as_str().into(), upstream(&key, raw, checker))
+        checker.check_name(&key, name);
+        (name.as_str().into(), check_upstream(&key, raw, checker))
     });
     upstreams.collect()
 }
 
-fn upstream(key: &str, raw: &raw::Upstream, checker: &mut Checker<'_>) -> Upstream {
+fn check_upstream(key: &str, raw: &raw::Upstream, checker: &mut Checker<'_>) -> Upstream {
     let url_key = format!("{key}.url");
     let url = raw.url.clone().unwrap_or_default();
     if raw.url.is_some()
@@ -352,11 +352,11 @@ fn upstream(key: &str, raw: &raw::Upstream, checker: &mut Checker<'_>) -> Upstre
             url::UrlError::Path => "write only scheme, host and port: requests keep their own path",
             other => other.right(),
         };
-        checker.wrong(&url_key, error.to_string(), right);
+        checker.report(&url_key, error.to_string(), right);
     }
     let usual = Upstream::new(&url);
     let mut time =
-        |name: &str, raw, usual| checker.time(&format!("{key}.{name}"), raw, usual, &SOME_TIME);
+        |name: &str, raw, usual| checker.check_time(&format!("{key}.{name}"), raw, usual, &SOME_TIME);
     let timeout = time("timeout", raw.timeout.as_ref(), usual.timeout);
     let connect_timeout = time(
         "connect_timeout",
@@ -373,10 +373,10 @@ fn upstream(key: &str, raw: &raw::Upstream, checker: &mut Checker<'_>) -> Upstre
         .host
         .as_ref()
         .and_then(|host| match host.parse::<Authority>() {
-            Ok(authority) if !host.contains('@') => checker.value(&host_key, authority.as_str()),
+            Ok(authority) if !host.contains('@') => checker.check_value(&host_key, authority.as_str()),
             _ => {
                 let problem = format!("{} is not a host", checker.shown(&host_key, host));
-                checker.wrong(
+                checker.report(
                     &host_key,
                     problem,
                     "write \"api.example.com\", with a port if need be",
@@ -388,16 +388,16 @@ fn upstream(key: &str, raw: &raw::Upstream, checker: &mut Checker<'_>) -> Upstre
         timeout,
         connect_timeout,
         idle_timeout,
-        idle_max: count(raw.idle_max, usual.idle_max),
-        connections_max: count(raw.connections_max, usual.connections_max),
+        idle_max: count_or(raw.idle_max, usual.idle_max),
+        connections_max: count_or(raw.connections_max, usual.connections_max),
         host,
-        tls: upstream_tls(key, raw, checker),
-        signing_secret: signing_secret(key, raw, checker),
+        tls: check_upstream_tls(key, raw, checker),
+        signing_secret: check_signing_secret(key, raw, checker),
         url,
     }
 }
 
-fn upstream_tls(key: &str, raw: &raw::Upstream, checker: &mut Checker<'_>) -> Tls {
+fn check_upstream_tls(key: &str, raw: &raw::Upstream, checker: &mut Checker<'_>) -> Tls {
     let Some(tls) = &raw.tls else {
         return Tls::default();
     };
@@ -405,56 +405,56 @@ fn upstream_tls(key: &str, raw: &raw::Upstream, checker: &mut Checker<'_>) -> Tl
     let by_tls = |url: &String| url.starts_with("https://");
     if raw.url.as_ref().is_some_and(|url| !by_tls(url)) {
         let right = "write an https:// URL, or remove tls";
-        checker.wrong(&key, "the upstream does not use TLS", right);
+        checker.report(&key, "the upstream does not use TLS", right);
     }
     let says = |name: &str| checker.locations.says(&format!("{key}.{name}"));
     if says("cert") != says("key") {
         let right = "write both, or neither";
-        checker.wrong(&key, "cert and key must be given together", right);
+        checker.report(&key, "cert and key must be given together", right);
     }
     Tls {
-        ca: checker.file(&format!("{key}.ca"), tls.ca.as_ref()),
-        cert: checker.file(&format!("{key}.cert"), tls.cert.as_ref()),
-        key: checker.file(&format!("{key}.key"), tls.key.as_ref()),
-        server_name: checker.text(&format!("{key}.server_name"), tls.server_name.as_ref()),
+        ca: checker.check_file(&format!("{key}.ca"), tls.ca.as_ref()),
+        cert: checker.check_file(&format!("{key}.cert"), tls.cert.as_ref()),
+        key: checker.check_file(&format!("{key}.key"), tls.key.as_ref()),
+        server_name: checker.check_text(&format!("{key}.server_name"), tls.server_name.as_ref()),
     }
 }
 
-/// A secret as in Standard Webhooks; one in OpenBao is checked when it is read.
-fn signing_secret(
+/// Checks a secret as in Standard Webhooks; one in OpenBao is checked when it is read.
+fn check_signing_secret(
     key: &str,
     raw: &raw::Upstream,
     checker: &mut Checker<'_>,
 ) -> Option<SecretValue> {
     let key = format!("{key}.signing_secret");
-    let secret = checker.secret(&key, raw.signing_secret.as_ref()?, SECRET_LENGTH_MIN)?;
+    let secret = checker.check_secret(&key, raw.signing_secret.as_ref()?, SECRET_LENGTH_MIN)?;
     if let SecretValue::Given(text) = &secret
         && let Err(error) = Provider::StandardWebhooks.key(text.expose_secret())
     {
         let right = "write whsec_ and base64, such as `openssl rand -base64 32` gives";
-        checker.wrong(&key, error.to_string(), right);
+        checker.report(&key, error.to_string(), right);
         return None;
     }
     Some(secret)
 }
 
-pub(super) fn limits(raw: &raw::Limits, checker: &mut Checker<'_>) -> Limits {
+pub(super) fn check_limits(raw: &raw::Limits, checker: &mut Checker<'_>) -> Limits {
     let usual = Limits::default();
     let deadline = Duration::from_millis(1)..=Duration::from_secs(60);
-    let deadline = checker.time(
+    let deadline = checker.check_time(
         "limits.store_deadline",
         raw.store_deadline.as_ref(),
         usual.store_deadline,
         &deadline,
     );
     Limits {
-        connections: count(raw.connections, usual.connections),
+        connections: count_or(raw.connections, usual.connections),
         streams: raw.streams.unwrap_or(usual.streams),
-        waiters_per_key: count(raw.waiters_per_key, usual.waiters_per_key),
-        waiters_per_tenant: count(raw.waiters_per_tenant, usual.waiters_per_tenant),
-        waiters: count(raw.waiters, usual.waiters),
-        in_flight: count(raw.in_flight, usual.in_flight),
-        in_flight_per_tenant: count(raw.in_flight_per_tenant, usual.in_flight_per_tenant),
+        waiters_per_key: count_or(raw.waiters_per_key, usual.waiters_per_key),
+        waiters_per_tenant: count_or(raw.waiters_per_tenant, usual.waiters_per_tenant),
+        waiters: count_or(raw.waiters, usual.waiters),
+        in_flight: count_or(raw.in_flight, usual.in_flight),
+        in_flight_per_tenant: count_or(raw.in_flight_per_tenant, usual.in_flight_per_tenant),
         requests_per_tenant: raw.requests_per_tenant.as_ref().map(|rate| {
             let per_second = rate.per_second.unwrap_or(1);
             Rate {
@@ -462,21 +462,21 @@ pub(super) fn limits(raw: &raw::Limits, checker: &mut Checker<'_>) -> Limits {
                 burst: rate.burst.unwrap_or(per_second),
             }
         }),
-        buffered_bytes: checker.size(
+        buffered_bytes: checker.check_size(
             "limits.buffered_bytes",
             raw.buffered_bytes.as_ref(),
             usual.buffered_bytes,
         ),
-        label_values: count(raw.label_values, usual.label_values),
+        label_values: count_or(raw.label_values, usual.label_values),
         store_deadline: deadline,
     }
 }
 
-pub(super) fn telemetry(raw: &raw::Telemetry, checker: &mut Checker<'_>) -> Telemetry {
+pub(super) fn check_telemetry(raw: &raw::Telemetry, checker: &mut Checker<'_>) -> Telemetry {
     let otlp = raw.otlp.as_ref().and_then(|raw| {
-        let service = checker.text("telemetry.otlp.service", raw.service.as_ref());
+        let service = checker.check_text("telemetry.otlp.service", raw.service.as_ref());
         let endpoint = raw.endpoint.as_ref()?;
-        checker.url("telemetry.otlp.endpoint", url::web(endpoint))?;
+        checker.check_url("telemetry.otlp.endpoint", url::web(endpoint))?;
         Some(Otlp {
             endpoint: endpoint.clone(),
             service: service.unwrap_or_else(|| "onceward".to_owned()),
@@ -489,13 +489,13 @@ pub(super) fn telemetry(raw: &raw::Telemetry, checker: &mut Checker<'_>) -> Tele
     }
 }
 
-/// A count; the schema has checked its range.
-pub(super) fn count(raw: Option<u32>, usual: usize) -> usize {
+/// The configured count, or the default. The schema has checked its range.
+pub(super) fn count_or(raw: Option<u32>, usual: usize) -> usize {
     raw.map_or(usual, |raw| usize::try_from(raw).unwrap_or(usize::MAX))
 }
 
-/// The indices of items that are in the list before.
-pub(super) fn repeated<T: Ord>(items: impl IntoIterator<Item = T>) -> Vec<usize> {
+/// The indices of items that repeat an earlier one.
+pub(super) fn find_repeated<T: Ord>(items: impl IntoIterator<Item = T>) -> Vec<usize> {
     let mut seen = BTreeSet::new();
     let items = items.into_iter().enumerate();
     items

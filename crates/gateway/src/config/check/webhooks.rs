@@ -7,7 +7,7 @@ use std::time::Duration;
 use onceward_webhooks::{Generic, GenericSettings, GenericTimestamp, Provider};
 
 use super::checker::Checker;
-use super::server::count;
+use super::server::count_or;
 use crate::config::source::join;
 use crate::config::units::{TIME_MAX, Time};
 use crate::config::webhooks::path_problem;
@@ -17,31 +17,31 @@ use crate::config::{Webhooks, raw};
 /// refused.
 const TOLERANCE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-pub(super) fn webhooks(raw: &raw::Webhooks, checker: &mut Checker<'_>) -> Webhooks {
+pub(super) fn check_webhooks(raw: &raw::Webhooks, checker: &mut Checker<'_>) -> Webhooks {
     let usual = Webhooks::default();
     let named = |key: &str, raw: Option<&String>, checker: &mut Checker<'_>| {
-        let named = checker.text(&format!("webhooks.{key}"), raw);
+        let named = checker.check_text(&format!("webhooks.{key}"), raw);
         named.map(Arc::<str>::from)
     };
     Webhooks {
         upstream: named("upstream", raw.upstream.as_ref(), checker),
-        path: path(raw.path.as_ref(), usual.path, checker),
+        path: check_path(raw.path.as_ref(), usual.path, checker),
         class: named("class", raw.class.as_ref(), checker).unwrap_or(usual.class),
-        tolerance: tolerance(raw, checker),
+        tolerance: check_tolerance(raw, checker),
         same_bytes: raw.same_bytes.unwrap_or(usual.same_bytes),
-        overlap: checker.time(
+        overlap: checker.check_time(
             "webhooks.overlap",
             raw.overlap.as_ref(),
             usual.overlap,
             &(Duration::ZERO..=TIME_MAX),
         ),
-        deliveries: count(raw.deliveries, usual.deliveries),
-        deliveries_per_upstream: count(raw.deliveries_per_upstream, usual.deliveries_per_upstream),
-        providers: providers(&raw.providers, checker),
+        deliveries: count_or(raw.deliveries, usual.deliveries),
+        deliveries_per_upstream: count_or(raw.deliveries_per_upstream, usual.deliveries_per_upstream),
+        providers: check_providers(&raw.providers, checker),
     }
 }
 
-fn path(raw: Option<&String>, usual: String, checker: &mut Checker<'_>) -> String {
+fn check_path(raw: Option<&String>, usual: String, checker: &mut Checker<'_>) -> String {
     let Some(path) = raw else { return usual };
     // A provider's name needs no escape in a path.
     let Some(problem) = path_problem(&path.replace("{provider}", "provider")) else {
@@ -50,17 +50,17 @@ fn path(raw: Option<&String>, usual: String, checker: &mut Checker<'_>) -> Strin
     let key = "webhooks.path";
     let problem = format!("{} {problem}", checker.shown(key, path));
     let right = "write \"/webhooks/{provider}\", for example";
-    checker.wrong(key, problem, right);
+    checker.report(key, problem, right);
     usual
 }
 
-/// Only "off" turns the check off; 0s tolerates no difference.
-fn tolerance(raw: &raw::Webhooks, checker: &mut Checker<'_>) -> onceward_webhooks::Tolerance {
+/// Checks the tolerance. Only "off" turns it off; 0s tolerates no difference.
+fn check_tolerance(raw: &raw::Webhooks, checker: &mut Checker<'_>) -> onceward_webhooks::Tolerance {
     use onceward_webhooks::Tolerance::{Off, Within};
     match &raw.tolerance {
         None => onceward_webhooks::Tolerance::default(),
         Some(said) if said.0 == "off" => Off,
-        Some(said) => Within(checker.time(
+        Some(said) => Within(checker.check_time(
             "webhooks.tolerance",
             Some(&Time(said.0.clone())),
             Duration::from_secs(300),
@@ -69,7 +69,7 @@ fn tolerance(raw: &raw::Webhooks, checker: &mut Checker<'_>) -> onceward_webhook
     }
 }
 
-fn providers(
+fn check_providers(
     raw: &BTreeMap<String, raw::WebhookProvider>,
     checker: &mut Checker<'_>,
 ) -> BTreeMap<Arc<str>, Provider> {
@@ -87,7 +87,7 @@ fn providers(
         {
             continue;
         }
-        match Generic::new(&settings(name, signature_header, id, raw)) {
+        match Generic::new(&generic_settings(name, signature_header, id, raw)) {
             Ok(generic) => {
                 let provider = Provider::Generic(Arc::new(generic));
                 providers.insert(name.as_str().into(), provider);
@@ -98,7 +98,7 @@ fn providers(
                         "name" => key.clone(),
                         field => format!("{key}.{field}"),
                     };
-                    checker.wrong(&key, mistake.problem, right(mistake.field));
+                    checker.report(&key, mistake.problem, correction_for(mistake.field));
                 }
             }
         }
@@ -106,7 +106,7 @@ fn providers(
     providers
 }
 
-fn settings(
+fn generic_settings(
     name: &str,
     signature_header: &str,
     id: &str,
@@ -131,8 +131,8 @@ fn settings(
     }
 }
 
-/// What would be right, by the setting.
-fn right(field: &str) -> &'static str {
+/// The correction for a setting.
+fn correction_for(field: &str) -> &'static str {
     match field {
         "name" => "give it another name, such as [webhooks.providers.acme]",
         "signature_header" | "timestamp.header" => "write a name such as \"X-Acme-Signature\"",

@@ -4,7 +4,7 @@ use memchr::memchr;
 
 use super::{Fault, HEADERS_MAX, ParserState};
 
-/// What is known of the current message. Each method takes a line and returns
+/// The state of the current message. Each method takes a line and returns
 /// the next state.
 #[derive(Debug, Default)]
 pub(super) struct MessageHead {

@@ -109,7 +109,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for CheckedStream<S> {
 }
 
 /// Discards the bytes that have already arrived. Does not wait for more: the
-/// peer has been told to stop sending.
+/// peer has been asked to stop sending.
 fn drain<S: AsyncRead + Unpin>(stream: &mut S, cx: &mut Context<'_>) {
     let mut bytes = [0; DRAIN_STEP_BYTES];
     for _ in 0..DRAIN_BYTES_MAX / DRAIN_STEP_BYTES {

@@ -29,7 +29,7 @@ pub(super) fn timed(
     let step = |name| {
         let labels = vec![Label::new("step", name)];
         let outcomes = Family::histograms(registry, NAME, labels, "outcome");
-        Step {
+        StepHistograms {
             done: outcomes.of("done"),
             failed: outcomes.of("failed"),
             given_up: outcomes.of("given-up"),
@@ -49,20 +49,20 @@ struct TimedStore {
     inner: Arc<dyn Store>,
     /// Records the results of writes.
     store_health: Arc<StoreHealth>,
-    claim: Step,
-    settle: Step,
-    renew: Step,
-    read: Step,
+    claim: StepHistograms,
+    settle: StepHistograms,
+    renew: StepHistograms,
+    read: StepHistograms,
 }
 
 /// The histograms of one step.
-struct Step {
+struct StepHistograms {
     done: Histogram,
     failed: Histogram,
     given_up: Histogram,
 }
 
-impl Step {
+impl StepHistograms {
     async fn time<T>(
         &self,
         work: impl Future<Output = Result<T, StoreError>>,
@@ -100,8 +100,8 @@ impl Drop for Timing<'_> {
 
 #[async_trait]
 impl Store for TimedStore {
-    async fn claim(&self, ask: &ClaimRequest) -> Result<Claim, StoreError> {
-        let answer = self.claim.time(self.inner.claim(ask)).await;
+    async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {
+        let answer = self.claim.time(self.inner.claim(request)).await;
         self.store_health.record_write(&answer);
         answer
     }

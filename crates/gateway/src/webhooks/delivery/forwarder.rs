@@ -17,7 +17,7 @@ use crate::runtime::Runtime;
 use crate::runtime::plan::{Plan, PlannedRoute};
 use crate::upstream::forward::ForwardContext;
 use crate::webhooks::queued_event::QueuedEvent;
-use crate::webhooks::registry::{Webhooks, WebhooksError};
+use crate::webhooks::registry::{WebhookRegistry, WebhooksError};
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
@@ -36,7 +36,7 @@ pub(crate) fn rules(route: &PlannedRoute, class: &Class) -> Arc<Rules> {
 /// Forwards one event to its upstream.
 #[derive(Clone)]
 pub(crate) struct EventForwarder {
-    webhooks: Arc<Webhooks>,
+    webhooks: Arc<WebhookRegistry>,
     clock: WallClock,
     plan: Arc<Plan>,
     context: ForwardContext,

@@ -29,7 +29,7 @@ use tracing::Instrument as _;
 
 use self::forwarder::{EventForwarder, rules};
 use self::lanes::{DeliveryLimits, LaneSlot, Lanes, WAIT_MAX, lock};
-use self::warnings::Warnings;
+use self::warnings::WarningLimiter;
 use crate::runtime::Runtime;
 use crate::runtime::plan::Plan;
 use crate::webhooks::queued_event::QueuedEvent;
@@ -50,7 +50,7 @@ pub(crate) struct Courier {
     runtime: Arc<Runtime>,
     clock: Arc<dyn Clock>,
     lanes: Arc<Mutex<Lanes>>,
-    warnings: Warnings,
+    warnings: WarningLimiter,
 }
 
 impl Courier {
@@ -59,7 +59,7 @@ impl Courier {
             runtime,
             clock,
             lanes: Arc::default(),
-            warnings: Warnings::default(),
+            warnings: WarningLimiter::default(),
         })
     }
 

@@ -14,9 +14,9 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// How many pairs of webhook and status are remembered.
 const PAIRS_MAX: usize = 1024;
 
-/// The warnings of the last minute.
+/// Limits the warnings about deliveries.
 #[derive(Default)]
-pub(super) struct Warnings(Mutex<RecentWarnings>);
+pub(super) struct WarningLimiter(Mutex<RecentWarnings>);
 
 #[derive(Default)]
 struct RecentWarnings {
@@ -35,7 +35,7 @@ struct Untracked {
     suppressed: u64,
 }
 
-impl Warnings {
+impl WarningLimiter {
     /// Whether a warning is due now; if so, how many of the same kind were
     /// suppressed since the last one. `status` is none if there was no answer. Once
     /// the maximum number of pairs is remembered, warnings about further pairs are
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn one_warning_per_webhook_and_status_a_minute() {
-        let warnings = Warnings::default();
+        let warnings = WarningLimiter::default();
         assert_eq!(warnings.allow("wh_a", Some(404), at(0)), Some(0));
         assert_eq!(warnings.allow("wh_a", Some(404), at(1)), None);
         assert_eq!(warnings.allow("wh_a", Some(404), at(59)), None);
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded_and_old_pairs_make_room() {
-        let warnings = Warnings::default();
+        let warnings = WarningLimiter::default();
         for webhook in 0..PAIRS_MAX {
             let id = format!("wh_{webhook}");
             assert_eq!(warnings.allow(&id, Some(404), at(0)), Some(0));
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn warnings_without_room_are_counted_once_a_minute() {
-        let warnings = Warnings::default();
+        let warnings = WarningLimiter::default();
         for webhook in 0..PAIRS_MAX + 3 {
             warnings.allow(&format!("wh_{webhook}"), None, at(0));
         }

@@ -16,7 +16,7 @@ use secrecy::{ExposeSecret, SecretString};
 use super::document::{self, Registration, StoredSecret, StoredSecrets, caller};
 use super::error::WebhooksError;
 use super::openbao::{self, OpenBaoKeys};
-use super::{ID_PREFIX, Resolved, SECRETS_MAX, WEBHOOKS_MAX, WebhookView, Webhooks};
+use super::{ID_PREFIX, ResolvedSettings, SECRETS_MAX, WEBHOOKS_MAX, WebhookView, WebhookRegistry};
 use crate::config::{Config, Deliver, Mistake, SameBytes, nearest, path_problem};
 use crate::secrets::SecretError;
 use crate::secrets::random::random_bytes;
@@ -72,7 +72,7 @@ pub(crate) struct Created {
     pub(crate) secret: Option<SecretString>,
 }
 
-/// The result of [`Webhooks::rotate`].
+/// The result of [`WebhookRegistry::rotate`].
 #[derive(Debug)]
 pub(crate) enum Rotated {
     /// The new secret is valid, and the old ones for a while.
@@ -90,7 +90,7 @@ pub(crate) struct NewDestination {
     pub(crate) path: Option<String>,
 }
 
-/// The result of [`Webhooks::update`].
+/// The result of [`WebhookRegistry::update`].
 #[derive(Debug)]
 pub(crate) enum Updated {
     /// Events go to the new destination.
@@ -99,7 +99,7 @@ pub(crate) enum Updated {
     Absent,
 }
 
-/// The result of [`Webhooks::delete`].
+/// The result of [`WebhookRegistry::delete`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deleted {
     /// The webhook no longer accepts events.
@@ -108,7 +108,7 @@ pub(crate) enum Deleted {
     Absent,
 }
 
-impl Webhooks {
+impl WebhookRegistry {
     /// Creates a webhook. It accepts events as soon as this returns.
     pub(crate) async fn create(
         &self,
@@ -117,7 +117,7 @@ impl Webhooks {
     ) -> Result<Created, WebhooksError> {
         let now = self.clock.now();
         let mut registration = registration(&new, now)?;
-        let Resolved { provider, .. } = Resolved::of(&registration, config)?;
+        let ResolvedSettings { provider, .. } = ResolvedSettings::of(&registration, config)?;
         let (texts, generated) = match new.secrets {
             NewSecrets::Given(texts) => (check_secrets(&provider, texts)?, None),
             NewSecrets::Generated => {
@@ -183,7 +183,7 @@ impl Webhooks {
         if let Some(upstream) = new.upstream {
             registration.upstream = Some(upstream.into());
         }
-        Resolved::of(&registration, config)?;
+        ResolvedSettings::of(&registration, config)?;
         let document = document::write(&registration, &secrets, &self.sealer)?;
         match self.replace_document(id, document).await? {
             Some(shown) => Ok(Updated::Done(Box::new(shown))),
@@ -209,7 +209,7 @@ impl Webhooks {
             let path = openbao::path(&registration, config)?;
             return Err(WebhooksError::InOpenBao { path });
         };
-        let Resolved { provider, .. } = Resolved::of(&registration, config)?;
+        let ResolvedSettings { provider, .. } = ResolvedSettings::of(&registration, config)?;
         let (text, generated) = match secret {
             Some(text) => (text, None),
             None => {

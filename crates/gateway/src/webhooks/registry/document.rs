@@ -128,7 +128,7 @@ pub(super) fn write(
         }
     };
     let owned = |text: &Arc<str>| text.as_ref().to_owned();
-    let document = Document {
+    let document = WebhookDocument {
         version: VERSION,
         tenant: registration.caller.tenant().to_owned(),
         project: registration.caller.project().to_owned(),
@@ -152,7 +152,7 @@ pub(super) fn read(
     bytes: &[u8],
     sealer: &SecretSealer,
 ) -> Result<(Registration, StoredSecrets), DocumentError> {
-    let document: Document = serde_json::from_slice(bytes)?;
+    let document: WebhookDocument = serde_json::from_slice(bytes)?;
     if document.version != VERSION {
         return Err(DocumentError::Version(document.version));
     }
@@ -208,7 +208,7 @@ fn seal_context(webhook: &str, serial: u32) -> SealContext<'_> {
 
 /// A webhook as it is stored.
 #[derive(Serialize, Deserialize)]
-struct Document {
+struct WebhookDocument {
     version: u32,
     tenant: String,
     project: String,

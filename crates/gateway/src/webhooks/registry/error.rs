@@ -10,7 +10,7 @@ use crate::upstream::fetch::FetchError;
 /// Why a webhook could not be read, used or changed. No text contains a secret.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WebhooksError {
-    /// The request is mistaken: which field, what is wrong, what would be right.
+    /// A field of the request is wrong; the text has the mistake and its correction.
     #[error("{0}")]
     Mistaken(Box<Mistake>),
     /// There are as many webhooks as are allowed.
@@ -38,7 +38,7 @@ pub(crate) enum WebhooksError {
     Unfit {
         /// The webhook's id.
         id: String,
-        /// What is wrong.
+        /// The conflict with the configuration.
         source: Box<Mistake>,
     },
     /// It has no usable secret.

@@ -2,7 +2,7 @@
 //! destination, and the secrets that its events are verified with.
 //!
 //! A webhook is created here and stored in the gateway's own store, or its id is
-//! an Unkey key, for which Unkey has a root key of its own. Secrets are sealed in
+//! an Unkey key, for which Unkey has a separate root key. Secrets are sealed in
 //! the stored document, or are in OpenBao. All own webhooks are in memory, so
 //! that an event needs no store access, and every change goes through here.
 //!
@@ -43,7 +43,7 @@ use self::openbao::OpenBaoKeys;
 use self::seal::SecretSealer;
 use self::signing::SigningSecrets;
 use crate::callers::WallClock;
-use crate::callers::unkey::Unkey;
+use crate::callers::unkey::UnkeyVerifier;
 use crate::config::{Config, Deliver, Mistake, SameBytes};
 use crate::secrets::SecretReader;
 use crate::secrets::gateway_key::GatewayKey;
@@ -166,7 +166,7 @@ impl WebhookView {
             Ok(path) => (path, None),
             Err(mistake) => (None, Some(mistake)),
         };
-        match Resolved::of(registration, config) {
+        match ResolvedSettings::of(registration, config) {
             Ok(resolved) => EffectiveSettings {
                 upstream: Some(resolved.upstream.to_string()),
                 path: Some(resolved.path),
@@ -188,11 +188,11 @@ impl WebhookView {
 /// The other services that are asked; a reload replaces them together.
 struct Sources {
     secrets: SecretReader,
-    unkey: Option<Unkey<Arc<Registration>>>,
+    unkey: Option<UnkeyVerifier<Arc<Registration>>>,
 }
 
-/// All webhooks.
-pub(crate) struct Webhooks {
+/// The registry of webhooks.
+pub(crate) struct WebhookRegistry {
     registry: Arc<dyn Registry>,
     sealer: SecretSealer,
     signing: SigningSecrets,
@@ -209,7 +209,7 @@ pub(crate) struct Webhooks {
     openbao_keys: Cache<Arc<str>, Arc<OpenBaoKeys>>,
 }
 
-impl Webhooks {
+impl WebhookRegistry {
     /// Reads all webhooks.
     pub(crate) async fn open(
         registry: Arc<dyn Registry>,
@@ -336,7 +336,7 @@ impl Webhooks {
     /// configuration. Asks neither the store nor another service.
     pub(crate) fn destination(&self, config: &Config, id: &str) -> Option<(Arc<str>, String)> {
         let registered = self.registered(id)?;
-        let resolved = Resolved::of(&registered.registration, config).ok()?;
+        let resolved = ResolvedSettings::of(&registered.registration, config).ok()?;
         Some((resolved.upstream, resolved.path))
     }
 
@@ -434,14 +434,14 @@ impl Sources {
 }
 
 /// A webhook's settings, with defaults from the configuration.
-struct Resolved {
+struct ResolvedSettings {
     provider: Provider,
     upstream: Arc<str>,
     path: String,
     deliver: Deliver,
 }
 
-impl Resolved {
+impl ResolvedSettings {
     fn of(registration: &Registration, config: &Config) -> Result<Self, Mistake> {
         let webhooks = &config.webhooks;
         check_names(&registration.caller)?;
@@ -486,7 +486,7 @@ impl Webhook {
             id: registration.id.as_ref().to_owned(),
             source: Box::new(source),
         };
-        let resolved = Resolved::of(registration, config).map_err(unfit)?;
+        let resolved = ResolvedSettings::of(registration, config).map_err(unfit)?;
         let secrets = match secrets {
             Some(secrets) => secrets,
             None => SecretSource::OpenBao(openbao::path(registration, config).map_err(unfit)?),

@@ -28,7 +28,7 @@ pub(super) struct SealContext<'a> {
     pub(super) serial: u32,
 }
 
-/// A sealed text cannot be unsealed. The cause is not told apart.
+/// A sealed text cannot be unsealed. All causes are one error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a sealed secret cannot be opened: it was changed, or sealed with another key")]
 pub(crate) struct UnsealError;

@@ -1,7 +1,7 @@
 //! The secrets that the gateway signs its deliveries with: the provider's own
 //! signature has gone stale by the time of a late delivery.
 //!
-//! Each upstream has a secret of its own, in the form of Standard Webhooks: the
+//! Each upstream has a separate secret, in the form of Standard Webhooks: the
 //! configured one, or one derived from the gateway's key and the upstream's name,
 //! which need not be stored.
 
@@ -12,7 +12,7 @@ use data_encoding::BASE64;
 use onceward_webhooks::{Provider, SigningKey};
 use secrecy::{ExposeSecret, SecretString};
 
-use super::Webhooks;
+use super::WebhookRegistry;
 use super::error::WebhooksError;
 use crate::config::{Config, SecretValue};
 use crate::secrets::gateway_key::GatewayKey;
@@ -43,7 +43,7 @@ impl SigningSecrets {
     }
 }
 
-impl Webhooks {
+impl WebhookRegistry {
     /// The signing secret of an upstream as text, if it is derived: the upstream
     /// must learn it. A configured one is not shown.
     pub(crate) fn derived_signing_secret(

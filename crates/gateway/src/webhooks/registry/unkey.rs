@@ -11,7 +11,7 @@ use onceward_core::clock::Timestamp;
 
 use super::document::{Registration, caller};
 use super::error::WebhooksError;
-use crate::callers::unkey::{KeyData, Unkey};
+use crate::callers::unkey::{KeyData, UnkeyVerifier};
 use crate::callers::{AuthError, Refusal, WallClock};
 use crate::config::{self, Deliver, SameBytes};
 use crate::secrets::SecretReader;
@@ -22,21 +22,21 @@ pub(super) fn open(
     auth: &config::Auth,
     secrets: &SecretReader,
     clock: &WallClock,
-) -> Result<Option<Unkey<Arc<Registration>>>, FetchError> {
+) -> Result<Option<UnkeyVerifier<Arc<Registration>>>, FetchError> {
     let Some(settings) = &auth.unkey else {
         return Ok(None);
     };
     let root_key = settings.webhook_root_key.clone();
     let unkey = root_key.map(|root_key| {
         let (secrets, clock) = (secrets.clone(), clock.clone());
-        Unkey::new(settings, root_key, registration, secrets, clock)
+        UnkeyVerifier::new(settings, root_key, registration, secrets, clock)
     });
     unkey.transpose()
 }
 
 /// The webhook with this id, if Unkey knows it.
 pub(super) async fn find(
-    unkey: &Unkey<Arc<Registration>>,
+    unkey: &UnkeyVerifier<Arc<Registration>>,
     id: &str,
 ) -> Result<Option<Arc<Registration>>, WebhooksError> {
     match unkey.verify(id).await {

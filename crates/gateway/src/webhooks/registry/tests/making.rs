@@ -249,7 +249,7 @@ async fn a_webhook_whose_upstream_is_gone_is_not_served() {
 async fn each_upstream_has_a_signing_secret_of_its_own_that_stays() {
     let mut fixture = Fixture::new();
     let webhooks = fixture.open().await;
-    let made = |config: &Config, webhooks: &Webhooks, upstream: &str| {
+    let made = |config: &Config, webhooks: &WebhookRegistry, upstream: &str| {
         let made = webhooks.derived_signing_secret(config, upstream);
         made.map(|text| text.expose_secret().to_owned())
     };

@@ -12,7 +12,7 @@ use onceward_core::store::{Collection, Registry, SortOrder};
 use onceward_webhooks::{Provider, SigningKey, sign};
 use secrecy::SecretString;
 
-use super::{NewSecrets, NewWebhook, Webhooks, WebhooksError};
+use super::{NewSecrets, NewWebhook, WebhookRegistry, WebhooksError};
 use crate::callers::tests::{TestClock, registry};
 use crate::config::{Config, Upstream};
 use crate::secrets::SecretReader;
@@ -45,8 +45,8 @@ impl Fixture {
         }
     }
 
-    async fn open(&self) -> Webhooks {
-        let opened = Webhooks::open(
+    async fn open(&self) -> WebhookRegistry {
+        let opened = WebhookRegistry::open(
             self.registry.clone(),
             &self.secret,
             &self.config,
@@ -57,7 +57,7 @@ impl Fixture {
     }
 
     /// Makes a webhook and gives its id.
-    async fn make(&self, webhooks: &Webhooks, new: NewWebhook) -> String {
+    async fn make(&self, webhooks: &WebhookRegistry, new: NewWebhook) -> String {
         let made = webhooks.create(&self.config, new).await;
         made.expect("made").shown.registration.id.to_string()
     }
@@ -71,13 +71,13 @@ impl Fixture {
     }
 
     /// The keys of a webhook, each told by what it makes of the same bytes.
-    async fn keys(&self, webhooks: &Webhooks, id: &str) -> Result<Vec<String>, WebhooksError> {
+    async fn keys(&self, webhooks: &WebhookRegistry, id: &str) -> Result<Vec<String>, WebhooksError> {
         let found = webhooks.find(&self.config, "svix", id).await?;
         let found = found.expect("there is such a webhook");
         Ok(told(&webhooks.keys(&found).await?))
     }
 
-    async fn is_found(&self, webhooks: &Webhooks, id: &str) -> bool {
+    async fn is_found(&self, webhooks: &WebhookRegistry, id: &str) -> bool {
         let found = webhooks.find(&self.config, "svix", id).await;
         found.expect("nobody fails").is_some()
     }

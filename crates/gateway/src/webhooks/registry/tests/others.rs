@@ -162,7 +162,7 @@ fn meta() -> Value {
     json!({ "tenant_id": "acme", "project_id": "shop", "provider": "svix" })
 }
 
-async fn with_unkey(unkey: &StubServer, bao: &StubServer) -> (Fixture, Webhooks) {
+async fn with_unkey(unkey: &StubServer, bao: &StubServer) -> (Fixture, WebhookRegistry) {
     let mut fixture = fixture(bao, USUAL);
     fixture.config.auth.unkey = Some(config::Unkey {
         url: unkey.url().to_owned(),

@@ -5,7 +5,7 @@ use crate::webhooks::registry::{NoSecret, Rotated, SecretsView};
 
 async fn rotate(
     fixture: &Fixture,
-    webhooks: &Webhooks,
+    webhooks: &WebhookRegistry,
     id: &str,
     letter: char,
     overlap: Option<Duration>,
