@@ -1,11 +1,11 @@
-//! The gateway end to end: real sockets, a real origin that keeps a ledger of
-//! what it got, and the embedded store in a directory of the test's own.
+//! The gateway end to end: real sockets, a real origin that records its requests,
+//! and an embedded store in a temporary directory.
 
 #![allow(
     clippy::disallowed_methods,
     reason = "tests use the system's clock and environment"
 )]
-// A test that fails says what it wanted; a panic is how.
+// Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
 
 mod admin;

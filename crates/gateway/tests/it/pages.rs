@@ -1,4 +1,4 @@
-//! What the gateway publishes of itself, to programs and to people.
+//! The pages that the gateway publishes, for programs and people.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,7 +21,7 @@ const BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*
 #[case::index(PROBLEMS, BROWSER, "text/html; charset=utf-8")]
 #[case::index(PROBLEMS, "application/json", "application/json")]
 #[tokio::test]
-async fn a_page_comes_in_the_form_that_is_asked_for(
+async fn accept_selects_the_form_of_a_page(
     #[case] path: &str,
     #[case] accept: &str,
     #[case] want: &str,
@@ -40,7 +40,7 @@ async fn a_page_comes_in_the_form_that_is_asked_for(
 
 #[rstest]
 #[tokio::test]
-async fn head_tells_the_length_and_sends_nothing(#[values(false, true)] h2: bool) {
+async fn head_has_the_length_and_no_body(#[values(false, true)] h2: bool) {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     for path in [POLICY, PROBLEMS] {
@@ -55,7 +55,7 @@ async fn head_tells_the_length_and_sends_nothing(#[values(false, true)] h2: bool
 }
 
 #[tokio::test]
-async fn a_problem_that_is_none_has_no_page() {
+async fn an_unknown_problem_has_no_page() {
     let origin = origin().run().await;
     let text = r#"
         [[routes]]
@@ -70,7 +70,7 @@ async fn a_problem_that_is_none_has_no_page() {
 }
 
 #[tokio::test]
-async fn every_file_about_a_problem_is_about_one_that_there_is() {
+async fn every_problem_page_is_about_an_existing_problem() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/problems");
     let files: BTreeSet<String> = std::fs::read_dir(directory)
         .unwrap()
@@ -81,7 +81,7 @@ async fn every_file_about_a_problem_is_about_one_that_there_is() {
 }
 
 #[tokio::test]
-async fn a_declared_route_is_published_and_where_it_goes_is_not() {
+async fn a_route_is_published_without_its_upstream() {
     let origin = origin().run().await;
     let text = r#"
         [classes.slow]
@@ -124,7 +124,7 @@ async fn a_declared_route_is_published_and_where_it_goes_is_not() {
 }
 
 #[tokio::test]
-async fn what_is_published_of_a_key_is_what_holds() {
+async fn the_published_key_rules_are_enforced() {
     let origin = origin().run().await;
     let text = r#"
         [[routes]]
@@ -154,7 +154,7 @@ async fn what_is_published_of_a_key_is_what_holds() {
 }
 
 #[tokio::test]
-async fn the_link_in_a_problem_leads_a_browser_to_its_page() {
+async fn a_problems_link_leads_a_browser_to_its_page() {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let refused = gateway.post("/orders", "").send().await;

@@ -1,4 +1,4 @@
-//! Running a gateway: is it there, what does it count, how does it end.
+//! Running a gateway: health, metrics and shutdown.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::harness::{Ask, Reply, Running, gateway, origin, until};
 const LABELS: &str = "tenant=\"_local\",project=\"_local\",endpoint=\"_default\"";
 
 #[tokio::test]
-async fn it_is_alive_and_ready() {
+async fn a_started_gateway_is_alive_and_ready() {
     let origin = origin().run().await;
     let gateway = gateway(&origin).run().await;
     for path in ["/livez", "/readyz"] {
@@ -86,7 +86,7 @@ async fn traffic_is_counted_without_keys_or_paths() {
     ))
     .await;
     count(format!("idempotency_key_collision_total{{{LABELS}}} 1")).await;
-    // A retry and a recovery; to ask how it stands is neither.
+    // A retry and a recovery count; a status request counts as neither.
     count(format!(
         "idempotency_cache_hit_total{{{LABELS},restate_status=\"completed\"}} 2"
     ))
@@ -114,7 +114,7 @@ async fn traffic_is_counted_without_keys_or_paths() {
     assert!(!page.contains("secret"), "{page}");
 }
 
-/// The sum of all lines that begin like this.
+/// The sum of all lines with this prefix.
 fn sum(page: &str, start: &str) -> u64 {
     let lines = page.lines().filter(|line| line.starts_with(start));
     let values = lines.filter_map(|line| line.rsplit(' ').next());
@@ -130,7 +130,7 @@ async fn assert_line(gateway: &Running, line: &str) {
 }
 
 #[tokio::test]
-async fn a_drain_waits_for_what_runs_and_records_it() {
+async fn a_drain_waits_for_running_operations_and_records_them() {
     let directory = TempDir::new().unwrap();
     let origin = origin().reply(201, "paid").gated().run().await;
     let start = || gateway(&origin).directory(directory.path()).run();
@@ -165,7 +165,7 @@ async fn a_drain_waits_for_what_runs_and_records_it() {
 }
 
 #[tokio::test]
-async fn a_drain_that_is_cut_leaves_an_unknown_outcome() {
+async fn a_drain_that_times_out_leaves_an_unknown_outcome() {
     let directory = TempDir::new().unwrap();
     let origin = origin().reply(201, "paid").gated().run().await;
     let gateway = gateway(&origin).directory(directory.path()).run().await;
@@ -176,9 +176,9 @@ async fn a_drain_that_is_cut_leaves_an_unknown_outcome() {
     assert_eq!(origin.runs(), 1);
 }
 
-/// A client that listens to events for ever must not keep the process alive.
+/// A client that reads events forever must not keep the process alive.
 #[tokio::test]
-async fn a_drain_ends_though_a_client_goes_on_listening() {
+async fn a_drain_ends_although_a_client_keeps_its_stream_open() {
     let origin = origin()
         .header("content-type", "text/event-stream")
         .streaming()

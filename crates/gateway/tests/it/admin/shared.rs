@@ -1,5 +1,5 @@
-//! Two gateways on one PostgreSQL: what operators change at one holds at the
-//! other too, a little later.
+//! Two gateways on one PostgreSQL: an operator's change at one gateway reaches the
+//! other a little later.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Answer, Origin, Running, configured, origin};
 
-/// The book says five seconds; a busy machine may take longer to say so.
+/// The documentation promises five seconds; a busy machine may take longer.
 const SOON: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -49,7 +49,7 @@ async fn pay(gateway: &Running, key: &str, secret: &str) -> Answer {
     ask.send().await
 }
 
-/// Pays until the status is this one, and tells how long it took.
+/// Pays until the status is this one, and returns how long it took.
 async fn until_status(gateway: &Running, secret: &str, status: u16) -> Duration {
     let begun = Instant::now();
     while pay(gateway, "k", secret).await.status != status {
@@ -60,7 +60,7 @@ async fn until_status(gateway: &Running, secret: &str, status: u16) -> Duration 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_and_classes_that_change_at_one_gateway_change_at_the_other() {
+async fn changes_of_keys_and_classes_reach_the_other_gateway() {
     let postgres = database().await;
     let origin = origin().reply(201, "paid").run().await;
     let [one, other] = [
@@ -96,10 +96,10 @@ async fn keys_and_classes_that_change_at_one_gateway_change_at_the_other() {
     }
 }
 
-/// While the store is away nothing is forgotten: who was let in still is known,
-/// and what the store says later counts again.
+/// While the store is unavailable, known keys and classes stay in force; changes in
+/// the store apply when it is back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_is_away_leaves_what_is_known() {
+async fn known_keys_and_classes_stay_while_the_store_is_unavailable() {
     let mut postgres = database().await;
     let origin = origin().reply(201, "paid").run().await;
     let [one, other] = [
@@ -114,7 +114,7 @@ async fn a_store_that_is_away_leaves_what_is_known() {
     until_status(&other, &secret, 201).await;
 
     postgres.kill();
-    // Longer than a gateway rests before it reads again.
+    // Longer than the pause between two refreshes.
     let away = Instant::now();
     while away.elapsed() < Duration::from_secs(4) {
         let unprotected = other.ask("POST /payments");

@@ -1,5 +1,5 @@
-//! No reply ever crosses from one caller to another, whatever they are called
-//! and whatever they pretend to be.
+//! No reply ever crosses from one caller to another, whatever their names and
+//! credentials.
 
 use std::collections::BTreeSet;
 
@@ -14,8 +14,8 @@ use crate::harness::{Answer, Origin, Running, configured};
 
 const ANN: Who<'_> = ("acme", "shop", "user:ann");
 
-/// Each differs from another in one part, or would be another if parts were
-/// joined, decoded or folded.
+/// Each name differs from another in one part, or would equal another if parts were
+/// joined, decoded or case-folded.
 const CALLERS: [Who<'_>; 19] = [
     ANN,
     ("globex", "shop", "user:ann"),
@@ -48,7 +48,7 @@ async fn house(origin: &Origin) -> Running {
 }
 
 #[tokio::test]
-async fn the_same_key_of_every_caller_on_every_endpoint_is_an_operation_of_its_own() {
+async fn the_same_key_of_each_caller_on_each_endpoint_is_a_separate_operation() {
     let origin = echo().run().await;
     let gateway = house(&origin).await;
     let mut firsts = Vec::new();
@@ -62,7 +62,7 @@ async fn the_same_key_of_every_caller_on_every_endpoint_is_an_operation_of_its_o
             firsts.push((key.secret.clone(), path, first));
         }
     }
-    // Only now that all are there could somebody get another's.
+    // Only when all operations exist could a caller get another's.
     for (secret, path, first) in &firsts {
         let again = gateway.post(path, "order-1").bearing(secret).body("10");
         let again = again.send().await;
@@ -95,7 +95,7 @@ async fn the_same_key_of_every_caller_on_every_endpoint_is_an_operation_of_its_o
 }
 
 #[tokio::test]
-async fn a_name_is_told_to_the_upstream_in_parts_that_cannot_run_together() {
+async fn the_upstream_receives_a_namespaced_key_with_unambiguous_parts() {
     let origin = echo().run().await;
     let gateway = house(&origin).await;
     for (who, name) in [
@@ -111,7 +111,7 @@ async fn a_name_is_told_to_the_upstream_in_parts_that_cannot_run_together() {
     }
 }
 
-/// An answer as bytes, without what tells the time.
+/// An answer as bytes, without its date.
 fn bytes(answer: &Answer) -> (u16, Vec<(String, Vec<u8>)>, String) {
     let headers = answer.headers.iter().filter(|(name, _)| *name != "date");
     let headers = headers.map(|(name, value)| (name.to_string(), value.as_bytes().to_vec()));
@@ -119,7 +119,7 @@ fn bytes(answer: &Answer) -> (u16, Vec<(String, Vec<u8>)>, String) {
 }
 
 #[tokio::test]
-async fn what_another_caller_has_looks_like_what_never_was() {
+async fn another_callers_operation_looks_absent() {
     let origin = echo().run().await;
     let gateway = house(&origin).await;
     let ann = api_key(&gateway, ANN).await;
@@ -148,7 +148,7 @@ async fn what_another_caller_has_looks_like_what_never_was() {
     assert_eq!(before, after);
     assert!(after.iter().all(|(status, ..)| *status == 404));
 
-    // By id, beside one that was purged: nobody has that.
+    // By id, beside a purged operation, which no caller has.
     let purged = gateway.post("/payments", "purged").by(&ann).send().await;
     let purged = purged.header("x-operation-id").to_owned();
     let why = json!({ "why": "a test" });
@@ -188,7 +188,7 @@ async fn what_another_caller_has_looks_like_what_never_was() {
 #[case("%74-acme", "charset")]
 #[case("T%2Dacme", "charset")]
 #[tokio::test]
-async fn a_forged_name_is_no_key(#[case] key: &str, #[case] reason: &str) {
+async fn a_forged_namespaced_key_is_refused(#[case] key: &str, #[case] reason: &str) {
     let origin = echo().run().await;
     let gateway = house(&origin).await;
     let mallory = api_key(&gateway, ("globex", "shop", "user:mallory")).await;
@@ -201,7 +201,7 @@ async fn a_forged_name_is_no_key(#[case] key: &str, #[case] reason: &str) {
 }
 
 #[tokio::test]
-async fn what_only_the_gateway_may_say_changes_nothing_when_a_client_says_it() {
+async fn a_clients_copies_of_the_gateways_headers_are_ignored() {
     let origin = echo().run().await;
     let text = [
         API_KEYS,
@@ -267,7 +267,7 @@ async fn what_only_the_gateway_may_say_changes_nothing_when_a_client_says_it() {
 }
 
 #[tokio::test]
-async fn a_key_of_ours_goes_no_further_and_a_token_does() {
+async fn api_keys_are_removed_and_tokens_are_forwarded() {
     let issuer = Issuer::new();
     let origin = echo().run().await;
     let open = "auth = \"none\"\npolicy = \"HANDLER_INTERNAL_C\"";
@@ -303,7 +303,7 @@ async fn a_key_of_ours_goes_no_further_and_a_token_does() {
             "{path}"
         );
     }
-    // On a route for everybody, foreign credentials are the upstream's business.
+    // On an open route, other credentials are forwarded to the upstream.
     gateway
         .post("/open", "k4")
         .header("x-api-key", "theirs")
@@ -313,7 +313,7 @@ async fn a_key_of_ours_goes_no_further_and_a_token_does() {
 }
 
 #[tokio::test]
-async fn a_revoked_key_reads_nothing() {
+async fn a_revoked_key_reads_no_earlier_reply() {
     let origin = echo().run().await;
     let gateway = house(&origin).await;
     let (leaked, spare) = (api_key(&gateway, ANN).await, api_key(&gateway, ANN).await);
@@ -347,7 +347,7 @@ async fn a_revoked_key_reads_nothing() {
 }
 
 #[tokio::test]
-async fn a_route_lets_in_whom_it_names() {
+async fn a_route_admits_only_the_callers_that_it_names() {
     let issuer = Issuer::new();
     let origin = echo().run().await;
     let text = [
@@ -440,7 +440,7 @@ async fn a_route_lets_in_whom_it_names() {
         if want == "201" {
             continue;
         }
-        // Who may not write may not look either, by key or by id.
+        // A caller that may not write may not read either, by key or by id.
         let recovery = gateway.get(&format!("{path}/by-idempotency-key/k"));
         assert_eq!(
             word(&recovery.bearing(credential).send().await),
@@ -450,10 +450,10 @@ async fn a_route_lets_in_whom_it_names() {
     }
 }
 
-/// A caller who has lost the right to a route does not read by id what it did
-/// there either.
+/// A caller that has lost access to a route cannot read its own earlier operations
+/// there by id either.
 #[tokio::test]
-async fn an_operation_is_found_by_id_only_where_its_route_still_lets_one_in() {
+async fn recovery_by_id_requires_access_to_the_operations_route() {
     let origin = echo().run().await;
     let with = |more: &str| [API_KEYS, &payments(more)].concat();
     let gateway = configured(&origin, &with("")).run().await;
@@ -474,7 +474,7 @@ async fn an_operation_is_found_by_id_only_where_its_route_still_lets_one_in() {
 }
 
 #[tokio::test]
-async fn who_is_not_known_gets_nowhere() {
+async fn an_unauthenticated_request_is_refused_everywhere() {
     let issuer = Issuer::new();
     let origin = echo().run().await;
     let text = [API_KEYS, &issuer.section(), &payments("")];
@@ -527,7 +527,7 @@ async fn who_is_not_known_gets_nowhere() {
 }
 
 #[tokio::test]
-async fn names_of_the_gateways_own_cannot_be_given_a_key() {
+async fn reserved_names_cannot_be_given_to_a_key() {
     let origin = echo().run().await;
     let gateway = house(&origin).await;
     for who in [
@@ -549,7 +549,7 @@ async fn names_of_the_gateways_own_cannot_be_given_a_key() {
 }
 
 #[tokio::test]
-async fn routes_of_a_wider_scope_use_a_sentinel_and_take_keys_only_when_they_say_so() {
+async fn routes_with_a_wider_scope_use_a_sentinel_and_protect_only_if_configured() {
     let origin = echo().run().await;
     let text = [
         API_KEYS,
@@ -604,10 +604,10 @@ async fn routes_of_a_wider_scope_use_a_sentinel_and_take_keys_only_when_they_say
     }
 }
 
-/// On a route for everybody what clients show of themselves is compared, and
-/// what they did is found by its id as well as by its key.
+/// On an open route the clients' credentials are compared, and operations are found
+/// by id as well as by key.
 #[tokio::test]
-async fn on_a_route_for_everybody_each_credential_is_somebody_else() {
+async fn on_an_open_route_each_credential_is_a_different_request() {
     let origin = echo().run().await;
     let text = [API_KEYS, &payments("auth = \"none\"")];
     let gateway = configured(&origin, &text.concat()).run().await;
@@ -639,7 +639,7 @@ async fn on_a_route_for_everybody_each_credential_is_somebody_else() {
         let other = with(gateway.get(&path), theirs).send().await;
         assert_eq!(word(&other), "404 no-operation", "{key}");
     }
-    // By id: without a credential, and with one of ours.
+    // By id: without a credential, and with an API key.
     for line in [None, Some(format!("Bearer {ann}"))] {
         let key = if line.is_some() { "by-id-2" } else { "by-id-1" };
         let with = |ask: crate::harness::Ask| match &line {
@@ -653,9 +653,9 @@ async fn on_a_route_for_everybody_each_credential_is_somebody_else() {
     }
 }
 
-/// Whoever closes the door behind what was once open closes it to all.
+/// Closing a route that was open closes its earlier operations too.
 #[tokio::test]
-async fn what_ran_before_callers_were_known_is_not_given_to_strangers() {
+async fn operations_from_before_authentication_are_not_readable_without_it() {
     let origin = echo().run().await;
     let open = route("open.create", "POST", "/open", "auth = \"none\"");
     let before = payments("");
@@ -676,10 +676,10 @@ async fn what_ran_before_callers_were_known_is_not_given_to_strangers() {
     );
 }
 
-/// Names of any letters have a name of plain ones; a name that is too long is
-/// told before anything is looked up.
+/// Names with non-ASCII characters are encoded; a name that is too long is refused
+/// before any lookup.
 #[tokio::test]
-async fn names_of_any_letters_and_names_that_are_too_long() {
+async fn non_ascii_names_are_encoded_and_long_names_are_refused() {
     let origin = echo_nothing().await;
     let gateway = house(&origin).await;
     let zurich = api_key(&gateway, ("Zürich", "größe", "user:ü")).await;
@@ -702,13 +702,13 @@ async fn names_of_any_letters_and_names_that_are_too_long() {
     assert_eq!(origin.runs(), 2);
 }
 
-/// An origin that takes names of any letters.
+/// An origin that accepts header values with any characters.
 async fn echo_nothing() -> Origin {
     crate::harness::origin().reply(201, "paid").run().await
 }
 
-/// A caller is who it is, however it is known: a retry may bring a fresh token,
-/// or another key.
+/// A caller's identity does not depend on its credential: a retry may use a new
+/// token or another key.
 #[tokio::test]
 async fn one_caller_with_two_credentials_has_one_operation() {
     let issuer = Issuer::new();

@@ -1,4 +1,4 @@
-//! Callers: who they are, and that none sees the replies of another.
+//! Callers: authentication, and isolation between them.
 
 mod isolation;
 mod schedules;

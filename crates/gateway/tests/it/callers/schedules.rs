@@ -1,4 +1,4 @@
-//! A scheduler that signs its calls, and sends each of them as often as it likes.
+//! A scheduler that signs its requests and repeats them.
 
 use rstest::rstest;
 use serde_json::json;
@@ -35,7 +35,7 @@ fn tick(key: &str) -> Tick<'_> {
     }
 }
 
-/// A tick as it is sent to a path, which may be the wrong one.
+/// A signed tick, sent to a path that may be wrong.
 fn sent(gateway: &Running, path: &str, tick: &Tick<'_>) -> Ask {
     let ask = gateway
         .ask(&format!("POST {path}"))
@@ -49,11 +49,11 @@ fn sent(gateway: &Running, path: &str, tick: &Tick<'_>) -> Ask {
 }
 
 #[tokio::test]
-async fn a_tick_that_is_sent_three_times_from_two_workers_runs_once() {
+async fn a_tick_sent_three_times_by_two_workers_runs_once() {
     let origin = echo().gated().run().await;
     let gateway = house(&origin).await;
-    // Each signs anew, at its own time and with its own secret; every request
-    // has a connection of its own.
+    // Each worker signs at its own time and with its own secret, and every request
+    // has its own connection.
     let key = "sched:nightly:1700000000000";
     let (first, second) = (
         tick(key),
@@ -93,7 +93,7 @@ async fn a_tick_that_is_sent_three_times_from_two_workers_runs_once() {
         "it opens our door and no other"
     );
 
-    // Later, and quoted: the same tick. The next one is another.
+    // Later, and quoted: the same tick. The next tick is another operation.
     let late = sent(
         &gateway,
         "/reports",
@@ -113,7 +113,7 @@ async fn a_tick_that_is_sent_three_times_from_two_workers_runs_once() {
 }
 
 #[tokio::test]
-async fn schedules_of_two_tenants_do_not_meet() {
+async fn schedules_of_two_tenants_are_separate() {
     let origin = echo().run().await;
     let gateway = house(&origin).await;
     let key = "sched:nightly:1";
@@ -136,7 +136,7 @@ async fn schedules_of_two_tenants_do_not_meet() {
 }
 
 #[tokio::test]
-async fn what_was_not_signed_like_this_is_refused() {
+async fn a_request_that_differs_from_what_was_signed_is_refused() {
     let origin = echo().run().await;
     let gateway = house(&origin).await;
     let key = "sched:nightly:1700000000000";
@@ -264,7 +264,8 @@ async fn what_was_not_signed_like_this_is_refused() {
         201,
         "and the good one is good"
     );
-    // Where the route does not take it, it is known and may not.
+    // On a route that does not allow it, the scheduler is authenticated but
+    // refused.
     let elsewhere = Tick {
         endpoint: "payments.create",
         ..good
@@ -280,7 +281,7 @@ async fn what_was_not_signed_like_this_is_refused() {
 #[case("\"sched:nightly:1700000000000\"")]
 #[case("sched:x:1")]
 #[tokio::test]
-async fn nobody_else_may_use_a_schedules_key(#[case] key: &str) {
+async fn only_the_scheduler_may_use_a_schedules_key(#[case] key: &str) {
     let issuer = Issuer::new();
     let origin = echo().run().await;
     let scheduler = format!("[auth.scheduler]\nsecret = \"{SECRET}\"\n");
@@ -305,7 +306,7 @@ async fn nobody_else_may_use_a_schedules_key(#[case] key: &str) {
     assert_eq!(origin.begun(), 0);
 }
 
-/// The scheduler's own mistakes are told as such: it is known by then.
+/// A mistake by the authenticated scheduler is reported as such.
 #[rstest]
 #[case("sched:nightly", "format")]
 #[case("sched::1", "format")]
@@ -314,7 +315,7 @@ async fn nobody_else_may_use_a_schedules_key(#[case] key: &str) {
 #[case("sched:a b:1", "charset")]
 #[case("nightly:1", "charset")]
 #[tokio::test]
-async fn a_schedules_key_has_its_form(#[case] key: &str, #[case] reason: &str) {
+async fn a_malformed_schedules_key_is_refused(#[case] key: &str, #[case] reason: &str) {
     let origin = echo().run().await;
     let gateway = house(&origin).await;
     let refused = sent(&gateway, "/reports", &tick(key)).send().await;
@@ -323,10 +324,10 @@ async fn a_schedules_key_has_its_form(#[case] key: &str, #[case] reason: &str) {
     assert_eq!(origin.begun(), 0);
 }
 
-/// A scheduler may send a key of the usual kind as well, or none where none is
-/// needed; and it asks for what it sent with a signature over nothing.
+/// A scheduler may also send an ordinary key, or none where none is required; it
+/// signs an empty body to recover its operations.
 #[tokio::test]
-async fn a_scheduler_recovers_its_own() {
+async fn a_scheduler_recovers_its_own_operations() {
     let origin = echo().run().await;
     let gateway = house(&origin).await;
     let plain = sent(&gateway, "/reports", &tick("nightly-1")).send().await;

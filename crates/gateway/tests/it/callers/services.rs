@@ -1,6 +1,6 @@
-//! Services that know callers, asked by a gateway that really serves: an
-//! issuer's keys, Unkey, and OpenBao with the secrets for it. When one of them
-//! is away the gate stays shut, for retries too.
+//! Services that authenticate callers, used by a running gateway: an issuer's keys,
+//! Unkey, and OpenBao with the secrets for it. While one of them is unavailable,
+//! requests are refused, retries included.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -46,7 +46,7 @@ fn token(pair: &Ed25519KeyPair) -> String {
 }
 
 #[tokio::test]
-async fn before_an_issuers_keys_are_there_its_tokens_open_nothing() {
+async fn tokens_are_refused_until_the_issuers_keys_are_fetched() {
     let upstream = origin().reply(201, "paid").run().await;
     let issuer = Reserved::new();
     let gateway = configured(
@@ -151,7 +151,7 @@ async fn a_key_of_unkey_is_verified_with_a_root_key_from_openbao() {
     assert_eq!(seen.header("x-subject"), "service:key_1");
     assert_eq!(seen.header("x-api-key"), "");
     assert!(ask().send().await.is_replay());
-    // Without a verdict a retry gets no stored reply either.
+    // Without an answer a retry gets no stored reply either.
     status.store(500, Ordering::SeqCst);
     let answer = ask().send().await;
     assert!(is_away(&answer));

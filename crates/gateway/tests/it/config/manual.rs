@@ -1,6 +1,6 @@
-//! The commented default file is the manual, so it is held to its word: what is
-//! active works, every line that is commented out is valid, every key of the
-//! schema is in it, and what it calls a default is one.
+//! The commented default file is the manual, so it is tested: its active settings
+//! work, every commented-out line is valid, every key of the schema is in it, and
+//! its defaults are the program's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,7 +27,7 @@ fn the_default_file_has_no_mistakes_and_no_warnings() {
 }
 
 #[test]
-fn every_line_that_is_commented_out_is_valid() {
+fn every_commented_out_setting_is_valid() {
     for text in uncommented() {
         read(&text);
     }
@@ -56,7 +56,7 @@ fn every_key_of_the_schema_is_in_the_manual() {
 }
 
 #[test]
-fn what_the_manual_calls_a_default_is_one() {
+fn the_manuals_defaults_are_the_programs() {
     let config = read(&uncommented()[0]);
     let usual = Server::default();
     let server = &config.server;
@@ -86,7 +86,7 @@ fn what_the_manual_calls_a_default_is_one() {
     );
     let mut class = config.classes["interactive"].clone();
     assert!(class.reconcile_url.take().is_some());
-    // Said aloud, it is chosen.
+    // A written value counts as chosen.
     assert!(std::mem::take(&mut class.remember_chosen));
     assert_eq!(class, Class::interactive());
     let mut upstream = config.upstreams["payments"].clone();
@@ -119,8 +119,8 @@ fn what_the_manual_calls_a_default_is_one() {
     assert_eq!(route.joined, usual.joined);
 }
 
-/// The manual with everything in force; then, once for each alternative, with
-/// that in place of the line above it.
+/// The manual with every setting in force; then once more for each alternative,
+/// with it in place of the line above it.
 fn uncommented() -> Vec<String> {
     let mut texts = vec![String::new()];
     let mut alternatives: Vec<(usize, Vec<&str>)> = Vec::new();
@@ -150,7 +150,7 @@ fn uncommented() -> Vec<String> {
     texts
 }
 
-/// Reads a text in a directory where the files are that it names.
+/// Parses a text in a directory that has the files it names.
 fn read(text: &str) -> Config {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("tls")).unwrap();
@@ -188,7 +188,7 @@ fn read(text: &str) -> Config {
     }
 }
 
-/// Notes which keys of which definition a value tells.
+/// Records the keys of each definition that a value uses.
 fn tell(value: &Value, schema: &Value, root: &Value, told: &mut BTreeSet<(String, String)>) {
     let reference = schema["$ref"].as_str().unwrap_or_default();
     let name = reference.rsplit('/').next().unwrap_or_default();
@@ -202,7 +202,7 @@ fn tell(value: &Value, schema: &Value, root: &Value, told: &mut BTreeSet<(String
     match value {
         Value::Object(entries) => {
             let known = schema["properties"].as_object();
-            // Of a choice, the one that knows every key.
+            // Of several alternatives, the one with all of the keys.
             if known.is_some_and(|known| !entries.keys().all(|key| known.contains_key(key))) {
                 return;
             }

@@ -1,5 +1,5 @@
-//! Each mistake that a configuration can hold, with what is said of it: the
-//! place, the key, the problem, and what would be right.
+//! Each possible mistake of a configuration, with its message: the location, the
+//! key, the problem, and the correction.
 
 use std::path::Path;
 
@@ -130,7 +130,7 @@ fn listeners_and_stores(#[case] text: &str, #[case] want: &str) {
     assert_eq!(mistakes(text), [want]);
 }
 
-/// What belongs to one store and not to another, and what a store needs.
+/// Settings of another kind of store, and settings that a store requires.
 #[rstest]
 #[case::memory_with_more(
     "[store]\nurl = 'memory:x'",
@@ -197,7 +197,7 @@ fn stores(#[case] text: &str, #[case] want: &str) {
 }
 
 #[test]
-fn a_store_is_told_all_that_is_said_of_it() {
+fn every_setting_of_a_store_is_passed_on() {
     let text = "[store]\nurl = 'postgres://db/x'\nnamespace = 'shop'\ntable = 'ops.records'\n\
                 listen_url = 'postgres://direct/x'\nconnections = 7\n\
                 [secrets]\nkey = '0123456789abcdef'\n[limits]\nstore_deadline = '3s'";
@@ -220,7 +220,7 @@ fn parsed(text: &str) -> config::Config {
     }
 }
 
-/// A route whose application commits the outcome, and what that does not go with.
+/// A joined route, and settings that conflict with it.
 #[rstest]
 #[case::embedded_store("method = 'POST'\njoined = true", "", &["8:10: routes[0].joined: requires PostgreSQL, because the application commits to the store's database; write url = \"postgres://…\" in [store], the application's own database; or remove joined"])]
 #[case::redis("method = 'POST'\njoined = true", "[store]\nurl = 'redis://cache'", &["8:10: routes[0].joined: requires PostgreSQL, because the application commits to the store's database; write url = \"postgres://…\" in [store], the application's own database; or remove joined"])]
@@ -760,7 +760,7 @@ fn columns_count_characters() {
 
 /// A file with a mistake in nearly every line: none of them hides another.
 #[test]
-fn every_mistake_is_told_at_once() {
+fn every_mistake_is_reported_at_once() {
     let environment = environment(&[
         ("ONCEWARD__SERVER__X", "1"),
         ("ONCEWARD__ROUTES__9__CLASS", "x"),
@@ -772,7 +772,7 @@ fn every_mistake_is_told_at_once() {
 }
 
 #[test]
-fn what_a_variable_holds_is_never_told() {
+fn the_value_of_a_variable_is_never_shown() {
     let text = "[server]\nlisten = '${S}'\ndrain = '${S}'\nadmin_tokens = [{ name = '${S}', role = '${S}', token = '${S}' }]\n\
                 trusted_proxies = ['${S}']\npublic_url = '${S}'\n[store]\nurl = '${S}'\n[secrets]\nkey = '${S}'\n\
                 [[auth.jwt]]\nissuer = '${S}'\naudience = '${S}'\njwks_url = '${S}'\ntenant = '${S}'\nalgorithms = ['${S}']\n\

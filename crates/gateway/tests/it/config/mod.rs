@@ -17,7 +17,7 @@ use onceward_gateway::config::{self, Mistake};
 /// A route to add lines to; the first of them is line 7.
 const ROUTE: &str = "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\npath = '/a'\nupstream = 'a'\n";
 
-/// What is wrong with a text, without the file's name.
+/// The mistakes of a text, without the file's name.
 fn mistakes(text: &str) -> Vec<String> {
     match config::parse(text, Path::new("onceward.toml"), &BTreeMap::new()) {
         Ok(_) => Vec::new(),
@@ -40,7 +40,7 @@ fn warnings(text: &str) -> Vec<String> {
     }
 }
 
-/// All that is wrong, as `onceward check` tells it.
+/// All mistakes, as `onceward check` prints them.
 fn report(text: &str, environment: &BTreeMap<String, String>) -> String {
     match config::parse(text, Path::new("onceward.toml"), environment) {
         Ok(_) => String::new(),

@@ -1,5 +1,5 @@
-//! No text and no variable makes reading a configuration panic, and no mistake
-//! is without advice.
+//! No text and no variable makes the parser panic, and every mistake has a
+//! correction.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 const MANUAL: &str = include_str!("../../../../../onceward.toml");
 
-/// A line of the manual, commented in, perhaps with another value.
+/// A line of the manual, active, perhaps with another value.
 fn known_line() -> impl Strategy<Value = String> {
     let lines: Vec<&str> = MANUAL
         .lines()
@@ -84,7 +84,7 @@ fn judge(text: &str, variables: &BTreeMap<String, String>) -> Result<(), TestCas
                 !mistake.problem.is_empty() && !mistake.right.is_empty(),
                 "{told}"
             );
-            // The schema and the types say the same.
+            // The schema and the types agree.
             prop_assert!(!told.contains("fault of Onceward"), "{told}");
         }
     }
@@ -93,12 +93,12 @@ fn judge(text: &str, variables: &BTreeMap<String, String>) -> Result<(), TestCas
 
 proptest! {
     #[test]
-    fn texts_like_a_configuration(text in text(), variables in variables()) {
+    fn no_text_like_a_configuration_panics(text in text(), variables in variables()) {
         judge(&text, &variables)?;
     }
 
     #[test]
-    fn any_text(text in "\\PC{0,200}") {
+    fn no_text_panics(text in "\\PC{0,200}") {
         judge(&text, &BTreeMap::new())?;
     }
 }

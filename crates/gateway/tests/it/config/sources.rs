@@ -1,4 +1,5 @@
-//! Where values come from: the text, variables in it, and variables over it.
+//! The sources of values: the text, variables in it, and variables that override
+//! it.
 
 use std::fs;
 use std::path::Path;
@@ -78,7 +79,7 @@ fn variables_override_the_text() {
     assert_eq!(config.routes[1].path, "/c");
 }
 
-/// Tokens that look like numbers, dates or TOML's own words stay what they are.
+/// Tokens that look like numbers, dates or TOML keywords stay strings.
 #[rstest]
 #[case("12345678")]
 #[case("1e5")]
@@ -86,7 +87,7 @@ fn variables_override_the_text() {
 #[case("2026-01-01")]
 #[case("plain text")]
 #[case("")]
-fn a_variable_for_a_text_is_a_text(#[case] value: &str) {
+fn a_variable_for_a_string_is_a_string(#[case] value: &str) {
     let text = "[server]\nadmin_token = 'from the file'";
     let variables = environment(&[("ONCEWARD__SERVER__ADMIN_TOKEN", value)]);
     match config::parse(text, Path::new("onceward.toml"), &variables) {
@@ -146,7 +147,7 @@ fn an_empty_secret_file_is_a_mistake() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named() {
+fn a_missing_file_is_named() {
     let mistakes = config::load(Path::new("no/such.toml"), &environment(&[])).unwrap_err();
     assert_eq!(
         lines(&mistakes),

@@ -1,4 +1,4 @@
-//! Settings that cannot be right are refused at the start, in words that help.
+//! Settings that cannot work are refused at the start, with a helpful message.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn upstream(config: &mut Config, url: &str) {
     "`embedded:` has no directory; write `embedded:./onceward-data`, for example"
 )]
 #[tokio::test]
-async fn a_mistake_is_named_with_its_cure(#[case] mistake: fn(&mut Config), #[case] words: &str) {
+async fn a_start_error_names_its_correction(#[case] mistake: fn(&mut Config), #[case] words: &str) {
     let (mut config, _directory) = gateway_to("http://127.0.0.1:1").config();
     mistake(&mut config);
     let error = Gateway::start(config, None)

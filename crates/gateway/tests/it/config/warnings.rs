@@ -1,4 +1,5 @@
-//! What works and is probably not meant, and what gets no warning.
+//! Settings that work but are probably not intended, and settings without a
+//! warning.
 
 use rstest::rstest;
 

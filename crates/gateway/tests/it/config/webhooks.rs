@@ -1,5 +1,4 @@
-//! Mistakes and warnings about webhooks, and what is made of
-//! what is right.
+//! Mistakes and warnings about webhooks, and the values of valid settings.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +10,7 @@ use rstest::rstest;
 
 use super::{ROUTE, mistakes, warnings};
 
-/// An upstream alone; what follows begins in line 3.
+/// An upstream alone; further text begins in line 3.
 const UPSTREAM: &str = "[upstreams.a]\nurl = 'http://127.0.0.1:1'\n";
 /// OpenBao, in three lines.
 const OPENBAO: &str = "[secrets.openbao]\naddress = 'https://bao'\ntoken = 't'\n";
@@ -174,7 +173,7 @@ fn not_warned(#[case] text: &str) {
 }
 
 #[test]
-fn what_is_said_is_what_holds() {
+fn configured_values_are_used() {
     let text = format!(
         "{ROUTE}[webhooks]\nupstream = 'a'\npath = '/in/{{provider}}'\nclass = 'financial'\ntolerance = '0s'\nsame_bytes = 'refuse'\noverlap = '1h'\ndeliveries = 3\ndeliveries_per_upstream = 2\n[webhooks.providers.acme]\nsignature_header = 'X-Sig'\nid = 'json:/id'"
     );
@@ -183,7 +182,7 @@ fn what_is_said_is_what_holds() {
     assert_eq!(said.upstream.as_deref(), Some("a"));
     assert_eq!(said.path_for("stripe"), "/in/stripe");
     assert_eq!(&*said.class, "financial");
-    // Nothing is off that was not said to be.
+    // Only an explicit "off" turns it off.
     assert_eq!(said.tolerance, Tolerance::Within(Duration::ZERO));
     assert_eq!(said.same_bytes, SameBytes::Refuse);
     assert_eq!(said.overlap, Duration::from_secs(3600));

@@ -1,4 +1,4 @@
-//! A body of 64 MiB that nobody should hold in memory: made as it goes, and
+//! A body of 64 MiB that must not be buffered: generated while it is sent, and
 //! compared by its hash.
 
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use http_body_util::channel::Channel;
 use onceward_http::body::{Body, BoxError, boxed};
 use sha2::{Digest, Sha256};
 
-/// How much it is.
+/// The size of the body.
 pub(crate) const BULK_BYTES: usize = 64 << 20;
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// How long nothing must move to count as standing still.
+/// How long the count must not change to count as stalled.
 const STILL: Duration = Duration::from_millis(300);
 
-/// The bulk, counting what was taken of it.
+/// The body, with a count of the bytes taken.
 pub(crate) fn bulk(taken: Arc<AtomicUsize>) -> Body {
     let (mut sender, body) = Channel::<Bytes, BoxError>::new(1);
     tokio::spawn(async move {
@@ -32,7 +32,7 @@ pub(crate) fn bulk(taken: Arc<AtomicUsize>) -> Body {
     boxed(body)
 }
 
-/// The hash of all of it, in hexadecimal.
+/// The hash of the whole body, in hexadecimal.
 pub(crate) fn bulk_hash() -> String {
     let mut hash = Sha256::new();
     for block in blocks() {
@@ -41,7 +41,7 @@ pub(crate) fn bulk_hash() -> String {
     HEXLOWER.encode(&hash.finalize())
 }
 
-/// No two blocks are the same, so that a lost, doubled or moved one shows.
+/// No two blocks are equal, so that a lost, repeated or moved block is visible.
 fn blocks() -> impl Iterator<Item = Bytes> {
     (0..BULK_BYTES / BLOCK_BYTES).map(|number| {
         let mut block = vec![number as u8; BLOCK_BYTES];
@@ -50,8 +50,8 @@ fn blocks() -> impl Iterator<Item = Bytes> {
     })
 }
 
-/// Waits until a count has begun to move and stands still; then it is the most
-/// that all buffers on the way hold. A hasty verdict only makes it smaller.
+/// Waits until a count has begun to change and has stalled; it is then the size of
+/// all buffers in between. Returning too early only makes it smaller.
 pub(crate) async fn settled(count: impl Fn() -> usize) -> usize {
     let mut last = 0;
     loop {

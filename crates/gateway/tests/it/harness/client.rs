@@ -1,4 +1,4 @@
-//! A client of the gateway: HTTP/1 or HTTP/2, a connection for each request.
+//! A client of the gateway: HTTP/1 or HTTP/2, one connection per request.
 
 use std::net::SocketAddr;
 
@@ -37,7 +37,7 @@ impl Ask {
         self.header("idempotency-key", key)
     }
 
-    /// Another header line; the same name may come again.
+    /// Adds a header line; names may repeat.
     pub(crate) fn header(mut self, name: &'static str, value: impl AsRef<[u8]>) -> Self {
         let value = HeaderValue::from_bytes(value.as_ref()).unwrap();
         self.request.headers_mut().append(name, value);
@@ -52,46 +52,46 @@ impl Ask {
         self.stream(full(body))
     }
 
-    /// With a body that comes piece by piece.
+    /// Sets a streamed body.
     pub(crate) fn stream(mut self, body: Body) -> Self {
         *self.request.body_mut() = body;
         self
     }
 
-    /// For another host.
+    /// Sets the host.
     pub(crate) fn host(mut self, host: &str) -> Self {
         let host = HeaderValue::from_str(host).unwrap();
         self.request.headers_mut().insert("host", host);
         self
     }
 
-    /// Over HTTP/2, without asking first.
+    /// Uses HTTP/2 with prior knowledge.
     pub(crate) fn h2c(self) -> Self {
         let version = Version::HTTP_2;
         Self { version, ..self }
     }
 
-    /// Sends it and waits for the whole answer.
+    /// Sends the request and reads the whole answer.
     pub(crate) async fn send(self) -> Answer {
         self.begin().await.whole().await
     }
 
-    /// Sends it in a task of its own, which can be aborted.
+    /// Sends the request in a task, which can be aborted.
     pub(crate) fn spawn(self) -> JoinHandle<Answer> {
         tokio::spawn(self.send())
     }
 
-    /// Sends it and waits for the answer's head.
+    /// Sends the request and waits for the answer's head.
     pub(crate) async fn begin(self) -> Answering {
         self.try_begin().await.unwrap()
     }
 
-    /// The same, where there may be no answer.
+    /// Like [`begin`](Self::begin), if there may be no answer.
     pub(crate) async fn try_begin(self) -> Result<Answering, hyper::Error> {
         let stream = TcpStream::connect(self.to).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let io = TokioIo::new(stream);
-        // Who drops the answer closes the connection.
+        // Dropping the answer closes the connection.
         let mut tasks = tokio::task::JoinSet::new();
         let response = if self.version == Version::HTTP_2 {
             let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
@@ -109,7 +109,7 @@ impl Ask {
     }
 }
 
-/// HTTP/2 has the host in its target.
+/// HTTP/2 carries the host in its target.
 fn absolute(mut request: Request<Body>) -> Request<Body> {
     let host = request.headers_mut().remove("host").unwrap();
     let url = format!("http://{}{}", host.to_str().unwrap(), request.uri());
@@ -117,7 +117,7 @@ fn absolute(mut request: Request<Body>) -> Request<Body> {
     request
 }
 
-/// An answer whose head is there.
+/// An answer whose head has arrived.
 pub(crate) struct Answering {
     response: Response<Incoming>,
     _tasks: tokio::task::JoinSet<Result<(), hyper::Error>>,
@@ -138,8 +138,7 @@ impl Answering {
         Some(frame.map(|frame| frame.into_data().unwrap_or_default()))
     }
 
-    /// Whether the body ends here, as it should. HTTP/2 may say so with a piece
-    /// of nothing.
+    /// Whether the body ends here, complete. HTTP/2 may end it with an empty piece.
     pub(crate) async fn ends(&mut self) -> bool {
         loop {
             match self.next().await {
@@ -155,7 +154,7 @@ impl Answering {
         String::from_utf8(piece.into()).unwrap()
     }
 
-    /// Reads on to the end.
+    /// Reads the rest.
     pub(crate) async fn whole(mut self) -> Answer {
         let body = self.response.body_mut().collect().await.unwrap();
         let trailers = body.trailers().cloned().unwrap_or_default();
@@ -199,7 +198,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// The status and the problem's code; no code where it is no problem.
+    /// The status and the problem's code; the code is empty for other answers.
     pub(crate) fn problem(&self) -> (u16, String) {
         if self.header("content-type") != "application/problem+json" {
             return (self.status, String::new());

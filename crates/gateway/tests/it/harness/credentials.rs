@@ -1,5 +1,5 @@
-//! Credentials of all kinds: API keys made through the admin API, tokens of an
-//! issuer of our own, and the scheduler's signatures.
+//! Credentials of all kinds: API keys created through the admin API, tokens of a
+//! test issuer, and the scheduler's signatures.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,19 +13,19 @@ use tempfile::TempDir;
 use super::fixture::operate;
 use super::{Ask, Running, until};
 
-/// Opens the gateway to API keys.
+/// Configures API keys.
 pub(crate) const API_KEYS: &str = "[auth.api_keys]\n";
 
 /// Tenant, project and subject.
 pub(crate) type Who<'a> = (&'a str, &'a str, &'a str);
 
-/// A key of ours.
+/// An API key of the gateway.
 pub(crate) struct ApiKey {
     pub(crate) id: String,
     pub(crate) secret: String,
 }
 
-/// Makes a key with these scopes; a project that is empty is none.
+/// Creates a key with these scopes; an empty project means none.
 pub(crate) async fn scoped_key(gateway: &Running, who: Who<'_>, scopes: &[&str]) -> ApiKey {
     let (tenant, project, subject) = who;
     let project = (!project.is_empty()).then_some(project);
@@ -49,7 +49,7 @@ pub(crate) async fn revoke(gateway: &Running, key: &ApiKey) {
     operate(gateway, &path, json!({ "why": "it leaked" })).await;
 }
 
-/// Brings a credential along.
+/// Adds a credential to a request.
 pub(crate) trait Sent {
     fn by(self, key: &ApiKey) -> Ask;
     fn bearing(self, token: &str) -> Ask;
@@ -81,7 +81,7 @@ impl Issuer {
         Self { pair, directory }
     }
 
-    /// Opens the gateway to its tokens.
+    /// Configures this issuer.
     pub(crate) fn section(&self) -> String {
         format!(
             "[[auth.jwt]]\nissuer = \"https://id.example/\"\naudience = \"shop\"\n\
@@ -91,7 +91,7 @@ impl Issuer {
         )
     }
 
-    /// A token with these claims, beside the usual ones.
+    /// A token with these claims, in addition to the usual ones.
     pub(crate) fn token(&self, claims: &Value) -> String {
         let mut all = json!({
             "iss": "https://id.example/", "aud": "shop", "exp": now_ms() / 1000 + 600,
@@ -107,7 +107,7 @@ impl Issuer {
     }
 }
 
-/// Waits until the issuers' keys are there.
+/// Waits until the issuers' keys are fetched.
 pub(crate) async fn ready(gateway: &Running) {
     until(async || gateway.admin("/readyz").await.status == 200).await;
 }
@@ -117,7 +117,7 @@ pub(crate) fn now_ms() -> u64 {
     now.as_millis().try_into().unwrap()
 }
 
-/// What a scheduler signs, and with what.
+/// The input of a scheduler's signature, and its secret.
 #[derive(Clone, Copy)]
 pub(crate) struct Tick<'a> {
     pub(crate) secret: &'a str,

@@ -1,4 +1,4 @@
-//! Configurations, origins and questions that many tests share.
+//! Configurations, origins and requests that many tests share.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use super::{Answer, Ask, Origin, OriginBuilder, Reply, Running, configured, origin};
 
-/// Between two looks at something that time alone changes.
+/// The pause between two checks of something that only time changes.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 
-/// The name under which an upstream knows a key where nobody is known.
+/// The namespaced key at an upstream without authenticated callers.
 pub(crate) const LOCAL: &str = "t-_local:_local:client:anonymous";
 
-/// An origin that says whom it works for, and how often it did.
+/// An origin that answers with its caller and the number of its runs.
 pub(crate) fn echo() -> OriginBuilder {
     origin().replying(|seen, run| {
         let who = ["x-tenant-id", "x-project-id", "x-subject"].map(|name| seen.header(name));
@@ -21,7 +21,7 @@ pub(crate) fn echo() -> OriginBuilder {
     })
 }
 
-/// An origin that gives these answers in turn, the last one for ever.
+/// An origin that gives these answers in turn, repeating the last one.
 pub(crate) fn answering(statuses: &'static [u16]) -> OriginBuilder {
     origin().replying(|_, run| {
         let status = statuses[run.min(statuses.len()) - 1];
@@ -29,7 +29,7 @@ pub(crate) fn answering(statuses: &'static [u16]) -> OriginBuilder {
     })
 }
 
-/// A protected route for POST /payments, with more said of it.
+/// A protected route for POST /payments with further settings.
 pub(crate) fn payments(more: &str) -> String {
     route("payments.create", "POST", "/payments", more)
 }
@@ -41,7 +41,7 @@ pub(crate) fn route(endpoint: &str, method: &str, path: &str, more: &str) -> Str
     )
 }
 
-/// A gateway that protects POST /payments under a class of its own.
+/// A gateway that protects POST /payments under this class.
 pub(crate) async fn classy(origin: &Origin, class: &str) -> Running {
     let text = format!("[classes.own]\n{class}\n{}", payments("class = \"own\""));
     configured(origin, &text).run().await
@@ -55,7 +55,7 @@ pub(crate) fn word(answer: &Answer) -> String {
     }
 }
 
-/// Asks the admin API, as somebody on this machine.
+/// Sends a GET to the admin API, as a local operator.
 pub(crate) async fn look(gateway: &Running, path: &str) -> Answer {
     Ask::new(gateway.admin_address(), &format!("GET {path}"))
         .host("localhost")
@@ -63,7 +63,7 @@ pub(crate) async fn look(gateway: &Running, path: &str) -> Answer {
         .await
 }
 
-/// Changes something through the admin API, which must take it.
+/// Makes a change through the admin API, which must accept it.
 pub(crate) async fn operate(gateway: &Running, path: &str, body: Value) -> Value {
     let answer = gateway.change(path, &body.to_string());
     let answer = answer.host("localhost").send().await;
@@ -71,14 +71,14 @@ pub(crate) async fn operate(gateway: &Running, path: &str, body: Value) -> Value
     answer.json()
 }
 
-/// What an operator sees of an operation.
+/// An operation as operators see it.
 pub(crate) async fn shown(gateway: &Running, id: &str) -> Value {
     let answer = look(gateway, &format!("/admin/v1/operations/{id}")).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     answer.json()
 }
 
-/// Sends until the answer is as wished, and gives that one.
+/// Sends until the answer satisfies the condition, and returns that answer.
 pub(crate) async fn ask_until(ask: impl Fn() -> Ask, holds: impl Fn(&Answer) -> bool) -> Answer {
     loop {
         let answer = ask().send().await;
@@ -89,9 +89,9 @@ pub(crate) async fn ask_until(ask: impl Fn() -> Ask, holds: impl Fn(&Answer) -> 
     }
 }
 
-/// A gateway whose store has less time than any store needs, and the answer of
-/// a request whose claim came too late. Many are sent at once, each with a key
-/// of its own: some have to stand in line.
+/// A gateway whose store deadline is too short for any store, and the answer to a
+/// request whose claim timed out. Many requests are sent at once, each with its own
+/// key, so that some have to queue.
 pub(crate) async fn without_store(origin: &Origin, class: &str) -> (Running, Answer) {
     let text = format!("[classes.own]\n{class}\n{}", payments("class = \"own\""));
     let gateway = configured(origin, &text)

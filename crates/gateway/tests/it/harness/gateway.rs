@@ -1,4 +1,4 @@
-//! A gateway before an origin, on free ports, with a store of its own.
+//! A gateway in front of an origin, on free ports, with its own store.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,24 +13,25 @@ use tokio::net::TcpStream;
 
 use super::{Answer, Ask, Origin, RawClient, until};
 
-/// How long a drain may take where the test does not say.
+/// The default limit of a drain.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
-/// Chooses how a gateway is.
+/// Builds a gateway.
 pub(crate) struct GatewayBuilder {
     config: Config,
     directory: Option<TempDir>,
     file: Option<ConfigFile>,
 }
 
-/// A gateway with a configuration before this origin, which is the upstream
-/// `origin` in it. Listeners and store are the harness's; the text may hold
-/// everything else, and more of `[server]` behind a first line `server: …`.
+/// A gateway with a configuration in front of this origin, which is the upstream
+/// `origin` in it. The harness sets listeners and store; the text may have
+/// everything else, and further settings of `[server]` after a first line `server:
+/// …`.
 pub(crate) fn configured(origin: &Origin, text: &str) -> GatewayBuilder {
     configured_to(&origin.url(), text)
 }
 
-/// The same before whoever has this URL.
+/// Like [`configured`], in front of this URL.
 pub(crate) fn configured_to(upstream: &str, text: &str) -> GatewayBuilder {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("onceward.toml");
@@ -47,7 +48,7 @@ pub(crate) fn configured_to(upstream: &str, text: &str) -> GatewayBuilder {
     }
 }
 
-/// A test's text, as a whole configuration.
+/// Completes a test's text to a whole configuration.
 pub(crate) fn whole(upstream: &str, directory: &Path, text: &str) -> String {
     let (server, rest) = match text.trim_start().strip_prefix("server:") {
         Some(text) => text.split_once('\n').unwrap_or((text, "")),
@@ -61,12 +62,12 @@ pub(crate) fn whole(upstream: &str, directory: &Path, text: &str) -> String {
     )
 }
 
-/// A gateway before this origin, on an embedded store that goes with it.
+/// A gateway in front of this origin, with a temporary embedded store.
 pub(crate) fn gateway(origin: &Origin) -> GatewayBuilder {
     gateway_to(&origin.url())
 }
 
-/// A gateway before whoever has this URL.
+/// A gateway in front of this URL.
 pub(crate) fn gateway_to(upstream: &str) -> GatewayBuilder {
     let directory = TempDir::new().unwrap();
     let mut config = Config::unconfigured(upstream);
@@ -85,7 +86,7 @@ fn store_in(directory: &Path) -> String {
 }
 
 impl GatewayBuilder {
-    /// With its store in this directory, which stays.
+    /// Puts the store into this directory, which is not removed.
     pub(crate) fn directory(mut self, directory: &Path) -> Self {
         self.config.store = store_in(directory).as_str().into();
         Self {
@@ -94,7 +95,7 @@ impl GatewayBuilder {
         }
     }
 
-    /// With a store in memory, where the store does not matter.
+    /// Uses a memory store, for tests in which the store does not matter.
     pub(crate) fn in_memory(mut self) -> Self {
         self.config.store = "memory:".into();
         Self {
@@ -136,13 +137,13 @@ impl GatewayBuilder {
         self
     }
 
-    /// Changed in a way that the file has no words for, or not yet.
+    /// Changes the configuration in a way that the file does not support.
     pub(crate) fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(&mut self.config);
         self
     }
 
-    /// Its configuration, with the directory that it names.
+    /// The configuration, with its temporary directory.
     pub(crate) fn config(self) -> (Config, Option<TempDir>) {
         (self.config, self.directory)
     }
@@ -156,7 +157,7 @@ impl GatewayBuilder {
     }
 }
 
-/// A gateway that runs. It ends with the test, or when it is drained.
+/// A running gateway. It ends with the test, or when it is drained.
 pub(crate) struct Running {
     gateway: Gateway,
     directory: Option<TempDir>,
@@ -187,7 +188,7 @@ impl Running {
         RawClient::new(TcpStream::connect(self.gateway.listen()).await.unwrap())
     }
 
-    /// Asks the admin listener.
+    /// Sends a GET to the admin listener.
     pub(crate) async fn admin(&self, path: &str) -> Answer {
         Ask::new(self.gateway.admin(), &format!("GET {path}"))
             .host("127.0.0.1")
@@ -199,27 +200,27 @@ impl Running {
         self.gateway.admin()
     }
 
-    /// The page for Prometheus.
+    /// The rendered metrics.
     pub(crate) async fn metrics(&self) -> String {
         self.admin("/metrics").await.text().to_owned()
     }
 
-    /// Waits until the metrics hold this line.
+    /// Waits until the metrics contain this line.
     pub(crate) async fn shows(&self, line: &str) {
         until(async || self.metrics().await.lines().any(|is| is == line)).await;
     }
 
-    /// Waits until so many requests wait for another.
+    /// Waits until this many requests wait for another.
     pub(crate) async fn waiting(&self, waiters: usize) {
         self.shows(&format!("onceward_waiters {waiters}")).await;
     }
 
-    /// Waits until nothing runs.
+    /// Waits until no operation runs.
     pub(crate) async fn idle(&self) {
         self.shows("onceward_in_flight 0").await;
     }
 
-    /// Writes another configuration and has it read; see [`configured`].
+    /// Writes another configuration and reloads it; see [`configured`].
     pub(crate) async fn reload(&self, upstream: &str, text: &str) -> Result<String, String> {
         let directory = self.directory.as_ref().unwrap().path();
         let file = self.file.as_ref().unwrap();

@@ -1,4 +1,4 @@
-//! An origin, a gateway before it, and clients, each in a sentence:
+//! An origin, a gateway in front of it, and clients, each in one statement:
 //!
 //! ```ignore
 //! let origin = origin().reply(201, "paid").run().await;
@@ -22,7 +22,7 @@ pub(crate) use self::gateway::{Running, configured, configured_to, gateway, gate
 pub(crate) use self::origin::{Origin, OriginBuilder, Reply, Reserved, Seen, origin};
 pub(crate) use self::raw::{RawAnswer, RawClient, RawMessage, raw_origin};
 
-/// Waits until something holds; the test runner's deadline is the limit.
+/// Waits until a condition holds; the test runner's timeout is the limit.
 pub(crate) async fn until(mut holds: impl AsyncFnMut() -> bool) {
     while !holds().await {
         tokio::time::sleep(Duration::from_millis(2)).await;

@@ -1,5 +1,5 @@
-//! A real HTTP server for the gateway to stand before. It speaks HTTP/1 and
-//! HTTP/2, writes down every request that it got whole, and answers as told.
+//! A real HTTP server as the gateway's upstream. It serves HTTP/1 and HTTP/2,
+//! records every complete request, and answers as configured.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ use tokio::sync::{Mutex as AsyncMutex, Semaphore, mpsc};
 
 use super::{bulk, until};
 
-/// A request as the origin got it, whole.
+/// A complete request as the origin received it.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) method: Method,
@@ -30,7 +30,7 @@ pub(crate) struct Seen {
     pub(crate) target: String,
     pub(crate) version: Version,
     pub(crate) headers: HeaderMap,
-    /// What it held; of an origin that hashes, the hash of that.
+    /// The body, or its hash if the origin hashes.
     pub(crate) body: Bytes,
 }
 
@@ -65,7 +65,7 @@ impl Reply {
         }
     }
 
-    /// Another header line; the same name may come again.
+    /// Adds a header line; names may repeat.
     pub(crate) fn header(mut self, name: &'static str, value: &str) -> Self {
         let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
         self.headers.append(name, value);
@@ -94,12 +94,12 @@ impl Reply {
     }
 }
 
-/// What becomes of a request.
+/// What the origin does with a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Manner {
-    /// Read it, note it, answer it.
+    /// Read it, record it, answer it.
     Answer,
-    /// Read it, note it, close the connection.
+    /// Read it, record it, close the connection.
     HangUp,
     /// As `HangUp` for the first request, then as `Answer`.
     HangUpOnce,
@@ -107,13 +107,13 @@ enum Manner {
     Stream,
     /// As `Answer`, with a bulk body.
     Bulk,
-    /// Give back what comes, as it comes.
+    /// Send back each piece as it arrives.
     Echo,
 }
 
 type Answers = dyn Fn(&Seen, usize) -> Reply + Send + Sync;
 
-/// Chooses how an origin answers.
+/// Builds an origin.
 pub(crate) struct OriginBuilder {
     reply: Reply,
     answers: Option<Arc<Answers>>,
@@ -139,13 +139,13 @@ impl OriginBuilder {
         Self { reply, ..self }
     }
 
-    /// Another header line of the reply.
+    /// Adds a header line to the reply.
     pub(crate) fn header(self, name: &'static str, value: &str) -> Self {
         let reply = self.reply.header(name, value);
         Self { reply, ..self }
     }
 
-    /// A trailer of the reply, announced as HTTP/1 wants it.
+    /// Adds a trailer to the reply, announced as HTTP/1 requires.
     pub(crate) fn trailer(self, name: &'static str, value: &'static str) -> Self {
         let mut this = self.header("trailer", name);
         let name = HeaderName::from_static(name);
@@ -155,7 +155,7 @@ impl OriginBuilder {
         this
     }
 
-    /// Replies by what was asked; the number counts the runs from 1.
+    /// Replies by the request; runs are counted from 1.
     pub(crate) fn replying(
         self,
         answers: impl Fn(&Seen, usize) -> Reply + Send + Sync + 'static,
@@ -164,7 +164,7 @@ impl OriginBuilder {
         Self { answers, ..self }
     }
 
-    /// Reads the request and closes the connection without a word.
+    /// Reads the request and closes the connection without an answer.
     pub(crate) fn hanging_up(self) -> Self {
         Self {
             manner: Manner::HangUp,
@@ -172,7 +172,8 @@ impl OriginBuilder {
         }
     }
 
-    /// Closes the connection of the first request without a word; answers later ones.
+    /// Closes the connection of the first request without an answer; answers later
+    /// ones.
     pub(crate) fn hanging_up_once(self) -> Self {
         Self {
             manner: Manner::HangUpOnce,
@@ -180,7 +181,7 @@ impl OriginBuilder {
         }
     }
 
-    /// Sends the head of the reply, then what [`Origin::emit`] is given.
+    /// Sends the head of the reply, then the pieces given to [`Origin::emit`].
     pub(crate) fn streaming(self) -> Self {
         Self {
             manner: Manner::Stream,
@@ -188,7 +189,7 @@ impl OriginBuilder {
         }
     }
 
-    /// Answers with the bulk.
+    /// Answers with the bulk body.
     pub(crate) fn bulky(self) -> Self {
         Self {
             manner: Manner::Bulk,
@@ -196,7 +197,7 @@ impl OriginBuilder {
         }
     }
 
-    /// Gives back each piece of a body as it comes.
+    /// Sends back each piece of a body as it arrives.
     pub(crate) fn echoing(self) -> Self {
         Self {
             manner: Manner::Echo,
@@ -204,8 +205,8 @@ impl OriginBuilder {
         }
     }
 
-    /// Does not look at a request's body before [`Origin::open`], and keeps
-    /// only its hash.
+    /// Does not read a request's body before [`Origin::open`], and records only its
+    /// hash.
     pub(crate) fn hashing_when_open(self) -> Self {
         Self {
             hashing: true,
@@ -225,7 +226,7 @@ impl OriginBuilder {
         self.run_on(TcpListener::bind("127.0.0.1:0").await.unwrap())
     }
 
-    /// Begins to listen on a port that nobody has listened on so far.
+    /// Starts to listen on an unused port.
     pub(crate) fn run_at(self, reserved: Reserved) -> Origin {
         self.run_on(reserved.0.listen(64).unwrap())
     }
@@ -258,7 +259,7 @@ impl OriginBuilder {
     }
 }
 
-/// A port that is taken, on which nobody listens yet.
+/// A reserved port on which no server listens yet.
 pub(crate) struct Reserved(TcpSocket);
 
 impl Reserved {
@@ -280,7 +281,7 @@ pub(crate) struct Origin {
     feed: mpsc::UnboundedSender<Piece>,
 }
 
-/// What a streaming body is made of.
+/// A part of a streaming body.
 enum Piece {
     Data(Bytes),
     End,
@@ -300,29 +301,29 @@ impl Origin {
         self.address
     }
 
-    /// The requests that came whole, in order.
+    /// The complete requests, in order.
     pub(crate) fn ledger(&self) -> Vec<Seen> {
         self.desk.ledger.lock().unwrap().clone()
     }
 
-    /// The one request that came.
+    /// The only request.
     pub(crate) fn only(&self) -> Seen {
         let mut ledger = self.ledger();
         assert_eq!(ledger.len(), 1, "{ledger:?}");
         ledger.remove(0)
     }
 
-    /// How many requests came whole.
+    /// How many complete requests arrived.
     pub(crate) fn runs(&self) -> usize {
         self.desk.ledger.lock().unwrap().len()
     }
 
-    /// How many requests came, whole or not.
+    /// How many requests arrived, complete or not.
     pub(crate) fn begun(&self) -> usize {
         self.desk.begun.load(Ordering::SeqCst)
     }
 
-    /// Waits until so many requests came whole.
+    /// Waits until this many complete requests have arrived.
     pub(crate) async fn called(&self, times: usize) {
         until(async || self.runs() >= times).await;
     }
@@ -333,7 +334,7 @@ impl Origin {
         self.desk.unlocked.add_permits(1);
     }
 
-    /// How many bytes of the bulk went out.
+    /// How many bytes of the bulk body were sent.
     pub(crate) fn emitted(&self) -> usize {
         self.desk.emitted.load(Ordering::SeqCst)
     }
@@ -343,18 +344,18 @@ impl Origin {
         self.feed.send(Piece::Data(piece.into())).unwrap();
     }
 
-    /// Ends a streaming body as it should end.
+    /// Ends a streaming body regularly.
     pub(crate) fn end(&self) {
         self.feed.send(Piece::End).unwrap();
     }
 
-    /// Breaks a streaming body off.
+    /// Aborts a streaming body.
     pub(crate) fn break_off(&self) {
         self.feed.send(Piece::BreakOff).unwrap();
     }
 }
 
-/// What all connections of an origin share.
+/// The state that all connections of an origin share.
 struct Desk {
     reply: Reply,
     answers: Option<Arc<Answers>>,
@@ -379,11 +380,11 @@ async fn accept(listener: TcpListener, desk: Arc<Desk>) {
 async fn serve(stream: TcpStream, desk: Arc<Desk>) {
     let service = service_fn(move |request| desk.clone().answer(request));
     let http = auto::Builder::new(TokioExecutor::new());
-    // Some tests want a connection to end badly.
+    // Some tests expect a connection to fail.
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// The connection is to be closed without an answer.
+/// Closes the connection without an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("the origin hangs up")]
 struct HangsUp;
@@ -457,7 +458,7 @@ impl Desk {
                     Piece::End => return,
                 };
                 if sent.is_err() {
-                    // Nobody listens any more.
+                    // The client has disconnected.
                     return;
                 }
             }

@@ -23,7 +23,7 @@ impl RawClient {
         self.stream.write_all(bytes.as_ref()).await.unwrap();
     }
 
-    /// Reads until what came ends like this, and gives all of it.
+    /// Reads until the received bytes end with this text, and returns all of them.
     pub(crate) async fn hear(&mut self, end: &str) -> String {
         while !self.heard.ends_with(end.as_bytes()) {
             assert!(self.listen().await, "closed after {:?}", self.text());
@@ -33,7 +33,7 @@ impl RawClient {
         text
     }
 
-    /// Reads until so many answers are whole or the connection closes.
+    /// Reads until this many answers are complete or the connection closes.
     pub(crate) async fn answers(&mut self, wanted: usize) -> Vec<RawAnswer> {
         loop {
             let answers = parse_answers(&self.heard);
@@ -44,7 +44,7 @@ impl RawClient {
         }
     }
 
-    /// Reads until the gateway closes, and gives all that came.
+    /// Reads until the gateway closes, and returns all bytes.
     pub(crate) async fn hear_out(&mut self) -> String {
         while self.listen().await {}
         self.text()
@@ -54,14 +54,14 @@ impl RawClient {
         String::from_utf8_lossy(&self.heard).into_owned()
     }
 
-    /// Takes what comes next; a reset ends a connection as well.
+    /// Reads the next bytes; a reset ends the connection too.
     async fn listen(&mut self) -> bool {
         let read = self.stream.read_buf(&mut self.heard).await;
         read.is_ok_and(|count| count > 0)
     }
 }
 
-/// An answer by its bytes.
+/// An answer as bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct RawAnswer {
     pub(crate) status: u16,
@@ -81,12 +81,12 @@ fn parse_answers(mut bytes: &[u8]) -> Vec<RawAnswer> {
     answers
 }
 
-/// A message as it came: its head as text, its body without chunks.
+/// A message as received: its head as text, its body without chunks.
 #[derive(Clone, Debug)]
 pub(crate) struct RawMessage {
     pub(crate) head: String,
     pub(crate) body: String,
-    /// What stood after the last chunk.
+    /// The trailers after the last chunk.
     pub(crate) trailers: String,
 }
 
@@ -113,10 +113,10 @@ fn header_values<'a>(head: &'a str, name: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// Takes a whole message off the front, if there is one.
+/// Takes a complete message from the front, if there is one.
 fn take_message(bytes: &[u8]) -> Option<(RawMessage, &[u8])> {
     let end = find(bytes, b"\r\n\r\n")? + 4;
-    // One byte for each character, whatever it is.
+    // One byte per character, whatever the encoding.
     let head: String = bytes[..end].iter().map(|byte| char::from(*byte)).collect();
     let rest = &bytes[end..];
     let length = header_values(&head, "content-length")
@@ -165,7 +165,7 @@ fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
         .position(|window| window == wanted)
 }
 
-/// An origin that reads whole requests off its connections and answers each
+/// An origin that reads complete requests from its connections and answers each
 /// with exact bytes.
 pub(crate) struct RawOrigin {
     address: SocketAddr,
@@ -204,7 +204,7 @@ async fn answer_each(
             heard = rest.to_vec();
             let answer = answer.replace("{target}", message.target());
             ledger.lock().unwrap().push(message);
-            // Who has gone needs no answer.
+            // A client that has disconnected needs no answer.
             let _ = stream.write_all(answer.as_bytes()).await;
         }
     }
@@ -215,12 +215,12 @@ impl RawOrigin {
         format!("http://{}", self.address)
     }
 
-    /// The requests that came whole, in order.
+    /// The complete requests, in order.
     pub(crate) fn ledger(&self) -> Vec<RawMessage> {
         self.ledger.lock().unwrap().clone()
     }
 
-    /// The one request that came.
+    /// The only request.
     pub(crate) fn only(&self) -> RawMessage {
         let mut ledger = self.ledger();
         assert_eq!(ledger.len(), 1, "{ledger:?}");

@@ -1,6 +1,6 @@
-//! Raw requests that proxies are attacked with, each with the wanted verdict
-//! (`http-payloads.json`). The origin reads raw sockets and counts the whole
-//! requests that it is given.
+//! Raw requests that attack proxies, each with its expected result
+//! (`http-payloads.json`). The origin reads raw sockets and counts the complete
+//! requests that it receives.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const VECTORS: &str = include_str!("http-payloads.json");
 
 const OK: &str = "HTTP/1.1 200 OK\r\nx-target: {target}\r\ncontent-length: 2\r\n\r\nok";
 
-/// No answer within this time is none.
+/// After this time without an answer there is none.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Deserialize)]
@@ -28,7 +28,7 @@ struct Payload {
     raw_b64: String,
 }
 
-/// What became of a payload.
+/// The result of a payload.
 #[derive(Debug)]
 struct Seen {
     answers: Vec<RawAnswer>,
@@ -36,7 +36,7 @@ struct Seen {
 }
 
 #[tokio::test]
-async fn every_payload_gets_its_verdict() {
+async fn every_payload_gets_its_expected_result() {
     let vectors: Vectors = serde_json::from_str(VECTORS).unwrap();
     assert!(!vectors.payloads.is_empty());
     let mut wrong = Vec::new();
@@ -49,7 +49,7 @@ async fn every_payload_gets_its_verdict() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Sends a payload over one connection to a gateway of its own.
+/// Sends a payload over one connection to a new gateway.
 async fn send(payload: &Payload) -> Seen {
     let origin = raw_origin(OK).await;
     let gateway = gateway_to(&origin.url()).in_memory().run().await;
@@ -87,7 +87,7 @@ fn is_as_wanted(want: &str, seen: &Seen) -> bool {
                     .all(|request| request.method() == "post")
         }
         "trailers-not-merged" => seen.is_accepted() && seen.forwarded.iter().all(has_no_trailers),
-        // There are no routes here: what is not refused goes on as it came.
+        // There are no routes here: an accepted request is forwarded unchanged.
         "not-normalised-differently-than-upstream" => seen.is_forwarded_as("/a/../admin"),
         "decode-once-only" => seen.is_forwarded_as("/v1/recover/k%252Fother"),
         "exact" => seen.is_forwarded_as("/v1/recover/k;x=1"),
@@ -118,7 +118,7 @@ impl Seen {
         self.forwarded.iter().map(RawMessage::target).collect()
     }
 
-    /// Which request each answer belongs to.
+    /// The request that each answer belongs to.
     fn answered_targets(&self) -> Vec<&str> {
         let answers = self.answers.iter();
         answers
@@ -126,7 +126,7 @@ impl Seen {
             .collect()
     }
 
-    /// An error or a closed connection, and nothing whole behind it.
+    /// An error or a closed connection, and no complete answer after it.
     fn is_rejected(&self) -> bool {
         self.statuses().iter().all(|status| *status >= 400) && self.forwarded.is_empty()
     }

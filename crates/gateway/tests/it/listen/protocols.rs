@@ -10,7 +10,7 @@ use crate::harness::{gateway, gateway_to, origin};
 #[case::in_only(true, false)]
 #[case::out_only(false, true)]
 #[tokio::test]
-async fn http2_without_tls_is_spoken(#[case] inside: bool, #[case] outside: bool) {
+async fn http2_without_tls_is_served(#[case] inside: bool, #[case] outside: bool) {
     let origin = origin().reply(201, "paid").run().await;
     let url = if outside {
         origin.h2c_url()
@@ -46,7 +46,7 @@ async fn http2_without_tls_is_spoken(#[case] inside: bool, #[case] outside: bool
 }
 
 #[tokio::test]
-async fn one_protocols_reply_is_replayed_over_the_other() {
+async fn a_reply_is_replayed_over_the_other_protocol() {
     let origin = origin().reply(201, "paid").run().await;
     let gateway = gateway(&origin).run().await;
     gateway.post("/payments", "k").body("a").send().await;
@@ -58,7 +58,7 @@ async fn one_protocols_reply_is_replayed_over_the_other() {
 }
 
 #[tokio::test]
-async fn an_http2_origin_that_is_lost_leaves_an_unknown_outcome() {
+async fn a_lost_http2_origin_leaves_an_unknown_outcome() {
     let origin = origin().hanging_up().run().await;
     let gateway = gateway_to(&origin.h2c_url()).run().await;
     let first = gateway.post("/payments", "k").send().await;
@@ -68,7 +68,7 @@ async fn an_http2_origin_that_is_lost_leaves_an_unknown_outcome() {
     assert_eq!(origin.runs(), 1);
 }
 
-/// HTTP/1.0 needs no Host, but what goes upstream is HTTP/1.1 and does.
+/// HTTP/1.0 does not require a Host, but the forwarded HTTP/1.1 request does.
 #[tokio::test]
 async fn an_http10_request_without_a_host_is_forwarded_with_the_origins() {
     let origin = origin().reply(200, "ok").run().await;
@@ -98,7 +98,7 @@ async fn an_http2_host_with_a_user_before_it_is_refused() {
 }
 
 #[tokio::test]
-async fn cookies_in_crumbs_are_the_same_cookies() {
+async fn cookies_split_over_lines_are_the_same_cookies() {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let crumbs = gateway

@@ -1,6 +1,5 @@
-//! Clients that are slow, or many and slow, before the real pipeline: each is
-//! cut off by its deadline, holds no more than what it sent, and leaves nothing
-//! behind, while others are served as ever.
+//! Slow clients in front of a whole gateway: each is closed at its deadline, holds
+//! no more than it sent, and leaves no trace, while other clients are served.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,12 +13,12 @@ use tokio::time::{sleep, timeout};
 
 use crate::harness::{Origin, Reply, Running, configured, origin};
 
-/// How long a client may be slow in these tests.
+/// The deadline for slow clients in these tests.
 const DEADLINE: Duration = Duration::from_millis(600);
-/// Within what others are served, on a busy machine too; a client that is
-/// waited for would take longer.
+/// The limit for serving other clients, even on a busy machine; waiting for a slow
+/// client would take longer.
 const PROMPTLY: Duration = Duration::from_millis(400);
-/// Within what a slow one is gone: its deadline, and time for a busy machine.
+/// The limit for closing a slow client: its deadline, plus time for a busy machine.
 const GONE: Duration = Duration::from_secs(20);
 const LARGE_BYTES: usize = 1 << 20;
 
@@ -28,11 +27,11 @@ const SERVER: &str =
 const PAYMENTS: &str = "\n[[routes]]\nendpoint = \"payments.create\"\nmethod = \"POST\"\n\
      path = \"/payments\"\nupstream = \"origin\"\npolicy = \"REQUIRED_A\"\n";
 
-/// Somebody else is served while the slow ones are there.
+/// Checks that another client is served meanwhile.
 async fn others_are_served(gateway: &Running, key: &str) {
     let asked = Instant::now();
     let mut best = Duration::MAX;
-    // The machine may be busy once, and not each time.
+    // The machine may be busy once, but not every time.
     while best >= PROMPTLY && asked.elapsed() < GONE {
         let begun = Instant::now();
         let answer = gateway.post("/payments", key).body("a").send().await;
@@ -53,7 +52,8 @@ async fn slow_head_is_cut_off_while_others_are_served() {
     for _ in 0..50 {
         let mut client = TcpStream::connect(gateway.address()).await.unwrap();
         slow.push(tokio::spawn(async move {
-            // Never silent for long, and never done; until the gateway hangs up.
+            // The client keeps sending and never completes its head, until the
+            // gateway closes.
             let mut line = &b"POST /payments HTTP/1.1\r\nHost: a\r\n"[..];
             while client.write_all(line).await.is_ok() {
                 line = b"X-A: b\r\n";
@@ -71,9 +71,9 @@ async fn slow_head_is_cut_off_while_others_are_served() {
 }
 
 #[tokio::test]
-async fn slow_body_is_cut_off_leaves_its_key_free_and_takes_no_room_from_others() {
+async fn slow_body_is_cut_off_leaves_its_key_free_and_holds_no_buffer() {
     let origin = origin().reply(201, "paid").run().await;
-    // Room for one body, and no more.
+    // Space for one body, and no more.
     let limits = "[limits]\nbuffered_bytes = \"1MiB\"\n";
     let text = [SERVER, limits, PAYMENTS].concat();
     let gateway = configured(&origin, &text).run().await;
@@ -87,7 +87,7 @@ async fn slow_body_is_cut_off_leaves_its_key_free_and_takes_no_room_from_others(
         client.say(head).await;
         slow.push(tokio::spawn(async move { client.answers(1).await }));
     }
-    // Each has announced all the room that there is.
+    // Each client announces as many bytes as the limit allows.
     others_are_served(&gateway, "k").await;
     for client in slow {
         let heard = timeout(GONE, client).await.expect("it is cut off").unwrap();
@@ -103,7 +103,7 @@ async fn slow_body_is_cut_off_leaves_its_key_free_and_takes_no_room_from_others(
 }
 
 #[tokio::test]
-async fn those_who_wait_take_no_room_for_their_bodies() {
+async fn waiters_hold_no_buffer() {
     let origin = origin().reply(201, "paid").gated().run().await;
     let server = SERVER.replace("server:", "server: body_limit = \"1KiB\";");
     let limits = "[limits]\nbuffered_bytes = \"1KiB\"\n";
@@ -117,7 +117,7 @@ async fn those_who_wait_take_no_room_for_their_bodies() {
         waiting.push(ask("k").spawn());
         gateway.waiting(count).await;
     }
-    // What runs has its body, so two are all that there is room for.
+    // The running request holds its body, so the limit is two bodies.
     let other = ask("other").spawn();
     origin.called(2).await;
     assert_eq!(ask("third").send().await.problem().0, 429);
@@ -131,7 +131,7 @@ async fn those_who_wait_take_no_room_for_their_bodies() {
     }
 }
 
-/// A gateway that keeps a reply of a mebibyte under `large`.
+/// A gateway that keeps a reply of one mebibyte under `large`.
 async fn with_a_large_reply() -> (Running, Origin) {
     let origin = origin()
         .replying(|seen, _| match seen.text() {
@@ -164,7 +164,7 @@ async fn http1_client_that_does_not_read_a_kept_reply_is_cut_off_while_others_ar
     let mut silent = Vec::new();
     for _ in 0..20 {
         let mut client = gateway.raw().await;
-        // More than what the kernel holds for both sides.
+        // More than the kernel buffers on both sides.
         client.say(ask.repeat(32)).await;
         silent.push(client);
     }
@@ -206,7 +206,7 @@ async fn http2_client_without_a_window_is_cut_off_and_its_replies_are_not_held()
         }
     }
     others_are_served(&gateway, "k").await;
-    // Were each stream given the whole of it, it would be half a gibibyte.
+    // If each stream buffered the whole reply, that would be half a gibibyte.
     let held = resident().saturating_sub(before);
     assert!(held < 128 << 20, "{} MiB", held >> 20);
     let cut = format!("onceward_connections_cut_total {CONNECTIONS}");
@@ -217,7 +217,7 @@ async fn http2_client_without_a_window_is_cut_off_and_its_replies_are_not_held()
     assert_eq!(origin.runs(), 2);
 }
 
-/// What this process has in memory: the gateway, its origin and its clients.
+/// The memory of this process: the gateway, its origin and its clients.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let mut lines = status.lines();
@@ -226,9 +226,9 @@ fn resident() -> u64 {
     kib << 10
 }
 
-/// A scheduler's request is proven with its body, so its caller is known late.
+/// A scheduler's request is verified with its body, so its caller is known late.
 #[tokio::test]
-async fn request_that_came_before_a_reload_has_its_class_though_that_is_gone() {
+async fn request_from_before_a_reload_keeps_its_removed_class() {
     const SECRET: &str = "a-secret-of-a-scheduler";
     let origin = origin().reply(201, "done").run().await;
     let text = |class: &str| {
@@ -262,7 +262,7 @@ async fn request_that_came_before_a_reload_has_its_class_though_that_is_gone() {
              Expect: 100-continue\r\n\r\n"
         ))
         .await;
-    // The gateway asks for the body: it has begun with this request.
+    // The gateway asks for the body: it has begun this request.
     client.hear("100 Continue\r\n\r\n").await;
     gateway.reload(&origin.url(), &text("after")).await.unwrap();
     client.say("tick").await;

@@ -1,5 +1,5 @@
-//! Upgrades: bytes of another protocol pass on unprotected routes, and nothing
-//! slips through beside them.
+//! Upgrades: bytes of another protocol pass on unprotected routes, and no request
+//! passes unchecked beside them.
 
 use rstest::rstest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -36,15 +36,15 @@ async fn an_upgrade_tunnels_bytes_both_ways() {
     );
 }
 
-/// Once a head asked for another protocol, the bytes after it are no longer
-/// watched: so there must be no next request.
+/// After a request to upgrade, the bytes on the connection are not checked any
+/// more, so it must not carry another request.
 #[rstest]
 #[case::which_the_origin_refuses("GET /chat", "Upgrade: websocket", 426)]
 #[case::which_is_ours_to_answer("GET /chat/by-idempotency-key/k", "Upgrade: websocket", 404)]
 #[case::which_we_refuse("POST /chat", "Upgrade: websocket\r\nIdempotency-Key: a b", 400)]
 #[case::which_is_protected("POST /chat", "Upgrade: websocket\r\nIdempotency-Key: k", 426)]
 #[tokio::test]
-async fn an_upgrade_that_is_not_granted_closes_the_connection(
+async fn a_refused_upgrade_closes_the_connection(
     #[case] what: &str,
     #[case] headers: &str,
     #[case] status: u16,
@@ -69,7 +69,7 @@ async fn an_upgrade_that_is_not_granted_closes_the_connection(
 }
 
 #[tokio::test]
-async fn a_protected_request_is_forwarded_without_its_wish_to_upgrade() {
+async fn a_protected_request_is_forwarded_without_its_upgrade() {
     let origin = raw_origin("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\npaid").await;
     let gateway = gateway_to(&origin.url()).run().await;
     let mut client = gateway.raw().await;
@@ -85,9 +85,9 @@ async fn a_protected_request_is_forwarded_without_its_wish_to_upgrade() {
     assert!(seen.headers("upgrade").is_empty() && seen.headers("connection").is_empty());
 }
 
-/// An origin that granted it would answer requests which nobody screened.
+/// An origin that accepted it would answer unchecked requests.
 #[tokio::test]
-async fn an_upgrade_to_http2_is_never_passed_on() {
+async fn an_upgrade_to_http2_is_never_forwarded() {
     let origin = raw_origin("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
     let gateway = gateway_to(&origin.url()).in_memory().run().await;
     let mut client = gateway.raw().await;
@@ -108,7 +108,8 @@ async fn an_upgrade_to_http2_is_never_passed_on() {
     }
 }
 
-/// A length that goes out without its body would swallow the next request.
+/// A forwarded length without its body would make the upstream read the next
+/// request as the body.
 #[tokio::test]
 async fn the_body_of_a_request_to_upgrade_is_forwarded_with_it() {
     let origin = raw_origin(REFUSED).await;
@@ -125,7 +126,7 @@ async fn the_body_of_a_request_to_upgrade_is_forwarded_with_it() {
 }
 
 #[tokio::test]
-async fn a_protocol_that_nobody_asked_for_is_not_switched_to() {
+async fn an_unrequested_protocol_switch_is_refused() {
     let origin =
         raw_origin("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n")
             .await;
@@ -134,8 +135,7 @@ async fn a_protocol_that_nobody_asked_for_is_not_switched_to() {
     assert_eq!(answer.problem(), (504, "outcome-unknown".to_owned()));
 }
 
-/// An origin that grants one upgrade after another and then gives back what it
-/// hears in capitals.
+/// An origin that accepts each upgrade and then echoes the bytes in capitals.
 async fn shouting_origin() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -1,6 +1,6 @@
-//! The dashboard and the alerts under `deploy/`: that Prometheus can read them,
-//! that each alert fires when it should, and that everything they name is really
-//! told by a gateway.
+//! The dashboard and the alerts under `deploy/`: Prometheus accepts them, each
+//! alert fires when it should, and a gateway exports every metric and label that
+//! they name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use tempfile::TempDir;
 
 use crate::harness::{Running, configured, origin};
 
-/// What Prometheus itself puts on each series.
+/// The labels that Prometheus adds to each series.
 const SCRAPED: [&str; 2] = ["instance", "job"];
 
-/// Told only where there are issuers whose keys are fetched.
+/// Exported only if an issuer's keys are fetched.
 const NOT_YET: [&str; 1] = ["onceward_jwks_refresh_failed_total"];
 
-/// The words of the query language; everything else is a name.
+/// The keywords of the query language; every other word is a name.
 const WORDS: [&str; 24] = [
     "and",
     "avg",
@@ -54,7 +54,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(deploy().join(path)).unwrap()
 }
 
-/// Runs promtool, which is fetched where it is missing.
+/// Runs promtool, which is downloaded if it is missing.
 #[track_caller]
 fn promtool(arguments: &[&str], directory: &Path) {
     let ran = Command::new(deploy().canonicalize().unwrap().join("promtool"))
@@ -72,7 +72,7 @@ fn promtool(arguments: &[&str], directory: &Path) {
 }
 
 #[test]
-fn prometheus_reads_the_rules_and_each_alert_fires_and_rests() {
+fn prometheus_accepts_the_rules_and_their_tests_pass() {
     let directory = deploy().join("prometheus");
     promtool(&["check", "rules", "rules.yml"], &directory);
     promtool(&["test", "rules", "rules.test.yml"], &directory);
@@ -98,7 +98,7 @@ fn every_alert_is_tested_and_documented() {
     }
 }
 
-/// What stands behind a word in each line that begins with it.
+/// The text after a word in each line that begins with it.
 fn values(text: &str, word: &str) -> Vec<String> {
     text.lines()
         .filter_map(|line| {
@@ -111,7 +111,7 @@ fn values(text: &str, word: &str) -> Vec<String> {
 }
 
 #[test]
-fn prometheus_reads_every_query_of_the_dashboard() {
+fn prometheus_accepts_every_query_of_the_dashboard() {
     let mut rules = "groups:\n- name: dashboard\n  rules:\n".to_owned();
     let (queries, _) = dashboard();
     for (number, query) in queries.iter().enumerate() {
@@ -126,7 +126,7 @@ fn prometheus_reads_every_query_of_the_dashboard() {
     promtool(&["check", "rules", "rules.yml"], directory.path());
 }
 
-/// The queries of the dashboard's panels, and those that fill its variables.
+/// The queries of the dashboard's panels and variables.
 fn dashboard() -> (Vec<String>, Vec<String>) {
     let dashboard: Value = serde_json::from_str(&read("grafana/onceward.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap().iter();
@@ -141,8 +141,8 @@ fn dashboard() -> (Vec<String>, Vec<String>) {
     (queries, variables.map(str::to_owned).collect())
 }
 
-/// The queries of the rules: what stands behind `expr:`, on its line or, after
-/// a bar, indented beneath it.
+/// The queries of the rules: the text after `expr:`, on its line or, after a bar,
+/// indented below it.
 fn rules() -> Vec<String> {
     let text = read("prometheus/rules.yml");
     let mut queries = Vec::new();
@@ -161,15 +161,15 @@ fn rules() -> Vec<String> {
     queries
 }
 
-/// The names of metrics in a query with the labels that are asked of each, and
-/// the labels by which results are grouped.
+/// The metrics in a query, each with the labels in its selector, and the labels by
+/// which results are grouped.
 #[derive(Debug, Default, PartialEq)]
 struct Asked {
     metrics: BTreeMap<String, BTreeSet<String>>,
     groups: BTreeSet<String>,
 }
 
-/// Reads a query, loosely.
+/// Parses a query loosely.
 fn asked(query: &str) -> Asked {
     let mut asked = Asked::default();
     let tokens = tokens(query);
@@ -209,8 +209,8 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
 }
 
-/// Names, and single characters; texts in quotes and what is in brackets, which
-/// are times, are left out.
+/// Names and single characters, without quoted texts and without durations in
+/// brackets.
 fn tokens(query: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut letters = query.chars().peekable();
@@ -243,7 +243,7 @@ fn tokens(query: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_query_is_read() {
+fn a_query_is_parsed_into_metrics_and_labels() {
     let read = asked(
         "sum by (tenant, le) (rate(a_total{x=~\"by|$y\",z!=\"\"}[5m])) / (b offset 1d > 0.01)",
     );
@@ -263,7 +263,7 @@ fn a_query_is_read() {
     assert_eq!(read.metrics.keys().collect::<Vec<_>>(), ["a_total"]);
 }
 
-/// The labels of each series on a page for Prometheus, by its name.
+/// The labels of each series of the rendered metrics, by name.
 fn emitted(page: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut emitted: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in page.lines().filter(|line| !line.starts_with('#')) {
@@ -278,7 +278,7 @@ fn emitted(page: &str) -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[tokio::test]
-async fn every_name_and_label_is_told_by_a_gateway() {
+async fn every_queried_metric_and_label_exists() {
     let told = emitted(&eventful().await);
     let mut recorded: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let names = values(&read("prometheus/rules.yml"), "record:");
@@ -321,7 +321,7 @@ fn recorded_without(asked: &Asked, recorded: &BTreeMap<String, BTreeSet<String>>
 }
 
 #[tokio::test]
-async fn every_metric_has_its_help_and_its_place_in_the_book() {
+async fn every_metric_has_help_and_documentation() {
     let page = eventful().await;
     let book = read("../docs/observing.md");
     for name in emitted(&page).keys() {
@@ -340,10 +340,10 @@ async fn every_metric_has_its_help_and_its_place_in_the_book() {
     }
 }
 
-/// The page of a gateway to which everything has happened that it counts.
+/// The metrics of a gateway after every event that it counts.
 async fn eventful() -> String {
     let origin = origin().reply(201, "done").run().await;
-    // A configuration has no such route: it is the gateway's own, for webhooks.
+    // No configuration has such a route: the policy is only for webhooks.
     let lifted = |config: &mut Config| config.routes[3].policy = Some(Policy::RequiredB);
     let gateway = configured(&origin, ROUTES).with(lifted).run().await;
     for (what, key) in [
@@ -371,7 +371,7 @@ async fn eventful() -> String {
     gateway.metrics().await
 }
 
-/// Sends an event to a webhook, once with its password and once with another.
+/// Sends an event to a webhook, once with its password and once with a wrong one.
 async fn send_events(gateway: &Running) {
     let webhook = r#"{"tenant": "t", "project": "p", "provider": "postmark",
         "secrets": ["user:password"], "upstream": "origin", "path": "/events"}"#;
@@ -393,7 +393,7 @@ async fn send_events(gateway: &Running) {
         .await;
 }
 
-/// Shows a token of an issuer whose keys cannot be fetched.
+/// Sends a token of an issuer whose keys cannot be fetched.
 async fn ask_by_token(gateway: &Running) {
     let encode = |text: &str| data_encoding::BASE64URL_NOPAD.encode(text.as_bytes());
     let head = encode(r#"{"alg":"RS256","kid":"k","typ":"JWT"}"#);

@@ -1,5 +1,4 @@
-//! What is told of requests: whose they were in the metrics, and their traces,
-//! as a collector reads them.
+//! Metrics and traces of requests, as Prometheus and a collector read them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,12 +7,12 @@ use serde_json::Value;
 
 use crate::harness::{Origin, Running, configured, gateway, origin};
 
-/// Stands in every place that must not be told.
+/// A value in every place that must not be exported.
 const CANARY: &str = "canary7e41";
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CLIENT: &str = "00f067aa0ba902b7";
 
-/// A collector is a server that takes what comes.
+/// A collector that accepts everything.
 async fn collector() -> Origin {
     origin().reply(200, "{}").run().await
 }
@@ -37,14 +36,14 @@ fn traced(collector: &Origin, more: &str) -> String {
     )
 }
 
-/// A span as the collector got it.
+/// A span as the collector received it.
 #[derive(Debug)]
 struct Span {
     trace: String,
     id: String,
     parent: String,
     name: String,
-    /// 2 is a server's, 3 a client's.
+    /// 2 is a server's span, 3 a client's.
     kind: u64,
     failed: bool,
     notes: BTreeMap<String, String>,
@@ -79,7 +78,7 @@ fn notes(attributes: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Stops the gateway, which sends what it has, and reads what came.
+/// Stops the gateway, which sends its spans, and reads what arrived.
 async fn told(gateway: Running, collector: &Origin) -> Vec<Span> {
     gateway.drain().await;
     let mut spans = Vec::new();
@@ -109,7 +108,7 @@ fn parent_of(line: &str) -> (&str, &str, &str) {
 }
 
 #[tokio::test]
-async fn a_request_and_what_the_upstream_was_asked_form_one_trace() {
+async fn a_request_and_its_upstream_request_form_one_trace() {
     let (origin, collector) = (origin().reply(201, "paid").run().await, collector().await);
     let gateway = configured(&origin, &traced(&collector, "")).run().await;
     let ask = || {
@@ -160,7 +159,7 @@ async fn a_request_and_what_the_upstream_was_asked_form_one_trace() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_hangs_up_is_a_failed_span() {
+async fn an_upstream_that_closes_the_connection_is_a_failed_span() {
     let (origin, collector) = (origin().hanging_up().run().await, collector().await);
     let gateway = configured(&origin, &traced(&collector, "")).run().await;
     assert_eq!(gateway.post("/payments", "k").send().await.status, 504);
@@ -185,7 +184,7 @@ async fn a_refusal_is_a_span_with_its_code() {
 }
 
 #[tokio::test]
-async fn a_trace_that_is_not_recorded_goes_on_unrecorded() {
+async fn an_unsampled_trace_stays_unsampled() {
     let (origin, collector) = (origin().run().await, collector().await);
     let gateway = configured(&origin, &traced(&collector, "")).run().await;
     gateway
@@ -201,14 +200,14 @@ async fn a_trace_that_is_not_recorded_goes_on_unrecorded() {
 }
 
 #[tokio::test]
-async fn of_traces_that_begin_here_only_a_part_is_recorded() {
+async fn new_traces_are_sampled() {
     let (origin, collector) = (origin().run().await, collector().await);
     let text = traced(&collector, "sample = 0.0");
     let gateway = configured(&origin, &text).run().await;
     gateway.post("/payments", "k").send().await;
     let seen = origin.only();
     assert_eq!(parent_of(seen.header("traceparent")).2, "00");
-    // One that was begun elsewhere is not ours to leave out.
+    // A trace that began elsewhere keeps its sampling decision.
     gateway
         .post("/payments", "other")
         .header("traceparent", format!("00-{TRACE}-{CLIENT}-01"))
@@ -218,7 +217,7 @@ async fn of_traces_that_begin_here_only_a_part_is_recorded() {
 }
 
 #[tokio::test]
-async fn what_is_no_traceparent_begins_a_trace_and_goes_no_further() {
+async fn a_malformed_traceparent_begins_a_new_trace_and_is_not_forwarded() {
     let (origin, collector) = (origin().run().await, collector().await);
     let gateway = configured(&origin, &traced(&collector, "")).run().await;
     gateway
@@ -239,7 +238,7 @@ async fn what_is_no_traceparent_begins_a_trace_and_goes_no_further() {
 }
 
 #[tokio::test]
-async fn without_a_collector_trace_headers_pass_as_they_came() {
+async fn without_a_collector_trace_headers_are_forwarded_unchanged() {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     for said in [format!("00-{TRACE}-{CLIENT}-01"), "nonsense".to_owned()] {
@@ -256,10 +255,10 @@ async fn without_a_collector_trace_headers_pass_as_they_came() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_away_costs_spans_and_nothing_else() {
+async fn an_unreachable_collector_costs_only_spans() {
     let (origin, collector) = (origin().run().await, collector().await);
     let text = traced(&collector, "");
-    // Nobody listens at a port that was just free.
+    // No server listens on a port that was just free.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let nobody = format!("http://{}", free.local_addr().unwrap());
     drop(free);
@@ -273,7 +272,7 @@ async fn a_collector_that_is_away_costs_spans_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_collector_that_never_answers_holds_neither_a_request_nor_the_stop() {
+async fn a_collector_that_never_answers_delays_neither_requests_nor_the_stop() {
     let origin = origin().run().await;
     let silent = crate::harness::origin().gated().run().await;
     let gateway = configured(&origin, &traced(&silent, "")).run().await;
@@ -288,7 +287,7 @@ async fn a_collector_that_never_answers_holds_neither_a_request_nor_the_stop() {
 }
 
 #[tokio::test]
-async fn paths_make_no_series() {
+async fn paths_are_not_labels() {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let ask = async |number: usize| {
@@ -310,7 +309,7 @@ async fn paths_make_no_series() {
 }
 
 #[tokio::test]
-async fn a_handler_that_recognises_a_request_is_counted() {
+async fn a_replay_reported_by_the_handler_is_counted() {
     let origin = origin()
         .replying(|_, run| {
             let reply = crate::harness::Reply::new(200, "done");

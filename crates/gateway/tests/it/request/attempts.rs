@@ -1,4 +1,4 @@
-//! Attempts of the gateway's own, within one claim, and what comes after the last.
+//! The gateway's own attempts within one claim, and the outcome after the last one.
 
 use rstest::rstest;
 use serde_json::json;
@@ -9,7 +9,7 @@ use crate::harness::{Reply, Reserved, configured_to, origin, until};
 const THREE: &str = "max_attempts = 3\nbackoff = { first = \"1ms\", max = \"4ms\" }";
 
 #[tokio::test]
-async fn what_ends_well_at_last_is_one_claim_under_one_fence() {
+async fn retried_attempts_share_one_claim_and_one_fence() {
     let origin = answering(&[503, 503, 201]).run().await;
     let gateway = classy(&origin, THREE).await;
     let answer = gateway.post("/payments", "k").body("10").send().await;
@@ -30,7 +30,7 @@ async fn what_ends_well_at_last_is_one_claim_under_one_fence() {
 }
 
 #[tokio::test]
-async fn whoever_comes_in_between_waits_and_runs_nothing() {
+async fn a_duplicate_between_attempts_waits_and_does_not_run() {
     let origin = answering(&[503, 201]).gated().run().await;
     let gateway = classy(&origin, THREE).await;
     let first = gateway.post("/payments", "k").spawn();
@@ -47,7 +47,7 @@ async fn whoever_comes_in_between_waits_and_runs_nothing() {
 }
 
 #[tokio::test]
-async fn a_caller_that_goes_does_not_end_the_attempts() {
+async fn a_client_that_disconnects_does_not_end_the_attempts() {
     let origin = answering(&[503, 503, 201]).gated().run().await;
     let gateway = classy(&origin, THREE).await;
     let first = gateway.post("/payments", "k").spawn();
@@ -81,7 +81,7 @@ async fn a_caller_that_goes_does_not_end_the_attempts() {
 #[case::transient(409, "transient", 3)]
 #[case::transient(200, "transient", 3)]
 #[tokio::test]
-async fn only_what_may_end_better_is_repeated(
+async fn only_retryable_answers_are_repeated(
     #[case] status: u16,
     #[case] hint: &'static str,
     #[case] runs: usize,
@@ -101,7 +101,7 @@ async fn only_what_may_end_better_is_repeated(
 #[case::unknown("unknown", "409 outcome-unknown")]
 #[case::kept("keep", "500")]
 #[tokio::test]
-async fn an_error_that_may_have_run_is_never_repeated(#[case] on_error: &str, #[case] later: &str) {
+async fn an_answered_error_that_may_have_run_is_never_repeated(#[case] on_error: &str, #[case] later: &str) {
     let origin = answering(&[500, 201]).run().await;
     let class = format!("{THREE}\non_error = \"{on_error}\"");
     let gateway = classy(&origin, &class).await;
@@ -113,7 +113,7 @@ async fn an_error_that_may_have_run_is_never_repeated(#[case] on_error: &str, #[
 }
 
 #[tokio::test]
-async fn what_was_sent_and_not_answered_is_never_repeated() {
+async fn a_request_sent_without_an_answer_is_never_repeated() {
     let origin = origin().hanging_up().run().await;
     let gateway = classy(&origin, THREE).await;
     let answer = gateway.post("/payments", "k").send().await;
@@ -124,13 +124,13 @@ async fn what_was_sent_and_not_answered_is_never_repeated() {
 }
 
 #[tokio::test]
-async fn what_never_reached_the_upstream_is_repeated_until_it_does() {
+async fn an_unsent_request_is_repeated_until_it_is_sent() {
     let reserved = Reserved::new();
     let class = "max_attempts = 1000\nbackoff = { first = \"5ms\", max = \"20ms\" }";
     let text = format!("[classes.own]\n{class}\n{}", payments("class = \"own\""));
     let gateway = configured_to(&reserved.url(), &text).run().await;
     let first = gateway.post("/payments", "k").spawn();
-    // Until it has been refused at least once.
+    // Waits until the upstream has refused it at least once.
     let refused = "onceward_upstream_duration_seconds_count{";
     until(async || gateway.metrics().await.contains(refused)).await;
     let origin = origin().reply(201, "paid").run_at(reserved);

@@ -1,4 +1,4 @@
-//! What each setting of a class does, from the file and at run time.
+//! The effect of each setting of a class, from the file and at run time.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ async fn status(gateway: &Running, key: &str) -> Value {
     answer.json()
 }
 
-/// How long after one moment of a document another is, in milliseconds.
+/// The time between two moments of a document, in milliseconds.
 fn between(document: &Value, from: &str, to: &str) -> i64 {
     let at = |name: &str| -> jiff::Timestamp { document[name].as_str().unwrap().parse().unwrap() };
     at(to).as_millisecond() - at(from).as_millisecond()
@@ -56,9 +56,9 @@ async fn a_reply_is_kept_for_retention_and_its_key_for_remember() {
     assert_ne!(free.header("x-operation-id"), id);
 }
 
-/// A rest between attempts is longer than the lease; the lease is renewed.
+/// The pause between attempts is longer than the lease; the lease is renewed.
 #[tokio::test]
-async fn a_lease_is_renewed_for_as_long_as_the_work_takes() {
+async fn a_lease_is_renewed_while_the_operation_runs() {
     let origin = answering(&[503]).run().await;
     let class = "lease = \"2s\"\nmax_attempts = 2\nbackoff = { first = \"1h\", max = \"1h\" }";
     let text = format!(
@@ -87,7 +87,7 @@ async fn a_lease_is_renewed_for_as_long_as_the_work_takes() {
 }
 
 #[tokio::test]
-async fn in_flight_wait_is_as_long_as_the_class_or_the_caller_says() {
+async fn in_flight_wait_ends_after_the_classs_or_the_callers_limit() {
     let origin = origin().reply(201, "paid").gated().run().await;
     let gateway = classy(&origin, "in_flight = \"wait\"\nwait = \"100ms\"").await;
     let first = gateway.post("/payments", "k").spawn();
@@ -104,7 +104,7 @@ async fn in_flight_wait_is_as_long_as_the_class_or_the_caller_says() {
         assert_eq!(late.header("retry-after"), "1");
         assert_eq!(late.header("idempotency-status"), "processing");
     }
-    // A recovery call has no more patience than that.
+    // A recovery request waits no longer than that.
     let recovery = gateway.get("/payments/by-idempotency-key/k").send().await;
     assert_eq!(word(&recovery), "409 in-progress");
     origin.open();
@@ -113,7 +113,7 @@ async fn in_flight_wait_is_as_long_as_the_class_or_the_caller_says() {
 }
 
 #[tokio::test]
-async fn in_flight_reject_tells_at_once_and_replays_later() {
+async fn in_flight_reject_refuses_at_once_and_replays_later() {
     let origin = origin().reply(201, "paid").gated().run().await;
     let gateway = classy(&origin, "in_flight = \"reject\"").await;
     let first = gateway.post("/payments", "k").spawn();
@@ -128,10 +128,10 @@ async fn in_flight_reject_tells_at_once_and_replays_later() {
 }
 
 #[tokio::test]
-async fn in_flight_accept_gives_a_place_to_ask_that_works() {
+async fn in_flight_accept_answers_202_with_a_working_location() {
     let origin = origin().reply(201, "paid").gated().run().await;
     let gateway = classy(&origin, "in_flight = \"accept\"").await;
-    // The first one waits, unless it says that it would rather not.
+    // The first request waits, unless it asks for an asynchronous answer.
     let first = gateway.post("/payments", "k1").spawn();
     origin.called(1).await;
     let duplicate = gateway.post("/payments", "k1").send().await;
@@ -172,7 +172,7 @@ async fn in_flight_accept_gives_a_place_to_ask_that_works() {
 }
 
 #[tokio::test]
-async fn a_first_caller_that_would_ask_later_gets_a_quick_reply_all_the_same() {
+async fn a_quick_reply_is_returned_despite_respond_async() {
     let origin = origin().reply(201, "paid").run().await;
     let gateway = classy(&origin, "in_flight = \"accept\"").await;
     let prefer = "respond-async, wait=60";
@@ -181,9 +181,9 @@ async fn a_first_caller_that_would_ask_later_gets_a_quick_reply_all_the_same() {
     assert_eq!((answer.status, answer.text()), (201, "paid"));
 }
 
-/// Without `accept` nobody is sent away: the preference is only one.
+/// Without `accept` the preference has no effect.
 #[tokio::test]
-async fn respond_async_means_nothing_to_a_class_that_waits() {
+async fn respond_async_is_ignored_without_accept() {
     let origin = origin().reply(201, "paid").gated().run().await;
     let gateway = classy(&origin, "in_flight = \"wait\"").await;
     let first = gateway
@@ -221,9 +221,9 @@ async fn mismatch(#[case] setting: &str, #[case] want: &str, #[case] replays: bo
     assert_eq!(origin.runs(), 1);
 }
 
-/// `replay` forgives a different body; it does not open what others did.
+/// `replay` ignores a different body, but never returns another caller's reply.
 #[tokio::test]
-async fn mismatch_replay_gives_nobody_elses_reply() {
+async fn mismatch_replay_never_returns_another_callers_reply() {
     let origin = origin().reply(201, "paid").run().await;
     let gateway = classy(&origin, "mismatch = \"replay\"").await;
     let ask = |who: &str| gateway.post("/payments", "k").header("authorization", who);
@@ -239,7 +239,7 @@ async fn ttl_basis_creation_counts_from_the_claim() {
     let first = gateway.post("/payments", "k").spawn();
     origin.called(1).await;
     let begun = status(&gateway, "k").await;
-    // Some time passes before it is answered.
+    // Some time passes before the answer.
     let begin = std::time::Instant::now();
     while begin.elapsed().as_millis() < 50 {
         tokio::time::sleep(PAUSE).await;
@@ -262,8 +262,8 @@ async fn ttl_basis_access_counts_from_the_last_replay(#[case] what: &str) {
     let gateway = classy(&origin, "ttl_basis = \"access\"\nretention = \"10s\"").await;
     gateway.post("/payments", "k").send().await;
     let first = status(&gateway, "k").await;
-    // To within a tenth of the retention, and a second at least: not every
-    // replay is written down.
+    // With a precision of a tenth of the retention, at least a second: not every
+    // replay is recorded.
     loop {
         let again = gateway.ask(what).key("k").send().await;
         assert!(again.is_replay(), "{}", again.text());
@@ -278,7 +278,7 @@ async fn ttl_basis_access_counts_from_the_last_replay(#[case] what: &str) {
 }
 
 #[tokio::test]
-async fn ttl_basis_completion_does_not_care_who_looks() {
+async fn ttl_basis_completion_is_not_extended_by_replays() {
     let origin = origin().reply(201, "paid").run().await;
     let gateway = classy(&origin, "retention = \"300ms\"").await;
     let ask = || gateway.post("/payments", "k");
@@ -292,8 +292,8 @@ async fn ttl_basis_completion_does_not_care_who_looks() {
     assert_eq!(origin.runs(), 2);
 }
 
-/// A strict reply is gone when its time is over; a lazy one, older than that,
-/// is still replayed until somebody sweeps.
+/// A strict reply expires on time; a lazy one is replayed until the sweeper removes
+/// it.
 #[tokio::test]
 async fn expiry_is_strict_or_lazy() {
     let origin = origin().reply(201, "paid").run().await;
@@ -317,7 +317,7 @@ async fn expiry_is_strict_or_lazy() {
 }
 
 #[tokio::test]
-async fn keep_expired_leaves_a_trace_for_operators_and_the_key_free() {
+async fn keep_expired_shows_the_operation_to_operators_and_frees_its_key() {
     let origin = origin().replying(|_, run| Reply::new(201, format!("run {run}")));
     let origin = origin.run().await;
     let gateway = classy(&origin, "retention = \"100ms\"\nkeep_expired = \"1h\"").await;
@@ -340,13 +340,13 @@ async fn keep_expired_leaves_a_trace_for_operators_and_the_key_free() {
     let listed = look(&gateway, "/admin/v1/operations?key=k&state=expired").await;
     assert_eq!(listed.json()["operations"].as_array().unwrap().len(), 1);
 
-    // The key is free, also for something else.
+    // The key is free, also for a different request.
     let next = gateway.post("/payments", "k").body("20").send().await;
     assert_eq!((next.status, next.text()), (201, "run 2"));
 }
 
 #[tokio::test]
-async fn a_class_that_is_changed_at_run_time_counts_for_new_operations_only() {
+async fn a_run_time_change_of_a_class_applies_to_new_operations_only() {
     let origin = origin().reply(201, "paid").run().await;
     let gateway = classy(&origin, "retention = \"1h\"").await;
     gateway.post("/payments", "before").send().await;
@@ -364,7 +364,7 @@ async fn a_class_that_is_changed_at_run_time_counts_for_new_operations_only() {
         before,
         "it keeps its time"
     );
-    // What concerns the request and not the record is of now.
+    // Settings of the request, not of the record, apply at once.
     let other = gateway
         .post("/payments", "before")
         .body("other")
@@ -389,7 +389,7 @@ async fn a_class_that_is_changed_at_run_time_counts_for_new_operations_only() {
 #[case::nobody(json!({"on_unknown": "reconcile"}), "requires reconcile_url")]
 #[case::nothing(json!({}), "nothing to change")]
 #[tokio::test]
-async fn a_change_that_does_not_fit_changes_nothing(#[case] settings: Value, #[case] why: &str) {
+async fn an_invalid_change_of_a_class_is_refused(#[case] settings: Value, #[case] why: &str) {
     let origin = origin().reply(201, "paid").run().await;
     let gateway = classy(&origin, "retention = \"1h\"").await;
     let before = look(&gateway, "/admin/v1/classes/own").await.json();
@@ -401,9 +401,9 @@ async fn a_change_that_does_not_fit_changes_nothing(#[case] settings: Value, #[c
     assert_eq!(look(&gateway, "/admin/v1/classes/own").await.json(), before);
 }
 
-/// What runs when its class is changed goes on under what it was claimed under.
+/// A running operation keeps the terms of its claim when its class changes.
 #[tokio::test]
-async fn a_change_does_not_reach_what_runs() {
+async fn a_change_of_a_class_does_not_affect_running_operations() {
     let origin = origin().reply(201, "paid").gated().run().await;
     let gateway = classy(&origin, "retention = \"1h\"").await;
     let first = gateway.post("/payments", "k").spawn();
@@ -422,19 +422,19 @@ async fn a_change_does_not_reach_what_runs() {
     assert_eq!(between(&done, "completed_at", "expires_at"), 3_600_000);
 }
 
-/// Charges, then throws: the origin's ledger is what was charged.
+/// The origin charges, then answers 500. Its runs are the charges.
 #[rstest]
 #[case::money("financial", &["500 unknown", "409 outcome-unknown", "409 outcome-unknown"], 1)]
 #[case::default("interactive", &["500 released", "500 released", "500 released"], 3)]
 #[case::events("webhook", &["500 released", "500 released", "500 released"], 3)]
 #[tokio::test]
-async fn charge_then_throw_three_times(
+async fn a_charge_before_an_error_is_repeated_only_by_on_error_release(
     #[case] class: &str,
     #[case] want: &[&str],
     #[case] charges: usize,
 ) {
     let origin = answering(&[500]).run().await;
-    // One attempt per claim: `webhook` would try again by itself.
+    // One attempt per claim: `webhook` would retry by itself.
     let text = format!(
         "[classes.{class}]\nmax_attempts = 1\n{}",
         payments(&format!("class = \"{class}\""))
@@ -452,7 +452,7 @@ async fn charge_then_throw_three_times(
     assert_eq!(origin.runs(), charges);
 }
 
-/// What becomes of the key by `on_error`, status, route and hint.
+/// The outcome by `on_error`, status, route and hint.
 #[rstest]
 #[case::release("release", 500, "", "", "released")]
 #[case::unknown("unknown", 500, "", "", "unknown")]
@@ -502,7 +502,7 @@ async fn on_error(
 }
 
 #[tokio::test]
-async fn waiters_on_an_unknown_error_are_told_at_once_and_an_operator_resolves_it() {
+async fn waiters_are_answered_at_once_after_an_unknown_error_and_an_operator_resolves_it() {
     let origin = answering(&[500, 201]).gated().run().await;
     let gateway = classy(&origin, "on_error = \"unknown\"").await;
     let first = gateway.post("/payments", "k").spawn();

@@ -1,4 +1,4 @@
-//! Pages of other sites: which may call, what they may send and what they read.
+//! CORS: the sites that may call, the headers that they may send and read.
 
 use crate::harness::credentials::{API_KEYS, Sent, api_key};
 use crate::harness::fixture::{payments, route, word};
@@ -22,7 +22,7 @@ async fn house(more: &str) -> Running {
     configured(&origin, &text).run().await
 }
 
-/// What a browser asks before it sends a request.
+/// A preflight request.
 async fn preflight(gateway: &Running, path: &str, method: &str, site: &str) -> Answer {
     gateway
         .ask(&format!("OPTIONS {path}"))
@@ -42,7 +42,7 @@ fn listed(answer: &Answer, header: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_preflight_lists_what_a_page_may_send() {
+async fn a_preflight_lists_the_methods_and_headers_that_a_page_may_send() {
     let gateway = house("").await;
     let answer = preflight(&gateway, "/payments", "POST", APP).await;
     assert_eq!(answer.status, 204);
@@ -90,9 +90,9 @@ async fn a_preflight_from_elsewhere_allows_nothing() {
     assert_eq!(nowhere.header("access-control-allow-origin"), "");
 }
 
-/// The request itself, its replay, its refusals and its recovery can be read.
+/// The answer, its replay, its refusals and its recovery can be read.
 #[tokio::test]
-async fn every_answer_says_what_a_page_may_read() {
+async fn every_answer_lists_the_headers_that_a_page_may_read() {
     let gateway = house("").await;
     let ann = api_key(&gateway, ("acme", "shop", "user:ann")).await;
     let post = |key: &str| gateway.post("/payments", key).header("origin", APP);
@@ -170,10 +170,10 @@ async fn other_sites_may_read_nothing() {
     }
 }
 
-/// A page that lost its answer asks for it again, with its credential: the
-/// browser asks beforehand there too.
+/// A page that lost its answer recovers it with its credential; the browser sends a
+/// preflight request there too.
 #[tokio::test]
-async fn a_page_may_recover_what_it_sent() {
+async fn a_page_may_recover_its_own_operation() {
     let gateway = house("").await;
     for end in ["", "/output", "/status"] {
         let path = format!("/payments/by-idempotency-key/k{end}");
@@ -191,7 +191,7 @@ async fn a_page_may_recover_what_it_sent() {
 }
 
 #[tokio::test]
-async fn a_route_may_have_its_own_sites_and_cookies() {
+async fn a_route_may_have_its_own_origins_and_credentials() {
     let gateway = house("cors = { origins = [\"https://own.example\"], credentials = true }").await;
     let own = preflight(&gateway, "/payments", "POST", "https://own.example").await;
     assert_eq!(
@@ -207,9 +207,9 @@ async fn a_route_may_have_its_own_sites_and_cookies() {
     );
 }
 
-/// Without CORS an OPTIONS request is one like any other.
+/// Without CORS an OPTIONS request is an ordinary request.
 #[tokio::test]
-async fn without_cors_the_upstreams_word_passes() {
+async fn without_cors_the_upstreams_headers_pass() {
     let origin = origin()
         .reply(200, "")
         .header("access-control-allow-origin", "*");

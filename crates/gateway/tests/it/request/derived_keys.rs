@@ -1,4 +1,5 @@
-//! Keys that the gateway makes of parts of a request, for clients that send none.
+//! Keys that the gateway derives from parts of a request, for clients that send
+//! none.
 
 use rstest::rstest;
 use serde_json::json;
@@ -18,7 +19,7 @@ fn order(gateway: &Running, body: &'static str) -> Ask {
 }
 
 #[tokio::test]
-async fn the_same_parts_are_the_same_operation_and_the_answer_says_so() {
+async fn the_same_parts_derive_the_same_key_and_the_answer_says_so() {
     let origin = origin().reply(201, "paid").run().await;
     let gateway = one(&origin, BY_ORDER).await;
     let body = r#"{"order": {"id": 7}, "amount": 10}"#;
@@ -57,7 +58,7 @@ async fn the_same_parts_are_the_same_operation_and_the_answer_says_so() {
 }
 
 #[tokio::test]
-async fn it_is_remembered_for_its_window() {
+async fn a_derived_key_is_remembered_for_its_window() {
     let origin = origin().reply(201, "paid").run().await;
     let text = [
         route(
@@ -107,7 +108,7 @@ async fn it_is_remembered_for_its_window() {
 #[case::accepted("policy = \"ACCEPTED\"\n", "201")]
 #[case::by_default("", "201")]
 #[tokio::test]
-async fn where_a_part_is_missing_there_is_no_key(#[case] policy: &str, #[case] want: &str) {
+async fn no_key_is_derived_if_a_part_is_missing(#[case] policy: &str, #[case] want: &str) {
     let origin = origin().reply(201, "paid").run().await;
     let gateway = one(&origin, &format!("{policy}{BY_ORDER}")).await;
     for body in [
@@ -133,7 +134,7 @@ async fn where_a_part_is_missing_there_is_no_key(#[case] policy: &str, #[case] w
 }
 
 #[tokio::test]
-async fn a_key_in_the_header_wins() {
+async fn a_key_in_the_header_beats_a_derived_key() {
     let origin = origin().reply(201, "paid").run().await;
     let gateway = one(&origin, BY_ORDER).await;
     let body = r#"{"order": {"id": 7}}"#;
@@ -156,7 +157,7 @@ async fn a_key_in_the_header_wins() {
 }
 
 #[tokio::test]
-async fn it_is_found_by_its_id() {
+async fn a_derived_operation_is_recovered_by_its_id() {
     let origin = origin().reply(201, "paid").gated().run().await;
     let class = "[classes.own]\nin_flight = \"accept\"\n";
     let text = [class, &payments(&format!("class = \"own\"\n{BY_ORDER}"))];
@@ -169,7 +170,7 @@ async fn it_is_found_by_its_id() {
         (again.status, again.header("idempotency-key-source")),
         (202, "derived")
     );
-    // The client does not know the key, so it is not told to ask by it.
+    // The client does not know the key, so the answer names no location by key.
     let place = again.header("location").to_owned();
     let id = again.header("x-operation-id");
     assert_eq!(place, format!("/api/v1/operations/{id}/status"));
@@ -183,13 +184,14 @@ async fn it_is_found_by_its_id() {
     assert_eq!((reply.status, reply.text()), (201, "paid"));
 }
 
-/// A derived key is its caller's own, named as a part or not.
+/// A derived key belongs to its caller, whether or not the caller is one of its
+/// parts.
 #[rstest]
 #[case("[\"/id\"]")]
 #[case("[\"caller\", \"/id\"]")]
 #[case("[\"caller\", \"endpoint\", \"/id\"]")]
 #[tokio::test]
-async fn the_same_parts_of_two_callers_are_two_operations(#[case] from: &str) {
+async fn the_same_parts_from_two_callers_are_two_operations(#[case] from: &str) {
     let origin = echo().run().await;
     let derived = format!("derived_key = {{ from = {from}, window = \"10m\" }}");
     let text = [API_KEYS, &payments(&derived)];
@@ -208,7 +210,7 @@ async fn the_same_parts_of_two_callers_are_two_operations(#[case] from: &str) {
     );
 }
 
-/// The parts that are no JSON, each told apart by itself.
+/// Each part outside the JSON body distinguishes requests.
 #[rstest]
 #[case::header("header:X-Order")]
 #[case::query("query:order")]

@@ -1,9 +1,9 @@
-//! Clients that go before they are answered.
+//! Clients that disconnect before they are answered.
 
 use crate::harness::{Reply, gateway, origin};
 
 #[tokio::test]
-async fn what_was_sent_ends_and_is_replayed_though_its_client_has_gone() {
+async fn a_sent_request_completes_and_is_replayed_after_its_client_disconnects() {
     let origin = origin()
         .replying(|_, run| Reply::new(201, format!("run {run}")))
         .gated()
@@ -22,7 +22,7 @@ async fn what_was_sent_ends_and_is_replayed_though_its_client_has_gone() {
 }
 
 #[tokio::test]
-async fn an_http2_client_that_goes_cancels_nothing_either() {
+async fn an_http2_client_that_disconnects_cancels_nothing() {
     let origin = origin().reply(201, "paid").gated().run().await;
     let gateway = gateway(&origin).run().await;
     let gone = gateway.post("/payments", "k").body("a").h2c().spawn();
@@ -63,7 +63,7 @@ async fn a_body_that_breaks_off_leaves_no_trace() {
         .send()
         .await;
     assert_eq!(status.problem(), (404, "no-operation".to_owned()));
-    // When it is drained, nothing can come any more.
+    // After the drain no more requests can arrive.
     gateway.drain().await;
     assert_eq!(origin.begun(), 0);
 }

@@ -1,4 +1,4 @@
-//! Replies and keys have their time.
+//! Expiry of replies and keys.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::harness::{Answer, Reply, Running, gateway, origin};
 const SHORT: Duration = Duration::from_millis(200);
 
 #[tokio::test]
-async fn a_key_is_remembered_longer_than_its_reply_and_does_not_run_again() {
+async fn a_retry_after_the_reply_expired_is_refused_and_does_not_run() {
     let origin = origin().reply(201, "paid").run().await;
     let class = Class::interactive().with(|class| class.retention = SHORT);
     let gateway = gateway(&origin).class(class).run().await;
@@ -22,7 +22,7 @@ async fn a_key_is_remembered_longer_than_its_reply_and_does_not_run_again() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_forgotten_is_free() {
+async fn a_forgotten_key_is_free() {
     let origin = origin()
         .replying(|_, run| Reply::new(201, format!("run {run}")))
         .run()

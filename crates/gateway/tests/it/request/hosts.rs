@@ -1,5 +1,5 @@
-//! Virtual hosts behind one gateway: no host ever gets a reply of another, whether
-//! the upstream receives the client's host as Host or as X-Forwarded-Host.
+//! Virtual hosts behind one gateway: no host ever gets another host's reply,
+//! whether the upstream receives the client's host as Host or as X-Forwarded-Host.
 
 use rstest::rstest;
 
@@ -30,7 +30,7 @@ fn pay(gateway: &Running, host: &str) -> Ask {
 #[case::http1(false)]
 #[case::http2(true)]
 #[tokio::test]
-async fn the_same_key_under_another_host_is_another_request(#[case] over_h2: bool) {
+async fn the_same_key_with_another_host_is_a_different_request(#[case] over_h2: bool) {
     let origin = virtual_hosts().run().await;
     let gateway = configured(&origin, &payments("")).run().await;
     let send = async |host: &str| match over_h2 {
@@ -76,7 +76,7 @@ async fn a_reply_is_not_recovered_under_another_host(#[case] pattern: &str, #[ca
 }
 
 #[tokio::test]
-async fn waiters_under_another_host_get_nothing_of_a_run_under_way() {
+async fn waiters_with_another_host_do_not_share_a_running_operation() {
     let origin = virtual_hosts().gated().run().await;
     let gateway = configured(&origin, &payments("")).run().await;
     let first = pay(&gateway, "a.example").spawn();
@@ -90,7 +90,7 @@ async fn waiters_under_another_host_get_nothing_of_a_run_under_way() {
 }
 
 #[tokio::test]
-async fn a_mismatch_that_may_be_replayed_is_not_replayed_across_hosts() {
+async fn mismatch_replay_does_not_cross_hosts() {
     let origin = virtual_hosts().run().await;
     let class = "[classes.own]\nmismatch = \"replay\"\n";
     let text = format!("{class}{}", payments("class = \"own\""));
@@ -102,9 +102,9 @@ async fn a_mismatch_that_may_be_replayed_is_not_replayed_across_hosts() {
     assert_eq!(word(&other_host), "422 key-reused");
 }
 
-/// What a trusted proxy was asked for is what the upstream sees.
+/// The upstream receives the host that a trusted proxy states.
 #[tokio::test]
-async fn the_host_is_the_one_that_a_trusted_proxy_was_asked_for() {
+async fn the_host_stated_by_a_trusted_proxy_is_compared() {
     let origin = virtual_hosts().run().await;
     let text = format!("server: trusted_proxies = ['127.0.0.1']\n{}", payments(""));
     let gateway = configured(&origin, &text).run().await;
@@ -122,13 +122,13 @@ async fn the_host_is_the_one_that_a_trusted_proxy_was_asked_for() {
     assert_eq!(word(&recovered), "404 no-operation");
 }
 
-/// An upstream with a `host` of its own still receives the client's host, as
+/// An upstream with a configured `host` still receives the client's host, as
 /// X-Forwarded-Host, and may choose the virtual host by it.
 #[rstest]
 #[case::by_host("host", "payments.internal")]
 #[case::by_forwarded_host("x-forwarded-host", "a.example")]
 #[tokio::test]
-async fn an_upstream_with_a_host_of_its_own_shares_no_reply_between_hosts(
+async fn an_upstream_with_a_configured_host_shares_no_reply_between_hosts(
     #[case] header: &'static str,
     #[case] seen: &str,
 ) {
@@ -147,10 +147,10 @@ async fn an_upstream_with_a_host_of_its_own_shares_no_reply_between_hosts(
     assert_eq!(origin.runs(), 1);
 }
 
-/// A caller that is known gets no reply of another host either: tenants of the
-/// upstream may be its virtual hosts.
+/// An authenticated caller gets no reply of another host either: the upstream's
+/// virtual hosts may be its tenants.
 #[tokio::test]
-async fn a_known_caller_shares_no_reply_between_hosts() {
+async fn an_authenticated_caller_shares_no_reply_between_hosts() {
     let origin = virtual_hosts().run().await;
     let text = [API_KEYS, &payments("")].concat();
     let gateway = configured(&origin, &text).run().await;
@@ -174,7 +174,7 @@ async fn a_known_caller_shares_no_reply_between_hosts() {
 /// A reload that changes the upstream's `host` does not change how a record is
 /// compared.
 #[tokio::test]
-async fn a_record_belongs_to_its_host_after_a_reload() {
+async fn a_record_keeps_its_host_after_a_reload() {
     let origin = echo().run().await;
     let fixed = format!("{FIXED_HOST}{}", payments(""));
     let gateway = configured(&origin, &fixed).run().await;

@@ -1,4 +1,4 @@
-//! The key as it comes: which ones are the same, and which are refused.
+//! The key header: which keys are equal, and which are refused.
 
 use rstest::rstest;
 
@@ -30,7 +30,7 @@ async fn case_matters_in_keys() {
 }
 
 #[tokio::test]
-async fn the_longest_key_is_good() {
+async fn the_longest_key_is_accepted() {
     let origin = origin().run().await;
     let gateway = gateway(&origin).run().await;
     let key = "~".repeat(255);
@@ -73,7 +73,7 @@ async fn a_malformed_key_is_refused_with_its_reason(
 #[case::different("k1", "k2")]
 #[case::equal("k1", "k1")]
 #[tokio::test]
-async fn two_header_lines_are_refused(#[case] one: &str, #[case] other: &str) {
+async fn a_repeated_key_header_is_refused(#[case] one: &str, #[case] other: &str) {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let answer = gateway.post("/payments", one).key(other).send().await;
@@ -82,7 +82,7 @@ async fn two_header_lines_are_refused(#[case] one: &str, #[case] other: &str) {
     assert_eq!(origin.begun(), 0);
 }
 
-/// The body of a refused request is not looked at, and not taken for the next.
+/// The body of a refused request is not read as the next request.
 #[tokio::test]
 async fn the_body_of_a_refused_request_is_not_the_next_request() {
     let origin = origin().run().await;

@@ -12,7 +12,7 @@ const LIMIT: usize = 1000;
 #[case::at_the_limit(LIMIT, 200)]
 #[case::over_it(LIMIT + 1, 410)]
 #[tokio::test]
-async fn a_reply_over_the_limit_goes_whole_to_the_first_caller_only(
+async fn a_reply_over_the_limit_goes_only_to_the_first_caller(
     #[case] size: usize,
     #[case] again: u16,
 ) {
@@ -26,7 +26,7 @@ async fn a_reply_over_the_limit_goes_whole_to_the_first_caller_only(
 }
 
 #[tokio::test]
-async fn a_reply_that_was_not_kept_is_told_so_with_its_status() {
+async fn a_retry_of_a_reply_that_was_not_kept_gets_its_status() {
     let origin = origin().reply(207, "x".repeat(LIMIT + 1)).run().await;
     let gateway = gateway(&origin).reply_limit(LIMIT).run().await;
     gateway.post("/export", "k").send().await;
@@ -65,9 +65,9 @@ async fn a_reply_over_the_limit_streams_and_is_marked_before_its_first_byte() {
     assert_eq!(origin.runs(), 1);
 }
 
-/// 64 MiB are more than all buffers on the way hold.
+/// 64 MiB exceed all buffers between upstream and client.
 #[tokio::test]
-async fn a_client_that_does_not_read_holds_neither_operation_nor_upstream() {
+async fn a_client_that_does_not_read_blocks_neither_operation_nor_upstream() {
     let origin = origin().bulky().run().await;
     let patience = Duration::from_millis(500);
     let gateway = gateway(&origin)
@@ -85,7 +85,7 @@ async fn a_client_that_does_not_read_holds_neither_operation_nor_upstream() {
 }
 
 #[tokio::test]
-async fn a_large_reply_that_breaks_off_is_unknown() {
+async fn an_incomplete_large_reply_has_an_unknown_outcome() {
     let origin = origin().streaming().run().await;
     let gateway = gateway(&origin).reply_limit(LIMIT).run().await;
     origin.emit("a".repeat(LIMIT + 1));
@@ -104,7 +104,7 @@ async fn a_large_reply_that_breaks_off_is_unknown() {
 #[case::that_ends_well(true, (410, "reply-not-kept"))]
 #[case::that_breaks_off(false, (409, "outcome-unknown"))]
 #[tokio::test]
-async fn a_large_reply_is_read_to_its_end_though_its_client_has_gone(
+async fn a_large_reply_is_read_to_its_end_after_its_client_disconnects(
     #[case] whole: bool,
     #[case] want: (u16, &str),
 ) {
@@ -112,7 +112,7 @@ async fn a_large_reply_is_read_to_its_end_though_its_client_has_gone(
     let gateway = gateway(&origin).reply_limit(LIMIT).run().await;
     origin.emit("a".repeat(LIMIT + 1));
     drop(gateway.post("/export", "k").begin().await);
-    // More than the buffers on the way could take for a client.
+    // Exceeds the buffers for a client.
     for _ in 0..64 {
         origin.emit("b".repeat(64 << 10));
     }
@@ -132,7 +132,7 @@ async fn a_large_reply_is_read_to_its_end_though_its_client_has_gone(
 #[case::with_a_parameter("text/event-stream; charset=utf-8")]
 #[case::in_capitals("Text/Event-Stream")]
 #[tokio::test]
-async fn events_of_a_protected_request_come_one_by_one_and_are_not_kept(
+async fn server_sent_events_of_a_protected_request_stream_and_are_not_kept(
     #[case] content_type: &str,
 ) {
     let origin = origin()
@@ -163,7 +163,7 @@ async fn check_not_kept(gateway: &Running, original_status: u16) {
     }
 }
 
-/// Reads on, and tells whether the body ended without being whole.
+/// Reads on; returns whether the body ended incomplete.
 async fn breaks_off(answering: &mut Answering) -> bool {
     loop {
         match answering.next().await {

@@ -1,5 +1,5 @@
-//! How much one may ask for: what is beyond is refused, leaves nothing behind,
-//! and is nobody else's trouble.
+//! Limits: requests beyond them are refused, leave no trace, and do not affect
+//! other tenants.
 
 use serde_json::json;
 
@@ -30,7 +30,7 @@ async fn stored(gateway: &Running, key: &str) -> usize {
 #[tokio::test]
 async fn requests_per_tenant() {
     let origin = origin().reply(201, "paid").run().await;
-    // So slow that no test waits for the next one.
+    // So low that no test waits for the next one.
     let limits = "requests_per_tenant = { per_second = 1, burst = 3 }";
     let gateway = configured(&origin, &text(limits)).run().await;
     let (ann, bob) = (api_key(&gateway, ANN).await, api_key(&gateway, BOB).await);
@@ -62,7 +62,7 @@ async fn requests_per_tenant() {
             "nothing is stored under {key}"
         );
     }
-    // Another tenant notices nothing.
+    // Another tenant is not affected.
     for key in ["k1", "k2", "k3"] {
         assert_eq!(
             gateway
@@ -114,14 +114,14 @@ async fn in_flight_per_tenant() {
 }
 
 #[tokio::test]
-async fn in_flight_of_all() {
+async fn in_flight_in_total() {
     let origin = origin().reply(201, "paid").gated().run().await;
     let gateway = configured(&origin, &text("in_flight = 1")).run().await;
     let (ann, other) = (api_key(&gateway, ANN).await, api_key(&gateway, OTHER).await);
     let first = gateway.post("/payments", "k").by(&ann).spawn();
     origin.called(1).await;
     assert_refused(&gateway.post("/payments", "k").by(&other).send().await);
-    // A client that goes leaves its place taken for as long as the work goes on.
+    // The slot of a client that disconnects stays taken until its operation ends.
     first.abort();
     assert_refused(&gateway.post("/payments", "k").by(&other).send().await);
     origin.open();
@@ -149,7 +149,7 @@ async fn waiters_per_key() {
     assert_eq!(word(&one_more), "409 in-progress");
     let recovery = gateway.get("/payments/by-idempotency-key/k1").by(&ann);
     assert_eq!(word(&recovery.send().await), "409 in-progress");
-    // Another key has places of its own.
+    // Another key has its own slots.
     let other = ask("k2").spawn();
     origin.called(2).await;
     let waits = ask("k2").spawn();
@@ -206,7 +206,7 @@ async fn buffered_bytes() {
     assert_refused(&ask("k2", 1000).send().await);
     assert_refused(&ask("k2", 25).send().await);
     assert_eq!(stored(&gateway, "k2").await, 0);
-    // What is left is given, and what is not protected is not held.
+    // The remaining bytes are granted, and unprotected bodies are not buffered.
     let small = ask("k3", 24).spawn();
     origin.called(2).await;
     let streams = gateway.ask("PUT /open").body(vec![b'x'; 10_000]).spawn();
@@ -225,9 +225,9 @@ async fn buffered_bytes() {
     );
 }
 
-/// A stranger uses up nobody's share.
+/// An unauthenticated request counts for no tenant.
 #[tokio::test]
-async fn who_is_not_known_does_not_use_up_a_tenants_rate() {
+async fn an_unauthenticated_request_does_not_use_up_a_tenants_rate() {
     let origin = origin().reply(201, "paid").run().await;
     let limits = "requests_per_tenant = { per_second = 1, burst = 1 }";
     let gateway = configured(&origin, &text(limits)).run().await;
@@ -264,7 +264,7 @@ async fn limits_change_with_a_reload() {
 }
 
 #[tokio::test]
-async fn waiters_of_all() {
+async fn waiters_in_total() {
     let origin = origin().reply(201, "paid").gated().run().await;
     let gateway = configured(&origin, &text("waiters = 1")).run().await;
     let (ann, other) = (api_key(&gateway, ANN).await, api_key(&gateway, OTHER).await);

@@ -1,4 +1,4 @@
-//! Origins that cannot be reached, or do not answer as they should.
+//! Origins that cannot be reached, or do not answer correctly.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::harness::{
 const SOON: Duration = Duration::from_secs(1);
 
 #[tokio::test]
-async fn an_origin_that_is_not_there_leaves_the_key_free() {
+async fn an_unreachable_origin_leaves_the_key_free() {
     let nobody = Reserved::new();
     let gateway = gateway_to(&nobody.url()).run().await;
     let refused = gateway.post("/payments", "k").body("a").send().await;
@@ -36,7 +36,7 @@ async fn an_origin_that_is_not_there_leaves_the_key_free() {
 }
 
 #[tokio::test]
-async fn an_origin_that_lets_nobody_in_leaves_the_key_free() {
+async fn an_origin_that_does_not_accept_connections_leaves_the_key_free() {
     let crowded = Crowded::new().await;
     let gateway = gateway_to(&crowded.url())
         .upstream_timeout(2 * SOON)
@@ -61,7 +61,7 @@ async fn an_origin_that_does_not_answer_leaves_an_unknown_outcome(#[case] builde
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_leaves_an_unknown_outcome() {
+async fn an_incomplete_answer_leaves_an_unknown_outcome() {
     let origin = origin().streaming().run().await;
     let gateway = gateway(&origin).run().await;
     origin.emit("half");
@@ -77,7 +77,7 @@ async fn an_answer_that_breaks_off_leaves_an_unknown_outcome() {
     "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n"
 )]
 #[tokio::test]
-async fn an_answer_that_is_none_leaves_an_unknown_outcome(#[case] answer: &'static str) {
+async fn a_malformed_answer_leaves_an_unknown_outcome(#[case] answer: &'static str) {
     let origin = raw_origin(answer).await;
     let gateway = gateway_to(&origin.url()).upstream_timeout(SOON).run().await;
     check_unknown(&gateway).await;
@@ -85,7 +85,7 @@ async fn an_answer_that_is_none_leaves_an_unknown_outcome(#[case] answer: &'stat
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_too_late_changes_nothing() {
+async fn a_late_answer_changes_nothing() {
     let origin = origin().reply(201, "paid").gated().run().await;
     let gateway = gateway(&origin).upstream_timeout(SOON).run().await;
     check_unknown(&gateway).await;
@@ -94,7 +94,7 @@ async fn an_answer_that_comes_too_late_changes_nothing() {
     assert_eq!(origin.runs(), 1);
 }
 
-/// A port whose queue is full, and nobody takes from it.
+/// A port whose accept queue is full and never emptied.
 struct Crowded {
     listener: TcpListener,
     _inside: Vec<TcpStream>,
@@ -121,7 +121,7 @@ impl Crowded {
     }
 }
 
-/// The first caller is told 504, all others 409, whichever way they ask.
+/// The first caller gets 504, all others 409, by every path.
 async fn check_unknown(gateway: &Running) {
     let first = gateway.post("/payments", "k").body("a").send().await;
     assert_eq!(first.problem(), (504, "outcome-unknown".to_owned()));

@@ -1,10 +1,10 @@
-//! What an answer of the origin does to the key: keep, release or unknown.
+//! The effect of the origin's answer on the key: keep, release or unknown.
 
 use rstest::rstest;
 
 use crate::harness::{Answer, Origin, Reply, Running, gateway, origin};
 
-/// What the second of two requests shows.
+/// The observed result of the second of two requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Second {
     Replayed,
@@ -47,7 +47,7 @@ async fn the_status_decides(#[case] statuses: &[u16], #[case] word: &str, #[case
 #[case::released_refusal("Transient", 404, Second::Ran)]
 #[case::another_word("perhaps", 200, Second::Replayed)]
 #[tokio::test]
-async fn the_origins_own_word_beats_the_status(
+async fn idempotency_outcome_beats_the_status(
     #[case] word: &'static str,
     #[case] status: u16,
     #[case] want: Second,

@@ -1,16 +1,15 @@
-//! What a key means on a route: each policy against each kind of request, as
-//! one table.
+//! The policies of routes: each policy with each kind of request, as one table.
 
 use crate::harness::fixture::{LOCAL, route, word};
 use crate::harness::{Answer, Origin, Running, configured, origin};
 
-/// What a request comes to, in a word or two:
+/// The result of a request in a few words:
 ///
-/// * `400 key-missing`: refused, and the origin heard nothing;
-/// * `kept, named`: it ran under protection, and the origin was told the key's
-///   namespaced name, its `raw` text, or `none`;
-/// * `passed, raw`: it went through unprotected, with the key as it was sent;
-/// * `replayed`: the first one's reply, and the origin heard nothing.
+/// * `400 key-missing`: refused, and the origin received nothing;
+/// * `kept, named`: it ran under protection, and the origin received the key in its
+///   namespaced form, its `raw` form, or `none`;
+/// * `passed, raw`: it was forwarded unprotected, with the key as it was sent;
+/// * `replayed`: the first reply again, and the origin received nothing.
 const TABLE: &str = "
 route              | without a key        | a good key           | a bad key            | the good key again
 REQUIRED_A         | 400 key-missing      | kept, named          | 400 key-invalid      | replayed
@@ -33,7 +32,7 @@ PUT, required      | 400 key-missing      | kept, named          | 400 key-inval
 GET, accepted      | passed, none         | kept, named          | 400 key-invalid      | replayed
 ";
 
-/// How each row's route is configured: name, method, settings.
+/// The configuration of each row's route: name, method, settings.
 const ROUTES: [(&str, &str, &str); 18] = [
     ("REQUIRED_A", "POST", "policy = \"REQUIRED_A\""),
     ("ACCEPTED", "POST", "policy = \"ACCEPTED\""),
@@ -68,7 +67,7 @@ const ROUTES: [(&str, &str, &str); 18] = [
 ];
 
 #[tokio::test]
-async fn every_policy_with_every_kind_of_request() {
+async fn each_policy_decides_each_kind_of_request() {
     let origin = origin().reply(201, "done").run().await;
     let text = ROUTES
         .iter()
@@ -141,7 +140,7 @@ fn told(seen: &str, sent: &str) -> &'static str {
 }
 
 #[tokio::test]
-async fn a_key_that_is_refused_says_why() {
+async fn a_refused_key_names_its_reason() {
     let origin = origin().run().await;
     let text = [
         route("a.any", "POST", "/any", "policy = \"REQUIRED_A\""),
@@ -183,10 +182,10 @@ async fn a_key_that_is_refused_says_why() {
     ] {
         let first = gateway.post(path, key).send().await;
         assert_eq!(first.status, 200, "{path} {key}: {}", first.text());
-        // Quoted, and with parameters, it is the same key.
+        // Quoted, or with parameters, it is the same key.
         let again = gateway.post(path, &format!("\"{key}\";v=1")).send().await;
         assert!(again.is_replay(), "{path} {key}: {}", again.text());
     }
-    // A UUID in capitals is another key: nobody folds what a sender chose.
+    // A UUID in capitals is a different key: keys are not case-folded.
     assert_eq!(origin.runs(), 5);
 }

@@ -1,5 +1,4 @@
-//! Every problem that the product can tell is told by a real request, and the
-//! page that it names is there.
+//! A real request causes every problem, and the page that the problem names exists.
 
 use onceward_gateway::config::Policy;
 use onceward_http::problem::Code;
@@ -10,7 +9,7 @@ use crate::harness::fixture::{answering, ask_until, classy, payments, without_st
 use crate::harness::{Answer, Reserved, Running, configured, configured_to, origin};
 
 #[tokio::test]
-async fn every_problem_is_reached_and_has_its_page() {
+async fn every_problem_is_reachable_and_has_a_page() {
     for code in Code::ALL {
         let (gateway, answer) = Box::pin(reach(code)).await;
         let (_, reached) = answer.problem();
@@ -19,7 +18,7 @@ async fn every_problem_is_reached_and_has_its_page() {
     }
 }
 
-/// What every problem is made of, and the page behind it.
+/// The members of every problem, and its page.
 async fn check(gateway: &Running, answer: &Answer) {
     let problem = answer.json();
     let code = problem["code"].as_str().unwrap();
@@ -45,7 +44,7 @@ async fn check(gateway: &Running, answer: &Answer) {
     assert!(page.text().contains(code), "{}", page.text());
 }
 
-/// Makes a gateway tell this problem. A new code needs a case of its own here.
+/// Causes this problem. A new code needs a case here.
 async fn reach(code: Code) -> (Running, Answer) {
     let keyed = "policy = \"REQUIRED_A\"";
     match code {
@@ -123,7 +122,7 @@ async fn reach(code: Code) -> (Running, Answer) {
         }
         Code::TranslationFailed => {
             let origin = origin().run().await;
-            // The file has no word for it yet: it is for webhooks.
+            // The file has no setting for it: it is only for webhooks.
             let gateway = configured(&origin, &payments(""))
                 .with(|config| config.routes[0].policy = Some(Policy::RequiredB))
                 .run()
@@ -200,7 +199,7 @@ async fn second(gateway: Running, key: &str) -> (Running, Answer) {
     (gateway, answer)
 }
 
-/// `public_url` stands in for what the client asked for.
+/// `public_url` replaces the host of the request.
 #[tokio::test]
 async fn links_begin_with_the_public_url() {
     let origin = origin().run().await;

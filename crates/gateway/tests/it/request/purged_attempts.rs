@@ -1,4 +1,4 @@
-//! The gateway's own attempts end when they must.
+//! The gateway's own attempts end when their operation is purged.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ policy = "REQUIRED_A"
 class = "stubborn"
 "#;
 
-/// Who was purged while it rested would otherwise run beside its successor.
+/// An operation purged between attempts would otherwise run beside its successor.
 #[tokio::test]
-async fn an_operation_that_was_taken_away_between_two_attempts_is_not_tried_again() {
+async fn an_operation_purged_between_two_attempts_is_not_retried() {
     let origin = origin().reply(503, "not now").run().await;
     let gateway = configured(&origin, STUBBORN).run().await;
     let first = gateway.post("/payments", "k").body("a").spawn();

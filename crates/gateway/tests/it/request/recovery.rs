@@ -1,4 +1,4 @@
-//! Asking for a reply by its key, after the answer was lost.
+//! Recovery of a reply by its key, after the answer was lost.
 
 use jiff::Timestamp;
 use rstest::rstest;
@@ -6,7 +6,7 @@ use rstest::rstest;
 use crate::harness::{Reply, Running, gateway, origin};
 
 #[tokio::test]
-async fn the_reply_is_given_again_by_its_key() {
+async fn a_reply_is_recovered_by_its_key() {
     let origin = origin()
         .reply(201, "paid")
         .header("location", "/payments/1")
@@ -34,7 +34,7 @@ async fn the_reply_is_given_again_by_its_key() {
 }
 
 #[tokio::test]
-async fn one_who_asks_early_waits_or_is_told_how_it_stands() {
+async fn an_early_recovery_request_waits_or_gets_the_status() {
     let origin = origin().reply(201, "paid").gated().run().await;
     let gateway = gateway(&origin).run().await;
     let first = gateway.post("/payments", "k").spawn();
@@ -63,7 +63,7 @@ async fn one_who_asks_early_waits_or_is_told_how_it_stands() {
 }
 
 #[tokio::test]
-async fn the_status_tells_nine_things() {
+async fn the_status_document_has_the_members_of_the_contract() {
     let origin = origin().reply(422, "no").gated().run().await;
     let gateway = gateway(&origin).run().await;
     let before = Timestamp::now();
@@ -117,7 +117,7 @@ async fn the_status_tells_nine_things() {
 }
 
 #[tokio::test]
-async fn a_post_is_looked_for_before_a_patch() {
+async fn recovery_finds_a_post_before_a_patch() {
     let origin = origin()
         .replying(|seen, _| Reply::new(200, seen.method.to_string()))
         .run()
@@ -144,7 +144,7 @@ async fn a_post_is_looked_for_before_a_patch() {
 }
 
 #[tokio::test]
-async fn an_operation_on_the_root_is_found_beneath_it() {
+async fn an_operation_at_the_root_path_is_recoverable() {
     let origin = origin().reply(201, "paid").run().await;
     let gateway = gateway(&origin).run().await;
     gateway.post("/", "k").send().await;
@@ -155,7 +155,7 @@ async fn an_operation_on_the_root_is_found_beneath_it() {
 }
 
 #[tokio::test]
-async fn a_head_of_a_recovery_route_is_its_get_without_the_body() {
+async fn head_of_a_recovery_path_is_get_without_the_body() {
     let origin = origin().reply(201, "paid").run().await;
     let gateway = gateway(&origin).run().await;
     gateway.post("/payments", "k").send().await;
@@ -178,7 +178,7 @@ async fn a_head_of_a_recovery_route_is_its_get_without_the_body() {
 #[case::empty("/payments/by-idempotency-key/", 400, "key-invalid")]
 #[case::namespaced("/payments/by-idempotency-key/t-x", 400, "key-invalid")]
 #[tokio::test]
-async fn what_is_not_there_is_told(
+async fn recovery_of_an_unknown_or_malformed_key_is_a_problem(
     #[case] target: &str,
     #[case] status: u16,
     #[case] code: &str,
@@ -192,9 +192,9 @@ async fn what_is_not_there_is_told(
     assert_eq!(origin.runs(), 1, "recovery is never forwarded");
 }
 
-/// Somebody else's operation looks, byte by byte, as if it had never been.
+/// Another client's operation looks, byte by byte, like one that never existed.
 #[tokio::test]
-async fn another_clients_operation_is_not_to_be_told_from_none() {
+async fn another_clients_operation_looks_absent() {
     let origin = origin().reply(201, "paid").run().await;
     let gateway = gateway(&origin).run().await;
     let routes = ["", "/output", "/status"];
@@ -216,7 +216,7 @@ async fn another_clients_operation_is_not_to_be_told_from_none() {
     assert_eq!(own.send().await.text(), "paid");
 }
 
-/// All bytes of the answer but its date.
+/// All bytes of the answer except its date.
 async fn recover_as_thief(gateway: &Running, rest: &str) -> String {
     let mut client = gateway.raw().await;
     client

@@ -1,4 +1,4 @@
-//! What is refused before anything is claimed, and in which words.
+//! Refusals before any claim, and their texts.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ async fn an_unprotected_body_has_no_limit() {
 #[case::protected("Idempotency-Key: k\r\n")]
 #[case::passing("")]
 #[tokio::test]
-async fn a_body_that_does_not_come_is_given_up(#[case] key: &str) {
+async fn a_body_that_does_not_arrive_times_out(#[case] key: &str) {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().body_deadline(SOON).run().await;
     let mut client = gateway.raw().await;
@@ -107,7 +107,7 @@ async fn a_malformed_target_is_refused_on_every_route(
 #[case::connect("CONNECT shop.example:80")]
 #[case::lower_case("post /payments")]
 #[tokio::test]
-async fn methods_that_no_proxy_should_pass_are_refused(#[case] what: &str) {
+async fn trace_connect_and_lower_case_methods_are_refused(#[case] what: &str) {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let mut client = gateway.raw().await;
@@ -130,7 +130,7 @@ async fn methods_that_no_proxy_should_pass_are_refused(#[case] what: &str) {
 #[case::the_credentials("authorization")]
 #[case::the_cookie("cookie")]
 #[tokio::test]
-async fn connection_may_not_take_away_what_was_checked(#[case] name: &str) {
+async fn connection_may_not_name_a_checked_header(#[case] name: &str) {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let ask = gateway.post("/payments", "k").header("connection", name);
@@ -139,7 +139,7 @@ async fn connection_may_not_take_away_what_was_checked(#[case] name: &str) {
 }
 
 #[tokio::test]
-async fn a_problem_says_all_that_a_program_needs() {
+async fn a_problem_has_every_member_of_the_contract() {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let answer = gateway.post("/payments?a=1", "a b").send().await;
@@ -168,7 +168,7 @@ async fn a_problem_says_all_that_a_program_needs() {
 #[case::bad_request("GET /a%00b", "")]
 #[case::method_not_allowed("TRACE /payments", "")]
 #[tokio::test]
-async fn the_page_behind_a_problem_is_there(#[case] what: &str, #[case] key: &str) {
+async fn the_page_of_a_problem_exists(#[case] what: &str, #[case] key: &str) {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let problem = gateway.ask(what).key(key).send().await.json();
@@ -218,7 +218,7 @@ async fn the_policy_that_a_problem_links_to_is_published() {
 #[case::half_a_preface("PRI * HTTP/2")]
 #[case::half_a_head("POST /orders HTTP/1.1\r\nHost: a\r\n")]
 #[tokio::test]
-async fn a_client_that_does_not_come_to_the_point_is_let_go(#[case] said: &str) {
+async fn a_client_that_never_finishes_its_head_is_closed(#[case] said: &str) {
     let origin = origin().run().await;
     let deadline = Duration::from_millis(200);
     let gateway = gateway(&origin)

@@ -1,4 +1,4 @@
-//! The same request again: it gets the first one's answer and does not run.
+//! A retry gets the first answer and does not run.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use rstest::rstest;
 use crate::harness::{Reply, gateway, origin};
 
 #[tokio::test]
-async fn a_second_request_gets_the_first_answer_again() {
+async fn a_retry_gets_the_first_answer() {
     let origin = origin()
         .reply(201, "paid")
         .header("location", "/payments/1")
@@ -42,14 +42,14 @@ async fn a_second_request_gets_the_first_answer_again() {
 }
 
 #[tokio::test]
-async fn a_reply_is_kept_for_the_time_that_its_class_says() {
+async fn a_reply_is_kept_for_its_classs_retention() {
     let origin = origin().run().await;
     let gateway = gateway(&origin).run().await;
     let before = Timestamp::now();
     let first = gateway.post("/payments", "k").send().await;
     let day = Duration::from_secs(24 * 60 * 60);
     let expires: Timestamp = first.header("idempotency-expires").parse().unwrap();
-    // What is written has whole milliseconds.
+    // Documents have a precision of a millisecond.
     assert!(
         expires >= before + day - Duration::from_millis(1),
         "{expires}"
@@ -80,7 +80,7 @@ async fn two_hundred_clients_with_one_key_run_once() {
 }
 
 #[tokio::test]
-async fn a_different_request_is_refused_even_while_the_first_runs() {
+async fn a_mismatch_beats_in_progress() {
     let origin = origin().reply(201, "paid").gated().run().await;
     let gateway = gateway(&origin).run().await;
     let first = gateway.post("/payments", "k").body("a").spawn();
@@ -114,7 +114,7 @@ async fn a_different_request_is_refused_even_while_the_first_runs() {
 #[case::big_integers(r#"{"a":9007199254740993}"#, r#"{"a":9007199254740992}"#, 422)]
 #[case::repeated_members(r#"{"a":1,"a":2}"#, r#"{"a":2}"#, 422)]
 #[tokio::test]
-async fn json_is_compared_by_what_it_means(
+async fn json_bodies_are_compared_by_value(
     #[case] first: &'static str,
     #[case] second: &'static str,
     #[case] status: u16,
@@ -179,7 +179,7 @@ async fn a_key_is_independent_on_another_path_and_method() {
 }
 
 #[tokio::test]
-async fn another_token_is_another_request() {
+async fn another_credential_is_a_different_request() {
     let origin = origin().reply(201, "a secret").run().await;
     let gateway = gateway(&origin).run().await;
     let ask = |token: &str| {

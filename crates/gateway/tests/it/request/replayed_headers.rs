@@ -1,4 +1,4 @@
-//! What of a reply is given again: which headers, and answers without a body.
+//! The parts of a reply that are replayed: headers, and answers without a body.
 
 use bytes::Bytes;
 use http::header::HeaderValue;
@@ -60,7 +60,7 @@ async fn kept_headers_keep_their_bytes_order_and_repetition() {
 )]
 #[case("tracestate", "a=1")]
 #[tokio::test]
-async fn what_was_true_of_the_first_answer_alone_is_not_replayed(
+async fn headers_of_one_response_are_not_replayed(
     #[case] name: &'static str,
     #[case] value: &str,
 ) {
@@ -74,7 +74,7 @@ async fn what_was_true_of_the_first_answer_alone_is_not_replayed(
 }
 
 #[tokio::test]
-async fn what_belongs_to_the_origins_connection_reaches_nobody() {
+async fn hop_by_hop_headers_of_the_origin_are_removed() {
     let origin = raw_origin(
         "HTTP/1.1 200 OK\r\nconnection: keep-alive, x-hop\r\nkeep-alive: timeout=5\r\nx-hop: 1\r\n\
          proxy-connection: a\r\nx-kept: 1\r\ncontent-length: 2\r\n\r\nok",
@@ -92,7 +92,7 @@ async fn what_belongs_to_the_origins_connection_reaches_nobody() {
 }
 
 #[tokio::test]
-async fn an_origin_cannot_speak_in_the_gateways_name() {
+async fn an_origin_cannot_set_the_gateways_headers() {
     let spoofed = [
         ("idempotency-status", "bypassed"),
         ("idempotency-expires", "2000-01-01T00:00:00Z"),
@@ -132,7 +132,7 @@ async fn an_answer_without_a_body_is_replayed_without_one(#[case] status: u16) {
     let mut client = gateway.raw().await;
     let ask =
         "POST /payments HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n";
-    // The end of the head is the end of the answer, so the next one is heard.
+    // The answer ends with its head, so the next answer can be read.
     for replayed in [false, true, true] {
         client.say(ask).await;
         let head = client.hear("\r\n\r\n").await;
@@ -168,7 +168,7 @@ async fn interim_answers_are_never_kept() {
 }
 
 #[tokio::test]
-async fn a_client_that_expects_to_be_told_to_go_on_is_told() {
+async fn expect_100_continue_is_answered() {
     let origin = origin().reply(201, "paid").run().await;
     let gateway = gateway(&origin).run().await;
     for replayed in [false, true] {
@@ -200,7 +200,7 @@ async fn a_client_that_expects_to_be_told_to_go_on_is_told() {
 }
 
 #[tokio::test]
-async fn a_client_whose_request_is_refused_is_not_told_to_go_on() {
+async fn a_refused_request_gets_no_100_continue() {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let mut client = gateway.raw().await;

@@ -1,4 +1,4 @@
-//! What each setting of a route does, and which route a path means.
+//! The effect of each setting of a route, and which route a path matches.
 
 use rstest::rstest;
 use serde_json::json;
@@ -11,8 +11,8 @@ async fn one(origin: &Origin, settings: &str) -> Running {
     configured(origin, &payments(settings)).run().await
 }
 
-/// Each space against the same key on another endpoint, in another project and
-/// by another subject: `own` is an operation of its own, `same` the first one's.
+/// Each key space against the same key on another endpoint, in another project and
+/// by another subject: `own` is a separate operation, `same` is the first one.
 #[rstest]
 #[case("endpoint", ["own", "own", "own", "own"])]
 #[case("project", ["422 key-reused", "own", "own", "own"])]
@@ -42,7 +42,7 @@ async fn key_space(#[case] space: &str, #[case] want: [&str; 4]) {
     .into_iter()
     .enumerate()
     {
-        // Before it is used there, it is not found there, whoever has it.
+        // It is not found there before it is used there, for any caller.
         let place = format!("{path}/by-idempotency-key/k");
         let found = gateway.get(&place).by(key).send().await;
         assert_eq!(word(&found), "404 no-operation", "{number}");
@@ -96,8 +96,8 @@ async fn duplicate_create(#[case] setting: &str, #[case] first: u16, #[case] aga
     assert_eq!(status.json()["original_status"], first);
 }
 
-/// What becomes of a key by status, route and the upstream's own word:
-/// `kept`, `released`, or `unknown`.
+/// The outcome by status, route and the upstream's hint: `kept`, `released`, or
+/// `unknown`.
 #[rstest]
 #[case::created(201, "", "", "kept")]
 #[case::redirect(303, "", "", "kept")]
@@ -118,7 +118,7 @@ async fn duplicate_create(#[case] setting: &str, #[case] first: u16, #[case] aga
 #[case::transient_wins(409, "keep_statuses = [409]", "Transient", "released")]
 #[case::nonsense(201, "", "perhaps", "kept")]
 #[tokio::test]
-async fn what_is_kept(
+async fn status_route_and_hint_decide_whether_a_reply_is_kept(
     #[case] status: u16,
     #[case] settings: &str,
     #[case] hint: &'static str,
@@ -159,7 +159,7 @@ async fn what_is_kept(
     }
 }
 
-/// Which changes make a request another one, by what the route compares.
+/// The changes that make a request different, by what the route compares.
 #[rstest]
 #[case::all("", ["differs", "differs", "differs", "same"])]
 #[case::ignored("fingerprint = { ignore = [\"/sent_at\", \"query:trace\"] }", ["same", "differs", "same", "same"])]
@@ -196,7 +196,7 @@ async fn fingerprint(#[case] settings: &str, #[case] want: [&str; 4]) {
 }
 
 #[tokio::test]
-async fn limits_of_a_route_stand_in_for_the_servers() {
+async fn a_routes_limits_replace_the_servers() {
     let origin = origin().reply(201, "x".repeat(2000)).run().await;
     let server = "server: body_limit = \"100B\"; reply_limit = \"10KiB\"";
     let text = [
@@ -224,7 +224,7 @@ async fn limits_of_a_route_stand_in_for_the_servers() {
 }
 
 #[tokio::test]
-async fn a_timeout_of_a_route_stands_in_for_the_upstreams() {
+async fn a_routes_timeout_replaces_the_upstreams() {
     let origin = origin().reply(201, "paid").gated().run().await;
     let text = [
         route("a.quick", "POST", "/quick", "timeout = \"50ms\""),
@@ -249,7 +249,7 @@ async fn a_timeout_of_a_route_stands_in_for_the_upstreams() {
 }
 
 #[tokio::test]
-async fn header_rules_change_what_goes_on_and_what_comes_back() {
+async fn header_rules_change_requests_and_responses() {
     let origin = origin()
         .reply(201, "paid")
         .header("x-powered-by", "php")
@@ -316,9 +316,10 @@ async fn each_route_goes_to_its_own_upstream() {
     assert_eq!(b.only().header("x-forwarded-host"), "shop.example");
 }
 
-/// Which endpoint a path means; the origin is told by a header of the route.
+/// The endpoint that a path matches; a header rule of the route sends it to the
+/// origin.
 #[tokio::test]
-async fn patterns() {
+async fn the_most_exact_pattern_wins() {
     let origin = origin().replying(|seen, _| Reply::new(200, seen.header("x-route").to_owned()));
     let origin = origin.run().await;
     let named = |endpoint: &str, path: &str, method: &str| {
@@ -384,8 +385,8 @@ async fn patterns() {
     }
 }
 
-/// A route for everything behind a stricter one takes nothing that an upstream
-/// would read as the stricter one's.
+/// A catch-all route beside a stricter one never serves a path that an upstream
+/// would read as the stricter route's.
 #[rstest]
 #[case("/payments")]
 #[case("/payment%73")]
@@ -417,7 +418,7 @@ async fn another_spelling_does_not_slip_past_a_route(#[case] path: &str) {
 }
 
 #[tokio::test]
-async fn a_method_that_is_not_served_learns_which_are() {
+async fn a_405_lists_the_allowed_methods() {
     let origin = origin().run().await;
     let text = [
         route("a.get", "GET", "/a", ""),
@@ -446,8 +447,8 @@ async fn a_method_that_is_not_served_learns_which_are() {
     assert_eq!(origin.runs(), 1);
 }
 
-/// One endpoint of a pattern is one space of keys; recovery is by the concrete
-/// path, and the path is compared.
+/// A pattern is one endpoint with one key space; recovery uses the concrete path,
+/// and the path is compared.
 #[tokio::test]
 async fn a_pattern_is_one_endpoint() {
     let origin = origin().replying(|seen, run| Reply::new(201, format!("{} {run}", seen.target)));
@@ -471,7 +472,7 @@ async fn a_pattern_is_one_endpoint() {
 }
 
 #[tokio::test]
-async fn a_declared_route_wins_over_a_path_of_ours_and_a_remainder_does_not() {
+async fn a_declared_route_beats_the_gateways_own_paths_unless_it_is_a_remainder() {
     let origin = origin().reply(200, "theirs").run().await;
     let text = [
         payments(""),
@@ -505,7 +506,7 @@ async fn a_declared_route_wins_over_a_path_of_ours_and_a_remainder_does_not() {
     }
 }
 
-/// `on_store_failure` is met by a deadline that no store can keep.
+/// The store fails because its deadline is too short for any store.
 #[rstest]
 #[case("reject", "503 store-unavailable")]
 #[case("bypass", "201")]
@@ -523,7 +524,7 @@ async fn on_store_failure(#[case] setting: &str, #[case] want: &str) {
         _ => {
             assert_eq!(failed.header("idempotency-status"), "bypassed");
             let ledger = origin.ledger();
-            // The key goes on, so that the upstream may tell a retry by itself.
+            // The key is forwarded, so that the upstream can recognise a retry.
             let bare = |name: &str| ledger.iter().any(|seen| seen.header(name).is_empty());
             let told = ["idempotency-key", "idempotency-fence", "x-operation-id"].map(bare);
             assert_eq!(
@@ -535,7 +536,7 @@ async fn on_store_failure(#[case] setting: &str, #[case] want: &str) {
     }
 }
 
-/// The place that a 202 names is the operation's own, whatever its path is like.
+/// The location in a 202 is the operation's own, for any path.
 #[rstest]
 #[case::plain("POST", "/pay", "/pay")]
 #[case::slash("POST", "/pay/", "/pay/")]
@@ -548,7 +549,7 @@ async fn on_store_failure(#[case] setting: &str, #[case] want: &str) {
 #[case::put("PUT", "/pay", "/pay")]
 #[case::get("GET", "/pay", "/pay")]
 #[tokio::test]
-async fn the_place_to_ask_is_found(
+async fn the_location_of_a_202_is_valid(
     #[case] method: &str,
     #[case] pattern: &str,
     #[case] target: &str,
@@ -582,10 +583,10 @@ async fn the_place_to_ask_is_found(
     assert_eq!(origin.runs(), 1);
 }
 
-/// Where callers are known, a key is found beneath the path that it was sent to
-/// and beneath no other of the same route.
+/// With authenticated callers, a key is found below the path that it was sent to,
+/// and below no other path of the same route.
 #[tokio::test]
-async fn recovery_is_by_the_concrete_path() {
+async fn recovery_uses_the_concrete_path() {
     let origin = origin().reply(201, "paid").run().await;
     let text = [
         API_KEYS,

@@ -1,4 +1,4 @@
-//! Trailers of answers, over both protocols, given and given again.
+//! Trailers of answers, over both protocols, forwarded and replayed.
 
 use rstest::rstest;
 
@@ -57,7 +57,7 @@ fn check(answer: &Answer) {
 }
 
 #[tokio::test]
-async fn a_client_that_takes_no_trailers_gets_the_body_alone() {
+async fn a_client_without_te_trailers_gets_only_the_body() {
     let origin = summed().run().await;
     let gateway = gateway_to(&origin.h2c_url()).run().await;
     for _ in 0..2 {
@@ -68,7 +68,7 @@ async fn a_client_that_takes_no_trailers_gets_the_body_alone() {
 }
 
 #[tokio::test]
-async fn trailers_cannot_say_what_headers_may_not() {
+async fn trailers_cannot_contain_forbidden_headers() {
     let origin = summed()
         .trailer("set-cookie", "s=1")
         .trailer("x-operation-id", "op_forged")

@@ -1,4 +1,4 @@
-//! Operations that may have run: held, tried again, or asked about.
+//! Operations that may have run: held, retried, or reconciled.
 
 use rstest::rstest;
 use serde_json::json;
@@ -7,15 +7,15 @@ use crate::harness::credentials::{API_KEYS, Sent, api_key};
 use crate::harness::fixture::{answering, operate, payments, word};
 use crate::harness::{Origin, OriginBuilder, Reply, Running, configured, origin};
 
-/// An origin whose first answer is lost on the way, and a gateway before it
-/// whose class says what then.
+/// An origin whose first answer is lost, behind a gateway with a class for this
+/// case.
 async fn doubtful(class: &str) -> (Origin, Running) {
     let origin = answering(&[504, 201]).run().await;
     let gateway = crate::harness::fixture::classy(&origin, class).await;
     (origin, gateway)
 }
 
-/// Makes the operation `k` unknown and gives its id.
+/// Makes the operation `k` unknown and returns its id.
 async fn lose(gateway: &Running) -> String {
     let first = gateway.post("/payments", "k").body("10").send().await;
     assert_eq!(first.status, 504);
@@ -40,7 +40,7 @@ fn fences(origin: &Origin) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn hold_waits_for_an_operator_who_knows_that_it_ran() {
+async fn hold_waits_until_an_operator_resolves_it_as_ran() {
     let (origin, gateway) = doubtful("on_unknown = \"hold\"").await;
     let id = lose(&gateway).await;
     assert_eq!(retry(&gateway).await.0, "409 outcome-unknown");
@@ -70,7 +70,7 @@ async fn hold_waits_for_an_operator_who_knows_that_it_ran() {
 }
 
 #[tokio::test]
-async fn hold_waits_for_an_operator_who_knows_that_it_did_not() {
+async fn hold_waits_until_an_operator_resolves_it_as_not_run() {
     let (origin, gateway) = doubtful("on_unknown = \"hold\"").await;
     let id = lose(&gateway).await;
     let path = format!("/admin/v1/operations/{id}/resolve");
@@ -108,7 +108,7 @@ async fn retry_runs_it_again_under_a_higher_fence() {
     );
 }
 
-/// A service that knows, and a gateway that asks it.
+/// A reconciliation service, and a gateway that uses it.
 async fn asking(reconciler: &Origin) -> (Origin, Running) {
     let class = format!(
         "on_unknown = \"reconcile\"\nreconcile_url = \"{}/verdict?about=payments\"",
@@ -127,7 +127,7 @@ const RAN: &str = r#"{"outcome": "ran", "reply": {"status": 201, "headers": [["l
     ["link", "<b>"], ["set-cookie", "s=1"], ["x-operation-id", "op_forged"]], "body": "paid after all"}}"#;
 
 #[tokio::test]
-async fn reconcile_asks_with_key_fence_and_caller_and_gives_what_ran() {
+async fn reconcile_sends_key_fence_and_caller_and_stores_the_reply() {
     let reconciler = says(200, RAN).run().await;
     let origin = answering(&[504, 201]).run().await;
     let class = format!(
@@ -203,13 +203,13 @@ async fn reconcile_not_run_runs_it_again_under_a_higher_fence() {
     assert_eq!(reconciler.runs(), 1);
 }
 
-/// Whatever a recovery call learns, it runs nothing.
+/// A recovery request never runs the operation, whatever the service answers.
 #[rstest]
 #[case::ran(RAN, "201")]
 #[case::not_run(r#"{"outcome": "not_run"}"#, "409 in-progress")]
 #[case::unsure(r#"{"outcome": "unsure"}"#, "409 outcome-unknown")]
 #[tokio::test]
-async fn a_recovery_call_asks_too_and_runs_nothing(
+async fn a_recovery_request_reconciles_and_runs_nothing(
     #[case] verdict: &'static str,
     #[case] want: &str,
 ) {
@@ -245,7 +245,7 @@ async fn a_recovery_call_asks_too_and_runs_nothing(
 )]
 #[case::more_after_it(200, r#"{"outcome": "not_run"} {"outcome": "ran"}"#)]
 #[tokio::test]
-async fn a_reconciler_that_does_not_know_changes_nothing(
+async fn an_unsure_reconciler_changes_nothing(
     #[case] status: u16,
     #[case] body: &'static str,
 ) {
@@ -261,13 +261,13 @@ async fn a_reconciler_that_does_not_know_changes_nothing(
         assert_eq!(retry(&gateway).await.0, "409 outcome-unknown");
     }
     gateway.shows("onceward_unknown 1").await;
-    // It is asked again each time, until somebody knows.
+    // Each request asks again, until the outcome is known.
     assert_eq!(retry(&gateway).await, ("201".to_owned(), "paid".to_owned()));
     assert_eq!((origin.runs(), reconciler.runs()), (1, 3));
 }
 
 #[tokio::test]
-async fn a_redirect_is_not_followed() {
+async fn a_reconcilers_redirect_is_not_followed() {
     let elsewhere = says(200, r#"{"outcome": "not_run"}"#).run().await;
     let place = format!("{}/verdict", elsewhere.url());
     let reconciler = origin().replying(move |_, _| Reply::new(302, "").header("location", &place));
@@ -309,12 +309,13 @@ async fn an_answer_that_is_too_large_changes_nothing() {
     assert_eq!(origin.runs(), 1);
 }
 
-/// Many ask at once; one question is put, and at most one of them runs.
+/// Many requests ask at once: one reconciliation request is sent, and at most one
+/// of them runs.
 #[rstest]
 #[case::ran(RAN, "paid after all", 1)]
 #[case::not_run(r#"{"outcome": "not_run"}"#, "run 2", 2)]
 #[tokio::test]
-async fn many_requests_put_one_question(
+async fn concurrent_requests_reconcile_once(
     #[case] verdict: &'static str,
     #[case] text: &str,
     #[case] runs: usize,
@@ -335,9 +336,9 @@ async fn many_requests_put_one_question(
     assert_eq!((reconciler.runs(), origin.runs()), (1, runs));
 }
 
-/// Whoever asked first may go; the others are not left without an answer.
+/// The first client may disconnect; the others still get an answer.
 #[tokio::test]
-async fn a_client_that_goes_while_it_is_asked_leaves_the_others_theirs() {
+async fn a_client_that_disconnects_during_reconciliation_does_not_end_it() {
     let reconciler = says(200, RAN).gated().run().await;
     let (origin, gateway) = asking(&reconciler).await;
     lose(&gateway).await;

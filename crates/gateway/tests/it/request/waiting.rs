@@ -1,4 +1,4 @@
-//! Duplicates that come while the first still runs.
+//! Duplicates that arrive while the first request runs.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn a_duplicate_waits_and_gets_the_answer() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_want_to_wait_is_told_at_once() {
+async fn a_client_with_wait_0_is_answered_at_once() {
     let origin = origin().reply(201, "paid").gated().run().await;
     let gateway = gateway(&origin).run().await;
     let first = gateway.post("/payments", "k").spawn();
@@ -42,7 +42,7 @@ async fn a_client_that_does_not_want_to_wait_is_told_at_once() {
 }
 
 #[tokio::test]
-async fn a_wait_that_runs_out_is_told_so() {
+async fn a_wait_that_times_out_is_answered_with_409() {
     let origin = origin().gated().run().await;
     let class = Class::interactive().with(|class| class.wait = Duration::from_millis(50));
     let gateway = gateway(&origin).class(class).run().await;
@@ -55,7 +55,7 @@ async fn a_wait_that_runs_out_is_told_so() {
 }
 
 #[tokio::test]
-async fn a_class_may_answer_202_with_the_place_to_ask() {
+async fn a_class_may_answer_202_with_a_location() {
     let origin = origin().reply(201, "paid").gated().run().await;
     let class = Class::interactive().with(|class| class.in_flight = InFlight::Accept);
     let gateway = gateway(&origin).class(class).run().await;
@@ -73,7 +73,7 @@ async fn a_class_may_answer_202_with_the_place_to_ask() {
 }
 
 #[tokio::test]
-async fn a_release_while_sixty_wait_is_one_run_that_all_are_told_of() {
+async fn a_release_is_reported_to_all_sixty_waiters() {
     let origin = origin()
         .replying(|_, run| Reply::new(503, format!("run {run}")))
         .gated()
@@ -93,7 +93,7 @@ async fn a_release_while_sixty_wait_is_one_run_that_all_are_told_of() {
 }
 
 #[tokio::test]
-async fn a_loss_while_sixty_wait_is_told_to_all_at_once() {
+async fn a_lost_answer_is_reported_to_all_sixty_waiters_at_once() {
     let origin = origin().hanging_up().gated().run().await;
     let gateway = gateway(&origin).run().await;
     let clients = sixty_and_one(&gateway).await;
@@ -110,7 +110,7 @@ async fn a_loss_while_sixty_wait_is_told_to_all_at_once() {
 }
 
 #[tokio::test]
-async fn a_waiter_that_goes_disturbs_nobody() {
+async fn a_waiter_that_disconnects_does_not_affect_the_others() {
     let origin = origin().reply(201, "paid").gated().run().await;
     let gateway = gateway(&origin).run().await;
     let first = gateway.post("/payments", "k").spawn();
@@ -127,7 +127,7 @@ async fn a_waiter_that_goes_disturbs_nobody() {
     assert_eq!(stays.await.unwrap().text(), "paid");
 }
 
-/// One that runs and sixty that wait for it.
+/// One running request and sixty that wait for it.
 async fn sixty_and_one(gateway: &Running) -> Vec<JoinHandle<Answer>> {
     let clients = (0..61)
         .map(|_| gateway.post("/payments", "k").spawn())

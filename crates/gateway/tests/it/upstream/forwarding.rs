@@ -1,4 +1,5 @@
-//! What the origin is told, and what of a client's it never sees.
+//! The headers that the origin receives, and those of the client that it never
+//! receives.
 
 use rstest::rstest;
 
@@ -7,7 +8,7 @@ use crate::harness::{gateway, gateway_to, origin, raw_origin};
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
 #[tokio::test]
-async fn the_origin_learns_who_sends_and_under_which_grant() {
+async fn the_origin_receives_the_caller_and_the_grant() {
     let origin = origin().run().await;
     let gateway = gateway(&origin).run().await;
     let answer = gateway
@@ -57,7 +58,7 @@ async fn the_fence_rises_with_every_run() {
 #[case::protected("POST /payments", Some("k"))]
 #[case::passing("GET /payments", None)]
 #[tokio::test]
-async fn the_origin_learns_where_it_came_from_and_from_nobody_else(
+async fn only_the_gateway_sets_forwarding_headers(
     #[case] what: &str,
     #[case] key: Option<&str>,
 ) {
@@ -103,7 +104,7 @@ async fn the_origin_learns_where_it_came_from_and_from_nobody_else(
 #[case::protected("POST /payments", Some("k"))]
 #[case::passing("PUT /payments", None)]
 #[tokio::test]
-async fn what_belongs_to_the_clients_connection_stays_there(
+async fn hop_by_hop_headers_of_the_client_are_removed(
     #[case] what: &str,
     #[case] key: Option<&str>,
 ) {
@@ -157,9 +158,9 @@ async fn credentials_and_preferences_reach_the_origin() {
     assert!(seen.header("traceparent").starts_with("00-0af7"));
 }
 
-/// Framing is made anew: a length that is right, and nothing of the client's.
+/// Framing is made anew: a correct length, and none of the client's framing.
 #[tokio::test]
-async fn a_protected_body_goes_out_with_its_length() {
+async fn a_protected_body_is_sent_with_its_length() {
     let origin = raw_origin(OK).await;
     let gateway = gateway_to(&origin.url()).run().await;
     let mut client = gateway.raw().await;
@@ -183,7 +184,7 @@ async fn a_protected_body_goes_out_with_its_length() {
     );
 }
 
-/// The target goes out as it came in, byte by byte, and without its host.
+/// The target is forwarded byte by byte, without its host.
 #[rstest]
 #[case("/a/../b/./c", "/a/../b/./c")]
 #[case("//a//b/", "//a//b/")]
@@ -212,7 +213,7 @@ async fn targets_are_not_rewritten(#[case] target: &str, #[case] want: &str) {
 }
 
 #[tokio::test]
-async fn a_question_about_the_whole_server_passes() {
+async fn options_for_the_whole_server_is_forwarded() {
     let origin = raw_origin(OK).await;
     let gateway = gateway_to(&origin.url()).in_memory().run().await;
     let mut client = gateway.raw().await;
@@ -225,9 +226,9 @@ async fn a_question_about_the_whole_server_passes() {
     );
 }
 
-/// Only what is kept must be readable by whoever asks next.
+/// Only kept replies must be readable by every later client.
 #[tokio::test]
-async fn what_passes_may_be_compressed() {
+async fn unprotected_responses_may_be_compressed() {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     gateway
@@ -260,15 +261,15 @@ async fn pipelined_requests_are_answered_in_order() {
     assert_eq!(origin.ledger().len(), 3, "one of them is a replay");
 }
 
-/// A key that passes unprotected is the upstream's business; a name that only
-/// the gateway gives is not.
+/// The upstream decides about a key on an unprotected request; but only the gateway
+/// makes namespaced keys.
 #[rstest]
 #[case::a_key("k-1", "k-1")]
 #[case::a_quoted_key("\"k-1\"", "\"k-1\"")]
 #[case::a_forged_name("t-victim:shop:user:1:k", "")]
 #[case::a_quoted_forged_name("\"t-victim:shop:user:1:k\"", "")]
 #[tokio::test]
-async fn a_namespaced_name_cannot_be_forged_where_nothing_is_protected(
+async fn a_namespaced_key_cannot_be_forged_on_an_unprotected_request(
     #[case] sent: &'static str,
     #[case] forwarded: &str,
 ) {
@@ -283,7 +284,7 @@ async fn a_namespaced_name_cannot_be_forged_where_nothing_is_protected(
 }
 
 #[tokio::test]
-async fn a_method_in_a_header_is_part_of_what_is_asked() {
+async fn a_method_override_header_is_part_of_the_fingerprint() {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     gateway.post("/orders/1", "k").send().await;

@@ -1,4 +1,4 @@
-//! Everything that is not protected: forwarded untouched, streaming both ways.
+//! Unprotected requests: forwarded unchanged, streaming both ways.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ use crate::harness::{
 #[case::patch_without_a_key("PATCH /payments?a=1", None)]
 #[case::a_method_of_ones_own("REPORT /payments?a=1", None)]
 #[tokio::test]
-async fn what_is_not_protected_passes_each_time(#[case] what: &str, #[case] key: Option<&str>) {
+async fn unprotected_requests_are_forwarded_each_time(#[case] what: &str, #[case] key: Option<&str>) {
     let origin = origin()
         .reply(200, "ok")
         .header("set-cookie", "a=1")
@@ -52,7 +52,7 @@ async fn what_is_not_protected_passes_each_time(#[case] what: &str, #[case] key:
 }
 
 #[tokio::test]
-async fn events_arrive_one_by_one() {
+async fn server_sent_events_arrive_one_by_one() {
     let origin = origin()
         .header("content-type", "text/event-stream")
         .streaming()
@@ -72,7 +72,7 @@ async fn events_arrive_one_by_one() {
 #[case::http1(false)]
 #[case::http2(true)]
 #[tokio::test]
-async fn both_ways_stream_at_the_same_time(#[case] h2c: bool) {
+async fn both_directions_stream_at_the_same_time(#[case] h2c: bool) {
     let origin = origin().echoing().run().await;
     let url = if h2c { origin.h2c_url() } else { origin.url() };
     let gateway = gateway_to(&url).in_memory().run().await;
@@ -88,7 +88,7 @@ async fn both_ways_stream_at_the_same_time(#[case] h2c: bool) {
 }
 
 #[tokio::test]
-async fn a_large_download_passes_without_being_held() {
+async fn a_large_download_is_not_buffered() {
     let origin = origin().bulky().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let mut download = gateway.get("/bulk").begin().await;
@@ -105,7 +105,7 @@ async fn a_large_download_passes_without_being_held() {
 }
 
 #[tokio::test]
-async fn a_large_upload_passes_without_being_held() {
+async fn a_large_upload_is_not_buffered() {
     let origin = origin().hashing_when_open().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let sent = Arc::<AtomicUsize>::default();
@@ -120,8 +120,7 @@ async fn a_large_upload_passes_without_being_held() {
     assert_eq!(origin.only().text(), bulk_hash());
 }
 
-/// The upstream's timeout is for the upstream, not for a client that takes its
-/// time to send.
+/// The upstream's timeout does not apply to a client that sends slowly.
 #[tokio::test]
 async fn an_upload_may_take_longer_than_the_upstreams_timeout() {
     let origin = origin().reply(201, "stored").run().await;
@@ -158,7 +157,7 @@ async fn a_get_may_have_a_body_of_unknown_length() {
 }
 
 #[tokio::test]
-async fn an_origin_that_is_not_there_is_told() {
+async fn an_unreachable_origin_is_502() {
     let nobody = Reserved::new();
     let gateway = gateway_to(&nobody.url()).in_memory().run().await;
     let answer = gateway.get("/payments").send().await;
@@ -167,7 +166,7 @@ async fn an_origin_that_is_not_there_is_told() {
 }
 
 #[tokio::test]
-async fn an_origin_that_hangs_up_or_is_too_slow_is_told() {
+async fn an_origin_that_closes_or_times_out_is_504() {
     for builder in [origin().hanging_up(), origin().gated()] {
         let origin = builder.run().await;
         let gateway = gateway(&origin)
@@ -182,7 +181,7 @@ async fn an_origin_that_hangs_up_or_is_too_slow_is_told() {
 }
 
 #[tokio::test]
-async fn a_download_that_breaks_off_is_seen_to_be_broken() {
+async fn an_incomplete_download_is_visible_to_the_client() {
     let origin = origin().streaming().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     origin.emit("half");
@@ -193,7 +192,7 @@ async fn a_download_that_breaks_off_is_seen_to_be_broken() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_ends_its_unprotected_request() {
+async fn a_client_that_disconnects_ends_its_unprotected_request() {
     let origin = origin().bulky().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     drop(gateway.get("/bulk").begin().await);

@@ -1,4 +1,4 @@
-//! What somebody can do who has caught one delivery whose id is not signed.
+//! Attacks with one captured delivery whose id is not signed.
 
 use serde_json::json;
 
@@ -9,20 +9,20 @@ use crate::harness::{Reply, origin};
 
 const MARK: &str = "idempotency-same-bytes";
 
-/// The header that has the id, where nothing signs it.
+/// The header with the unsigned id.
 const UNSIGNED: [(Kind, &str); 3] = [
     (Kind::GitHub, "x-github-delivery"),
     (Kind::Shopify, "x-shopify-event-id"),
     (Kind::ShopifyEvents, "shopify-webhook-id"),
 ];
 
-/// A delivery as it was, under the id of another.
+/// A captured delivery under another id.
 fn under(hook: &Hook, sent: &Signed, name: &'static str, number: u32) -> Signed {
     sent.clone().with(name, &hook.kind.id(number))
 }
 
 #[tokio::test]
-async fn a_caught_delivery_does_not_block_one_that_is_to_come() {
+async fn a_captured_delivery_does_not_block_a_later_event() {
     for rule in ["deliver", "refuse"] {
         let fixture = fixture().await;
         for (kind, name) in UNSIGNED {
@@ -42,15 +42,15 @@ async fn a_caught_delivery_does_not_block_one_that_is_to_come() {
     }
 }
 
-/// A second event that looks like the first arrives; whoever gets it is told
-/// that it may be the first again.
+/// A second event with the bytes of the first is delivered; a header says that it
+/// may be the first again.
 #[tokio::test]
 async fn the_same_bytes_under_another_id_are_delivered_and_marked() {
     for (kind, name) in UNSIGNED {
         let fixture = fixture().await;
         let hook = fixture.hook(kind).await;
         let first = hook.event(1);
-        // Nobody but us says so.
+        // Only the gateway sets this header.
         let first = first.with(MARK, "true");
         let told = fixture.accepted(&hook, &first).await;
         assert_eq!(told.header(MARK), "", "{kind:?}");
@@ -81,7 +81,7 @@ async fn the_same_bytes_under_another_id_are_delivered_and_marked() {
     }
 }
 
-/// By the webhook's own word, or by that of the configuration.
+/// Configured for the webhook, or for all webhooks.
 #[tokio::test]
 async fn the_same_bytes_under_another_id_can_be_refused() {
     let more = "[webhooks]\nsame_bytes = \"refuse\"";
@@ -115,9 +115,10 @@ async fn the_same_bytes_under_another_id_can_be_refused() {
     }
 }
 
-/// A webhook that says `deliver` has its way where the configuration refuses.
+/// A webhook with `deliver` accepts such events although the configuration refuses
+/// them.
 #[tokio::test]
-async fn a_webhooks_own_word_comes_first() {
+async fn a_webhooks_own_setting_beats_the_configuration() {
     let fixture = fixture_with(origin(), "", "[webhooks]\nsame_bytes = \"refuse\"").await;
     let hook = fixture
         .hook_with(Kind::GitHub, json!({ "same_bytes": "deliver" }))
@@ -129,11 +130,11 @@ async fn a_webhooks_own_word_comes_first() {
     assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 
-/// Of many at once with the same bytes, each under an id of its own, one is the
-/// first. Until it is on record the others are asked to come again: it may yet
-/// be that they are all there is.
+/// Of many concurrent deliveries with the same bytes, each under a different id,
+/// one is the first. Until it is recorded the others are asked to retry: the first
+/// may still fail.
 #[tokio::test]
-async fn of_the_same_bytes_at_once_one_is_the_first() {
+async fn of_concurrent_deliveries_with_the_same_bytes_one_is_first() {
     let fixture = fixture().await;
     let hook = fixture
         .hook_with(Kind::GitHub, json!({ "same_bytes": "refuse" }))
@@ -158,10 +159,10 @@ async fn of_the_same_bytes_at_once_one_is_the_first() {
     fixture.only(&hook).await;
 }
 
-/// Bytes are known when their event is. One that there was no room for, or that
-/// the upstream did not take, is no reason to keep away another with its bytes.
+/// Bytes are remembered only with a recorded event. An event that exceeded a limit,
+/// or that the upstream did not accept, does not block another with its bytes.
 #[tokio::test]
-async fn bytes_whose_event_is_not_on_record_are_not_known() {
+async fn bytes_are_remembered_only_with_a_recorded_event() {
     let gated = origin()
         .replying(|_, run| Reply::new(if run == 2 { 500 } else { 200 }, ""))
         .gated();
@@ -181,7 +182,7 @@ async fn bytes_whose_event_is_not_on_record_are_not_known() {
     for (number, status) in [(2, 500), (3, 200)] {
         let sent = under(&hook, &first, "x-github-delivery", number);
         let mut told = fixture.send(&hook, &sent).await;
-        // A place is free a little after its answer is out.
+        // A slot is freed shortly after its answer is sent.
         while told.status == 429 {
             told = fixture.send(&hook, &sent).await;
         }
@@ -195,10 +196,9 @@ async fn bytes_whose_event_is_not_on_record_are_not_known() {
     assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 
-/// Whether or not the provider waits for the end, what arrived is known by its
-/// bytes.
+/// The bytes of a received event are remembered even if the provider disconnects.
 #[tokio::test]
-async fn bytes_are_remembered_of_a_provider_that_hangs_up() {
+async fn bytes_are_remembered_after_the_provider_disconnects() {
     let fixture = fixture_with(origin().gated(), "", "").await;
     let sync = json!({ "deliver": "sync", "same_bytes": "refuse" });
     let hook = fixture.hook_with(Kind::GitHub, sync).await;
@@ -215,9 +215,9 @@ async fn bytes_are_remembered_of_a_provider_that_hangs_up() {
     assert_eq!(fixture.got(&hook).await.len(), 1);
 }
 
-/// The message is the same, whatever the token says that Twilio does not sign.
+/// The message is the same, whatever the token that Twilio does not sign.
 #[tokio::test]
-async fn twilios_token_makes_no_second_message() {
+async fn twilios_unsigned_token_does_not_make_a_second_message() {
     let fixture = fixture().await;
     let hook = fixture.hook(Kind::Twilio).await;
     for token in ["one", "two"] {
@@ -227,10 +227,10 @@ async fn twilios_token_makes_no_second_message() {
     fixture.only(&hook).await;
 }
 
-/// Of a call many requests may be alike to the byte, as when the caller presses
-/// the same key again; what tells them apart is the token, which is not signed.
+/// Several requests of one call may have identical bytes, for example when the
+/// caller presses the same key again; only the unsigned token distinguishes them.
 #[tokio::test]
-async fn a_call_is_known_by_its_token() {
+async fn a_twilio_call_is_identified_by_its_token() {
     const TOKEN: &str = "i-twilio-idempotency-token";
     let fixture = fixture().await;
     let hook = fixture.hook(Kind::Twilio).await;
@@ -249,8 +249,7 @@ async fn a_call_is_known_by_its_token() {
     assert_eq!(marks.collect::<Vec<_>>(), [("one", ""), ("two", "true")]);
 }
 
-/// What is said beside the signature decides nothing: not the topic's event,
-/// not who retries.
+/// Unsigned headers decide nothing: neither the topic's event nor the retry count.
 #[tokio::test]
 async fn unsigned_headers_do_not_make_a_second_event() {
     let fixture = fixture().await;
@@ -269,10 +268,9 @@ async fn unsigned_headers_do_not_make_a_second_event() {
     }
 }
 
-/// What only the gateway says is not taken from a provider, nor from whoever
-/// speaks as one.
+/// The gateway's own headers are not accepted from a provider or an attacker.
 #[tokio::test]
-async fn nobody_speaks_for_the_gateway() {
+async fn a_provider_cannot_set_the_gateways_headers() {
     let fixture = fixture().await;
     let hook = fixture.hook(Kind::GitHub).await;
     let mut sent = hook.event(1);
@@ -295,11 +293,10 @@ async fn nobody_speaks_for_the_gateway() {
     assert!(forged.is_empty(), "{:?}", seen.headers);
 }
 
-/// What the sender says of its connection is taken from what it sent, and from
-/// nothing that we say: neither the mark of bytes that came before, nor who it
-/// is for, nor our signature.
+/// A sender's `Connection` header applies only to the sender's headers, never to
+/// the gateway's: the mark of repeated bytes, the tenant, or the signature.
 #[tokio::test]
-async fn nobody_silences_the_gateway() {
+async fn connection_cannot_remove_the_gateways_headers() {
     const SAID: [&str; 8] = [
         MARK,
         "idempotency-fence",
@@ -338,7 +335,7 @@ async fn nobody_silences_the_gateway() {
 }
 
 #[tokio::test]
-async fn nobody_silences_the_signature_of_a_trial() {
+async fn connection_cannot_remove_the_signature_of_a_trial() {
     let fixture = fixture().await;
     let hook = fixture.hook(Kind::GitHub).await;
     let ping = json!({ "zen": "Keep it logically awesome.", "hook_id": 7 }).to_string();

@@ -1,4 +1,4 @@
-//! Requests that carry several events: each is known by itself.
+//! Requests with several events: each event is recorded separately.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -37,7 +37,7 @@ fn element(hook: &Hook, number: u32) -> Value {
 }
 
 impl Fixture {
-    /// The events that arrived, each by its number, in order.
+    /// The delivered events, each by its number, in order.
     async fn numbers(&self, hook: &Hook) -> Vec<u32> {
         let got = self.got(hook).await;
         let mut numbers: Vec<u32> = got.iter().map(|seen| number(hook, &seen.body)).collect();
@@ -52,7 +52,7 @@ impl Fixture {
     }
 }
 
-/// The number of the one event in an envelope, which is otherwise as it was.
+/// The number of the one event in an envelope; the envelope is otherwise unchanged.
 fn number(hook: &Hook, body: &[u8]) -> u32 {
     let body: Value = serde_json::from_slice(body).unwrap();
     let (element, note) = match hook.kind {
@@ -79,7 +79,7 @@ fn number(hook: &Hook, body: &[u8]) -> u32 {
 }
 
 #[tokio::test]
-async fn of_a_batch_only_what_is_new_is_delivered() {
+async fn only_new_events_of_a_batch_are_delivered() {
     let fixture = fixture().await;
     for kind in KINDS {
         let hook = fixture.hook(kind).await;
@@ -96,7 +96,7 @@ async fn of_a_batch_only_what_is_new_is_delivered() {
 }
 
 #[tokio::test]
-async fn an_event_that_is_twice_in_a_batch_is_one() {
+async fn an_event_repeated_in_a_batch_is_delivered_once() {
     let fixture = fixture().await;
     for kind in KINDS {
         let hook = fixture.hook(kind).await;
@@ -106,7 +106,7 @@ async fn an_event_that_is_twice_in_a_batch_is_one() {
 }
 
 #[tokio::test]
-async fn overlapping_batches_at_once_deliver_each_event_once() {
+async fn concurrent_overlapping_batches_deliver_each_event_once() {
     let fixture = fixture().await;
     for kind in KINDS {
         let hook = fixture.hook(kind).await;
@@ -119,9 +119,9 @@ async fn overlapping_batches_at_once_deliver_each_event_once() {
     }
 }
 
-/// One element that nobody signed, or that has no id, and none of them counts.
+/// One element without a signature or an id makes the whole batch invalid.
 #[tokio::test]
-async fn a_batch_is_taken_whole_or_not_at_all() {
+async fn a_batch_is_accepted_whole_or_not_at_all() {
     let fixture = fixture().await;
     let hook = fixture.hook(Kind::AdyenPayments).await;
     let mut forged = element(&hook, 2);
@@ -149,9 +149,9 @@ async fn a_batch_is_taken_whole_or_not_at_all() {
     }
 }
 
-/// What one event comes to is not what the others come to.
+/// Each event has its own outcome.
 #[tokio::test]
-async fn each_event_of_a_batch_has_an_end_of_its_own() {
+async fn each_event_of_a_batch_has_its_own_outcome() {
     let refusing = origin().replying(|seen, _| match seen.text().contains("note 2") {
         true => refusal(""),
         false => Reply::new(200, ""),
@@ -171,10 +171,10 @@ async fn each_event_of_a_batch_has_an_end_of_its_own() {
     }
 }
 
-/// Forwarded at once, the first that the upstream does not take is the answer,
-/// and what was taken before it is not sent again.
+/// In a sync batch the answer is that of the first event that the upstream does not
+/// accept; earlier events are not sent again.
 #[tokio::test]
-async fn at_once_a_batch_goes_as_far_as_it_can() {
+async fn a_sync_batch_stops_at_the_first_refused_event() {
     let fixture = fixture_with(
         origin().replying({
             let refused = AtomicUsize::new(0);

@@ -1,6 +1,5 @@
-//! Secrets are nowhere but in the answer that shows them: not in the store's
-//! files, not in the log, not in metrics, problems, the audit or what operators
-//! see.
+//! Secrets appear only in the answer that shows them: not in the store's files, the
+//! log, metrics, problems, the audit or the operators' listings.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,7 +15,7 @@ use super::signers::{Kind, standard_tag};
 use super::{Fixture, Hook, fixture_at, settings};
 use crate::harness::{Reply, configured, origin};
 
-/// What opens OpenBao.
+/// The token for OpenBao.
 const TOKEN: &str = "hvs.0d5f2c1e9b7a4836";
 
 /// A log in memory.
@@ -52,8 +51,7 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-/// The ways to write a secret down: as it is, and what it stands for, in each
-/// of the usual encodings.
+/// The forms of a secret: as it is and decoded, in each of the usual encodings.
 fn spellings(secret: &str) -> Vec<Vec<u8>> {
     let mut bytes = vec![secret.as_bytes().to_vec()];
     let tail = secret.rsplit(['_', ':']).next().unwrap().as_bytes();
@@ -76,7 +74,7 @@ fn contains(held: &[u8], wanted: &[u8]) -> bool {
     memchr::memmem::find(held, wanted).is_some()
 }
 
-/// All files of a directory, with what is in them.
+/// All files of a directory, with their contents.
 fn files(directory: &Path, found: &mut Vec<(String, Vec<u8>)>) {
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -89,16 +87,16 @@ fn files(directory: &Path, found: &mut Vec<(String, Vec<u8>)>) {
 }
 
 #[tokio::test]
-async fn no_secret_is_anywhere() {
+async fn no_secret_is_stored_logged_or_shown() {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::TRACE)
         .with_writer(log.clone())
         .finish();
-    // For all threads of the process: the store writes in one of its own.
+    // For all threads of the process, because the store writes from its own thread.
     tracing::subscriber::set_global_default(subscriber).unwrap();
     let directory = TempDir::new().unwrap();
-    // Some events wait in the store when it is looked at.
+    // Some events wait in the store when it is searched.
     let origin = origin().replying(|seen, _| {
         let waits = seen.text().contains("note 2");
         Reply::new(if waits { 500 } else { 200 }, "taken")
@@ -115,7 +113,7 @@ async fn no_secret_is_anywhere() {
         let rotated = fixture
             .operate(&rotate, json!({ "secret": new, "why": "a test" }))
             .await;
-        // What the upstream needs is shown on purpose.
+        // The upstream's signing secret is shown on purpose.
         assert_eq!(rotated["signing_secret"], *hook.signing_secret);
         assert!(!rotated.to_string().contains(&new), "{kind:?}");
         let stranger = kind.secret();
@@ -129,7 +127,7 @@ async fn no_secret_is_anywhere() {
             let told = fixture.send(&hook, &sent).await;
             seen.push((format!("{kind:?}: told"), told.body.to_vec()));
         }
-        // As a mistake of the operator's.
+        // An operator's mistake.
         for ask in [
             json!({ "secret": format!(" {new}"), "why": "a test" }),
             json!({ "secret": [&new], "why": "a test" }),
@@ -144,7 +142,7 @@ async fn no_secret_is_anywhere() {
                 seen.push((format!("{kind:?}: refused"), told.body.to_vec()));
             }
         }
-        // A stranger's may be a mistake of the provider's own.
+        // A stranger's request may be the provider's own mistake.
         secrets.extend([
             hook.secret.clone(),
             new,
@@ -162,8 +160,7 @@ async fn no_secret_is_anywhere() {
     look(&fixture, &mut seen).await;
     let mut stored = Vec::new();
     files(directory.path(), &mut stored);
-    // What is on its way to the upstream is in the store, so this looks where
-    // something is.
+    // Queued events are in the store, so the search has data to look at.
     assert!(stored.iter().any(|(_, held)| contains(held, b"note 2")));
     seen.extend(stored);
     let logged = log.bytes();
@@ -179,8 +176,8 @@ async fn no_secret_is_anywhere() {
     }
 }
 
-/// Webhooks whose secrets are in OpenBao, and upstreams whose signing secrets
-/// were given: none of these was made here, so no answer tells one.
+/// Webhooks with secrets in OpenBao, and upstreams with configured signing secrets:
+/// the gateway generated none of them, so no answer shows one.
 async fn elsewhere(directory: &Path, secrets: &mut Vec<String>, seen: &mut Vec<(String, Vec<u8>)>) {
     let given = [Kind::Svix.secret(), Kind::Svix.secret()];
     let malformed = format!("no {}", Kind::Svix.secret());
@@ -273,7 +270,7 @@ async fn elsewhere(directory: &Path, secrets: &mut Vec<String>, seen: &mut Vec<(
     secrets.extend([malformed, TOKEN.to_owned()]);
 }
 
-/// A webhook of which this was told when it was made.
+/// A webhook, and the answer to its creation.
 fn hook(kind: Kind, secret: &str, made: &Value) -> Hook {
     Hook {
         kind,
@@ -284,7 +281,7 @@ fn hook(kind: Kind, secret: &str, made: &Value) -> Hook {
     }
 }
 
-/// Looks wherever an operator can.
+/// Reads everything that an operator can read.
 async fn look(fixture: &Fixture, seen: &mut Vec<(String, Vec<u8>)>) {
     for path in [
         "/metrics",
@@ -317,7 +314,7 @@ async fn look(fixture: &Fixture, seen: &mut Vec<(String, Vec<u8>)>) {
     }
 }
 
-/// The webhook of Stripe's that was made first.
+/// The first webhook of Stripe.
 async fn stripe(fixture: &Fixture) -> Hook {
     let listed = fixture
         .gateway

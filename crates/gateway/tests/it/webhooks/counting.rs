@@ -1,4 +1,4 @@
-//! What is counted of webhooks, and what is published of them.
+//! Metrics of webhooks, and their published policy.
 
 use super::duplicates::{refusal, refusing_first};
 use super::signers::Kind;
@@ -45,7 +45,7 @@ async fn events_are_counted_by_tenant_project_and_provider() {
     ] {
         fixture.counts(&line).await;
     }
-    // Counted after it was recorded, which others see first.
+    // It is counted after it is recorded, which other readers see first.
     let deliveries = "onceward_webhook_deliveries_total{upstream=\"origin\"";
     for outcome in ["completed", "failed"] {
         let line = format!("{deliveries},outcome=\"{outcome}\"}} 1");
@@ -86,7 +86,7 @@ async fn a_failed_event_is_counted_after_a_restart() {
 }
 
 #[tokio::test]
-async fn what_waits_and_what_is_paused_shows() {
+async fn queued_and_paused_events_are_gauges() {
     let fixture = fixture_with(answering(&[500]), "max_attempts = 2", "").await;
     let hook = fixture.hook(Kind::Stripe).await;
     fixture.accepted(&hook, &hook.event(1)).await;
@@ -100,9 +100,9 @@ async fn what_waits_and_what_is_paused_shows() {
         .await;
 }
 
-/// Neither an id nor a key nor what a stranger wrote becomes a label.
+/// Neither an id nor a key nor a stranger's text becomes a label.
 #[tokio::test]
-async fn nothing_that_a_sender_chooses_becomes_a_label() {
+async fn no_label_is_chosen_by_a_sender() {
     let fixture = fixture().await;
     let hook = fixture.hook(Kind::GitHub).await;
     fixture.accepted(&hook, &hook.event(1)).await;

@@ -1,4 +1,4 @@
-//! What a provider is told that sends an event again, by what became of it.
+//! The answer to a resent event, by the state of the event.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -30,63 +30,62 @@ async fn sent(origin: OriginBuilder, class: &str) -> (Fixture, Hook) {
     (fixture, hook)
 }
 
-/// What the provider is told of an event that is acknowledged.
-fn told(answer: &Answer) -> (u16, &str, bool) {
+/// Status, `Idempotency-Status` and replay mark of the provider's answer.
+fn seen_by_provider(answer: &Answer) -> (u16, &str, bool) {
     let status = answer.header("idempotency-status");
     (answer.status, status, answer.is_replay())
 }
 
 #[tokio::test]
-async fn of_a_delivered_event() {
+async fn a_duplicate_of_a_delivered_event_is_acknowledged() {
     let (fixture, hook) = sent(origin(), "").await;
     fixture.is(&hook, "completed").await;
     let again = fixture.send(&hook, &hook.event(1)).await;
-    assert_eq!(told(&again), (200, "completed", true));
+    assert_eq!(seen_by_provider(&again), (200, "completed", true));
     fixture.only(&hook).await;
 }
 
-/// What the upstream answered to a delivery is its own business, and no answer
-/// to the provider.
+/// The upstream's answer to a delivery is not returned to the provider.
 #[tokio::test]
-async fn of_an_event_that_the_upstream_refused_for_good() {
+async fn a_duplicate_of_a_failed_event_is_acknowledged() {
     let (fixture, hook) = sent(refusing_first(&[200]), "").await;
     let shown = fixture.is(&hook, "failed").await;
     assert_eq!(shown["original_status"], 422);
     let again = fixture.send(&hook, &hook.event(1)).await;
-    assert_eq!(told(&again), (200, "failed", true));
+    assert_eq!(seen_by_provider(&again), (200, "failed", true));
     assert_eq!(again.text(), "");
     fixture.only(&hook).await;
 }
 
 #[tokio::test]
-async fn of_an_event_on_its_way() {
+async fn a_duplicate_of_an_event_under_way_is_accepted() {
     let (fixture, hook) = sent(origin().gated(), "").await;
     fixture.called(&hook, 1).await;
     let again = fixture.send(&hook, &hook.event(1)).await;
-    assert_eq!(told(&again), (200, "processing", false));
+    assert_eq!(seen_by_provider(&again), (200, "processing", false));
     fixture.origin.open();
     fixture.only(&hook).await;
 }
 
 #[tokio::test]
-async fn of_an_event_that_waits_for_its_next_attempt() {
+async fn a_duplicate_of_a_retrying_event_is_accepted() {
     let class = "backoff = { first = \"1h\", max = \"1h\" }";
     let (fixture, hook) = sent(answering(&[500]), class).await;
     fixture.called(&hook, 1).await;
     fixture.is(&hook, "queued").await;
     let again = fixture.send(&hook, &hook.event(1)).await;
-    assert_eq!(told(&again), (200, "processing", false));
+    assert_eq!(seen_by_provider(&again), (200, "processing", false));
     assert_eq!(fixture.came(&hook).len(), 1);
 }
 
-/// The upstream may have done its work, and hangs up: by default the gateway
-/// asks again, with the same key and a higher fence.
+/// The upstream may have done its work before it closed the connection: by default
+/// the gateway retries, with the same key and a higher fence.
 #[tokio::test]
-async fn of_an_event_that_may_have_arrived_the_gateway_itself_tries_again() {
+async fn a_lost_delivery_is_retried_with_a_higher_fence() {
     let (fixture, hook) = sent(origin().hanging_up(), PATIENT).await;
     fixture.called(&hook, 3).await;
     let again = fixture.send(&hook, &hook.event(1)).await;
-    assert_eq!(told(&again), (200, "processing", false));
+    assert_eq!(seen_by_provider(&again), (200, "processing", false));
     let came = fixture.came(&hook);
     let name = hook.name(1, &came[0].body);
     let mut last = 0;
@@ -99,33 +98,33 @@ async fn of_an_event_that_may_have_arrived_the_gateway_itself_tries_again() {
 }
 
 #[tokio::test]
-async fn of_an_event_that_may_have_arrived_and_is_held() {
+async fn a_duplicate_of_a_held_unknown_event_is_acknowledged() {
     let (fixture, hook) = sent(origin().hanging_up(), "on_unknown = \"hold\"").await;
     fixture.is(&hook, "unknown").await;
     let again = fixture.send(&hook, &hook.event(1)).await;
-    assert_eq!(told(&again), (200, "unknown", false));
+    assert_eq!(seen_by_provider(&again), (200, "unknown", false));
     fixture.only(&hook).await;
 }
 
 #[tokio::test]
-async fn of_an_event_that_is_paused() {
+async fn a_duplicate_of_a_paused_event_is_acknowledged() {
     let (fixture, hook) = sent(answering(&[500]), "max_attempts = 3").await;
     let shown = fixture.is(&hook, "paused").await;
     assert_eq!(shown["attempts"], 3);
     let again = fixture.send(&hook, &hook.event(1)).await;
-    assert_eq!(told(&again), (200, "paused", false));
+    assert_eq!(seen_by_provider(&again), (200, "paused", false));
     assert_eq!(fixture.got(&hook).await.len(), 3);
 }
 
-/// An event that was given up is the provider's again.
+/// After an event was killed, the provider may send it again.
 #[tokio::test]
-async fn of_an_event_that_was_given_up() {
+async fn a_duplicate_of_a_killed_event_is_queued_again() {
     let class = "max_attempts = 2\non_exhausted = \"kill\"";
     let (fixture, hook) = sent(answering(&[500, 503, 200]), class).await;
     fixture.called(&hook, 2).await;
     fixture.quiet().await;
     let again = fixture.send(&hook, &hook.event(1)).await;
-    assert_eq!(told(&again), (200, "processing", false));
+    assert_eq!(seen_by_provider(&again), (200, "processing", false));
     assert_eq!(fixture.got(&hook).await.len(), 3);
     let fences: Vec<u64> = fixture
         .came(&hook)
@@ -135,9 +134,9 @@ async fn of_an_event_that_was_given_up() {
     assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
 }
 
-/// While the upstream's answer is awaited.
+/// While the upstream's answer is pending.
 #[tokio::test]
-async fn at_once_of_an_event_on_its_way() {
+async fn a_sync_duplicate_of_an_event_under_way_is_refused() {
     let fixture = fixture_with(origin().gated(), "", "").await;
     let hook = fixture
         .hook_with(Kind::Stripe, json!({ "deliver": "sync" }))
@@ -150,54 +149,54 @@ async fn at_once_of_an_event_on_its_way() {
     fixture.origin.open();
     assert_eq!(first.await.unwrap().status, 200);
     let again = fixture.send(&hook, &hook.event(1)).await;
-    assert_eq!(told(&again), (200, "completed", true));
+    assert_eq!(seen_by_provider(&again), (200, "completed", true));
     fixture.only(&hook).await;
 }
 
 #[tokio::test]
-async fn at_once_of_an_event_that_the_upstream_did_not_take() {
+async fn a_sync_duplicate_of_a_released_event_runs_again() {
     let fixture = fixture_with(answering(&[500, 201]), "", "").await;
     let hook = fixture
         .hook_with(Kind::Stripe, json!({ "deliver": "sync" }))
         .await;
     let first = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!(
-        (told(&first), first.text()),
+        (seen_by_provider(&first), first.text()),
         ((500, "released", false), "run 1")
     );
     let again = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!(
-        (told(&again), again.text()),
+        (seen_by_provider(&again), again.text()),
         ((201, "completed", false), "run 2")
     );
     let last = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!(
-        (told(&last), last.text()),
+        (seen_by_provider(&last), last.text()),
         ((201, "completed", true), "run 2")
     );
     assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 
-/// The first answer is the upstream's own; a provider that sends it again would
-/// do so for days, so from then on it is acknowledged.
+/// The first answer is the upstream's. A provider would resend a failed event for
+/// days, so later answers acknowledge it.
 #[tokio::test]
-async fn at_once_of_an_event_that_the_upstream_refused_for_good() {
+async fn a_sync_duplicate_of_a_failed_event_is_acknowledged() {
     let fixture = fixture_with(answering(&[422]), "", "").await;
     let hook = fixture
         .hook_with(Kind::Stripe, json!({ "deliver": "sync" }))
         .await;
     let first = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!(
-        (told(&first), first.text()),
+        (seen_by_provider(&first), first.text()),
         ((422, "failed", false), "run 1")
     );
     let again = fixture.send(&hook, &hook.event(1)).await;
-    assert_eq!((told(&again), again.text()), ((200, "failed", true), ""));
+    assert_eq!((seen_by_provider(&again), again.text()), ((200, "failed", true), ""));
     fixture.only(&hook).await;
 }
 
 #[tokio::test]
-async fn at_once_of_an_event_that_may_have_arrived() {
+async fn a_sync_duplicate_of_an_unknown_event_follows_on_unknown() {
     for (class, second) in [("", 504), ("on_unknown = \"hold\"", 409)] {
         let fixture = fixture_with(origin().hanging_up(), class, "").await;
         let hook = fixture
@@ -220,10 +219,10 @@ async fn at_once_of_an_event_that_may_have_arrived() {
     }
 }
 
-/// Many events, each many times and at once, while the upstream stumbles: each
-/// is taken by it exactly once.
+/// Many events, each sent many times and concurrently, while the upstream fails at
+/// times: the upstream accepts each exactly once.
 #[tokio::test]
-async fn in_a_crowd_each_event_is_taken_once() {
+async fn concurrent_duplicates_are_delivered_once() {
     static RUNS: AtomicUsize = AtomicUsize::new(0);
     let stumbling = origin().replying(|_, _| {
         let status = match RUNS.fetch_add(1, Ordering::Relaxed) % 3 {

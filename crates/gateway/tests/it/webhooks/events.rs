@@ -1,5 +1,4 @@
-//! Every provider's events: good ones, changed ones, late ones, and the same
-//! ones again.
+//! Events of every provider: valid, changed, late, and repeated.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +8,10 @@ use super::signers::{Identity, Kind, Signed, standard_tag};
 use super::{Fixture, Hook, fixture, fixture_with};
 use crate::harness::{Answer, Seen, origin, until};
 
-/// The three headers by which Standard Webhooks signs, and so do we.
+/// The three headers of a Standard Webhooks signature, which the gateway uses too.
 const OURS: [&str; 3] = ["webhook-id", "webhook-timestamp", "webhook-signature"];
 
-/// How an event arrived at the upstream.
+/// Checks an event as it arrived at the upstream.
 fn check_arrived(hook: &Hook, sent: &Signed, told: &Answer, seen: &Seen) {
     let kind = hook.kind;
     assert_eq!(seen.method, "POST", "{kind:?}");
@@ -21,9 +20,9 @@ fn check_arrived(hook: &Hook, sent: &Signed, told: &Answer, seen: &Seen) {
     for (name, value) in &sent.headers {
         let was = (kind, *name, seen.header(name));
         match *name {
-            // The password is for our door.
+            // The password is only for the gateway.
             "authorization" => assert_eq!(was, (kind, *name, "")),
-            // In our own name, as below.
+            // The gateway's own signature, checked below.
             name if OURS.contains(&name) => {}
             name => assert_eq!(was, (kind, name, value.as_str())),
         }
@@ -46,7 +45,7 @@ fn check_arrived(hook: &Hook, sent: &Signed, told: &Answer, seen: &Seen) {
     check_signed(hook, seen);
 }
 
-/// What arrives is signed by us, and just now.
+/// Checks that the gateway signed the delivery just now.
 pub(super) fn check_signed(hook: &Hook, seen: &Seen) {
     let kind = hook.kind;
     let [id, at, signature] = OURS.map(|name| seen.header(name));
@@ -57,7 +56,7 @@ pub(super) fn check_signed(hook: &Hook, seen: &Seen) {
 }
 
 #[tokio::test]
-async fn an_event_is_acknowledged_and_arrives_once_as_it_was() {
+async fn an_event_is_acknowledged_and_delivered_once_unchanged() {
     let fixture = fixture().await;
     for kind in Kind::ALL {
         let hook = fixture.hook(kind).await;
@@ -69,9 +68,9 @@ async fn an_event_is_acknowledged_and_arrives_once_as_it_was() {
     }
 }
 
-/// Each provider expects another body in answer to an event, or none.
+/// Each provider expects a different body, or none, in the acknowledgement.
 #[tokio::test]
-async fn an_acknowledgement_says_what_the_provider_expects() {
+async fn an_acknowledgement_has_the_body_that_the_provider_expects() {
     let fixture = fixture().await;
     for kind in Kind::ALL {
         let hook = fixture.hook_with(kind, json!({ "deliver": "async" })).await;
@@ -88,12 +87,12 @@ async fn an_acknowledgement_says_what_the_provider_expects() {
 }
 
 #[tokio::test]
-async fn what_the_provider_did_not_sign_is_refused() {
+async fn a_request_without_the_providers_signature_is_refused() {
     let fixture = fixture().await;
     for kind in Kind::ALL {
         let hook = fixture.hook(kind).await;
         let mut wrong = vec![hook.unsigned(1).secret(&kind.secret()).signed()];
-        // Postmark signs nothing: who has its password is Postmark.
+        // Postmark signs nothing: its password is the only proof.
         if kind != Kind::Postmark {
             wrong.push(hook.event(1).tampered());
         }
@@ -107,14 +106,14 @@ async fn what_the_provider_did_not_sign_is_refused() {
             assert_eq!(told.problem(), want, "{kind:?}: {wrong:?}");
         }
         assert!(fixture.of(&hook).await.is_empty(), "{kind:?}");
-        // And none of it has burnt the id.
+        // No refused request has used up the id.
         fixture.accepted(&hook, &hook.event(1)).await;
         fixture.only(&hook).await;
     }
 }
 
 #[tokio::test]
-async fn clocks_may_be_off_by_less_than_the_tolerance() {
+async fn a_signature_within_the_tolerance_is_accepted() {
     let fixture = fixture().await;
     for kind in Kind::ALL.into_iter().filter(|kind| kind.has_time()) {
         let hook = fixture.hook(kind).await;
@@ -127,7 +126,7 @@ async fn clocks_may_be_off_by_less_than_the_tolerance() {
 }
 
 #[tokio::test]
-async fn after_a_rotation_both_secrets_are_good_until_the_old_one_ends() {
+async fn after_a_rotation_both_secrets_are_valid_until_the_old_one_ends() {
     let fixture = fixture().await;
     for kind in Kind::ALL {
         let hook = fixture.hook(kind).await;
@@ -151,7 +150,7 @@ async fn after_a_rotation_both_secrets_are_good_until_the_old_one_ends() {
 }
 
 #[tokio::test]
-async fn an_old_secret_ends_by_itself() {
+async fn an_old_secret_ends_after_the_overlap() {
     let fixture = fixture().await;
     let hook = fixture.hook(Kind::Stripe).await;
     let rotate = format!("/admin/v1/webhooks/{}/rotate", hook.id);
@@ -166,7 +165,7 @@ async fn an_old_secret_ends_by_itself() {
 }
 
 #[tokio::test]
-async fn an_event_without_an_id_is_told_and_counted() {
+async fn an_event_without_an_id_is_refused_and_counted() {
     let fixture = fixture().await;
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
     for kind in Kind::ALL {
@@ -178,7 +177,7 @@ async fn an_event_without_an_id_is_told_and_counted() {
         let told = fixture
             .send(&hook, &hook.unsigned(1).without_id().signed())
             .await;
-        // Where the id is part of what is signed, nothing is signed without it.
+        // If the signature covers the id, there is no signature without an id.
         let want = match kind {
             Kind::StandardWebhooks | Kind::Svix => (401, "unauthenticated".to_owned()),
             _ => (400, "translation-failed".to_owned()),
@@ -198,9 +197,9 @@ async fn an_event_without_an_id_is_told_and_counted() {
     }
 }
 
-/// Providers send again what they have signed anew, for days.
+/// Providers resend events for days, with new signatures.
 #[tokio::test]
-async fn an_event_that_comes_again_is_acknowledged_and_does_not_arrive_again() {
+async fn a_resent_event_is_acknowledged_and_not_delivered_again() {
     let fixture = fixture().await;
     for kind in Kind::ALL {
         let hook = fixture.hook(kind).await;
@@ -222,7 +221,7 @@ async fn an_event_that_comes_again_is_acknowledged_and_does_not_arrive_again() {
 }
 
 #[tokio::test]
-async fn an_event_that_comes_many_times_at_once_arrives_once() {
+async fn an_event_sent_many_times_concurrently_is_delivered_once() {
     let fixture = fixture_with(origin().gated(), "", "").await;
     for kind in Kind::ALL {
         let hook = fixture.hook_with(kind, json!({ "deliver": "async" })).await;
@@ -239,7 +238,7 @@ async fn an_event_that_comes_many_times_at_once_arrives_once() {
 }
 
 #[tokio::test]
-async fn the_same_id_with_other_words_is_the_same_event_if_the_id_is_signed() {
+async fn a_signed_id_identifies_an_event_whatever_its_body() {
     let fixture = fixture().await;
     for kind in Kind::ALL {
         let hook = fixture.hook(kind).await;
@@ -268,10 +267,10 @@ async fn the_same_id_with_other_words_is_the_same_event_if_the_id_is_signed() {
     }
 }
 
-/// One event that a provider sends to two webhooks is two: each has its own
-/// work to do, and who may send to one cannot use up the other's ids.
+/// One event that a provider sends to two webhooks is two events: each has its own
+/// work, and a sender to one webhook cannot use up the other's ids.
 #[tokio::test]
-async fn webhooks_do_not_know_each_others_events() {
+async fn events_of_two_webhooks_are_separate() {
     let fixture = fixture().await;
     let one = fixture.hook(Kind::Stripe).await;
     let other = fixture
@@ -284,10 +283,9 @@ async fn webhooks_do_not_know_each_others_events() {
     }
 }
 
-/// Ids are the provider's: whatever is in them, each is one, and none is
-/// another's.
+/// Providers choose ids: whatever characters they have, they stay distinct.
 #[tokio::test]
-async fn odd_ids_are_ids() {
+async fn unusual_ids_stay_distinct() {
     let fixture = fixture().await;
     let hook = fixture.hook(Kind::Stripe).await;
     let long = "e".repeat(5000);
@@ -327,9 +325,9 @@ async fn odd_ids_are_ids() {
     }
 }
 
-/// Nor do tenants, whatever their events are called.
+/// For any names of their events.
 #[tokio::test]
-async fn tenants_do_not_know_each_others_events() {
+async fn events_of_two_tenants_are_separate() {
     let fixture = fixture().await;
     let one = fixture.hook(Kind::Stripe).await;
     let other = fixture
@@ -348,7 +346,7 @@ async fn tenants_do_not_know_each_others_events() {
 }
 
 impl Fixture {
-    /// A webhook whose secret was made by the gateway.
+    /// A webhook with a generated secret.
     pub(super) async fn generated(&self, kind: Kind) -> Hook {
         let ask = json!({
             "tenant": "acme",
@@ -372,7 +370,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn a_secret_that_was_made_here_is_one_that_the_provider_can_sign_with() {
+async fn a_generated_secret_verifies_the_providers_signature() {
     let fixture = fixture().await;
     for kind in [
         Kind::GitHub,
@@ -388,7 +386,7 @@ async fn a_secret_that_was_made_here_is_one_that_the_provider_can_sign_with() {
 }
 
 #[tokio::test]
-async fn events_come_over_http2_as_well() {
+async fn events_are_accepted_over_http2() {
     let fixture = fixture().await;
     for kind in Kind::ALL {
         let hook = fixture.hook(kind).await;

@@ -1,4 +1,4 @@
-//! Trials of the way: answered or passed each time, and never recorded.
+//! Trials: answered or forwarded each time, and never recorded.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::{Fixture, fixture, fixture_with};
 use crate::harness::origin;
 
 impl Fixture {
-    /// Nothing at all is on record, not even bytes that were seen.
+    /// Checks that nothing is recorded, not even seen bytes.
     async fn knows_nothing(&self) {
         let page = self.gateway.admin("/admin/v1/operations").await.json();
         assert_eq!(page["operations"], json!([]));
@@ -15,7 +15,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn slack_gets_each_challenge_back() {
+async fn slacks_challenge_is_answered() {
     let fixture = fixture().await;
     let hook = fixture.hook(Kind::Slack).await;
     for challenge in ["one", "one", "two \"and\" <three>"] {
@@ -27,7 +27,7 @@ async fn slack_gets_each_challenge_back() {
             ("text/plain", challenge)
         );
         assert!(!told.is_replay());
-        // Only to who can sign.
+        // Only for a signed request.
         let sent = hook
             .unsigned(1)
             .body(body.to_string())
@@ -39,7 +39,7 @@ async fn slack_gets_each_challenge_back() {
     fixture.knows_nothing().await;
 }
 
-/// What each provider tries the way with.
+/// The trial request of each provider.
 fn trial(kind: Kind, secret: &str) -> String {
     match kind {
         Kind::GitHub => json!({ "zen": "Keep it logically awesome.", "hook_id": 7 }).to_string(),
@@ -53,7 +53,7 @@ fn trial(kind: Kind, secret: &str) -> String {
 }
 
 #[tokio::test]
-async fn trials_reach_the_upstream_each_time_and_its_answer_is_the_answer() {
+async fn each_trial_is_forwarded_and_gets_the_upstreams_answer() {
     let fixture = fixture_with(origin().reply(202, "[accepted]"), "", "").await;
     for kind in [Kind::GitHub, Kind::TwilioEvents, Kind::AdyenPayments] {
         let hook = fixture.hook(kind).await;
@@ -70,7 +70,7 @@ async fn trials_reach_the_upstream_each_time_and_its_answer_is_the_answer() {
             assert_eq!(seen.text(), body, "{kind:?}");
             assert_eq!(seen.header("idempotency-key"), "", "{kind:?}");
             assert_eq!(seen.header("idempotency-fence"), "", "{kind:?}");
-            // An upstream that looks at our signature finds one here too.
+            // Trials are signed for the upstream too.
             let [id, at, signature] = ["webhook-id", "webhook-timestamp", "webhook-signature"]
                 .map(|name| seen.header(name));
             let tag = standard_tag(&hook.signing_secret, id, at, &seen.body);
@@ -84,9 +84,9 @@ async fn trials_reach_the_upstream_each_time_and_its_answer_is_the_answer() {
     fixture.knows_nothing().await;
 }
 
-/// Several tenants may have one upstream, which is told whose trial it is.
+/// Several tenants may share one upstream, so a trial names its tenant and project.
 #[tokio::test]
-async fn trials_say_whose_they_are() {
+async fn a_trial_names_its_tenant_and_project() {
     let fixture = fixture().await;
     for kind in [Kind::GitHub, Kind::TwilioEvents, Kind::AdyenPayments] {
         let hook = fixture.hook(kind).await;
@@ -104,10 +104,10 @@ async fn trials_say_whose_they_are() {
     }
 }
 
-/// The name of the event is not signed: a caught push under the name of a ping
-/// would otherwise arrive as often as somebody likes.
+/// The event's name is not signed: otherwise a captured push could be sent as a
+/// ping any number of times.
 #[tokio::test]
-async fn a_push_does_not_pass_for_a_ping() {
+async fn a_push_cannot_be_disguised_as_a_ping() {
     let fixture = fixture().await;
     let hook = fixture.hook(Kind::GitHub).await;
     let push = hook.event(1);
@@ -121,9 +121,9 @@ async fn a_push_does_not_pass_for_a_ping() {
     fixture.only(&hook).await;
 }
 
-/// Nor a ping for an event, whose id it could burn.
+/// A ping sent as an event does not use up an id.
 #[tokio::test]
-async fn a_ping_does_not_burn_an_id() {
+async fn a_ping_does_not_use_up_an_id() {
     let fixture = fixture().await;
     let hook = fixture.hook(Kind::GitHub).await;
     let ping = hook.unsigned(1).body(trial(Kind::GitHub, "")).signed();
@@ -133,9 +133,9 @@ async fn a_ping_does_not_burn_an_id() {
     assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 
-/// A trial among real events is left out, and they are delivered.
+/// A trial within a batch is left out, and the other events are delivered.
 #[tokio::test]
-async fn a_trial_among_events_is_not_one_of_them() {
+async fn a_trial_within_a_batch_is_not_delivered() {
     let fixture = fixture().await;
     let hook = fixture.hook(Kind::TwilioEvents).await;
     let trial: Value = serde_json::from_str(&trial(Kind::TwilioEvents, "")).unwrap();

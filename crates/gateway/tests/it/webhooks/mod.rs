@@ -1,10 +1,10 @@
-//! Webhooks through a running gateway: what providers send, what they are told,
-//! and what arrives at the upstream.
+//! Webhooks through a running gateway: the providers' requests, their answers, and
+//! the deliveries to the upstream.
 //!
 //! ```ignore
 //! let fixture = fixture().await;
 //! let hook = fixture.hook(Kind::Stripe).await;
-//! let told = fixture.send(&hook, &hook.event(1)).await;
+//! let answer = fixture.send(&hook, &hook.event(1)).await;
 //! ```
 
 mod attacks;
@@ -31,41 +31,41 @@ use crate::harness::{
     Answer, Ask, Origin, OriginBuilder, Running, Seen, configured, origin, until,
 };
 
-/// Where providers find the gateway.
+/// The gateway's public URL for providers.
 const PUBLIC_URL: &str = "https://hooks.example";
-/// For events that wait for somebody for as long as the test takes.
+/// For events that must stay queued for the whole test.
 const PATIENT: &str = "max_attempts = 1000\nbackoff = { first = \"5ms\", max = \"100ms\" }";
-/// Between two looks at something that time alone changes.
+/// The pause between two checks of something that only time changes.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A gateway for webhooks, and the origin that they go to.
+/// A gateway for webhooks, and the origin of their deliveries.
 struct Fixture {
     origin: Origin,
     gateway: Running,
 }
 
-/// One whose origin takes everything.
+/// A fixture whose origin accepts everything.
 async fn fixture() -> Fixture {
     fixture_with(origin(), "", "").await
 }
 
-/// One before this origin, with more said of the class of webhooks, and more
-/// configured.
+/// A fixture with this origin, further settings of the webhooks' class, and further
+/// configuration.
 async fn fixture_with(origin: OriginBuilder, class: &str, more: &str) -> Fixture {
     let origin = origin.run().await;
     let gateway = configured(&origin, &settings(class, more)).run().await;
     Fixture { origin, gateway }
 }
 
-/// The same, its store in this directory.
+/// Like [`fixture_with`], with the store in this directory.
 async fn fixture_at(origin: Origin, directory: &Path) -> Fixture {
     let gateway = configured(&origin, &settings("", "")).directory(directory);
     let gateway = gateway.run().await;
     Fixture { origin, gateway }
 }
 
-/// Unless the class says otherwise, rests are so short that who waits for a
-/// second attempt does not wait long.
+/// Unless the class says otherwise, pauses are short, so that a second attempt
+/// comes soon.
 fn settings(class: &str, more: &str) -> String {
     let quick = match class.contains("backoff") {
         true => "",
@@ -77,25 +77,25 @@ fn settings(class: &str, more: &str) -> String {
     )
 }
 
-/// A webhook that was made, and what its provider knows of it.
+/// A created webhook, and what its provider knows.
 #[derive(Clone, Debug)]
 struct Hook {
     kind: Kind,
     id: String,
     secret: String,
-    /// Where its events go.
+    /// The path of its deliveries.
     path: String,
-    /// What the gateway signs with.
+    /// The gateway's signing secret.
     signing_secret: String,
 }
 
 impl Fixture {
-    /// Makes a webhook, as its provider is used most.
+    /// Creates a webhook with the provider's usual settings.
     async fn hook(&self, kind: Kind) -> Hook {
         self.hook_with(kind, json!({})).await
     }
 
-    /// Makes one with more said of it.
+    /// Creates a webhook with further settings.
     async fn hook_with(&self, kind: Kind, more: Value) -> Hook {
         let secret = kind.secret();
         let mut ask = json!({
@@ -130,7 +130,7 @@ impl Fixture {
         self.ask_at(&hook.target(), signed)
     }
 
-    /// The same to whatever is there.
+    /// A request to any path.
     fn ask_at(&self, target: &str, signed: &Signed) -> Ask {
         let ask = self.gateway.ask(&format!("POST {target}{}", signed.query));
         let headers = signed.headers.iter();
@@ -143,53 +143,53 @@ impl Fixture {
         self.ask(hook, signed).send().await
     }
 
-    /// Sends what is to be taken.
+    /// Sends a request that must be accepted.
     async fn accepted(&self, hook: &Hook, signed: &Signed) -> Answer {
         let told = self.send(hook, signed).await;
         assert_eq!(told.status, 200, "{:?}: {}", hook.kind, told.text());
         told
     }
 
-    /// What arrived of a webhook, once nothing of any is on its way.
+    /// The deliveries of a webhook, once no event is queued or running.
     async fn got(&self, hook: &Hook) -> Vec<Seen> {
         self.quiet().await;
         self.came(hook)
     }
 
-    /// What has arrived of a webhook so far.
+    /// The deliveries of a webhook so far.
     fn came(&self, hook: &Hook) -> Vec<Seen> {
         let mut ledger = self.origin.ledger();
         ledger.retain(|seen| seen.target == hook.path);
         ledger
     }
 
-    /// The one event that arrived of a webhook.
+    /// The only delivery of a webhook.
     async fn only(&self, hook: &Hook) -> Seen {
         let mut got = self.got(hook).await;
         assert_eq!(got.len(), 1, "{:?}: {got:?}", hook.kind);
         got.remove(0)
     }
 
-    /// Waits until so many events of a webhook came.
+    /// Waits until this many deliveries of a webhook have arrived.
     async fn called(&self, hook: &Hook, times: usize) {
         until(async || self.came(hook).len() >= times).await;
     }
 
-    /// Waits until nothing is queued and nothing runs. All are in one listing,
-    /// so nothing slips from one state to the other in between.
+    /// Waits until no event is queued or running. One listing has all of them, so
+    /// no event can change its state between two requests.
     async fn quiet(&self) {
         let moving =
             |operation: &Value| matches!(operation["state"].as_str(), Some("queued" | "running"));
         until(async || !self.operations("").await.iter().any(moving)).await;
     }
 
-    /// The events on record that a query selects.
+    /// The recorded events that match a query.
     async fn operations(&self, query: &str) -> Vec<Value> {
         let path = format!("/admin/v1/operations?limit=1000{query}");
         let page = self.gateway.admin(&path).await.json();
         assert_eq!(page["next"], Value::Null, "all on one page");
         let listed = page["operations"].as_array().unwrap().iter();
-        // That bytes were seen is recorded as well, and is no event.
+        // Seen bytes are records too, but not events.
         let events = listed.filter(|one| !one["endpoint"].as_str().unwrap().ends_with(" bytes"));
         events.cloned().collect()
     }
@@ -200,7 +200,7 @@ impl Fixture {
         self.operations(&format!("&endpoint={endpoint}")).await
     }
 
-    /// Waits until the one event of a webhook is in this state.
+    /// Waits until the only event of a webhook is in this state.
     async fn is(&self, hook: &Hook, state: &str) -> Value {
         loop {
             match &self.of(hook).await[..] {
@@ -210,14 +210,14 @@ impl Fixture {
         }
     }
 
-    /// Changes something through the admin API, which must take it.
+    /// Makes a change through the admin API, which must accept it.
     async fn operate(&self, path: &str, body: Value) -> Value {
         let answer = self.gateway.change(path, &body.to_string()).send().await;
         assert!(answer.status < 300, "{path}: {}", answer.text());
         answer.json()
     }
 
-    /// The metrics hold this line.
+    /// Waits until the metrics contain this line.
     async fn counts(&self, line: &str) {
         let metrics = self.gateway.metrics().await;
         assert!(
@@ -254,7 +254,7 @@ impl Hook {
         }
     }
 
-    /// The name under which the upstream knows the nth event.
+    /// The key of the nth event at the upstream.
     fn name(&self, number: u32, body: &[u8]) -> String {
         let (provider, id) = (self.kind.provider(), self.kind.id(number));
         let identifier = self.kind.identifier(&id, body);
@@ -262,7 +262,7 @@ impl Hook {
     }
 }
 
-/// What a provider is about to sign.
+/// An unsigned request of a provider.
 #[derive(Clone)]
 struct UnsignedEvent<'a> {
     hook: &'a Hook,
@@ -279,13 +279,13 @@ impl UnsignedEvent<'_> {
         self
     }
 
-    /// Says the same event in other words.
+    /// The same event with a different body.
     fn note(mut self, note: &str) -> Self {
         self.note = note.to_owned();
         self
     }
 
-    /// With exactly this body.
+    /// Sets the body.
     fn body(mut self, body: impl Into<String>) -> Self {
         self.body = Some(body.into());
         self
@@ -296,7 +296,7 @@ impl UnsignedEvent<'_> {
         self
     }
 
-    /// Signed so many seconds from now.
+    /// Signed this many seconds from now.
     fn at(mut self, seconds: i64) -> Self {
         self.at = now() + seconds;
         self

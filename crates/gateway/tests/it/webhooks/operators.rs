@@ -1,4 +1,4 @@
-//! What operators do with events: free an id, let one go on, send one again.
+//! Operators' changes of events: purge, resume and redeliver.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::{Fixture, Hook, fixture, fixture_with};
 use crate::harness::fixture::answering;
 use crate::harness::{OriginBuilder, origin};
 
-/// A webhook before this origin, whose first event has come to this state.
+/// A webhook with this origin, whose first event has reached this state.
 async fn come_to(state: &str, origin: OriginBuilder, class: &str) -> (Fixture, Hook, String) {
     let fixture = fixture_with(origin, class, "").await;
     let hook = fixture.hook(Kind::Stripe).await;
@@ -19,7 +19,7 @@ async fn come_to(state: &str, origin: OriginBuilder, class: &str) -> (Fixture, H
 }
 
 impl Fixture {
-    /// An operator's change of an operation.
+    /// Makes an operator's change of an operation.
     async fn push(&self, id: &str, verb: &str) -> Value {
         let path = format!("/admin/v1/operations/{id}/{verb}");
         self.operate(&path, json!({ "why": "ticket 7" })).await
@@ -56,7 +56,7 @@ async fn a_purge_frees_the_id() {
 }
 
 #[tokio::test]
-async fn a_purge_takes_back_what_waits() {
+async fn a_purge_removes_a_queued_event() {
     let class = "backoff = { first = \"1h\", max = \"1h\" }";
     let fixture = fixture_with(answering(&[500, 200]), class, "").await;
     let hook = fixture.hook(Kind::Stripe).await;
@@ -71,8 +71,7 @@ async fn a_purge_takes_back_what_waits() {
     assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 
-/// Where the id is not signed, that the bytes were seen does not stand in the
-/// way of the same delivery.
+/// If the id is not signed, the remembered bytes do not block the same delivery.
 #[tokio::test]
 async fn a_purge_frees_an_unsigned_id_as_well() {
     let fixture = fixture().await;
@@ -99,10 +98,10 @@ async fn a_resumed_event_is_delivered() {
     assert_eq!(fixture.audited().await["action"], "operations.resume");
 }
 
-/// The stored event goes out again: the same bytes, the same key, a higher
-/// fence, a signature of now.
+/// The stored event is sent again: the same bytes and key, a higher fence, a new
+/// signature.
 #[tokio::test]
-async fn an_event_is_redelivered_as_it_was() {
+async fn an_event_is_redelivered_unchanged() {
     for (state, origin) in [("completed", origin()), ("failed", refusing_first(&[200]))] {
         let (fixture, hook, id) = come_to(state, origin, "").await;
         assert_eq!(fixture.push(&id, "redeliver").await["operation_id"], *id);
@@ -131,7 +130,7 @@ async fn an_event_is_redelivered_as_it_was() {
             entry["action"].as_str().unwrap().ends_with(".redeliver"),
             "{state}: {entry}"
         );
-        // And the provider's own is a duplicate, as before.
+        // The provider's resend is still a duplicate.
         assert!(
             fixture.accepted(&hook, &hook.event(1)).await.is_replay(),
             "{state}"
@@ -140,9 +139,9 @@ async fn an_event_is_redelivered_as_it_was() {
     }
 }
 
-/// Attempts are counted anew: an operator who sends an event again means it.
+/// Attempts are counted anew after a redelivery.
 #[tokio::test]
-async fn a_redelivered_event_has_all_its_attempts() {
+async fn a_redelivered_event_starts_with_all_its_attempts() {
     let class = "max_attempts = 2";
     let (fixture, hook, id) = come_to("failed", refusing_first(&[500, 200]), class).await;
     fixture.push(&id, "redeliver").await;
@@ -150,9 +149,9 @@ async fn a_redelivered_event_has_all_its_attempts() {
     assert_eq!(fixture.got(&hook).await.len(), 3);
 }
 
-/// A paused or an unknown event too, without a word about what became of it.
+/// Paused and unknown events too, without resolving them first.
 #[tokio::test]
-async fn what_was_given_up_or_is_in_doubt_is_redelivered() {
+async fn paused_and_unknown_events_can_be_redelivered() {
     let class = "max_attempts = 1";
     let (fixture, hook, id) = come_to("paused", answering(&[500, 200]), class).await;
     fixture.push(&id, "redeliver").await;
@@ -160,9 +159,9 @@ async fn what_was_given_up_or_is_in_doubt_is_redelivered() {
     assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 
-/// What is on its way is not sent a second time beside it.
+/// An event under way is not sent a second time.
 #[tokio::test]
-async fn an_event_on_its_way_is_not_redelivered() {
+async fn an_event_under_way_is_not_redelivered() {
     let fixture = fixture_with(origin().gated(), "", "").await;
     let hook = fixture.hook(Kind::Stripe).await;
     let told = fixture.accepted(&hook, &hook.event(1)).await;
@@ -177,8 +176,8 @@ async fn an_event_on_its_way_is_not_redelivered() {
     fixture.only(&hook).await;
 }
 
-/// What was forwarded within a request has no stored event; the operator is
-/// told so, and nothing goes out.
+/// An event forwarded within a request is not stored; the operator gets this
+/// answer, and nothing is sent.
 #[tokio::test]
 async fn an_event_that_was_not_stored_is_not_redelivered() {
     let fixture = fixture().await;
@@ -195,8 +194,8 @@ async fn an_event_that_was_not_stored_is_not_redelivered() {
     fixture.only(&hook).await;
 }
 
-/// The upstream's last word on an event that it refused is there for who wants
-/// to know why the provider's resend does nothing.
+/// The upstream's last answer to a failed event explains why the provider's resend
+/// has no effect.
 #[tokio::test]
 async fn an_operator_sees_why_an_event_failed() {
     let origin = refusing_first(&[200]);
@@ -211,9 +210,9 @@ async fn an_operator_sees_why_an_event_failed() {
     assert_eq!(shown["class"], "webhook");
 }
 
-/// Whoever calls the API cannot have an event's key, nor see what became of it.
+/// A caller of the API can neither use an event's key nor see its outcome.
 #[tokio::test]
-async fn a_caller_is_not_the_provider() {
+async fn a_caller_cannot_use_or_read_an_events_key() {
     let fixture = fixture().await;
     let hook = fixture.hook(Kind::Stripe).await;
     let told = fixture.accepted(&hook, &hook.event(1)).await;

@@ -1,5 +1,5 @@
-//! Delivery with patience: upstreams that stumble, are away, are slow, or are
-//! no longer configured; and a gateway that ends in between.
+//! Retries: upstreams that fail, are unreachable, slow, or no longer configured;
+//! and gateways that stop in between.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::harness::fixture::answering;
 use crate::harness::{Reply, Reserved, Seen, configured, configured_to, origin, until};
 
 #[tokio::test]
-async fn an_upstream_that_stumbles_gets_the_event_again() {
+async fn a_failed_delivery_is_retried() {
     let fixture = fixture_with(answering(&[500, 429, 502, 504, 200]), "", "").await;
     let hook = fixture.hook(Kind::Stripe).await;
     fixture.accepted(&hook, &hook.event(1)).await;
@@ -40,7 +40,7 @@ async fn an_upstream_that_stumbles_gets_the_event_again() {
 /// A mistyped path is corrected by an operator: events that were queued before
 /// the correction arrive at the corrected path.
 #[tokio::test]
-async fn a_corrected_path_reaches_events_that_are_queued() {
+async fn a_corrected_path_applies_to_queued_events() {
     let routed = || {
         origin().replying(|seen, _| match seen.target.as_str() {
             "/hooks/stripe" => Reply::new(200, ""),
@@ -74,9 +74,9 @@ async fn a_corrected_path_reaches_events_that_are_queued() {
     check_each_once(&fixture, &hook, 5).await;
 }
 
-/// The same for a webhook that has a path of its own.
+/// The same for a webhook with its own path.
 #[tokio::test]
-async fn an_updated_webhook_takes_its_queued_events_along() {
+async fn an_updated_webhook_redirects_its_queued_events() {
     let routed = origin().replying(|seen, _| match seen.target.as_str() {
         "/hooks/stripe" => Reply::new(200, ""),
         _ => Reply::new(404, "no such page"),
@@ -116,9 +116,9 @@ async fn a_paused_event_is_delivered_after_the_correction() {
     }
 }
 
-/// The upstream knows better than its status whether an answer is its last.
+/// The upstream's `Idempotency-Outcome` beats its status.
 #[tokio::test]
-async fn an_upstream_says_itself_whether_to_try_again() {
+async fn idempotency_outcome_decides_whether_a_delivery_is_retried() {
     for (status, said, attempts, state) in [
         (500, "permanent", 1, "failed"),
         (404, "transient", 2, "completed"),
@@ -138,9 +138,10 @@ async fn an_upstream_says_itself_whether_to_try_again() {
     }
 }
 
-/// An answer that is too large to keep is an answer, and nobody waits for it.
+/// An answer too large to keep is a valid answer, and the gateway does not wait for
+/// its end.
 #[tokio::test]
-async fn an_answer_that_is_too_large_to_keep_is_one() {
+async fn an_answer_too_large_to_keep_completes_the_delivery() {
     for (status, state) in [(200, "completed"), (422, "failed")] {
         let large = "a".repeat(3 << 20);
         let origin = origin().reply(status, large.clone());
@@ -166,11 +167,10 @@ async fn an_answer_that_is_too_large_to_keep_is_one() {
     }
 }
 
-/// Somebody who knows what became of a lost delivery is asked; an event that did
-/// not run goes out again by itself, because its provider was told that we have
-/// it.
+/// The reconciliation service is asked about a lost delivery. An event that did not
+/// run is delivered again by itself, because its provider has an acknowledgement.
 #[tokio::test]
-async fn what_may_have_arrived_is_asked_about() {
+async fn a_lost_delivery_is_reconciled() {
     let ran = json!({ "outcome": "ran", "reply": { "status": 200, "headers": {}, "body": "" } });
     for (word, state, times) in [
         (ran, "completed", 1),
@@ -195,9 +195,9 @@ async fn what_may_have_arrived_is_asked_about() {
     }
 }
 
-/// An operator who knows that an event did not run says so, and it goes out.
+/// An event that an operator resolves as not run is delivered again.
 #[tokio::test]
-async fn what_an_operator_knows_did_not_arrive_goes_out_again() {
+async fn an_event_resolved_as_not_run_is_delivered_again() {
     let fixture = fixture_with(origin().hanging_up_once(), "on_unknown = \"hold\"", "").await;
     let hook = fixture.hook(Kind::Stripe).await;
     fixture.accepted(&hook, &hook.event(1)).await;
@@ -211,7 +211,8 @@ async fn what_an_operator_knows_did_not_arrive_goes_out_again() {
     assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 
-/// The same events to the same webhook, while nobody is there and after.
+/// Sends the same events to the same webhook while the upstream is unreachable and
+/// after.
 async fn away_then_back(directory: Option<TempDir>) {
     let reserved = Reserved::new();
     let url = reserved.url();
@@ -220,7 +221,7 @@ async fn away_then_back(directory: Option<TempDir>) {
         None => configured_to(&url, &settings(PATIENT, "")),
     };
     let away = Fixture {
-        // Somebody who is never asked.
+        // A reconciliation service that is never asked.
         origin: origin().run().await,
         gateway: start().run().await,
     };
@@ -247,7 +248,7 @@ async fn away_then_back(directory: Option<TempDir>) {
     check_each_once(&fixture, &hook, 10).await;
 }
 
-/// Every event arrived, each once and by its own name.
+/// Checks that every event was delivered once, under its own key.
 async fn check_each_once(fixture: &Fixture, hook: &Hook, most: u32) {
     let mut names: Vec<_> = fixture
         .got(hook)
@@ -262,18 +263,18 @@ async fn check_each_once(fixture: &Fixture, hook: &Hook, most: u32) {
 }
 
 #[tokio::test]
-async fn events_wait_for_an_upstream_that_is_away() {
+async fn events_wait_for_an_unreachable_upstream() {
     away_then_back(None).await;
 }
 
 #[tokio::test]
-async fn events_wait_for_a_gateway_that_starts_again() {
+async fn queued_events_survive_a_restart() {
     away_then_back(Some(TempDir::new().unwrap())).await;
 }
 
-/// What was delivered is not delivered again by the next gateway.
+/// Delivered events are not delivered again by the next gateway.
 #[tokio::test]
-async fn a_gateway_that_starts_again_knows_what_it_delivered() {
+async fn delivered_events_are_not_delivered_again_after_a_restart() {
     let directory = TempDir::new().unwrap();
     let fixture = fixture_at(origin().run().await, directory.path()).await;
     let hook = fixture.hook(Kind::GitHub).await;
@@ -288,11 +289,11 @@ async fn a_gateway_that_starts_again_knows_what_it_delivered() {
     assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 
-/// A gateway that stops waits for what is under way only so long. What it gives
-/// up then may have arrived: the next one sends it again, under the same name
-/// and a higher fence.
+/// A stopping gateway waits for deliveries under way only up to a limit. An
+/// abandoned delivery may have arrived: the next gateway sends it again, with the
+/// same key and a higher fence.
 #[tokio::test]
-async fn what_a_gateway_gives_up_when_it_stops_is_sent_by_the_next() {
+async fn a_delivery_abandoned_at_shutdown_is_retried_after_the_restart() {
     let directory = TempDir::new().unwrap();
     let fixture = fixture_at(origin().gated().run().await, directory.path()).await;
     let hook = fixture.hook(Kind::Stripe).await;
@@ -318,10 +319,10 @@ async fn what_a_gateway_gives_up_when_it_stops_is_sent_by_the_next() {
     assert!(fence(first) < fence(second));
 }
 
-/// However many events wait for an upstream that does not answer, the provider
-/// is acknowledged, and events for others pass by.
+/// However many events wait for an upstream that does not answer, providers are
+/// acknowledged and other upstreams get their events.
 #[tokio::test]
-async fn a_slow_upstream_delays_nobody_else() {
+async fn a_slow_upstream_does_not_delay_others() {
     let (slow, quick) = (origin().gated().run().await, origin().run().await);
     let more = format!(
         "[upstreams.slow]\nurl = \"{}\"\n\
@@ -347,9 +348,9 @@ async fn a_slow_upstream_delays_nobody_else() {
     assert_eq!(slow.runs(), 2, "its share, and no more");
 }
 
-/// What comes beyond an upstream's share waits, and does not count as tried.
+/// Events beyond an upstream's share wait, without counting as attempts.
 #[tokio::test]
-async fn what_waits_for_a_slow_upstream_arrives_in_the_end() {
+async fn deferred_events_are_delivered_without_counting_as_attempts() {
     let more = "[webhooks]\ndeliveries_per_upstream = 1";
     let fixture = fixture_with(origin().gated(), "max_attempts = 1", more).await;
     let hook = fixture.hook(Kind::Stripe).await;
@@ -362,7 +363,7 @@ async fn what_waits_for_a_slow_upstream_arrives_in_the_end() {
     check_each_once(&fixture, &hook, 2).await;
 }
 
-/// An upstream that webhooks go to is not taken away beneath them.
+/// A configuration that removes the upstream of a webhook is refused.
 #[tokio::test]
 async fn a_configuration_without_a_webhooks_upstream_is_refused() {
     let second = origin().run().await;
@@ -420,8 +421,8 @@ async fn events_wait_for_an_upstream_that_is_configured_again() {
     assert_eq!(fixture.origin.runs(), 0);
 }
 
-/// Where an event goes was decided when it came: taking its webhook away does
-/// not take the event away.
+/// An event keeps its recorded destination: deleting its webhook does not delete
+/// the event.
 #[tokio::test]
 async fn an_event_outlives_its_webhook() {
     let fixture = fixture_with(answering(&[503, 503, 503, 200]), "", "").await;

@@ -1,5 +1,5 @@
-//! Two gateways on one store: an event that comes to both is one event, and
-//! what one of them recorded the other delivers.
+//! Two gateways on one store: an event sent to both is one event, and either
+//! gateway delivers what the other recorded.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use super::signers::Kind;
 use super::{Fixture, PATIENT, settings};
 use crate::harness::{Origin, Reserved, Running, configured_to, origin};
 
-/// How many events.
+/// The number of events.
 const EVENTS: u32 = 20;
 
 async fn gateway(upstream: &str, store: &str) -> Running {
-    // A busy machine is slow, and not away.
+    // A busy machine must not count as an unreachable upstream.
     let deadline = Duration::from_secs(20);
     configured_to(upstream, &settings(PATIENT, ""))
         .with(|config| {
@@ -27,7 +27,8 @@ async fn gateway(upstream: &str, store: &str) -> Running {
         .await
 }
 
-/// Each event is sent to both while nobody takes it; then one of them ends.
+/// Sends each event to both gateways while the upstream accepts none; then one of
+/// them stops.
 async fn check(store: &str) {
     let reserved = Reserved::new();
     let url = reserved.url();
@@ -72,7 +73,7 @@ async fn check(store: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_postgres() {
+async fn two_gateways_on_postgres_share_events() {
     let postgres = Postgres::start();
     let made = migrate::apply(&postgres.url(), &migrate::Options::default()).await;
     made.expect("the tables are made");
@@ -80,7 +81,7 @@ async fn on_postgres() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_redis() {
+async fn two_gateways_on_redis_share_events() {
     let redis = Redis::start();
     check(&redis.url()).await;
 }

@@ -1,8 +1,7 @@
-//! The providers as they send: what an event of each looks like, where its id
-//! is, and how it is signed.
+//! The providers as senders: the form of an event, its id, and its signature.
 //!
-//! Written from the providers' documentation, and not with the code that
-//! verifies: an error in one of them does not cancel out in the other.
+//! Written from the providers' documentation, independent of the code that
+//! verifies, so that an error in one does not cancel out in the other.
 
 use bytes::Bytes;
 use data_encoding::{BASE64, HEXLOWER, HEXUPPER};
@@ -11,7 +10,7 @@ use ring::hmac::{self, HMAC_SHA1_FOR_LEGACY_USE_ONLY, HMAC_SHA256, HMAC_SHA512};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-/// Who sends, by which of its schemes.
+/// A provider and one of its schemes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Stripe,
@@ -24,30 +23,30 @@ pub(super) enum Kind {
     Svix,
     Slack,
     Shopify,
-    /// Shopify's newer kind of delivery.
+    /// Shopify's newer webhooks.
     ShopifyEvents,
     Square,
     AdyenPayments,
     AdyenPlatform,
     Postmark,
-    /// Made of settings: [`Kind::SETTINGS`].
+    /// A configured provider: [`Kind::SETTINGS`].
     Acme,
 }
 
-/// What an event's identity is made of.
+/// The identity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Identity {
-    /// An id that is signed.
+    /// A signed id.
     Signed,
-    /// An id that is not, and the signed bytes.
+    /// An unsigned id, and the signed bytes.
     Unsigned,
     /// The signed bytes alone.
     Content,
 }
 
-/// The amount that stands in each event, in what is signed.
+/// The amount in the signed part of each event.
 const AMOUNT: &str = "1130";
-/// As many as the shortest of the providers' own have.
+/// As long as the shortest of the providers' own secrets.
 const SECRET_BYTES: usize = 24;
 
 impl Kind {
@@ -69,7 +68,7 @@ impl Kind {
         Self::Acme,
     ];
 
-    /// A provider that nobody has heard of.
+    /// The settings of a configured provider.
     pub(super) const SETTINGS: &str = r#"
         [webhooks.providers.acme]
         signature_header = "X-Acme-Signature"
@@ -101,7 +100,7 @@ impl Kind {
         }
     }
 
-    /// The scheme that must be chosen, where it is not the provider's default.
+    /// The scheme to choose, if it is not the provider's default.
     pub(super) fn scheme(self) -> Option<&'static str> {
         match self {
             Self::TwilioSharedKey => Some("sha256"),
@@ -160,7 +159,7 @@ impl Kind {
         }
     }
 
-    /// What stands behind `{provider}-` in the key of an event.
+    /// The part of an event's key after `{provider}-`.
     pub(super) fn identifier(self, id: &str, body: &[u8]) -> String {
         let digest = HEXLOWER.encode(&Sha256::digest(body)[..16]);
         match self {
@@ -178,7 +177,7 @@ impl Kind {
         }
     }
 
-    /// An event, said with a note that is no part of its id.
+    /// An event with a note that is not part of its id.
     pub(super) fn event(self, id: Option<&str>, note: &str, secret: &str) -> String {
         let amount = AMOUNT;
         match self {
@@ -215,7 +214,7 @@ impl Kind {
                      &Amount={amount}&Body={note}"
                 );
             }
-            // Their id is in a header, or nowhere.
+            // Their id is in a header, or there is none.
             Self::GitHub
             | Self::StandardWebhooks
             | Self::Svix
@@ -344,30 +343,30 @@ impl Kind {
     }
 }
 
-/// What a signature is made of.
+/// The input of a signature.
 #[derive(Clone, Copy)]
 pub(super) struct Sealing<'a> {
     pub(super) secret: &'a str,
-    /// The webhook's URL, as the provider knows it.
+    /// The webhook's URL, as the provider has it.
     pub(super) url: &'a str,
-    /// The id, where a header has it.
+    /// The id, if it is in a header.
     pub(super) id: Option<&'a str>,
-    /// When, in seconds since 1970.
+    /// The time, in seconds since 1970.
     pub(super) at: i64,
     pub(super) body: &'a [u8],
 }
 
-/// A request as a provider sends it.
+/// A provider's request.
 #[derive(Clone, Debug)]
 pub(super) struct Signed {
-    /// What the provider adds to the webhook's URL.
+    /// The provider's suffix to the webhook's URL.
     pub(super) query: String,
     pub(super) headers: Vec<(&'static str, String)>,
     pub(super) body: Bytes,
 }
 
 impl Signed {
-    /// The same with another amount, as somebody in between would have it.
+    /// The request with another amount, as an attacker in between would change it.
     pub(super) fn tampered(mut self) -> Self {
         let text = std::str::from_utf8(&self.body).unwrap();
         assert!(text.contains(AMOUNT), "{text}");
@@ -375,7 +374,7 @@ impl Signed {
         self
     }
 
-    /// The same with another value of a header, or with one more header.
+    /// The request with a header changed or added.
     pub(super) fn with(mut self, name: &'static str, value: &str) -> Self {
         self.headers.retain(|(is, _)| *is != name);
         self.headers.push((name, value.to_owned()));
@@ -402,12 +401,12 @@ pub(super) fn cloud_event(id: Option<&str>, note: &str) -> serde_json::Value {
     })
 }
 
-/// A notification of Adyen's with these items.
+/// A notification of Adyen with these items.
 pub(super) fn adyen(items: &[serde_json::Value]) -> String {
     json!({ "live": "false", "notificationItems": items }).to_string()
 }
 
-/// An item of a notification, signed by itself; the note is not signed.
+/// An item of a notification with its own signature; the note is not signed.
 pub(super) fn adyen_item(secret: &str, reference: &str, note: &str) -> serde_json::Value {
     let signed = format!("{reference}::Acme:order-7:{AMOUNT}:EUR:AUTHORISATION:true");
     let key = HEXUPPER.decode(secret.as_bytes()).unwrap();
@@ -437,8 +436,8 @@ fn standard(
     headers
 }
 
-/// The parameters of a form as Twilio signs them: sorted by name, nothing
-/// between them.
+/// The parameters of a form as Twilio signs them: sorted by name, without
+/// separators.
 fn parameters(body: &[u8]) -> String {
     let text = std::str::from_utf8(body).unwrap();
     let mut pairs: Vec<_> = text

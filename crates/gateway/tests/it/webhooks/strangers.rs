@@ -1,4 +1,4 @@
-//! Who cannot show that they are the provider learns nothing.
+//! A sender that is not verified as the provider learns nothing.
 
 use http::HeaderMap;
 use serde_json::json;
@@ -9,8 +9,8 @@ use crate::harness::{Answer, origin};
 
 const NOBODY: &str = "wh_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 
-/// An answer without what differs between any two: when it was given, and the
-/// path that was asked for.
+/// An answer without the parts that always differ: its date, and the requested
+/// path.
 fn bare(answer: &Answer, target: &str) -> (u16, HeaderMap, String) {
     let mut headers = answer.headers.clone();
     for name in ["date", "content-length"] {
@@ -33,7 +33,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn no_such_webhook_another_provider_and_a_bad_signature_are_told_alike() {
+async fn unknown_webhook_wrong_provider_and_bad_signature_get_the_same_answer() {
     let fixture = fixture().await;
     let want = {
         let hook = fixture.hook(Kind::Stripe).await;
@@ -62,7 +62,7 @@ async fn no_such_webhook_another_provider_and_a_bad_signature_are_told_alike() {
             want,
             "{kind:?}: nobody's"
         );
-        // In the path of another provider, signed as that one would.
+        // With another provider's path and signature.
         let other = if kind == Kind::Square {
             Kind::GitHub
         } else {
@@ -89,10 +89,10 @@ async fn no_such_webhook_another_provider_and_a_bad_signature_are_told_alike() {
     assert!(fixture.operations("").await.is_empty());
 }
 
-/// What a request looks like is judged before anybody is looked up, so that
-/// nobody finds webhooks by sending nonsense.
+/// The form of a request is checked before any lookup, so that malformed requests
+/// do not reveal which webhooks exist.
 #[tokio::test]
-async fn nonsense_is_told_alike_whoever_it_is_sent_to() {
+async fn a_malformed_request_gets_the_same_answer_at_every_webhook() {
     let fixture = fixture().await;
     for (kind, name, value) in [
         (Kind::Stripe, "stripe-signature", "nonsense"),
@@ -118,7 +118,7 @@ async fn nonsense_is_told_alike_whoever_it_is_sent_to() {
 }
 
 #[tokio::test]
-async fn a_header_that_decides_comes_once() {
+async fn a_repeated_signature_header_is_refused() {
     let fixture = fixture().await;
     for (kind, name) in [
         (Kind::Stripe, "stripe-signature"),
@@ -170,7 +170,7 @@ async fn headers_of_two_families_are_refused() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_refused_before_anything_else() {
+async fn a_body_over_the_limit_is_refused_first() {
     let fixture = fixture_with(origin(), "", "").await;
     let hook = fixture.hook(Kind::GitHub).await;
     let large = "a".repeat((1 << 20) + 1);
@@ -191,10 +191,9 @@ async fn what_is_too_large_is_refused_before_anything_else() {
     assert!(fixture.got(&hook).await.is_empty());
 }
 
-/// The URL that is signed is the one we are known by, whatever a request says
-/// about where it went.
+/// The signed URL is the public URL, whatever host or path the request names.
 #[tokio::test]
-async fn a_signed_url_is_the_public_one() {
+async fn the_signed_url_is_the_public_url() {
     let fixture = fixture().await;
     for kind in Kind::ALL.into_iter().filter(|kind| kind.binds_url()) {
         let hook = fixture.hook(kind).await;
@@ -230,10 +229,10 @@ async fn a_signed_url_is_the_public_one() {
     }
 }
 
-/// A signature over another webhook's URL is not one over this webhook's, even
-/// where both have the same secret.
+/// A signature covers the webhook's URL, so it is invalid for another webhook even
+/// with the same secret.
 #[tokio::test]
-async fn what_was_signed_for_one_webhook_is_not_good_for_another() {
+async fn a_signature_for_one_webhook_is_invalid_for_another() {
     let fixture = fixture().await;
     for kind in Kind::ALL.into_iter().filter(|kind| kind.binds_url()) {
         let one = fixture.hook(kind).await;
@@ -246,9 +245,10 @@ async fn what_was_signed_for_one_webhook_is_not_good_for_another() {
     }
 }
 
-/// Without a public URL nobody knows what Twilio and Square have signed.
+/// Without a public URL the gateway does not know which URL Twilio and Square have
+/// signed.
 #[tokio::test]
-async fn a_webhook_that_binds_a_url_needs_one() {
+async fn a_provider_that_signs_the_url_requires_a_public_url() {
     let origin = origin().run().await;
     let gateway = crate::harness::configured(&origin, Kind::SETTINGS)
         .run()
@@ -269,9 +269,9 @@ async fn a_webhook_that_binds_a_url_needs_one() {
     }
 }
 
-/// Only POST is for webhooks, and only what could be one.
+/// Only a POST to a possible webhook path is a webhook request.
 #[tokio::test]
-async fn what_is_no_webhook_is_no_route() {
+async fn a_path_that_is_no_webhooks_is_no_route() {
     let fixture = fixture().await;
     let hook = fixture.hook(Kind::Stripe).await;
     for what in [
@@ -286,9 +286,9 @@ async fn what_is_no_webhook_is_no_route() {
     assert_eq!(fixture.origin.runs(), 0);
 }
 
-/// A route of the configuration wins over a path of ours.
+/// A configured route beats the path of a webhook.
 #[tokio::test]
-async fn a_declared_route_comes_first() {
+async fn a_declared_route_beats_a_webhooks_path() {
     let route = "[[routes]]\nendpoint = \"own.hooks\"\nmethod = \"POST\"\n\
                  path = \"/api/v1/webhooks/stripe/{id}\"\nupstream = \"origin\"\n";
     let fixture = fixture_with(origin().reply(202, "mine"), "", route).await;
@@ -297,10 +297,10 @@ async fn a_declared_route_comes_first() {
     assert_eq!((told.status, told.text()), (202, "mine"));
 }
 
-/// Stripe shows its secret only to who has a URL, so a webhook may be made
-/// first. Nobody can have signed then, whatever they guess.
+/// Stripe shows its secret only for a URL, so a webhook may be created before its
+/// secret exists. Until then no signature is valid.
 #[tokio::test]
-async fn a_webhook_without_a_secret_accepts_nothing_before_it_has_one() {
+async fn a_webhook_without_a_secret_accepts_no_event() {
     let fixture = fixture().await;
     let ask = json!({
         "tenant": "acme", "project": "shop", "provider": "stripe",

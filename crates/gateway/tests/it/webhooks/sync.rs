@@ -1,5 +1,5 @@
-//! Events that are forwarded within the provider's request: the upstream's
-//! answer is the answer.
+//! Events that are forwarded within the provider's request: the provider gets the
+//! upstream's answer.
 
 use serde_json::json;
 
@@ -9,10 +9,9 @@ use crate::harness::{Reply, Reserved, configured_to, origin};
 
 const TWIML: &str = "<Response><Say>Hello</Say></Response>";
 
-/// What Twilio is answered is what it does next, so it is answered the same
-/// again.
+/// Twilio acts on the answer, so a resend gets the same answer.
 #[tokio::test]
-async fn twilio_is_told_what_to_do_and_told_the_same_again() {
+async fn twilio_gets_the_upstreams_answer_and_the_same_on_a_resend() {
     let fixture = fixture_with(
         origin()
             .reply(200, TWIML)
@@ -37,7 +36,7 @@ async fn twilio_is_told_what_to_do_and_told_the_same_again() {
 }
 
 #[tokio::test]
-async fn every_provider_can_be_told_the_upstreams_answer() {
+async fn every_provider_can_get_the_upstreams_answer() {
     let fixture = fixture_with(
         origin().replying(|seen, _| Reply::new(202, seen.target.clone())),
         "",
@@ -63,13 +62,13 @@ async fn every_provider_can_be_told_the_upstreams_answer() {
 }
 
 #[tokio::test]
-async fn who_is_not_there_is_told_and_the_event_comes_again() {
+async fn an_unreachable_upstream_is_reported_and_the_resend_is_delivered() {
     let reserved = Reserved::new();
     let gateway = configured_to(&reserved.url(), &settings("", ""))
         .run()
         .await;
     let away = Fixture {
-        // Somebody who is never asked.
+        // An upstream that is never reached.
         origin: origin().run().await,
         gateway,
     };
@@ -87,10 +86,10 @@ async fn who_is_not_there_is_told_and_the_event_comes_again() {
     fixture.only(&hook).await;
 }
 
-/// What was forwarded goes on when the provider has stopped waiting, and what
-/// it sends again is answered from what was recorded.
+/// A forwarded event completes after its provider has disconnected, and a resend
+/// gets the recorded answer.
 #[tokio::test]
-async fn a_provider_that_hangs_up_does_not_stop_its_event() {
+async fn a_provider_that_disconnects_does_not_cancel_its_event() {
     let fixture = fixture_with(origin().reply(200, TWIML).gated(), "", "").await;
     let hook = fixture.hook(Kind::Twilio).await;
     let first = fixture.ask(&hook, &hook.event(1)).spawn();
