@@ -2,7 +2,7 @@
 
 use crate::redis::{Redis, cli};
 
-/// As few as a cluster can have.
+/// The fewest masters of a cluster.
 const MASTERS_MIN: usize = 3;
 
 /// A Redis Cluster of masters without replicas.
@@ -12,7 +12,7 @@ pub struct RedisCluster {
 }
 
 impl RedisCluster {
-    /// Starts so many masters, at least three, and makes them a cluster.
+    /// Starts this many masters, at least three, and makes them a cluster.
     pub fn start(masters: usize) -> Self {
         assert!(
             masters >= MASTERS_MIN,
@@ -33,8 +33,8 @@ impl RedisCluster {
         cluster
     }
 
-    /// Waits until every node knows of every other and says that all slots are
-    /// served, as after the restart of one.
+    /// Waits until every node knows every other and reports that all slots are
+    /// served, for example after the restart of one.
     pub fn wait_until_ok(&self) {
         let size = self.nodes.len().to_string();
         let facts = [
@@ -65,7 +65,7 @@ impl RedisCluster {
         &self.nodes
     }
 
-    /// The nodes, to end them and start them again.
+    /// The nodes, to stop and restart them.
     pub fn nodes_mut(&mut self) -> &mut [Redis] {
         &mut self.nodes
     }

@@ -11,12 +11,12 @@ use crate::program::Account;
 
 /// A directory for a server, removed when dropped.
 ///
-/// It is a directory in a directory. The outer one asks ext4 to lay what is made
-/// in it far from everything else, at a place that depends on the name. For some
-/// minutes ext4 does not use the inodes of deleted files again, but looks at
-/// each of them whenever a file is made near them. A test run that makes and
-/// deletes the thousand files of a PostgreSQL over and over in one place soon
-/// takes a second to make them, in place of less than a tenth.
+/// It is a directory in a directory. The outer one asks ext4 to place the files
+/// created in it far from all others, at a place that depends on its name. For some
+/// minutes ext4 does not reuse the inodes of deleted files, but scans them whenever
+/// a file is created nearby. A test run that creates and deletes the thousand files
+/// of a PostgreSQL again and again in one place would soon need a second to create
+/// them, instead of less than a tenth.
 pub(crate) struct Directory {
     outer: TempDir,
     inner: PathBuf,
@@ -42,14 +42,13 @@ impl Directory {
         &self.inner
     }
 
-    /// All that is there, which is to be removed in the end.
+    /// The outer directory, to be removed in the end.
     pub(crate) fn whole(&self) -> &Path {
         self.outer.path()
     }
 }
 
-/// Where temporary directories are made: the usual place, if the account can
-/// pass through to what is in it.
+/// The parent of temporary directories: the system's, if the account can enter it.
 fn temporary(account: Account) -> PathBuf {
     let usual = env::temp_dir();
     let passable = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.mode() & 0o001 != 0);
@@ -59,8 +58,8 @@ fn temporary(account: Account) -> PathBuf {
     }
 }
 
-/// Asks that what is made in a directory lies far from what is elsewhere. Other
-/// file systems than ext4 do not know the wish and do not need it.
+/// Asks the file system to place the contents of a directory far from others. File
+/// systems other than ext4 do not support this and do not need it.
 #[cfg(target_os = "linux")]
 fn spread(path: &Path) {
     use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};

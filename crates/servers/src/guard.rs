@@ -1,13 +1,12 @@
 //! Ends a server whose test was killed.
 //!
-//! A test that is killed, or that is interrupted at the terminal, drops
-//! nothing. So each server has a guard: a shell that waits for the end of a
-//! pipe whose other end is in the test's process, and which the system closes
-//! however that process ends. Then it ends the server and removes the
-//! directory.
+//! A test that is killed, or interrupted at the terminal, drops nothing. So each
+//! server has a guard: a shell that reads from a pipe whose other end is in the
+//! test's process. The system closes the pipe however that process ends; the shell
+//! then ends the server and removes the directory.
 //!
-//! Linux's signal at the parent's death would not do: it comes when the
-//! *thread* ends that started the server, which in async tests is any.
+//! Linux's parent-death signal would not work: it is sent when the *thread* that
+//! started the server ends, which in async tests can be any.
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -16,8 +15,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use rustix::process::Pid;
 
-/// Reads ids of servers, of which the last counts (nothing: none runs). A
-/// server that does not end by the given signal within ten seconds is killed.
+/// Reads ids of servers; the last one counts (an empty line: none runs). A server
+/// that does not end within ten seconds of the given signal is killed.
 const SCRIPT: &str = r#"
 server=
 while read -r line; do server=$line; done
@@ -32,12 +31,12 @@ rm -rf "$2"
 
 pub(crate) struct Guard {
     shell: Child,
-    /// Gone when the guard has been let go.
+    /// `None` when the guard has been released.
     orders: Option<ChildStdin>,
 }
 
 impl Guard {
-    /// A guard of servers in this directory, which end by this signal.
+    /// A guard for servers in this directory, which this signal ends.
     pub(crate) fn new(directory: &Path, signal: &str) -> Self {
         let mut shell = Command::new("/bin/sh")
             .args(["-c", SCRIPT, "guard", signal])
@@ -46,8 +45,8 @@ impl Guard {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // What ends the test's group, or comes from its terminal, must
-            // leave the guard to its work.
+            // A signal to the test's process group, or from its terminal, must not
+            // end the guard.
             .process_group(0)
             .spawn()
             .expect("a shell can be started");
@@ -55,7 +54,7 @@ impl Guard {
         Self { shell, orders }
     }
 
-    /// From now on this is the server that runs, if any.
+    /// Sets the running server, if any.
     pub(crate) fn watch(&mut self, server: Option<Pid>) -> io::Result<()> {
         let line = server.map_or_else(String::new, |id| id.to_string());
         match &mut self.orders {
@@ -66,10 +65,10 @@ impl Guard {
 }
 
 impl Drop for Guard {
-    /// Lets the guard go and waits for it. The server has ended before.
+    /// Releases the guard and waits for it. The server has ended before.
     fn drop(&mut self) {
         self.orders = None;
-        // Only another wait for it could make this fail.
+        // This fails only after another wait.
         let _ = self.shell.wait();
     }
 }

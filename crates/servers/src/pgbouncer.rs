@@ -5,12 +5,12 @@ use std::process::Command;
 
 use crate::postgres::{self, Postgres};
 use crate::program;
-use crate::server::{Last, Server};
+use crate::server::{DropAction, Server};
 
 const CONFIG: &str = "pgbouncer.ini";
 const USERS: &str = "users";
 
-/// A PgBouncer that lets every user of a PostgreSQL into all of its databases.
+/// A PgBouncer that admits every user of a PostgreSQL to all of its databases.
 #[derive(Debug)]
 pub struct PgBouncer {
     server: Server,
@@ -18,9 +18,9 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts one in front of `postgres`, with this pool mode (`session`,
-    /// `transaction` or `statement`) and so many connections to the server for each
-    /// pair of user and database.
+    /// Starts a PgBouncer in front of `postgres`, with this pool mode (`session`,
+    /// `transaction` or `statement`) and this many connections to the server for
+    /// each pair of user and database.
     pub fn start(postgres: &Postgres, pool_mode: &str, pool_size: usize) -> Self {
         let mut server = prepare();
         let config = |port| config(postgres, pool_mode, pool_size, port);
@@ -29,7 +29,7 @@ impl PgBouncer {
         Self { server, port }
     }
 
-    /// The URL of a database for a user. The names stand in it as they are.
+    /// The URL of a database for a user. The names are not escaped.
     pub fn url_of(&self, user: &str, database: &str) -> String {
         format!("postgres://{user}@127.0.0.1:{}/{database}", self.port)
     }
@@ -39,19 +39,19 @@ impl PgBouncer {
         self.port
     }
 
-    /// The directory of all that is the server's.
+    /// The server's directory.
     pub fn directory(&self) -> &Path {
         self.server.directory()
     }
 
-    /// What the server has written to its log.
+    /// The server's log.
     pub fn log(&self) -> String {
         self.server.log()
     }
 }
 
 fn prepare() -> Server {
-    let server = Server::new("PgBouncer", Last::Kill);
+    let server = Server::new("PgBouncer", DropAction::Kill);
     server.write(USERS, "\"postgres\" \"\"\n");
     server
 }
@@ -63,8 +63,8 @@ fn command(server: &Server, config: &str) -> Command {
     command
 }
 
-/// Users come without passwords, and need not be listed: those that are not are
-/// looked up in the server by `auth_user`.
+/// Users need no passwords and are not listed: `auth_user` looks them up in the
+/// server.
 fn config(postgres: &Postgres, pool_mode: &str, pool_size: usize, port: u16) -> String {
     let server = postgres.port();
     format!(
@@ -91,7 +91,7 @@ mod tests {
     use crate::port::taken_then_free;
 
     #[test]
-    fn who_loses_a_port_starts_on_another() {
+    fn a_server_that_loses_its_port_starts_on_another() {
         let postgres = Postgres::start();
         let (_listener, ports) = taken_then_free();
         let config = |port| config(&postgres, "session", 1, port);

@@ -9,21 +9,21 @@ use std::process::Command;
 use rustix::process::Signal;
 
 use crate::program;
-use crate::server::{Last, Server};
+use crate::server::{DropAction, Server};
 use crate::template::{self, DATA};
 
-/// What every server here is set to, unless a test says otherwise. A commit
-/// that was acknowledged is on disk, as in production; these are PostgreSQL's
-/// own defaults, written down because tests rely on them.
+/// The settings of every server, unless a test changes them. An acknowledged commit
+/// is on disk, as in production; these are PostgreSQL's own defaults, written down
+/// because tests rely on them.
 const SETTINGS: [(&str, &str); 8] = [
     ("fsync", "on"),
     ("synchronous_commit", "on"),
     ("listen_addresses", "127.0.0.1"),
-    // The directory in which the server runs is the one of its data.
+    // The server runs in its data directory.
     ("unix_socket_directories", ".."),
     ("max_connections", "200"),
     ("shared_buffers", "32MB"),
-    // In the directory of the data, so that a killed server leaves none behind.
+    // In the data directory, so that a killed server leaves none behind.
     ("dynamic_shared_memory_type", "mmap"),
     ("timezone", "UTC"),
 ];
@@ -42,7 +42,7 @@ impl Postgres {
         Self::start_with(&[])
     }
 
-    /// Starts a server with more settings, as in `postgresql.conf`.
+    /// Starts a server with further settings, as in `postgresql.conf`.
     pub fn start_with(settings: &[(&str, &str)]) -> Self {
         let mut server = prepare(settings);
         let port = server.start(command, is_ready);
@@ -54,7 +54,7 @@ impl Postgres {
         self.url_of("postgres", "postgres")
     }
 
-    /// The URL of a database for a user. The names stand in it as they are.
+    /// The URL of a database for a user. The names are not escaped.
     pub fn url_of(&self, user: &str, database: &str) -> String {
         format!("postgres://{user}@127.0.0.1:{}/{database}", self.port)
     }
@@ -64,30 +64,30 @@ impl Postgres {
         self.port
     }
 
-    /// The directory of all that is the server's. Its data are in `data`.
+    /// The server's directory. Its data is in `data`.
     pub fn directory(&self) -> &Path {
         self.server.directory()
     }
 
-    /// Creates a database and gives its URL for the superuser.
+    /// Creates a database and returns its URL for the superuser.
     pub fn database(&self, name: &str) -> String {
         let quoted = name.replace('"', "\"\"");
         self.sql("postgres", &format!("CREATE DATABASE \"{quoted}\""));
         self.url_of("postgres", name)
     }
 
-    /// A program that comes with the server, such as pgbench.
+    /// A program that is installed with the server, such as pgbench.
     pub fn program(name: &str) -> PathBuf {
         program::find_beside_postgres(name)
     }
 
-    /// Runs a script of SQL by `psql`, as the superuser, each statement by
-    /// itself, and gives what it printed: a line for each row, its columns
-    /// separated by `|`, and nothing for statements without rows.
+    /// Runs a script of SQL with `psql`, as the superuser, each statement by
+    /// itself, and returns its output: one line per row, columns separated by `|`,
+    /// and nothing for statements without rows.
     ///
     /// # Panics
     ///
-    /// At the first statement that fails, with what the server said.
+    /// At the first statement that fails, with the server's message.
     pub fn sql(&self, database: &str, sql: &str) -> String {
         let mut script = tempfile::tempfile().expect("a temporary file can be made");
         script
@@ -107,14 +107,14 @@ impl Postgres {
         printed.trim_end().to_owned()
     }
 
-    /// Kills all of the server's processes at once, as a loss of power would,
-    /// and waits until they are gone. It can be started again.
+    /// Kills all of the server's processes at once, as a power failure would, and
+    /// waits until they have ended. It can be restarted.
     pub fn kill(&mut self) {
         self.server.kill();
         self.forget_killed();
     }
 
-    /// Ends the server in order, without waiting for its clients.
+    /// Stops the server regularly, without waiting for its clients.
     pub fn stop(&mut self) {
         self.server.stop(Signal::INT);
     }
@@ -128,14 +128,14 @@ impl Postgres {
             .restart(command, |server| is_ready(server, port));
     }
 
-    /// What the server has written to its log.
+    /// The server's log.
     pub fn log(&self) -> String {
         self.server.log()
     }
 
-    /// Removes what a killed server leaves: lock files, which name ids that may
-    /// become those of others, and a segment of shared memory, of which the
-    /// system has few and which no directory holds.
+    /// Removes what a killed server leaves behind: lock files, whose process ids
+    /// may be reused, and a shared memory segment, which is outside of the
+    /// directory and of which the system has few.
     fn forget_killed(&self) {
         let lock = data(&self.server).join("postmaster.pid");
         let Ok(text) = fs::read_to_string(&lock) else {
@@ -147,8 +147,8 @@ impl Postgres {
             .nth(6)
             .and_then(|line| line.split(' ').next_back());
         if let Some(segment) = segment {
-            // A segment that stays, where there is no such program or the
-            // server had none, does no harm but to be there.
+            // Without this program, or without a segment, nothing is removed, which
+            // does no further harm.
             let _ = Command::new("ipcrm").args(["-m", segment]).output();
         }
         let socket = format!(".s.PGSQL.{}.lock", self.port);
@@ -160,7 +160,7 @@ impl Postgres {
 
 /// A server with its data and settings, ready to be started.
 fn prepare(settings: &[(&str, &str)]) -> Server {
-    let server = Server::new("PostgreSQL", Last::Quit);
+    let server = Server::new("PostgreSQL", DropAction::Quit);
     template::copy(&server);
     configure(&server, settings);
     server
@@ -170,7 +170,7 @@ fn data(server: &Server) -> PathBuf {
     server.directory().join(DATA)
 }
 
-/// Writes the settings; of those with one name, the last counts.
+/// Writes the settings; of several with one name, the last counts.
 fn configure(server: &Server, more: &[(&str, &str)]) {
     let path = data(server).join("postgresql.conf");
     let mut text = fs::read_to_string(&path).expect("initdb wrote a configuration");
@@ -187,8 +187,9 @@ fn command(server: &Server, port: u16) -> Command {
     command
 }
 
-/// Whether it takes connections, asked by its socket in its own directory, so
-/// that no other server can answer. It listens on its port by then, or would have ended.
+/// Whether it accepts connections, asked through the socket in its own directory,
+/// so that no other server can answer. By then it listens on its port, or it would
+/// have ended.
 pub(crate) fn is_ready(server: &Server, port: u16) -> bool {
     let mut ask = server.command(&program::find_beside_postgres("pg_isready"));
     ask.arg("-q").arg("-h").arg(server.directory());
@@ -203,7 +204,7 @@ mod tests {
     use crate::port::taken_then_free;
 
     #[test]
-    fn who_loses_a_port_starts_on_another() {
+    fn a_server_that_loses_its_port_starts_on_another() {
         let (_listener, ports) = taken_then_free();
         let mut server = prepare(&[]);
         let port = server.start_on(ports, command, is_ready);
@@ -214,7 +215,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "unrecognized configuration parameter \"no_such_setting\"")]
-    fn who_cannot_start_shows_its_log() {
+    fn a_server_that_cannot_start_shows_its_log() {
         Postgres::start_with(&[("no_such_setting", "on")]);
     }
 }

@@ -1,19 +1,19 @@
-//! What the system says about processes, read from `/proc`.
+//! Information about processes, read from `/proc`.
 //!
-//! Process groups do not do: PostgreSQL gives each of its children a session
-//! of its own. Where there is no `/proc`, no children are known; PostgreSQL's
-//! notice the death of their parent by themselves.
+//! Process groups are not enough: PostgreSQL gives each of its children its own
+//! session. Without `/proc` no children are known; PostgreSQL's children notice the
+//! death of their parent by themselves.
 
 use std::fs;
 
 use rustix::process::Pid;
 
-/// A process at a moment.
+/// The state of a process at one moment.
 pub(crate) struct Process {
     pub(crate) id: Pid,
     parent: i32,
     state: char,
-    /// Tells it from a later process with the same id.
+    /// Distinguishes it from a later process with the same id.
     started: u64,
 }
 
@@ -23,8 +23,8 @@ impl Process {
         Self::parse(id, &line)
     }
 
-    /// Reads the line that `proc_pid_stat(5)` describes. The name comes second,
-    /// in brackets, and may hold anything, also brackets.
+    /// Parses the line that `proc_pid_stat(5)` describes. The second field is the
+    /// name in brackets, which may contain any characters, brackets included.
     fn parse(id: Pid, line: &str) -> Option<Self> {
         let (_, rest) = line.rsplit_once(") ")?;
         let fields = rest.split(' ').collect::<Vec<_>>();
@@ -36,8 +36,8 @@ impl Process {
         })
     }
 
-    /// Whether nothing of it runs any more. The status of one that outlived its
-    /// parent may never be read, so it counts as gone while the system keeps it.
+    /// Whether the process has ended. The exit status of an orphan may never be
+    /// read, so a zombie counts as ended.
     pub(crate) fn is_gone(&self) -> bool {
         Self::read(self.id).is_none_or(|now| now.started != self.started || now.is_dead())
     }
@@ -47,13 +47,12 @@ impl Process {
     }
 }
 
-/// Whether a process stands still, or has ended: in both cases it starts no
-/// others.
-pub(crate) fn stands_still(id: Pid) -> bool {
+/// Whether a process is stopped or has ended: in both cases it starts no others.
+pub(crate) fn is_stopped(id: Pid) -> bool {
     Process::read(id).is_none_or(|process| matches!(process.state, 'T' | 't') || process.is_dead())
 }
 
-/// The processes that this one started, those that they started, and so on.
+/// All descendants of a process.
 pub(crate) fn descendants(id: Pid) -> Vec<Process> {
     let names = fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -85,9 +84,9 @@ mod tests {
     }
 
     #[test]
-    fn the_own_process_runs() {
+    fn this_process_runs() {
         let own = rustix::process::getpid();
         assert!(!Process::read(own).expect("it runs").is_gone());
-        assert!(!stands_still(own));
+        assert!(!is_stopped(own));
     }
 }

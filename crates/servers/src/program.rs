@@ -1,4 +1,4 @@
-//! Where the servers' programs are, and the account that they run as.
+//! The servers' programs, and the account that they run as.
 
 use std::env;
 use std::fs;
@@ -8,12 +8,12 @@ use std::process::Command;
 
 use rustix::process::geteuid;
 
-/// Where Debian and its kin keep each version's own programs.
+/// The directory of PostgreSQL's versions on Debian and its derivatives.
 const VERSIONS: &str = "/usr/lib/postgresql";
-/// Where servers are that not everyone has on the path.
+/// Directories of servers that may not be on the path.
 const SERVERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
-/// The accounts that may run the servers in root's place: PostgreSQL and PgBouncer
-/// refuse root.
+/// The accounts that run the servers if the test runs as root: PostgreSQL and
+/// PgBouncer refuse root.
 const ACCOUNTS: [&str; 2] = ["postgres", "nobody"];
 
 /// The path of a program.
@@ -34,8 +34,8 @@ pub(crate) fn find(name: &str) -> PathBuf {
 
 /// The path of a program that comes with the server `postgres`.
 ///
-/// The one beside the server, because Debian's on the path is a script that
-/// chooses among versions and takes longer than what it starts.
+/// It is taken from the server's directory, because Debian's program on the path is
+/// a script that chooses among versions and takes longer than the program itself.
 pub(crate) fn find_beside_postgres(name: &str) -> PathBuf {
     let beside = find("postgres").with_file_name(name);
     if beside.is_file() { beside } else { find(name) }
@@ -50,8 +50,8 @@ fn versions(all: &Path) -> Vec<PathBuf> {
     versions.iter().map(|path| path.join("bin")).collect()
 }
 
-/// A command in the environment that all of them have: no settings of the
-/// developer's own PostgreSQL, and messages in English, because some are read.
+/// A command in a clean environment: no settings of the developer's own PostgreSQL,
+/// and messages in English, because some are parsed.
 pub(crate) fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     let names = env::vars_os().map(|(name, _)| name);
@@ -82,15 +82,15 @@ impl Account {
         Self::Other { user, group }
     }
 
-    /// Has the command run under this account. What root may, it may not then:
-    /// the supplementary groups go too.
+    /// Makes the command run under this account, without root's rights and without
+    /// the supplementary groups.
     pub(crate) fn run(self, command: &mut Command) {
         if let Self::Other { user, group } = self {
             command.uid(user).gid(group);
         }
     }
 
-    /// Gives the account a file or directory.
+    /// Gives a file or directory to the account.
     pub(crate) fn own(self, path: &Path) {
         if let Self::Other { user, group } = self {
             std::os::unix::fs::chown(path, Some(user), Some(group))
@@ -99,7 +99,7 @@ impl Account {
     }
 }
 
-/// The numbers of a user and its group in the text of `/etc/passwd`.
+/// The ids of a user and its group in the text of `/etc/passwd`.
 fn find_account(list: &str, name: &str) -> Option<(u32, u32)> {
     let fields = |line: &str| {
         let mut fields = line.split(':');
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "no-such-server is not installed: `make tools` installs it")]
-    fn a_missing_server_is_a_failure_that_says_what_to_do() {
+    fn a_missing_server_is_a_failure_that_names_the_remedy() {
         find("no-such-server");
     }
 

@@ -9,19 +9,19 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::program;
-use crate::server::{Last, Server, wait_for};
+use crate::server::{DropAction, Server, wait_for};
 
-/// Read at each start, before the arguments, and rewritten when a replica is
-/// promoted: what it says of replication must outlive a restart.
+/// The file is read at each start, before the arguments, and rewritten when a
+/// replica is promoted: its replication settings must survive a restart.
 const CONFIG: &str = "redis.conf";
 
-/// What every server here is started with, unless a test says otherwise.
+/// The arguments of every server, unless a test changes them.
 ///
-/// Its log of changes is synced every second, which is what Redis recommends
-/// and what most have, so tests meet what users meet. Replies wait for the log
-/// to be *written*, so a kill loses nothing, but with one exception: while a
-/// sync is slow, writes are put off for up to two seconds. A test that says that a
-/// killed server has lost nothing asks for `--appendfsync always`.
+/// The append-only file is synced every second, which is Redis's recommendation and
+/// the usual setting, so tests have the users' conditions. Replies wait until the
+/// file is *written*, so a kill loses nothing, with one exception: while a sync is
+/// slow, writes are delayed for up to two seconds. A test that relies on a killed
+/// server having lost nothing sets `--appendfsync always`.
 const ARGS: [&str; 12] = [
     "--bind",
     "127.0.0.1",
@@ -33,12 +33,12 @@ const ARGS: [&str; 12] = [
     "everysec",
     "--dir",
     ".",
-    // Else a first replica waits five seconds for a second.
+    // Otherwise a first replica waits five seconds for a second.
     "--repl-diskless-sync-delay",
     "0",
 ];
 
-/// How long a server may take to answer when it is asked how it is.
+/// The deadline of an answer from a server.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// A Redis server.
@@ -55,15 +55,15 @@ impl Redis {
         Self::start_with(&[])
     }
 
-    /// Starts a server with more arguments, such as
-    /// `["--maxmemory-policy", "allkeys-lru"]`.
+    /// Starts a server with further arguments, such as `["--maxmemory-policy",
+    /// "allkeys-lru"]`.
     pub fn start_with(args: &[&str]) -> Self {
         let args = args.iter().map(|&arg| arg.to_owned()).collect();
         Self::start_configured(args, "")
     }
 
     fn start_configured(args: Vec<String>, config: &str) -> Self {
-        let mut server = Server::new("Redis", Last::Kill);
+        let mut server = Server::new("Redis", DropAction::Kill);
         server.write(CONFIG, config);
         let port = server.start(|server, port| command(server, port, &args), is_ready);
         Self { server, port, args }
@@ -79,13 +79,13 @@ impl Redis {
         self.port
     }
 
-    /// The directory of all that is the server's.
+    /// The server's directory.
     pub fn directory(&self) -> &Path {
         self.server.directory()
     }
 
-    /// Starts a server with the same arguments that replicates from this one,
-    /// and waits until it has all that this one had when it was asked for.
+    /// Starts a server with the same arguments that replicates this one, and waits
+    /// until it has all the data that this one had at the call.
     pub fn replica(&self) -> Self {
         let config = format!("replicaof 127.0.0.1 {}\n", self.port);
         let replica = Self::start_configured(self.args.clone(), &config);
@@ -98,45 +98,45 @@ impl Redis {
         replica
     }
 
-    /// Whether a replica is one that counts.
+    /// Whether a replica is connected and counts.
     fn sees(&self, replica: &Self) -> bool {
         let known = format!("port={},state=online", replica.port);
         ask(self.port, "INFO replication").is_ok_and(|text| text.contains(&known))
     }
 
-    /// Whether this replica has what came before a place in the primary's changes.
+    /// Whether this replica has received the primary's changes up to an offset.
     fn has(&self, offset: u64) -> bool {
         let up = self.info("master_link_status").as_deref() == Some("up");
         let at = self.info("slave_repl_offset");
         up && at.is_some_and(|at| at.parse::<u64>().is_ok_and(|at| at >= offset))
     }
 
-    /// Makes a primary of this replica, also for the time after a restart.
+    /// Makes this replica a primary, also after a restart.
     pub fn promote(&self) {
         for order in [&["REPLICAOF", "NO", "ONE"][..], &["CONFIG", "REWRITE"]] {
             assert_eq!(self.cli(order), "OK", "{order:?}");
         }
     }
 
-    /// Runs a command by `redis-cli` and gives what it printed, which for an
-    /// error of the server's is the text of that error.
+    /// Runs a command with `redis-cli` and returns its output; for an error of the
+    /// server, the text of the error.
     ///
     /// # Panics
     ///
-    /// If the server is not reached.
+    /// If the server cannot be reached.
     pub fn cli(&self, args: &[&str]) -> String {
         cli(self.port, args)
     }
 
-    /// Kills the server, as a loss of power would. It can be started again.
+    /// Kills the server, as a power failure would. It can be restarted.
     pub fn kill(&mut self) {
         self.server.kill();
     }
 
-    /// Ends the server in order.
+    /// Stops the server regularly.
     pub fn stop(&mut self) {
-        // A replica writes a first file when it has all from its primary, and
-        // says no to any order to end before that is done.
+        // A replica writes a first file when it has all data of its primary, and
+        // refuses to stop before that is done.
         self.wait_for("still writes its file", |redis| {
             redis.info("aof_rewrite_in_progress").as_deref() == Some("0")
         });
@@ -152,35 +152,34 @@ impl Redis {
             .restart(command, |server| is_ready(server, port));
     }
 
-    /// Makes the server stand still: it keeps its connections and answers
-    /// nothing.
+    /// Pauses the server: it keeps its connections and answers nothing.
     pub fn pause(&self) {
         self.server.signal(Signal::STOP);
     }
 
-    /// Lets a paused server go on.
+    /// Resumes a paused server.
     pub fn resume(&self) {
         self.server.signal(Signal::CONT);
     }
 
-    /// What the server has written to its log.
+    /// The server's log.
     pub fn log(&self) -> String {
         self.server.log()
     }
 
-    /// A fact that the server tells about itself.
+    /// A value of the server's INFO.
     fn info(&self, name: &str) -> Option<String> {
         let text = ask(self.port, "INFO").ok()?;
         fact(&text, name).map(str::to_owned)
     }
 
-    /// A fact that the server tells about its cluster.
+    /// A value of the server's CLUSTER INFO.
     pub(crate) fn cluster_info(&self, name: &str) -> Option<String> {
         let text = ask(self.port, "CLUSTER INFO").ok()?;
         fact(&text, name).map(str::to_owned)
     }
 
-    /// Waits until this server has come to something.
+    /// Waits until this server has reached a state.
     pub(crate) fn wait_for(&self, what: &str, done: impl Fn(&Self) -> bool) {
         wait_for(what, &self.server, || done(self));
     }
@@ -209,8 +208,8 @@ pub(crate) fn cli(port: u16, args: &[&str]) -> String {
     printed.trim_end().to_owned()
 }
 
-/// Whether it has read its data and answers, and is not another on its port.
-/// One that asks for a password says no more than this, which must do.
+/// Whether the server has read its data and answers, and is not another process on
+/// its port. A server with a password answers only with an error, which is enough.
 fn is_ready(server: &Server, port: u16) -> bool {
     let Ok(text) = ask(port, "INFO") else {
         return false;
@@ -220,7 +219,7 @@ fn is_ready(server: &Server, port: u16) -> bool {
     known || text.starts_with("-NOAUTH")
 }
 
-/// Asks something that is answered by one text, or by an error.
+/// Sends a command whose answer is one string or an error.
 fn ask(port: u16, question: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_read_timeout(Some(ANSWER_MAX))?;
@@ -250,9 +249,9 @@ mod tests {
     use crate::port::taken_then_free;
 
     #[test]
-    fn who_loses_a_port_starts_on_another() {
+    fn a_server_that_loses_its_port_starts_on_another() {
         let (_listener, ports) = taken_then_free();
-        let mut server = Server::new("Redis", Last::Kill);
+        let mut server = Server::new("Redis", DropAction::Kill);
         server.write(CONFIG, "");
         let port = server.start_on(ports, |server, port| command(server, port, &[]), is_ready);
         assert_eq!(port, ports[1]);
@@ -261,7 +260,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "Bad directive or wrong number of arguments")]
-    fn who_cannot_start_shows_its_log() {
+    fn a_server_that_cannot_start_shows_its_log() {
         Redis::start_with(&["--no-such-setting", "on"]);
     }
 

@@ -1,10 +1,9 @@
-//! The webhook providers' own SDKs, for tests: what they sign, and whether they
-//! accept what we signed.
+//! The webhook providers' own SDKs, for tests: they sign requests, and verify the
+//! gateway's signatures.
 //!
-//! An SDK runs in a program of its language (`sdk/sign.py`, `sdk/sign.mjs`),
-//! which is handed a line of JSON for each request. The program ends when its
-//! input does, and the system closes that however the test ends; so it needs no
-//! guard.
+//! An SDK runs in a program in its language (`sdk/sign.py`, `sdk/sign.mjs`), which
+//! reads one line of JSON per request. The program ends with its input, which the
+//! system closes however the test ends; so it needs no guard.
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
@@ -26,66 +25,69 @@ pub struct Signer {
 
 #[derive(Debug)]
 struct Pipes {
-    /// Gone when the program is to end.
-    asks: Option<ChildStdin>,
+    /// `None` when the program is to end.
+    input: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
-/// A request that a provider is to send.
+/// A request to be signed or verified.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask<'a> {
-    /// As it is named in the path of a webhook; with a scheme that is not its
-    /// usual one after a slash: `adyen/platform`, `shopify/events`, `twilio/sha256`.
+pub struct ProviderRequest<'a> {
+    /// The provider's name in the path of a webhook; followed by a slash and the
+    /// scheme if that is not the default: `adyen/platform`, `shopify/events`,
+    /// `twilio/sha256`.
     pub provider: &'a str,
-    /// As the provider shows it to its customer.
+    /// The secret, as the provider shows it to its customer.
     pub secret: &'a str,
-    /// Where it is sent to, as the provider knows it.
+    /// The URL of the webhook, as the provider has it.
     pub url: &'a str,
-    /// What the provider sends besides; what it signs with comes on top, and
-    /// where there is nothing, what each of its deliveries has.
+    /// Further headers of the provider. Those of the signature are added; if this
+    /// is empty, so are those of every delivery.
     pub headers: &'a [(&'a str, &'a str)],
-    /// What happened.
+    /// The body.
     pub body: &'a [u8],
-    /// The id of the delivery, where a header tells it. A new one, if there is none.
+    /// The id of the delivery, if a header has it. Default: a new one.
     pub id: Option<&'a str>,
-    /// When it was signed, in seconds since 1970. Now, if there is none.
+    /// The time of the signature, in seconds since 1970. Default: now.
     pub timestamp: Option<u64>,
 }
 
 /// A request as the provider sends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signed {
-    /// Some sign by it.
+    /// The URL; some providers put the signature there.
     pub url: String,
-    /// All of them, those of the signature too.
+    /// All headers, those of the signature included.
     pub headers: Vec<(String, String)>,
-    /// Some sign in it.
+    /// The body; some providers put the signature there.
     pub body: Vec<u8>,
 }
 
-/// What an SDK says to a request that it receives.
+/// An SDK's result for a received request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// It was signed with the secret.
+pub enum Verification {
+    /// The signature is valid.
     Accepted,
-    /// It is not, with the SDK's reason.
+    /// The signature is not valid; with the SDK's reason.
     Refused(String),
 }
 
 impl Signer {
-    /// Python's: Adyen, Slack, Square, Standard Webhooks, Stripe, Svix, Twilio.
+    /// The SDKs for Python: Adyen, Slack, Square, Standard Webhooks, Stripe, Svix,
+    /// Twilio.
     ///
     /// # Panics
     ///
     /// If it is not installed.
     pub fn python() -> Self {
         let mut command = Command::new(find("python/bin/python"));
-        // By itself: no settings and no packages of the developer's own.
+        // Isolated: without the developer's own settings and packages.
         command.args(["-I", "-c", include_str!("../sdk/sign.py")]);
         Self::start("Python", command)
     }
 
-    /// Node.js': GitHub, Shopify, Standard Webhooks, Stripe, Svix, Twilio.
+    /// The SDKs for Node.js: GitHub, Shopify, Standard Webhooks, Stripe, Svix,
+    /// Twilio.
     ///
     /// # Panics
     ///
@@ -93,7 +95,7 @@ impl Signer {
     pub fn node() -> Self {
         let node = find("node/node");
         let mut command = Command::new(&node);
-        // A program that is no file imports from where it runs.
+        // A program that is not a file imports from its working directory.
         command.current_dir(node.parent().expect("it was found in a directory"));
         command.args(["--input-type=module", "--eval"]);
         command.arg(include_str!("../sdk/sign.mjs"));
@@ -105,14 +107,14 @@ impl Signer {
         let mut program = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // A signal from the test's terminal is not for it: a test may handle
-            // it and still ask.
+            // A signal from the test's terminal must not end it: a test may handle
+            // the signal and continue.
             .process_group(0)
             .spawn()
             .unwrap_or_else(|error| panic!("{language} cannot be started: {error}"));
         let answers = program.stdout.take().expect("it was asked for");
         let pipes = Mutex::new(Pipes {
-            asks: program.stdin.take(),
+            input: program.stdin.take(),
             answers: BufReader::new(answers),
         });
         Self {
@@ -122,13 +124,13 @@ impl Signer {
         }
     }
 
-    /// The request as the provider would send it.
+    /// Signs a request as the provider would send it.
     ///
     /// # Panics
     ///
-    /// If the SDK of this provider is not here, or cannot sign this.
-    pub fn sign(&self, ask: &Ask<'_>) -> Signed {
-        let answer = self.ask(ask, false);
+    /// If there is no SDK of this provider, or it cannot sign this request.
+    pub fn sign(&self, request: &ProviderRequest<'_>) -> Signed {
+        let answer = self.call(request, false);
         let text = |name| answer[name].as_str().expect("an answer is whole");
         let headers = answer["headers"].as_object().expect("an answer is whole");
         let pair = |(name, value): (&String, &Value)| {
@@ -144,31 +146,31 @@ impl Signer {
         }
     }
 
-    /// What the SDK of a receiver says to a request, by its own clock.
+    /// Verifies a request with the receiver's SDK and its own clock.
     ///
     /// # Panics
     ///
-    /// If the SDK of this provider is not here, or does not verify.
-    pub fn verify(&self, ask: &Ask<'_>) -> Verdict {
-        let answer = self.ask(ask, true);
+    /// If there is no SDK of this provider, or it does not verify.
+    pub fn verify(&self, request: &ProviderRequest<'_>) -> Verification {
+        let answer = self.call(request, true);
         match (answer["ok"].as_bool(), answer["error"].as_str()) {
-            (Some(true), None) => Verdict::Accepted,
-            (Some(false), Some(reason)) => Verdict::Refused(reason.to_owned()),
+            (Some(true), None) => Verification::Accepted,
+            (Some(false), Some(reason)) => Verification::Refused(reason.to_owned()),
             _ => panic!("{} answered {answer}", self.language),
         }
     }
 
-    fn ask(&self, ask: &Ask<'_>, verify: bool) -> Value {
-        let headers = ask.headers.iter();
+    fn call(&self, request: &ProviderRequest<'_>, verify: bool) -> Value {
+        let headers = request.headers.iter();
         let headers = headers.map(|(name, value)| ((*name).to_owned(), Value::from(*value)));
         let line = json!({
-            "provider": ask.provider,
-            "secret": ask.secret,
-            "url": ask.url,
+            "provider": request.provider,
+            "secret": request.secret,
+            "url": request.url,
             "headers": headers.collect::<Map<_, _>>(),
-            "body_b64": BASE64.encode(ask.body),
-            "id": ask.id,
-            "timestamp": ask.timestamp,
+            "body_b64": BASE64.encode(request.body),
+            "id": request.id,
+            "timestamp": request.timestamp,
             "verify": verify,
         });
         let answer = self.exchange(&line);
@@ -180,16 +182,17 @@ impl Signer {
         }
     }
 
-    /// A line for a line. One at a time: answers come in the order of the asks.
+    /// Sends a line and reads a line. One at a time: answers come in the order of
+    /// requests.
     fn exchange(&self, line: &Value) -> String {
         let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
-        let asks = pipes.asks.as_mut().expect("it has not been dropped");
+        let input = pipes.input.as_mut().expect("it has not been dropped");
         let mut answer = String::new();
-        writeln!(asks, "{line}")
-            .and_then(|()| asks.flush())
+        writeln!(input, "{line}")
+            .and_then(|()| input.flush())
             .and_then(|()| pipes.answers.read_line(&mut answer))
             .unwrap_or_else(|error| panic!("{} does not answer: {error}", self.language));
-        // It has told why where the test tells its own.
+        // The program has printed the reason to the test's standard error.
         assert!(!answer.is_empty(), "{} has ended", self.language);
         answer
     }
@@ -198,15 +201,15 @@ impl Signer {
 impl Drop for Signer {
     fn drop(&mut self) {
         let pipes = self.pipes.get_mut();
-        pipes.unwrap_or_else(PoisonError::into_inner).asks = None;
-        // An error means that it has ended already.
+        pipes.unwrap_or_else(PoisonError::into_inner).input = None;
+        // An error means that the program has ended already.
         let _ = self.program.kill();
         let _ = self.program.wait();
     }
 }
 
-/// The path of a program in the folder of the SDKs, which is in the build
-/// directory; and so is the test.
+/// The path of a program among the SDKs, which are in the build directory like the
+/// test itself.
 fn find(name: &str) -> PathBuf {
     let test = env::current_exe().expect("a running program has a path");
     find_above(&test, name)
@@ -227,16 +230,16 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the providers' SDKs are not installed: `make tools` installs them")]
-    fn missing_sdks_are_a_failure_that_says_what_to_do() {
+    fn missing_sdks_are_a_failure_that_names_the_remedy() {
         let home = tempfile::tempdir().expect("a directory");
         find_above(&home.path().join("debug/deps/test"), "node/node");
     }
 
     #[test]
-    fn it_ends_with_its_input() {
+    fn the_program_ends_with_its_input() {
         for mut signer in [Signer::python(), Signer::node()] {
             let pipes = signer.pipes.get_mut().expect("no panic");
-            pipes.asks = None;
+            pipes.input = None;
             let ended = signer.program.wait().expect("only this waits");
             assert!(ended.success(), "{}: {ended}", signer.language);
         }

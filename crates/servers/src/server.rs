@@ -1,5 +1,5 @@
-//! What all servers have in common: a process, its directory, its log, its
-//! guard; how it starts on a free port and how it ends.
+//! The common part of all servers: a process, its directory, log and guard; its
+//! start on a free port, and its end.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -18,28 +18,28 @@ use crate::port;
 use crate::process;
 use crate::program::{self, Account};
 
-/// How long a start may take on a machine that is busy with other things.
+/// The deadline of a start, on a machine that is busy with other work.
 const START_MAX: Duration = Duration::from_secs(60);
-/// How long an orderly end may take.
+/// The deadline of a regular stop.
 const END_MAX: Duration = Duration::from_secs(60);
-/// How long a server that is thrown away may take to end by itself.
+/// How long a dropped server may take to end by itself.
 const THROW_AWAY_MAX: Duration = Duration::from_secs(10);
-/// How long to look away between two looks.
+/// The pause between two checks.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How often a port may be lost to another process.
+/// How many ports may be lost to other processes.
 const PORTS_MAX: usize = 20;
-/// What each server writes when another process listens on its port.
+/// The log message of each server when another process listens on its port.
 const PORT_TAKEN: &str = "Address already in use";
 
-/// A server's process, running or not, and the directory that it lives in.
+/// A server's process, running or not, and its directory.
 pub(crate) struct Server {
     name: &'static str,
     account: Account,
     running: Option<Child>,
-    last: Last,
-    /// Where in the log the present process began.
+    on_drop: DropAction,
+    /// The offset in the log where the current process began.
     log_start: usize,
-    // The directory goes before the guard, which is let go last.
+    // The directory is dropped before the guard.
     directory: Directory,
     guard: Guard,
 }
@@ -53,35 +53,35 @@ impl fmt::Debug for Server {
     }
 }
 
-/// How a start went.
+/// The result of a start.
 enum Started {
     Ready,
     PortTaken,
 }
 
-/// The way a server ends that is thrown away.
+/// How a server ends when it is dropped.
 #[derive(Clone, Copy)]
-pub(crate) enum Last {
-    /// It leaves nothing behind outside of its directory.
+pub(crate) enum DropAction {
+    /// Killed, because it leaves nothing outside of its directory.
     Kill,
-    /// It is told to quit at once, and cleans up what is outside.
+    /// Asked to quit at once, so that it removes what is outside of its directory.
     Quit,
 }
 
 impl Server {
-    /// A server that does not run yet, with a directory of its own.
-    pub(crate) fn new(name: &'static str, last: Last) -> Self {
+    /// A server that does not run yet, in a new directory.
+    pub(crate) fn new(name: &'static str, on_drop: DropAction) -> Self {
         let account = Account::choose();
         let directory = Directory::new(account);
-        let signal = match last {
-            Last::Kill => "KILL",
-            Last::Quit => "QUIT",
+        let signal = match on_drop {
+            DropAction::Kill => "KILL",
+            DropAction::Quit => "QUIT",
         };
         Self {
             name,
             account,
             running: None,
-            last,
+            on_drop,
             log_start: 0,
             guard: Guard::new(directory.whole(), signal),
             directory,
@@ -111,7 +111,7 @@ impl Server {
         self.account.own(&path);
     }
 
-    /// Starts what `command` says on a free port, and waits until it is ready.
+    /// Starts the command on a free port, and waits until the server is ready.
     pub(crate) fn start(
         &mut self,
         command: impl Fn(&Self, u16) -> Command,
@@ -121,7 +121,8 @@ impl Server {
         self.start_on(ports, command, ready)
     }
 
-    /// Starts it on the first of these ports that no other process takes meanwhile.
+    /// Starts the command on the first of these ports that no other process takes
+    /// meanwhile.
     pub(crate) fn start_on(
         &mut self,
         ports: impl IntoIterator<Item = u16>,
@@ -138,7 +139,7 @@ impl Server {
         self.fail("lost every port to others");
     }
 
-    /// Starts it again where it was, and waits until it is ready.
+    /// Starts the server again on its port, and waits until it is ready.
     pub(crate) fn restart(&mut self, command: Command, ready: impl Fn(&Self) -> bool) {
         assert!(self.has_ended(), "{} still runs", self.name);
         self.forget();
@@ -160,8 +161,8 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(errors)
-            // Signals for the test's group, from its terminal say, are not for
-            // the server: a test may handle them and still need it.
+            // Signals to the test's process group, for example from its terminal,
+            // must not end the server: a test may handle them and still need it.
             .process_group(0)
             .spawn()
             .unwrap_or_else(|error| panic!("{} cannot be started: {error}", self.name));
@@ -176,8 +177,8 @@ impl Server {
     fn wait_until_ready(&mut self, ready: impl Fn(&Self) -> bool) -> Started {
         let deadline = Instant::now() + START_MAX;
         loop {
-            // In this order: what is ready after it was seen to run is it, and
-            // not another process on its port.
+            // In this order: a server that answers after it was seen running is
+            // this one, and not another process on its port.
             let ended = self.has_ended();
             let ready = !ended && ready(self);
             if (ended || ready) && self.says_port_taken() {
@@ -212,7 +213,7 @@ impl Server {
         kill_process(id, signal).expect("a process that was not waited for has its id");
     }
 
-    /// Ends it in order, by this signal.
+    /// Stops the server regularly with this signal.
     pub(crate) fn stop(&mut self, signal: Signal) {
         self.signal(signal);
         if !self.ends_within(END_MAX) {
@@ -221,17 +222,17 @@ impl Server {
         self.forget();
     }
 
-    /// Ends it and everything that it started at once, as a loss of power
-    /// would, and waits until nothing of it runs. Nothing happens if it does not run.
+    /// Kills the server and all its descendants at once, as a power failure would,
+    /// and waits until they have ended. Does nothing if the server does not run.
     pub(crate) fn kill(&mut self) {
         let Some(id) = self.id() else { return };
         if self.has_ended() {
             return self.forget();
         }
-        // An error means that it has ended already.
+        // An error means that the process has ended already.
         let _ = kill_process(id, Signal::STOP);
-        // No child is started while they are counted.
-        wait_until(|| process::stands_still(id));
+        // A stopped process starts no children while they are listed.
+        wait_until(|| process::is_stopped(id));
         let others = process::descendants(id);
         let _ = kill_process(id, Signal::KILL);
         for other in &others {
@@ -252,13 +253,12 @@ impl Server {
         true
     }
 
-    /// Waits for a process that ends, and tells the guard that none runs.
+    /// Waits for an ending process, and reports to the guard that none runs.
     fn forget(&mut self) {
         let Some(mut child) = self.running.take() else {
             return;
         };
-        // Before the id may become another's. A guard that is gone can do no
-        // harm any more.
+        // Before the id may be reused. A guard that has ended can do no harm.
         let _ = self.watch();
         child.wait().expect("only this waits for it");
     }
@@ -267,7 +267,7 @@ impl Server {
         String::from_utf8_lossy(&self.log_bytes()).into_owned()
     }
 
-    /// Nothing, if it was never started.
+    /// The log; empty if the server was never started.
     fn log_bytes(&self) -> Vec<u8> {
         fs::read(self.log_path()).unwrap_or_default()
     }
@@ -276,7 +276,7 @@ impl Server {
         self.directory().join("log")
     }
 
-    /// Panics with what the server said.
+    /// Panics with the server's log.
     pub(crate) fn fail(&self, what: &str) -> ! {
         panic!("{} {what}. Its log:\n{}", self.name, self.log());
     }
@@ -284,8 +284,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let (Last::Quit, Some(id)) = (self.last, self.id()) {
-            // An error means that it has ended already.
+        if let (DropAction::Quit, Some(id)) = (self.on_drop, self.id()) {
+            // An error means that the process has ended already.
             let _ = kill_process(id, Signal::QUIT);
             self.ends_within(THROW_AWAY_MAX);
         }
@@ -293,7 +293,7 @@ impl Drop for Server {
     }
 }
 
-/// Waits for what the system does as soon as it can.
+/// Waits for something that the system does without delay.
 fn wait_until(done: impl Fn() -> bool) {
     let deadline = Instant::now() + END_MAX;
     while !done() {
@@ -302,7 +302,7 @@ fn wait_until(done: impl Fn() -> bool) {
     }
 }
 
-/// Waits until a server that runs has come to something.
+/// Waits until a running server has reached a state.
 pub(crate) fn wait_for(what: &str, server: &Server, done: impl Fn() -> bool) {
     let deadline = Instant::now() + START_MAX;
     while !done() {

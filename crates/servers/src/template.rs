@@ -1,9 +1,9 @@
 //! PostgreSQL's data directory, made once and copied for each server.
 //!
 //! `initdb` takes a second or two, a copy a tenth of that. The template is one
-//! archive beside the test's program, so that it goes with the build
-//! directory. It appears there at once and never changes: a test in parallel sees
-//! all of it or nothing, and makes its own then.
+//! archive beside the test's program, so that it is removed with the build
+//! directory. It appears atomically and never changes: a parallel test sees all of
+//! it or nothing, and then makes its own.
 
 use std::fs::{File, Permissions};
 use std::io::ErrorKind;
@@ -17,9 +17,9 @@ use crate::server::Server;
 /// The name of the data directory, in the archive and in a server's directory.
 pub(crate) const DATA: &str = "data";
 
-/// Names what the template is made of, beside the version: one that is made
-/// otherwise must be named otherwise.
-const MANNER: &str = "trust-utf8-c";
+/// The options that the template is made with; a template with other options needs
+/// another name.
+const OPTIONS: &str = "trust-utf8-c";
 
 /// Puts a data directory into the directory of a server.
 pub(crate) fn copy(server: &Server) {
@@ -28,17 +28,17 @@ pub(crate) fn copy(server: &Server) {
         return make(server, &path);
     }
     let archive = File::open(&path).expect("the template can be read");
-    // Not by its name, because the server's account may not be able to reach it.
+    // Not by its path, because the server's account may not be able to reach it.
     let mut tar = server.command(&program::find("tar"));
     succeed(tar.arg("-xpf-").stdin(archive));
 }
 
-/// Makes the server's data directory anew, and the template from it.
+/// Creates the server's data directory, and the template from it.
 fn make(server: &Server, path: &Path) {
     let mut initdb = server.command(&program::find_beside_postgres("initdb"));
-    let manner = ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C"];
-    // A copy is not synced either: only a crash of the machine could tell.
-    succeed(initdb.args(manner).args(["--no-sync", "-D", DATA]));
+    let options = ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C"];
+    // A copy is not synced either: only a crash of the machine could lose it.
+    succeed(initdb.args(options).args(["--no-sync", "-D", DATA]));
     let beside = path.parent().expect("a file is in a directory");
     let archive = tempfile::Builder::new()
         .permissions(Permissions::from_mode(0o644))
@@ -54,7 +54,7 @@ fn make(server: &Server, path: &Path) {
     }
 }
 
-/// Where the template of the installed version is, or will be.
+/// The path of the installed version's template.
 fn template() -> PathBuf {
     let mut postgres = program::command(&program::find("postgres"));
     let output = succeed(postgres.arg("--version"));
@@ -64,14 +64,14 @@ fn template() -> PathBuf {
     let number = number.expect("a version has a number");
     std::env::current_exe()
         .expect("a running program has a path")
-        .with_file_name(format!("postgres-{number}-{MANNER}.tar"))
+        .with_file_name(format!("postgres-{number}-{OPTIONS}.tar"))
 }
 
 /// Runs a command to its end.
 ///
 /// # Panics
 ///
-/// If it fails, with what it said.
+/// If it fails, with its output.
 fn succeed(command: &mut Command) -> Output {
     let program = command.get_program().to_owned();
     let output = command

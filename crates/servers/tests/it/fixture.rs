@@ -1,5 +1,5 @@
-//! What the tests here share: which processes there are, and a process of
-//! one's own that can be killed.
+//! The tests' shared functions: finding processes, and a child process that can be
+//! killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Names the file in which a child says what it started.
+/// The variable with the file in which a child lists its directories.
 const CHILD: &str = "ONCEWARD_SERVERS_CHILD";
 
-/// The ids of the processes of a directory: those that run in it, and those
-/// that were started with it as an argument. Its name is one of a kind.
+/// The ids of the processes of a directory: those that run in it, and those that
+/// have it as an argument. Its name is unique.
 pub(crate) fn processes_of(directory: &Path) -> Vec<u32> {
     let name = directory.file_name().expect("it has a name");
     let name = name.to_str().expect("it is made of plain letters");
@@ -28,23 +28,23 @@ pub(crate) fn processes_of(directory: &Path) -> Vec<u32> {
     ids.collect()
 }
 
-/// Drops a server, and checks that nothing of it is left.
+/// Drops a server, and checks that nothing of it remains.
 pub(crate) fn check_drop<T>(server: T, directory: &Path) {
     let directory = directory.to_owned();
     let before = processes_of(&directory);
-    // The server and its guard at least.
+    // At least the server and its guard.
     assert!(before.len() >= 2, "{before:?}");
     drop(server);
     check_gone(&directory);
 }
 
-/// Checks that there is nothing of a server that had this directory.
+/// Checks that nothing remains of a server with this directory.
 pub(crate) fn check_gone(directory: &Path) {
     assert_eq!(processes_of(directory), Vec::<u32>::new());
     assert!(is_removed(directory));
 }
 
-/// Whether a directory is gone, and the one that was made for it.
+/// Whether a directory and its parent are removed.
 fn is_removed(directory: &Path) -> bool {
     !directory.parent().expect("it has a parent").exists()
 }
@@ -57,36 +57,36 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A process that ends with the test, also when the test panics.
-struct Mortal(Child);
+/// A process that is killed when this is dropped, also when the test panics.
+struct KilledOnDrop(Child);
 
-impl Drop for Mortal {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
-        // An error means that it has ended already.
+        // An error means that the process has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Runs a test of this binary in a process of its own, which starts something
-/// and tells its directories, kills it, and checks that all of it ends.
+/// Runs a test of this binary in a child process, which starts servers and reports
+/// their directories; kills it, and checks that all of them end.
 pub(crate) fn check_kill_of(test: &str) {
     let home = tempfile::tempdir().expect("a directory");
-    let told = home.path().join("told");
+    let report = home.path().join("report");
     let program = std::env::current_exe().expect("a running program has a path");
     let child = Command::new(program)
         .args(["--exact", test])
-        .env(CHILD, &told)
+        .env(CHILD, &report)
         .stdout(Stdio::null())
         .spawn()
         .expect("the own program can be started");
-    let mut child = Mortal(child);
-    until("the child has told", || {
-        let ended = child.0.try_wait().expect("nobody else waits");
+    let mut child = KilledOnDrop(child);
+    until("the child has reported", || {
+        let ended = child.0.try_wait().expect("no other wait");
         assert_eq!(ended, None, "the child ended by itself");
-        told.exists()
+        report.exists()
     });
-    let list = fs::read_to_string(&told).expect("the child told");
+    let list = fs::read_to_string(&report).expect("the child reported");
     let directories = list.lines().map(PathBuf::from).collect::<Vec<_>>();
     for directory in &directories {
         assert!(processes_of(directory).len() >= 2, "{directory:?}");
@@ -96,18 +96,18 @@ pub(crate) fn check_kill_of(test: &str) {
     until("nothing is left", || directories.iter().all(is_gone));
 }
 
-/// Starts something, tells its directories and waits to be killed. Only the child
-/// does: nobody else is told where to tell.
+/// Starts servers, reports their directories and waits to be killed. Only in the
+/// child process, which has the variable for the report.
 pub(crate) fn as_child<T>(start: impl FnOnce() -> (T, Vec<PathBuf>)) {
-    let Some(told) = std::env::var_os(CHILD) else {
+    let Some(report) = std::env::var_os(CHILD) else {
         return;
     };
-    let told = Path::new(&told);
+    let report = Path::new(&report);
     let (_server, directories) = start();
     let lines = directories.iter().map(|path| path.display().to_string());
-    let written = told.with_extension("new");
-    fs::write(&written, lines.collect::<Vec<_>>().join("\n")).expect("it can be told");
-    fs::rename(written, told).expect("it can be told at once");
+    let written = report.with_extension("new");
+    fs::write(&written, lines.collect::<Vec<_>>().join("\n")).expect("it can be written");
+    fs::rename(written, report).expect("it can be renamed");
     loop {
         std::thread::park();
     }

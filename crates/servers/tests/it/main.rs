@@ -1,5 +1,5 @@
-//! Servers start, answer, keep what they acknowledged over a kill, and leave
-//! nothing behind, neither after a drop nor when the test itself is killed.
+//! Servers start, answer, keep acknowledged data over a kill, and leave nothing
+//! behind, neither after a drop nor when the test itself is killed.
 
 #![allow(
     clippy::disallowed_methods,

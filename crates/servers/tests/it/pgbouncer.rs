@@ -17,7 +17,7 @@ fn ask(url: &str, sql: &str) -> String {
 }
 
 #[test]
-fn it_lets_every_user_into_every_database() {
+fn every_user_reaches_every_database() {
     let postgres = Postgres::start();
     let bouncer = PgBouncer::start(&postgres, "transaction", 3);
     postgres.database("shop");
@@ -30,7 +30,7 @@ fn it_lets_every_user_into_every_database() {
 }
 
 #[test]
-fn it_has_the_mode_and_the_size_that_were_asked_for() {
+fn pool_mode_and_size_are_as_configured() {
     let postgres = Postgres::start();
     for (mode, size) in [("transaction", 3), ("session", 5)] {
         let bouncer = PgBouncer::start(&postgres, mode, size);
@@ -42,7 +42,7 @@ fn it_has_the_mode_and_the_size_that_were_asked_for() {
 }
 
 #[test]
-fn it_serves_again_when_its_postgres_does() {
+fn it_serves_again_after_its_postgres_restarts() {
     let mut postgres = Postgres::start();
     let bouncer = PgBouncer::start(&postgres, "transaction", 3);
     let url = bouncer.url_of("postgres", "postgres");

@@ -28,7 +28,7 @@ fn it_answers_with_the_settings_that_tests_rely_on() {
 
 #[test]
 fn servers_are_copies_of_one_template() {
-    // Makes the template if nobody has.
+    // Makes the template if it does not exist.
     drop(Postgres::start());
     let name = || {
         let ask = "SELECT system_identifier FROM pg_control_system()";
@@ -55,7 +55,7 @@ fn databases_and_users_have_urls() {
 }
 
 #[test]
-fn a_script_gives_its_rows_and_nothing_else() {
+fn a_script_returns_only_its_rows() {
     let postgres = Postgres::start();
     let script = "CREATE TABLE pair (a int, b text);
                   INSERT INTO pair VALUES (1, 'one'), (2, NULL);
@@ -65,12 +65,12 @@ fn a_script_gives_its_rows_and_nothing_else() {
 
 #[test]
 #[should_panic(expected = "relation \"nothing\" does not exist")]
-fn an_error_of_a_script_is_a_panic_with_what_the_server_said() {
+fn a_failed_script_panics_with_the_servers_message() {
     Postgres::start().sql("postgres", "SELECT 1; SELECT * FROM nothing; SELECT 2;");
 }
 
 #[test]
-fn what_was_committed_survives_kills_and_stops() {
+fn committed_rows_survive_kills_and_stops() {
     let mut postgres = Postgres::start();
     let port = postgres.port();
     postgres.sql("postgres", "CREATE TABLE kept (round int)");
@@ -96,7 +96,7 @@ fn what_was_committed_survives_kills_and_stops() {
 }
 
 #[test]
-fn a_kill_ends_who_works_too() {
+fn a_kill_ends_busy_sessions_too() {
     let mut postgres = Postgres::start();
     let mut busy = Command::new("psql")
         .args(["-X", "-c", "DO 'BEGIN LOOP END LOOP; END'"])
@@ -124,7 +124,7 @@ fn nothing_is_left_after_a_drop() {
 }
 
 #[test]
-fn nothing_is_left_after_the_drop_of_one_that_was_killed() {
+fn nothing_is_left_after_a_drop_of_a_killed_server() {
     let mut postgres = Postgres::start();
     let directory = postgres.directory().to_owned();
     let segment = segment(&postgres);
@@ -135,7 +135,7 @@ fn nothing_is_left_after_the_drop_of_one_that_was_killed() {
     assert!(!segments().contains(&segment));
 }
 
-/// The key of the shared memory by which a server knows of a predecessor.
+/// The key of the shared memory by which a server detects its predecessor.
 fn segment(postgres: &Postgres) -> String {
     let lock = postgres.directory().join("data/postmaster.pid");
     let lock = std::fs::read_to_string(lock).expect("it runs");

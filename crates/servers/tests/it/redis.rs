@@ -26,14 +26,14 @@ fn it_answers_with_the_settings_that_tests_rely_on() {
 }
 
 #[test]
-fn one_that_asks_for_a_password_starts() {
+fn a_server_with_a_password_starts() {
     let redis = Redis::start_with(&["--requirepass", "sesame"]);
     assert!(redis.cli(&["PING"]).starts_with("NOAUTH"));
     assert_eq!(redis.cli(&["-a", "sesame", "PING"]), "PONG");
 }
 
 #[test]
-fn what_was_acknowledged_survives_kills_and_stops() {
+fn acknowledged_writes_survive_kills_and_stops() {
     let mut redis = Redis::start_with(&["--appendfsync", "always"]);
     let port = redis.port();
     for round in 1..=4 {
@@ -51,7 +51,7 @@ fn what_was_acknowledged_survives_kills_and_stops() {
 }
 
 #[test]
-fn a_paused_one_answers_when_it_is_resumed() {
+fn a_paused_server_answers_when_it_is_resumed() {
     let redis = Redis::start();
     let mut stream = TcpStream::connect(("127.0.0.1", redis.port())).expect("it listens");
     let wait = |stream: &TcpStream, limit| stream.set_read_timeout(Some(limit)).expect("a limit");
@@ -67,7 +67,7 @@ fn a_paused_one_answers_when_it_is_resumed() {
 }
 
 #[test]
-fn a_replica_has_all_and_stays_promoted() {
+fn a_replica_has_all_data_and_stays_promoted() {
     let mut primary = Redis::start();
     primary.cli(&["SET", "early", "1"]);
     let mut replica = primary.replica();
@@ -95,7 +95,7 @@ fn nothing_is_left_after_a_drop() {
 }
 
 #[test]
-fn nothing_is_left_after_the_drop_of_a_paused_one() {
+fn nothing_is_left_after_a_drop_of_a_paused_server() {
     let redis = Redis::start();
     redis.pause();
     let directory = redis.directory().to_owned();

@@ -5,7 +5,7 @@ use onceward_servers::RedisCluster;
 use crate::fixture::{check_gone, processes_of};
 
 #[test]
-fn every_node_serves_and_knows_where_the_rest_is() {
+fn every_node_serves_its_slots_and_redirects_the_others() {
     let cluster = RedisCluster::start(3);
     assert_eq!(cluster.urls().len(), 3);
     assert_eq!(cluster.url(), cluster.urls()[0]);

@@ -2,12 +2,12 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use onceward_servers::{Ask, Signed, Signer, Verdict};
+use onceward_servers::{ProviderRequest, Signed, Signer, Verification};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const URL: &str = "https://example.com/webhook";
 
-const GITHUB: Ask<'_> = Ask {
+const GITHUB: ProviderRequest<'_> = ProviderRequest {
     provider: "github",
     secret: "It's a Secret to Everybody",
     url: URL,
@@ -16,7 +16,7 @@ const GITHUB: Ask<'_> = Ask {
     id: None,
     timestamp: None,
 };
-const STANDARD: Ask<'_> = Ask {
+const STANDARD: ProviderRequest<'_> = ProviderRequest {
     provider: "standard-webhooks",
     secret: SECRET,
     body: br#"{"test": 2432232314}"#,
@@ -24,11 +24,11 @@ const STANDARD: Ask<'_> = Ask {
     timestamp: Some(1_614_265_330),
     ..GITHUB
 };
-const SVIX: Ask<'_> = Ask {
+const SVIX: ProviderRequest<'_> = ProviderRequest {
     provider: "svix",
     ..STANDARD
 };
-const SLACK: Ask<'_> = Ask {
+const SLACK: ProviderRequest<'_> = ProviderRequest {
     provider: "slack",
     secret: "8f742231b10e8888abcd99yyyzzz85a5",
     body: b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow\
@@ -39,7 +39,7 @@ const SLACK: Ask<'_> = Ask {
     timestamp: Some(1_531_420_618),
     ..GITHUB
 };
-const TWILIO: Ask<'_> = Ask {
+const TWILIO: ProviderRequest<'_> = ProviderRequest {
     provider: "twilio",
     secret: "12345",
     url: "https://mycompany.com/myapp.php?foo=1&bar=2",
@@ -48,7 +48,7 @@ const TWILIO: Ask<'_> = Ask {
     id: Some("a6c5f2b0-4d1e-4b7e-9a51-0f2e5b1c7d11"),
     ..GITHUB
 };
-const ADYEN: Ask<'_> = Ask {
+const ADYEN: ProviderRequest<'_> = ProviderRequest {
     provider: "adyen",
     secret: "44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056",
     body: br#"{"live": "false", "notificationItems": [{"NotificationRequestItem": {
@@ -57,13 +57,13 @@ const ADYEN: Ask<'_> = Ask {
         "merchantReference": "TestPayment-1407325143704", "success": "true"}}]}"#,
     ..GITHUB
 };
-const SHOPIFY: Ask<'_> = Ask {
+const SHOPIFY: ProviderRequest<'_> = ProviderRequest {
     provider: "shopify",
     secret: "hush-shopify-client-secret",
     body: "{\"id\":820982911946154508,\"email\":\"jon@example.com\",\"note\":\"café\"}".as_bytes(),
     ..GITHUB
 };
-const SQUARE: Ask<'_> = Ask {
+const SQUARE: ProviderRequest<'_> = ProviderRequest {
     provider: "square",
     secret: "asdf1234-square-signature-key",
     body: br#"{"merchant_id":"MLEFBHHSJGVHD","type":"payment.updated","event_id":"13b867cf-db3d-4b1c-90b6-2f32a9d78124","created_at":"2025-10-09T08:53:20.000Z","data":{"type":"payment","id":"pay_1"}}"#,
@@ -75,10 +75,10 @@ fn header<'a>(signed: &'a Signed, wanted: &str) -> &'a str {
     &found.unwrap_or_else(|| panic!("{wanted} of {signed:?}")).1
 }
 
-fn check(signer: &Signer, ask: &Ask<'_>, name: &str, expected: &str) {
-    let signed = signer.sign(ask);
-    assert_eq!(header(&signed, name), expected, "{}", ask.provider);
-    assert_eq!((&*signed.url, &*signed.body), (ask.url, ask.body));
+fn check(signer: &Signer, request: &ProviderRequest<'_>, name: &str, expected: &str) {
+    let signed = signer.sign(request);
+    assert_eq!(header(&signed, name), expected, "{}", request.provider);
+    assert_eq!((&*signed.url, &*signed.body), (request.url, request.body));
 }
 
 const STANDARD_SIGNATURE: &str = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
@@ -117,23 +117,23 @@ fn node_signs_as_the_providers_have_published() {
 #[test]
 fn both_languages_send_the_same() {
     let (python, node) = (Signer::python(), Signer::node());
-    let stripe = Ask {
+    let stripe = ProviderRequest {
         provider: "stripe",
         ..STANDARD
     };
-    let events = Ask {
+    let events = ProviderRequest {
         provider: "twilio-events",
         body: "[{\"id\":\"EZ1\",\"text\":\"☃\"}]".as_bytes(),
         ..TWILIO
     };
-    let form = Ask {
+    let form = ProviderRequest {
         body: b"Text=caf%C3%A9+%26&b=2&b=1&b=2&Empty=&a=%F0%9F%98%80",
         ..TWILIO
     };
-    for ask in [STANDARD, SVIX, stripe, TWILIO, form, events] {
-        let mut both = [python.sign(&ask), node.sign(&ask)];
+    for request in [STANDARD, SVIX, stripe, TWILIO, form, events] {
+        let mut both = [python.sign(&request), node.sign(&request)];
         both.iter_mut().for_each(|signed| signed.headers.sort());
-        assert_eq!(both[0], both[1], "{}", ask.provider);
+        assert_eq!(both[0], both[1], "{}", request.provider);
     }
     let hash = "8870cc0cb6287b2390d9a41c44bc8629d60efc3a7bc95e7a9fce39fd00c56f70";
     assert_eq!(
@@ -143,9 +143,9 @@ fn both_languages_send_the_same() {
 }
 
 #[test]
-fn what_is_given_stays_and_what_is_not_is_made_anew() {
+fn given_values_are_used_and_others_are_generated() {
     let node = Signer::node();
-    let given = node.sign(&Ask {
+    let given = node.sign(&ProviderRequest {
         headers: &[("x-github-event", "ping")],
         id: Some("1234"),
         ..GITHUB
@@ -163,31 +163,31 @@ fn what_is_given_stays_and_what_is_not_is_made_anew() {
 }
 
 #[test]
-fn a_receiver_accepts_what_is_signed_now_and_nothing_else() {
+fn a_receiver_accepts_only_current_valid_signatures() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.expect("it is after 1970").as_secs();
     let (python, node) = (Signer::python(), Signer::node());
     for (sender, receiver) in [(&python, &node), (&node, &python)] {
         let verify = |secret, body, timestamp| {
-            let signed = sender.sign(&Ask { timestamp, ..SVIX });
+            let signed = sender.sign(&ProviderRequest { timestamp, ..SVIX });
             // Svix signs as everybody does who follows the standard, under names
             // of its own.
             let headers = signed.headers.iter();
             let headers = headers.map(|(name, value)| (name.replace("svix-", "webhook-"), value));
             let headers = headers.collect::<Vec<_>>();
             let headers = headers.iter().map(|(name, value)| (&**name, &***value));
-            receiver.verify(&Ask {
+            receiver.verify(&ProviderRequest {
                 secret,
                 headers: &headers.collect::<Vec<_>>(),
                 body,
                 ..STANDARD
             })
         };
-        let refused = |reason: &str| Verdict::Refused(reason.to_owned());
+        let refused = |reason: &str| Verification::Refused(reason.to_owned());
         let unmatched = refused("No matching signature found");
         let old = refused("Message timestamp too old");
         let other = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
-        assert_eq!(verify(SECRET, SVIX.body, None), Verdict::Accepted);
+        assert_eq!(verify(SECRET, SVIX.body, None), Verification::Accepted);
         assert_eq!(verify(SECRET, b"{}", None), unmatched);
         assert_eq!(verify(other, SVIX.body, None), unmatched);
         assert_eq!(verify(SECRET, SVIX.body, Some(now - 310)), old);
@@ -195,9 +195,9 @@ fn a_receiver_accepts_what_is_signed_now_and_nothing_else() {
 }
 
 #[test]
-fn one_refusal_does_not_end_it() {
+fn an_error_does_not_end_the_program() {
     let python = Signer::python();
-    let unknown = Ask {
+    let unknown = ProviderRequest {
         provider: "postmark",
         ..STANDARD
     };

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use data_encoding::{BASE64, HEXLOWER};
 use http_body_util::Full;
 use hyper::Request;
-use onceward_servers::{Ask, Signed, Signer, Verdict};
+use onceward_servers::{ProviderRequest, Signed, Signer, Verification};
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
@@ -99,7 +99,7 @@ async fn a_signature_of_the_sdk_is_accepted(
     let made = create(&gateway, &wanted).await;
     let path = path(name, made["webhook_id"].as_str().unwrap());
     assert_eq!(made["url"], format!("{PUBLIC}{path}"));
-    let ask = Ask {
+    let request = ProviderRequest {
         provider,
         secret: &secret,
         url: &format!("{PUBLIC}{path}"),
@@ -108,7 +108,7 @@ async fn a_signature_of_the_sdk_is_accepted(
         id: None,
         timestamp: None,
     };
-    let signed = block_in_place(|| signer.sign(&ask));
+    let signed = block_in_place(|| signer.sign(&request));
 
     let tampered = String::from_utf8(signed.body.clone()).unwrap();
     let tampered = tampered.replace(AMOUNT, OTHER_AMOUNT).into_bytes();
@@ -116,9 +116,9 @@ async fn a_signature_of_the_sdk_is_accepted(
     let refused = send(&gateway, &signed, tampered.clone()).await;
     assert_eq!(refused.status, 401, "{refused:?}");
     let other = block_in_place(|| {
-        signer.sign(&Ask {
+        signer.sign(&ProviderRequest {
             secret: &kind.fresh(),
-            ..ask
+            ..request
         })
     });
     let refused = send(&gateway, &other, other.body.clone()).await;
@@ -160,7 +160,7 @@ fn assert_ours(signer: &Signer, run: &Run, made: &Value) {
         .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
         .collect();
     assert_eq!(headers.len(), 3, "{headers:?}");
-    let received = Ask {
+    let received = ProviderRequest {
         provider: "standard-webhooks",
         secret: made["signing_secret"].as_str().unwrap(),
         url: "http://origin",
@@ -170,13 +170,13 @@ fn assert_ours(signer: &Signer, run: &Run, made: &Value) {
         timestamp: None,
     };
     let other = run.body.replace(AMOUNT, OTHER_AMOUNT);
-    let other = Ask {
+    let other = ProviderRequest {
         body: other.as_bytes(),
         ..received
     };
-    let [verdict, on_other] = block_in_place(|| [signer.verify(&received), signer.verify(&other)]);
-    assert_eq!(verdict, Verdict::Accepted);
-    assert!(matches!(on_other, Verdict::Refused(_)), "{on_other:?}");
+    let [verification, on_other] = block_in_place(|| [signer.verify(&received), signer.verify(&other)]);
+    assert_eq!(verification, Verification::Accepted);
+    assert!(matches!(on_other, Verification::Refused(_)), "{on_other:?}");
 }
 
 async fn serve(origin: &Origin, directory: &tempfile::TempDir) -> Gateway {
