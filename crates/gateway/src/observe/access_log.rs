@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_hashed_unless_it_is_asked_for() {
+    fn a_key_is_hashed_unless_configured_otherwise() {
         let lines = write(LoggedKeys::Hashed, "acme", "acme").join("\n");
         assert!(!lines.contains("raw-key"), "{lines}");
         assert!(lines.contains("idempotency_key_namespaced="), "{lines}");
@@ -374,7 +374,7 @@ mod tests {
     #[case::paragraph_separator("a\u{2029}b", "a\u{2029}b")]
     #[case::right_to_left("a\u{202e}b", "a\u{202e}b")]
     #[case::byte_order_mark("a\u{feff}b", "a\u{feff}b")]
-    fn no_field_holds_what_could_break_a_line(#[case] name: &str, #[case] endpoint: &str) {
+    fn no_field_contains_a_line_break(#[case] name: &str, #[case] endpoint: &str) {
         for line in write(LoggedKeys::Clear, name, endpoint) {
             assert!(
                 line.split('\n').all(|field| field.contains('=')),
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_is_dropped_says_that_the_client_went() {
+    fn a_dropped_entry_is_client_gone() {
         let lines = logged(|| {
             let caller = caller("acme");
             let entry = access(LoggedKeys::Hashed).begin(KeyedRequest {

@@ -87,7 +87,7 @@ async fn read(reader: &SecretReader, path: &str) -> Result<String, SecretError> 
 }
 
 #[tokio::test]
-async fn a_secret_is_asked_for_as_documented() {
+async fn a_secret_is_read_as_documented() {
     let bao = StubServer::new(|_| stub_server::json(200, &secret("s3cret"))).await;
     let reader = reader(bao.url(), token());
     assert_eq!(
@@ -105,7 +105,7 @@ async fn a_secret_is_asked_for_as_documented() {
 }
 
 #[tokio::test]
-async fn a_given_secret_asks_nobody() {
+async fn a_given_secret_needs_no_request() {
     let reader = SecretReader::new(&config::Secrets::default()).expect("nothing to set up");
     let given = reader.read(&SecretValue::Given("here".into())).await;
     assert_eq!(given.expect("given").expose_secret(), "here");
@@ -117,7 +117,7 @@ async fn a_given_secret_asks_nobody() {
 #[case::no_such_field("absent")]
 #[case::not_text("number")]
 #[tokio::test]
-async fn a_field_that_is_not_there_is_named(#[case] field: &str) {
+async fn a_missing_field_is_named(#[case] field: &str) {
     let bao = StubServer::new(|_| stub_server::json(200, &secret("canary"))).await;
     let error = reader(bao.url(), token())
         .read(&at("apps/pay", field))
@@ -151,7 +151,7 @@ async fn a_field_that_is_not_there_is_named(#[case] field: &str) {
     "OpenBao is unavailable: the response is malformed"
 )]
 #[tokio::test]
-async fn failures_say_what_is_wrong(#[case] response: StubReply, #[case] want: &str) {
+async fn failures_name_their_cause(#[case] response: StubReply, #[case] want: &str) {
     let bao = StubServer::new(move |_| response.clone()).await;
     let error = read(&reader(bao.url(), token()), "apps/pay").await;
     let error = error.expect_err("no secret");
@@ -160,7 +160,7 @@ async fn failures_say_what_is_wrong(#[case] response: StubReply, #[case] want: &
 }
 
 #[tokio::test]
-async fn what_was_read_is_believed_briefly_and_then_read_again() {
+async fn a_secret_is_cached_briefly_and_read_again() {
     let bao = StubServer::new(|_| stub_server::json(200, &secret("one"))).await;
     let reader = reader(bao.url(), token());
     assert_eq!(read(&reader, "a").await.expect("read"), "one");
@@ -174,7 +174,7 @@ async fn what_was_read_is_believed_briefly_and_then_read_again() {
 #[case::slow(reply(200, "{}").after(Duration::from_secs(60)))]
 #[case::error(reply(500, ""))]
 #[tokio::test]
-async fn when_openbao_is_away_the_last_value_stays(#[case] response: StubReply) {
+async fn the_last_value_stays_while_openbao_is_unavailable(#[case] response: StubReply) {
     let bao = StubServer::new(|_| stub_server::json(200, &secret("one"))).await;
     let reader = reader(bao.url(), token());
     read(&reader, "a").await.expect("read");
@@ -195,7 +195,7 @@ async fn when_openbao_is_away_the_last_value_stays(#[case] response: StubReply) 
 #[case::deleted(404)]
 #[case::denied(403)]
 #[tokio::test]
-async fn a_definite_no_counts_at_once_and_for_good(#[case] status: u16) {
+async fn a_refusal_applies_at_once_and_ends_the_cached_value(#[case] status: u16) {
     let bao = StubServer::new(|_| stub_server::json(200, &secret("one"))).await;
     let reader = reader(bao.url(), token());
     read(&reader, "a").await.expect("read");
@@ -209,7 +209,7 @@ async fn a_definite_no_counts_at_once_and_for_good(#[case] status: u16) {
 }
 
 #[tokio::test]
-async fn many_readers_ask_once() {
+async fn concurrent_readers_send_one_request() {
     let bao = StubServer::new(|_| {
         stub_server::json(200, &secret("one")).after(Duration::from_millis(50))
     })
@@ -227,7 +227,7 @@ async fn many_readers_ask_once() {
 }
 
 #[tokio::test]
-async fn many_readers_of_a_slow_secret_wait_together() {
+async fn concurrent_readers_of_a_slow_secret_wait_together() {
     let bao = StubServer::new(|_| reply(200, "{}").after(Duration::from_secs(60))).await;
     let reader = reader(bao.url(), token());
     let begin = Instant::now();
@@ -259,7 +259,7 @@ fn with_logins(lease: u64) -> impl Fn(&ReceivedRequest) -> StubReply + Send + Sy
 }
 
 #[tokio::test]
-async fn an_application_logs_in_once_while_its_login_holds() {
+async fn one_login_is_used_until_it_ends() {
     let bao = StubServer::new(with_logins(3600)).await;
     let reader = reader(bao.url(), app_role());
     for path in ["a", "b", "c"] {
@@ -276,7 +276,7 @@ async fn an_application_logs_in_once_while_its_login_holds() {
 }
 
 #[tokio::test]
-async fn a_login_that_ended_early_is_made_again_once() {
+async fn an_early_ended_login_is_repeated_once() {
     let bao = StubServer::new(with_logins(3600)).await;
     let reader = reader(bao.url(), app_role());
     read(&reader, "a").await.expect("read");
@@ -307,7 +307,7 @@ async fn a_login_is_renewed_before_it_ends() {
 }
 
 #[tokio::test]
-async fn a_refused_login_is_said_and_tells_no_secret() {
+async fn a_refused_login_is_reported_without_its_secret() {
     let bao = StubServer::new(|_| reply(400, r#"{"errors": ["invalid secret id"]}"#)).await;
     let error = read(&reader(bao.url(), app_role()), "a").await;
     let error = error.expect_err("refused");
@@ -323,7 +323,7 @@ async fn a_refused_login_is_said_and_tells_no_secret() {
 #[case("a/../../sys")]
 #[case("a/./b")]
 #[tokio::test]
-async fn a_path_that_leads_elsewhere_is_none(#[case] path: &str) {
+async fn a_path_with_dot_segments_is_refused(#[case] path: &str) {
     let bao = StubServer::new(|_| stub_server::json(200, &secret("one"))).await;
     let error = read(&reader(bao.url(), token()), path).await;
     assert!(matches!(error, Err(SecretError::Path { .. })));
@@ -331,7 +331,7 @@ async fn a_path_that_leads_elsewhere_is_none(#[case] path: &str) {
 }
 
 #[tokio::test]
-async fn signs_in_a_path_stay_in_the_path() {
+async fn special_characters_in_a_path_are_escaped() {
     let bao = StubServer::new(|_| stub_server::json(200, &secret("one"))).await;
     let reader = reader(bao.url(), token());
     read(&reader, "a?version=1#x/%2e%2e").await.expect("read");

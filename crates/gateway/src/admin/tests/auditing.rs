@@ -8,7 +8,7 @@ use super::*;
 use crate::admin::audit::{Action, Change, ChangeOutcome};
 
 #[tokio::test]
-async fn every_change_has_its_entry_refused_ones_too() {
+async fn every_change_has_an_audit_entry_even_if_refused() {
     let bench = bench().await;
     let [done, running] = [
         bench.completed("acme", "a").await,
@@ -117,36 +117,36 @@ async fn every_change_has_its_entry_refused_ones_too() {
     ];
     for (count, (action, path, mut body, outcome)) in cases.into_iter().enumerate() {
         body["why"] = format!("reason {count}").into();
-        let said = bench.post("root", &path, &body).await;
+        let answer = bench.post("root", &path, &body).await;
         let entries = bench.audit().await;
-        assert_eq!(entries.len(), count + 1, "{path}: {}", said.text());
+        assert_eq!(entries.len(), count + 1, "{path}: {}", answer.text());
         let entry = &entries[0];
-        let told = ["action", "outcome", "who", "role", "from", "why"]
+        let recorded = ["action", "outcome", "who", "role", "from", "why"]
             .map(|name| entry[name].as_str().unwrap_or_default());
         let why = format!("reason {count}");
         assert_eq!(
-            told,
+            recorded,
             [action, outcome, "root", "admin", "203.0.113.9", &why],
             "{entry}"
         );
         assert_eq!(
-            (said.status < 300),
+            (answer.status < 300),
             outcome == "done",
             "{path}: {}",
-            said.text()
+            answer.text()
         );
         assert!(
             entry["ended_at"].is_string() && entry["at"].is_string(),
             "{entry}"
         );
         if outcome == "refused" {
-            assert_eq!(entry["detail"], said.json()["detail"]);
+            assert_eq!(entry["detail"], answer.json()["detail"]);
         }
     }
 }
 
 #[tokio::test]
-async fn what_is_purged_in_bulk_is_named() {
+async fn a_bulk_purge_names_its_operations() {
     let bench = bench().await;
     let mut ids = Vec::new();
     for key in ["a", "b"] {
@@ -174,18 +174,18 @@ async fn what_is_purged_in_bulk_is_named() {
 }
 
 #[tokio::test]
-async fn without_its_entry_nothing_is_changed() {
+async fn nothing_changes_without_an_audit_entry() {
     let bench = bench().await;
     let grant = bench.completed("acme", "k").await;
     bench.registry.break_collection(Collection::Audit);
     let path = format!("/admin/v1/operations/{}/purge", grant.id);
-    let said = bench.post("ops", &path, &json!({ "why": "a test" })).await;
+    let answer = bench.post("ops", &path, &json!({ "why": "a test" })).await;
     assert_eq!(
-        (said.status, said.code()),
+        (answer.status, answer.code()),
         (503, "store-unavailable".to_owned())
     );
     assert_eq!(
-        said.detail(),
+        answer.detail(),
         "Nothing was changed: the audit log cannot be written. Try again later."
     );
     bench.registry.mend();
@@ -198,15 +198,15 @@ async fn a_change_that_the_store_did_not_confirm_is_failed() {
     let bench = bench().await;
     bench.registry.break_collection(Collection::Classes);
     let ask = json!({ "settings": { "retention": "1h" }, "why": "a test" });
-    let said = bench.post("root", "/admin/v1/classes/brief", &ask).await;
-    assert_eq!(said.status, 503);
+    let answer = bench.post("root", "/admin/v1/classes/brief", &ask).await;
+    assert_eq!(answer.status, 503);
     let entry = &bench.audit().await[0];
     assert_eq!(entry["outcome"], "failed");
     assert!(bench.classes.get("brief").is_none());
 }
 
 #[tokio::test]
-async fn pages_go_back_in_time() {
+async fn audit_pages_list_the_latest_entries_first() {
     let bench = bench().await;
     for count in 0..5 {
         let ask = json!({ "why": format!("reason {count}") });
@@ -236,7 +236,7 @@ async fn pages_go_back_in_time() {
 }
 
 #[tokio::test]
-async fn what_the_gateway_does_by_itself_is_noted() {
+async fn the_gateways_own_changes_are_audited() {
     let bench = bench().await;
     let audit = Audit::new(
         bench.registry.clone(),
@@ -267,7 +267,7 @@ async fn what_the_gateway_does_by_itself_is_noted() {
 }
 
 #[tokio::test]
-async fn a_change_ends_though_its_client_has_gone() {
+async fn a_change_completes_after_its_client_disconnects() {
     let bench = bench().await;
     let grant = bench.completed("acme", "k").await;
     let path = format!("/admin/v1/operations/{}/purge", grant.id);
@@ -303,7 +303,7 @@ impl std::io::Write for Lines {
 /// Tokens and keys are in no answer but the one that makes a key, in no entry
 /// and in no line of the log.
 #[tokio::test]
-async fn no_secret_is_told() {
+async fn no_secret_is_shown_or_audited() {
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -319,7 +319,7 @@ async fn no_secret_is_told() {
     let secret = made.json()["secret"].as_str().expect("a key").to_owned();
     let id = made.json()["key"]["id"].as_str().expect("an id").to_owned();
     let tail = secret.rsplit('_').next().expect("it has parts").to_owned();
-    let mut told = String::new();
+    let mut seen = String::new();
     for path in [
         "/admin/v1/keys",
         "/admin/v1/audit",
@@ -327,15 +327,15 @@ async fn no_secret_is_told() {
         "/admin/v1/operations",
         "/metrics",
     ] {
-        told.push_str(&bench.get("root", path).await.text());
+        seen.push_str(&bench.get("root", path).await.text());
     }
-    told.push_str(&bench.get("nobody", "/admin/v1/keys").await.text());
-    told.push_str(&bench.post("ops", "/admin/v1/keys", &ask).await.text());
+    seen.push_str(&bench.get("nobody", "/admin/v1/keys").await.text());
+    seen.push_str(&bench.post("ops", "/admin/v1/keys", &ask).await.text());
     let revoked = bench
         .post("root", &format!("/admin/v1/keys/{id}/revoke"), &ask_why())
         .await;
     assert_eq!(revoked.json(), json!({ "id": id, "already": false }));
-    told.push_str(
+    seen.push_str(
         &bench
             .audit()
             .await
@@ -348,15 +348,15 @@ async fn no_secret_is_told() {
         .documents(Collection::ApiKeys, SortOrder::Ascending, None, 10)
         .await;
     for (_, document) in documents.expect("the store answers") {
-        told.push_str(&String::from_utf8_lossy(&document));
+        seen.push_str(&String::from_utf8_lossy(&document));
     }
-    told.push_str(&String::from_utf8_lossy(&lines.0.lock().expect("whole")));
+    seen.push_str(&String::from_utf8_lossy(&lines.0.lock().expect("whole")));
     assert!(
-        told.contains("onceward::audit") && told.contains("keys.create"),
-        "{told}"
+        seen.contains("onceward::audit") && seen.contains("keys.create"),
+        "{seen}"
     );
     for hidden in [CANARY, &secret, &tail] {
-        assert!(!told.contains(hidden), "{hidden} in {told}");
+        assert!(!seen.contains(hidden), "{hidden} in {seen}");
     }
 }
 

@@ -9,9 +9,9 @@ const OPERATIONS: &str = "/admin/v1/operations";
 
 impl Bench {
     async fn bulk(&self, verb: &str, ask: &Value) -> Value {
-        let said = self.post("ops", &format!("{OPERATIONS}/{verb}"), ask).await;
-        assert_eq!(said.status, 200, "{}", said.text());
-        said.json()
+        let answer = self.post("ops", &format!("{OPERATIONS}/{verb}"), ask).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()
     }
 
     async fn run_set(&self, verb: &str, preview: &Value) -> Value {
@@ -129,7 +129,7 @@ async fn running_operations_are_reported_and_purged_only_by_force() {
 #[case::another_verb("resume", 0, 409, "The set was previewed for `operations.purge`.")]
 #[case::expired("purge", 10 * 60, 404, "No set has this name")]
 #[tokio::test]
-async fn a_set_is_for_its_verb_and_its_time(
+async fn a_set_is_valid_for_its_verb_until_it_expires(
     #[case] verb: &str,
     #[case] later_secs: u64,
     #[case] status: u16,
@@ -140,11 +140,11 @@ async fn a_set_is_for_its_verb_and_its_time(
     let preview = bench.bulk("purge", &acme()).await;
     bench.clock.advance(Duration::from_secs(later_secs));
     let ask = json!({ "set": preview["set"], "why": "a test" });
-    let said = bench
+    let answer = bench
         .post("ops", &format!("{OPERATIONS}/{verb}"), &ask)
         .await;
-    assert_eq!(said.status, status, "{}", said.text());
-    assert!(said.detail().contains(words), "{}", said.detail());
+    assert_eq!(answer.status, status, "{}", answer.text());
+    assert!(answer.detail().contains(words), "{}", answer.detail());
     assert_eq!(bench.state(grant.id).await, "completed");
 }
 
@@ -155,10 +155,10 @@ async fn a_set_is_used_once() {
     let preview = bench.bulk("purge", &acme()).await;
     bench.run_set("purge", &preview).await;
     let ask = json!({ "set": preview["set"], "why": "a test" });
-    let said = bench
+    let answer = bench
         .post("ops", &format!("{OPERATIONS}/purge"), &ask)
         .await;
-    assert_eq!(said.status, 404, "{}", said.text());
+    assert_eq!(answer.status, 404, "{}", answer.text());
 }
 
 #[tokio::test]
@@ -172,10 +172,10 @@ async fn the_oldest_of_too_many_sets_makes_room() {
         last = bench.bulk("purge", &acme()).await;
     }
     let ask = json!({ "set": first["set"], "why": "a test" });
-    let said = bench
+    let answer = bench
         .post("ops", &format!("{OPERATIONS}/purge"), &ask)
         .await;
-    assert_eq!(said.status, 404, "{}", said.text());
+    assert_eq!(answer.status, 404, "{}", answer.text());
     assert_eq!(bench.run_set("purge", &last).await["done"], 1);
 }
 
@@ -207,10 +207,10 @@ async fn without_its_entry_the_set_stays_whole() {
     let preview = bench.bulk("purge", &acme()).await;
     bench.registry.break_collection(Collection::Audit);
     let ask = json!({ "set": preview["set"], "why": "a test" });
-    let said = bench
+    let answer = bench
         .post("ops", &format!("{OPERATIONS}/purge"), &ask)
         .await;
-    assert_eq!(said.status, 503);
+    assert_eq!(answer.status, 503);
     assert_eq!(bench.state(grant.id).await, "completed");
     bench.registry.mend();
     assert_eq!(bench.run_set("purge", &preview).await["done"], 1);

@@ -32,7 +32,7 @@ fn mistakes(document: &Value, schema: &Value, value: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn every_door_is_described_and_nothing_else() {
+async fn every_endpoint_is_described_and_nothing_else() {
     let bench = bench().await;
     let document = document(&bench).await;
     let mut described: Vec<String> = Vec::new();
@@ -65,7 +65,7 @@ async fn every_door_is_described_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn real_answers_are_as_described() {
+async fn real_answers_match_their_schemas() {
     let bench = bench().await;
     let document = closed(document(&bench).await);
     let done = bench.completed("acme", "a").await.id;
@@ -231,7 +231,7 @@ async fn real_answers_are_as_described() {
         let method = if body.is_some() { "post" } else { "get" };
         seen.insert(format!("{method} {path}"));
         let operation = &document["paths"][path][method];
-        let said = match &body {
+        let answer = match &body {
             None => bench.get("root", &concrete).await,
             Some(body) => {
                 let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
@@ -240,7 +240,7 @@ async fn real_answers_are_as_described() {
             }
         };
         let problem = &document["components"]["responses"]["Problem"];
-        let described = match said.status {
+        let described = match answer.status {
             // There is no configuration to reload in these tests.
             409 => &problem["content"]["application/problem+json"]["schema"],
             status => {
@@ -250,11 +250,11 @@ async fn real_answers_are_as_described() {
         assert!(
             !described.is_null(),
             "{method} {path}: {} {}",
-            said.status,
-            said.text()
+            answer.status,
+            answer.text()
         );
         assert_eq!(
-            mistakes(&document, described, &said.json()),
+            mistakes(&document, described, &answer.json()),
             [""; 0],
             "{method} {path}"
         );
@@ -263,7 +263,7 @@ async fn real_answers_are_as_described() {
 }
 
 #[tokio::test]
-async fn what_is_refused_is_not_described_as_right() {
+async fn refused_requests_do_not_match_their_schemas() {
     let bench = bench().await;
     let document = document(&bench).await;
     let purge = &document["paths"]["/admin/v1/operations/purge"]["post"]["requestBody"];

@@ -36,13 +36,13 @@ async fn operations_are_found_by_every_filter() {
         (format!("before={later}"), "a"),
         ("tenant=acme&state=completed".to_owned(), "a"),
     ] {
-        let said = bench.get("viewer", &format!("{OPERATIONS}?{query}")).await;
-        assert_eq!(keys(&said.json()), want, "{query}");
+        let answer = bench.get("viewer", &format!("{OPERATIONS}?{query}")).await;
+        assert_eq!(keys(&answer.json()), want, "{query}");
     }
 }
 
 #[tokio::test]
-async fn pages_join_to_the_whole() {
+async fn pages_together_are_the_whole_list() {
     let bench = bench().await;
     for count in 0..7 {
         bench.completed("acme", &format!("k{count}")).await;
@@ -153,9 +153,9 @@ async fn resolving_settles_or_frees() {
         "headers": { "content-type": "text/plain", "set-cookie": "s=1", "connection": "close" },
         "body": "paid",
     });
-    let said = resolve(ran.id, json!({ "outcome": "ran", "reply": reply })).await;
+    let answer = resolve(ran.id, json!({ "outcome": "ran", "reply": reply })).await;
     assert_eq!(
-        said.json(),
+        answer.json(),
         json!({ "operation_id": ran.id.to_string(), "state": "completed" })
     );
     let shown = bench
@@ -170,21 +170,21 @@ async fn resolving_settles_or_frees() {
     assert!(shown["fence"].as_u64() > Some(ran.fence.0), "{shown}");
 
     let failed = bench.unknown("acme", "failed").await;
-    let said = resolve(
+    let answer = resolve(
         failed.id,
         json!({ "outcome": "ran", "reply": { "status": 422 } }),
     )
     .await;
-    assert_eq!(said.json()["state"], "failed");
+    assert_eq!(answer.json()["state"], "failed");
     let not_run = bench.unknown("acme", "not-run").await;
-    let said = resolve(not_run.id, json!({ "outcome": "not_run" })).await;
-    assert_eq!(said.json()["state"], "released");
+    let answer = resolve(not_run.id, json!({ "outcome": "not_run" })).await;
+    assert_eq!(answer.json()["state"], "released");
     let unsure = bench.unknown("acme", "unsure").await;
-    let said = resolve(unsure.id, json!({ "outcome": "unsure" })).await;
-    assert_eq!(said.json()["state"], "unknown");
-    let said = resolve(ran.id, json!({ "outcome": "not_run" })).await;
+    let answer = resolve(unsure.id, json!({ "outcome": "unsure" })).await;
+    assert_eq!(answer.json()["state"], "unknown");
+    let answer = resolve(ran.id, json!({ "outcome": "not_run" })).await;
     assert_eq!(
-        (said.status, said.detail().as_str()),
+        (answer.status, answer.detail().as_str()),
         (
             409,
             "Only an unknown operation can be resolved; this one is completed."
@@ -193,16 +193,16 @@ async fn resolving_settles_or_frees() {
 }
 
 #[tokio::test]
-async fn what_is_paused_goes_on() {
+async fn a_paused_operation_is_resumed() {
     let bench = bench().await;
     let paused = bench.paused("acme", "k").await;
     let ask = json!({ "why": "a test" });
     let path = format!("{OPERATIONS}/{}/resume", paused.id);
-    let said = bench.post("ops", &path, &ask).await;
-    assert_eq!(said.json()["state"], "released");
-    let said = bench.post("ops", &path, &ask).await;
+    let answer = bench.post("ops", &path, &ask).await;
+    assert_eq!(answer.json()["state"], "released");
+    let answer = bench.post("ops", &path, &ask).await;
     assert_eq!(
-        said.detail(),
+        answer.detail(),
         "Only a paused operation can be resumed; this one is released."
     );
 }
@@ -243,12 +243,12 @@ async fn an_invalid_request_is_refused_with_its_mistake(
 ) {
     let bench = bench().await;
     let path = path.replace("{id}", NO_ID);
-    let said = bench
+    let answer = bench
         .post("ops", &format!("{OPERATIONS}/{path}"), &ask)
         .await;
-    assert_eq!(said.status, status, "{}", said.text());
-    assert!(said.detail().contains(words), "{}", said.detail());
-    assert_eq!(said.headers["content-type"], "application/problem+json");
+    assert_eq!(answer.status, status, "{}", answer.text());
+    assert!(answer.detail().contains(words), "{}", answer.detail());
+    assert_eq!(answer.headers["content-type"], "application/problem+json");
     assert!(bench.audit().await.is_empty(), "nothing was begun");
 }
 
@@ -265,9 +265,9 @@ async fn queries_are_checked_too() {
         ),
         ("key=a&key=b", "duplicate field `key`"),
     ] {
-        let said = bench.get("viewer", &format!("{OPERATIONS}?{query}")).await;
-        assert_eq!(said.status, 400, "{query}");
-        assert!(said.detail().contains(words), "{query}: {}", said.detail());
+        let answer = bench.get("viewer", &format!("{OPERATIONS}?{query}")).await;
+        assert_eq!(answer.status, 400, "{query}");
+        assert!(answer.detail().contains(words), "{query}: {}", answer.detail());
     }
 }
 
@@ -285,8 +285,8 @@ async fn only_json_is_read(#[case] types: &[&str]) {
         request = request.header("content-type", *content_type);
     }
     let request = request.body(Body::from(r#"{"all":true,"why":"x"}"#));
-    let said = bench.send(request.expect("a request")).await;
-    assert_eq!(said.status, 415);
+    let answer = bench.send(request.expect("a request")).await;
+    assert_eq!(answer.status, 415);
 }
 
 #[tokio::test]
@@ -295,13 +295,13 @@ async fn a_class_changes_for_new_operations_only() {
     let terms = || bench.classes.get("financial").expect("built in").terms();
     let before = bench.claim_under("acme", "before", terms()).await;
     let ask = json!({ "settings": { "retention": "10d", "remember": "60d" }, "why": "the auditors want it" });
-    let said = bench
+    let answer = bench
         .post("root", "/admin/v1/classes/financial", &ask)
         .await;
-    assert_eq!(said.status, 200, "{}", said.text());
-    assert_eq!(said.json()["settings"]["retention"], "10d");
-    assert_eq!(said.json()["sources"]["retention"], "changed");
-    assert_eq!(said.json()["sources"]["lease"], "built-in");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.json()["settings"]["retention"], "10d");
+    assert_eq!(answer.json()["sources"]["retention"], "changed");
+    assert_eq!(answer.json()["sources"]["lease"], "built-in");
     let after = bench.claim_under("acme", "after", terms()).await;
     for (grant, retention, remember) in [(before, "7d", "30d"), (after, "10d", "60d")] {
         let shown = bench
@@ -314,10 +314,10 @@ async fn a_class_changes_for_new_operations_only() {
         );
     }
     let why = json!({ "why": "a test" });
-    let said = bench
+    let answer = bench
         .post("root", "/admin/v1/classes/financial/unset", &why)
         .await;
-    assert_eq!(said.json()["class"]["settings"]["retention"], "7d");
+    assert_eq!(answer.json()["class"]["settings"]["retention"], "7d");
 }
 
 #[rstest]
@@ -327,7 +327,7 @@ async fn a_class_changes_for_new_operations_only() {
 #[case::unknown("financial", json!({ "retain": "1d" }), "unknown field `retain`")]
 #[case::name("a b", json!({ "wait": "1s" }), "the name of a class is 1 to 64 characters")]
 #[tokio::test]
-async fn a_class_that_cannot_be_right_is_refused(
+async fn an_invalid_class_is_refused(
     #[case] name: &str,
     #[case] settings: Value,
     #[case] words: &str,
@@ -335,13 +335,13 @@ async fn a_class_that_cannot_be_right_is_refused(
     let bench = bench().await;
     let ask = json!({ "settings": settings, "why": "a test" });
     let path = format!("/admin/v1/classes/{}", name.replace(' ', "%20"));
-    let said = bench.post("root", &path, &ask).await;
-    assert_eq!(said.status, 400, "{}", said.text());
-    assert!(said.detail().contains(words), "{}", said.detail());
+    let answer = bench.post("root", &path, &ask).await;
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    assert!(answer.detail().contains(words), "{}", answer.detail());
 }
 
 #[tokio::test]
-async fn keys_are_made_listed_in_pages_and_revoked() {
+async fn keys_are_created_listed_in_pages_and_revoked() {
     let bench = bench().await;
     for (tenant, name) in [("acme", "one"), ("zeta", "two"), ("acme", "three")] {
         let ask = json!({
@@ -381,10 +381,10 @@ async fn keys_are_made_listed_in_pages_and_revoked() {
     let id = acme["keys"][0]["id"].as_str().expect("an id");
     let revoke = format!("/admin/v1/keys/{id}/revoke");
     for already in [false, true] {
-        let said = bench
+        let answer = bench
             .post("root", &revoke, &json!({ "why": "it leaked" }))
             .await;
-        assert_eq!(said.json()["already"], already);
+        assert_eq!(answer.json()["already"], already);
     }
     bench.clock.advance(Duration::from_secs(24 * 60 * 60));
     let acme = bench
@@ -398,7 +398,7 @@ async fn keys_are_made_listed_in_pages_and_revoked() {
 #[case::works(Ok("2 routes"), 200, "2 routes")]
 #[case::fails(Err("line 3: no"), 409, "Nothing was changed: line 3: no")]
 #[tokio::test]
-async fn a_reload_tells_what_it_came_to(
+async fn a_reload_answers_with_its_result(
     #[case] outcome: Result<&'static str, &'static str>,
     #[case] status: u16,
     #[case] detail: &str,
@@ -409,19 +409,19 @@ async fn a_reload_tells_what_it_came_to(
         token: SecretString::from(token("root")),
     };
     let reload: Reload = Arc::new(move || {
-        let told = outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned);
-        Box::pin(async move { told })
+        let result = outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned);
+        Box::pin(async move { result })
     });
     let bench = bench_with(vec![root], Some(reload)).await;
-    let said = bench
+    let answer = bench
         .post("root", "/admin/v1/reload", &json!({ "why": "a test" }))
         .await;
-    assert_eq!((said.status, said.detail().as_str()), (status, detail));
+    assert_eq!((answer.status, answer.detail().as_str()), (status, detail));
 }
 
 /// What a trace is: its class keeps it for operators after its key is forgotten.
 #[tokio::test]
-async fn a_trace_is_shown_without_its_reply() {
+async fn an_expired_operation_is_shown_without_its_reply() {
     let bench = bench().await;
     let terms = Class::interactive().with(|class| {
         class.keep_expired = Duration::from_secs(60 * 60);

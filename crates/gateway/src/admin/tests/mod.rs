@@ -360,12 +360,12 @@ impl Bench {
 
     /// The state of an operation, as the API tells it.
     async fn state(&self, id: OperationId) -> String {
-        let said = self
+        let answer = self
             .get("viewer", &format!("/admin/v1/operations/{id}"))
             .await;
-        match said.status {
+        match answer.status {
             404 => "absent".to_owned(),
-            _ => said.json()["state"].as_str().expect("a state").to_owned(),
+            _ => answer.json()["state"].as_str().expect("a state").to_owned(),
         }
     }
 }

@@ -33,7 +33,7 @@ fn concrete(path: &str) -> String {
 }
 
 #[tokio::test]
-async fn every_door_opens_to_its_role_and_to_no_smaller_one() {
+async fn every_endpoint_requires_its_role() {
     let bench = bench().await;
     let ladder = [
         ("nobody", None),
@@ -44,35 +44,35 @@ async fn every_door_opens_to_its_role_and_to_no_smaller_one() {
     for endpoint in endpoints::all() {
         for (who, role) in ladder {
             let path = concrete(endpoint.path);
-            let said = match endpoint.body {
+            let answer = match endpoint.body {
                 None => bench.get(who, &path).await,
                 Some(_) => bench.post(who, &path, &body(endpoint.name)).await,
             };
-            let passed = !matches!(said.status, 401 | 403);
+            let passed = !matches!(answer.status, 401 | 403);
             let allowed = role.is_some_and(|role| role >= endpoint.role);
             assert_eq!(
                 passed,
                 allowed,
                 "{} as {who}: {}",
                 endpoint.name,
-                said.text()
+                answer.text()
             );
             // A endpoint that is open leads somewhere.
             assert!(
-                !passed || ![405, 415, 400].contains(&said.status),
+                !passed || ![405, 415, 400].contains(&answer.status),
                 "{} as {who}: {}",
                 endpoint.name,
-                said.text()
+                answer.text()
             );
             if !passed {
                 let want = if role.is_some() { 403 } else { 401 };
-                assert_eq!(said.status, want, "{} as {who}", endpoint.name);
+                assert_eq!(answer.status, want, "{} as {who}", endpoint.name);
             }
             for (name, value) in [
                 ("cache-control", "no-store"),
                 ("x-content-type-options", "nosniff"),
             ] {
-                assert_eq!(said.headers[name], value, "{} as {who}", endpoint.name);
+                assert_eq!(answer.headers[name], value, "{} as {who}", endpoint.name);
             }
         }
     }
@@ -120,7 +120,7 @@ async fn the_roles_are_those_of_the_contract() {
 }
 
 #[tokio::test]
-async fn who_is_refused_learns_nothing() {
+async fn a_refusal_reveals_nothing() {
     let bench = bench().await;
     let there = bench.completed("acme", "k").await.id;
     let mut answers = Vec::new();
@@ -157,9 +157,9 @@ async fn health_needs_no_token() {
     }
     let refused: Result<(), _> = Err(StoreError::Unavailable("full".into()));
     bench.store_health.record_write(&refused);
-    let said = bench.get("nobody", "/readyz").await;
+    let answer = bench.get("nobody", "/readyz").await;
     assert_eq!(
-        (said.status, said.text().as_str()),
+        (answer.status, answer.text().as_str()),
         (503, "the store refused the last write\n")
     );
     bench.store_health.record_write(&Ok(()));
@@ -167,13 +167,13 @@ async fn health_needs_no_token() {
 }
 
 #[tokio::test]
-async fn what_is_not_served_is_said_so() {
+async fn unknown_paths_and_methods_are_refused() {
     let bench = bench().await;
-    let said = bench.get("root", "/admin/v1/nothing").await;
-    assert_eq!((said.status, said.code()), (404, "not-found".to_owned()));
-    let said = bench.post("root", "/admin/v1/audit", &json!({})).await;
+    let answer = bench.get("root", "/admin/v1/nothing").await;
+    assert_eq!((answer.status, answer.code()), (404, "not-found".to_owned()));
+    let answer = bench.post("root", "/admin/v1/audit", &json!({})).await;
     assert_eq!(
-        (said.status, said.code()),
+        (answer.status, answer.code()),
         (405, "method-not-allowed".to_owned())
     );
 }

@@ -17,7 +17,7 @@ async fn ask(to: SocketAddr, head: &str) -> String {
 }
 
 #[tokio::test]
-async fn without_tokens_only_programs_on_this_machine_are_let_in() {
+async fn without_tokens_only_local_programs_are_admitted() {
     let bench = bench_with(Vec::new(), None).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let to = listener.local_addr().expect("bound");

@@ -25,16 +25,16 @@ fn with(edit: &[(&str, Value)]) -> Value {
 }
 
 #[tokio::test]
-async fn a_webhook_is_made_listed_rotated_and_taken_away() {
+async fn a_webhook_is_created_listed_rotated_and_deleted() {
     let bench = bench().await;
-    let said = bench.post("root", WEBHOOKS, &wanted()).await;
-    assert_eq!(said.status, 201, "{}", said.text());
-    let made = said.json();
+    let answer = bench.post("root", WEBHOOKS, &wanted()).await;
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    let made = answer.json();
     let id = made["webhook_id"].as_str().expect("an id").to_owned();
     let url = format!("http://127.0.0.1:8080/api/v1/webhooks/svix/{id}");
     assert_eq!(made["url"], url.as_str());
-    // What was given is not told again.
-    assert!(made.get("secret").is_none() && !said.text().contains("Y2FuYXJ5"));
+    // A given secret is not shown again.
+    assert!(made.get("secret").is_none() && !answer.text().contains("Y2FuYXJ5"));
     let signing = made["signing_secret"].as_str().expect("a secret");
     assert!(signing.starts_with("whsec_"), "{signing}");
     let shown = json!({
@@ -62,20 +62,20 @@ async fn a_webhook_is_made_listed_rotated_and_taken_away() {
     assert_eq!(page, json!({ "webhooks": [shown], "next": null }));
 
     let update = json!({ "path": "/hooks/right", "why": "mistyped" });
-    let said = bench.post("root", &format!("{one}/update"), &update).await;
-    assert_eq!(said.json()["path"], "/hooks/right");
+    let answer = bench.post("root", &format!("{one}/update"), &update).await;
+    assert_eq!(answer.json()["path"], "/hooks/right");
     for wrong in [
         json!({ "why": "nothing is changed" }),
         json!({ "path": "no slash", "why": "mistyped" }),
         json!({ "upstream": "nowhere", "why": "mistyped" }),
     ] {
-        let said = bench.post("root", &format!("{one}/update"), &wrong).await;
-        assert_eq!(said.status, 400, "{wrong}");
+        let answer = bench.post("root", &format!("{one}/update"), &wrong).await;
+        assert_eq!(answer.status, 400, "{wrong}");
     }
     let rotate = json!({ "generate": true, "overlap": "1h", "why": "it leaked" });
-    let said = bench.post("root", &format!("{one}/rotate"), &rotate).await;
-    assert_eq!(said.status, 200, "{}", said.text());
-    let rotated = said.json();
+    let answer = bench.post("root", &format!("{one}/rotate"), &rotate).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let rotated = answer.json();
     assert!(
         rotated["secret"]
             .as_str()
@@ -88,25 +88,25 @@ async fn a_webhook_is_made_listed_rotated_and_taken_away() {
             { "created_at": "2026-09-21T14:13:20.000Z", "until": null },
         ])
     );
-    let told = bench.get("viewer", &one).await.text();
+    let shown = bench.get("viewer", &one).await.text();
     let secret = rotated["secret"].as_str().expect("a secret");
-    assert!(!told.contains(secret) && !told.contains(signing));
+    assert!(!shown.contains(secret) && !shown.contains(signing));
 
     let delete = json!({ "why": "over" });
-    let said = bench.post("root", &format!("{one}/delete"), &delete).await;
-    assert_eq!(said.json(), json!({ "webhook_id": id }));
-    for said in [
+    let answer = bench.post("root", &format!("{one}/delete"), &delete).await;
+    assert_eq!(answer.json(), json!({ "webhook_id": id }));
+    for answer in [
         bench.get("viewer", &one).await,
         bench.post("root", &format!("{one}/delete"), &delete).await,
         bench.post("root", &format!("{one}/update"), &update).await,
         bench.post("root", &format!("{one}/rotate"), &rotate).await,
     ] {
-        assert_eq!((said.status, said.code().as_str()), (404, "not-found"));
+        assert_eq!((answer.status, answer.code().as_str()), (404, "not-found"));
     }
 }
 
 #[tokio::test]
-async fn every_change_is_audited_and_no_secret_is() {
+async fn every_change_is_audited_without_its_secret() {
     let bench = bench().await;
     let made = bench.post("root", WEBHOOKS, &wanted()).await.json();
     let id = made["webhook_id"].as_str().expect("an id");
@@ -128,7 +128,7 @@ async fn every_change_is_audited_and_no_secret_is() {
         .post("root", &format!("{WEBHOOKS}/{id}/delete"), &delete)
         .await;
     let entries = bench.audit().await;
-    let told: Vec<_> = entries
+    let recorded: Vec<_> = entries
         .iter()
         .map(|entry| {
             let text = |name: &str| entry[name].as_str().unwrap_or("-").to_owned();
@@ -136,7 +136,7 @@ async fn every_change_is_audited_and_no_secret_is() {
         })
         .collect();
     assert_eq!(
-        told,
+        recorded,
         [
             "webhooks.delete done over",
             "webhooks.create refused a new provider",
@@ -188,12 +188,12 @@ async fn every_change_is_audited_and_no_secret_is() {
     "The body is not valid: unknown field `secret`, expected one of"
 )]
 #[tokio::test]
-async fn what_cannot_be_is_refused_in_a_sentence(#[case] body: Value, #[case] want: &str) {
+async fn invalid_webhooks_are_refused_with_a_sentence(#[case] body: Value, #[case] want: &str) {
     let bench = bench().await;
-    let said = bench.post("root", WEBHOOKS, &body).await;
-    assert_eq!(said.status, 400);
-    assert!(said.detail().starts_with(want), "{}", said.detail());
-    assert!(!said.text().contains("Y2FuYXJ5"), "{}", said.text());
+    let answer = bench.post("root", WEBHOOKS, &body).await;
+    assert_eq!(answer.status, 400);
+    assert!(answer.detail().starts_with(want), "{}", answer.detail());
+    assert!(!answer.text().contains("Y2FuYXJ5"), "{}", answer.text());
     assert!(bench.webhooks.list().is_empty());
 }
 
@@ -204,7 +204,7 @@ async fn what_cannot_be_is_refused_in_a_sentence(#[case] body: Value, #[case] wa
 #[case::malformed(json!({ "secret": "Y2FuYXJ5!" }), 400, "Nothing was changed: secret: the secret must be base64, with or without `whsec_` before it; give the signing secret that the provider shows for the webhook.")]
 #[case::secret_as_list(json!({ "secret": [SECRET] }), 400, "The body is not valid: `secret` must be a string")]
 #[tokio::test]
-async fn a_rotation_that_cannot_be_is_refused(
+async fn an_invalid_rotation_is_refused(
     #[case] mut body: Value,
     #[case] status: u16,
     #[case] want: &str,
@@ -213,16 +213,16 @@ async fn a_rotation_that_cannot_be_is_refused(
     let made = bench.post("root", WEBHOOKS, &wanted()).await.json();
     let id = made["webhook_id"].as_str().expect("an id");
     body["why"] = "because".into();
-    let said = bench
+    let answer = bench
         .post("root", &format!("{WEBHOOKS}/{id}/rotate"), &body)
         .await;
-    assert_eq!(said.status, status);
-    assert!(said.detail().starts_with(want), "{}", said.detail());
-    assert!(!said.text().contains("Y2FuYXJ5"), "{}", said.text());
+    assert_eq!(answer.status, status);
+    assert!(answer.detail().starts_with(want), "{}", answer.detail());
+    assert!(!answer.text().contains("Y2FuYXJ5"), "{}", answer.text());
 }
 
 #[tokio::test]
-async fn webhooks_are_found_by_every_filter_and_pages_join_to_the_whole() {
+async fn webhooks_are_found_by_every_filter_in_pages() {
     let bench = bench().await;
     for (tenant, project, provider) in [
         ("acme", "shop", "svix"),
@@ -236,8 +236,8 @@ async fn webhooks_are_found_by_every_filter_and_pages_join_to_the_whole() {
             ("provider", json!(provider)),
         ];
         bench.clock.advance(Duration::from_secs(1));
-        let said = bench.post("root", WEBHOOKS, &with(&names)).await;
-        assert_eq!(said.status, 201, "{}", said.text());
+        let answer = bench.post("root", WEBHOOKS, &with(&names)).await;
+        assert_eq!(answer.status, 201, "{}", answer.text());
     }
     let names = |page: &Value| -> Vec<String> {
         let webhooks = page["webhooks"].as_array().expect("a list").iter();
@@ -281,19 +281,19 @@ async fn webhooks_are_found_by_every_filter_and_pages_join_to_the_whole() {
             "zeta/shop/svix"
         ]
     );
-    let said = bench
+    let answer = bench
         .get("viewer", &format!("{WEBHOOKS}?after=wh_nobody"))
         .await;
-    assert_eq!(said.status, 400);
+    assert_eq!(answer.status, 400);
 }
 
 #[tokio::test]
-async fn while_the_store_refuses_nothing_is_made() {
+async fn no_webhook_is_created_while_the_store_fails() {
     let bench = bench().await;
     bench.registry.break_collection(Collection::Webhooks);
-    let said = bench.post("root", WEBHOOKS, &wanted()).await;
+    let answer = bench.post("root", WEBHOOKS, &wanted()).await;
     assert_eq!(
-        (said.status, said.code().as_str()),
+        (answer.status, answer.code().as_str()),
         (503, "store-unavailable")
     );
     assert!(bench.webhooks.list().is_empty());
@@ -302,16 +302,16 @@ async fn while_the_store_refuses_nothing_is_made() {
 }
 
 #[tokio::test]
-async fn an_event_that_failed_for_good_is_delivered_again_at_an_operators_word() {
+async fn an_operator_redelivers_a_failed_event() {
     let bench = bench().await;
     let id = bench.failed_event("svix").await;
     assert_eq!(bench.state(id).await, "failed");
     let path = format!("/admin/v1/operations/{id}/redeliver");
     let body = json!({ "why": "it is mended" });
-    let said = bench.post("ops", &path, &body).await;
-    assert_eq!(said.status, 200, "{}", said.text());
+    let answer = bench.post("ops", &path, &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
     let standing = json!({ "operation_id": id.to_string(), "state": "queued" });
-    assert_eq!(said.json(), standing);
+    assert_eq!(answer.json(), standing);
     let entry = &bench.audit().await[0];
     assert_eq!(entry["action"], "operations.redeliver");
     assert_eq!(
@@ -319,10 +319,10 @@ async fn an_event_that_failed_for_good_is_delivered_again_at_an_operators_word()
         (&json!(id.to_string()), &json!("done"))
     );
     // While it is under way there is nothing to do again.
-    let said = bench.post("ops", &path, &body).await;
-    assert_eq!((said.status, said.code().as_str()), (409, "conflict"));
+    let answer = bench.post("ops", &path, &body).await;
+    assert_eq!((answer.status, answer.code().as_str()), (409, "conflict"));
     assert_eq!(
-        said.detail(),
+        answer.detail(),
         "The event is being delivered already: it is queued."
     );
     let due = bench.store.due(1).await.expect("the store answers");
@@ -331,15 +331,15 @@ async fn an_event_that_failed_for_good_is_delivered_again_at_an_operators_word()
 }
 
 #[tokio::test]
-async fn what_the_gateway_does_not_deliver_is_not_delivered_again() {
+async fn an_operation_that_is_no_event_is_not_redelivered() {
     let bench = bench().await;
     let id = bench.completed("acme", "k").await.id;
     let path = format!("/admin/v1/operations/{id}/redeliver");
     let body = json!({ "why": "because" });
-    let said = bench.post("ops", &path, &body).await;
-    assert_eq!(said.status, 409);
+    let answer = bench.post("ops", &path, &body).await;
+    assert_eq!(answer.status, 409);
     assert_eq!(
-        said.detail(),
+        answer.detail(),
         "Only an event that the gateway delivers by itself can be redelivered. This operation is completed, and its request is not stored; purge it to let the sender send it again."
     );
     let nobody = "/admin/v1/operations/op_00000000000000000000000000000000/redeliver";

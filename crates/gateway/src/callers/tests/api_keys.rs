@@ -55,7 +55,7 @@ fn sharing_store(parts: &Parts) -> Parts {
 }
 
 #[tokio::test]
-async fn a_key_makes_its_caller_known_in_either_header() {
+async fn a_key_authenticates_its_caller_in_either_header() {
     let callers = open(&taking(), &TestClock::new()).await;
     let created = create(&callers, new_key()).await;
     let key = created.secret.expose_secret();
@@ -73,7 +73,7 @@ async fn a_key_makes_its_caller_known_in_either_header() {
 }
 
 #[tokio::test]
-async fn keys_have_their_form() {
+async fn keys_have_the_documented_form() {
     let callers = open(&taking(), &TestClock::new()).await;
     let created = create(&callers, new_key()).await;
     let key = created.secret.expose_secret();
@@ -202,7 +202,7 @@ async fn a_key_expires_on_time() {
 }
 
 #[tokio::test]
-async fn nothing_kept_is_a_secret() {
+async fn no_secret_is_stored() {
     let test_clock = TestClock::new();
     let parts = parts(&test_clock);
     let registry = parts.registry.clone();
@@ -227,7 +227,7 @@ async fn nothing_kept_is_a_secret() {
 }
 
 #[tokio::test]
-async fn another_gateways_secret_makes_a_stolen_registry_useless() {
+async fn a_stolen_registry_is_useless_without_the_gateways_key() {
     let test_clock = TestClock::new();
     let mine = parts(&test_clock);
     let registry = mine.registry.clone();
@@ -247,7 +247,7 @@ async fn another_gateways_secret_makes_a_stolen_registry_useless() {
 }
 
 #[tokio::test]
-async fn where_keys_are_not_taken_they_can_still_be_managed() {
+async fn keys_can_be_managed_where_they_are_not_accepted() {
     let callers = open(&config::Auth::default(), &TestClock::new()).await;
     let created = create(&callers, new_key()).await;
     let error = send_bearer(&callers, created.secret.expose_secret()).await;
@@ -279,14 +279,14 @@ async fn where_keys_are_not_taken_they_can_still_be_managed() {
 #[case::too_many_scopes(NewKey { scopes: vec!["a".into(); 65], ..new_key() })]
 #[case::expired(NewKey { expires_at: Some(TestClock::new().now()), ..new_key() })]
 #[tokio::test]
-async fn keys_that_should_not_be_are_not_made(#[case] new: NewKey) {
+async fn invalid_keys_are_not_created(#[case] new: NewKey) {
     let callers = open(&taking(), &TestClock::new()).await;
     callers.api_keys().create(new).await.expect_err("not a key");
     assert!(callers.api_keys().list().is_empty());
 }
 
 #[tokio::test]
-async fn damaged_documents_let_nobody_in_and_stop_nobody_else() {
+async fn a_damaged_document_affects_only_its_own_key() {
     let test_clock = TestClock::new();
     let parts = parts(&test_clock);
     let copy = sharing_store(&parts);
@@ -402,7 +402,7 @@ impl Registry for FailingRegistry {
 }
 
 #[tokio::test]
-async fn a_revocation_that_cannot_be_written_holds_here_and_can_be_asked_for_again() {
+async fn an_unwritten_revocation_holds_in_memory_and_can_be_repeated() {
     let test_clock = TestClock::new();
     let parts = parts(&test_clock);
     let copy = sharing_store(&parts);
@@ -435,7 +435,7 @@ async fn a_revocation_that_cannot_be_written_holds_here_and_can_be_asked_for_aga
 }
 
 #[tokio::test]
-async fn a_revocation_holds_here_while_the_registry_is_away() {
+async fn a_revocation_holds_while_the_registry_is_unavailable() {
     let test_clock = TestClock::new();
     let parts = parts(&test_clock);
     let copy = sharing_store(&parts);
@@ -454,7 +454,7 @@ async fn a_revocation_holds_here_while_the_registry_is_away() {
 }
 
 #[tokio::test]
-async fn a_revocation_holds_at_once_and_past_a_reading_that_began_before_it() {
+async fn a_revocation_survives_a_refresh_that_began_before_it() {
     let test_clock = TestClock::new();
     let parts = parts(&test_clock);
     let copy = sharing_store(&parts);

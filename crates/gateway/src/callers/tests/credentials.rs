@@ -44,7 +44,7 @@ use crate::config::{self, Access, KnownBy, SubjectPattern};
 #[case::token_without_issuers(&[("authorization", "Bearer a.b.c")], Refusal::Malformed("not a signed token").into())]
 #[case::foreign_key_without_unkey(&[("authorization", "bEaReR abc")], Refusal::NotTaken("foreign keys").into())]
 #[tokio::test]
-async fn credentials_that_are_not_exactly_one(
+async fn missing_and_multiple_credentials_are_refused(
     #[case] lines: &[(&'static str, &str)],
     #[case] want: AuthError,
 ) {
@@ -88,7 +88,7 @@ fn each_error_has_its_problem(
 }
 
 #[test]
-fn the_client_is_not_told_which_check_failed() {
+fn the_clients_text_does_not_reveal_which_check_failed() {
     let detail = |refusal: Refusal| format!("{:?}", AuthError::from(refusal).problem());
     let want = detail(Refusal::UnknownKey);
     for refusal in [
@@ -138,7 +138,7 @@ fn pattern(kind: SubjectKind, id: Option<&str>) -> SubjectPattern {
 #[case::both_scopes(scopes(&["refund", "pay"]), Ok(()))]
 #[case::one_too_many(scopes(&["pay", "admin"]), Err(Prohibition::Scope))]
 #[case::a_part_of_a_scope(scopes(&["pa"]), Err(Prohibition::Scope))]
-fn who_may(#[case] access: Access, #[case] want: Result<(), Prohibition>) {
+fn a_route_admits_the_callers_that_it_allows(#[case] access: Access, #[case] want: Result<(), Prohibition>) {
     assert_eq!(known().may(&access), want.map_err(AuthError::from));
 }
 

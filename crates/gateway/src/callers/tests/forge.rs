@@ -97,7 +97,7 @@ impl Signer {
         }
     }
 
-    /// A token that says what it is told to, whatever fits this key.
+    /// A token with the given header and claims, whatever algorithm fits this key.
     pub(crate) fn token(&self, header: &Value, claims: &Value) -> String {
         self.token_of_texts(&header.to_string(), &claims.to_string())
     }

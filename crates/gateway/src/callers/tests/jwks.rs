@@ -36,7 +36,7 @@ fn holding(signer: &Signer, kid: &str) -> StubReply {
 }
 
 #[tokio::test]
-async fn ten_thousand_unknown_names_make_one_more_fetch() {
+async fn ten_thousand_unknown_key_ids_cause_one_more_fetch() {
     let signer = Signer::p256();
     let keys = holding(&signer, "a");
     let endpoint = StubServer::new(move |_| keys.clone()).await;
@@ -65,7 +65,7 @@ async fn ten_thousand_unknown_names_make_one_more_fetch() {
 }
 
 #[tokio::test]
-async fn at_the_usual_pace_unknown_names_make_no_fetch_for_half_a_minute() {
+async fn unknown_key_ids_cause_at_most_one_fetch_in_half_a_minute() {
     let signer = Signer::p256();
     let keys = holding(&signer, "a");
     let endpoint = StubServer::new(move |_| keys.clone()).await;
@@ -93,7 +93,7 @@ async fn at_the_usual_pace_unknown_names_make_no_fetch_for_half_a_minute() {
 }
 
 #[tokio::test]
-async fn a_name_looked_for_in_vain_makes_nobody_look_again() {
+async fn a_missing_key_id_is_not_fetched_again() {
     let signer = Signer::p256();
     let keys = holding(&signer, "a");
     let endpoint = StubServer::new(move |_| keys.clone()).await;
@@ -114,7 +114,7 @@ async fn a_name_looked_for_in_vain_makes_nobody_look_again() {
 }
 
 #[tokio::test]
-async fn a_rotated_key_is_found_by_the_first_token_that_names_it() {
+async fn a_rotated_key_is_fetched_for_the_first_token_that_names_it() {
     let (old, new) = (Signer::p256(), Signer::p256());
     let first = holding(&old, "old");
     let endpoint = StubServer::new(move |_| first.clone()).await;
@@ -175,7 +175,7 @@ async fn many_tokens_with_a_new_key_wait_for_one_fetch() {
 #[case::no_keys(reply(200, r#"{"keys": []}"#))]
 #[case::an_error_in_json(reply(200, r#"{"error": "rate limit"}"#))]
 #[tokio::test]
-async fn without_keys_nobody_is_let_in(#[case] response: StubReply) {
+async fn without_keys_every_token_is_refused(#[case] response: StubReply) {
     let signer = Signer::p256();
     let endpoint = StubServer::new(move |_| response.clone()).await;
     let callers = at(&endpoint, quick_timing()).await;
@@ -206,7 +206,7 @@ async fn without_keys_nobody_is_let_in(#[case] response: StubReply) {
 #[case::error(reply(503, ""))]
 #[case::emptied(reply(200, r#"{"keys": []}"#))]
 #[tokio::test]
-async fn when_fetching_fails_the_last_good_keys_stay(#[case] response: StubReply) {
+async fn a_failed_fetch_keeps_the_last_valid_keys(#[case] response: StubReply) {
     let signer = Signer::p256();
     let keys = holding(&signer, "a");
     let endpoint = StubServer::new(move |_| keys.clone()).await;
@@ -238,7 +238,7 @@ async fn when_fetching_fails_the_last_good_keys_stay(#[case] response: StubReply
 }
 
 #[tokio::test]
-async fn keys_that_could_not_be_fetched_for_too_long_are_let_go() {
+async fn keys_not_fetched_for_too_long_are_dropped() {
     let signer = Signer::p256();
     let keys = holding(&signer, "a");
     let endpoint = StubServer::new(move |_| keys.clone()).await;
@@ -323,7 +323,7 @@ async fn a_file_of_keys_is_read_again_when_it_changes() {
 }
 
 #[tokio::test]
-async fn a_reload_keeps_the_keys_that_are_where_they_were() {
+async fn a_reload_keeps_the_keys_of_an_unchanged_source() {
     let signer = Signer::p256();
     let keys = holding(&signer, "a");
     let endpoint = StubServer::new(move |_| keys.clone()).await;
@@ -347,7 +347,7 @@ fn set(keys: &[Value]) -> Result<KeySet, KeySetError> {
 }
 
 #[test]
-fn keys_that_do_not_verify_are_passed_over() {
+fn keys_that_cannot_verify_are_ignored() {
     use jsonwebtoken::Algorithm;
     let rsa = Signer::rsa();
     let change = |member: &str, value: Value| {
@@ -390,7 +390,7 @@ fn keys_that_do_not_verify_are_passed_over() {
 }
 
 #[test]
-fn a_token_that_names_no_key_gets_one_only_without_a_choice() {
+fn a_token_without_a_key_id_is_accepted_only_if_one_key_fits() {
     use jsonwebtoken::Algorithm;
     let (one, other, ed) = (Signer::p256(), Signer::p256(), Signer::ed25519());
     let alone = set(&[one.jwk("a"), ed.jwk("b")]).expect("keys");
@@ -402,7 +402,7 @@ fn a_token_that_names_no_key_gets_one_only_without_a_choice() {
 }
 
 #[test]
-fn too_many_keys_are_no_set() {
+fn a_set_with_too_many_keys_is_refused() {
     let signer = Signer::ed25519();
     let keys =
         |count: usize| -> Vec<Value> { (0..count).map(|n| signer.jwk(&n.to_string())).collect() };

@@ -61,7 +61,7 @@ async fn refused(token: &str, from: &TestIssuer) -> AuthError {
 }
 
 #[tokio::test]
-async fn honest_tokens_of_each_algorithm_make_their_caller_known() {
+async fn valid_tokens_of_each_algorithm_authenticate_their_caller() {
     let issuer = TestIssuer::new().await;
     let callers = issuer.callers().await;
     for (signer, alg, kid) in [
@@ -107,7 +107,7 @@ async fn an_algorithm_that_is_not_the_issuers_is_refused(#[case] alg: &str) {
 }
 
 #[tokio::test]
-async fn a_public_key_is_no_secret_to_sign_with() {
+async fn a_token_signed_with_the_public_key_as_a_secret_is_refused() {
     let issuer = TestIssuer::new().await;
     let jwk = issuer.rsa.jwk("r").to_string();
     for secret in [issuer.rsa.public_bytes(), jwk.into_bytes()] {
@@ -128,7 +128,7 @@ async fn a_public_key_is_no_secret_to_sign_with() {
 #[case::another_curve("ES384", "e")]
 #[case::ed_as_ec("ES256", "d")]
 #[tokio::test]
-async fn a_key_of_another_kind_does_not_count(#[case] alg: &str, #[case] kid: &str) {
+async fn a_key_of_another_type_is_not_used(#[case] alg: &str, #[case] kid: &str) {
     let issuer = TestIssuer::new().await;
     for signer in [&issuer.rsa, &issuer.p256, &issuer.ed] {
         let token = signer.token(&header(alg, kid), &claims());
@@ -137,7 +137,7 @@ async fn a_key_of_another_kind_does_not_count(#[case] alg: &str, #[case] kid: &s
 }
 
 #[tokio::test]
-async fn an_algorithm_that_the_issuer_does_not_use_is_refused_though_its_key_could() {
+async fn an_unconfigured_algorithm_is_refused_although_the_key_fits() {
     let issuer = TestIssuer::new().await;
     let mut rules = issuer.rules();
     rules.algorithms = vec![jsonwebtoken::Algorithm::ES256];
@@ -161,7 +161,7 @@ async fn an_algorithm_that_the_issuer_does_not_use_is_refused_though_its_key_cou
 #[case::nul("r\u{0}")]
 #[case::url("https://evil.example/jwks.json")]
 #[tokio::test]
-async fn a_strange_name_of_a_key_is_only_looked_up(#[case] kid: &str) {
+async fn an_unusual_key_id_is_only_looked_up(#[case] kid: &str) {
     let issuer = TestIssuer::new().await;
     let token = issuer.rsa.token(&header("RS256", kid), &claims());
     assert_eq!(refused(&token, &issuer).await, Refusal::NoKey.into());
@@ -173,7 +173,7 @@ async fn a_strange_name_of_a_key_is_only_looked_up(#[case] kid: &str) {
 #[case::list(json!(["r"]))]
 #[case::null(Value::Null)]
 #[tokio::test]
-async fn what_is_no_name_of_a_key_is_malformed(#[case] kid: Value) {
+async fn a_key_id_of_another_type_is_malformed(#[case] kid: Value) {
     let issuer = TestIssuer::new().await;
     let mut header = header("RS256", "r");
     header["kid"] = kid;
@@ -237,7 +237,7 @@ async fn what_is_no_name_of_a_key_is_malformed(#[case] kid: Value) {
     Refusal::Caller(CallerError::Control("subject"))
 )]
 #[tokio::test]
-async fn claims_that_do_not_hold_are_refused(#[case] claims: Value, #[case] want: Refusal) {
+async fn invalid_claims_are_refused(#[case] claims: Value, #[case] want: Refusal) {
     let issuer = TestIssuer::new().await;
     let token = issuer.p256.token(&header("ES256", "e"), &claims);
     assert_eq!(refused(&token, &issuer).await, want.into());
@@ -252,7 +252,7 @@ async fn claims_that_do_not_hold_are_refused(#[case] claims: Value, #[case] want
 #[case::no_scopes(claims_without("scope"))]
 #[case::colons_and_percents(claims_with("tenant_id", json!("a:b%3Ac")))]
 #[tokio::test]
-async fn claims_that_hold_are_taken(#[case] claims: Value) {
+async fn valid_claims_are_accepted(#[case] claims: Value) {
     let issuer = TestIssuer::new().await;
     let callers = issuer.callers().await;
     let token = issuer.p256.token(&header("ES256", "e"), &claims);
@@ -280,7 +280,7 @@ async fn a_service_of_an_issuer_is_never_the_scheduler() {
 }
 
 #[tokio::test]
-async fn a_token_without_a_project_may_use_wider_routes_only() {
+async fn a_token_without_a_project_may_only_use_routes_with_a_wider_scope() {
     let issuer = TestIssuer::new().await;
     let callers = issuer.callers().await;
     let claims = claims_without("project_id");
@@ -295,7 +295,7 @@ async fn a_token_without_a_project_may_use_wider_routes_only() {
 }
 
 #[tokio::test]
-async fn keys_that_a_token_brings_along_are_not_looked_at() {
+async fn keys_inside_a_token_are_ignored() {
     let issuer = TestIssuer::new().await;
     let evil = Signer::p256();
     let keys = jwks(&[evil.jwk("x")]);
@@ -345,7 +345,7 @@ async fn other_kinds_of_tokens_are_refused(#[case] kind: &str) {
 }
 
 #[tokio::test]
-async fn what_is_said_twice_is_refused() {
+async fn duplicate_members_are_refused() {
     let issuer = TestIssuer::new().await;
     let honest = claims().to_string();
     let twice = honest.replacen('{', r#"{"tenant_id":"victim","#, 1);
@@ -360,7 +360,7 @@ async fn what_is_said_twice_is_refused() {
 }
 
 #[tokio::test]
-async fn tokens_that_are_none_are_malformed() {
+async fn malformed_tokens_are_refused() {
     let issuer = TestIssuer::new().await;
     let token = issuer.p256.token(&header("ES256", "e"), &claims());
     let parts: Vec<_> = token.split('.').collect();
@@ -386,7 +386,7 @@ async fn tokens_that_are_none_are_malformed() {
 }
 
 #[tokio::test]
-async fn a_huge_token_is_not_even_read() {
+async fn an_oversized_token_is_not_parsed() {
     let issuer = TestIssuer::new().await;
     let claims = claims_with("more", json!("x".repeat(8 * 1024)));
     let token = issuer.p256.token(&header("ES256", "e"), &claims);
@@ -394,7 +394,7 @@ async fn a_huge_token_is_not_even_read() {
 }
 
 #[tokio::test]
-async fn changing_any_part_of_a_token_breaks_it() {
+async fn a_token_changed_in_any_part_is_refused() {
     let issuer = TestIssuer::new().await;
     let callers = issuer.callers().await;
     let token = issuer.p256.token(&header("ES256", "e"), &claims());
@@ -425,7 +425,7 @@ async fn changing_any_part_of_a_token_breaks_it() {
 }
 
 #[tokio::test]
-async fn a_remembered_token_expires_on_time() {
+async fn a_cached_token_expires_on_time() {
     let issuer = TestIssuer::new().await;
     let test_clock = TestClock::new();
     let auth = config::Auth {

@@ -79,7 +79,7 @@ async fn a_signed_call_is_the_schedulers() {
 }
 
 #[tokio::test]
-async fn what_was_signed_for_something_else_is_refused() {
+async fn a_signature_for_another_request_is_refused() {
     let callers = callers(&auth(&[SECRET])).await;
     let line = line("acme", "shop", NOW_MS);
     for (endpoint, key, body) in [
@@ -97,7 +97,7 @@ async fn what_was_signed_for_something_else_is_refused() {
 }
 
 #[tokio::test]
-async fn a_header_that_was_changed_is_refused() {
+async fn a_changed_header_is_refused() {
     let callers = callers(&auth(&[SECRET])).await;
     let line = line("acme", "shop", NOW_MS);
     let later = (NOW_MS + 1).to_string();
@@ -119,7 +119,7 @@ async fn a_header_that_was_changed_is_refused() {
 #[case::seconds_for_milliseconds(NOW_S, Err(Refusal::Time))]
 #[case::the_epoch(0, Err(Refusal::Time))]
 #[tokio::test]
-async fn the_time_limit_holds(#[case] time: u64, #[case] want: Result<(), Refusal>) {
+async fn the_tolerance_is_enforced(#[case] time: u64, #[case] want: Result<(), Refusal>) {
     let callers = callers(&auth(&[SECRET])).await;
     let got = verified(&callers, &line("acme", "shop", time)).await;
     assert_eq!(got.map(|_| ()), want.map_err(AuthError::from));
@@ -170,7 +170,7 @@ async fn names_beyond_ascii_are_written_as_display_strings() {
 }
 
 #[tokio::test]
-async fn any_of_several_secrets_will_do_while_they_rotate() {
+async fn each_secret_is_valid_during_a_rotation() {
     let both = callers(&auth(&["the-new-secret-of-it", SECRET])).await;
     let line = line("acme", "shop", NOW_MS);
     verified(&both, &line).await.expect("known");
@@ -180,7 +180,7 @@ async fn any_of_several_secrets_will_do_while_they_rotate() {
 }
 
 #[tokio::test]
-async fn a_secret_that_anybody_could_guess_is_not_used() {
+async fn a_short_secret_is_not_used() {
     let callers = callers(&auth(&["", "short"])).await;
     let v1 = sign("", "acme", "shop", NOW_MS);
     let line = format!(r#"tenant="acme", project="shop", time={NOW_MS}, v1="{v1}""#);
@@ -188,7 +188,7 @@ async fn a_secret_that_anybody_could_guess_is_not_used() {
 }
 
 #[tokio::test]
-async fn a_secret_that_cannot_be_read_leaves_it_open_whether_a_signature_is_wrong() {
+async fn an_unreadable_secret_makes_a_wrong_signature_unverifiable() {
     let mut auth = auth(&[SECRET]);
     let scheduler = auth.scheduler.as_mut().expect("configured");
     scheduler.secrets.push(SecretValue::OpenBao {
@@ -205,7 +205,7 @@ async fn a_secret_that_cannot_be_read_leaves_it_open_whether_a_signature_is_wron
 }
 
 #[tokio::test]
-async fn without_a_scheduler_nothing_signed_is_taken() {
+async fn without_a_scheduler_signed_requests_are_refused() {
     let callers = callers(&config::Auth::default()).await;
     let error = verified(&callers, &line("acme", "shop", NOW_MS)).await;
     assert_eq!(error, Err(Refusal::NotTaken("schedules").into()));
@@ -213,7 +213,7 @@ async fn without_a_scheduler_nothing_signed_is_taken() {
 
 /// The example on the page for users, run as they would run it.
 #[tokio::test]
-async fn the_published_example_signs_what_is_accepted() {
+async fn the_published_example_is_accepted() {
     let example = PAGE
         .split("```python\n")
         .nth(1)

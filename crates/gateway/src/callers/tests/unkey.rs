@@ -68,7 +68,7 @@ fn invalid(code: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_valid_key_is_asked_about_as_documented_and_makes_its_caller_known() {
+async fn a_valid_key_is_verified_as_documented_and_authenticates_its_caller() {
     let unkey = StubServer::new(|_| stub_server::json(200, &valid())).await;
     let callers = at(&unkey).await;
     let known = send_bearer(&callers, KEY).await.expect("known");
@@ -98,7 +98,7 @@ async fn a_valid_key_is_asked_about_as_documented_and_makes_its_caller_known() {
 }
 
 #[tokio::test]
-async fn a_path_of_the_operators_own_stays_before_ours() {
+async fn a_configured_path_prefixes_the_api_path() {
     let unkey = StubServer::new(|_| stub_server::json(200, &valid())).await;
     let url = format!("{}/unkey/", unkey.url());
     let callers = callers(&settings(&url, Duration::from_secs(30))).await;
@@ -131,7 +131,7 @@ async fn the_subject_is_in_the_metadata_or_is_the_key(#[case] answer: Value, #[c
 #[case::untyped_subject(with("/data/meta/subject", json!("ann")))]
 #[case::the_scheduler(with("/data/meta/subject", json!("service:scheduler")))]
 #[tokio::test]
-async fn what_is_not_valid_or_names_nobody_is_refused(#[case] answer: Value) {
+async fn an_invalid_key_or_one_without_a_caller_is_refused(#[case] answer: Value) {
     let unkey = StubServer::new(move |_| stub_server::json(200, &answer)).await;
     let error = send_bearer(&at(&unkey).await, KEY)
         .await
@@ -145,7 +145,7 @@ async fn what_is_not_valid_or_names_nobody_is_refused(#[case] answer: Value) {
 #[case("USAGE_EXCEEDED", Prohibition::Unkey.into())]
 #[case("RATE_LIMITED", AuthError::TooMany)]
 #[tokio::test]
-async fn what_may_not_is_forbidden_and_what_must_wait_is_told(
+async fn forbidden_and_rate_limited_keys_get_their_problems(
     #[case] code: &'static str,
     #[case] want: AuthError,
 ) {
@@ -166,7 +166,7 @@ async fn what_may_not_is_forbidden_and_what_must_wait_is_told(
 #[case::huge(reply(200, vec![b' '; 100 * 1024]))]
 #[case::slow(reply(200, "{}").after(Duration::from_secs(60)))]
 #[tokio::test]
-async fn without_a_verdict_nobody_is_let_in(#[case] response: StubReply) {
+async fn without_an_answer_every_key_is_refused(#[case] response: StubReply) {
     let unkey = StubServer::new(move |_| response.clone()).await;
     let callers = Arc::new(at(&unkey).await);
     let begin = Instant::now();
@@ -184,7 +184,7 @@ async fn without_a_verdict_nobody_is_let_in(#[case] response: StubReply) {
 }
 
 #[tokio::test]
-async fn an_answer_is_believed_for_its_time_and_no_longer() {
+async fn an_answer_is_cached_for_its_time_only() {
     let unkey = StubServer::new(|_| stub_server::json(200, &valid())).await;
     let callers = callers(&settings(unkey.url(), Duration::from_secs(1))).await;
     send_bearer(&callers, KEY).await.expect("known");
@@ -204,7 +204,7 @@ async fn an_answer_is_believed_for_its_time_and_no_longer() {
 }
 
 #[tokio::test]
-async fn an_answer_is_not_believed_past_the_keys_own_end() {
+async fn an_answer_is_not_cached_past_the_keys_expiry() {
     let end = super::NOW_S * 1000 + 150;
     let answer = with("/data/expires", json!(end));
     let unkey = StubServer::new(move |_| stub_server::json(200, &answer)).await;
@@ -216,7 +216,7 @@ async fn an_answer_is_not_believed_past_the_keys_own_end() {
 }
 
 #[tokio::test]
-async fn many_requests_with_one_key_ask_once() {
+async fn concurrent_requests_with_one_key_verify_once() {
     let unkey =
         StubServer::new(|_| stub_server::json(200, &valid()).after(Duration::from_millis(50)))
             .await;
@@ -233,7 +233,7 @@ async fn many_requests_with_one_key_ask_once() {
 }
 
 #[tokio::test]
-async fn keys_at_random_do_not_keep_out_one_that_has_been_valid() {
+async fn random_keys_do_not_delay_a_proven_key() {
     let unkey = StubServer::new(|seen| match seen.json()["key"] == KEY {
         true => stub_server::json(200, &valid()),
         false => reply(200, "{}").after(Duration::from_secs(60)),
@@ -257,7 +257,7 @@ async fn keys_at_random_do_not_keep_out_one_that_has_been_valid() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_leaves_the_question_to_the_next() {
+async fn a_verification_survives_the_client_that_began_it() {
     let unkey =
         StubServer::new(|_| stub_server::json(200, &valid()).after(Duration::from_millis(100)))
             .await;
@@ -268,7 +268,7 @@ async fn a_client_that_goes_away_leaves_the_question_to_the_next() {
 }
 
 #[tokio::test]
-async fn what_unkey_cannot_know_is_not_shown_to_it() {
+async fn malformed_keys_are_not_sent_to_unkey() {
     let unkey = StubServer::new(|_| stub_server::json(200, &valid())).await;
     let callers = at(&unkey).await;
     let long = "k".repeat(513);

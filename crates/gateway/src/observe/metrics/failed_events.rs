@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_event_that_is_gone_is_no_longer_counted() {
+    async fn a_removed_event_is_no_longer_counted() {
         let failed = FailedEvents::new(Gauge::noop());
         for number in 0..150 {
             failed.add(id(number));

@@ -7,7 +7,7 @@ use onceward_gateway::{Drained, Gateway, StartError};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
-use crate::harness::{Ask, Reply, Running, gateway, origin, until};
+use crate::harness::{ClientRequest, Reply, Running, gateway, origin, until};
 
 const LABELS: &str = "tenant=\"_local\",project=\"_local\",endpoint=\"_default\"";
 
@@ -45,7 +45,7 @@ async fn traffic_is_counted_without_keys_or_paths() {
     let gateway = gateway(&origin).run().await;
     let count = async |line: String| assert_line(&gateway, &line).await;
 
-    gateway.ask("POST /secretpath").send().await;
+    gateway.request("POST /secretpath").send().await;
     gateway
         .post("/secretpath", "secretkey")
         .body("a")
@@ -143,8 +143,8 @@ async fn a_drain_waits_for_running_operations_and_records_them() {
     gone.abort();
 
     let draining = tokio::spawn(gateway.drain());
-    until(async || Ask::new(admin, "GET /readyz").send().await.status == 503).await;
-    assert_eq!(Ask::new(admin, "GET /livez").send().await.status, 200);
+    until(async || ClientRequest::new(admin, "GET /readyz").send().await.status == 503).await;
+    assert_eq!(ClientRequest::new(admin, "GET /livez").send().await.status, 200);
     // No new connections.
     until(async || TcpStream::connect(listen).await.is_err()).await;
     origin.open();

@@ -117,7 +117,7 @@ async fn known_keys_and_classes_stay_while_the_store_is_unavailable() {
     // Longer than the pause between two refreshes.
     let away = Instant::now();
     while away.elapsed() < Duration::from_secs(4) {
-        let unprotected = other.ask("POST /payments");
+        let unprotected = other.request("POST /payments");
         let unprotected = unprotected.header("authorization", format!("Bearer {secret}"));
         assert_eq!(unprotected.send().await.status, 201, "still known");
         tokio::time::sleep(PAUSE).await;

@@ -85,7 +85,7 @@ async fn the_same_key_of_each_caller_on_each_endpoint_is_a_separate_operation() 
     assert_eq!(
         names.len(),
         CALLERS.len(),
-        "the upstream can tell them apart"
+        "the upstream can distinguish them"
     );
     let ids: BTreeSet<_> = ledger
         .iter()
@@ -106,8 +106,8 @@ async fn the_upstream_receives_a_namespaced_key_with_unambiguous_parts() {
         gateway.post("/payments", "k").by(&key).send().await;
         let seen = origin.ledger().pop().unwrap();
         assert_eq!(seen.header("idempotency-key"), name);
-        let told = ["x-tenant-id", "x-project-id", "x-subject"].map(|name| seen.header(name));
-        assert_eq!(told, [who.0, who.1, who.2]);
+        let received = ["x-tenant-id", "x-project-id", "x-subject"].map(|name| seen.header(name));
+        assert_eq!(received, [who.0, who.1, who.2]);
     }
 }
 
@@ -221,7 +221,7 @@ async fn a_clients_copies_of_the_gateways_headers_are_ignored() {
     let theirs = theirs.header("x-operation-id").to_owned();
 
     for what in ["POST /payments", "PUT /notes", "POST /hooks"] {
-        let mut ask = gateway.ask(what).by(&ann).header("x-operation-id", &theirs);
+        let mut ask = gateway.request(what).by(&ann).header("x-operation-id", &theirs);
         for (name, value) in [
             ("x-tenant-id", "globex"),
             ("x-project-id", "bank"),
@@ -244,8 +244,8 @@ async fn a_clients_copies_of_the_gateways_headers_are_ignored() {
         assert_eq!(answer.status, 201, "{what}: {}", answer.text());
         assert!(!answer.is_replay());
         let seen = origin.ledger().pop().unwrap();
-        let told = ["x-tenant-id", "x-project-id", "x-subject"].map(|name| seen.header(name));
-        assert_eq!(told, [ANN.0, ANN.1, ANN.2], "{what}");
+        let received = ["x-tenant-id", "x-project-id", "x-subject"].map(|name| seen.header(name));
+        assert_eq!(received, [ANN.0, ANN.1, ANN.2], "{what}");
         let protected = what == "POST /payments";
         let key = if protected {
             "t-acme:shop:user:ann:k"
@@ -429,7 +429,7 @@ async fn a_route_admits_only_the_callers_that_it_names() {
         ),
     ] {
         let runs = origin.runs();
-        let answer = gateway.ask(&format!("POST {path}")).bearing(credential);
+        let answer = gateway.request(&format!("POST {path}")).bearing(credential);
         let answer = answer.send().await;
         assert_eq!(word(&answer), want, "{path}: {who}");
         assert_eq!(
@@ -581,7 +581,7 @@ async fn routes_with_a_wider_scope_use_a_sentinel_and_protect_only_if_configured
     for (path, sentinel) in [("/tenant", "_tenant"), ("/platform", "_platform")] {
         let refused = gateway.post(path, "k").by(&shop).send().await;
         assert_eq!(word(&refused), "400 key-prohibited", "{path}");
-        let passed = gateway.ask(&format!("POST {path}")).by(&shop).send().await;
+        let passed = gateway.request(&format!("POST {path}")).by(&shop).send().await;
         assert_eq!(passed.status, 201);
         let seen = origin.ledger().pop().unwrap();
         assert_eq!(seen.header("x-project-id"), sentinel);
@@ -622,7 +622,7 @@ async fn on_an_open_route_each_credential_is_a_different_request() {
             Some("Bearer session-b"),
         ),
     ] {
-        let with = |ask: crate::harness::Ask, line: Option<&str>| match line {
+        let with = |ask: crate::harness::ClientRequest, line: Option<&str>| match line {
             Some(line) => ask.header("authorization", line),
             None => ask,
         };
@@ -642,7 +642,7 @@ async fn on_an_open_route_each_credential_is_a_different_request() {
     // By id: without a credential, and with an API key.
     for line in [None, Some(format!("Bearer {ann}"))] {
         let key = if line.is_some() { "by-id-2" } else { "by-id-1" };
-        let with = |ask: crate::harness::Ask| match &line {
+        let with = |ask: crate::harness::ClientRequest| match &line {
             Some(line) => ask.header("authorization", line),
             None => ask,
         };

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::harness::credentials::{API_KEYS, Issuer, Sent, Tick, api_key, now_ms, ready};
 use crate::harness::fixture::{echo, payments, route, word};
-use crate::harness::{Ask, Origin, Running, configured};
+use crate::harness::{ClientRequest, Origin, Running, configured};
 
 const SECRET: &str = "a secret of the scheduler";
 const NEXT_SECRET: &str = "the one that comes after it";
@@ -36,9 +36,9 @@ fn tick(key: &str) -> Tick<'_> {
 }
 
 /// A signed tick, sent to a path that may be wrong.
-fn sent(gateway: &Running, path: &str, tick: &Tick<'_>) -> Ask {
+fn sent(gateway: &Running, path: &str, tick: &Tick<'_>) -> ClientRequest {
     let ask = gateway
-        .ask(&format!("POST {path}"))
+        .request(&format!("POST {path}"))
         .body(tick.body.to_owned());
     let ask = ask.header("x-schedule-signature", tick.signature());
     if tick.key.is_empty() {
@@ -219,7 +219,7 @@ async fn a_request_that_differs_from_what_was_signed_is_refused() {
         (
             "no key",
             gateway
-                .ask("POST /reports")
+                .request("POST /reports")
                 .body(BODY)
                 .header("x-schedule-signature", &signed),
         ),

@@ -10,7 +10,7 @@ use data_encoding::BASE64URL_NOPAD;
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Ask, Reply, Reserved, configured, origin};
+use crate::harness::{Answer, ClientRequest, Reply, Reserved, configured, origin};
 
 const ROUTE: &str = r#"
 [[routes]]
@@ -21,7 +21,7 @@ upstream = "origin"
 policy = "REQUIRED_A"
 "#;
 
-fn bearing(ask: Ask, credential: &str) -> Ask {
+fn bearing(ask: ClientRequest, credential: &str) -> ClientRequest {
     ask.header("authorization", format!("Bearer {credential}"))
 }
 

@@ -36,18 +36,18 @@ fn every_commented_out_setting_is_valid() {
 #[test]
 fn every_key_of_the_schema_is_in_the_manual() {
     let schema = config::schema();
-    let mut told = BTreeSet::new();
+    let mut found = BTreeSet::new();
     for text in uncommented() {
         let text: toml::Table = toml::from_str(&text).unwrap();
         let text = serde_json::to_value(text).unwrap();
-        tell(&text, &schema, &schema, &mut told);
+        collect_keys(&text, &schema, &schema, &mut found);
     }
     let definitions = schema["$defs"].as_object().unwrap().iter();
     let all = definitions.map(|(name, one)| (name.as_str(), one));
     let mut untold = Vec::new();
     for (name, one) in all.chain([("", &schema)]) {
         for key in one["properties"].as_object().into_iter().flatten() {
-            if !told.contains(&(name.to_owned(), key.0.clone())) {
+            if !found.contains(&(name.to_owned(), key.0.clone())) {
                 untold.push(format!("{name}.{}", key.0));
             }
         }
@@ -189,7 +189,7 @@ fn read(text: &str) -> Config {
 }
 
 /// Records the keys of each definition that a value uses.
-fn tell(value: &Value, schema: &Value, root: &Value, told: &mut BTreeSet<(String, String)>) {
+fn collect_keys(value: &Value, schema: &Value, root: &Value, found: &mut BTreeSet<(String, String)>) {
     let reference = schema["$ref"].as_str().unwrap_or_default();
     let name = reference.rsplit('/').next().unwrap_or_default();
     let schema = match name {
@@ -197,7 +197,7 @@ fn tell(value: &Value, schema: &Value, root: &Value, told: &mut BTreeSet<(String
         name => &root["$defs"][name],
     };
     for choice in schema["anyOf"].as_array().into_iter().flatten() {
-        tell(value, choice, root, told);
+        collect_keys(value, choice, root, found);
     }
     match value {
         Value::Object(entries) => {
@@ -209,16 +209,16 @@ fn tell(value: &Value, schema: &Value, root: &Value, told: &mut BTreeSet<(String
             for (key, value) in entries {
                 match known {
                     Some(known) => {
-                        told.insert((name.to_owned(), key.clone()));
-                        tell(value, &known[key], root, told);
+                        found.insert((name.to_owned(), key.clone()));
+                        collect_keys(value, &known[key], root, found);
                     }
-                    None => tell(value, &schema["additionalProperties"], root, told),
+                    None => collect_keys(value, &schema["additionalProperties"], root, found),
                 }
             }
         }
         Value::Array(items) => {
             for item in items {
-                tell(item, &schema["items"], root, told);
+                collect_keys(item, &schema["items"], root, found);
             }
         }
         _ => {}

@@ -79,13 +79,13 @@ fn judge(text: &str, variables: &BTreeMap<String, String>) -> Result<(), TestCas
     if let Err(mistakes) = config::parse(text, Path::new("onceward.toml"), variables) {
         prop_assert!(!mistakes.is_empty());
         for mistake in mistakes {
-            let told = mistake.to_string();
+            let text_shown = mistake.to_string();
             prop_assert!(
                 !mistake.problem.is_empty() && !mistake.right.is_empty(),
-                "{told}"
+                "{text_shown}"
             );
             // The schema and the types agree.
-            prop_assert!(!told.contains("fault of Onceward"), "{told}");
+            prop_assert!(!text_shown.contains("fault of Onceward"), "{text_shown}");
         }
     }
     Ok(())

@@ -14,13 +14,13 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 /// A request to be sent.
-pub(crate) struct Ask {
+pub(crate) struct ClientRequest {
     to: SocketAddr,
     version: Version,
     request: Request<Body>,
 }
 
-impl Ask {
+impl ClientRequest {
     /// A request without a body; `what` is a method and a target.
     pub(crate) fn new(to: SocketAddr, what: &str) -> Self {
         let (method, target) = what.split_once(' ').unwrap();

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use super::fixture::operate;
-use super::{Ask, Running, until};
+use super::{ClientRequest, Running, until};
 
 /// Configures API keys.
 pub(crate) const API_KEYS: &str = "[auth.api_keys]\n";
@@ -51,16 +51,16 @@ pub(crate) async fn revoke(gateway: &Running, key: &ApiKey) {
 
 /// Adds a credential to a request.
 pub(crate) trait Sent {
-    fn by(self, key: &ApiKey) -> Ask;
-    fn bearing(self, token: &str) -> Ask;
+    fn by(self, key: &ApiKey) -> ClientRequest;
+    fn bearing(self, token: &str) -> ClientRequest;
 }
 
-impl Sent for Ask {
-    fn by(self, key: &ApiKey) -> Ask {
+impl Sent for ClientRequest {
+    fn by(self, key: &ApiKey) -> ClientRequest {
         self.bearing(&key.secret)
     }
 
-    fn bearing(self, token: &str) -> Ask {
+    fn bearing(self, token: &str) -> ClientRequest {
         self.header("authorization", format!("Bearer {token}"))
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Answer, Ask, Origin, OriginBuilder, Reply, Running, configured, origin};
+use super::{Answer, ClientRequest, Origin, OriginBuilder, Reply, Running, configured, origin};
 
 /// The pause between two checks of something that only time changes.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
@@ -57,7 +57,7 @@ pub(crate) fn word(answer: &Answer) -> String {
 
 /// Sends a GET to the admin API, as a local operator.
 pub(crate) async fn look(gateway: &Running, path: &str) -> Answer {
-    Ask::new(gateway.admin_address(), &format!("GET {path}"))
+    ClientRequest::new(gateway.admin_address(), &format!("GET {path}"))
         .host("localhost")
         .send()
         .await
@@ -79,7 +79,7 @@ pub(crate) async fn shown(gateway: &Running, id: &str) -> Value {
 }
 
 /// Sends until the answer satisfies the condition, and returns that answer.
-pub(crate) async fn ask_until(ask: impl Fn() -> Ask, holds: impl Fn(&Answer) -> bool) -> Answer {
+pub(crate) async fn ask_until(ask: impl Fn() -> ClientRequest, holds: impl Fn(&Answer) -> bool) -> Answer {
     loop {
         let answer = ask().send().await;
         if holds(&answer) {

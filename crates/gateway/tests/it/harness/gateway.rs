@@ -11,7 +11,7 @@ use onceward_gateway::{ConfigFile, Drained, Gateway};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
-use super::{Answer, Ask, Origin, RawClient, until};
+use super::{Answer, ClientRequest, Origin, RawClient, until};
 
 /// The default limit of a drain.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
@@ -170,17 +170,17 @@ impl Running {
     }
 
     /// A request; `what` is a method and a target.
-    pub(crate) fn ask(&self, what: &str) -> Ask {
-        Ask::new(self.gateway.listen(), what)
+    pub(crate) fn request(&self, what: &str) -> ClientRequest {
+        ClientRequest::new(self.gateway.listen(), what)
     }
 
-    pub(crate) fn get(&self, target: &str) -> Ask {
-        self.ask(&format!("GET {target}"))
+    pub(crate) fn get(&self, target: &str) -> ClientRequest {
+        self.request(&format!("GET {target}"))
     }
 
     /// A protected request.
-    pub(crate) fn post(&self, target: &str, key: &str) -> Ask {
-        self.ask(&format!("POST {target}")).key(key)
+    pub(crate) fn post(&self, target: &str, key: &str) -> ClientRequest {
+        self.request(&format!("POST {target}")).key(key)
     }
 
     /// A connection for exact bytes.
@@ -190,7 +190,7 @@ impl Running {
 
     /// Sends a GET to the admin listener.
     pub(crate) async fn admin(&self, path: &str) -> Answer {
-        Ask::new(self.gateway.admin(), &format!("GET {path}"))
+        ClientRequest::new(self.gateway.admin(), &format!("GET {path}"))
             .host("127.0.0.1")
             .send()
             .await
@@ -229,8 +229,8 @@ impl Running {
     }
 
     /// Sends a change to the admin API.
-    pub(crate) fn change(&self, path: &str, body: &str) -> Ask {
-        Ask::new(self.gateway.admin(), &format!("POST {path}"))
+    pub(crate) fn change(&self, path: &str, body: &str) -> ClientRequest {
+        ClientRequest::new(self.gateway.admin(), &format!("POST {path}"))
             .host("127.0.0.1")
             .header("content-type", "application/json")
             .body(body.to_owned())

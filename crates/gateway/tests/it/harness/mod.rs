@@ -17,7 +17,7 @@ mod raw;
 use std::time::Duration;
 
 pub(crate) use self::bulk::{BULK_BYTES, bulk, bulk_hash, settled};
-pub(crate) use self::client::{Answer, Answering, Ask};
+pub(crate) use self::client::{Answer, Answering, ClientRequest};
 pub(crate) use self::gateway::{Running, configured, configured_to, gateway, gateway_to};
 pub(crate) use self::origin::{Origin, OriginBuilder, Reply, Reserved, Seen, origin};
 pub(crate) use self::raw::{RawAnswer, RawClient, RawMessage, raw_origin};

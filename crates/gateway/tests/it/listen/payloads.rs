@@ -14,7 +14,7 @@ const VECTORS: &str = include_str!("http-payloads.json");
 const OK: &str = "HTTP/1.1 200 OK\r\nx-target: {target}\r\ncontent-length: 2\r\n\r\nok";
 
 /// After this time without an answer there is none.
-const PATIENCE: Duration = Duration::from_secs(20);
+const ANSWER_DEADLINE: Duration = Duration::from_secs(20);
 
 #[derive(Deserialize)]
 struct Vectors {
@@ -62,7 +62,7 @@ async fn send(payload: &Payload) -> Seen {
     } else {
         1
     };
-    let answers = tokio::time::timeout(PATIENCE, client.answers(wanted)).await;
+    let answers = tokio::time::timeout(ANSWER_DEADLINE, client.answers(wanted)).await;
     let Ok(answers) = answers else {
         panic!("{}: neither an answer nor a closed connection", payload.id);
     };

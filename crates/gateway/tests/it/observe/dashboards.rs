@@ -279,7 +279,7 @@ fn emitted(page: &str) -> BTreeMap<String, BTreeSet<String>> {
 
 #[tokio::test]
 async fn every_queried_metric_and_label_exists() {
-    let told = emitted(&eventful().await);
+    let exported = emitted(&eventful().await);
     let mut recorded: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let names = values(&read("prometheus/rules.yml"), "record:");
     let (queries, variables) = dashboard();
@@ -299,8 +299,8 @@ async fn every_queried_metric_and_label_exists() {
             continue;
         }
         for (metric, labels) in &asked.metrics {
-            let has = told.get(metric).or_else(|| recorded.get(metric));
-            let has = has.unwrap_or_else(|| panic!("nobody tells {metric}: {query}"));
+            let has = exported.get(metric).or_else(|| recorded.get(metric));
+            let has = has.unwrap_or_else(|| panic!("no gateway exports {metric}: {query}"));
             known.extend(has.iter().map(String::as_str));
             for label in labels {
                 let found = has.contains(label) || SCRAPED.contains(&label.as_str());
@@ -357,7 +357,7 @@ async fn eventful() -> String {
         ("POST /known", Some("k")),
         ("POST /nowhere", Some("k")),
     ] {
-        let ask = gateway.ask(what);
+        let ask = gateway.request(what);
         let ask = match key {
             Some(key) => ask.key(key),
             None => ask,
@@ -382,7 +382,7 @@ async fn send_events(gateway: &Running) {
         let credential = data_encoding::BASE64.encode(format!("user:{password}").as_bytes());
         let target = format!("POST /api/v1/webhooks/postmark/{id}");
         let event = r#"{"RecordType": "Delivery", "MessageID": "m", "Recipient": "r"}"#;
-        let ask = gateway.ask(&target).body(event);
+        let ask = gateway.request(&target).body(event);
         ask.header("authorization", format!("Basic {credential}"))
             .send()
             .await;

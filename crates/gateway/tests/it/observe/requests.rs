@@ -79,7 +79,7 @@ fn notes(attributes: &Value) -> BTreeMap<String, String> {
 }
 
 /// Stops the gateway, which sends its spans, and reads what arrived.
-async fn told(gateway: Running, collector: &Origin) -> Vec<Span> {
+async fn collected_spans(gateway: Running, collector: &Origin) -> Vec<Span> {
     gateway.drain().await;
     let mut spans = Vec::new();
     for batch in collector.ledger() {
@@ -129,7 +129,7 @@ async fn a_request_and_its_upstream_request_form_one_trace() {
     let (trace, sent_by, flags) = parent_of(seen.header("traceparent"));
     assert_eq!((trace, flags), (TRACE, "01"));
 
-    let spans = told(gateway, &collector).await;
+    let spans = collected_spans(gateway, &collector).await;
     assert_eq!(spans.len(), 3, "a replay asks nobody: {spans:?}");
     assert!(spans.iter().all(|span| span.trace == TRACE && !span.failed));
     let upstream = spans.iter().find(|span| span.kind == 3).unwrap();
@@ -163,7 +163,7 @@ async fn an_upstream_that_closes_the_connection_is_a_failed_span() {
     let (origin, collector) = (origin().hanging_up().run().await, collector().await);
     let gateway = configured(&origin, &traced(&collector, "")).run().await;
     assert_eq!(gateway.post("/payments", "k").send().await.status, 504);
-    let spans = told(gateway, &collector).await;
+    let spans = collected_spans(gateway, &collector).await;
     assert_eq!(spans.len(), 2);
     for span in &spans {
         assert!(span.failed, "{span:?}");
@@ -176,8 +176,8 @@ async fn an_upstream_that_closes_the_connection_is_a_failed_span() {
 async fn a_refusal_is_a_span_with_its_code() {
     let (origin, collector) = (origin().run().await, collector().await);
     let gateway = configured(&origin, &traced(&collector, "")).run().await;
-    gateway.ask("POST /payments").send().await;
-    let spans = told(gateway, &collector).await;
+    gateway.request("POST /payments").send().await;
+    let spans = collected_spans(gateway, &collector).await;
     assert_eq!(spans.len(), 1);
     assert_eq!(spans[0].parent, "", "a trace that begins here");
     assert_eq!(spans[0].notes["onceward.outcome"], "key-missing");
@@ -196,7 +196,7 @@ async fn an_unsampled_trace_stays_unsampled() {
     let (trace, parent, flags) = parent_of(seen.header("traceparent"));
     assert_eq!((trace, flags), (TRACE, "00"));
     assert_ne!(parent, CLIENT);
-    assert!(told(gateway, &collector).await.is_empty());
+    assert!(collected_spans(gateway, &collector).await.is_empty());
 }
 
 #[tokio::test]
@@ -213,7 +213,7 @@ async fn new_traces_are_sampled() {
         .header("traceparent", format!("00-{TRACE}-{CLIENT}-01"))
         .send()
         .await;
-    assert_eq!(told(gateway, &collector).await.len(), 2);
+    assert_eq!(collected_spans(gateway, &collector).await.len(), 2);
 }
 
 #[tokio::test]
@@ -231,7 +231,7 @@ async fn a_malformed_traceparent_begins_a_new_trace_and_is_not_forwarded() {
     assert_eq!(seen.header("tracestate"), "");
     let (trace, _, flags) = parent_of(seen.header("traceparent"));
     assert_eq!(flags, "01");
-    let spans = told(gateway, &collector).await;
+    let spans = collected_spans(gateway, &collector).await;
     assert!(spans.iter().all(|span| span.trace == trace));
     let server = spans.iter().find(|span| span.kind == 2).unwrap();
     assert_eq!(server.parent, "");
@@ -330,7 +330,7 @@ async fn a_replay_reported_by_the_handler_is_counted() {
     "#;
     let gateway = configured(&origin, text).run().await;
     for _ in 0..3 {
-        gateway.ask("POST /jobs").body("a").send().await;
+        gateway.request("POST /jobs").body("a").send().await;
     }
     gateway
         .shows("handler_internal_dedup_hit_total{tenant=\"_local\",project=\"_local\",endpoint=\"jobs.start\"} 2")

@@ -145,13 +145,13 @@ async fn in_flight_accept_answers_202_with_a_working_location() {
         assert_eq!(answer.header("cache-control"), "no-store");
         let place = format!("/payments/by-idempotency-key/{key}/status");
         assert_eq!(answer.header("location"), place);
-        let told = gateway.get(&place).send().await.json();
-        assert_eq!(told, answer.json());
+        let status = gateway.get(&place).send().await.json();
+        assert_eq!(status, answer.json());
         assert_eq!(
-            (&told["state"], &told["status"]),
+            (&status["state"], &status["status"]),
             (&json!("running"), &json!("processing"))
         );
-        assert_eq!(told["operation_id"], answer.header("x-operation-id"));
+        assert_eq!(status["operation_id"], answer.header("x-operation-id"));
         let output = gateway
             .get(&place.replace("/status", "/output"))
             .send()
@@ -208,7 +208,7 @@ async fn mismatch(#[case] setting: &str, #[case] want: &str, #[case] replays: bo
     assert_eq!((&*word(&other), other.is_replay()), (want, replays));
     if !replays {
         let id = first.header("x-operation-id");
-        assert!(!other.text().contains(id), "nothing of it is told");
+        assert!(!other.text().contains(id), "the operation is not revealed");
         assert_eq!(other.header("x-operation-id"), "");
         let json = other.json();
         assert_eq!(
@@ -265,7 +265,7 @@ async fn ttl_basis_access_counts_from_the_last_replay(#[case] what: &str) {
     // With a precision of a tenth of the retention, at least a second: not every
     // replay is recorded.
     loop {
-        let again = gateway.ask(what).key("k").send().await;
+        let again = gateway.request(what).key("k").send().await;
         assert!(again.is_replay(), "{}", again.text());
         let now = status(&gateway, "k").await;
         assert_eq!(now["completed_at"], first["completed_at"]);
@@ -539,8 +539,8 @@ async fn on_error_changes_at_run_time() {
     };
     assert_eq!(status("before").await, "unknown");
     let change = json!({ "settings": { "on_error": "release" }, "why": "it rolls back" });
-    let told = operate(&gateway, "/admin/v1/classes/financial", change).await;
-    assert_eq!(told["settings"]["on_error"], "release");
-    assert_eq!(told["sources"]["on_error"], "changed");
+    let changed = operate(&gateway, "/admin/v1/classes/financial", change).await;
+    assert_eq!(changed["settings"]["on_error"], "release");
+    assert_eq!(changed["sources"]["on_error"], "changed");
     assert_eq!(status("after").await, "released");
 }

@@ -25,7 +25,7 @@ async fn house(more: &str) -> Running {
 /// A preflight request.
 async fn preflight(gateway: &Running, path: &str, method: &str, site: &str) -> Answer {
     gateway
-        .ask(&format!("OPTIONS {path}"))
+        .request(&format!("OPTIONS {path}"))
         .header("origin", site)
         .header("access-control-request-method", method)
         .header(

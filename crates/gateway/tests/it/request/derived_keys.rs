@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::harness::credentials::{API_KEYS, Sent, api_key};
 use crate::harness::fixture::{PAUSE, echo, payments, route, shown, word};
-use crate::harness::{Ask, Origin, Running, configured, origin};
+use crate::harness::{ClientRequest, Origin, Running, configured, origin};
 
 const BY_ORDER: &str = "derived_key = { from = [\"/order/id\"], window = \"10m\" }";
 
@@ -14,8 +14,8 @@ async fn one(origin: &Origin, settings: &str) -> Running {
     configured(origin, &payments(settings)).run().await
 }
 
-fn order(gateway: &Running, body: &'static str) -> Ask {
-    gateway.ask("POST /payments").json(body)
+fn order(gateway: &Running, body: &'static str) -> ClientRequest {
+    gateway.request("POST /payments").json(body)
 }
 
 #[tokio::test]
@@ -77,7 +77,7 @@ async fn a_derived_key_is_remembered_for_its_window() {
     let gateway = configured(&origin, &text.concat()).run().await;
     let ask = |path: &str| {
         gateway
-            .ask(&format!("POST {path}"))
+            .request(&format!("POST {path}"))
             .json(r#"{"id": 7}"#)
             .send()
     };
@@ -222,7 +222,7 @@ async fn other_parts(#[case] part: &str) {
     let gateway = one(&origin, &derived).await;
     let ask = |order: &'static str| {
         let query = if part.starts_with("query") { order } else { "" };
-        let ask = gateway.ask(&format!("POST /payments?order={query}"));
+        let ask = gateway.request(&format!("POST /payments?order={query}"));
         match part {
             "body" => ask.body(order),
             "header:X-Order" => ask.header("x-order", order),

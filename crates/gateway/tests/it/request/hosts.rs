@@ -5,7 +5,7 @@ use rstest::rstest;
 
 use crate::harness::credentials::{API_KEYS, Sent, api_key};
 use crate::harness::fixture::{echo, look, payments, route, word};
-use crate::harness::{Ask, OriginBuilder, Reply, Running, configured, origin};
+use crate::harness::{ClientRequest, OriginBuilder, Reply, Running, configured, origin};
 
 const FIXED_HOST: &str = "host = \"payments.internal\"\n";
 
@@ -22,7 +22,7 @@ fn hosts_by(name: &'static str) -> OriginBuilder {
     })
 }
 
-fn pay(gateway: &Running, host: &str) -> Ask {
+fn pay(gateway: &Running, host: &str) -> ClientRequest {
     gateway.post("/payments", "k").body("10").host(host)
 }
 

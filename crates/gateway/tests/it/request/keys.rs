@@ -62,7 +62,7 @@ async fn a_malformed_key_is_refused_with_its_reason(
 ) {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
-    let ask = gateway.ask(what).header("idempotency-key", key);
+    let ask = gateway.request(what).header("idempotency-key", key);
     let answer = ask.body("a").send().await;
     assert_eq!(answer.problem(), (400, "key-invalid".to_owned()));
     assert_eq!(answer.json()["reason"], reason);

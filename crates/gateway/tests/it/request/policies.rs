@@ -109,7 +109,7 @@ fn row([route, cells @ ..]: [&str; 5]) -> String {
 
 async fn outcome(gateway: &Running, origin: &Origin, what: &str, key: &str) -> String {
     let runs = origin.runs();
-    let ask = gateway.ask(what);
+    let ask = gateway.request(what);
     let ask = if key.is_empty() { ask } else { ask.key(key) };
     let answer = ask.send().await;
     match origin.ledger().get(runs) {
@@ -118,7 +118,7 @@ async fn outcome(gateway: &Running, origin: &Origin, what: &str, key: &str) -> S
         Some(seen) => format!(
             "{}, {}",
             manner(&answer),
-            told(seen.header("idempotency-key"), key)
+            forwarded_form(seen.header("idempotency-key"), key)
         ),
     }
 }
@@ -130,7 +130,7 @@ fn manner(answer: &Answer) -> &'static str {
     }
 }
 
-fn told(seen: &str, sent: &str) -> &'static str {
+fn forwarded_form(seen: &str, sent: &str) -> &'static str {
     match seen {
         "" => "none",
         _ if seen == sent => "raw",

@@ -62,7 +62,7 @@ async fn reach(code: Code) -> (Running, Answer) {
         }
         Code::KeyMissing => {
             let gateway = plain(keyed).await;
-            let answer = gateway.ask("POST /payments").send().await;
+            let answer = gateway.request("POST /payments").send().await;
             (gateway, answer)
         }
         Code::KeyInvalid => second(plain(keyed).await, "a b").await,
@@ -108,7 +108,7 @@ async fn reach(code: Code) -> (Running, Answer) {
         }
         Code::MethodNotAllowed => {
             let gateway = plain("").await;
-            let answer = gateway.ask("DELETE /payments").send().await;
+            let answer = gateway.request("DELETE /payments").send().await;
             (gateway, answer)
         }
         Code::BodyTooLarge => {
@@ -207,7 +207,7 @@ async fn links_begin_with_the_public_url() {
     let text = [server, &payments("policy = \"REQUIRED_A\"")];
     let gateway = configured(&origin, &text.concat()).run().await;
     let refused = gateway
-        .ask("POST /payments")
+        .request("POST /payments")
         .host("evil.example")
         .send()
         .await;

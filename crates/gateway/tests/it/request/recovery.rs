@@ -123,7 +123,7 @@ async fn recovery_finds_a_post_before_a_patch() {
         .run()
         .await;
     let gateway = gateway(&origin).run().await;
-    gateway.ask("PATCH /payments").key("k").send().await;
+    gateway.request("PATCH /payments").key("k").send().await;
     assert_eq!(
         gateway
             .get("/payments/by-idempotency-key/k")
@@ -132,7 +132,7 @@ async fn recovery_finds_a_post_before_a_patch() {
             .text(),
         "PATCH"
     );
-    gateway.ask("POST /payments").key("k").send().await;
+    gateway.request("POST /payments").key("k").send().await;
     assert_eq!(
         gateway
             .get("/payments/by-idempotency-key/k")
@@ -160,7 +160,7 @@ async fn head_of_a_recovery_path_is_get_without_the_body() {
     let gateway = gateway(&origin).run().await;
     gateway.post("/payments", "k").send().await;
     let head = gateway
-        .ask("HEAD /payments/by-idempotency-key/k")
+        .request("HEAD /payments/by-idempotency-key/k")
         .send()
         .await;
     assert_eq!(

@@ -52,7 +52,7 @@ async fn an_unprotected_body_has_no_limit() {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().body_limit(10).run().await;
     let answer = gateway
-        .ask("POST /payments")
+        .request("POST /payments")
         .body("hello world")
         .send()
         .await;
@@ -94,7 +94,7 @@ async fn a_malformed_target_is_refused_on_every_route(
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let answer = gateway
-        .ask(&format!("{method} {target}"))
+        .request(&format!("{method} {target}"))
         .key("k")
         .send()
         .await;
@@ -171,7 +171,7 @@ async fn a_problem_has_every_member_of_the_contract() {
 async fn the_page_of_a_problem_exists(#[case] what: &str, #[case] key: &str) {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
-    let problem = gateway.ask(what).key(key).send().await.json();
+    let problem = gateway.request(what).key(key).send().await.json();
     let code = problem["code"].as_str().unwrap();
     let link = problem["type"].as_str().unwrap();
     let path = link.strip_prefix("http://shop.example").unwrap();

@@ -94,7 +94,7 @@ async fn a_mismatch_beats_in_progress() {
     assert_eq!(other.problem(), (422, "key-reused".to_owned()));
     assert!(
         !other.text().contains("paid"),
-        "nothing of the reply is told"
+        "the reply is not revealed"
     );
     assert_eq!(other.header("x-operation-id"), "", "nor of the operation");
     let again = gateway.post("/payments", "k").body("a").send().await;
@@ -168,7 +168,7 @@ async fn a_key_is_independent_on_another_path_and_method() {
     let asks = ["POST /payments", "PATCH /payments", "POST /refunds"];
     for round in 0..2 {
         for (run, what) in (1..).zip(asks) {
-            let answer = gateway.ask(what).key("k").body("a").send().await;
+            let answer = gateway.request(what).key("k").body("a").send().await;
             assert_eq!(
                 (answer.text(), answer.is_replay()),
                 (format!("run {run}").as_str(), round == 1)

@@ -54,7 +54,7 @@ async fn key_space(#[case] space: &str, #[case] want: [&str; 4]) {
         };
         assert_eq!(got, want[number], "{number}");
         if got != "own" {
-            assert!(!answer.text().contains(id), "nothing of the first is told");
+            assert!(!answer.text().contains(id), "the first operation is not revealed");
             let found = gateway.get(&place).by(key).send().await;
             assert_eq!(word(&found), "404 no-operation", "{number}");
         }
@@ -237,7 +237,7 @@ async fn a_routes_timeout_replaces_the_upstreams() {
     let quick = gateway.post("/quick", "k").send().await;
     assert_eq!(word(&quick), "504 outcome-unknown");
     assert_eq!(quick.header("idempotency-status"), "unknown");
-    let open = gateway.ask("PUT /open").send().await;
+    let open = gateway.request("PUT /open").send().await;
     assert_eq!(word(&open), "504 outcome-unknown");
     assert_eq!(
         open.header("idempotency-status"),
@@ -376,7 +376,7 @@ async fn the_most_exact_pattern_wins() {
         ("POST /files/%zz", "400 bad-request"),
         ("POST /files/a%00b", "400 bad-request"),
     ] {
-        let answer = gateway.ask(what).send().await;
+        let answer = gateway.request(what).send().await;
         let got = match answer.status {
             200 => answer.text().to_owned(),
             _ => word(&answer),
@@ -411,10 +411,10 @@ async fn another_spelling_does_not_slip_past_a_route(#[case] path: &str) {
         ),
     ];
     let gateway = configured(&origin, &text.concat()).run().await;
-    let answer = gateway.ask(&format!("POST {path}")).send().await;
+    let answer = gateway.request(&format!("POST {path}")).send().await;
     assert_eq!(word(&answer), "400 key-missing");
     assert_eq!(origin.begun(), 0);
-    assert_eq!(gateway.ask("POST /other").send().await.status, 200);
+    assert_eq!(gateway.request("POST /other").send().await.status, 200);
 }
 
 #[tokio::test]
@@ -433,14 +433,14 @@ async fn a_405_lists_the_allowed_methods() {
         ("OPTIONS /b", vec!["POST"]),
         ("PROPFIND /b", vec!["POST"]),
     ] {
-        let refused = gateway.ask(what).send().await;
+        let refused = gateway.request(what).send().await;
         assert_eq!(word(&refused), "405 method-not-allowed", "{what}");
         let mut allowed: Vec<_> = refused.header("allow").split(", ").collect();
         allowed.retain(|method| *method != "HEAD");
         assert_eq!(allowed, allow, "{what}");
     }
     assert_eq!(
-        gateway.ask("HEAD /a").send().await.status,
+        gateway.request("HEAD /a").send().await.status,
         200,
         "HEAD is served where GET is"
     );
@@ -526,11 +526,11 @@ async fn on_store_failure(#[case] setting: &str, #[case] want: &str) {
             let ledger = origin.ledger();
             // The key is forwarded, so that the upstream can recognise a retry.
             let bare = |name: &str| ledger.iter().any(|seen| seen.header(name).is_empty());
-            let told = ["idempotency-key", "idempotency-fence", "x-operation-id"].map(bare);
+            let received = ["idempotency-key", "idempotency-fence", "x-operation-id"].map(bare);
             assert_eq!(
-                told,
+                received,
                 [false, true, true],
-                "where there is no grant, none is told of"
+                "without a grant no grant is sent"
             );
         }
     }
@@ -562,7 +562,7 @@ async fn the_location_of_a_202_is_valid(
     let gateway = configured(&origin, &text.concat()).run().await;
     let ann = api_key(&gateway, ("acme", "shop", "user:ann")).await;
     let what = format!("{method} {target}");
-    let ask = || gateway.ask(&what).by(&ann).key("k");
+    let ask = || gateway.request(&what).by(&ann).key("k");
     let first = ask().spawn();
     origin.called(1).await;
     let again = ask().send().await;

@@ -2,7 +2,7 @@
 
 use rstest::rstest;
 
-use crate::harness::{Answer, Ask, OriginBuilder, gateway_to, origin};
+use crate::harness::{Answer, ClientRequest, OriginBuilder, gateway_to, origin};
 
 fn summed() -> OriginBuilder {
     origin()
@@ -30,7 +30,7 @@ async fn trailers_pass_and_are_replayed(#[case] client: Protocol, #[case] upstre
         Protocol::Http2 => origin.h2c_url(),
     };
     let gateway = gateway_to(&url).run().await;
-    let ask = |what: Ask| match client {
+    let ask = |what: ClientRequest| match client {
         Protocol::Http1 => what.header("te", "trailers").send(),
         Protocol::Http2 => what.header("te", "trailers").h2c().send(),
     };

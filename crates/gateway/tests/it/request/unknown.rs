@@ -149,7 +149,7 @@ async fn reconcile_sends_key_fence_and_caller_and_stores_the_reply() {
     assert_eq!(
         (first.status, reconciler.begun()),
         (504, 0),
-        "the first is told what happened"
+        "the first caller gets the outcome"
     );
     let again = ask().await;
     assert_eq!((again.status, again.text()), (201, "paid after all"));

@@ -79,7 +79,7 @@ async fn only_the_gateway_sets_forwarding_headers(
         "x_tenant_id",
         "idempotency_key",
     ];
-    let mut ask = gateway.ask(what).header("x-mine", "kept");
+    let mut ask = gateway.request(what).header("x-mine", "kept");
     for name in spoofed {
         ask = ask.header(name, "victim");
     }
@@ -111,7 +111,7 @@ async fn hop_by_hop_headers_of_the_client_are_removed(
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let mut ask = gateway
-        .ask(what)
+        .request(what)
         .header("connection", "keep-alive, x-hop")
         .header("x-hop", "1")
         .header("keep-alive", "timeout=5")
@@ -276,7 +276,7 @@ async fn a_namespaced_key_cannot_be_forged_on_an_unprotected_request(
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     gateway
-        .ask("PUT /orders/1")
+        .request("PUT /orders/1")
         .header("idempotency-key", sent)
         .send()
         .await;

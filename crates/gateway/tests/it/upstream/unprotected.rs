@@ -33,7 +33,7 @@ async fn unprotected_requests_are_forwarded_each_time(#[case] what: &str, #[case
         .await;
     let gateway = gateway(&origin).in_memory().run().await;
     for _ in 0..2 {
-        let mut ask = gateway.ask(what);
+        let mut ask = gateway.request(what);
         if let Some(key) = key {
             ask = ask.key(key);
         }
@@ -77,7 +77,7 @@ async fn both_directions_stream_at_the_same_time(#[case] h2c: bool) {
     let url = if h2c { origin.h2c_url() } else { origin.url() };
     let gateway = gateway_to(&url).in_memory().run().await;
     let (mut sender, body) = Channel::<Bytes, BoxError>::new(1);
-    let ask = gateway.ask("POST /chat").stream(boxed(body));
+    let ask = gateway.request("POST /chat").stream(boxed(body));
     let mut echo = if h2c { ask.h2c() } else { ask }.begin().await;
     for word in ["one", "two", "three"] {
         sender.send_data(word.into()).await.unwrap();
@@ -109,7 +109,7 @@ async fn a_large_upload_is_not_buffered() {
     let origin = origin().hashing_when_open().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let sent = Arc::<AtomicUsize>::default();
-    let upload = gateway.ask("PUT /bulk").stream(bulk(sent.clone())).spawn();
+    let upload = gateway.request("PUT /bulk").stream(bulk(sent.clone())).spawn();
     let ahead = settled(|| sent.load(Ordering::SeqCst)).await;
     assert!(
         ahead < BULK_BYTES / 2,
@@ -131,7 +131,7 @@ async fn an_upload_may_take_longer_than_the_upstreams_timeout() {
         .run()
         .await;
     let (mut sender, body) = Channel::<Bytes, BoxError>::new(1);
-    let upload = gateway.ask("PUT /bulk").stream(boxed(body)).spawn();
+    let upload = gateway.request("PUT /bulk").stream(boxed(body)).spawn();
     for _ in 0..6 {
         sender.send_data("piece ".into()).await.unwrap();
         tokio::time::sleep(timeout / 4).await;
@@ -174,7 +174,7 @@ async fn an_origin_that_closes_or_times_out_is_504() {
             .upstream_timeout(Duration::from_secs(1))
             .run()
             .await;
-        let answer = gateway.ask("PUT /payments").body("a").send().await;
+        let answer = gateway.request("PUT /payments").body("a").send().await;
         assert_eq!(answer.problem(), (504, "outcome-unknown".to_owned()));
         assert_eq!(origin.runs(), 1, "it is never sent again");
     }

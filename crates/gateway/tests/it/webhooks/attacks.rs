@@ -33,8 +33,8 @@ async fn a_captured_delivery_does_not_block_a_later_event() {
                 .accepted(&hook, &under(&hook, &caught, name, 2))
                 .await;
             let real = hook.event(2);
-            let told = fixture.accepted(&hook, &real).await;
-            assert!(!told.is_replay(), "{kind:?} {rule}");
+            let answer = fixture.accepted(&hook, &real).await;
+            assert!(!answer.is_replay(), "{kind:?} {rule}");
             let got = fixture.got(&hook).await;
             let arrived = got.iter().filter(|seen| seen.body == real.body).count();
             assert_eq!(arrived, 1, "{kind:?} {rule}");
@@ -52,12 +52,12 @@ async fn the_same_bytes_under_another_id_are_delivered_and_marked() {
         let first = hook.event(1);
         // Only the gateway sets this header.
         let first = first.with(MARK, "true");
-        let told = fixture.accepted(&hook, &first).await;
-        assert_eq!(told.header(MARK), "", "{kind:?}");
+        let answer = fixture.accepted(&hook, &first).await;
+        assert_eq!(answer.header(MARK), "", "{kind:?}");
         let second = under(&hook, &first, name, 2);
-        let told = fixture.accepted(&hook, &second).await;
-        assert_eq!(told.header(MARK), "true", "{kind:?}");
-        assert!(!told.is_replay(), "{kind:?}");
+        let answer = fixture.accepted(&hook, &second).await;
+        assert_eq!(answer.header(MARK), "true", "{kind:?}");
+        assert!(!answer.is_replay(), "{kind:?}");
         let got = fixture.got(&hook).await;
         let id = |number: u32| kind.id(number);
         let mut marks: Vec<_> = got
@@ -91,14 +91,14 @@ async fn the_same_bytes_under_another_id_can_be_refused() {
             let hook = fixture.hook_with(kind, said.clone()).await;
             let first = hook.event(1);
             fixture.accepted(&hook, &first).await;
-            let told = fixture
+            let answer = fixture
                 .accepted(&hook, &under(&hook, &first, name, 2))
                 .await;
-            assert!(told.is_replay(), "{kind:?}");
-            assert_eq!(told.header(MARK), "true", "{kind:?}");
+            assert!(answer.is_replay(), "{kind:?}");
+            assert_eq!(answer.header(MARK), "true", "{kind:?}");
             // The first is still known by its own id.
-            let told = fixture.accepted(&hook, &first).await;
-            assert_eq!(told.header(MARK), "", "{kind:?}");
+            let answer = fixture.accepted(&hook, &first).await;
+            assert_eq!(answer.header(MARK), "", "{kind:?}");
             assert_eq!(
                 fixture.only(&hook).await.header(name),
                 kind.id(1),
@@ -140,20 +140,20 @@ async fn of_concurrent_deliveries_with_the_same_bytes_one_is_first() {
         .hook_with(Kind::GitHub, json!({ "same_bytes": "refuse" }))
         .await;
     let first = hook.event(0);
-    let asks: Vec<_> = (0..16)
+    let requests: Vec<_> = (0..16)
         .map(|number| {
             let sent = under(&hook, &first, "x-github-delivery", number);
-            (fixture.ask(&hook, &sent).spawn(), sent)
+            (fixture.request(&hook, &sent).spawn(), sent)
         })
         .collect();
     let mut marked = 0;
-    for (told, sent) in asks {
-        let mut told = told.await.unwrap();
-        while told.status != 200 {
-            assert_eq!(told.problem(), (503, "in-progress".to_owned()));
-            told = fixture.send(&hook, &sent).await;
+    for (answer, sent) in requests {
+        let mut answer = answer.await.unwrap();
+        while answer.status != 200 {
+            assert_eq!(answer.problem(), (503, "in-progress".to_owned()));
+            answer = fixture.send(&hook, &sent).await;
         }
-        marked += usize::from(told.header(MARK) == "true");
+        marked += usize::from(answer.header(MARK) == "true");
     }
     assert_eq!(marked, 15);
     fixture.only(&hook).await;
@@ -170,29 +170,29 @@ async fn bytes_are_remembered_only_with_a_recorded_event() {
     let sync = json!({ "deliver": "sync", "same_bytes": "refuse" });
     let other = fixture.hook_with(Kind::Stripe, sync.clone()).await;
     let hook = fixture.hook_with(Kind::GitHub, sync).await;
-    let busy = fixture.ask(&other, &other.event(1)).spawn();
+    let busy = fixture.request(&other, &other.event(1)).spawn();
     fixture.called(&other, 1).await;
     let first = hook.event(1);
-    let told = fixture.send(&hook, &first).await;
-    assert_eq!(told.problem(), (429, "too-many-requests".to_owned()));
+    let answer = fixture.send(&hook, &first).await;
+    assert_eq!(answer.problem(), (429, "too-many-requests".to_owned()));
     for _ in 0..3 {
         fixture.origin.open();
     }
     assert_eq!(busy.await.unwrap().status, 200);
     for (number, status) in [(2, 500), (3, 200)] {
         let sent = under(&hook, &first, "x-github-delivery", number);
-        let mut told = fixture.send(&hook, &sent).await;
+        let mut answer = fixture.send(&hook, &sent).await;
         // A slot is freed shortly after its answer is sent.
-        while told.status == 429 {
-            told = fixture.send(&hook, &sent).await;
+        while answer.status == 429 {
+            answer = fixture.send(&hook, &sent).await;
         }
-        let was = (told.status, told.header(MARK));
-        assert_eq!(was, (status, ""), "{number}: {}", told.text());
+        let was = (answer.status, answer.header(MARK));
+        assert_eq!(was, (status, ""), "{number}: {}", answer.text());
     }
-    let told = fixture
+    let answer = fixture
         .accepted(&hook, &under(&hook, &first, "x-github-delivery", 4))
         .await;
-    assert_eq!(told.header(MARK), "true");
+    assert_eq!(answer.header(MARK), "true");
     assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 
@@ -203,15 +203,15 @@ async fn bytes_are_remembered_after_the_provider_disconnects() {
     let sync = json!({ "deliver": "sync", "same_bytes": "refuse" });
     let hook = fixture.hook_with(Kind::GitHub, sync).await;
     let first = hook.event(1);
-    let gone = fixture.ask(&hook, &first).spawn();
+    let gone = fixture.request(&hook, &first).spawn();
     fixture.called(&hook, 1).await;
     gone.abort();
     assert!(gone.await.is_err(), "it was not to be answered yet");
     fixture.origin.open();
     fixture.quiet().await;
     let again = under(&hook, &first, "x-github-delivery", 2);
-    let told = fixture.accepted(&hook, &again).await;
-    assert_eq!(told.header(MARK), "true");
+    let answer = fixture.accepted(&hook, &again).await;
+    assert_eq!(answer.header(MARK), "true");
     assert_eq!(fixture.got(&hook).await.len(), 1);
 }
 
@@ -237,10 +237,10 @@ async fn a_twilio_call_is_identified_by_its_token() {
     let body = format!("CallSid=CA{:032x}&CallStatus=in-progress&Digits=1", 7);
     let pressed = hook.unsigned(1).body(body).signed();
     for (token, replay) in [("one", false), ("one", true), ("two", false), ("two", true)] {
-        let told = fixture
+        let answer = fixture
             .accepted(&hook, &pressed.clone().with(TOKEN, token))
             .await;
-        assert_eq!(told.is_replay(), replay, "{token}");
+        assert_eq!(answer.is_replay(), replay, "{token}");
     }
     let got = fixture.got(&hook).await;
     let marks = got

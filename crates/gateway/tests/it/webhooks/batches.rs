@@ -85,12 +85,12 @@ async fn only_new_events_of_a_batch_are_delivered() {
         let hook = fixture.hook(kind).await;
         fixture.accepted(&hook, &batch(&hook, &[1, 2])).await;
         assert_eq!(fixture.numbers(&hook).await, [1, 2], "{kind:?}");
-        let told = fixture.accepted(&hook, &batch(&hook, &[2, 3, 1, 4])).await;
-        assert!(!told.is_replay(), "{kind:?}: some of it is new");
+        let answer = fixture.accepted(&hook, &batch(&hook, &[2, 3, 1, 4])).await;
+        assert!(!answer.is_replay(), "{kind:?}: some of it is new");
         assert_eq!(fixture.numbers(&hook).await, [1, 2, 3, 4], "{kind:?}");
-        let told = fixture.accepted(&hook, &batch(&hook, &[4, 3, 2, 1])).await;
-        assert!(told.is_replay(), "{kind:?}: all of it is known");
-        assert_eq!(told.header("idempotency-status"), "completed", "{kind:?}");
+        let answer = fixture.accepted(&hook, &batch(&hook, &[4, 3, 2, 1])).await;
+        assert!(answer.is_replay(), "{kind:?}: all of it is known");
+        assert_eq!(answer.header("idempotency-status"), "completed", "{kind:?}");
         assert_eq!(fixture.numbers(&hook).await, [1, 2, 3, 4], "{kind:?}");
     }
 }
@@ -111,9 +111,9 @@ async fn concurrent_overlapping_batches_deliver_each_event_once() {
     for kind in KINDS {
         let hook = fixture.hook(kind).await;
         let batches = [[1, 2, 3], [3, 4, 5], [5, 1, 6], [2, 4, 6]];
-        let asks = batches.map(|numbers| fixture.ask(&hook, &batch(&hook, &numbers)).spawn());
-        for told in asks {
-            assert_eq!(told.await.unwrap().status, 200, "{kind:?}");
+        let requests = batches.map(|numbers| fixture.request(&hook, &batch(&hook, &numbers)).spawn());
+        for answer in requests {
+            assert_eq!(answer.await.unwrap().status, 200, "{kind:?}");
         }
         assert_eq!(fixture.numbers(&hook).await, [1, 2, 3, 4, 5, 6], "{kind:?}");
     }
@@ -127,22 +127,22 @@ async fn a_batch_is_accepted_whole_or_not_at_all() {
     let mut forged = element(&hook, 2);
     forged["NotificationRequestItem"]["amount"]["value"] = json!(1);
     let body = adyen(&[element(&hook, 1), forged]);
-    let told = fixture
+    let answer = fixture
         .send(&hook, &hook.unsigned(0).body(body).signed())
         .await;
-    assert_eq!(told.status, 401);
+    assert_eq!(answer.status, 401);
     let body = adyen(&[element(&hook, 1), adyen_item(&hook.secret, "", "note 2")]);
-    let told = fixture
+    let answer = fixture
         .send(&hook, &hook.unsigned(0).body(body).signed())
         .await;
-    assert_eq!(told.problem(), (400, "translation-failed".to_owned()));
+    assert_eq!(answer.problem(), (400, "translation-failed".to_owned()));
 
     let events = fixture.hook(Kind::TwilioEvents).await;
     let body = json!([element(&events, 1), cloud_event(None, "note 2")]).to_string();
-    let told = fixture
+    let answer = fixture
         .send(&events, &events.unsigned(0).body(body).signed())
         .await;
-    assert_eq!(told.problem(), (400, "translation-failed".to_owned()));
+    assert_eq!(answer.problem(), (400, "translation-failed".to_owned()));
     for hook in [&hook, &events] {
         assert!(fixture.got(hook).await.is_empty());
         assert!(fixture.of(hook).await.is_empty());

@@ -119,13 +119,13 @@ async fn no_secret_is_stored_logged_or_shown() {
         let stranger = kind.secret();
         for (number, secret) in [(1, &hook.secret), (2, &new), (3, &stranger)] {
             let sent = hook.unsigned(number).secret(secret).signed();
-            let told = fixture.send(&hook, &sent).await;
-            seen.push((format!("{kind:?}: told"), told.body.to_vec()));
+            let answer = fixture.send(&hook, &sent).await;
+            seen.push((format!("{kind:?}: answer"), answer.body.to_vec()));
         }
         let without = hook.unsigned(4).without_id().signed();
         for sent in [without, hook.event(5).with("webhook-id", "x")] {
-            let told = fixture.send(&hook, &sent).await;
-            seen.push((format!("{kind:?}: told"), told.body.to_vec()));
+            let answer = fixture.send(&hook, &sent).await;
+            seen.push((format!("{kind:?}: answer"), answer.body.to_vec()));
         }
         // An operator's mistake.
         for ask in [
@@ -133,13 +133,13 @@ async fn no_secret_is_stored_logged_or_shown() {
             json!({ "secret": [&new], "why": "a test" }),
             json!({ "secret": new, "overlap": new, "why": "a test" }),
         ] {
-            let told = fixture
+            let answer = fixture
                 .gateway
                 .change(&rotate, &ask.to_string())
                 .send()
                 .await;
             if ask["overlap"].is_null() {
-                seen.push((format!("{kind:?}: refused"), told.body.to_vec()));
+                seen.push((format!("{kind:?}: refused"), answer.body.to_vec()));
             }
         }
         // A stranger's request may be the provider's own mistake.
@@ -289,9 +289,9 @@ async fn look(fixture: &Fixture, seen: &mut Vec<(String, Vec<u8>)>) {
         "/admin/v1/operations?limit=1000",
         "/admin/v1/audit?limit=200",
     ] {
-        let told = fixture.gateway.admin(path).await;
-        assert_eq!(told.status, 200, "{path}");
-        seen.push((path.to_owned(), told.body.to_vec()));
+        let answer = fixture.gateway.admin(path).await;
+        assert_eq!(answer.status, 200, "{path}");
+        seen.push((path.to_owned(), answer.body.to_vec()));
     }
     let listed = fixture.gateway.admin("/admin/v1/webhooks").await.json();
     for hook in listed["webhooks"].as_array().unwrap() {

@@ -109,7 +109,7 @@ async fn no_label_is_chosen_by_a_sender() {
     fixture.quiet().await;
     for provider in ["github", "unheardof"] {
         let target = format!("/api/v1/webhooks/{provider}/wh_chosenbysomebodyelse");
-        fixture.ask_at(&target, &hook.event(1)).send().await;
+        fixture.request_at(&target, &hook.event(1)).send().await;
     }
     let metrics = fixture.gateway.metrics().await;
     for chosen in [

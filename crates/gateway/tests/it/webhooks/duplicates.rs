@@ -141,7 +141,7 @@ async fn a_sync_duplicate_of_an_event_under_way_is_refused() {
     let hook = fixture
         .hook_with(Kind::Stripe, json!({ "deliver": "sync" }))
         .await;
-    let first = fixture.ask(&hook, &hook.event(1)).spawn();
+    let first = fixture.request(&hook, &hook.event(1)).spawn();
     fixture.called(&hook, 1).await;
     let again = fixture.send(&hook, &hook.event(1)).await;
     assert_eq!(again.problem(), (503, "in-progress".to_owned()));
@@ -233,11 +233,11 @@ async fn concurrent_duplicates_are_delivered_once() {
     });
     let fixture = fixture_with(stumbling, "", "").await;
     let hook = fixture.hook(Kind::Stripe).await;
-    let asks: Vec<_> = (0..120)
-        .map(|number| fixture.ask(&hook, &hook.event(number % 20)).spawn())
+    let requests: Vec<_> = (0..120)
+        .map(|number| fixture.request(&hook, &hook.event(number % 20)).spawn())
         .collect();
-    for told in asks {
-        assert_eq!(told.await.unwrap().status, 200);
+    for answer in requests {
+        assert_eq!(answer.await.unwrap().status, 200);
     }
     fixture.quiet().await;
     let operations = fixture.of(&hook).await;

@@ -12,7 +12,7 @@ use crate::harness::{Answer, Seen, origin, until};
 const OURS: [&str; 3] = ["webhook-id", "webhook-timestamp", "webhook-signature"];
 
 /// Checks an event as it arrived at the upstream.
-fn check_arrived(hook: &Hook, sent: &Signed, told: &Answer, seen: &Seen) {
+fn check_arrived(hook: &Hook, sent: &Signed, answer: &Answer, seen: &Seen) {
     let kind = hook.kind;
     assert_eq!(seen.method, "POST", "{kind:?}");
     assert_eq!(seen.target, hook.path, "{kind:?}");
@@ -27,7 +27,7 @@ fn check_arrived(hook: &Hook, sent: &Signed, told: &Answer, seen: &Seen) {
             name => assert_eq!(was, (kind, name, value.as_str())),
         }
     }
-    let operation = told.header("x-operation-id");
+    let operation = answer.header("x-operation-id");
     assert!(operation.starts_with("op_"), "{kind:?}: {operation:?}");
     for (name, value) in [
         ("idempotency-key", &*hook.name(1, &sent.body)),
@@ -61,9 +61,9 @@ async fn an_event_is_acknowledged_and_delivered_once_unchanged() {
     for kind in Kind::ALL {
         let hook = fixture.hook(kind).await;
         let sent = hook.event(1);
-        let told = fixture.accepted(&hook, &sent).await;
-        assert!(!told.is_replay(), "{kind:?}");
-        check_arrived(&hook, &sent, &told, &fixture.only(&hook).await);
+        let answer = fixture.accepted(&hook, &sent).await;
+        assert!(!answer.is_replay(), "{kind:?}");
+        check_arrived(&hook, &sent, &answer, &fixture.only(&hook).await);
         assert_eq!(fixture.of(&hook).await[0]["attempts"], 1, "{kind:?}");
     }
 }
@@ -74,15 +74,15 @@ async fn an_acknowledgement_has_the_body_that_the_provider_expects() {
     let fixture = fixture().await;
     for kind in Kind::ALL {
         let hook = fixture.hook_with(kind, json!({ "deliver": "async" })).await;
-        let told = fixture.accepted(&hook, &hook.event(1)).await;
+        let answer = fixture.accepted(&hook, &hook.event(1)).await;
         let want = match kind {
             Kind::Twilio | Kind::TwilioSharedKey => ("text/xml", "<Response/>"),
             Kind::AdyenPayments | Kind::AdyenPlatform => ("text/plain", "[accepted]"),
             _ => ("", ""),
         };
-        assert_eq!((told.header("content-type"), told.text()), want, "{kind:?}");
-        assert_eq!(told.header("idempotency-status"), "processing", "{kind:?}");
-        assert_eq!(told.header("cache-control"), "no-store", "{kind:?}");
+        assert_eq!((answer.header("content-type"), answer.text()), want, "{kind:?}");
+        assert_eq!(answer.header("idempotency-status"), "processing", "{kind:?}");
+        assert_eq!(answer.header("cache-control"), "no-store", "{kind:?}");
     }
 }
 
@@ -101,9 +101,9 @@ async fn a_request_without_the_providers_signature_is_refused() {
             wrong.push(hook.unsigned(1).at(320).signed());
         }
         for wrong in &wrong {
-            let told = fixture.send(&hook, wrong).await;
+            let answer = fixture.send(&hook, wrong).await;
             let want = (401, "unauthenticated".to_owned());
-            assert_eq!(told.problem(), want, "{kind:?}: {wrong:?}");
+            assert_eq!(answer.problem(), want, "{kind:?}: {wrong:?}");
         }
         assert!(fixture.of(&hook).await.is_empty(), "{kind:?}");
         // No refused request has used up the id.
@@ -142,8 +142,8 @@ async fn after_a_rotation_both_secrets_are_valid_until_the_old_one_ends() {
         fixture.operate(&rotate, ask).await;
         for (number, secret, status) in [(3, old, 401), (4, &new, 401), (5, &last, 200)] {
             let sent = hook.unsigned(number).secret(secret).signed();
-            let told = fixture.send(&hook, &sent).await;
-            assert_eq!(told.status, status, "{kind:?} {number}");
+            let answer = fixture.send(&hook, &sent).await;
+            assert_eq!(answer.status, status, "{kind:?} {number}");
         }
         assert_eq!(fixture.got(&hook).await.len(), 3, "{kind:?}");
     }
@@ -174,7 +174,7 @@ async fn an_event_without_an_id_is_refused_and_counted() {
             continue;
         }
         let hook = fixture.hook(kind).await;
-        let told = fixture
+        let answer = fixture
             .send(&hook, &hook.unsigned(1).without_id().signed())
             .await;
         // If the signature covers the id, there is no signature without an id.
@@ -182,7 +182,7 @@ async fn an_event_without_an_id_is_refused_and_counted() {
             Kind::StandardWebhooks | Kind::Svix => (401, "unauthenticated".to_owned()),
             _ => (400, "translation-failed".to_owned()),
         };
-        assert_eq!(told.problem(), want, "{kind:?}");
+        assert_eq!(answer.problem(), want, "{kind:?}");
         if want.0 == 400 {
             let count = counts.entry(provider).or_default();
             *count += 1;
@@ -214,7 +214,7 @@ async fn a_resent_event_is_acknowledged_and_not_delivered_again() {
             again.header("idempotency-expires").ends_with('Z'),
             "{kind:?}"
         );
-        let id = |told: &Answer| told.header("x-operation-id").to_owned();
+        let id = |answer: &Answer| answer.header("x-operation-id").to_owned();
         assert_eq!(id(&first), id(&again), "{kind:?}");
         fixture.only(&hook).await;
     }
@@ -226,11 +226,11 @@ async fn an_event_sent_many_times_concurrently_is_delivered_once() {
     for kind in Kind::ALL {
         let hook = fixture.hook_with(kind, json!({ "deliver": "async" })).await;
         let sent = hook.event(1);
-        let asks: Vec<_> = (0..8).map(|_| fixture.ask(&hook, &sent).spawn()).collect();
-        for told in asks {
-            let told = told.await.unwrap();
-            let state = told.header("idempotency-status");
-            assert_eq!((told.status, state), (200, "processing"), "{kind:?}");
+        let requests: Vec<_> = (0..8).map(|_| fixture.request(&hook, &sent).spawn()).collect();
+        for answer in requests {
+            let answer = answer.await.unwrap();
+            let state = answer.header("idempotency-status");
+            assert_eq!((answer.status, state), (200, "processing"), "{kind:?}");
         }
         fixture.origin.open();
         fixture.only(&hook).await;
@@ -245,16 +245,16 @@ async fn a_signed_id_identifies_an_event_whatever_its_body() {
         fixture.accepted(&hook, &hook.event(1)).await;
         fixture.is(&hook, "completed").await;
         let other = hook.unsigned(1).note("in other words").signed();
-        let told = fixture.accepted(&hook, &other).await;
+        let answer = fixture.accepted(&hook, &other).await;
         let got = fixture.got(&hook).await;
         let operations = fixture.of(&hook).await;
         match kind.identity() {
             Identity::Signed => {
-                assert!(told.is_replay(), "{kind:?}");
+                assert!(answer.is_replay(), "{kind:?}");
                 assert_eq!((got.len(), operations.len()), (1, 1), "{kind:?}");
             }
             Identity::Unsigned | Identity::Content => {
-                assert!(!told.is_replay(), "{kind:?}");
+                assert!(!answer.is_replay(), "{kind:?}");
                 assert_eq!((got.len(), operations.len()), (2, 2), "{kind:?}");
                 assert_eq!(got[1].body, other.body, "{kind:?}");
                 assert_eq!(
@@ -277,8 +277,8 @@ async fn events_of_two_webhooks_are_separate() {
         .hook_with(Kind::Stripe, json!({ "path": "/elsewhere" }))
         .await;
     for hook in [&one, &other] {
-        let told = fixture.accepted(hook, &hook.event(1)).await;
-        assert!(!told.is_replay());
+        let answer = fixture.accepted(hook, &hook.event(1)).await;
+        assert!(!answer.is_replay());
         fixture.only(hook).await;
     }
 }
@@ -309,9 +309,9 @@ async fn unusual_ids_stay_distinct() {
         for replay in [false, true] {
             let body = json!({ "id": id }).to_string();
             let sent = hook.unsigned(0).body(body).signed();
-            let told = fixture.accepted(&hook, &sent).await;
+            let answer = fixture.accepted(&hook, &sent).await;
             fixture.quiet().await;
-            assert_eq!(told.is_replay(), replay, "{id:?}");
+            assert_eq!(answer.is_replay(), replay, "{id:?}");
         }
     }
     let got = fixture.got(&hook).await;
@@ -334,8 +334,8 @@ async fn events_of_two_tenants_are_separate() {
         .hook_with(Kind::Stripe, json!({ "tenant": "a:b" }))
         .await;
     for hook in [&one, &other] {
-        let told = fixture.accepted(hook, &hook.event(1)).await;
-        assert!(!told.is_replay());
+        let answer = fixture.accepted(hook, &hook.event(1)).await;
+        assert!(!answer.is_replay());
     }
     let keys = fixture.got(&one).await;
     let keys = keys.iter().map(|seen| seen.header("idempotency-key"));
@@ -391,8 +391,8 @@ async fn events_are_accepted_over_http2() {
     for kind in Kind::ALL {
         let hook = fixture.hook(kind).await;
         let sent = hook.event(1);
-        let told = fixture.ask(&hook, &sent).h2c().send().await;
-        assert_eq!(told.status, 200, "{kind:?}: {}", told.text());
-        check_arrived(&hook, &sent, &told, &fixture.only(&hook).await);
+        let answer = fixture.request(&hook, &sent).h2c().send().await;
+        assert_eq!(answer.status, 200, "{kind:?}: {}", answer.text());
+        check_arrived(&hook, &sent, &answer, &fixture.only(&hook).await);
     }
 }

@@ -21,12 +21,12 @@ async fn slacks_challenge_is_answered() {
     for challenge in ["one", "one", "two \"and\" <three>"] {
         let body = json!({ "type": "url_verification", "challenge": challenge });
         let sent = hook.unsigned(1).body(body.to_string()).signed();
-        let told = fixture.accepted(&hook, &sent).await;
+        let answer = fixture.accepted(&hook, &sent).await;
         assert_eq!(
-            (told.header("content-type"), told.text()),
+            (answer.header("content-type"), answer.text()),
             ("text/plain", challenge)
         );
-        assert!(!told.is_replay());
+        assert!(!answer.is_replay());
         // Only for a signed request.
         let sent = hook
             .unsigned(1)
@@ -60,9 +60,9 @@ async fn each_trial_is_forwarded_and_gets_the_upstreams_answer() {
         let body = trial(kind, &hook.secret);
         let sent = hook.unsigned(1).body(body.as_str()).signed();
         for _ in 0..2 {
-            let told = fixture.send(&hook, &sent).await;
-            assert_eq!((told.status, told.text()), (202, "[accepted]"), "{kind:?}");
-            assert!(!told.is_replay(), "{kind:?}");
+            let answer = fixture.send(&hook, &sent).await;
+            assert_eq!((answer.status, answer.text()), (202, "[accepted]"), "{kind:?}");
+            assert!(!answer.is_replay(), "{kind:?}");
         }
         let came = fixture.came(&hook);
         assert_eq!(came.len(), 2, "{kind:?}");
@@ -113,10 +113,10 @@ async fn a_push_cannot_be_disguised_as_a_ping() {
     let push = hook.event(1);
     fixture.accepted(&hook, &push).await;
     for _ in 0..3 {
-        let told = fixture
+        let answer = fixture
             .accepted(&hook, &push.clone().with("x-github-event", "ping"))
             .await;
-        assert!(!told.header("idempotency-status").is_empty());
+        assert!(!answer.header("idempotency-status").is_empty());
     }
     fixture.only(&hook).await;
 }
@@ -128,8 +128,8 @@ async fn a_ping_does_not_use_up_an_id() {
     let hook = fixture.hook(Kind::GitHub).await;
     let ping = hook.unsigned(1).body(trial(Kind::GitHub, "")).signed();
     fixture.accepted(&hook, &ping).await;
-    let told = fixture.accepted(&hook, &hook.event(1)).await;
-    assert!(!told.is_replay());
+    let answer = fixture.accepted(&hook, &hook.event(1)).await;
+    assert!(!answer.is_replay());
     assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 

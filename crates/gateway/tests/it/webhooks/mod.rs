@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 
 use self::signers::{Kind, Sealing, Signed};
 use crate::harness::{
-    Answer, Ask, Origin, OriginBuilder, Running, Seen, configured, origin, until,
+    Answer, ClientRequest, Origin, OriginBuilder, Running, Seen, configured, origin, until,
 };
 
 /// The gateway's public URL for providers.
@@ -126,13 +126,13 @@ impl Fixture {
     }
 
     /// A request to a webhook, not yet sent.
-    fn ask(&self, hook: &Hook, signed: &Signed) -> Ask {
-        self.ask_at(&hook.target(), signed)
+    fn request(&self, hook: &Hook, signed: &Signed) -> ClientRequest {
+        self.request_at(&hook.target(), signed)
     }
 
     /// A request to any path.
-    fn ask_at(&self, target: &str, signed: &Signed) -> Ask {
-        let ask = self.gateway.ask(&format!("POST {target}{}", signed.query));
+    fn request_at(&self, target: &str, signed: &Signed) -> ClientRequest {
+        let ask = self.gateway.request(&format!("POST {target}{}", signed.query));
         let headers = signed.headers.iter();
         headers
             .fold(ask, |ask, (name, value)| ask.header(name, value))
@@ -140,14 +140,14 @@ impl Fixture {
     }
 
     async fn send(&self, hook: &Hook, signed: &Signed) -> Answer {
-        self.ask(hook, signed).send().await
+        self.request(hook, signed).send().await
     }
 
     /// Sends a request that must be accepted.
     async fn accepted(&self, hook: &Hook, signed: &Signed) -> Answer {
-        let told = self.send(hook, signed).await;
-        assert_eq!(told.status, 200, "{:?}: {}", hook.kind, told.text());
-        told
+        let answer = self.send(hook, signed).await;
+        assert_eq!(answer.status, 200, "{:?}: {}", hook.kind, answer.text());
+        answer
     }
 
     /// The deliveries of a webhook, once no event is queued or running.

@@ -41,8 +41,8 @@ async fn a_purge_frees_the_id() {
             (&entry["action"], &entry["why"]),
             (&json!("operations.purge"), &json!("ticket 7"))
         );
-        let told = fixture.accepted(&hook, &hook.event(1)).await;
-        assert!(!told.is_replay(), "{state}");
+        let answer = fixture.accepted(&hook, &hook.event(1)).await;
+        assert!(!answer.is_replay(), "{state}");
         let got = fixture.got(&hook).await;
         assert_eq!(got.len(), 2, "{state}");
         let key = |at: usize| got[at].header("idempotency-key");
@@ -83,8 +83,8 @@ async fn a_purge_frees_an_unsigned_id_as_well() {
     fixture
         .push(shown["operation_id"].as_str().unwrap(), "purge")
         .await;
-    let told = fixture.accepted(&hook, &hook.event(1)).await;
-    assert!(!told.is_replay());
+    let answer = fixture.accepted(&hook, &hook.event(1)).await;
+    assert!(!answer.is_replay());
     assert_eq!(fixture.got(&hook).await.len(), 2);
 }
 
@@ -164,9 +164,9 @@ async fn paused_and_unknown_events_can_be_redelivered() {
 async fn an_event_under_way_is_not_redelivered() {
     let fixture = fixture_with(origin().gated(), "", "").await;
     let hook = fixture.hook(Kind::Stripe).await;
-    let told = fixture.accepted(&hook, &hook.event(1)).await;
+    let answer = fixture.accepted(&hook, &hook.event(1)).await;
     fixture.called(&hook, 1).await;
-    let id = told.header("x-operation-id");
+    let id = answer.header("x-operation-id");
     let path = format!("/admin/v1/operations/{id}/redeliver");
     let refused = fixture
         .gateway
@@ -184,8 +184,8 @@ async fn an_event_that_was_not_stored_is_not_redelivered() {
     let hook = fixture
         .hook_with(Kind::Stripe, json!({ "deliver": "sync" }))
         .await;
-    let told = fixture.accepted(&hook, &hook.event(1)).await;
-    let id = told.header("x-operation-id");
+    let answer = fixture.accepted(&hook, &hook.event(1)).await;
+    let id = answer.header("x-operation-id");
     let path = format!("/admin/v1/operations/{id}/redeliver");
     let refused = fixture
         .gateway
@@ -215,9 +215,9 @@ async fn an_operator_sees_why_an_event_failed() {
 async fn a_caller_cannot_use_or_read_an_events_key() {
     let fixture = fixture().await;
     let hook = fixture.hook(Kind::Stripe).await;
-    let told = fixture.accepted(&hook, &hook.event(1)).await;
+    let answer = fixture.accepted(&hook, &hook.event(1)).await;
     fixture.is(&hook, "completed").await;
-    let id = told.header("x-operation-id");
+    let id = answer.header("x-operation-id");
     let asked = fixture
         .gateway
         .get(&format!("/api/v1/operations/{id}"))

@@ -227,8 +227,8 @@ async fn away_then_back(directory: Option<TempDir>) {
     };
     let hook = away.hook(Kind::Stripe).await;
     for number in 1..=10 {
-        let told = away.accepted(&hook, &hook.event(number)).await;
-        assert_eq!(told.header("idempotency-status"), "processing");
+        let answer = away.accepted(&hook, &hook.event(number)).await;
+        assert_eq!(answer.header("idempotency-status"), "processing");
     }
     let tried = |line: &str| {
         line.starts_with(
@@ -283,8 +283,8 @@ async fn delivered_events_are_not_delivered_again_after_a_restart() {
     let Fixture { origin, gateway } = fixture;
     gateway.drain().await;
     let fixture = fixture_at(origin, directory.path()).await;
-    let told = fixture.accepted(&hook, &hook.event(1)).await;
-    assert!(told.is_replay());
+    let answer = fixture.accepted(&hook, &hook.event(1)).await;
+    assert!(answer.is_replay());
     fixture.accepted(&hook, &hook.event(2)).await;
     assert_eq!(fixture.got(&hook).await.len(), 2);
 }

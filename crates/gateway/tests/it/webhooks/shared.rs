@@ -42,18 +42,18 @@ async fn check(store: &str) {
         origin: other_idle,
         gateway: gateway(&url, store).await,
     };
-    let asks: Vec<_> = (1..=EVENTS)
+    let requests: Vec<_> = (1..=EVENTS)
         .flat_map(|number| {
             let sent = hook.event(number);
             [
-                one.ask(&hook, &sent).spawn(),
-                other.ask(&hook, &sent).spawn(),
+                one.request(&hook, &sent).spawn(),
+                other.request(&hook, &sent).spawn(),
             ]
         })
         .collect();
-    for told in asks {
-        let told = told.await.unwrap();
-        assert_eq!(told.status, 200, "{}", told.text());
+    for answer in requests {
+        let answer = answer.await.unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
     }
     one.gateway.drain().await;
     let fixture = Fixture {

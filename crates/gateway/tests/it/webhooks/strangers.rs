@@ -22,7 +22,7 @@ fn bare(answer: &Answer, target: &str) -> (u16, HeaderMap, String) {
 }
 
 impl Fixture {
-    async fn told(
+    async fn answer(
         &self,
         hook: &Hook,
         letter: super::UnsignedEvent<'_>,
@@ -38,18 +38,18 @@ async fn unknown_webhook_wrong_provider_and_bad_signature_get_the_same_answer() 
     let want = {
         let hook = fixture.hook(Kind::Stripe).await;
         let letter = hook.unsigned(1).secret("whsec_another");
-        fixture.told(&hook, letter).await
+        fixture.answer(&hook, letter).await
     };
     assert_eq!(want.0, 401);
     let target = format!("/api/v1/webhooks/unheardof/{NOBODY}");
-    let told = fixture.gateway.ask(&format!("POST {target}")).send().await;
-    assert_eq!(bare(&told, &target), want);
+    let answer = fixture.gateway.request(&format!("POST {target}")).send().await;
+    assert_eq!(bare(&answer, &target), want);
     for kind in Kind::ALL {
         let hook = fixture.hook(kind).await;
         let letter = hook.unsigned(1);
         let wrong = letter.clone().secret(&kind.secret());
         assert_eq!(
-            fixture.told(&hook, wrong).await,
+            fixture.answer(&hook, wrong).await,
             want,
             "{kind:?}: bad signature"
         );
@@ -58,7 +58,7 @@ async fn unknown_webhook_wrong_provider_and_bad_signature_get_the_same_answer() 
             ..hook.clone()
         };
         assert_eq!(
-            fixture.told(&nobody, letter.clone()).await,
+            fixture.answer(&nobody, letter.clone()).await,
             want,
             "{kind:?}: nobody's"
         );
@@ -73,14 +73,14 @@ async fn unknown_webhook_wrong_provider_and_bad_signature_get_the_same_answer() 
             ..hook.clone()
         };
         assert_eq!(
-            fixture.told(&other, other.unsigned(1)).await,
+            fixture.answer(&other, other.unsigned(1)).await,
             want,
             "{kind:?}: another's"
         );
         let delete = format!("/admin/v1/webhooks/{}/delete", hook.id);
         fixture.operate(&delete, json!({ "why": "a test" })).await;
         assert_eq!(
-            fixture.told(&hook, letter.clone()).await,
+            fixture.answer(&hook, letter.clone()).await,
             want,
             "{kind:?}: deleted"
         );
@@ -109,11 +109,11 @@ async fn a_malformed_request_gets_the_same_answer_at_every_webhook() {
             ..hook.clone()
         };
         let sent = hook.event(1).with(name, value);
-        let told = fixture.send(&hook, &sent).await;
-        assert_eq!(told.problem(), (400, "bad-request".to_owned()), "{kind:?}");
-        let told = bare(&told, &hook.target());
-        let nobody_told = fixture.send(&nobody, &sent).await;
-        assert_eq!(bare(&nobody_told, &nobody.target()), told, "{kind:?}");
+        let answer = fixture.send(&hook, &sent).await;
+        assert_eq!(answer.problem(), (400, "bad-request".to_owned()), "{kind:?}");
+        let answer = bare(&answer, &hook.target());
+        let unknown_answer = fixture.send(&nobody, &sent).await;
+        assert_eq!(bare(&unknown_answer, &nobody.target()), answer, "{kind:?}");
     }
 }
 
@@ -137,9 +137,9 @@ async fn a_repeated_signature_header_is_refused() {
         let hook = fixture.hook(kind).await;
         let sent = hook.event(1);
         let (_, value) = sent.headers.iter().find(|(is, _)| *is == name).unwrap();
-        let told = fixture.ask(&hook, &sent).header(name, value).send().await;
+        let answer = fixture.request(&hook, &sent).header(name, value).send().await;
         assert_eq!(
-            told.problem(),
+            answer.problem(),
             (400, "bad-request".to_owned()),
             "{kind:?} {name}"
         );
@@ -159,9 +159,9 @@ async fn headers_of_two_families_are_refused() {
         (Kind::Shopify, "shopify-hmac-sha256"),
     ] {
         let hook = fixture.hook(kind).await;
-        let told = fixture.send(&hook, &hook.event(1).with(name, "1")).await;
+        let answer = fixture.send(&hook, &hook.event(1).with(name, "1")).await;
         assert_eq!(
-            told.problem(),
+            answer.problem(),
             (400, "bad-request".to_owned()),
             "{kind:?} {name}"
         );
@@ -176,9 +176,9 @@ async fn a_body_over_the_limit_is_refused_first() {
     let large = "a".repeat((1 << 20) + 1);
     let sent = hook.unsigned(1).body(large).signed();
     for target in [hook.target(), format!("/api/v1/webhooks/github/{NOBODY}")] {
-        let told = fixture.ask_at(&target, &sent).send().await;
+        let answer = fixture.request_at(&target, &sent).send().await;
         assert_eq!(
-            told.problem(),
+            answer.problem(),
             (413, "body-too-large".to_owned()),
             "{target}"
         );
@@ -198,7 +198,7 @@ async fn the_signed_url_is_the_public_url() {
     for kind in Kind::ALL.into_iter().filter(|kind| kind.binds_url()) {
         let hook = fixture.hook(kind).await;
         let good = fixture
-            .ask(&hook, &hook.event(1))
+            .request(&hook, &hook.event(1))
             .host("internal.example:8080");
         let good = good.header("x-forwarded-host", "elsewhere.example");
         assert_eq!(good.send().await.status, 200, "{kind:?}");
@@ -221,7 +221,7 @@ async fn the_signed_url_is_the_public_url() {
             (7, format!("{PUBLIC_URL}{target}/more")),
         ] {
             let sent = hook.unsigned(number).signed_for(&url);
-            let ask = fixture.ask(&hook, &sent).host("internal.example");
+            let ask = fixture.request(&hook, &sent).host("internal.example");
             let ask = ask.header("x-forwarded-host", "internal.example");
             assert_eq!(ask.send().await.status, 401, "{kind:?}: {url}");
         }
@@ -262,10 +262,10 @@ async fn a_provider_that_signs_the_url_requires_a_public_url() {
             "upstream": "origin",
             "why": "a test",
         });
-        let told = gateway.change("/admin/v1/webhooks", &ask.to_string());
-        let told = told.send().await;
+        let answer = gateway.change("/admin/v1/webhooks", &ask.to_string());
+        let answer = answer.send().await;
         let want = if kind.binds_url() { 400 } else { 201 };
-        assert_eq!(told.status, want, "{kind:?}: {}", told.text());
+        assert_eq!(answer.status, want, "{kind:?}: {}", answer.text());
     }
 }
 
@@ -280,8 +280,8 @@ async fn a_path_that_is_no_webhooks_is_no_route() {
         "POST /api/v1/webhooks/stripe/something".to_owned(),
         "POST /api/v1/webhooks/stripe".to_owned(),
     ] {
-        let told = fixture.gateway.ask(&what).send().await;
-        assert!(matches!(told.status, 404 | 405), "{what}: {}", told.text());
+        let answer = fixture.gateway.request(&what).send().await;
+        assert!(matches!(answer.status, 404 | 405), "{what}: {}", answer.text());
     }
     assert_eq!(fixture.origin.runs(), 0);
 }
@@ -293,8 +293,8 @@ async fn a_declared_route_beats_a_webhooks_path() {
                  path = \"/api/v1/webhooks/stripe/{id}\"\nupstream = \"origin\"\n";
     let fixture = fixture_with(origin().reply(202, "mine"), "", route).await;
     let hook = fixture.hook(Kind::Stripe).await;
-    let told = fixture.send(&hook, &hook.event(1).tampered()).await;
-    assert_eq!((told.status, told.text()), (202, "mine"));
+    let answer = fixture.send(&hook, &hook.event(1).tampered()).await;
+    assert_eq!((answer.status, answer.text()), (202, "mine"));
 }
 
 /// Stripe shows its secret only for a URL, so a webhook may be created before its
@@ -317,8 +317,8 @@ async fn a_webhook_without_a_secret_accepts_no_event() {
             secret: guess.to_owned(),
             ..hook.clone()
         };
-        let told = fixture.send(&hook, &guessed.event(1)).await;
-        assert_eq!(told.status, 401, "{guess}");
+        let answer = fixture.send(&hook, &guessed.event(1)).await;
+        assert_eq!(answer.status, 401, "{guess}");
     }
     let rotate = format!("/admin/v1/webhooks/{}/rotate", hook.id);
     let secret = json!({ "secret": hook.secret, "why": "Stripe has shown it" });

@@ -23,13 +23,13 @@ async fn twilio_gets_the_upstreams_answer_and_the_same_on_a_resend() {
     let hook = fixture.hook(Kind::Twilio).await;
     let first = fixture.accepted(&hook, &hook.event(1)).await;
     let again = fixture.accepted(&hook, &hook.event(1)).await;
-    for told in [&first, &again] {
+    for answer in [&first, &again] {
         assert_eq!(
-            (told.header("content-type"), told.text()),
+            (answer.header("content-type"), answer.text()),
             ("text/xml", TWIML)
         );
-        assert_eq!(told.header("idempotency-status"), "completed");
-        assert!(!told.header("x-operation-id").is_empty());
+        assert_eq!(answer.header("idempotency-status"), "completed");
+        assert!(!answer.header("x-operation-id").is_empty());
     }
     assert_eq!((first.is_replay(), again.is_replay()), (false, true));
     fixture.only(&hook).await;
@@ -47,9 +47,9 @@ async fn every_provider_can_get_the_upstreams_answer() {
         let hook = fixture.hook_with(kind, json!({ "deliver": "sync" })).await;
         let sent = hook.event(1);
         for replay in [false, true] {
-            let told = fixture.send(&hook, &sent).await;
-            assert_eq!((told.status, told.text()), (202, &*hook.path), "{kind:?}");
-            assert_eq!(told.is_replay(), replay, "{kind:?}");
+            let answer = fixture.send(&hook, &sent).await;
+            assert_eq!((answer.status, answer.text()), (202, &*hook.path), "{kind:?}");
+            assert_eq!(answer.is_replay(), replay, "{kind:?}");
         }
         let seen = fixture.only(&hook).await;
         assert_eq!(seen.body, sent.body, "{kind:?}");
@@ -75,14 +75,14 @@ async fn an_unreachable_upstream_is_reported_and_the_resend_is_delivered() {
     let hook = away
         .hook_with(Kind::Stripe, json!({ "deliver": "sync" }))
         .await;
-    let told = away.send(&hook, &hook.event(1)).await;
-    assert_eq!(told.problem(), (502, "upstream-unreachable".to_owned()));
+    let answer = away.send(&hook, &hook.event(1)).await;
+    assert_eq!(answer.problem(), (502, "upstream-unreachable".to_owned()));
     let fixture = Fixture {
         origin: origin().run_at(reserved),
         gateway: away.gateway,
     };
-    let told = fixture.accepted(&hook, &hook.event(1)).await;
-    assert!(!told.is_replay());
+    let answer = fixture.accepted(&hook, &hook.event(1)).await;
+    assert!(!answer.is_replay());
     fixture.only(&hook).await;
 }
 
@@ -92,7 +92,7 @@ async fn an_unreachable_upstream_is_reported_and_the_resend_is_delivered() {
 async fn a_provider_that_disconnects_does_not_cancel_its_event() {
     let fixture = fixture_with(origin().reply(200, TWIML).gated(), "", "").await;
     let hook = fixture.hook(Kind::Twilio).await;
-    let first = fixture.ask(&hook, &hook.event(1)).spawn();
+    let first = fixture.request(&hook, &hook.event(1)).spawn();
     fixture.called(&hook, 1).await;
     first.abort();
     fixture.origin.open();

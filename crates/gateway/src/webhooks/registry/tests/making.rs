@@ -89,7 +89,7 @@ use super::*;
     "generate: stripe generates its secrets itself; give the secret that the provider shows"
 )]
 #[tokio::test]
-async fn what_cannot_be_is_refused_in_a_sentence(#[case] new: NewWebhook, #[case] want: &str) {
+async fn invalid_webhooks_are_refused_with_a_sentence(#[case] new: NewWebhook, #[case] want: &str) {
     let fixture = Fixture::new();
     let webhooks = fixture.open().await;
     let refused = webhooks.create(&fixture.config, new).await;
@@ -101,7 +101,7 @@ async fn what_cannot_be_is_refused_in_a_sentence(#[case] new: NewWebhook, #[case
 }
 
 #[tokio::test]
-async fn names_may_be_as_long_as_the_longest_key_leaves_room_for() {
+async fn names_fit_with_the_longest_key() {
     let fixture = Fixture::new();
     let webhooks = fixture.open().await;
     let said = NewWebhook {
@@ -122,7 +122,7 @@ async fn names_may_be_as_long_as_the_longest_key_leaves_room_for() {
 }
 
 #[tokio::test]
-async fn a_webhook_whose_url_is_signed_is_not_served_without_one() {
+async fn a_provider_that_signs_the_url_is_not_served_without_a_public_url() {
     let mut fixture = Fixture::new();
     let without = fixture.config.clone();
     fixture.config.server.public_url = Some("https://api.example.com".to_owned());
@@ -148,7 +148,7 @@ async fn a_webhook_whose_url_is_signed_is_not_served_without_one() {
 }
 
 #[tokio::test]
-async fn without_a_default_each_webhook_says_where_its_events_go() {
+async fn without_a_default_each_webhook_needs_its_upstream() {
     let mut fixture = Fixture::new();
     fixture.config.webhooks.upstream = None;
     let webhooks = fixture.open().await;
@@ -176,7 +176,7 @@ fn generic(secret: &str) -> Provider {
 }
 
 #[tokio::test]
-async fn a_changed_configuration_holds_for_what_a_webhook_does_not_say() {
+async fn a_changed_default_applies_to_webhooks_without_their_own_setting() {
     let mut fixture = Fixture::new();
     let acme: Arc<str> = "acme".into();
     fixture
@@ -194,7 +194,7 @@ async fn a_changed_configuration_holds_for_what_a_webhook_does_not_say() {
         let found = webhooks.find(config, "acme", &id).await?;
         let found = found.expect("there");
         let keys = webhooks.keys(&found).await?;
-        Ok::<_, WebhooksError>((found.upstream.to_string(), found.path.clone(), told(&keys)))
+        Ok::<_, WebhooksError>((found.upstream.to_string(), found.path.clone(), tags_of(&keys)))
     };
     let (upstream, path, as_text) = find(&fixture.config).await.expect("found");
     assert_eq!(
@@ -230,7 +230,7 @@ async fn a_changed_configuration_holds_for_what_a_webhook_does_not_say() {
 }
 
 #[tokio::test]
-async fn a_webhook_whose_upstream_is_gone_is_not_served() {
+async fn a_webhook_with_a_removed_upstream_is_not_served() {
     let fixture = Fixture::new();
     let webhooks = fixture.open().await;
     let said = NewWebhook {
@@ -246,7 +246,7 @@ async fn a_webhook_whose_upstream_is_gone_is_not_served() {
 }
 
 #[tokio::test]
-async fn each_upstream_has_a_signing_secret_of_its_own_that_stays() {
+async fn each_upstream_has_its_own_stable_signing_secret() {
     let mut fixture = Fixture::new();
     let webhooks = fixture.open().await;
     let made = |config: &Config, webhooks: &WebhookRegistry, upstream: &str| {

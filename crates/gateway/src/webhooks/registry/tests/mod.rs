@@ -70,11 +70,11 @@ impl Fixture {
         documents.await.expect("the store answers")
     }
 
-    /// The keys of a webhook, each told by what it makes of the same bytes.
+    /// The keys of a webhook, each by its signature of the same bytes.
     async fn keys(&self, webhooks: &WebhookRegistry, id: &str) -> Result<Vec<String>, WebhooksError> {
         let found = webhooks.find(&self.config, "svix", id).await?;
         let found = found.expect("there is such a webhook");
-        Ok(told(&webhooks.keys(&found).await?))
+        Ok(tags_of(&webhooks.keys(&found).await?))
     }
 
     async fn is_found(&self, webhooks: &WebhookRegistry, id: &str) -> bool {
@@ -83,14 +83,14 @@ impl Fixture {
     }
 }
 
-fn told(keys: &[SigningKey]) -> Vec<String> {
+fn tags_of(keys: &[SigningKey]) -> Vec<String> {
     keys.iter().map(|key| sign(key, "m", 0, b"x")).collect()
 }
 
 /// What the keys of these secrets make.
 fn of_secrets(texts: &[&str]) -> Vec<String> {
     let keys = texts.iter().map(|text| Provider::Svix.key(text));
-    told(&keys.collect::<Result<Vec<_>, _>>().expect("secrets"))
+    tags_of(&keys.collect::<Result<Vec<_>, _>>().expect("secrets"))
 }
 
 /// A secret with a letter of its own.

@@ -45,7 +45,7 @@ fn in_openbao() -> NewWebhook {
 #[case::usual(USUAL, "/v1/secret/data/webhooks/acme/shop/svix")]
 #[case::joined("{tenant}:{project}:{provider}", "/v1/secret/data/acme%3Ashop%3Asvix")]
 #[tokio::test]
-async fn secrets_are_read_from_openbao_where_none_are_given(
+async fn without_given_secrets_they_are_read_from_openbao(
     #[case] path: &str,
     #[case] want: &'static str,
 ) {
@@ -75,7 +75,7 @@ async fn secrets_are_read_from_openbao_where_none_are_given(
 }
 
 #[tokio::test]
-async fn a_change_in_openbao_is_followed_and_its_absence_is_not() {
+async fn a_change_in_openbao_applies_and_an_outage_does_not() {
     let with = |fields_of: Value| {
         move |_: &stub_server::ReceivedRequest| stub_server::json(200, &fields(&fields_of))
     };
@@ -128,7 +128,7 @@ async fn a_change_in_openbao_is_followed_and_its_absence_is_not() {
     "OpenBao has more than 5 secrets for it"
 )]
 #[tokio::test]
-async fn a_webhook_without_secrets_in_openbao_is_not_made(
+async fn a_webhook_without_secrets_in_openbao_is_not_created(
     #[case] response: stub_server::StubReply,
     #[case] problem: &str,
 ) {
@@ -143,7 +143,7 @@ async fn a_webhook_without_secrets_in_openbao_is_not_made(
 }
 
 #[tokio::test]
-async fn while_openbao_is_away_nothing_is_made() {
+async fn no_webhook_is_created_while_openbao_is_unavailable() {
     let bao = StubServer::new(|_| answer(503, "")).await;
     let fixture = fixture(&bao, USUAL);
     let webhooks = fixture.open().await;
@@ -176,7 +176,7 @@ async fn with_unkey(unkey: &StubServer, bao: &StubServer) -> (Fixture, WebhookRe
 }
 
 #[tokio::test]
-async fn an_id_of_unkeys_is_asked_about_with_its_own_root_key() {
+async fn an_id_in_unkey_is_verified_with_its_own_root_key() {
     let unkey = StubServer::new(|_| stub_server::json(200, &valid(&meta()))).await;
     let bao =
         StubServer::new(|_| stub_server::json(200, &fields(&json!({ "secret": secret('a') }))))
@@ -194,7 +194,7 @@ async fn an_id_of_unkeys_is_asked_about_with_its_own_root_key() {
         ("default", "/webhooks/svix")
     );
     let keys = webhooks.keys(&found).await.expect("keys");
-    assert_eq!(told(&keys), of_secrets(&[&secret('a')]));
+    assert_eq!(tags_of(&keys), of_secrets(&[&secret('a')]));
     assert_eq!(
         bao.seen()[0].path,
         "/v1/secret/data/webhooks/acme/shop/svix"
@@ -216,7 +216,7 @@ async fn an_id_of_unkeys_is_asked_about_with_its_own_root_key() {
 }
 
 #[tokio::test]
-async fn unkeys_metadata_says_what_is_not_as_configured() {
+async fn unkeys_metadata_overrides_the_configuration() {
     let mut said = meta();
     said["upstream"] = "ledger".into();
     said["path"] = "/in".into();
@@ -238,7 +238,7 @@ async fn unkeys_metadata_says_what_is_not_as_configured() {
 #[case::path_elsewhere("path", json!("/../x"))]
 #[case::unknown_word("deliver", json!("later"))]
 #[tokio::test]
-async fn metadata_that_names_no_webhook_is_nobodys(#[case] member: &str, #[case] value: Value) {
+async fn metadata_without_a_webhook_is_not_found(#[case] member: &str, #[case] value: Value) {
     let mut said = meta();
     said[member] = value;
     let unkey = StubServer::new(move |_| stub_server::json(200, &valid(&said))).await;
@@ -248,7 +248,7 @@ async fn metadata_that_names_no_webhook_is_nobodys(#[case] member: &str, #[case]
 }
 
 #[tokio::test]
-async fn what_unkey_does_not_know_is_nobodys_and_without_a_verdict_nothing_is_said() {
+async fn an_unknown_id_is_not_found_and_an_outage_is_an_error() {
     let refused = json!({ "data": { "valid": false, "code": "NOT_FOUND" } });
     let unkey = StubServer::new(move |_| stub_server::json(200, &refused)).await;
     let bao = StubServer::new(|_| answer(404, "")).await;
@@ -275,7 +275,7 @@ async fn what_unkey_does_not_know_is_nobodys_and_without_a_verdict_nothing_is_sa
 #[case::url_that_nobody_knows("provider", "square")]
 #[case::long_tenant("tenant_id", &"%".repeat(256))]
 #[tokio::test]
-async fn what_unkey_names_must_fit_the_configuration_too(
+async fn unkeys_metadata_must_fit_the_configuration(
     #[case] member: &str,
     #[case] value: &str,
 ) {
@@ -290,7 +290,7 @@ async fn what_unkey_names_must_fit_the_configuration_too(
 }
 
 #[tokio::test]
-async fn own_webhooks_need_nobody_else() {
+async fn registered_webhooks_need_no_other_service() {
     let unkey = StubServer::new(|_| answer(500, "")).await;
     let bao = StubServer::new(|_| answer(500, "")).await;
     let (fixture, webhooks) = with_unkey(&unkey, &bao).await;
@@ -300,7 +300,7 @@ async fn own_webhooks_need_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_reload_asks_whom_the_new_configuration_names() {
+async fn a_reload_uses_the_services_of_the_new_configuration() {
     let bao = StubServer::new(|_| answer(404, "")).await;
     let unkey = StubServer::new(|_| stub_server::json(200, &valid(&meta()))).await;
     let (fixture, webhooks) = with_unkey(&unkey, &bao).await;
@@ -316,7 +316,7 @@ async fn a_reload_asks_whom_the_new_configuration_names() {
 }
 
 #[tokio::test]
-async fn a_webhook_whose_openbao_is_no_longer_configured_says_so() {
+async fn a_webhook_without_its_configured_openbao_is_reported() {
     let bao =
         StubServer::new(|_| stub_server::json(200, &fields(&json!({ "secret": secret('a') }))))
             .await;

@@ -17,7 +17,7 @@ async fn rotate(
 }
 
 #[tokio::test]
-async fn old_and_new_count_for_the_overlap_and_then_the_new_alone() {
+async fn both_secrets_are_valid_for_the_overlap_then_only_the_new_one() {
     let fixture = Fixture::new();
     let webhooks = fixture.open().await;
     let id = fixture.make(&webhooks, new()).await;
@@ -50,7 +50,7 @@ async fn old_and_new_count_for_the_overlap_and_then_the_new_alone() {
 }
 
 #[tokio::test]
-async fn the_overlap_is_as_asked_and_never_prolongs() {
+async fn the_overlap_is_as_requested_and_never_extends_a_secret() {
     let fixture = Fixture::new();
     let webhooks = fixture.open().await;
     let id = fixture.make(&webhooks, new()).await;
@@ -72,7 +72,7 @@ async fn the_overlap_is_as_asked_and_never_prolongs() {
 }
 
 #[tokio::test]
-async fn the_same_secret_again_is_not_a_second_one() {
+async fn the_same_secret_is_not_added_twice() {
     let fixture = Fixture::new();
     let webhooks = fixture.open().await;
     let id = fixture.make(&webhooks, new()).await;
@@ -93,7 +93,7 @@ async fn the_same_secret_again_is_not_a_second_one() {
 }
 
 #[tokio::test]
-async fn five_count_at_a_time_and_no_more() {
+async fn at_most_five_secrets_are_valid() {
     let fixture = Fixture::new();
     let webhooks = fixture.open().await;
     let id = fixture.make(&webhooks, new()).await;
@@ -117,7 +117,7 @@ async fn five_count_at_a_time_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_secret_is_made_where_the_provider_takes_one() {
+async fn a_secret_is_generated_if_the_provider_accepts_one() {
     let fixture = Fixture::new();
     let webhooks = fixture.open().await;
     let wanted = NewWebhook {
@@ -166,7 +166,7 @@ async fn a_mistake_in_the_new_secret_changes_nothing() {
 }
 
 #[tokio::test]
-async fn where_no_secret_counts_nothing_is_verified() {
+async fn without_a_valid_secret_no_event_is_verified() {
     let fixture = Fixture::new();
     let webhooks = fixture.open().await;
     let id = fixture.make(&webhooks, new()).await;

@@ -69,7 +69,7 @@ async fn a_webhook_is_the_same_after_a_restart() {
 }
 
 #[tokio::test]
-async fn an_id_tells_nothing_and_no_secret_is_stored_in_the_clear() {
+async fn an_id_reveals_nothing_and_no_secret_is_stored_in_the_clear() {
     let fixture = Fixture::new();
     let webhooks = fixture.open().await;
     let one = fixture.make(&webhooks, new()).await;
@@ -124,7 +124,7 @@ async fn change(fixture: &Fixture, id: &str, edit: impl FnOnce(&mut Value)) {
 }
 
 #[tokio::test]
-async fn no_webhook_takes_anothers_secret_and_a_damaged_one_spoils_no_other() {
+async fn a_sealed_secret_fits_only_its_webhook_and_damage_affects_only_one() {
     let fixture = Fixture::new();
     let webhooks = fixture.open().await;
     let victim = fixture.make(&webhooks, new()).await;
@@ -154,7 +154,7 @@ async fn no_webhook_takes_anothers_secret_and_a_damaged_one_spoils_no_other() {
 }
 
 #[tokio::test]
-async fn what_is_not_a_webhooks_document_is_not_believed() {
+async fn a_malformed_document_is_refused() {
     let fixture = Fixture::new();
     let webhooks = fixture.open().await;
     type Edit = fn(&mut Value);
@@ -178,7 +178,7 @@ async fn what_is_not_a_webhooks_document_is_not_believed() {
 }
 
 #[tokio::test]
-async fn another_gateways_key_opens_nothing() {
+async fn another_gateways_key_unseals_nothing() {
     let fixture = Fixture::new();
     let webhooks = fixture.open().await;
     let id = fixture.make(&webhooks, new()).await;
@@ -190,7 +190,7 @@ async fn another_gateways_key_opens_nothing() {
 }
 
 #[tokio::test]
-async fn what_another_gateway_changed_is_learned() {
+async fn changes_by_another_gateway_apply_after_a_refresh() {
     let fixture = Fixture::new();
     let (here, there) = (fixture.open().await, fixture.open().await);
     let id = fixture.make(&there, new()).await;
@@ -282,7 +282,7 @@ impl Registry for Unwilling {
 }
 
 #[tokio::test]
-async fn a_deletion_that_cannot_be_written_holds_here() {
+async fn an_unwritten_deletion_holds_in_memory() {
     let mut fixture = Fixture::new();
     let willing = fixture.registry.clone();
     fixture.registry = Unwilling::new(willing.clone(), Removes::Refused);
@@ -315,7 +315,7 @@ async fn a_deletion_that_cannot_be_written_holds_here() {
 #[case::known_here_and_not_removed(Knows::Here, Removes::Refused)]
 #[case::made_elsewhere_and_not_removed(Knows::Elsewhere, Removes::Refused)]
 #[tokio::test]
-async fn no_rotation_brings_a_deleted_webhook_back(#[case] knows: Knows, #[case] removes: Removes) {
+async fn a_rotation_does_not_restore_a_deleted_webhook(#[case] knows: Knows, #[case] removes: Removes) {
     let mut fixture = Fixture::new();
     let slow = Unwilling::new(fixture.registry.clone(), removes);
     fixture.registry = slow.clone();
