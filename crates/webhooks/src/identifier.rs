@@ -8,7 +8,7 @@ use data_encoding::HEXLOWER;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ring::digest;
 
-use crate::delivery::{Binding, Delivery, Event, EventBody, Unidentified};
+use crate::identify::{Binding, Delivery, Event, EventBody, Unidentified};
 
 /// The longest key of the contract.
 const KEY_CHARS_MAX: usize = 255;

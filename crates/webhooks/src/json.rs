@@ -8,7 +8,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::delivery::{ITEMS_MAX, Unidentified};
+use crate::identify::{ITEMS_MAX, Unidentified};
 
 /// Reads a body. All of it must be UTF-8: the upstream reads the rest.
 pub(crate) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Unidentified> {

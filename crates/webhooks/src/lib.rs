@@ -33,7 +33,7 @@
     )
 )]
 
-mod delivery;
+mod identify;
 mod form;
 mod identifier;
 mod json;
@@ -46,7 +46,7 @@ mod sign;
 mod time;
 mod url;
 
-pub use delivery::{
+pub use identify::{
     BESIDE_BYTES_MAX, Binding, Delivery, Event, EventBody, Handshake, ITEMS_MAX, Unidentified,
     identify,
 };

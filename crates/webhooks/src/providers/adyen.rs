@@ -21,7 +21,7 @@ use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use subtle::Choice;
 
-use crate::delivery::{
+use crate::identify::{
     BESIDE_BYTES_MAX, Batch, Delivery, EventBody, Handshake, ITEMS_MAX, Unidentified,
 };
 use crate::identifier::{self, sha256};

@@ -18,7 +18,7 @@ use http::HeaderName;
 use ring::hmac;
 use subtle::Choice;
 
-use crate::delivery::{Delivery, Unidentified};
+use crate::identify::{Delivery, Unidentified};
 use crate::form::{self, Field};
 use crate::identifier::{self, sha256};
 use crate::json::Pointer;

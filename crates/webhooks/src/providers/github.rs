@@ -9,7 +9,7 @@ use http::HeaderName;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::delivery::{Delivery, Handshake, Unidentified};
+use crate::identify::{Delivery, Handshake, Unidentified};
 use crate::form::{self, Field};
 use crate::identifier::{self, sha256};
 use crate::json;

@@ -9,7 +9,7 @@ use data_encoding::BASE64;
 use http::header::AUTHORIZATION;
 use serde::Deserialize;
 
-use crate::delivery::{Delivery, Unidentified};
+use crate::identify::{Delivery, Unidentified};
 use crate::identifier;
 use crate::json::{self, Scalar};
 use crate::key::{SigningKey, known_by_any};

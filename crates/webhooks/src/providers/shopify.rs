@@ -9,7 +9,7 @@
 use data_encoding::BASE64;
 use http::HeaderName;
 
-use crate::delivery::{Delivery, Unidentified};
+use crate::identify::{Delivery, Unidentified};
 use crate::identifier::{self, sha256};
 use crate::key::{SigningKey, signed_by_any};
 use crate::parts::{Authentic, Parts, Verified};

@@ -10,7 +10,7 @@ use data_encoding::HEXLOWER;
 use http::HeaderName;
 use serde::Deserialize;
 
-use crate::delivery::{Delivery, Event, Handshake, Unidentified};
+use crate::identify::{Delivery, Event, Handshake, Unidentified};
 use crate::form::{self, Field};
 use crate::identifier;
 use crate::json::{self, Scalar};

@@ -9,7 +9,7 @@ use http::HeaderName;
 use serde::Deserialize;
 use subtle::Choice;
 
-use crate::delivery::{Delivery, Unidentified};
+use crate::identify::{Delivery, Unidentified};
 use crate::identifier;
 use crate::json::{self, Scalar};
 use crate::key::{SigningKey, signed_by_any};

@@ -7,7 +7,7 @@
 use data_encoding::BASE64;
 use http::HeaderName;
 
-use crate::delivery::{Delivery, Unidentified};
+use crate::identify::{Delivery, Unidentified};
 use crate::identifier;
 use crate::key::{SIGNATURES_MAX, SigningKey, signed_by_any};
 use crate::parts::{Authentic, Parts, Verified};

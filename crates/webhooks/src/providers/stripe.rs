@@ -9,7 +9,7 @@ use data_encoding::HEXLOWER;
 use http::HeaderName;
 use serde::Deserialize;
 
-use crate::delivery::{Delivery, Unidentified};
+use crate::identify::{Delivery, Unidentified};
 use crate::identifier;
 use crate::json::{self, Scalar};
 use crate::key::{SIGNATURES_MAX, SigningKey, signed_by_any};

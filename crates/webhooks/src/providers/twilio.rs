@@ -37,7 +37,7 @@ use http::header::CONTENT_TYPE;
 use ring::hmac;
 use subtle::Choice;
 
-use crate::delivery::{Binding, Delivery, Unidentified};
+use crate::identify::{Binding, Delivery, Unidentified};
 use crate::form::{self, Pair};
 use crate::identifier::{self, sha256};
 use crate::key::{SigningKey, signed_by_any};

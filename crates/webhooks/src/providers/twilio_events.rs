@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use crate::delivery::{Batch, Delivery, EventBody, Handshake, ITEMS_MAX, Unidentified};
+use crate::identify::{Batch, Delivery, EventBody, Handshake, ITEMS_MAX, Unidentified};
 use crate::identifier;
 use crate::json::{self, Elements, Scalar};
 use crate::key::SigningKey;

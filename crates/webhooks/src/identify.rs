@@ -1,4 +1,4 @@
-//! What a verified request delivers.
+//! Identifies the events of a verified request: their ids, and handshakes.
 
 use std::collections::HashSet;
 
