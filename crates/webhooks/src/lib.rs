@@ -33,9 +33,9 @@
     )
 )]
 
-mod identify;
 mod form;
 mod identifier;
+mod identify;
 mod json;
 mod key;
 mod parts;

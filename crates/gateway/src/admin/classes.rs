@@ -146,7 +146,8 @@ pub(super) async fn unset(
     PathParam(name): PathParam,
     JsonBody(request): JsonBody<UnsetClassRequest>,
 ) -> Result<Json<UnsetClass>, Problem> {
-    let change = Change::by(&operator, Action::UnsetClass, &parse_why(&request.why)?).on(name.clone());
+    let change =
+        Change::by(&operator, Action::UnsetClass, &parse_why(&request.why)?).on(name.clone());
     let classes = admin.classes.clone();
     let work = async move {
         classes.unset(&name).await.map_err(refusal)?;

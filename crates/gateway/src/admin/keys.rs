@@ -138,7 +138,10 @@ pub(super) async fn list(
     let (limit, after) = (query.limit, query.after.as_deref());
     let page = paginate(&records, |record| &record.id, wanted, limit, after)?;
     let now = admin.clock.now();
-    let keys = page.items.into_iter().map(|record| KeySummary::of(record, now));
+    let keys = page
+        .items
+        .into_iter()
+        .map(|record| KeySummary::of(record, now));
     Ok(Json(KeysPage {
         keys: keys.collect(),
         next: page.next,

@@ -380,7 +380,8 @@ pub(super) async fn delete(
     PathParam(id): PathParam,
     JsonBody(request): JsonBody<DeleteWebhook>,
 ) -> Result<Json<DeletedWebhook>, Problem> {
-    let change = Change::by(&operator, Action::DeleteWebhook, &parse_why(&request.why)?).on(id.clone());
+    let change =
+        Change::by(&operator, Action::DeleteWebhook, &parse_why(&request.why)?).on(id.clone());
     let webhooks = admin.webhooks.clone();
     let work = async move {
         match changed(webhooks.delete(&id)).await? {

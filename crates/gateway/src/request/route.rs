@@ -152,10 +152,7 @@ pub(super) fn route<'a>(
             format!("{method} is not served here."),
         )
         .with_allowed_methods(&methods)),
-        RouteMatch::Nothing => Err(Problem::new(
-            Code::NoRoute,
-            "No route matches this path.",
-        )),
+        RouteMatch::Nothing => Err(Problem::new(Code::NoRoute, "No route matches this path.")),
     }
 }
 

@@ -178,7 +178,8 @@ impl Opened {
         };
         let callers = Callers::open(&config.auth, parts).await?;
         let webhooks =
-            WebhookRegistry::open(registry.clone(), &key, &config, secrets, wall_clock.clone()).await?;
+            WebhookRegistry::open(registry.clone(), &key, &config, secrets, wall_clock.clone())
+                .await?;
         let plan = Plan::new(config, callers, &metrics, None)?;
         let classes = Classes::open(registry.clone(), ConfiguredClasses::of(&plan)).await?;
 

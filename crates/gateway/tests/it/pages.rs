@@ -46,7 +46,9 @@ async fn head_has_the_length_and_no_body(#[values(false, true)] h2: bool) {
     for path in [POLICY, PROBLEMS] {
         let version = |ask: crate::harness::ClientRequest| if h2 { ask.h2c() } else { ask };
         let whole = version(gateway.get(path)).send().await;
-        let head = version(gateway.request(&format!("HEAD {path}"))).send().await;
+        let head = version(gateway.request(&format!("HEAD {path}")))
+            .send()
+            .await;
         assert_eq!((head.status, head.body.len()), (200, 0), "{path}");
         let length = whole.body.len().to_string();
         assert_eq!(head.header("content-length"), length, "{path}");

@@ -21,10 +21,10 @@ use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use subtle::Choice;
 
+use crate::identifier::{self, sha256};
 use crate::identify::{
     BESIDE_BYTES_MAX, Batch, Delivery, EventBody, Handshake, ITEMS_MAX, Unidentified,
 };
-use crate::identifier::{self, sha256};
 use crate::json::{self, Elements, Scalar};
 use crate::key::{SigningKey, signed_by_any};
 use crate::parts::{Authentic, Evidence, Parts, Verified};

@@ -18,9 +18,9 @@ use http::HeaderName;
 use ring::hmac;
 use subtle::Choice;
 
-use crate::identify::{Delivery, Unidentified};
 use crate::form::{self, Field};
 use crate::identifier::{self, sha256};
+use crate::identify::{Delivery, Unidentified};
 use crate::json::Pointer;
 use crate::key::{SIGNATURES_MAX, SecretEncoding, SigningKey, signed_by_any};
 use crate::parts::{Authentic, Parts, Verified};

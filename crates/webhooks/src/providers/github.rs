@@ -9,9 +9,9 @@ use http::HeaderName;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::identify::{Delivery, Handshake, Unidentified};
 use crate::form::{self, Field};
 use crate::identifier::{self, sha256};
+use crate::identify::{Delivery, Handshake, Unidentified};
 use crate::json;
 use crate::key::{SigningKey, signed_by_any};
 use crate::parts::{Authentic, Parts, Verified};

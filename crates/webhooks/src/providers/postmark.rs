@@ -9,8 +9,8 @@ use data_encoding::BASE64;
 use http::header::AUTHORIZATION;
 use serde::Deserialize;
 
-use crate::identify::{Delivery, Unidentified};
 use crate::identifier;
+use crate::identify::{Delivery, Unidentified};
 use crate::json::{self, Scalar};
 use crate::key::{SigningKey, known_by_any};
 use crate::parts::{Authentic, Parts, Verified};

@@ -9,8 +9,8 @@
 use data_encoding::BASE64;
 use http::HeaderName;
 
-use crate::identify::{Delivery, Unidentified};
 use crate::identifier::{self, sha256};
+use crate::identify::{Delivery, Unidentified};
 use crate::key::{SigningKey, signed_by_any};
 use crate::parts::{Authentic, Parts, Verified};
 use crate::refusal::Refusal;

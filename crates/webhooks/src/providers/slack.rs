@@ -10,9 +10,9 @@ use data_encoding::HEXLOWER;
 use http::HeaderName;
 use serde::Deserialize;
 
-use crate::identify::{Delivery, Event, Handshake, Unidentified};
 use crate::form::{self, Field};
 use crate::identifier;
+use crate::identify::{Delivery, Event, Handshake, Unidentified};
 use crate::json::{self, Scalar};
 use crate::key::{SigningKey, signed_by_any};
 use crate::parts::{Authentic, Parts, Verified};

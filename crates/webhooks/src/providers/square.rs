@@ -9,8 +9,8 @@ use http::HeaderName;
 use serde::Deserialize;
 use subtle::Choice;
 
-use crate::identify::{Delivery, Unidentified};
 use crate::identifier;
+use crate::identify::{Delivery, Unidentified};
 use crate::json::{self, Scalar};
 use crate::key::{SigningKey, signed_by_any};
 use crate::parts::{Authentic, Parts, Verified};

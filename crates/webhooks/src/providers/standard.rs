@@ -7,8 +7,8 @@
 use data_encoding::BASE64;
 use http::HeaderName;
 
-use crate::identify::{Delivery, Unidentified};
 use crate::identifier;
+use crate::identify::{Delivery, Unidentified};
 use crate::key::{SIGNATURES_MAX, SigningKey, signed_by_any};
 use crate::parts::{Authentic, Parts, Verified};
 use crate::refusal::Refusal;

@@ -9,8 +9,8 @@ use data_encoding::HEXLOWER;
 use http::HeaderName;
 use serde::Deserialize;
 
-use crate::identify::{Delivery, Unidentified};
 use crate::identifier;
+use crate::identify::{Delivery, Unidentified};
 use crate::json::{self, Scalar};
 use crate::key::{SIGNATURES_MAX, SigningKey, signed_by_any};
 use crate::parts::{Authentic, Parts, Verified};

@@ -37,9 +37,9 @@ use http::header::CONTENT_TYPE;
 use ring::hmac;
 use subtle::Choice;
 
-use crate::identify::{Binding, Delivery, Unidentified};
 use crate::form::{self, Pair};
 use crate::identifier::{self, sha256};
+use crate::identify::{Binding, Delivery, Unidentified};
 use crate::key::{SigningKey, signed_by_any};
 use crate::parts::{Authentic, Evidence, Parts, Verified};
 use crate::refusal::Refusal;

@@ -3,8 +3,8 @@
 
 use serde::Deserialize;
 
-use crate::identify::{Batch, Delivery, EventBody, Handshake, ITEMS_MAX, Unidentified};
 use crate::identifier;
+use crate::identify::{Batch, Delivery, EventBody, Handshake, ITEMS_MAX, Unidentified};
 use crate::json::{self, Elements, Scalar};
 use crate::key::SigningKey;
 use crate::parts::{Authentic, Parts, Verified};

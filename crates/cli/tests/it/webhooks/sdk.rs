@@ -174,7 +174,8 @@ fn assert_ours(signer: &Signer, run: &Run, made: &Value) {
         body: other.as_bytes(),
         ..received
     };
-    let [verification, on_other] = block_in_place(|| [signer.verify(&received), signer.verify(&other)]);
+    let [verification, on_other] =
+        block_in_place(|| [signer.verify(&received), signer.verify(&other)]);
     assert_eq!(verification, Verification::Accepted);
     assert!(matches!(on_other, Verification::Refused(_)), "{on_other:?}");
 }

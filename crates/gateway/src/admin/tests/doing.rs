@@ -267,7 +267,11 @@ async fn queries_are_checked_too() {
     ] {
         let answer = bench.get("viewer", &format!("{OPERATIONS}?{query}")).await;
         assert_eq!(answer.status, 400, "{query}");
-        assert!(answer.detail().contains(words), "{query}: {}", answer.detail());
+        assert!(
+            answer.detail().contains(words),
+            "{query}: {}",
+            answer.detail()
+        );
     }
 }
 

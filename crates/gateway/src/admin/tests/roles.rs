@@ -170,7 +170,10 @@ async fn health_needs_no_token() {
 async fn unknown_paths_and_methods_are_refused() {
     let bench = bench().await;
     let answer = bench.get("root", "/admin/v1/nothing").await;
-    assert_eq!((answer.status, answer.code()), (404, "not-found".to_owned()));
+    assert_eq!(
+        (answer.status, answer.code()),
+        (404, "not-found".to_owned())
+    );
     let answer = bench.post("root", "/admin/v1/audit", &json!({})).await;
     assert_eq!(
         (answer.status, answer.code()),

@@ -444,7 +444,8 @@ async fn a_revocation_holds_while_the_registry_is_unavailable() {
         .expect("callers");
     let created = create(&callers, new_key()).await;
     let registry = FailingRegistry::new(&copy.registry);
-    let keys = ApiKeyRegistry::open(registry.clone(), copy.pepper.clone(), test_clock.clock()).await;
+    let keys =
+        ApiKeyRegistry::open(registry.clone(), copy.pepper.clone(), test_clock.clock()).await;
     let keys = keys.expect("keys");
     let key = created.secret.expose_secret();
     keys.verify(key).expect("known");
@@ -463,7 +464,8 @@ async fn a_revocation_survives_a_refresh_that_began_before_it() {
         .expect("callers");
     let created = create(&callers, new_key()).await;
     let registry = FailingRegistry::new(&copy.registry);
-    let keys = ApiKeyRegistry::open(registry.clone(), copy.pepper.clone(), test_clock.clock()).await;
+    let keys =
+        ApiKeyRegistry::open(registry.clone(), copy.pepper.clone(), test_clock.clock()).await;
     let keys = keys.expect("keys");
     let key = created.secret.expose_secret();
     let held_up = registry.slow.write().await;

@@ -138,7 +138,10 @@ fn pattern(kind: SubjectKind, id: Option<&str>) -> SubjectPattern {
 #[case::both_scopes(scopes(&["refund", "pay"]), Ok(()))]
 #[case::one_too_many(scopes(&["pay", "admin"]), Err(Prohibition::Scope))]
 #[case::a_part_of_a_scope(scopes(&["pa"]), Err(Prohibition::Scope))]
-fn a_route_admits_the_callers_that_it_allows(#[case] access: Access, #[case] want: Result<(), Prohibition>) {
+fn a_route_admits_the_callers_that_it_allows(
+    #[case] access: Access,
+    #[case] want: Result<(), Prohibition>,
+) {
     assert_eq!(known().may(&access), want.map_err(AuthError::from));
 }
 

@@ -37,7 +37,10 @@ pub(super) fn check_auth(raw: &raw::Auth, checker: &mut Checker<'_>) -> Auth {
         api_keys: raw.api_keys.as_ref().map(|_| ApiKeys {}),
         jwt,
         unkey: raw.unkey.as_ref().and_then(|raw| check_unkey(raw, checker)),
-        scheduler: raw.scheduler.as_ref().map(|raw| check_scheduler(raw, checker)),
+        scheduler: raw
+            .scheduler
+            .as_ref()
+            .map(|raw| check_scheduler(raw, checker)),
     }
 }
 
@@ -61,7 +64,9 @@ fn check_jwt(key: &str, raw: &raw::Jwt, checker: &mut Checker<'_>) -> Option<Jwt
         Caller::claimed("tenant", name, Subject::new(SubjectKind::User, "id")?)
     });
     let subject = match &raw.subject {
-        None if !checker.locations.says(&at("subject")) => Some(ClaimSource::Pointer("/sub".to_owned())),
+        None if !checker.locations.says(&at("subject")) => {
+            Some(ClaimSource::Pointer("/sub".to_owned()))
+        }
         raw => check_claim(&at("subject"), raw.as_ref(), checker, |name| {
             Caller::claimed("tenant", "project", Subject::new(kind, name)?)
         }),
@@ -118,7 +123,11 @@ fn check_jwks(key: &str, raw: &raw::Jwt, checker: &mut Checker<'_>) -> Option<Jw
 
 /// Checks the algorithms. Symmetric ones are refused: a verifier could forge tokens,
 /// and so could anyone who knows a public key that was configured as the secret.
-fn check_algorithms(key: &str, raw: Option<&[String]>, checker: &mut Checker<'_>) -> Vec<Algorithm> {
+fn check_algorithms(
+    key: &str,
+    raw: Option<&[String]>,
+    checker: &mut Checker<'_>,
+) -> Vec<Algorithm> {
     let Some(raw) = raw else {
         return vec![Algorithm::RS256, Algorithm::ES256];
     };
@@ -177,7 +186,9 @@ fn check_claim(
 fn check_unkey(raw: &raw::Unkey, checker: &mut Checker<'_>) -> Option<Unkey> {
     let url = raw.url.clone();
     let url = url.unwrap_or_else(|| "https://api.unkey.com".to_owned());
-    let good = checker.check_url("auth.unkey.url", url::guarded(&url)).is_some();
+    let good = checker
+        .check_url("auth.unkey.url", url::guarded(&url))
+        .is_some();
     let mut secret = |name: &str, raw: Option<&raw::Secret>| {
         checker.check_secret(&format!("auth.unkey.{name}"), raw?, 1)
     };

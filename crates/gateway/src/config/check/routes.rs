@@ -51,7 +51,12 @@ pub(super) fn check_routes(
         .collect()
 }
 
-fn check_route(key: &str, raw: &raw::Route, all: Option<&Arc<Cors>>, checker: &mut Checker<'_>) -> Route {
+fn check_route(
+    key: &str,
+    raw: &raw::Route,
+    all: Option<&Arc<Cors>>,
+    checker: &mut Checker<'_>,
+) -> Route {
     let at = |name: &str| format!("{key}.{name}");
     let endpoint = check_endpoint(&at("endpoint"), raw.endpoint.as_ref(), checker);
     let path = raw.path.clone().unwrap_or_default();
@@ -109,7 +114,11 @@ fn check_route(key: &str, raw: &raw::Route, all: Option<&Arc<Cors>>, checker: &m
             None => all.cloned(),
         },
         request_headers: check_header_rules(&at("request_headers"), &raw.request_headers, checker),
-        response_headers: check_header_rules(&at("response_headers"), &raw.response_headers, checker),
+        response_headers: check_header_rules(
+            &at("response_headers"),
+            &raw.response_headers,
+            checker,
+        ),
         ..usual
     }
 }
@@ -134,7 +143,11 @@ fn check_endpoint(key: &str, raw: Option<&String>, checker: &mut Checker<'_>) ->
     EndpointName::Fixed(Endpoint::new(name))
 }
 
-fn check_methods(key: &str, raw: Option<&raw::OneOrMany>, checker: &mut Checker<'_>) -> Vec<Method> {
+fn check_methods(
+    key: &str,
+    raw: Option<&raw::OneOrMany>,
+    checker: &mut Checker<'_>,
+) -> Vec<Method> {
     let Some(raw) = raw else {
         return Vec::new();
     };
@@ -296,7 +309,11 @@ fn parse_subject_pattern(text: &str) -> Option<SubjectPattern> {
     })
 }
 
-fn check_derived_key(route: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Option<DerivedKey> {
+fn check_derived_key(
+    route: &str,
+    raw: &raw::Route,
+    checker: &mut Checker<'_>,
+) -> Option<DerivedKey> {
     let derived = raw.derived_key.as_ref()?;
     let key = format!("{route}.derived_key");
     if let Some(Policy::Prohibited | Policy::HandlerInternalC) = raw.policy {
@@ -433,8 +450,8 @@ fn check_cors(key: &str, raw: &raw::Cors, checker: &mut Checker<'_>) -> Cors {
     }
     let mut names = |name: &str, texts: &[String]| {
         let texts = texts.iter().enumerate();
-        let names =
-            texts.filter_map(|(at, text)| checker.check_header(&format!("{key}.{name}[{at}]"), text));
+        let names = texts
+            .filter_map(|(at, text)| checker.check_header(&format!("{key}.{name}[{at}]"), text));
         names.collect::<Vec<_>>()
     };
     let headers = names("headers", &raw.headers);
@@ -459,9 +476,11 @@ fn check_cors(key: &str, raw: &raw::Cors, checker: &mut Checker<'_>) -> Cors {
 fn check_header_rules(key: &str, raw: &raw::HeaderRules, checker: &mut Checker<'_>) -> HeaderRules {
     let mut rules = HeaderRules::default();
     for (at, text) in raw.remove.iter().enumerate() {
-        rules
-            .remove
-            .extend(check_changeable_header(&format!("{key}.remove[{at}]"), text, checker));
+        rules.remove.extend(check_changeable_header(
+            &format!("{key}.remove[{at}]"),
+            text,
+            checker,
+        ));
     }
     for (text, value) in &raw.set {
         let key = join(&format!("{key}.set"), text);

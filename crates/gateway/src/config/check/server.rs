@@ -34,8 +34,9 @@ pub(super) fn check_server(raw: &raw::Server, checker: &mut Checker<'_>) -> Serv
             right,
         );
     }
-    let mut time =
-        |key: &str, raw, usual| checker.check_time(&format!("server.{key}"), raw, usual, &SOME_TIME);
+    let mut time = |key: &str, raw, usual| {
+        checker.check_time(&format!("server.{key}"), raw, usual, &SOME_TIME)
+    };
     let head_deadline = time(
         "head_deadline",
         raw.head_deadline.as_ref(),
@@ -86,7 +87,10 @@ pub(super) fn check_server(raw: &raw::Server, checker: &mut Checker<'_>) -> Serv
             raw.reply_limit.as_ref(),
             usual.reply_limit,
         ),
-        tls: raw.tls.as_ref().and_then(|tls| check_server_tls(tls, checker)),
+        tls: raw
+            .tls
+            .as_ref()
+            .and_then(|tls| check_server_tls(tls, checker)),
         trusted_proxies: proxies,
         proxy_protocol,
         head_deadline,
@@ -97,7 +101,12 @@ pub(super) fn check_server(raw: &raw::Server, checker: &mut Checker<'_>) -> Serv
 }
 
 /// Checks `host:port`, where the host is a name or an address.
-fn check_address(key: &str, raw: Option<&String>, usual: &str, checker: &mut Checker<'_>) -> String {
+fn check_address(
+    key: &str,
+    raw: Option<&String>,
+    usual: &str,
+    checker: &mut Checker<'_>,
+) -> String {
     let Some(text) = raw else {
         return usual.to_owned();
     };
@@ -228,7 +237,10 @@ pub(super) fn check_secrets(raw: &raw::Secrets, checker: &mut Checker<'_>) -> Se
         .key
         .as_ref()
         .and_then(|key| checker.check_local_secret("secrets.key", key, SECRET_LENGTH_MIN));
-    let openbao = raw.openbao.as_ref().and_then(|raw| check_openbao(raw, checker));
+    let openbao = raw
+        .openbao
+        .as_ref()
+        .and_then(|raw| check_openbao(raw, checker));
     Secrets { key, openbao }
 }
 
@@ -241,7 +253,9 @@ fn check_openbao(raw: &raw::OpenBao, checker: &mut Checker<'_>) -> Option<OpenBa
     let login = check_login(raw, checker);
     let beneath = |key: &str, raw: Option<&String>, usual: &str, checker: &mut Checker<'_>| {
         let key = format!("secrets.openbao.{key}");
-        let path = checker.check_text(&key, raw).unwrap_or_else(|| usual.to_owned());
+        let path = checker
+            .check_text(&key, raw)
+            .unwrap_or_else(|| usual.to_owned());
         let segments = path.split('/');
         if segments
             .clone()
@@ -303,10 +317,9 @@ fn check_login(raw: &raw::OpenBao, checker: &mut Checker<'_>) -> Option<BaoLogin
         }
         (false, true, true) => {
             let role_id = checker.check_text("secrets.openbao.role_id", raw.role_id.as_ref());
-            let secret_id = raw
-                .secret_id
-                .as_ref()
-                .and_then(|secret| checker.check_local_secret("secrets.openbao.secret_id", secret, 1));
+            let secret_id = raw.secret_id.as_ref().and_then(|secret| {
+                checker.check_local_secret("secrets.openbao.secret_id", secret, 1)
+            });
             Some(BaoLogin::AppRole {
                 role_id: role_id?,
                 secret_id: secret_id?,
@@ -355,8 +368,9 @@ fn check_upstream(key: &str, raw: &raw::Upstream, checker: &mut Checker<'_>) -> 
         checker.report(&url_key, error.to_string(), right);
     }
     let usual = Upstream::new(&url);
-    let mut time =
-        |name: &str, raw, usual| checker.check_time(&format!("{key}.{name}"), raw, usual, &SOME_TIME);
+    let mut time = |name: &str, raw, usual| {
+        checker.check_time(&format!("{key}.{name}"), raw, usual, &SOME_TIME)
+    };
     let timeout = time("timeout", raw.timeout.as_ref(), usual.timeout);
     let connect_timeout = time(
         "connect_timeout",
@@ -373,7 +387,9 @@ fn check_upstream(key: &str, raw: &raw::Upstream, checker: &mut Checker<'_>) -> 
         .host
         .as_ref()
         .and_then(|host| match host.parse::<Authority>() {
-            Ok(authority) if !host.contains('@') => checker.check_value(&host_key, authority.as_str()),
+            Ok(authority) if !host.contains('@') => {
+                checker.check_value(&host_key, authority.as_str())
+            }
             _ => {
                 let problem = format!("{} is not a host", checker.shown(&host_key, host));
                 checker.report(

@@ -36,7 +36,10 @@ pub(super) fn check_webhooks(raw: &raw::Webhooks, checker: &mut Checker<'_>) -> 
             &(Duration::ZERO..=TIME_MAX),
         ),
         deliveries: count_or(raw.deliveries, usual.deliveries),
-        deliveries_per_upstream: count_or(raw.deliveries_per_upstream, usual.deliveries_per_upstream),
+        deliveries_per_upstream: count_or(
+            raw.deliveries_per_upstream,
+            usual.deliveries_per_upstream,
+        ),
         providers: check_providers(&raw.providers, checker),
     }
 }

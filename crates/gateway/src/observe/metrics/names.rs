@@ -42,7 +42,10 @@ const COUNTERS: [(&str, &str); 21] = [
         "onceward_bypassed_total",
         "Number of requests forwarded without protection while the store was unavailable.",
     ),
-    ("onceward_refused_total", "Number of requests answered with a problem, by code."),
+    (
+        "onceward_refused_total",
+        "Number of requests answered with a problem, by code.",
+    ),
     (
         "onceward_limited_total",
         "Number of requests refused by a limit, by tenant and limit.",
@@ -90,19 +93,34 @@ const COUNTERS: [(&str, &str); 21] = [
 ];
 
 const GAUGES: [(&str, &str); 12] = [
-    ("onceward_in_flight", "Number of operations that this gateway is running."),
+    (
+        "onceward_in_flight",
+        "Number of operations that this gateway is running.",
+    ),
     (
         "onceward_waiters",
         "Number of requests that wait for a running operation.",
     ),
-    ("onceward_queued", "Number of operations in the store that wait for delivery."),
-    ("onceward_unknown", "Number of operations in the store whose outcome is unknown."),
-    ("onceward_paused", "Number of operations in the store that are paused because their attempts are used up."),
+    (
+        "onceward_queued",
+        "Number of operations in the store that wait for delivery.",
+    ),
+    (
+        "onceward_unknown",
+        "Number of operations in the store whose outcome is unknown.",
+    ),
+    (
+        "onceward_paused",
+        "Number of operations in the store that are paused because their attempts are used up.",
+    ),
     (
         "onceward_webhook_failed",
         "Number of events in the store that failed for good and were neither purged nor redelivered.",
     ),
-    ("onceward_stored_operations", "Number of operations in the store."),
+    (
+        "onceward_stored_operations",
+        "Number of operations in the store.",
+    ),
     ("onceward_stored_bytes", "Size of the store in bytes."),
     ("onceward_connections", "Number of open client connections."),
     (
@@ -113,7 +131,10 @@ const GAUGES: [(&str, &str); 12] = [
         "onceward_config_age_seconds",
         "Seconds since the current configuration came into force.",
     ),
-    ("onceward_build_info", "Always 1; the label is the gateway's version."),
+    (
+        "onceward_build_info",
+        "Always 1; the label is the gateway's version.",
+    ),
 ];
 
 const HISTOGRAMS: [(&str, &str); 3] = [

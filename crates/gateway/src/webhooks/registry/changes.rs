@@ -16,7 +16,7 @@ use secrecy::{ExposeSecret, SecretString};
 use super::document::{self, Registration, StoredSecret, StoredSecrets, caller};
 use super::error::WebhooksError;
 use super::openbao::{self, OpenBaoKeys};
-use super::{ID_PREFIX, ResolvedSettings, SECRETS_MAX, WEBHOOKS_MAX, WebhookView, WebhookRegistry};
+use super::{ID_PREFIX, ResolvedSettings, SECRETS_MAX, WEBHOOKS_MAX, WebhookRegistry, WebhookView};
 use crate::config::{Config, Deliver, Mistake, SameBytes, nearest, path_problem};
 use crate::secrets::SecretError;
 use crate::secrets::random::random_bytes;

@@ -144,7 +144,10 @@ async fn a_drain_waits_for_running_operations_and_records_them() {
 
     let draining = tokio::spawn(gateway.drain());
     until(async || ClientRequest::new(admin, "GET /readyz").send().await.status == 503).await;
-    assert_eq!(ClientRequest::new(admin, "GET /livez").send().await.status, 200);
+    assert_eq!(
+        ClientRequest::new(admin, "GET /livez").send().await.status,
+        200
+    );
     // No new connections.
     until(async || TcpStream::connect(listen).await.is_err()).await;
     origin.open();

@@ -221,7 +221,10 @@ async fn a_clients_copies_of_the_gateways_headers_are_ignored() {
     let theirs = theirs.header("x-operation-id").to_owned();
 
     for what in ["POST /payments", "PUT /notes", "POST /hooks"] {
-        let mut ask = gateway.request(what).by(&ann).header("x-operation-id", &theirs);
+        let mut ask = gateway
+            .request(what)
+            .by(&ann)
+            .header("x-operation-id", &theirs);
         for (name, value) in [
             ("x-tenant-id", "globex"),
             ("x-project-id", "bank"),
@@ -581,7 +584,11 @@ async fn routes_with_a_wider_scope_use_a_sentinel_and_protect_only_if_configured
     for (path, sentinel) in [("/tenant", "_tenant"), ("/platform", "_platform")] {
         let refused = gateway.post(path, "k").by(&shop).send().await;
         assert_eq!(word(&refused), "400 key-prohibited", "{path}");
-        let passed = gateway.request(&format!("POST {path}")).by(&shop).send().await;
+        let passed = gateway
+            .request(&format!("POST {path}"))
+            .by(&shop)
+            .send()
+            .await;
         assert_eq!(passed.status, 201);
         let seen = origin.ledger().pop().unwrap();
         assert_eq!(seen.header("x-project-id"), sentinel);

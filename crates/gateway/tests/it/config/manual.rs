@@ -189,7 +189,12 @@ fn read(text: &str) -> Config {
 }
 
 /// Records the keys of each definition that a value uses.
-fn collect_keys(value: &Value, schema: &Value, root: &Value, found: &mut BTreeSet<(String, String)>) {
+fn collect_keys(
+    value: &Value,
+    schema: &Value,
+    root: &Value,
+    found: &mut BTreeSet<(String, String)>,
+) {
     let reference = schema["$ref"].as_str().unwrap_or_default();
     let name = reference.rsplit('/').next().unwrap_or_default();
     let schema = match name {

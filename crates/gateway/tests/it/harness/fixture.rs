@@ -79,7 +79,10 @@ pub(crate) async fn shown(gateway: &Running, id: &str) -> Value {
 }
 
 /// Sends until the answer satisfies the condition, and returns that answer.
-pub(crate) async fn ask_until(ask: impl Fn() -> ClientRequest, holds: impl Fn(&Answer) -> bool) -> Answer {
+pub(crate) async fn ask_until(
+    ask: impl Fn() -> ClientRequest,
+    holds: impl Fn(&Answer) -> bool,
+) -> Answer {
     loop {
         let answer = ask().send().await;
         if holds(&answer) {

@@ -101,7 +101,10 @@ async fn only_retryable_answers_are_repeated(
 #[case::unknown("unknown", "409 outcome-unknown")]
 #[case::kept("keep", "500")]
 #[tokio::test]
-async fn an_answered_error_that_may_have_run_is_never_repeated(#[case] on_error: &str, #[case] later: &str) {
+async fn an_answered_error_that_may_have_run_is_never_repeated(
+    #[case] on_error: &str,
+    #[case] later: &str,
+) {
     let origin = answering(&[500, 201]).run().await;
     let class = format!("{THREE}\non_error = \"{on_error}\"");
     let gateway = classy(&origin, &class).await;

@@ -209,7 +209,10 @@ async fn buffered_bytes() {
     // The remaining bytes are granted, and unprotected bodies are not buffered.
     let small = ask("k3", 24).spawn();
     origin.called(2).await;
-    let streams = gateway.request("PUT /open").body(vec![b'x'; 10_000]).spawn();
+    let streams = gateway
+        .request("PUT /open")
+        .body(vec![b'x'; 10_000])
+        .spawn();
     origin.called(3).await;
     for _ in 0..3 {
         origin.open();

@@ -92,10 +92,7 @@ async fn a_mismatch_beats_in_progress() {
     assert_eq!(first.await.unwrap().status, 201);
     let other = gateway.post("/payments", "k").body("b").send().await;
     assert_eq!(other.problem(), (422, "key-reused".to_owned()));
-    assert!(
-        !other.text().contains("paid"),
-        "the reply is not revealed"
-    );
+    assert!(!other.text().contains("paid"), "the reply is not revealed");
     assert_eq!(other.header("x-operation-id"), "", "nor of the operation");
     let again = gateway.post("/payments", "k").body("a").send().await;
     assert_eq!(

@@ -60,10 +60,7 @@ async fn kept_headers_keep_their_bytes_order_and_repetition() {
 )]
 #[case("tracestate", "a=1")]
 #[tokio::test]
-async fn headers_of_one_response_are_not_replayed(
-    #[case] name: &'static str,
-    #[case] value: &str,
-) {
+async fn headers_of_one_response_are_not_replayed(#[case] name: &'static str, #[case] value: &str) {
     let origin = origin().header(name, value).run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let first = gateway.post("/payments", "k").send().await;

@@ -54,7 +54,10 @@ async fn key_space(#[case] space: &str, #[case] want: [&str; 4]) {
         };
         assert_eq!(got, want[number], "{number}");
         if got != "own" {
-            assert!(!answer.text().contains(id), "the first operation is not revealed");
+            assert!(
+                !answer.text().contains(id),
+                "the first operation is not revealed"
+            );
             let found = gateway.get(&place).by(key).send().await;
             assert_eq!(word(&found), "404 no-operation", "{number}");
         }

@@ -245,10 +245,7 @@ async fn a_recovery_request_reconciles_and_runs_nothing(
 )]
 #[case::more_after_it(200, r#"{"outcome": "not_run"} {"outcome": "ran"}"#)]
 #[tokio::test]
-async fn an_unsure_reconciler_changes_nothing(
-    #[case] status: u16,
-    #[case] body: &'static str,
-) {
+async fn an_unsure_reconciler_changes_nothing(#[case] status: u16, #[case] body: &'static str) {
     let knows = r#"{"outcome": "ran", "reply": {"status": 201, "body": "paid"}}"#;
     let reconciler = origin().replying(move |_, run| match run {
         1 | 2 => Reply::new(status, body),

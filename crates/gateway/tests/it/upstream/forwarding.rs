@@ -58,10 +58,7 @@ async fn the_fence_rises_with_every_run() {
 #[case::protected("POST /payments", Some("k"))]
 #[case::passing("GET /payments", None)]
 #[tokio::test]
-async fn only_the_gateway_sets_forwarding_headers(
-    #[case] what: &str,
-    #[case] key: Option<&str>,
-) {
+async fn only_the_gateway_sets_forwarding_headers(#[case] what: &str, #[case] key: Option<&str>) {
     let origin = origin().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let spoofed = [

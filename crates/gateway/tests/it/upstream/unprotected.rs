@@ -25,7 +25,10 @@ use crate::harness::{
 #[case::patch_without_a_key("PATCH /payments?a=1", None)]
 #[case::a_method_of_ones_own("REPORT /payments?a=1", None)]
 #[tokio::test]
-async fn unprotected_requests_are_forwarded_each_time(#[case] what: &str, #[case] key: Option<&str>) {
+async fn unprotected_requests_are_forwarded_each_time(
+    #[case] what: &str,
+    #[case] key: Option<&str>,
+) {
     let origin = origin()
         .reply(200, "ok")
         .header("set-cookie", "a=1")
@@ -109,7 +112,10 @@ async fn a_large_upload_is_not_buffered() {
     let origin = origin().hashing_when_open().run().await;
     let gateway = gateway(&origin).in_memory().run().await;
     let sent = Arc::<AtomicUsize>::default();
-    let upload = gateway.request("PUT /bulk").stream(bulk(sent.clone())).spawn();
+    let upload = gateway
+        .request("PUT /bulk")
+        .stream(bulk(sent.clone()))
+        .spawn();
     let ahead = settled(|| sent.load(Ordering::SeqCst)).await;
     assert!(
         ahead < BULK_BYTES / 2,

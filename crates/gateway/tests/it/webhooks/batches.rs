@@ -111,7 +111,8 @@ async fn concurrent_overlapping_batches_deliver_each_event_once() {
     for kind in KINDS {
         let hook = fixture.hook(kind).await;
         let batches = [[1, 2, 3], [3, 4, 5], [5, 1, 6], [2, 4, 6]];
-        let requests = batches.map(|numbers| fixture.request(&hook, &batch(&hook, &numbers)).spawn());
+        let requests =
+            batches.map(|numbers| fixture.request(&hook, &batch(&hook, &numbers)).spawn());
         for answer in requests {
             assert_eq!(answer.await.unwrap().status, 200, "{kind:?}");
         }

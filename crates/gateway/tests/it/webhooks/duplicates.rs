@@ -191,7 +191,10 @@ async fn a_sync_duplicate_of_a_failed_event_is_acknowledged() {
         ((422, "failed", false), "run 1")
     );
     let again = fixture.send(&hook, &hook.event(1)).await;
-    assert_eq!((seen_by_provider(&again), again.text()), ((200, "failed", true), ""));
+    assert_eq!(
+        (seen_by_provider(&again), again.text()),
+        ((200, "failed", true), "")
+    );
     fixture.only(&hook).await;
 }
 

@@ -80,8 +80,16 @@ async fn an_acknowledgement_has_the_body_that_the_provider_expects() {
             Kind::AdyenPayments | Kind::AdyenPlatform => ("text/plain", "[accepted]"),
             _ => ("", ""),
         };
-        assert_eq!((answer.header("content-type"), answer.text()), want, "{kind:?}");
-        assert_eq!(answer.header("idempotency-status"), "processing", "{kind:?}");
+        assert_eq!(
+            (answer.header("content-type"), answer.text()),
+            want,
+            "{kind:?}"
+        );
+        assert_eq!(
+            answer.header("idempotency-status"),
+            "processing",
+            "{kind:?}"
+        );
         assert_eq!(answer.header("cache-control"), "no-store", "{kind:?}");
     }
 }
@@ -226,7 +234,9 @@ async fn an_event_sent_many_times_concurrently_is_delivered_once() {
     for kind in Kind::ALL {
         let hook = fixture.hook_with(kind, json!({ "deliver": "async" })).await;
         let sent = hook.event(1);
-        let requests: Vec<_> = (0..8).map(|_| fixture.request(&hook, &sent).spawn()).collect();
+        let requests: Vec<_> = (0..8)
+            .map(|_| fixture.request(&hook, &sent).spawn())
+            .collect();
         for answer in requests {
             let answer = answer.await.unwrap();
             let state = answer.header("idempotency-status");

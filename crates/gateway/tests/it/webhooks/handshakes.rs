@@ -61,7 +61,11 @@ async fn each_trial_is_forwarded_and_gets_the_upstreams_answer() {
         let sent = hook.unsigned(1).body(body.as_str()).signed();
         for _ in 0..2 {
             let answer = fixture.send(&hook, &sent).await;
-            assert_eq!((answer.status, answer.text()), (202, "[accepted]"), "{kind:?}");
+            assert_eq!(
+                (answer.status, answer.text()),
+                (202, "[accepted]"),
+                "{kind:?}"
+            );
             assert!(!answer.is_replay(), "{kind:?}");
         }
         let came = fixture.came(&hook);

@@ -132,7 +132,9 @@ impl Fixture {
 
     /// A request to any path.
     fn request_at(&self, target: &str, signed: &Signed) -> ClientRequest {
-        let ask = self.gateway.request(&format!("POST {target}{}", signed.query));
+        let ask = self
+            .gateway
+            .request(&format!("POST {target}{}", signed.query));
         let headers = signed.headers.iter();
         headers
             .fold(ask, |ask, (name, value)| ask.header(name, value))

@@ -42,7 +42,11 @@ async fn unknown_webhook_wrong_provider_and_bad_signature_get_the_same_answer() 
     };
     assert_eq!(want.0, 401);
     let target = format!("/api/v1/webhooks/unheardof/{NOBODY}");
-    let answer = fixture.gateway.request(&format!("POST {target}")).send().await;
+    let answer = fixture
+        .gateway
+        .request(&format!("POST {target}"))
+        .send()
+        .await;
     assert_eq!(bare(&answer, &target), want);
     for kind in Kind::ALL {
         let hook = fixture.hook(kind).await;
@@ -110,7 +114,11 @@ async fn a_malformed_request_gets_the_same_answer_at_every_webhook() {
         };
         let sent = hook.event(1).with(name, value);
         let answer = fixture.send(&hook, &sent).await;
-        assert_eq!(answer.problem(), (400, "bad-request".to_owned()), "{kind:?}");
+        assert_eq!(
+            answer.problem(),
+            (400, "bad-request".to_owned()),
+            "{kind:?}"
+        );
         let answer = bare(&answer, &hook.target());
         let unknown_answer = fixture.send(&nobody, &sent).await;
         assert_eq!(bare(&unknown_answer, &nobody.target()), answer, "{kind:?}");
@@ -137,7 +145,11 @@ async fn a_repeated_signature_header_is_refused() {
         let hook = fixture.hook(kind).await;
         let sent = hook.event(1);
         let (_, value) = sent.headers.iter().find(|(is, _)| *is == name).unwrap();
-        let answer = fixture.request(&hook, &sent).header(name, value).send().await;
+        let answer = fixture
+            .request(&hook, &sent)
+            .header(name, value)
+            .send()
+            .await;
         assert_eq!(
             answer.problem(),
             (400, "bad-request".to_owned()),
@@ -281,7 +293,11 @@ async fn a_path_that_is_no_webhooks_is_no_route() {
         "POST /api/v1/webhooks/stripe".to_owned(),
     ] {
         let answer = fixture.gateway.request(&what).send().await;
-        assert!(matches!(answer.status, 404 | 405), "{what}: {}", answer.text());
+        assert!(
+            matches!(answer.status, 404 | 405),
+            "{what}: {}",
+            answer.text()
+        );
     }
     assert_eq!(fixture.origin.runs(), 0);
 }

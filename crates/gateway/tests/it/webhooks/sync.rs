@@ -48,7 +48,11 @@ async fn every_provider_can_get_the_upstreams_answer() {
         let sent = hook.event(1);
         for replay in [false, true] {
             let answer = fixture.send(&hook, &sent).await;
-            assert_eq!((answer.status, answer.text()), (202, &*hook.path), "{kind:?}");
+            assert_eq!(
+                (answer.status, answer.text()),
+                (202, &*hook.path),
+                "{kind:?}"
+            );
             assert_eq!(answer.is_replay(), replay, "{kind:?}");
         }
         let seen = fixture.only(&hook).await;

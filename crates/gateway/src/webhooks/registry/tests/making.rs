@@ -194,7 +194,11 @@ async fn a_changed_default_applies_to_webhooks_without_their_own_setting() {
         let found = webhooks.find(config, "acme", &id).await?;
         let found = found.expect("there");
         let keys = webhooks.keys(&found).await?;
-        Ok::<_, WebhooksError>((found.upstream.to_string(), found.path.clone(), tags_of(&keys)))
+        Ok::<_, WebhooksError>((
+            found.upstream.to_string(),
+            found.path.clone(),
+            tags_of(&keys),
+        ))
     };
     let (upstream, path, as_text) = find(&fixture.config).await.expect("found");
     assert_eq!(

@@ -71,7 +71,11 @@ impl Fixture {
     }
 
     /// The keys of a webhook, each by its signature of the same bytes.
-    async fn keys(&self, webhooks: &WebhookRegistry, id: &str) -> Result<Vec<String>, WebhooksError> {
+    async fn keys(
+        &self,
+        webhooks: &WebhookRegistry,
+        id: &str,
+    ) -> Result<Vec<String>, WebhooksError> {
         let found = webhooks.find(&self.config, "svix", id).await?;
         let found = found.expect("there is such a webhook");
         Ok(tags_of(&webhooks.keys(&found).await?))

@@ -275,10 +275,7 @@ async fn an_unknown_id_is_not_found_and_an_outage_is_an_error() {
 #[case::url_that_nobody_knows("provider", "square")]
 #[case::long_tenant("tenant_id", &"%".repeat(256))]
 #[tokio::test]
-async fn unkeys_metadata_must_fit_the_configuration(
-    #[case] member: &str,
-    #[case] value: &str,
-) {
+async fn unkeys_metadata_must_fit_the_configuration(#[case] member: &str, #[case] value: &str) {
     let mut said = meta();
     said[member] = value.into();
     let provider = said["provider"].as_str().expect("a name").to_owned();

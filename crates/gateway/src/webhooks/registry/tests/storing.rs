@@ -315,7 +315,10 @@ async fn an_unwritten_deletion_holds_in_memory() {
 #[case::known_here_and_not_removed(Knows::Here, Removes::Refused)]
 #[case::made_elsewhere_and_not_removed(Knows::Elsewhere, Removes::Refused)]
 #[tokio::test]
-async fn a_rotation_does_not_restore_a_deleted_webhook(#[case] knows: Knows, #[case] removes: Removes) {
+async fn a_rotation_does_not_restore_a_deleted_webhook(
+    #[case] knows: Knows,
+    #[case] removes: Removes,
+) {
     let mut fixture = Fixture::new();
     let slow = Unwilling::new(fixture.registry.clone(), removes);
     fixture.registry = slow.clone();
