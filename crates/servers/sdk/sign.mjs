@@ -17,7 +17,7 @@ class Request {
     this.id = ask.id ?? randomUUID();
   }
 
-  // As strict as Python: what is no UTF-8 would be signed as something else.
+  // As strict as Python: invalid UTF-8 would otherwise be replaced before signing.
   get text() {
     return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(this.body);
   }
@@ -126,7 +126,7 @@ async function sign(provider, request) {
   };
 }
 
-// What the receiver's SDK says to a request that somebody else signed.
+// Verifies a request with the receiver's SDK.
 async function verify(provider, request) {
   if (provider !== "standard-webhooks") throw new Error(`no SDK here verifies for ${provider}`);
   const { Webhook, WebhookVerificationError } = await import("standardwebhooks");

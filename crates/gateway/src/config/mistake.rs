@@ -15,9 +15,9 @@ pub struct Mistake {
     pub location: Location,
     /// The key: `routes[2].class`. Empty for a mistake about the whole file.
     pub key: String,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
-    /// What would be right.
+    /// The correction.
     pub right: String,
 }
 
@@ -40,9 +40,9 @@ pub struct Warning {
     pub location: Location,
     /// The key.
     pub key: String,
-    /// What is probably not intended.
+    /// The setting that is probably not intended.
     pub problem: String,
-    /// What would be better.
+    /// The better setting.
     pub better: String,
 }
 

@@ -1,7 +1,7 @@
 //! The policy of every route, as JSON.
 //!
 //! An entry describes the methods of a route that share a policy. A route without a
-//! policy of its own treats its methods differently and has several entries, so that
+//! configured policy treats its methods differently and has several entries, so that
 //! a client finds exactly one for its method and path.
 
 use std::collections::{BTreeMap, BTreeSet};

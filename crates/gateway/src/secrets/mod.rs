@@ -83,7 +83,7 @@ pub(crate) enum UnavailableError {
     /// There was no response.
     #[error(transparent)]
     Fetch(FetchError),
-    /// The status does not tell whether the secret exists.
+    /// The status does not show whether the secret exists.
     #[error("status {0}")]
     Status(StatusCode),
     /// The body is not the documented JSON.

@@ -1,4 +1,4 @@
-//! OpenBao, spoken to as its documentation says, and when it does otherwise.
+//! OpenBao, as its documentation says, and when it behaves otherwise.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +36,7 @@ fn app_role() -> BaoLogin {
     }
 }
 
-/// A reader that believes nothing for long.
+/// A reader with a short cache.
 pub(crate) fn reader(url: &str, login: BaoLogin) -> SecretReader {
     let timing = CacheTiming {
         fresh: Duration::from_millis(400),
@@ -183,7 +183,7 @@ async fn the_last_value_stays_while_openbao_is_unavailable(#[case] response: Stu
         tokio::time::sleep(Duration::from_millis(420)).await;
         assert_eq!(read(&reader, "a").await.expect("kept"), "one");
     }
-    // Nothing was ever read here.
+    // This path was never read.
     let error = read(&reader, "b").await.expect_err("away");
     assert!(matches!(error, SecretError::Unavailable(_)));
     bao.respond_with(|_| stub_server::json(200, &secret("two")));
@@ -202,7 +202,7 @@ async fn a_refusal_applies_at_once_and_ends_the_cached_value(#[case] status: u16
     bao.respond_with(move |_| reply(status, "{}"));
     tokio::time::sleep(Duration::from_millis(420)).await;
     read(&reader, "a").await.expect_err("gone");
-    // Being away afterwards does not bring it back.
+    // An outage afterwards does not bring it back.
     bao.respond_with(|_| reply(500, ""));
     tokio::time::sleep(Duration::from_millis(420)).await;
     read(&reader, "a").await.expect_err("still gone");
@@ -242,7 +242,7 @@ async fn concurrent_readers_of_a_slow_secret_wait_together() {
     assert!(begin.elapsed() < Duration::from_millis(1500));
 }
 
-/// Lets in who has logged in last.
+/// Accepts only the latest login.
 fn with_logins(lease: u64) -> impl Fn(&ReceivedRequest) -> StubReply + Send + Sync + 'static {
     let logins = AtomicUsize::new(0);
     move |seen: &ReceivedRequest| {
@@ -280,7 +280,7 @@ async fn an_early_ended_login_is_repeated_once() {
     let bao = StubServer::new(with_logins(3600)).await;
     let reader = reader(bao.url(), app_role());
     read(&reader, "a").await.expect("read");
-    // Another service, which has not seen this login.
+    // Another service, which does not know this login.
     bao.respond_with(with_logins(3600));
     assert_eq!(read(&reader, "b").await.expect("read"), "one");
     // A secret that is denied to every login.

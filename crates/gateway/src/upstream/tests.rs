@@ -193,7 +193,7 @@ async fn a_refused_connection_is_not_sent() {
 
 #[tokio::test]
 async fn a_connection_that_takes_too_long_is_not_sent() {
-    // Nothing accepts connections, so the queue fills up; then connecting hangs.
+    // No process accepts connections, so the queue fills up; then connecting hangs.
     let socket = TcpSocket::new_v4().expect("a socket");
     let any = "127.0.0.1:0".parse().expect("an address");
     socket.bind(any).expect("a free port");
@@ -908,7 +908,7 @@ async fn the_servers_name_can_be_another_than_the_urls() {
     let url = format!("https://127.0.0.2:{}", server.address.port());
     let upstream =
         UpstreamClient::open(&url, UpstreamLimits::default(), &tls).expect("an upstream");
-    // Nothing listens at that address; the test is that the settings are valid.
+    // No process listens at that address; the test is that the settings are valid.
     assert_not_sent(upstream.send(post()).await);
     let url = format!("https://{}", server.address);
     let upstream =

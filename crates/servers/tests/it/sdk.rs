@@ -170,8 +170,7 @@ fn a_receiver_accepts_only_current_valid_signatures() {
     for (sender, receiver) in [(&python, &node), (&node, &python)] {
         let verify = |secret, body, timestamp| {
             let signed = sender.sign(&ProviderRequest { timestamp, ..SVIX });
-            // Svix signs as everybody does who follows the standard, under names
-            // of its own.
+            // Svix signs as the standard says, with its own header names.
             let headers = signed.headers.iter();
             let headers = headers.map(|(name, value)| (name.replace("svix-", "webhook-"), value));
             let headers = headers.collect::<Vec<_>>();

@@ -435,7 +435,7 @@ pub(crate) struct FrozenSets {
     sets: Mutex<BTreeMap<String, (FrozenSet, Timestamp)>>,
 }
 
-/// The operations of a preview, with what is to be done to them.
+/// The operations of a preview, and the change to make.
 struct FrozenSet {
     verb: Verb,
     /// The filter as it was given, for the audit log.

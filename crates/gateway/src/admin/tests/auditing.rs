@@ -1,4 +1,4 @@
-//! Every change has an entry, made before it; nothing secret is in any.
+//! Every change has an audit entry, written before it; no entry contains a secret.
 
 use std::sync::Mutex as StdMutex;
 
@@ -274,7 +274,7 @@ async fn a_change_completes_after_its_client_disconnects() {
     let ask = json!({ "why": "a test" });
     {
         let mut asking = std::pin::pin!(bench.post("ops", &path, &ask));
-        // Looked at once and then left alone.
+        // Polled once and then dropped.
         let looked = std::future::poll_fn(|context| {
             std::task::Poll::Ready(asking.as_mut().poll(context).is_pending())
         });
@@ -300,8 +300,8 @@ impl std::io::Write for Lines {
     }
 }
 
-/// Tokens and keys are in no answer but the one that makes a key, in no entry
-/// and in no line of the log.
+/// Tokens and keys are in no answer except the one that creates a key, in no entry
+/// and in no log line.
 #[tokio::test]
 async fn no_secret_is_shown_or_audited() {
     let lines = Lines::default();

@@ -1,4 +1,4 @@
-//! Bulk changes: a preview changes nothing, and its set is exactly what is changed.
+//! Bulk changes: a preview changes nothing, and exactly its set is changed.
 
 use rstest::rstest;
 use serde_json::json;
@@ -217,7 +217,7 @@ async fn without_its_entry_the_set_stays_whole() {
 }
 
 /// Operations arrive while a bulk purge goes from set to set: it ends, and only
-/// operations that match are gone.
+/// matching operations are gone.
 #[tokio::test]
 async fn a_bulk_purge_ends_and_leaves_what_does_not_match() {
     let bench = Arc::new(bench().await);

@@ -423,7 +423,7 @@ async fn a_reload_answers_with_its_result(
     assert_eq!((answer.status, answer.detail().as_str()), (status, detail));
 }
 
-/// What a trace is: its class keeps it for operators after its key is forgotten.
+/// The class keeps the operation for operators after its key is forgotten.
 #[tokio::test]
 async fn an_expired_operation_is_shown_without_its_reply() {
     let bench = bench().await;

@@ -1,5 +1,5 @@
-//! The API without sockets: a router on the store in memory, asked by requests
-//! made here.
+//! The API without sockets: a router on the memory store, called with requests made
+//! here.
 
 mod auditing;
 mod bulk;
@@ -48,11 +48,11 @@ use crate::secrets::SecretReader;
 use crate::secrets::gateway_key::GatewayKey;
 use crate::webhooks::registry::WebhookRegistry;
 
-/// Stands in every token.
+/// A part of every token.
 const CANARY: &str = "canary7e41";
 const START: Timestamp = Timestamp::from_unix_ms(1_790_000_000_000);
 
-/// A admin, and the store behind it.
+/// An admin API, and its store.
 struct Bench {
     router: Router,
     store: Arc<MemoryStore>,
@@ -65,7 +65,7 @@ struct Bench {
     drawn: AtomicU64,
 }
 
-/// A admin with a token of each role.
+/// An admin API with a token of each role.
 async fn bench() -> Bench {
     let role = |name: &str, role| OperatorToken {
         name: name.to_owned(),
@@ -145,7 +145,7 @@ async fn bench_with(operators: Vec<OperatorToken>, reload: Option<Reload>) -> Be
     }
 }
 
-/// A registry whose collections can be made to refuse what is written.
+/// A registry whose collections can be made to refuse writes.
 struct Shaky {
     inner: Arc<MemoryStore>,
     broken: Mutex<Vec<Collection>>,
@@ -340,7 +340,7 @@ impl Bench {
         grant
     }
 
-    /// An event that the gateway delivered, and that was refused for good.
+    /// A queued event whose delivery failed for good.
     async fn failed_event(&self, key: &str) -> OperationId {
         let ask = self.ask("acme", key, Class::webhook().terms());
         let enqueued = self.store.enqueue(&ask, "the event".into(), Duration::ZERO);
@@ -358,7 +358,7 @@ impl Bench {
         grant.id
     }
 
-    /// The state of an operation, as the API tells it.
+    /// The state of an operation, as the API shows it.
     async fn state(&self, id: OperationId) -> String {
         let answer = self
             .get("viewer", &format!("/admin/v1/operations/{id}"))

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::admin::endpoints;
 
-/// What a body must say to get past being read; what it asks for is not there.
+/// A valid body for a resource that does not exist.
 fn body(name: &str) -> Value {
     let mut body = match name {
         "purgeOperations" | "resumeOperations" | "redeliverOperations" => json!({ "all": true }),
@@ -24,7 +24,7 @@ fn body(name: &str) -> Value {
     body
 }
 
-/// The path with something in place of its variable part.
+/// The path with a value in place of its variable part.
 fn concrete(path: &str) -> String {
     path.replace("{operation_id}", "op_00000000000000000000000000000000")
         .replace("{name}", "brief")
@@ -57,7 +57,7 @@ async fn every_endpoint_requires_its_role() {
                 endpoint.name,
                 answer.text()
             );
-            // A endpoint that is open leads somewhere.
+            // An open endpoint has a handler.
             assert!(
                 !passed || ![405, 415, 400].contains(&answer.status),
                 "{} as {who}: {}",

@@ -1,4 +1,4 @@
-//! The listener itself: where a request comes from is the connection's word.
+//! The listener itself: the connection determines the source of a request.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

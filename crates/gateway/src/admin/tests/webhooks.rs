@@ -1,4 +1,4 @@
-//! What the endpoints do to webhooks, and what they tell of them.
+//! The endpoints of webhooks.
 
 use rstest::rstest;
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 
 const WEBHOOKS: &str = "/admin/v1/webhooks";
-/// Stands in every secret of a webhook.
+/// A part of every secret of a webhook.
 const SECRET: &str = "whsec_Y2FuYXJ5Y2FuYXJ5Y2FuYXJ5";
 
 fn wanted() -> Value {
@@ -318,7 +318,7 @@ async fn an_operator_redelivers_a_failed_event() {
         (&entry["target"], &entry["outcome"]),
         (&json!(id.to_string()), &json!("done"))
     );
-    // While it is under way there is nothing to do again.
+    // An event under way cannot be redelivered.
     let answer = bench.post("ops", &path, &body).await;
     assert_eq!((answer.status, answer.code().as_str()), (409, "conflict"));
     assert_eq!(

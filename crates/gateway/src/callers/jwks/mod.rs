@@ -278,7 +278,7 @@ impl KeyRingState {
     }
 }
 
-/// Fetches for ever, regularly and when a token requests it.
+/// Fetches keys regularly, and when a token requires it. Never returns.
 async fn fetch_forever(state: Arc<KeyRingState>, mut loader: KeyLoader) {
     let mut failures: u32 = 0;
     loop {

@@ -1,4 +1,4 @@
-//! The keys that this gateway gives out.
+//! The gateway's own API keys.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -109,7 +109,7 @@ async fn wrong_keys_are_refused() {
         let error = send_bearer(&callers, &bad).await;
         assert_eq!(error, Err(malformed.clone().into()), "{bad}");
     }
-    // Well-formed, and of no known id, or with another's secret.
+    // Well-formed, but with an unknown id or another key's secret.
     let elsewhere = open(&taking(), &TestClock::new()).await;
     let unknown = create(&elsewhere, new_key()).await;
     let error = send_bearer(&callers, unknown.secret.expose_secret()).await;
@@ -119,14 +119,14 @@ async fn wrong_keys_are_refused() {
         send_bearer(&callers, &mixed).await,
         Err(Refusal::WrongSecret.into())
     );
-    // The client cannot tell the two apart.
+    // The client's answer is the same for both.
     let texts = [Refusal::UnknownKey, Refusal::WrongSecret, Refusal::Revoked];
     let texts =
         texts.map(|refusal| format!("{:?}", crate::callers::AuthError::from(refusal).problem()));
     assert!(texts.iter().all(|text| *text == texts[0]));
 }
 
-/// Another key's secret under this id, with the checksum made right.
+/// Another key's secret under this id, with a correct checksum.
 fn forged(id: &str, other: &str) -> String {
     use sha2::{Digest as _, Sha256};
     let (_, tail) = other[3..].split_once('_').expect("two parts");
@@ -253,7 +253,7 @@ async fn keys_can_be_managed_where_they_are_not_accepted() {
     let error = send_bearer(&callers, created.secret.expose_secret()).await;
     assert_eq!(error, Err(Refusal::NotTaken("API keys").into()));
     assert_eq!(callers.api_keys().list().len(), 1);
-    // And one revoked through the old configuration is revoked in the new one.
+    // A key revoked through the old configuration is revoked in the new one too.
     let reopened = callers.reopen(&taking(), callers.secrets.clone());
     let reopened = reopened.expect("reopened");
     let key = created.secret.expose_secret();
@@ -342,11 +342,11 @@ async fn more_keys_than_a_page_are_all_read() {
         .expect("known");
 }
 
-/// A registry whose writes fail, and all else when it is away.
+/// A registry whose writes can be made to fail, or every access.
 struct FailingRegistry {
     inner: Arc<dyn Registry>,
     away: AtomicBool,
-    /// Who holds it for writing holds up what was read.
+    /// A write lock delays the reads.
     slow: RwLock<()>,
 }
 
@@ -479,7 +479,7 @@ async fn a_revocation_survives_a_refresh_that_began_before_it() {
     assert_eq!(keys.verify(key), Err(Refusal::Revoked));
 }
 
-/// Goes on with some work as far as it goes without waiting.
+/// Polls some work until it has to wait.
 async fn is_pending(work: &mut (impl Future + Unpin)) -> bool {
     tokio::select! {
         biased;

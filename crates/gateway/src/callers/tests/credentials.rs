@@ -1,4 +1,4 @@
-//! One credential, in one place; and who may do what.
+//! One credential in one place, and the access of callers to routes.
 
 use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use onceward_core::caller::{Subject, SubjectKind};

@@ -1,4 +1,4 @@
-//! Makes keys and tokens, good ones and bad ones.
+//! Makes keys and tokens, valid and forged.
 
 use data_encoding::{BASE64, BASE64URL_NOPAD};
 use ring::rand::SystemRandom;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{AUDIENCE, ISSUER, NOW_S};
 
-/// A key pair for these tests alone: ring makes no RSA keys.
+/// A key pair for these tests only: ring generates no RSA keys.
 const RSA: &str = include_str!("rsa-for-tests.b64");
 
 /// An issuer's private key.
@@ -66,7 +66,7 @@ impl Signer {
         }
     }
 
-    /// The public key in the bytes that somebody may mistake for a secret.
+    /// The public key as bytes that a verifier may mistake for a secret.
     pub(crate) fn public_bytes(&self) -> Vec<u8> {
         match self {
             Self::Rsa(pair) => pair.public_key().as_ref().to_vec(),
@@ -102,7 +102,7 @@ impl Signer {
         self.token_of_texts(&header.to_string(), &claims.to_string())
     }
 
-    /// The same of text that need not be JSON.
+    /// Like [`Self::token`], from text that need not be JSON.
     pub(crate) fn token_of_texts(&self, header: &str, claims: &str) -> String {
         let message = format!(
             "{}.{}",
@@ -119,12 +119,12 @@ impl Signer {
     }
 }
 
-/// A document of keys.
+/// A document with keys.
 pub(crate) fn jwks(keys: &[Value]) -> Value {
     json!({ "keys": keys })
 }
 
-/// The claims of an honest token.
+/// The claims of a valid token.
 pub(crate) fn claims() -> Value {
     json!({
         "iss": ISSUER,
@@ -139,14 +139,14 @@ pub(crate) fn claims() -> Value {
     })
 }
 
-/// The same with a member changed.
+/// The claims with a member changed.
 pub(crate) fn claims_with(member: &str, value: Value) -> Value {
     let mut claims = claims();
     claims[member] = value;
     claims
 }
 
-/// The same with a member taken out.
+/// The claims without a member.
 pub(crate) fn claims_without(member: &str) -> Value {
     let mut claims = claims();
     claims.as_object_mut().expect("an object").remove(member);
@@ -157,7 +157,7 @@ pub(crate) fn header(alg: &str, kid: &str) -> Value {
     json!({ "alg": alg, "typ": "JWT", "kid": kid })
 }
 
-/// A token signed with a secret that everybody knows.
+/// A token signed with a well-known secret.
 pub(crate) fn with_secret(secret: &[u8], header: &Value, claims: &Value) -> String {
     let message = format!(
         "{}.{}",

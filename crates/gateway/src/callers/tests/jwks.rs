@@ -1,4 +1,5 @@
-//! Where issuers' keys are: slow, huge, redirecting, flapping, rotating places.
+//! Endpoints of issuers' keys that are slow, huge, redirecting, flapping or
+//! rotating.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,7 +41,7 @@ async fn ten_thousand_unknown_key_ids_cause_one_more_fetch() {
     let signer = Signer::p256();
     let keys = holding(&signer, "a");
     let endpoint = StubServer::new(move |_| keys.clone()).await;
-    // So that the first unknown name may ask again.
+    // The first unknown id may cause another fetch.
     let timing = JwksTiming {
         forced: Duration::from_secs(2),
         ..quick_timing()
@@ -131,7 +132,7 @@ async fn a_rotated_key_is_fetched_for_the_first_token_that_names_it() {
     send_bearer(&callers, &token(&new, "new"))
         .await
         .expect("rotated");
-    // The old key is gone, and so is what was remembered of its tokens.
+    // The old key is gone, and so are the cached tokens that it verified.
     let error = send_bearer(&callers, &old_token)
         .await
         .expect_err("withdrawn");
@@ -189,7 +190,7 @@ async fn without_keys_every_token_is_refused(#[case] response: StubReply) {
     assert_eq!(callers.issuers_without_keys(), [super::ISSUER]);
     let asked = endpoint.seen();
     assert!(asked.iter().all(|seen| seen.path == "/jwks"));
-    // As soon as the keys are there, they count.
+    // Keys are used as soon as they are fetched.
     let keys = holding(&signer, "a");
     endpoint.respond_with(move |_| keys.clone());
     until("the keys are there", || {
@@ -224,7 +225,7 @@ async fn a_failed_fetch_keeps_the_last_valid_keys(#[case] response: StubReply) {
     until("it was asked again", || endpoint.count() > before + 1).await;
     let begin = Instant::now();
     for n in 0..20 {
-        // Another token each time, so that none is remembered.
+        // A different token each time, so that none is cached.
         let claims = super::forge::claims_with("jti", json!(n));
         let token = signer.token(&header("ES256", "a"), &claims);
         send_bearer(&callers, &token)
@@ -232,7 +233,7 @@ async fn a_failed_fetch_keeps_the_last_valid_keys(#[case] response: StubReply) {
             .expect("known by the last keys");
     }
     assert!(begin.elapsed() < Duration::from_secs(2));
-    // Nobody can say now whether there is such a key.
+    // It is not known now whether such a key exists.
     let unknown = send_bearer(&callers, &token(&signer, "b")).await;
     assert_eq!(unknown, Err(AuthError::Unavailable));
 }
@@ -255,7 +256,7 @@ async fn keys_not_fetched_for_too_long_are_dropped() {
         !callers.issuers_without_keys().is_empty()
     })
     .await;
-    // Also for a token that was verified while they were good.
+    // Also for a token that was verified while they were valid.
     assert_eq!(
         send_bearer(&callers, &token).await,
         Err(AuthError::Unavailable)
@@ -284,7 +285,7 @@ async fn a_flapping_endpoint_changes_nothing_for_known_keys() {
         let claims = super::forge::claims_with("jti", json!(n));
         let token = signer.token(&header("ES256", "a"), &claims);
         send_bearer(&callers, &token).await.expect("known");
-        // VerifiedCaller keys make nobody wait, so that nothing else would run here.
+        // A token with a known key does not wait, so no other task would run here.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -295,7 +296,7 @@ async fn a_file_of_keys_is_read_again_when_it_changes() {
     let path = directory.path().join("jwks.json");
     let (old, new) = (Signer::p256(), Signer::p256());
     let write = |document: &str| {
-        // Aside and then renamed, as one does with files that others read.
+        // Written beside it and then renamed, so that readers see a whole file.
         let aside = directory.path().join("aside");
         std::fs::write(&aside, document).expect("written");
         std::fs::rename(&aside, &path).expect("renamed");
@@ -305,7 +306,7 @@ async fn a_file_of_keys_is_read_again_when_it_changes() {
     send_bearer(&callers, &token(&old, "a"))
         .await
         .expect("known");
-    // A broken file changes nothing.
+    // A malformed file changes nothing.
     write("oops");
     tokio::time::sleep(Duration::from_millis(200)).await;
     send_bearer(&callers, &token(&old, "a"))

@@ -1,4 +1,4 @@
-//! Tokens that somebody made to get in, and those that must get in.
+//! Forged tokens, which must be refused, and valid ones.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::{
 use crate::callers::{AuthError, Callers, Refusal};
 use crate::config::{self, JwksSource, KnownBy, Scope};
 
-/// An issuer with a key of each kind.
+/// An issuer with a key of each type.
 struct TestIssuer {
     rsa: Signer,
     p256: Signer,
@@ -78,7 +78,7 @@ async fn valid_tokens_of_each_algorithm_authenticate_their_caller() {
         assert_eq!(known.subject().to_string(), "user:u-1");
         assert_eq!(known.scopes(), ["pay", "refund"]);
         assert_eq!(known.by(), KnownBy::Jwt);
-        // And again, out of memory.
+        // And again, from the cache.
         assert_eq!(send_bearer(&callers, &token).await, Ok(known));
     }
     assert_eq!(issuer.endpoint.count(), 1);
@@ -403,7 +403,7 @@ async fn a_token_changed_in_any_part_is_refused() {
         .token(&header("ES256", "e"), &claims_with("sub", json!("u-2")));
     let ours: Vec<_> = token.split('.').collect();
     let theirs: Vec<_> = other.split('.').collect();
-    // Good tokens first, so that what is remembered could do harm.
+    // Valid tokens first, so that the cache could do harm.
     send_bearer(&callers, &token).await.expect("honest");
     send_bearer(&callers, &other).await.expect("honest");
     let mixed = format!("{}.{}.{}", ours[0], theirs[1], ours[2]);
@@ -416,7 +416,7 @@ async fn a_token_changed_in_any_part_is_refused() {
         send_bearer(&callers, &none).await,
         Err(Refusal::Signature.into())
     );
-    // A signature of zeros passed for good in some libraries once.
+    // Some libraries once accepted a signature of zeros.
     let zeros = format!("{}.{}.{}", ours[0], ours[1], encode(&[0; 64]));
     assert_eq!(
         send_bearer(&callers, &zeros).await,
@@ -470,8 +470,8 @@ async fn each_issuer_has_its_own_keys() {
     );
 }
 
-/// What Firebase documents: the issuer and the audience are the Firebase
-/// project, `sub` is the user, custom claims stand beside them.
+/// As Firebase documents it: the issuer and the audience are the Firebase project,
+/// `sub` is the user, and custom claims are beside them.
 #[tokio::test]
 async fn firebase_id_tokens_work_by_configuration_alone() {
     let issuer = TestIssuer::new().await;

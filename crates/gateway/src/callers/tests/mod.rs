@@ -1,4 +1,4 @@
-//! Callers, tried with forged credentials and with services that misbehave.
+//! Callers, tested with forged credentials and with failing services.
 
 mod api_keys;
 mod credentials;
@@ -31,7 +31,7 @@ pub(crate) const NOW_S: u64 = 1_700_000_000;
 pub(crate) const ISSUER: &str = "https://id.example.com/";
 pub(crate) const AUDIENCE: &str = "payments";
 
-/// A clock that tests move.
+/// A clock that the tests set.
 #[derive(Clone)]
 pub(crate) struct TestClock(Arc<AtomicU64>);
 
@@ -55,7 +55,7 @@ impl TestClock {
     }
 }
 
-/// The usual timing, with a short wait for what never answers.
+/// The usual timing, with a short deadline for a server that never answers.
 pub(crate) fn quick_timing() -> JwksTiming {
     JwksTiming {
         retry: Duration::from_millis(20),
@@ -88,7 +88,7 @@ pub(crate) async fn callers_with_timing(auth: &config::Auth, timing: JwksTiming)
     opened.expect("callers")
 }
 
-/// An issuer whose keys are there.
+/// An issuer whose keys are available.
 pub(crate) fn issuer(keys: config::JwksSource) -> config::Jwt {
     use jsonwebtoken::Algorithm;
     let pointer = |text: &str| config::ClaimSource::Pointer(text.to_owned());
@@ -121,7 +121,7 @@ pub(crate) fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
     headers
 }
 
-/// What becomes of a bearer.
+/// The result of a bearer token.
 pub(crate) async fn send_bearer(
     callers: &Callers,
     token: &str,
@@ -140,7 +140,7 @@ pub(crate) async fn send_headers(
     }
 }
 
-/// Waits until something holds, for at most five seconds.
+/// Waits until a condition holds, for at most five seconds.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..500 {
         if holds() {

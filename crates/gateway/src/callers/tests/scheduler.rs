@@ -1,4 +1,4 @@
-//! The scheduler's signature, and what it does not let through.
+//! The scheduler's signature, and the requests that it refuses.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -33,7 +33,8 @@ fn auth(secrets: &[&str]) -> config::Auth {
     }
 }
 
-/// The signature as the page describes it, made without the code under test.
+/// The signature as the documentation describes it, made without the code under
+/// test.
 fn sign(secret: &str, tenant: &str, project: &str, time: u64) -> String {
     let body = data_encoding::HEXLOWER.encode(&Sha256::digest(BODY));
     let text =
@@ -88,7 +89,7 @@ async fn a_signature_for_another_request_is_refused() {
         (ENDPOINT, "", BODY),
         (ENDPOINT, KEY, b"{}".as_slice()),
         (ENDPOINT, KEY, b"".as_slice()),
-        // Lines moved from one part into the next make the same text.
+        // Lines moved from one part to the next give the same text.
         ("reports.run\nsched:nightly:1700000000000", "", BODY),
     ] {
         let error = verified_as(&callers, &line, endpoint, key, body).await;
@@ -211,7 +212,7 @@ async fn without_a_scheduler_signed_requests_are_refused() {
     assert_eq!(error, Err(Refusal::NotTaken("schedules").into()));
 }
 
-/// The example on the page for users, run as they would run it.
+/// The documentation's example, run as users would run it.
 #[tokio::test]
 async fn the_published_example_is_accepted() {
     let example = PAGE
@@ -225,7 +226,7 @@ async fn the_published_example_is_accepted() {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn();
-    // Where there is no Python the other tests sign in Rust by the same text.
+    // Without Python, the other tests still sign the same text in Rust.
     let Ok(mut python) = python else {
         return;
     };
@@ -239,7 +240,7 @@ async fn the_published_example_is_accepted() {
     let line = line
         .strip_prefix("X-Schedule-Signature: ")
         .expect("a header");
-    // The example signs for the present moment.
+    // The example signs for the current time.
     let mut parts = parts(&TestClock::new());
     parts.clock = crate::callers::WallClock::system();
     let callers = Callers::open_with_timing(&auth(&[SECRET]), parts, quick_timing()).await;

@@ -110,7 +110,7 @@ impl StubServer {
         &self.url
     }
 
-    /// Answers with this from now on.
+    /// Sets the reply of later requests.
     pub(crate) fn respond_with(
         &self,
         responder: impl Fn(&ReceivedRequest) -> StubReply + Send + Sync + 'static,

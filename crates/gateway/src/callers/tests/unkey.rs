@@ -1,4 +1,4 @@
-//! Unkey, spoken to as its documentation says, and when it does otherwise.
+//! Unkey, as its documentation says, and when it behaves otherwise.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -178,7 +178,7 @@ async fn without_an_answer_every_key_is_refused(#[case] response: StubReply) {
     while let Some(ended) = tasks.join_next().await {
         assert_eq!(ended.expect("no panic"), Err(AuthError::Unavailable));
     }
-    // All of them waited for one question, not one after the other.
+    // All of them waited for one request, not one after the other.
     assert!(begin.elapsed() < Duration::from_millis(1500));
     assert_eq!(unkey.count(), 1);
 }
@@ -192,7 +192,7 @@ async fn an_answer_is_cached_for_its_time_only() {
     send_bearer(&callers, KEY).await.expect("believed");
     assert_eq!(unkey.count(), 1);
     tokio::time::sleep(Duration::from_millis(1020)).await;
-    // An old answer is no answer.
+    // An expired answer is not used.
     assert_eq!(
         send_bearer(&callers, KEY).await,
         Err(AuthError::Unavailable)

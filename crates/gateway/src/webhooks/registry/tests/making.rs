@@ -1,5 +1,5 @@
-//! What is refused when a webhook is made, in which words; and what a changed
-//! configuration makes of one.
+//! Refusals when a webhook is created, their texts, and the effect of a changed
+//! configuration.
 
 use std::sync::Arc;
 
@@ -209,7 +209,7 @@ async fn a_changed_default_applies_to_webhooks_without_their_own_setting() {
     let mut after = fixture.config.clone();
     after.webhooks.upstream = Some("ledger".into());
     after.webhooks.path = "/in/{provider}".to_owned();
-    // The same secret, and other bytes of it.
+    // The same secret, decoded to other bytes.
     after
         .webhooks
         .providers
@@ -227,7 +227,7 @@ async fn a_changed_default_applies_to_webhooks_without_their_own_setting() {
         unservable[0].contains("there is no provider \"acme\""),
         "{unservable:?}"
     );
-    // What is so already is no reason to refuse.
+    // A webhook that is already not served is no reason to refuse.
     assert_eq!(webhooks.unservable(&after, &after), [""; 0]);
     let error = find(&after).await.expect_err("unfit");
     assert!(matches!(error, WebhooksError::Unfit { .. }), "{error}");
@@ -276,12 +276,12 @@ async fn each_upstream_has_its_own_stable_signing_secret() {
         assert_eq!(key(&fixture.config, "default").await, of(&one));
         assert_eq!(key(&fixture.config, "ledger").await, of(&other));
     }
-    // What the configuration gives is in force at once.
+    // A configured secret is in force at once.
     let given = secret('z');
     let upstream = fixture.config.upstreams.get_mut("default").expect("there");
     let value = crate::config::SecretValue::Given(given.as_str().into());
     upstream.signing_secret = Some(value);
-    // It was not made here, so it is not ours to tell.
+    // The gateway did not generate it, so it is not shown.
     assert_eq!(made(&fixture.config, &webhooks, "default"), None);
     assert_eq!(key(&fixture.config, "default").await, of(&given));
     assert_eq!(key(&fixture.config, "ledger").await, of(&other));

@@ -1,4 +1,4 @@
-//! Webhooks on a registry in memory, with a clock that the tests move.
+//! Webhooks on a registry in memory, with a clock that the tests set.
 
 mod making;
 mod others;
@@ -19,10 +19,10 @@ use crate::secrets::SecretReader;
 use crate::secrets::gateway_key::GatewayKey;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Stands in every secret.
+/// A part of every secret.
 const CANARY: &str = "Y2FuYXJ5";
 
-/// A registry, and what one needs to open it again.
+/// A registry, and what is needed to open it again.
 struct Fixture {
     registry: Arc<dyn Registry>,
     secret: GatewayKey,
@@ -56,13 +56,13 @@ impl Fixture {
         opened.await.expect("opened")
     }
 
-    /// Makes a webhook and gives its id.
+    /// Creates a webhook and returns its id.
     async fn make(&self, webhooks: &WebhookRegistry, new: NewWebhook) -> String {
         let made = webhooks.create(&self.config, new).await;
         made.expect("made").shown.registration.id.to_string()
     }
 
-    /// What the registry holds, by name.
+    /// The registry's documents, by name.
     async fn documents(&self) -> Vec<(String, bytes::Bytes)> {
         let documents =
             self.registry
@@ -91,13 +91,13 @@ fn tags_of(keys: &[SigningKey]) -> Vec<String> {
     keys.iter().map(|key| sign(key, "m", 0, b"x")).collect()
 }
 
-/// What the keys of these secrets make.
+/// The signatures of these secrets' keys.
 fn of_secrets(texts: &[&str]) -> Vec<String> {
     let keys = texts.iter().map(|text| Provider::Svix.key(text));
     tags_of(&keys.collect::<Result<Vec<_>, _>>().expect("secrets"))
 }
 
-/// A secret with a letter of its own.
+/// A secret made of one letter.
 fn secret(letter: char) -> String {
     format!("whsec_{CANARY}{}", letter.to_string().repeat(32))
 }

@@ -1,4 +1,4 @@
-//! Webhooks that others know of: secrets in OpenBao, ids of Unkey's.
+//! Webhooks of other services: secrets in OpenBao, ids in Unkey.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::webhooks::registry::{NoSecret, SecretsView};
 
 const UNKEYS: &str = "wh_3ZfKjNzMv8xQpRt2Yw";
 
-/// A fixture with OpenBao, which has the secrets of webhooks at this place.
+/// A fixture with OpenBao, which has the secrets of webhooks at this path.
 fn fixture(bao: &StubServer, path: &str) -> Fixture {
     let fixture = Fixture::new();
     let mut config = fixture.config.clone();
@@ -86,7 +86,7 @@ async fn a_change_in_openbao_applies_and_an_outage_does_not() {
     let one = of_secrets(&[&secret('a')]);
     assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), one);
     bao.respond_with(|_| answer(503, ""));
-    // Past what is believed, and past what is believed of a failure.
+    // Longer than a secret and a failure are cached.
     for _ in 0..2 {
         tokio::time::sleep(Duration::from_millis(450)).await;
         assert_eq!(fixture.keys(&webhooks, &id).await.expect("stale"), one);
@@ -97,7 +97,7 @@ async fn a_change_in_openbao_applies_and_an_outage_does_not() {
     tokio::time::sleep(Duration::from_millis(450)).await;
     let both = of_secrets(&[&secret('b'), &secret('a')]);
     assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), both);
-    // What was taken away counts at once.
+    // A removed secret is invalid at once.
     bao.respond_with(|_| answer(404, "{}"));
     tokio::time::sleep(Duration::from_millis(450)).await;
     let error = fixture.keys(&webhooks, &id).await.expect_err("gone");
@@ -153,7 +153,7 @@ async fn no_webhook_is_created_while_openbao_is_unavailable() {
     assert!(fixture.documents().await.is_empty());
 }
 
-/// An answer of Unkey's with this metadata.
+/// An answer of Unkey with this metadata.
 fn valid(meta: &Value) -> Value {
     json!({ "data": { "valid": true, "code": "VALID", "keyId": "key_1", "meta": meta } })
 }
@@ -205,13 +205,13 @@ async fn an_id_in_unkey_is_verified_with_its_own_root_key() {
         Some("Bearer root of webhooks")
     );
     assert_eq!(seen[0].json()["key"], UNKEYS);
-    // Believed for a while, also for another provider, whose it is not.
+    // Cached for a while, also for another provider, whose webhook it is not.
     for (provider, there) in [("svix", true), ("stripe", false)] {
         let found = webhooks.find(&fixture.config, provider, UNKEYS).await;
         assert_eq!(found.expect("asked").is_some(), there, "{provider}");
     }
     assert_eq!(unkey.count(), 1);
-    // They are not ours to list.
+    // Webhooks in Unkey are not listed.
     assert!(webhooks.list().is_empty());
 }
 
@@ -258,7 +258,7 @@ async fn an_unknown_id_is_not_found_and_an_outage_is_an_error() {
     let other = "wh_another1234567890";
     let error = webhooks.find(&fixture.config, "svix", other).await;
     assert!(matches!(error, Err(WebhooksError::Unkey)));
-    // What could not be an id is not shown to anybody.
+    // A malformed id is not sent to Unkey.
     let before = unkey.count();
     for text in [
         "sk_1234567890abcdefgh",
@@ -325,7 +325,7 @@ async fn a_webhook_without_its_configured_openbao_is_reported() {
     assert_eq!(webhooks.unservable(&fixture.config, &after).len(), 1);
     let error = webhooks.find(&after, "svix", &id).await.expect_err("unfit");
     assert!(matches!(error, WebhooksError::Unfit { .. }), "{error}");
-    // An empty list of fields is no secret either.
+    // A secret without fields is no secret either.
     bao.respond_with(|_| stub_server::json(200, &fields(&json!({}))));
     tokio::time::sleep(Duration::from_millis(450)).await;
     let error = fixture.keys(&webhooks, &id).await.expect_err("none");

@@ -1,4 +1,4 @@
-//! Secrets that take each other's place, and how long the old ones count.
+//! Rotation of secrets, and how long the old ones are valid.
 
 use super::*;
 use crate::webhooks::registry::{NoSecret, Rotated, SecretsView};
@@ -83,7 +83,7 @@ async fn the_same_secret_is_not_added_twice() {
     }
     let both = of_secrets(&[&secret('a'), &secret('b')]);
     assert_eq!(fixture.keys(&webhooks, &id).await.expect("keys"), both);
-    // And back again: what was old is current, without an end.
+    // And back again: the old secret is the current one, without an end.
     rotate(&fixture, &webhooks, &id, 'a', None)
         .await
         .expect("rotated");

@@ -1,4 +1,4 @@
-//! What is kept, what is read back, and what is not believed.
+//! Stored documents: what is written, read back, and refused.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -208,20 +208,20 @@ async fn changes_by_another_gateway_apply_after_a_refresh() {
     assert!(!fixture.is_found(&here, &id).await);
 }
 
-/// What becomes of removals.
+/// How removals end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Removes {
     Done,
     Refused,
 }
 
-/// A registry that is slow to write, and may remove nothing.
+/// A registry with slow writes and refused removals.
 struct Unwilling {
     registry: Arc<dyn Registry>,
     removes: Removes,
-    /// Rung when a document is to be written over another.
+    /// Notified when a document is about to be replaced.
     begun: Notify,
-    /// It is written when this is rung.
+    /// The replacement waits for this.
     go: Notify,
 }
 
@@ -308,7 +308,7 @@ async fn an_unwritten_deletion_holds_in_memory() {
     );
 }
 
-/// A rotation is being written while its webhook is taken away.
+/// A rotation is being written while its webhook is deleted.
 #[rstest]
 #[case::known_here(Knows::Here, Removes::Done)]
 #[case::made_elsewhere(Knows::Elsewhere, Removes::Done)]
@@ -343,7 +343,7 @@ async fn a_rotation_does_not_restore_a_deleted_webhook(
     let (rotated, deleted) = tokio::join!(rotating, deleting);
     match knows {
         Knows::Here => assert!(matches!(rotated.expect("written"), Rotated::Absent)),
-        // The deletion has not begun before the rotation is over.
+        // The deletion waits for the rotation.
         Knows::Elsewhere => assert!(matches!(rotated.expect("written"), Rotated::Done(_))),
     }
     assert_eq!(deleted.is_ok(), removes == Removes::Done);
@@ -356,7 +356,7 @@ async fn a_rotation_does_not_restore_a_deleted_webhook(
     assert!(!fixture.is_found(&webhooks, &id).await);
 }
 
-/// Which gateway holds a webhook.
+/// The gateway that has a webhook in memory.
 #[derive(Clone, Copy)]
 enum Knows {
     Here,
