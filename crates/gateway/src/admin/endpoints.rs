@@ -165,13 +165,13 @@ pub(super) fn all() -> Vec<AdminEndpoint> {
             "Lists the retention classes in force, and the source of each setting.",
             get(classes::list),
         ),
-        read::<classes::Class>(
+        read::<classes::ClassDetails>(
             "/admin/v1/classes/{name}",
             "showClass",
             "Shows a retention class.",
             get(classes::show),
         ),
-        change::<classes::SetClassRequest, classes::Class>(
+        change::<classes::SetClassRequest, classes::ClassDetails>(
             Admin,
             "/admin/v1/classes/{name}",
             "setClass",
@@ -214,7 +214,7 @@ pub(super) fn all() -> Vec<AdminEndpoint> {
             get(webhooks::list),
         )
         .with_query::<webhooks::WebhooksQuery>(),
-        read::<webhooks::Webhook>(
+        read::<webhooks::WebhookSummary>(
             "/admin/v1/webhooks/{webhook_id}",
             "showWebhook",
             "Shows a webhook, without its secrets.",
@@ -228,7 +228,7 @@ pub(super) fn all() -> Vec<AdminEndpoint> {
             post(webhooks::create),
         )
         .with_status(201),
-        change::<webhooks::UpdateWebhook, webhooks::Webhook>(
+        change::<webhooks::UpdateWebhook, webhooks::WebhookSummary>(
             Admin,
             "/admin/v1/webhooks/{webhook_id}/update",
             "updateWebhook",

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use data_encoding::{BASE64, HEXLOWER};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use onceward_servers::{Ask, Signed, Signer, Verdict};
+use onceward_servers::{ProviderRequest, Signed, Signer, Verification};
 use onceward_webhooks::{
     Binding, Delivery, Provider, Refusal, SigningKey, Tolerance, identify, sign, verify,
 };
@@ -188,7 +188,7 @@ impl Case {
     }
 
     fn sign(&self, signer: &Signer, secret: &str, timestamp: Option<i64>) -> Signed {
-        signer.sign(&Ask {
+        signer.sign(&ProviderRequest {
             provider: self.provider,
             secret,
             url: URL,
@@ -376,7 +376,7 @@ fn sdks_accept_our_signatures() {
     ];
     for signer in [Signer::python(), Signer::node()] {
         let verify = |body| {
-            signer.verify(&Ask {
+            signer.verify(&ProviderRequest {
                 provider: "standard-webhooks",
                 secret: &secret,
                 url: URL,
@@ -386,8 +386,8 @@ fn sdks_accept_our_signatures() {
                 timestamp: None,
             })
         };
-        assert_eq!(verify(body), Verdict::Accepted);
-        let refused = Verdict::Refused("No matching signature found".to_owned());
+        assert_eq!(verify(body), Verification::Accepted);
+        let refused = Verification::Refused("No matching signature found".to_owned());
         assert_eq!(verify(b"{}"), refused);
     }
 }
