@@ -59,6 +59,16 @@ pub fn classify(status: u16, hint: Option<Hint>, on_error: OnError) -> Meaning {
     }
 }
 
+/// Classifies a complete answer to an event of a webhook: a 2xx accepts it, and
+/// the upstream's hint may call any other answer final. Everything else frees the
+/// key, because a 404 may be a mistyped path, and no event may be lost to one.
+pub fn classify_event(status: u16, hint: Option<Hint>) -> Meaning {
+    match (hint, status) {
+        (Some(Hint::Permanent), _) | (None, 200..=299) => Meaning::Keep,
+        (Some(Hint::Transient) | None, _) => Meaning::Release,
+    }
+}
+
 /// Whether an answer that frees the key says that the same request may soon be
 /// answered otherwise. A refusal of the caller, or a conflict, does not.
 pub fn is_worth_repeating(status: u16, hint: Option<Hint>) -> bool {
@@ -100,9 +110,21 @@ mod tests {
         }
     }
 
+    #[rstest]
+    #[case::accepted(&[200, 201, 204, 299], Meaning::Keep)]
+    #[case::not_accepted(&[199, 300, 303, 400, 404, 410, 422, 500, 502, 504, 600], Meaning::Release)]
+    fn only_success_accepts_an_event(#[case] statuses: &[u16], #[case] want: Meaning) {
+        for status in statuses {
+            assert_eq!(classify_event(*status, None), want, "{status}");
+        }
+    }
+
     #[test]
     fn the_upstream_overrides_status_and_class() {
         for status in [200, 404, 409, 500, 501, 502, 504, 599] {
+            let of_event = |hint: &[u8]| classify_event(status, Hint::parse(hint));
+            assert_eq!(of_event(b"permanent"), Meaning::Keep);
+            assert_eq!(of_event(b"transient"), Meaning::Release);
             for on_error in CHOICES {
                 let meaning = |hint: &[u8]| classify(status, Hint::parse(hint), on_error);
                 assert_eq!(meaning(b"permanent"), Meaning::Keep);

@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use onceward_core::class::{AfterLoss, Class, OnExhausted};
-use onceward_core::classify::Hint;
+use onceward_core::classify::{Meaning, classify_event};
 use onceward_core::engine::{Lead, Recorded, Renewed};
 use onceward_core::record::{Answer, Record, Settlement, State};
 use onceward_core::store::Due;
@@ -182,11 +182,11 @@ impl AttemptEnd {
     }
 
     fn of_answer(answered: &UpstreamAnswer) -> Self {
-        match (answered.hint, answered.parts.status.as_u16()) {
-            (Some(Hint::Transient), _) => Self::NotAccepted,
-            (_, 200..=299) => Self::Accepted,
-            (Some(Hint::Permanent), _) => Self::Rejected,
-            (None, _) => Self::NotAccepted,
+        let status = answered.parts.status;
+        match classify_event(status.as_u16(), answered.hint) {
+            Meaning::Keep if status.is_success() => Self::Accepted,
+            Meaning::Keep => Self::Rejected,
+            Meaning::Release | Meaning::Unknown => Self::NotAccepted,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward_core::class::OnError;
-use onceward_core::classify::{Hint, Meaning, classify};
+use onceward_core::classify::{Hint, Meaning, classify, classify_event};
 use onceward_core::fingerprint::Selection;
 use onceward_core::identity::KeySpace;
 
@@ -27,6 +27,17 @@ pub enum Hosts {
     Compared,
     /// No: the service answers alike under every Host.
     Ignored,
+}
+
+/// Which answers are final and kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FinalAnswers {
+    /// Those of [`classify`], and those of the route's own statuses.
+    #[default]
+    ByStatus,
+    /// Those of [`classify_event`]: the sender repeats what was not accepted.
+    Accepted,
 }
 
 /// What a replayed 201 is.
@@ -72,6 +83,8 @@ pub struct Rules {
     pub upstream_timeout: Duration,
     /// The largest reply that is kept, in bytes.
     pub reply_limit: usize,
+    /// Which answers are final.
+    pub final_answers: FinalAnswers,
     /// Statuses that are kept, instead of the default.
     pub keep: BTreeSet<u16>,
     /// Statuses that free the key, instead of the default.
@@ -94,6 +107,7 @@ impl Rules {
             selection: Arc::default(),
             upstream_timeout: Duration::from_secs(30),
             reply_limit: 1 << 20,
+            final_answers: FinalAnswers::ByStatus,
             keep: BTreeSet::new(),
             release: BTreeSet::new(),
             duplicate_create: DuplicateCreate::Same,
@@ -110,8 +124,12 @@ impl Rules {
     }
 
     /// What an answer means: by the upstream's hint, else by the route's
-    /// statuses, else by its status and the class's `on_error`.
+    /// statuses, else by its status and the class's `on_error`. The last two do
+    /// not apply to events.
     pub(crate) fn classify(&self, status: u16, hint: Option<Hint>, on_error: OnError) -> Meaning {
+        if self.final_answers == FinalAnswers::Accepted {
+            return classify_event(status, hint);
+        }
         let on_error = match self.joined {
             // The record shows whether the application did its work: an error
             // without a commit means that nothing was done.

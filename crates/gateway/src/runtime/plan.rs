@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward_core::identity::Endpoint;
-use onceward_http::rules::{Credentials, Hosts, Rules};
+use onceward_http::rules::{Credentials, FinalAnswers, Hosts, Rules};
 
 use crate::callers::Callers;
 use crate::config::{self, Access, Config};
@@ -180,6 +180,7 @@ fn event_route(
         rules: Arc::new(Rules::new(Credentials::Trusted).with(|rules| {
             rules.upstream_timeout = timeout;
             rules.reply_limit = server.reply_limit;
+            rules.final_answers = FinalAnswers::Accepted;
         })),
         forwarder: forwarder.clone(),
         body_limit: server.body_limit,

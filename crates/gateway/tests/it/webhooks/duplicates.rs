@@ -181,7 +181,8 @@ async fn a_sync_duplicate_of_a_released_event_runs_again() {
 /// days, so later answers acknowledge it.
 #[tokio::test]
 async fn a_sync_duplicate_of_a_failed_event_is_acknowledged() {
-    let fixture = fixture_with(answering(&[422]), "", "").await;
+    let refusing = origin().replying(|_, run| refusal(&format!("run {run}")));
+    let fixture = fixture_with(refusing, "", "").await;
     let hook = fixture
         .hook_with(Kind::Stripe, json!({ "deliver": "sync" }))
         .await;

@@ -90,6 +90,57 @@ async fn an_unreachable_upstream_is_reported_and_the_resend_is_delivered() {
     fixture.only(&hook).await;
 }
 
+/// Only a 2xx, or the upstream's own word, ends an event. Everything else is the
+/// provider's answer, and the event is delivered again when the provider sends it
+/// again.
+#[tokio::test]
+async fn an_event_that_is_not_accepted_is_delivered_when_it_comes_again() {
+    for class in ["", "on_unknown = \"hold\"", "on_error = \"keep\""] {
+        // Each event is sent twice, and the first answer is its path.
+        let stumbling = origin().replying(|seen, run| match run % 2 {
+            1 => Reply::new(seen.target[1..].parse().unwrap(), "not yet"),
+            _ => Reply::new(200, "taken"),
+        });
+        let fixture = fixture_with(stumbling, class, "").await;
+        for status in [302, 400, 404, 409, 410, 422, 500, 502, 504] {
+            let more = json!({ "deliver": "sync", "path": format!("/{status}") });
+            let hook = fixture.hook_with(Kind::Stripe, more).await;
+            let first = fixture.send(&hook, &hook.event(1)).await;
+            assert_eq!((first.status, first.text()), (status, "not yet"), "{class}");
+            assert_eq!(first.header("idempotency-status"), "released", "{status}");
+            let again = fixture.accepted(&hook, &hook.event(1)).await;
+            assert_eq!((again.text(), again.is_replay()), ("taken", false));
+            let last = fixture.accepted(&hook, &hook.event(1)).await;
+            assert_eq!((last.text(), last.is_replay()), ("taken", true));
+            assert_eq!(fixture.got(&hook).await.len(), 2, "{class} {status}");
+        }
+    }
+}
+
+/// A mistyped path loses nothing: after the correction the provider's own retry
+/// arrives.
+#[tokio::test]
+async fn after_a_corrected_path_the_providers_retry_arrives() {
+    let routed = origin().replying(|seen, _| match seen.target.as_str() {
+        "/hooks/stripe" => Reply::new(200, "taken"),
+        _ => Reply::new(404, "no such page"),
+    });
+    let fixture = fixture_with(routed, "", "").await;
+    let mistyped = json!({ "deliver": "sync", "path": "/hoks/stripe" });
+    let hook = fixture.hook_with(Kind::Stripe, mistyped).await;
+    for _ in 0..3 {
+        let told = fixture.send(&hook, &hook.event(1)).await;
+        assert_eq!((told.status, told.text()), (404, "no such page"));
+    }
+    let update = format!("/admin/v1/webhooks/{}/update", hook.id);
+    let corrected = json!({ "path": "/hooks/stripe", "why": "mistyped" });
+    fixture.operate(&update, corrected).await;
+    let told = fixture.accepted(&hook, &hook.event(1)).await;
+    assert_eq!((told.text(), told.is_replay()), ("taken", false));
+    assert_eq!(fixture.came(&hook).len(), 3, "at the mistyped path");
+    assert_eq!(fixture.origin.runs(), 4);
+}
+
 /// A forwarded event completes after its provider has disconnected, and a resend
 /// gets the recorded answer.
 #[tokio::test]
