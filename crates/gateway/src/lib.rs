@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use onceward_core::clock::{Clock, SystemClock};
 use onceward_core::deadline::within;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -77,18 +78,33 @@ impl fmt::Debug for Gateway {
 impl Gateway {
     /// Starts a gateway. No connection is accepted before the store is open.
     /// With a file, the gateway follows the file's changes.
-    // Boxed, as `reload` is, so that it is compiled in this crate once and not
-    // again in each program that starts a gateway.
     pub fn start(
         config: Config,
         file: Option<ConfigFile>,
     ) -> BoxFuture<'static, Result<Self, StartError>> {
-        Box::pin(Self::start_steps(config, file))
+        Self::start_with_clock(config, file, Arc::new(SystemClock::new()))
     }
 
-    async fn start_steps(config: Config, file: Option<ConfigFile>) -> Result<Self, StartError> {
+    /// The same with this clock, for tests: leases, expiry and attempts of a
+    /// store in this process follow it. Signatures and credentials are checked
+    /// by the wall clock all the same.
+    // Boxed, as `reload` is, so that it is compiled in this crate once and not
+    // again in each program that starts a gateway.
+    pub fn start_with_clock(
+        config: Config,
+        file: Option<ConfigFile>,
+        clock: Arc<dyn Clock>,
+    ) -> BoxFuture<'static, Result<Self, StartError>> {
+        Box::pin(Self::start_steps(config, file, clock))
+    }
+
+    async fn start_steps(
+        config: Config,
+        file: Option<ConfigFile>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, StartError> {
         let sockets = Sockets::bind(&config).await?;
-        let opened = Opened::open(config).await?;
+        let opened = Opened::open(config, clock).await?;
         let gateway = Self::new(&sockets, &opened, file);
         gateway.start_background(&sockets, &opened);
         gateway.start_delivery(&opened);

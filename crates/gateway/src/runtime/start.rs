@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use onceward_core::clock::{Clock, SystemClock};
+use onceward_core::clock::Clock;
 use onceward_core::engine::Engine;
 use onceward_core::entropy::Entropy;
 use onceward_core::fingerprint::Fingerprinter;
@@ -155,13 +155,12 @@ pub(crate) struct Opened {
 
 impl Opened {
     /// Opens the store, makes the plan, and makes the runtime from both.
-    pub(crate) async fn open(config: Config) -> Result<Self, StartError> {
+    pub(crate) async fn open(config: Config, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
         let metrics = Arc::new(Metrics::new()?);
         let secrets = SecretReader::new(&config.secrets)?;
         let operators = operator_tokens(&config, &secrets).await?;
         let key = gateway_key(&config)?;
         let is_shared = config.store_kind().is_some_and(StoreKind::is_shared);
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let wall_clock = WallClock::system();
 
         let store = open(config.store.clone(), clock.clone()).await?;

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use onceward_core::class::Class;
+use onceward_core::clock::{Clock, SystemClock};
 use onceward_gateway::config::{self, Config};
 use onceward_gateway::{ConfigFile, Drained, Gateway};
 use tempfile::TempDir;
@@ -21,6 +23,7 @@ pub(crate) struct GatewayBuilder {
     config: Config,
     directory: Option<TempDir>,
     file: Option<ConfigFile>,
+    clock: Arc<dyn Clock>,
 }
 
 /// A gateway with a configuration in front of this origin, which is the upstream
@@ -45,6 +48,7 @@ pub(crate) fn configured_to(upstream: &str, text: &str) -> GatewayBuilder {
         config,
         directory: Some(directory),
         file: Some(file),
+        clock: Arc::new(SystemClock::new()),
     }
 }
 
@@ -78,6 +82,7 @@ pub(crate) fn gateway_to(upstream: &str) -> GatewayBuilder {
         config,
         directory: Some(directory),
         file: None,
+        clock: Arc::new(SystemClock::new()),
     }
 }
 
@@ -102,6 +107,11 @@ impl GatewayBuilder {
             directory: None,
             ..self
         }
+    }
+
+    /// With this clock for leases, expiry and attempts.
+    pub(crate) fn clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self { clock, ..self }
     }
 
     pub(crate) fn class(mut self, class: Class) -> Self {
@@ -149,9 +159,11 @@ impl GatewayBuilder {
     }
 
     pub(crate) async fn run(self) -> Running {
+        let file = self.file.clone();
+        let gateway = Gateway::start_with_clock(self.config, self.file, self.clock).await;
         Running {
-            file: self.file.clone(),
-            gateway: Gateway::start(self.config, self.file).await.unwrap(),
+            file,
+            gateway: gateway.unwrap(),
             directory: self.directory,
         }
     }

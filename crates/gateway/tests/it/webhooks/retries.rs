@@ -1,8 +1,10 @@
 //! Retries: upstreams that fail, are unreachable, slow, or no longer configured;
 //! and gateways that stop in between.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use onceward_core::clock::{ManualClock, Timestamp};
 use onceward_gateway::Drained;
 use serde_json::json;
 use tempfile::TempDir;
@@ -82,19 +84,115 @@ async fn an_updated_webhook_redirects_its_queued_events() {
         _ => Reply::new(404, "no such page"),
     });
     let fixture = fixture_with(routed, PATIENT, "").await;
-    let mistyped = json!({ "path": "/hoks/stripe" });
-    let hook = fixture.hook_with(Kind::Stripe, mistyped).await;
+    let hook = mistyped_hook(&fixture).await;
     fixture.accepted(&hook, &hook.event(1)).await;
     fixture.called(&hook, 2).await;
+    let corrected = correct(&fixture, &hook).await;
+    fixture.is(&hook, "completed").await;
+    check_each_once(&fixture, &corrected, 1).await;
+}
+
+/// A path that is wrong for an hour loses nothing: the events that came meanwhile
+/// are counted, and each arrives once after the correction.
+#[tokio::test]
+async fn after_an_hour_of_a_wrong_path_every_event_arrives() {
+    let (fixture, clock) = mistyped_fixture("").await;
+    let hook = mistyped_hook(&fixture).await;
+    let ten_minutes = Duration::from_secs(10 * 60);
+    fixture.accepted(&hook, &hook.event(1)).await;
+    attempted(&fixture, &hook, "queued", 1).await;
+    for number in 2..=7 {
+        // All earlier events are due, because their backoff is shorter, and each
+        // new event makes the courier look at the queue.
+        clock.advance(ten_minutes);
+        fixture.accepted(&hook, &hook.event(number)).await;
+        attempted(&fixture, &hook, "queued", (1..=number).sum()).await;
+    }
+    fixture.gateway.shows("onceward_queued 7").await;
+    let corrected = correct(&fixture, &hook).await;
+    clock.advance(ten_minutes);
+    fixture.accepted(&hook, &hook.event(8)).await;
+    check_each_once(&fixture, &corrected, 8).await;
+    assert_eq!(fixture.came(&hook).len(), 28, "at the mistyped path");
+    for shown in fixture.of(&hook).await {
+        assert_eq!(shown["state"], "completed", "{shown}");
+    }
+    fixture.gateway.shows("onceward_queued 0").await;
+}
+
+/// The same until no attempt is left: the events are paused and counted, other
+/// webhooks are served meanwhile, and after the correction an operator resumes or
+/// redelivers the events.
+#[tokio::test]
+async fn events_that_a_wrong_path_paused_arrive_after_the_correction() {
+    let (fixture, clock) = mistyped_fixture("max_attempts = 3").await;
+    let hook = mistyped_hook(&fixture).await;
+    let more = json!({ "path": "/hooks/other" });
+    let other = fixture.hook_with(Kind::Stripe, more).await;
+    for number in 1..=4 {
+        fixture.accepted(&hook, &hook.event(number)).await;
+    }
+    for (attempt, state) in [(1, "queued"), (2, "queued"), (3, "paused")] {
+        attempted(&fixture, &hook, state, 4 * attempt).await;
+        clock.advance(Duration::from_secs(60 * 60));
+        // It lets the courier look at the queue.
+        fixture.accepted(&other, &other.event(attempt)).await;
+        fixture.called(&other, attempt as usize).await;
+    }
+    fixture.gateway.shows("onceward_paused 4").await;
+    let corrected = correct(&fixture, &hook).await;
+    let why = json!({ "why": "the path is corrected" });
+    for (shown, verb) in fixture.of(&hook).await.iter().zip(["resume", "redeliver"].iter().cycle()) {
+        let id = shown["operation_id"].as_str().unwrap();
+        let path = format!("/admin/v1/operations/{id}/{verb}");
+        fixture.operate(&path, why.clone()).await;
+    }
+    check_each_once(&fixture, &corrected, 4).await;
+    assert_eq!(fixture.came(&hook).len(), 12, "at the mistyped path");
+    fixture.gateway.shows("onceward_paused 0").await;
+}
+
+/// A gateway with a clock of the test's, before an origin that knows two paths.
+async fn mistyped_fixture(class: &str) -> (Fixture, Arc<ManualClock>) {
+    let routed = origin().replying(|seen, _| match seen.target.as_str() {
+        "/hooks/stripe" | "/hooks/other" => Reply::new(200, ""),
+        _ => Reply::new(404, "no such page"),
+    });
+    let clock = Arc::new(ManualClock::new(Timestamp::from_unix_ms(1_790_000_000_000)));
+    let origin = routed.run().await;
+    // The backoff of the class as it is built in.
+    let class = format!("backoff = {{ first = \"1s\", max = \"1h\" }}\n{class}");
+    let gateway = configured(&origin, &settings(&class, "")).clock(clock.clone());
+    let gateway = gateway.run().await;
+    (Fixture { origin, gateway }, clock)
+}
+
+async fn mistyped_hook(fixture: &Fixture) -> Hook {
+    let mistyped = json!({ "path": "/hoks/stripe" });
+    fixture.hook_with(Kind::Stripe, mistyped).await
+}
+
+/// Corrects the path of a webhook, and gives the webhook as it is then.
+async fn correct(fixture: &Fixture, hook: &Hook) -> Hook {
     let update = format!("/admin/v1/webhooks/{}/update", hook.id);
     let corrected = json!({ "path": "/hooks/stripe", "why": "mistyped" });
     fixture.operate(&update, corrected).await;
-    fixture.is(&hook, "completed").await;
-    let hook = Hook {
+    Hook {
         path: "/hooks/stripe".to_owned(),
-        ..hook
-    };
-    check_each_once(&fixture, &hook, 1).await;
+        ..hook.clone()
+    }
+}
+
+/// Waits until all events of a webhook are in this state, after so many attempts
+/// together.
+async fn attempted(fixture: &Fixture, hook: &Hook, state: &str, attempts: u32) {
+    until(async || {
+        let events = fixture.of(hook).await;
+        let made = events.iter().map(|one| one["attempts"].as_u64().unwrap());
+        let made: u64 = made.sum();
+        made == attempts.into() && events.iter().all(|one| one["state"] == state)
+    })
+    .await;
 }
 
 /// An event that no attempt delivers is paused, not lost: after the correction an
