@@ -1,6 +1,11 @@
 //! The one place that bounds how long something may take.
 
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
+
+use pin_project_lite::pin_project;
+use tokio::time::Timeout;
 
 use crate::store::StoreError;
 
@@ -11,9 +16,35 @@ pub struct DeadlineExceeded(pub Duration);
 
 /// Waits for work to end, at most this long. Work that does not end in time is
 /// dropped where it stands.
-pub async fn within<F: Future>(limit: Duration, work: F) -> Result<F::Output, DeadlineExceeded> {
-    let ended = tokio::time::timeout(limit, work).await;
-    ended.map_err(|_| DeadlineExceeded(limit))
+#[expect(clippy::disallowed_methods, reason = "the one place that bounds time")]
+pub fn within<F: Future>(limit: Duration, work: F) -> Within<F> {
+    Within {
+        limit,
+        timeout: tokio::time::timeout(limit, work),
+    }
+}
+
+pin_project! {
+    /// The future of [`within`]. It has a name and is no `async fn`, which would
+    /// hold the work twice, as its argument and in the timeout, and would make the
+    /// future of every request larger.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless they are awaited"]
+    pub struct Within<F> {
+        limit: Duration,
+        #[pin]
+        timeout: Timeout<F>,
+    }
+}
+
+impl<F: Future> Future for Within<F> {
+    type Output = Result<F::Output, DeadlineExceeded>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let limit = *this.limit;
+        this.timeout.poll(cx).map_err(|_| DeadlineExceeded(limit))
+    }
 }
 
 /// The same for a step of a store. A step that takes longer is
@@ -39,6 +70,15 @@ mod tests {
         assert_eq!(never, Err(DeadlineExceeded(LIMIT)));
         assert_eq!(begun.elapsed(), LIMIT);
         assert_eq!(within(LIMIT, async { 7 }).await, Ok(7));
+    }
+
+    /// Work may be large, and every request waits for some.
+    #[test]
+    fn a_deadline_adds_only_itself() {
+        let work = std::future::ready([0_u8; 4096]);
+        let size = size_of_val(&work);
+        let limited = size_of_val(&within(LIMIT, work));
+        assert!(limited < size + 512, "{limited} around {size}");
     }
 
     #[tokio::test(start_paused = true)]

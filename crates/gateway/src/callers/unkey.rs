@@ -17,13 +17,14 @@ use std::time::Duration;
 use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderValue};
 use onceward_core::caller::{Subject, SubjectKind};
+use onceward_core::deadline::within;
 use quick_cache::sync::Cache;
 use secrecy::ExposeSecret;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{OnceCell, Semaphore};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::WallClock;
 use super::refusal::{AuthError, Prohibition, Refusal, UnkeyCode};
@@ -161,7 +162,7 @@ impl<T: Clone> UnkeyVerifier<T> {
             Some(()) => &self.proven_permits,
             None => &self.permits,
         };
-        let asked = timeout(self.deadline, self.request_check(key, permits)).await;
+        let asked = within(self.deadline, self.request_check(key, permits)).await;
         let check = asked.unwrap_or_else(|_| {
             tracing::warn!("Unkey did not answer in time");
             KeyCheck::Unavailable

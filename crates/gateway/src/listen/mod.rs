@@ -34,6 +34,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use onceward_core::deadline::within;
 use onceward_http::body::Body;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -200,7 +201,7 @@ impl<S: Serve> ConnectionHandler<S> {
             tracing::debug!(%error, peer = %direct, "could not set TCP_NODELAY");
         }
         let handshake = self.handshaker.establish(stream, direct);
-        let handshake = tokio::time::timeout(self.head_deadline, handshake);
+        let handshake = within(self.head_deadline, handshake);
         // Boxed: the handshake's future is large and short-lived.
         let established = self.stop.run_until_cancelled(Box::pin(handshake)).await;
         match established.map(|result| result.unwrap_or(Err(HandshakeError::TimedOut))) {

@@ -16,6 +16,7 @@ use futures_util::future::BoxFuture;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use onceward_core::deadline::within;
 
 use crate::upstream::{
     BoxError, OutgoingBody, ResponseBody, SendError, Tls, UpstreamClient, UpstreamError,
@@ -235,7 +236,7 @@ impl Fetch {
     ) -> Result<Fetched, FetchError> {
         let deadline = self.0.limits.deadline;
         let fetching = async { self.read(self.send(request).await?).await };
-        let fetched = tokio::time::timeout(deadline, fetching).await;
+        let fetched = within(deadline, fetching).await;
         fetched.unwrap_or_else(|_| {
             Err(FetchError::TooSlow {
                 host: self.0.host.clone(),

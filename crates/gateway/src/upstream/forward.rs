@@ -15,6 +15,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use onceward_core::caller::Caller;
+use onceward_core::deadline::within;
 use onceward_core::identity::{Endpoint, Identity, KeySpace};
 use onceward_core::key::Key;
 use onceward_http::body::{self, Body};
@@ -194,7 +195,7 @@ impl Forwarder {
             .headers
             .insert(header::CONTENT_LENGTH, body.len().into());
         let sending = self.send(Request::from_parts(parts, body), context);
-        match tokio::time::timeout(context.route.timeout, sending).await {
+        match within(context.route.timeout, sending).await {
             Ok(Ok(response)) if is_switch(&response) => Err(Problem::no_answer_unprotected()),
             Ok(Ok(mut response)) => {
                 fields::strip_hop_by_hop(response.headers_mut());
@@ -249,7 +250,7 @@ impl Forwarder {
         self.prepare(&mut parts, context);
         set_upgrade_headers(&mut parts.headers, protocol);
         let request = Request::from_parts(parts, OutgoingBody::Empty);
-        let sent = tokio::time::timeout(context.route.timeout, self.upstream.send(request)).await;
+        let sent = within(context.route.timeout, self.upstream.send(request)).await;
         let mut response = match sent {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(unanswered_problem(&error)),

@@ -21,6 +21,7 @@ use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use onceward_core::deadline::within;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
@@ -262,7 +263,7 @@ impl BorrowedConnection {
     }
 
     async fn return_when_ready(mut self) {
-        let ready = tokio::time::timeout(READY_WITHIN, self.connection.sender.ready()).await;
+        let ready = within(READY_WITHIN, self.connection.sender.ready()).await;
         // Otherwise the connection is dropped and closes.
         if let Ok(Ok(())) = ready {
             self.keep();

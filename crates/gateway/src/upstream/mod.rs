@@ -34,6 +34,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use http::{Request, Response};
+use onceward_core::deadline::within;
 use tokio_util::task::TaskTracker;
 
 use self::address::{Address, Protocol, UrlScheme};
@@ -244,7 +245,7 @@ impl UpstreamClient {
         }
         let limit = self.dialer.timeout();
         // Boxed because the future is large and most requests find a connection.
-        let connected = tokio::time::timeout(limit, Box::pin(self.connect())).await;
+        let connected = within(limit, Box::pin(self.connect())).await;
         let connected = connected.unwrap_or(Err(ConnectionError::ConnectTimeout(limit)));
         let slot = connected.map_err(SendError::NotSent)?;
         match self.send_on(slot, request).await {

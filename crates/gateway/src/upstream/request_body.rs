@@ -14,9 +14,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use onceward_core::deadline::{DeadlineExceeded, within};
 use onceward_http::body::BoxError;
-use tokio::time::error::Elapsed;
-use tokio::time::{Instant, Sleep, sleep, timeout_at};
+use tokio::time::{Instant, Sleep, sleep};
 
 /// The client sent nothing for too long.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +56,7 @@ impl BodyProgress {
         &self,
         limit: Duration,
         answer: impl Future<Output = T>,
-    ) -> Result<T, Elapsed> {
+    ) -> Result<T, DeadlineExceeded> {
         let mut answer = pin!(answer);
         loop {
             let state = *self.state();
@@ -64,11 +64,9 @@ impl BodyProgress {
                 BodyState::AwaitingUpstream(since) => since,
                 BodyState::AwaitingClient | BodyState::BrokenOff => Instant::now(),
             };
-            match timeout_at(since + limit, &mut answer).await {
-                Err(elapsed)
-                    if state == BodyState::AwaitingUpstream(since) && state == *self.state() =>
-                {
-                    return Err(elapsed);
+            match within(limit.saturating_sub(since.elapsed()), &mut answer).await {
+                Err(_) if state == BodyState::AwaitingUpstream(since) && state == *self.state() => {
+                    return Err(DeadlineExceeded(limit));
                 }
                 // The body has progressed, or waits for the client.
                 Err(_) => {}

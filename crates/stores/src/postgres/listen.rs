@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
+use onceward_core::deadline::within;
 use onceward_core::identity::Digest;
 use onceward_core::notifier::Notifier;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_postgres::AsyncMessage;
 
 use super::address::Address;
@@ -80,7 +81,7 @@ async fn hear(
 async fn in_time<T>(
     answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
 ) -> Result<T, Error> {
-    match timeout(ANSWER_MAX, answer).await {
+    match within(ANSWER_MAX, answer).await {
         Ok(answer) => Ok(answer?),
         Err(_) => Err(Error::TooSlow(ANSWER_MAX)),
     }

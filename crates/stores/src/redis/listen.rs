@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use onceward_core::deadline::within;
 use onceward_core::identity::Digest;
 use onceward_core::notifier::Notifier;
 use redis::{Client, ErrorKind, RedisError, RedisResult};
 use tokio::sync::oneshot;
-use tokio::time::{interval, sleep, timeout};
+use tokio::time::{interval, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 /// The pause before a lost subscription is renewed, at first and at most.
@@ -103,7 +104,7 @@ impl Subscriber {
 
     async fn within<T>(&self, step: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
         let late = || RedisError::from((ErrorKind::Io, "no answer in time"));
-        timeout(self.deadline, step)
+        within(self.deadline, step)
             .await
             .unwrap_or_else(|_| Err(late()))
     }

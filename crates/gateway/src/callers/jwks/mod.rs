@@ -19,9 +19,10 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use jsonwebtoken::Algorithm;
+use onceward_core::deadline::within;
 use quick_cache::sync::Cache;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 pub(super) use self::set::{KID_BYTES_MAX, KeySet, KeySetError};
@@ -172,7 +173,7 @@ impl KeyRing {
         match state.request_fetch(kid) {
             FetchRequest::NotAllowed => state.not_found(),
             FetchRequest::Pending => {
-                let ended = timeout(state.timing.deadline, ends.changed()).await;
+                let ended = within(state.timing.deadline, ends.changed()).await;
                 if !matches!(ended, Ok(Ok(()))) {
                     return KeyLookup::Unavailable;
                 }
