@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use onceward_core::clock::{Clock, SystemClock};
-use onceward_core::deadline::within;
+pub use onceward_core::engine::Drained;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -49,9 +49,6 @@ pub use crate::runtime::start::StartError;
 use crate::runtime::start::{Opened, Sockets};
 pub use crate::secrets::gateway_key::GatewayKeyError;
 use crate::webhooks::delivery::Courier;
-
-/// How long recording abandoned operations as unknown may take at the end.
-const ABANDON_LIMIT: Duration = Duration::from_secs(3);
 
 /// A running gateway.
 pub struct Gateway {
@@ -230,26 +227,15 @@ impl Gateway {
         self.stop_serving.cancel();
         self.serving.close();
         let engine = self.runtime.engine();
-        engine.tasks().close();
         let ending = async {
+            // First: a connection that still serves may start a task.
             self.serving.wait().await;
             engine.tasks().wait().await;
             // Within the limit too: work that was cut off still holds its
             // connection.
             self.runtime.close_upstreams().await;
         };
-        let drained = match within(limit, ending).await {
-            Ok(()) => Drained::Whole,
-            Err(_) => {
-                let running = engine.running();
-                engine.abandon();
-                // If the store does not take them in time, the next start finds
-                // them unknown.
-                let recording = engine.tasks().wait();
-                let _ = within(ABANDON_LIMIT, recording).await;
-                Drained::Cut { running }
-            }
-        };
+        let drained = engine.drain(limit, ending).await;
         self.runtime.tracer().close().await;
         self.stop_background.cancel();
         self.background.close();
@@ -267,16 +253,4 @@ impl Gateway {
             }
         });
     }
-}
-
-/// How draining ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drained {
-    /// All work ended and was recorded.
-    Whole,
-    /// The limit came first.
-    Cut {
-        /// How many operations still ran.
-        running: usize,
-    },
 }

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use onceward_core::application::Records;
 use onceward_core::clock::{Clock, SystemClock};
-use onceward_core::deadline::within;
-use onceward_core::engine::{Engine, Limits};
+use onceward_core::engine::{Drained, Engine, Limits};
 use onceward_core::entropy::Entropy;
 use onceward_core::namespace::Namespace;
 use onceward_core::store::{Inspect, Store, sweep_every};
@@ -21,8 +20,6 @@ use tokio_util::task::TaskTracker;
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 /// How long [`Onceward::close`] waits for running operations.
 const DRAIN: Duration = Duration::from_secs(30);
-/// How long the outcomes of abandoned operations may take to be written.
-const ABANDON_LIMIT: Duration = Duration::from_secs(5);
 
 /// An open store with its engine and its sweeper. Clones share all of it.
 ///
@@ -113,21 +110,16 @@ impl Onceward {
     /// serving requests before. What runs after the limit is abandoned and
     /// recorded as unknown.
     pub async fn close(&self) -> Closed {
-        let tasks = self.engine.tasks();
-        tasks.close();
-        let closed = match within(self.drain, tasks.wait()).await {
-            Ok(()) => Closed::Drained,
-            Err(_) => {
-                let operations = self.engine.running();
-                self.engine.abandon();
-                // A store that does not answer must not hold up the process.
-                let _ = within(ABANDON_LIMIT, tasks.wait()).await;
-                Closed::Abandoned { operations }
-            }
-        };
+        let ending = self.engine.tasks().wait();
+        let drained = self.engine.drain(self.drain, ending).await;
         self.stop.cancel();
         self.sweeper.wait().await;
-        closed
+        match drained {
+            Drained::Whole => Closed::Drained,
+            Drained::Cut { running } => Closed::Abandoned {
+                operations: running,
+            },
+        }
     }
 }
 

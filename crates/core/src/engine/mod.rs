@@ -47,6 +47,8 @@ const TOUCHES_MAX: usize = 1_000;
 /// The pause before a refused step of the store is repeated, at first and at most.
 const REPEAT_PAUSE: Duration = Duration::from_millis(50);
 const REPEAT_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How long recording abandoned operations may take at the end of a shutdown.
+const ABANDON_LIMIT: Duration = Duration::from_secs(3);
 
 /// The bounds of an engine.
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +119,18 @@ impl fmt::Debug for Engine {
     }
 }
 
+/// How draining ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// All work ended and was recorded.
+    Whole,
+    /// The limit came first.
+    Cut {
+        /// How many operations still ran.
+        running: usize,
+    },
+}
+
 /// The state of an operation that a request enters.
 #[derive(Debug)]
 pub enum Entered {
@@ -180,6 +194,22 @@ impl Engine {
         self.tasks.spawn(async move {
             ending.run_until_cancelled_owned(work).await;
         });
+    }
+
+    /// Shuts down: waits up to `limit` for `ending`, which completes when the
+    /// [`tasks`](Self::tasks) and everything else that the process stops have
+    /// ended. Work that still runs then is [abandoned](Self::abandon).
+    pub async fn drain(&self, limit: Duration, ending: impl Future<Output = ()>) -> Drained {
+        self.tasks.close();
+        if deadline::within(limit, ending).await.is_ok() {
+            return Drained::Whole;
+        }
+        let running = self.running();
+        self.abandon();
+        // If the store does not take them in time, the next start finds them
+        // unknown.
+        let _ = deadline::within(ABANDON_LIMIT, self.tasks.wait()).await;
+        Drained::Cut { running }
     }
 
     /// Cancels spawned work, at the end of a shutdown. Each operation that was

@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 
 use super::dial::{DialedStream, is_certificate_refused};
 pub(super) use super::streams::StreamPermit;
-use super::streams::{ObservedStream, Streams};
+use super::streams::{Streams, observe};
 use super::{ConnectionError, OutgoingBody, ResponseBody, ResponseGuard, SendError, SendResult};
 
 /// How often a connection with open requests is pinged, and how long the upstream
@@ -104,7 +104,7 @@ impl Http2Connection {
         tasks: &TaskTracker,
     ) -> Result<Self, ConnectionError> {
         let streams = Arc::new(Streams::default());
-        let io = TokioIo::new(ObservedStream::new(stream, Arc::clone(&streams)));
+        let io = TokioIo::new(observe(stream, Arc::clone(&streams)));
         let (sender, connection) = http2::Builder::new(TrackedExecutor(tasks.clone()))
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_EVERY)

@@ -1,19 +1,17 @@
 //! The limit on concurrent streams of an HTTP/2 upstream, and the streams in use.
 //!
 //! The upstream sends the limit in SETTINGS frames, the first at the beginning of
-//! the connection. hyper does not expose it, so [`ObservedStream`] parses the heads
+//! the connection. hyper does not expose it, so [`observe`] parses the heads
 //! of incoming frames and skips all other frames. Until the first settings have
 //! arrived no stream may be opened: a server that does not speak HTTP/2 is sent no
 //! request.
 
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::AsyncRead;
 use tokio::sync::Notify;
+use tokio_util::io::InspectReader;
 
 /// The most concurrent streams on one connection, even if the upstream allows more.
 const STREAMS_MAX: usize = 10_000;
@@ -184,73 +182,26 @@ impl FramePart {
     }
 }
 
-/// A connection whose incoming frames are parsed for the limit on streams.
-#[derive(Debug)]
-pub(super) struct ObservedStream<S> {
-    inner: S,
-    parser: FrameParser,
+/// A connection whose incoming frames are parsed for the limit on streams. When it
+/// is dropped, no more streams can be opened.
+pub(super) fn observe<S: AsyncRead>(
+    stream: S,
     streams: Arc<Streams>,
-}
-
-impl<S> ObservedStream<S> {
-    pub(super) fn new(inner: S, streams: Arc<Streams>) -> Self {
-        Self {
-            inner,
-            parser: FrameParser::default(),
-            streams,
+) -> InspectReader<S, impl FnMut(&[u8])> {
+    let streams = CloseOnDrop(streams);
+    let mut parser = FrameParser::default();
+    InspectReader::new(stream, move |bytes| {
+        if let Some(max) = parser.feed(bytes) {
+            streams.0.allow(max);
         }
-    }
+    })
 }
 
-impl<S> Drop for ObservedStream<S> {
+struct CloseOnDrop(Arc<Streams>);
+
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
-        self.streams.close();
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for ObservedStream<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let before = buf.filled().len();
-        ready!(Pin::new(&mut this.inner).poll_read(cx, buf))?;
-        if let Some(max) = this.parser.feed(&buf.filled()[before..]) {
-            this.streams.allow(max);
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for ObservedStream<S> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().inner).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().inner).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
+        self.0.close();
     }
 }
 
