@@ -14,8 +14,8 @@ use crate::store::StoreError;
 #[error("no answer within {0:?}")]
 pub struct DeadlineExceeded(pub Duration);
 
-/// Waits for work to end, at most this long. Work that does not end in time is
-/// dropped where it stands.
+/// Waits for work to end, at most this long from this call. Work that does not end
+/// in time is dropped where it stands.
 #[expect(clippy::disallowed_methods, reason = "the one place that bounds time")]
 pub fn within<F: Future>(limit: Duration, work: F) -> Within<F> {
     Within {
@@ -73,8 +73,8 @@ mod tests {
     }
 
     /// Work may be large, and every request waits for some.
-    #[test]
-    fn a_deadline_adds_only_itself() {
+    #[tokio::test]
+    async fn a_deadline_adds_only_itself() {
         let work = std::future::ready([0_u8; 4096]);
         let size = size_of_val(&work);
         let limited = size_of_val(&within(LIMIT, work));

@@ -224,7 +224,8 @@ impl Fetch {
     }
 
     // Boxed, so that the clients of HTTP/1 and HTTP/2 are compiled in this crate
-    // once and not again in each program that fetches.
+    // once and not again in each program that fetches, and so that the types of all
+    // callers do not contain that of a whole connection.
     fn fetch(&self, request: Request<OutgoingBody>) -> BoxFuture<'_, Result<Fetched, FetchError>> {
         Box::pin(self.fetch_within_deadline(request))
     }
