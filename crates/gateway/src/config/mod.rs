@@ -376,6 +376,18 @@ impl Upstream {
     }
 }
 
+/// The methods that a route may name. Requests with another method are served
+/// only by routes that name none.
+pub(crate) static METHODS: [Method; 7] = [
+    Method::GET,
+    Method::HEAD,
+    Method::POST,
+    Method::PUT,
+    Method::PATCH,
+    Method::DELETE,
+    Method::OPTIONS,
+];
+
 /// A route.
 #[derive(Clone, Debug)]
 pub struct Route {
@@ -454,6 +466,14 @@ impl Route {
             cors: None,
             request_headers: HeaderRules::default(),
             response_headers: HeaderRules::default(),
+        }
+    }
+
+    /// The methods that it names, or all that a route may name.
+    pub(crate) fn served_methods(&self) -> &[Method] {
+        match self.methods.as_slice() {
+            [] => &METHODS,
+            methods => methods,
         }
     }
 

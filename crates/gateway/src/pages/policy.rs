@@ -21,17 +21,6 @@ use crate::webhooks::ingest::WEBHOOKS;
 /// The valid keys. `t-` is the prefix of namespaced keys, which the gateway makes.
 const KEY_PATTERN: &str = "^(?!t-)[A-Za-z0-9._~-]{1,255}$";
 
-/// The methods of a route that lists none.
-const METHODS: [Method; 7] = [
-    Method::GET,
-    Method::HEAD,
-    Method::POST,
-    Method::PUT,
-    Method::PATCH,
-    Method::DELETE,
-    Method::OPTIONS,
-];
-
 /// The whole document.
 #[derive(Serialize)]
 pub(super) struct PolicyDocument {
@@ -150,12 +139,8 @@ fn webhooks(config: &Config, classes: &BTreeMap<Arc<str>, Arc<Class>>, site: &st
 
 /// The entries of a route, one per policy, the protected ones first.
 fn entries(route: &Route, class: Option<&Arc<Class>>, site: &str) -> Vec<RouteEntry> {
-    let methods = match route.methods.as_slice() {
-        [] => &METHODS[..],
-        methods => methods,
-    };
     let mut groups: Vec<(Option<Policy>, Vec<&Method>)> = Vec::new();
-    for method in methods {
+    for method in route.served_methods() {
         let policy = route.policy_for(method);
         match groups.iter_mut().find(|(other, _)| *other == policy) {
             Some((_, group)) => group.push(method),

@@ -13,20 +13,8 @@ use std::sync::Arc;
 use http::Method;
 use matchit::{InsertError, Router};
 
-use crate::config;
+use crate::config::{self, METHODS};
 use crate::runtime::plan::PlannedRoute;
-
-/// The methods that have a separate table. All others share one table, which
-/// contains only routes for every method.
-const METHODS: [Method; 7] = [
-    Method::GET,
-    Method::HEAD,
-    Method::POST,
-    Method::PUT,
-    Method::PATCH,
-    Method::DELETE,
-    Method::OPTIONS,
-];
 
 /// The characters that may appear unescaped in a segment, beside letters and
 /// digits.
@@ -35,6 +23,7 @@ const PLAIN: &[u8] = b"-._~!$&'()*+,;=:@";
 /// All routes.
 pub(crate) struct RouteTable {
     by_method: HashMap<Method, Router<usize>>,
+    /// For all other methods: only the routes for every method.
     others: Router<usize>,
     routes: Vec<Arc<PlannedRoute>>,
 }
@@ -56,12 +45,8 @@ impl RouteTable {
         let mut by_method = HashMap::new();
         let mut others = Router::new();
         for (index, planned) in routes.iter().enumerate() {
-            let methods = match planned.route.methods.as_slice() {
-                [] => &METHODS[..],
-                some => some,
-            };
             for path in paths(&planned.route) {
-                for method in methods {
+                for method in planned.route.served_methods() {
                     let table: &mut Router<usize> = by_method.entry(method.clone()).or_default();
                     insert(table, &path, index)?;
                 }
@@ -86,8 +71,9 @@ impl RouteTable {
             return RouteMatch::Route(route);
         }
         let others: Vec<_> = METHODS
-            .into_iter()
+            .iter()
             .filter(|method| self.at(method, &path).is_some())
+            .cloned()
             .collect();
         if others.is_empty() {
             RouteMatch::Nothing

@@ -16,20 +16,10 @@ use super::server::find_repeated;
 use crate::config::source::join;
 use crate::config::url;
 use crate::config::{
-    Access, Cors, DerivedKey, EndpointName, HeaderRules, KeyPart, Origins, Policy, Route,
+    Access, Cors, DerivedKey, EndpointName, HeaderRules, KeyPart, METHODS, Origins, Policy, Route,
     SubjectPattern, raw,
 };
 
-/// The methods that a route may name.
-const METHODS: [Method; 7] = [
-    Method::GET,
-    Method::HEAD,
-    Method::POST,
-    Method::PUT,
-    Method::PATCH,
-    Method::DELETE,
-    Method::OPTIONS,
-];
 /// The longest name of an endpoint.
 const ENDPOINT_LENGTH_MAX: usize = 128;
 /// The longest path of a route.
