@@ -124,6 +124,11 @@ impl AccessEntry {
         self.write(outcome.as_str(), is_replay, id);
     }
 
+    /// Writes nothing.
+    pub(crate) fn discard(mut self) {
+        self.written = true;
+    }
+
     fn write(&mut self, outcome: &'static str, hit: bool, id: Option<OperationId>) {
         self.written = true;
         let operation_id = id.map(|id| id.to_string());

@@ -41,6 +41,9 @@ pub(crate) struct Report<'a> {
     caller: Option<Caller>,
     policy: Option<Policy>,
     metrics: Option<Arc<RouteMetrics>>,
+    /// The access-log entry of a request with a key. Boxed, because there is none
+    /// where the log is off.
+    entry: Option<Box<AccessEntry>>,
     /// Set once the access log has the outcome.
     outcome: Option<&'static str>,
     id: Option<OperationId>,
@@ -145,6 +148,7 @@ impl<'a> Report<'a> {
             caller: None,
             policy: None,
             metrics: None,
+            entry: None,
             outcome: None,
             id: None,
             key_is_derived: false,
@@ -196,6 +200,10 @@ impl<'a> Report<'a> {
     pub(crate) fn refused(mut self, refused: Refused) -> Unanswerable<'a> {
         let Refused { problem, cause } = refused;
         let code = problem.code();
+        if let Some(entry) = self.entry.take() {
+            // The refusal is an entry of its own, without the key.
+            entry.discard();
+        }
         self.count(&cause, code.as_str());
         self.runtime.metrics().refused(code);
         if self.outcome.is_none() {
@@ -290,13 +298,14 @@ impl<'a> Report<'a> {
         self
     }
 
-    /// Counts a request with a key.
-    pub(crate) fn keyed(self, source: KeySource) -> Self {
+    /// Counts a request with this key, and begins its access-log entry.
+    pub(crate) fn keyed(self, key: &Key, source: KeySource) -> Self {
         let case = self.policy.unwrap_or(Policy::Accepted).case();
         if let Some(metrics) = &self.metrics {
             metrics.key_present(case);
         }
         Self {
+            entry: self.begin_entry(key, source.into()).map(Box::new),
             key_is_derived: matches!(source, KeySource::Derived { .. }),
             ..self
         }
@@ -327,17 +336,42 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Adds the outcome of a protected request and counts it; the access log
-    /// already has it.
-    pub(crate) fn ended(self, outcome: Outcome, id: Option<OperationId>) -> Self {
+    /// Adds the outcome of a protected request: counts it, and writes its
+    /// access-log entry.
+    pub(crate) fn ended(mut self, outcome: Outcome, id: Option<OperationId>) -> Self {
         if let Some(metrics) = &self.metrics {
             metrics.ended(outcome);
+        }
+        if let Some(entry) = self.entry.take() {
+            entry.end(outcome, id);
         }
         self.logged(outcome.as_str(), id)
     }
 
-    /// Begins the access-log entry of a request with this key.
-    pub(crate) fn begin_entry(&self, key: &Key, source: LoggedSource) -> Option<AccessEntry> {
+    /// A recovery by this key came to this: in the access log, whether or not the
+    /// route answers the request.
+    pub(crate) fn recovered(
+        self,
+        caller: &Caller,
+        (endpoint, policy): (&Endpoint, Option<Policy>),
+        key: &Key,
+        ended: &ProtectedResponse,
+    ) -> Self {
+        let entry = self.runtime.access_log().begin(KeyedRequest {
+            caller,
+            endpoint,
+            key,
+            source: LoggedSource::Path,
+            policy,
+            trace: self.trace_id(),
+        });
+        if let Some(entry) = entry {
+            entry.end(ended.outcome, ended.id);
+        }
+        self.logged(ended.outcome.as_str(), ended.id)
+    }
+
+    fn begin_entry(&self, key: &Key, source: LoggedSource) -> Option<AccessEntry> {
         self.runtime.access_log().begin(KeyedRequest {
             caller: self.caller.as_ref()?,
             endpoint: self.endpoint.as_ref()?,

@@ -107,7 +107,7 @@ async fn answer<'a>(
         }
         Ready::Protected(request) => {
             // Identify, claim, forward, record.
-            let ended = protect(runtime, request, peer, &report).await;
+            let ended = protect(runtime, request, peer, report.link()).await;
             let (ended, report) = report.after(ended)?;
             report.concluded(ended.response)
         }

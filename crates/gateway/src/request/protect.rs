@@ -6,7 +6,8 @@ use onceward_http::run::{Call, ProtectedResponse, run};
 use super::admit::refuse_over_limit;
 use super::read::{Protected, ProtectedParts};
 use crate::listen::peer::Peer;
-use crate::observe::report::{Refused, Report};
+use crate::observe::report::Refused;
+use crate::observe::traces::Link;
 use crate::runtime::Runtime;
 use crate::upstream::forward::ForwardContext;
 
@@ -14,7 +15,7 @@ pub(super) async fn protect(
     runtime: &Runtime,
     request: Protected,
     peer: Peer,
-    report: &Report<'_>,
+    link: Option<Link>,
 ) -> Result<ProtectedResponse, Refused> {
     let ProtectedParts {
         routed,
@@ -34,17 +35,15 @@ pub(super) async fn protect(
         by,
         key: Some(key.clone()),
         attempt: 0,
-        link: report.link(),
+        link,
     };
-    let entry = report.begin_entry(&key, source.into());
     let settings = (routed.class().clone(), routed.route().rules.clone());
     let sender = (caller.into_inner(), routed.endpoint().clone());
     let call = Call::new(sender, key, settings, request)
         .with_source(source)
         .holding((running, buffered));
     let mut attempt = 0;
-    // Boxed: the future of a run is large, and moves with the request.
-    let ended = Box::pin(run(runtime.protection(), call, move |request, granted| {
+    let forward = move |request, granted| {
         attempt += 1;
         let context = ForwardContext {
             attempt,
@@ -56,10 +55,7 @@ pub(super) async fn protect(
                 .forward_protected(request, granted, &context)
                 .await
         }
-    }))
-    .await;
-    if let Some(entry) = entry {
-        entry.end(ended.outcome, ended.id);
-    }
-    Ok(ended)
+    };
+    // Boxed: the future of a run is large, and moves with the request.
+    Ok(Box::pin(run(runtime.protection(), call, forward)).await)
 }

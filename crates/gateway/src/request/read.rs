@@ -88,7 +88,7 @@ pub(super) struct ProtectedParts {
 impl Reported for Ready {
     fn add_to<'a>(&self, report: Report<'a>) -> Report<'a> {
         match self {
-            Self::Protected(request) => report.keyed(request.0.source),
+            Self::Protected(request) => report.keyed(&request.0.key, request.0.source),
             Self::Unprotected(request) => match request.0.why {
                 WhyUnprotected::NoKey => report.unkeyed(),
                 WhyUnprotected::Policy | WhyUnprotected::Handler => report,

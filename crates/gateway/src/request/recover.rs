@@ -15,7 +15,6 @@ use super::route::AskedByKey;
 use super::screen::Screened;
 use crate::callers::Authentication;
 use crate::config::KnownBy;
-use crate::observe::access_log::{KeyedRequest, LoggedSource};
 use crate::observe::report::{Answered, Refused, Report, Unanswerable};
 use crate::runtime::Runtime;
 use crate::runtime::plan::{Plan, PlannedRoute};
@@ -54,19 +53,9 @@ pub(super) async fn recover<'a>(
         let endpoints = std::slice::from_ref(&endpoint);
         let protection = runtime.protection();
         let ended = recovery::recover(protection, context, (endpoints, path), &key, target).await;
-        let entry = runtime.access_log().begin(KeyedRequest {
-            caller: &caller,
-            endpoint: &endpoint,
-            key: &key,
-            source: LoggedSource::Path,
-            policy: route.route.policy,
-            trace: after.trace_id(),
-        });
-        if let Some(entry) = entry {
-            entry.end(ended.outcome, ended.id);
-        }
+        let after = after.recovered(&caller, (&endpoint, route.route.policy), &key, &ended);
         if is_not_found(&ended) {
-            report = after.logged(ended.outcome.as_str(), ended.id);
+            report = after;
             refused = Some(Problem::no_operation().into());
             continue;
         }
