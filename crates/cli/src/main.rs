@@ -22,6 +22,7 @@ mod classes;
 mod completions;
 mod demo;
 mod keys;
+mod log;
 mod migrate;
 mod operations;
 mod output;

@@ -17,7 +17,7 @@ use secrecy::SecretString;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use crate::output;
+use crate::{log, output};
 
 /// The environment variable for the secret of gateways that share a store.
 const KEY_VARIABLE: &str = "ONCEWARD_KEY";
@@ -59,7 +59,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    log_to_stderr(args.log.clone());
+    log::to_stderr(args.log.clone());
     #[cfg(feature = "failpoints")]
     let _points = fail::FailScenario::setup();
     let mut terminate =
@@ -177,17 +177,4 @@ fn read(file: &ConfigFile) -> anyhow::Result<Config> {
             bail!("{}", mistakes.join("\n"))
         }
     }
-}
-
-fn log_to_stderr(filter: EnvFilter) {
-    tracing_subscriber::fmt()
-        .json()
-        .flatten_event(true)
-        .with_current_span(true)
-        .with_span_list(false)
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        // It would report a closed standard error with `eprintln!`, which panics.
-        .log_internal_errors(false)
-        .init();
 }

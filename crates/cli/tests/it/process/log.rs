@@ -76,6 +76,30 @@ async fn the_log_has_the_outcome_of_each_request_and_no_secrets() {
     );
 }
 
+/// Whether the line states the operation or its span does.
+#[tokio::test]
+async fn every_line_about_an_operation_has_its_id() {
+    let origin = origin(Behaviour::Half).await;
+    let directory = tempfile::tempdir().unwrap();
+    let gateway = gateway(&origin, directory.path()).option("--log", "info");
+    let gateway = gateway.run().await;
+    let mut client = Client::new(gateway.listen());
+    client.send(post_request("k", "{}")).await.unwrap();
+    gateway.signal(Signal::TERM);
+    let (_, log) = gateway.ended().await;
+    let lines: Vec<Value> = log
+        .iter()
+        .map(|line| serde_json::from_str(line).expect("every line is JSON"))
+        .collect();
+    let line = |holds: &dyn Fn(&&Value) -> bool| lines.iter().find(holds).expect("it is logged");
+    let access = line(&|line| line["target"] == "onceward::access");
+    let warning = line(&|line| line["message"] == "no answer from the upstream; outcome unknown");
+    for name in ["operation_id", "endpoint", "tenant", "project"] {
+        assert!(warning[name].is_string(), "{name} in {warning}");
+        assert_eq!(warning[name], access[name], "{name}");
+    }
+}
+
 /// A first request, a repeated one, a different one under its key, a recovery, and one with an
 /// invalid key.
 fn requests() -> [Request<Full<Bytes>>; 5] {
