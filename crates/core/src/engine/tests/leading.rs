@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::clock::Clock as _;
-use crate::engine::Recorded;
+use crate::engine::{Drained, Recorded};
 use crate::record::tests::RETENTION;
 
 #[tokio::test]
@@ -53,5 +53,24 @@ async fn a_lead_that_does_not_know_its_outcome_is_unknown_or_released() {
             let state = fixture.record().await.state;
             assert_eq!(state, want, "joined {joined}, dropped {dropped}");
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_waits_for_work_and_abandons_what_does_not_end() {
+    for (takes, drained, state) in [
+        (Duration::from_secs(1), Drained::Whole, State::Completed),
+        (Duration::MAX, Drained::Cut { running: 1 }, State::Unknown),
+    ] {
+        let fixture = Fixture::new();
+        let lead = fixture.lead(&fixture.here, 1).await;
+        fixture.here.spawn(async move {
+            lead.holding(sleep(takes)).await;
+            lead.finish(completed(), None).await;
+        });
+        let ending = fixture.here.tasks().wait();
+        let ended = fixture.here.drain(Duration::from_secs(2), ending).await;
+        assert_eq!(ended, drained);
+        assert_eq!(fixture.record().await.state, state);
     }
 }

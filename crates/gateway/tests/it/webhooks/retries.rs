@@ -142,7 +142,12 @@ async fn events_that_a_wrong_path_paused_arrive_after_the_correction() {
     fixture.gateway.shows("onceward_paused 4").await;
     let corrected = correct(&fixture, &hook).await;
     let why = json!({ "why": "the path is corrected" });
-    for (shown, verb) in fixture.of(&hook).await.iter().zip(["resume", "redeliver"].iter().cycle()) {
+    for (shown, verb) in fixture
+        .of(&hook)
+        .await
+        .iter()
+        .zip(["resume", "redeliver"].iter().cycle())
+    {
         let id = shown["operation_id"].as_str().unwrap();
         let path = format!("/admin/v1/operations/{id}/{verb}");
         fixture.operate(&path, why.clone()).await;
@@ -190,7 +195,7 @@ async fn attempted(fixture: &Fixture, hook: &Hook, state: &str, attempts: u32) {
         let events = fixture.of(hook).await;
         let made = events.iter().map(|one| one["attempts"].as_u64().unwrap());
         let made: u64 = made.sum();
-        made == attempts.into() && events.iter().all(|one| one["state"] == state)
+        made == u64::from(attempts) && events.iter().all(|one| one["state"] == state)
     })
     .await;
 }
