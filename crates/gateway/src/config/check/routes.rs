@@ -256,7 +256,7 @@ fn check_access(key: &str, raw: &raw::Route, checker: &mut Checker<'_>) -> Acces
         None => &[],
     };
     if matches!(raw.auth, Some(raw::RouteAuth::By(_))) && by.is_empty() {
-        let right = "write \"none\" for everybody, or remove the key for all known callers";
+        let right = "write \"none\" to let every client call, or remove the key to let all authenticated callers call";
         checker.report(&auth, "is empty, so no request could be authorised", right);
     }
     let mut patterns = Vec::new();

@@ -535,7 +535,7 @@ fn limits_telemetry_and_cors(#[case] text: &str, #[case] want: &str) {
 )]
 #[case::auth_of_nobody(
     "auth = []",
-    "7:8: routes[0].auth: is empty, so no request could be authorised; write \"none\" for everybody, or remove the key for all known callers"
+    "7:8: routes[0].auth: is empty, so no request could be authorised; write \"none\" to let every client call, or remove the key to let all authenticated callers call"
 )]
 #[case::auth_word(
     "auth = 'anyone'",
