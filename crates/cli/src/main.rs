@@ -121,10 +121,12 @@ mod tests {
 
     /// The help of a command and of all its subcommands that are not hidden.
     fn help_of(command: &mut Command, path: &str, text: &mut String) {
-        text.push_str(&format!(
-            "$ {path} --help\n{}\n",
-            command.render_long_help()
-        ));
+        text.push_str(&format!("$ {path} --help\n"));
+        for line in command.render_long_help().to_string().lines() {
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text.push('\n');
         for subcommand in command.get_subcommands_mut() {
             if !subcommand.is_hide_set() && subcommand.get_name() != "help" {
                 let path = format!("{path} {}", subcommand.get_name());
