@@ -279,7 +279,7 @@ impl Class {
         self
     }
 
-    /// What a record freezes of its class at the claim.
+    /// The settings of the class that a record keeps.
     pub fn terms(&self) -> Terms {
         Terms {
             class: self.name.clone(),

@@ -24,7 +24,7 @@ use crate::run::{
 /// The part of a recovery path between the endpoint's path and the key.
 const MARK: &str = "/by-idempotency-key/";
 
-/// What a recovery request asks for.
+/// The part that a recovery request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecoveryTarget {
     /// The reply; waits until the operation has finished.

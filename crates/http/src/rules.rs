@@ -40,7 +40,7 @@ pub enum FinalAnswers {
     Accepted,
 }
 
-/// What a replayed 201 is.
+/// The status of a replayed 201.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DuplicateCreate {
     /// The same status as the first time.
@@ -76,7 +76,7 @@ pub struct Rules {
     /// Whether the route serves many paths under one name. Then an operation is
     /// recovered beneath its own path only.
     pub many_paths: bool,
-    /// What of a request is compared.
+    /// Which parts of a request are compared.
     pub selection: Arc<Selection>,
     /// How long the upstream may take for its head, then for a body that is
     /// kept; and how long it may pause within one that streams.
@@ -89,7 +89,7 @@ pub struct Rules {
     pub keep: BTreeSet<u16>,
     /// Statuses that free the key, instead of the default.
     pub release: BTreeSet<u16>,
-    /// What a replayed 201 is.
+    /// The status of a replayed 201.
     pub duplicate_create: DuplicateCreate,
     /// Whether the upstream commits the outcome itself, in one transaction with
     /// its own rows; see [`joined`](crate::joined).
@@ -123,7 +123,7 @@ impl Rules {
         self
     }
 
-    /// What an answer means: by the upstream's hint, else by the route's
+    /// The meaning of an answer: by the upstream's hint, else by the route's
     /// statuses, else by its status and the class's `on_error`. The last two do
     /// not apply to events.
     pub(crate) fn classify(&self, status: u16, hint: Option<Hint>, on_error: OnError) -> Meaning {

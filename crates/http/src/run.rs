@@ -1,8 +1,8 @@
 //! The one function that runs a request at most once: identify, claim, forward,
 //! record. The gateway and the tower layer both call it.
 //!
-//! What follows a granted claim runs detached from the caller, so a client that
-//! goes cancels neither the call nor its record. A claim is durable before
+//! Everything after a granted claim runs detached from the caller, so a client that
+//! disconnects cancels neither the call nor its record. A claim is durable before
 //! anything is forwarded; a kept reply is durable before any of it is answered.
 
 use std::any::Any;

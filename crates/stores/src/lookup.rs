@@ -1,4 +1,4 @@
-//! What an operation is looked up by.
+//! The key of a look-up: a digest or an id.
 
 use onceward_core::identity::{Digest, OperationId};
 #[cfg(feature = "embedded")]

@@ -19,7 +19,7 @@ pub const ITEMS_MAX: usize = 1000;
 /// below ten times the body.
 pub const BESIDE_BYTES_MAX: usize = 1024;
 
-/// What a request delivers.
+/// The content of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// The provider tests the connection; it is not an event.

@@ -71,7 +71,7 @@ impl fmt::Debug for Verified<'_> {
     }
 }
 
-/// What the signature covers, parsed where verification had to parse it.
+/// The signed content, parsed where verification had to parse it.
 pub(crate) enum Evidence<'a> {
     /// The body's bytes.
     Body,

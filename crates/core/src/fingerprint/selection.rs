@@ -225,7 +225,7 @@ pub enum PartError {
     /// `query:` or `header:` alone.
     #[error("{0:?} lacks its name; write {0}name")]
     NoName(String),
-    /// What no header can be called.
+    /// Not a valid header name.
     #[error("no header can be called {0:?}")]
     HeaderName(String),
     /// A tilde that begins no escape.

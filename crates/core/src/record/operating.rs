@@ -1,4 +1,4 @@
-//! What operators do to a record: resolve, resume, redeliver.
+//! Changes of a record by operators: resolve, resume, redeliver.
 
 use super::{Answer, Fence, Record, State};
 use crate::clock::Timestamp;

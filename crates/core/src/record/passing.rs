@@ -1,4 +1,4 @@
-//! What time does to a record: leases end, replies expire, keys are forgotten.
+//! Effects of time on a record: leases end, replies expire, keys are forgotten.
 
 use std::sync::Arc;
 use std::time::Duration;

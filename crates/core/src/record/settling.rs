@@ -1,4 +1,4 @@
-//! What holders do to a record: a claim is granted, renewed and settled.
+//! Changes of a record by holders: a claim is granted, renewed and settled.
 
 use super::{Answer, Attempt, Completion, Fence, Record, Settled, Settlement, State};
 use crate::class::AfterLoss;

@@ -97,7 +97,7 @@ pub struct EmbeddedStore {
     directory: Directory,
 }
 
-/// What the writer and the readers share.
+/// The state that the writer and the readers share.
 struct Shared {
     clock: Arc<dyn Clock>,
     buckets: Arc<Buckets>,

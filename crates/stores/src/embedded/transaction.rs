@@ -36,7 +36,7 @@ pub(super) struct Transaction {
     checkpointer: Checkpointer,
 }
 
-/// What must be undone in memory if the open transaction fails.
+/// Changes in memory to undo if the open transaction fails.
 #[derive(Default)]
 struct Undo {
     rows: usize,

@@ -29,7 +29,7 @@ const BATCH_MAX: usize = 512;
 /// The most commands that wait for the writer; further callers wait to enter.
 const WAITING_MAX: usize = 4096;
 
-/// Where an answer goes.
+/// The channel of an answer.
 pub(super) type Responder<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// A command for the writer. Replies are already encoded and requests sealed, so
@@ -218,7 +218,8 @@ impl WriterThread {
     }
 
     fn close(self) {
-        // What could not be synced once is left for the next start to judge.
+        // A transaction that could not be synced is left for the next start to
+        // examine.
         if self.shared.check().is_ok()
             && let Err(error) = self.steps.close()
         {

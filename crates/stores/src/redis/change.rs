@@ -19,15 +19,15 @@ pub(super) struct RecordChange<'a> {
     pub(super) reply: Attachment<&'a Reply>,
 }
 
-/// What a change does to the operation's position in listings. A move also wakes
-/// waiters.
+/// The effect of a change on the operation's position in listings. A move also
+/// wakes waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListPosition {
     Moves,
     Stays,
 }
 
-/// What happens to the request or the reply that is stored beside a record.
+/// The effect of a change on the stored request or reply.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Attachment<T> {
     Kept,

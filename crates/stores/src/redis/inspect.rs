@@ -38,7 +38,7 @@ const LOOKED_MAX: usize = 10_000;
 const READ_MIN: usize = 64;
 const READ_MAX: usize = 512;
 
-/// What an operator's change does to a record.
+/// The effect of an operator's change on a record.
 enum Decision {
     Refused,
     Forget,

@@ -5,8 +5,8 @@
 //! at*. Reading applies the rules of `core` to that. A record consists of
 //!
 //! - a head of two blocks, written by scripts: how the record was written, and what
-//! happened to it since, each with its own check;
-//! - what scripts must know of the terms, written once;
+//!   happened to it since, each with its own check;
+//! - the terms that scripts need, written once;
 //! - the record of [`wire`], with its version and checksum, which scripts never
 //!   look into.
 //!
@@ -159,7 +159,7 @@ impl HolderChange {
 #[derive(Clone, Debug)]
 pub(super) struct StoredRecord {
     pub(super) record: Arc<Record>,
-    /// What must be unchanged when it is written again.
+    /// The part that must be unchanged when it is written again.
     pub(super) version: RecordVersion,
 }
 
@@ -516,7 +516,7 @@ mod tests {
         })
     }
 
-    /// What a script writes before the rest of a record.
+    /// The bytes that a script writes before the rest of a record.
     fn head(how: WriteKind, at: Timestamp) -> Vec<u8> {
         let mut head = vec![b'0', VERSION, how as u8];
         head.put_u64(STAMP);

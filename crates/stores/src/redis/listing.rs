@@ -52,7 +52,7 @@ pub(super) struct Listing {
     place: Option<Position>,
 }
 
-/// What has been read of one shard.
+/// The entries of one shard that were read.
 struct ShardFeed {
     /// Stamps and fields, descending.
     ahead: VecDeque<(u64, Vec<u8>)>,

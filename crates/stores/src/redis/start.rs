@@ -323,7 +323,7 @@ fn nodes(url: &str) -> Result<Vec<ConnectionInfo>, RedisOpenError> {
     hosts.split(',').map(info).collect()
 }
 
-/// What is wrong with a URL, without any part of it.
+/// The mistake in a URL, without any part of it.
 fn reason(error: &RedisError) -> String {
     let text = error.to_string();
     let words = text.split(" - ").next();
@@ -439,7 +439,7 @@ fn refusal(address: &str, source: RedisError) -> RedisOpenError {
     }
 }
 
-/// What a server reports about itself.
+/// The facts that a server reports about itself.
 #[derive(Debug)]
 struct ServerInfo {
     address: String,

@@ -17,7 +17,7 @@
 //!   the idempotency token tells them apart. So a call's request is identified by
 //!   the token and the signed text, like every unsigned id.
 //! * In both cases the digest of the signed text is recorded
-//!   ([`Binding::Unsigned`]), whatever the boundaries: it detects a replay.
+//!   ([`Binding::Unsigned`]), for all boundaries: it detects a replay.
 //! * A form that is neither has no id.
 //!
 //! A body that is not a form is signed through `bodySHA256`, which Twilio appends
@@ -114,8 +114,8 @@ impl<'a> Form<'a> {
         })
     }
 
-    /// Whether no other message's Sid or status can be read from the text, wherever
-    /// its boundaries are. It holds if every occurrence of one of their names is a
+    /// Whether no other message's Sid or status can be read from the text, with any
+    /// boundaries. It holds if every occurrence of one of their names is a
     /// parameter here, and all occurrences of a kind have the same value. Twilio's
     /// own parameter is among them, so that value is Twilio's.
     ///

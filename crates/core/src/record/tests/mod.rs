@@ -90,7 +90,7 @@ fn settlements() -> [Settlement; 7] {
     ]
 }
 
-/// What each of the [`settlements`] leads to; a dash where it is stale.
+/// The state after each of the [`settlements`]; a dash where it is stale.
 fn outcomes(record: &Record, fence: Fence, now: Timestamp) -> String {
     let outcome = |word: &Settlement| {
         let mut after = record.clone();

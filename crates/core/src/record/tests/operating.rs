@@ -1,4 +1,4 @@
-//! What operators do to a record.
+//! Changes of a record by operators.
 
 use rstest::rstest;
 
@@ -24,8 +24,8 @@ fn resolving(#[case] word: Resolution, #[case] delivered: bool, #[case] want: St
 
 const NOW: Duration = Duration::ZERO;
 
-/// What becomes of an operation that was enqueued; one that was not is refused
-/// in every state.
+/// The result for an operation that was enqueued; one that was not is refused in
+/// every state.
 #[rstest]
 #[case::completed(State::Completed, AfterLoss::Hold, NOW, Changed::Done)]
 #[case::failed(State::Failed, AfterLoss::Free, RETENTION - MOMENT, Changed::Done)]

@@ -1,4 +1,4 @@
-//! What time does to a record.
+//! Effects of time on a record.
 
 use rstest::rstest;
 

@@ -1,4 +1,4 @@
-//! What holders do to a record.
+//! Changes of a record by holders.
 
 use rstest::rstest;
 

@@ -64,7 +64,7 @@ pub struct Records {
     shared: Arc<RecordsShared>,
 }
 
-/// What all bound stores of one [`Records`] share.
+/// The state that all bound stores of one [`Records`] share.
 #[derive(Clone)]
 struct RecordsShared {
     scope: Scope,
