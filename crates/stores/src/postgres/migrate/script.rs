@@ -21,8 +21,8 @@ pub(super) fn document(options: &Options, schema: &str) -> Result<String, Option
     let place = match options.table.schema() {
         Some(_) => String::new(),
         None => format!(
-            "-- Its name was given without a schema, so it is made in \"{schema}\"; for another,\n\
-             -- say --table schema.{name}.\n"
+            "-- The name was given without a schema, so the table is created in \"{schema}\"; for\n\
+             -- another schema, use --table schema.{name}.\n"
         ),
     };
     let header = fill(

@@ -247,7 +247,7 @@ async fn a_stale_holder_is_refused_and_must_roll_back() {
                         error.to_string(),
                         format!(
                             "the claim on {id} under fence {} is stale: nothing was recorded, \
-                         so roll back what was done under it",
+                         so roll back the work that was done under it",
                             fence.0
                         )
                     );

@@ -90,7 +90,7 @@ async fn missing_table_names_the_migration() {
         assert_eq!(
             error.to_string(),
             "the table `nobody_made_it` is missing or is of another version: run \
-             `onceward migrate apply`, or add what `onceward migrate print` says to your own \
+             `onceward migrate apply`, or add the SQL of `onceward migrate print` to your own \
              migrations",
             "{binding:?}"
         );

@@ -185,12 +185,12 @@ fn printed_sql_says_how_it_was_made() {
 --
 --     onceward migrate print --partitions 8 --rls-role app --rls-user 'current_setting('\\''app.user_id'\\'', true)'
 --
--- Run it as it is, with `psql -v ON_ERROR_STOP=1 -f FILE` for example, or hand it
--- to your own migration tool, in a transaction or not. It is one statement: all of
--- it is done or nothing. Run again, it makes what is missing and leaves the rest;
--- versions only go forward. Each is noted in public.idempotency_record_migration.
--- Its name was given without a schema, so it is made in \"public\"; for another,
--- say --table schema.idempotency_record.
+-- Run it as it is, for example with `psql -v ON_ERROR_STOP=1 -f FILE`, or give it to
+-- your own migration tool, in a transaction or not. It is one statement, which takes
+-- effect as a whole or not at all. A repeated run creates only the missing objects.
+-- Versions only go forward; each is recorded in public.idempotency_record_migration.
+-- The name was given without a schema, so the table is created in \"public\"; for
+-- another schema, use --table schema.idempotency_record.
 ",
             env!("CARGO_PKG_VERSION")
         )
