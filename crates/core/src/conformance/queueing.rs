@@ -48,7 +48,7 @@ pub async fn enqueueing_again_is_answered_like_a_claim(trial: &Trial) {
             let by_claim = trial.claim(&again).await;
             match trial.enqueue(&again, b"again", NOW).await {
                 Enqueued::Known(claim) => {
-                    assert_eq!(describe(&claim), describe(&by_claim), "{state:?}")
+                    assert_eq!(describe(&claim), describe(&by_claim), "{state:?}");
                 }
                 Enqueued::Accepted(_) => panic!("accepted although {state:?}"),
             }

@@ -297,7 +297,7 @@ fn hash_choice(hash: &mut Hash, parts: &ComparedParts<'_>) {
     let selection = parts.selection;
     hash.part(b"chosen");
     hash.list(parts.identity_parts, |hash, part| {
-        hash.part(part.as_bytes())
+        hash.part(part.as_bytes());
     });
     for parts in [&selection.ignore, &selection.include] {
         let written = Selection::written(parts);
