@@ -20,7 +20,7 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Create the missing tables in a database; repeated and concurrent runs are safe.
+    /// Create or upgrade the tables in a database; repeated and concurrent runs are safe.
     Apply {
         /// URL of the database: postgres://user:password@host:5432/database
         #[arg(

@@ -36,7 +36,8 @@ pub enum FinalAnswers {
     /// Those of [`classify`], and those of the route's own statuses.
     #[default]
     ByStatus,
-    /// Those of [`classify_event`]: the sender repeats what was not accepted.
+    /// Those of [`classify_event`], because the sender repeats what was not
+    /// accepted; server errors go by the class.
     Accepted,
 }
 
@@ -124,11 +125,15 @@ impl Rules {
     }
 
     /// The meaning of an answer: by the upstream's hint, else by the route's
-    /// statuses, else by its status and the class's `on_error`. The last two do
-    /// not apply to events.
+    /// statuses, else by its status and the class's `on_error`. An event is not
+    /// lost to a refusal.
     pub(crate) fn classify(&self, status: u16, hint: Option<Hint>, on_error: OnError) -> Meaning {
         if self.final_answers == FinalAnswers::Accepted {
-            return classify_event(status, hint);
+            return match (hint, status) {
+                // A service that acts and then fails is no safer in a webhook.
+                (None, 500..=599) => classify(status, None, on_error),
+                _ => classify_event(status, hint),
+            };
         }
         let on_error = match self.joined {
             // The record shows whether the application did its work: an error

@@ -70,6 +70,8 @@ pub trait Store: Send + Sync + 'static {
     /// counts as long as no other claim was granted since, out of `unknown` too;
     /// a stale fence changes nothing. An outcome is answered with its times
     /// ([`Settled::Finished`]), and the same settlement again with the same times.
+    /// The first outcome of a fence stays: another one changes nothing and is
+    /// answered with the first one's times.
     async fn settle(
         &self,
         digest: &Digest,

@@ -32,6 +32,7 @@ use crate::request::limits::Limiter;
 use crate::runtime::classes::{Classes, ConfiguredClasses};
 use crate::runtime::plan::Plan;
 use crate::webhooks::registry::WebhookRegistry;
+use crate::webhooks::warnings::WarningLimiter;
 
 /// The state of a running gateway, shared by all requests, the courier, the
 /// admin API and reloads.
@@ -46,6 +47,7 @@ pub(crate) struct Runtime {
     webhooks: Arc<WebhookRegistry>,
     queue: Arc<dyn Queue>,
     courier_wakeup: Arc<Notify>,
+    delivery_warnings: WarningLimiter,
     clock: WallClock,
 }
 
@@ -76,6 +78,7 @@ impl Runtime {
             webhooks: parts.webhooks,
             queue: parts.queue,
             courier_wakeup: Arc::default(),
+            delivery_warnings: WarningLimiter::default(),
             clock: parts.clock,
         })
     }
@@ -149,6 +152,11 @@ impl Runtime {
     /// Wakes the courier, so that it reads the queue now or the next time it waits.
     pub(crate) fn courier_wakeup(&self) -> &Arc<Notify> {
         &self.courier_wakeup
+    }
+
+    /// Limits the warnings about events that were not accepted.
+    pub(crate) fn delivery_warnings(&self) -> &WarningLimiter {
+        &self.delivery_warnings
     }
 
     /// Counts an attempt to deliver an event.

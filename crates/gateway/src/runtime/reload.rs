@@ -27,7 +27,7 @@ use crate::runtime::start::operator_tokens;
 use crate::secrets::SecretReader;
 
 /// The pause between a change and reading the file, because editors write in steps.
-const DEBOUNCE: Duration = Duration::from_millis(200);
+const DEBOUNCE: Duration = Duration::from_millis(500);
 /// The deadline of reading a file.
 const READ_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -288,6 +288,12 @@ fn unchangeable(before: &Config, after: &Config) -> Vec<&'static str> {
         (
             "server.admin_token",
             !old.admin_tokens.is_empty() && new.admin_tokens.is_empty(),
+        ),
+        // A file may be read while it is half written, and without `[auth]`
+        // every client is let in.
+        (
+            "auth",
+            before.auth.knows_callers() && !after.auth.knows_callers(),
         ),
     ];
     let differs = differs.into_iter().filter(|(_, differs)| *differs);

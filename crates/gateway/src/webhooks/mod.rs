@@ -6,3 +6,4 @@ pub(crate) mod delivery;
 pub(crate) mod ingest;
 pub(crate) mod queued_event;
 pub(crate) mod registry;
+pub(crate) mod warnings;

@@ -364,10 +364,10 @@ async fn run_batch(admin: &AdminState, batch: &Batch) -> BatchResult {
         }
         let mut changing = JoinSet::new();
         for operation in chunk.iter().copied() {
-            let (inspect, verb) = (admin.inspect.clone(), batch.verb.clone());
+            let (admin, verb) = (admin.clone(), batch.verb.clone());
             let filter = batch.filter.clone();
             changing.spawn(async move {
-                let changed = change_if_same(inspect.as_ref(), &verb, &filter, operation).await;
+                let changed = change_if_same(&admin, &verb, &filter, operation).await;
                 (operation, changed)
             });
         }
@@ -397,18 +397,24 @@ enum BatchItem {
 /// Changes an operation if it is still the one that was previewed: an unknown
 /// operation that has completed since is not the one that was meant.
 async fn change_if_same(
-    inspect: &dyn Inspect,
+    admin: &AdminState,
     verb: &Verb,
     filter: &Filter,
     (id, fence): (OperationId, Fence),
 ) -> Result<BatchItem, StoreError> {
+    let inspect = admin.inspect.as_ref();
     let record = store_within(STORE_DEADLINE, inspect.show(id)).await?;
     let same = |record: &Arc<Record>| record.fence == fence && filter.matches(record);
     let Some(record) = record.filter(same) else {
         return Ok(BatchItem::Skipped);
     };
     Ok(match verb.apply(inspect, id, Some(fence)).await? {
-        Changed::Done => BatchItem::Done(identify(&record)),
+        Changed::Done => {
+            if let Verb::Resolve(_) = verb {
+                admin.metrics.event_resolved(&record);
+            }
+            BatchItem::Done(identify(&record))
+        }
         Changed::Refused(_) => BatchItem::Refused,
         Changed::Absent => BatchItem::Skipped,
     })

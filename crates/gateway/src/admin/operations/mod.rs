@@ -162,6 +162,7 @@ async fn change_one(
     fence: Option<Fence>,
 ) -> Result<ChangedOperation, Problem> {
     let (inspect, courier_wakeup) = (admin.inspect.clone(), admin.courier_wakeup.clone());
+    let metrics = admin.metrics.clone();
     let work = async move {
         let before = read(inspect.as_ref(), id).await?;
         let changed = verb.apply(inspect.as_ref(), id, fence).await;
@@ -171,6 +172,9 @@ async fn change_one(
             Changed::Refused(state) => return Err(verb.refused(state)),
         }
         courier_wakeup.notify_one();
+        if let (Verb::Resolve(_), Some(record)) = (&verb, &before) {
+            metrics.event_resolved(record);
+        }
         let after = read(inspect.as_ref(), id).await?;
         let state = after.map(|record| record.state.as_str());
         Ok(Applied {

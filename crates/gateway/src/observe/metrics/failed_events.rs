@@ -59,6 +59,14 @@ impl FailedEvents {
         });
     }
 
+    /// Adds an operation that an operator resolved, if it is an event. Whether it
+    /// failed is checked when the metrics are read.
+    pub(super) fn add_resolved(&self, record: &Record) {
+        if is_event(record) {
+            self.add(record.id);
+        }
+    }
+
     pub(super) fn remove(&self, id: OperationId) {
         self.change(|remembered| {
             remembered.ids.remove(&id);
@@ -122,9 +130,9 @@ impl Remembered {
     }
 }
 
-/// Whether this is an event that the gateway delivers from its queue.
+/// Whether this is an event of a webhook.
 fn is_event(record: &Record) -> bool {
-    record.delivered && webhook_id_of(&record.identity.endpoint).is_some()
+    webhook_id_of(&record.identity.endpoint).is_some()
 }
 
 #[cfg(test)]

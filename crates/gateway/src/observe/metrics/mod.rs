@@ -24,6 +24,7 @@ use onceward_core::caller::Caller;
 use onceward_core::deadline::within;
 use onceward_core::engine::Engine;
 use onceward_core::identity::OperationId;
+use onceward_core::record::Record;
 use onceward_core::store::{Inspect, Stats, Store, StoreError};
 use onceward_http::delivery::DeliveryOutcome;
 use onceward_http::problem::Code;
@@ -295,6 +296,16 @@ impl Metrics {
             DeliveryOutcome::NotRecorded => {}
             _ => self.failed_events.remove(id),
         }
+    }
+
+    /// Counts an event that failed for good within its provider's request.
+    pub(crate) fn event_failed(&self, id: OperationId) {
+        self.failed_events.add(id);
+    }
+
+    /// Counts an event that an operator resolved, if it failed.
+    pub(crate) fn event_resolved(&self, record: &Record) {
+        self.failed_events.add_resolved(record);
     }
 
     /// Counts the failed events in the store, from earlier starts and other

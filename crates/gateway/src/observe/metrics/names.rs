@@ -8,7 +8,7 @@ use metrics_exporter_prometheus::PrometheusRecorder;
 const COUNTERS: [(&str, &str); 21] = [
     (
         "idempotency_key_present_total",
-        "Number of requests with an idempotency key: sent by the client (case A), taken from a provider's identifier (case B), or handled by the upstream (case C).",
+        "Number of requests with an idempotency key: sent by the client or derived from its request (case A), or taken from a provider's identifier (case B).",
     ),
     (
         "idempotency_key_missing_total",

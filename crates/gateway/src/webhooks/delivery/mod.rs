@@ -11,7 +11,6 @@
 
 pub(crate) mod forwarder;
 mod lanes;
-mod warnings;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,7 +28,6 @@ use tracing::Instrument as _;
 
 use self::forwarder::{EventForwarder, rules};
 use self::lanes::{DeliveryLimits, LaneSlot, Lanes, WAIT_MAX, lock};
-use self::warnings::WarningLimiter;
 use crate::runtime::Runtime;
 use crate::runtime::plan::Plan;
 use crate::webhooks::queued_event::QueuedEvent;
@@ -50,7 +48,6 @@ pub(crate) struct Courier {
     runtime: Arc<Runtime>,
     clock: Arc<dyn Clock>,
     lanes: Arc<Mutex<Lanes>>,
-    warnings: WarningLimiter,
 }
 
 impl Courier {
@@ -59,7 +56,6 @@ impl Courier {
             runtime,
             clock,
             lanes: Arc::default(),
-            warnings: WarningLimiter::default(),
         })
     }
 
@@ -209,7 +205,11 @@ impl Courier {
     /// Logs how many warnings about attempts were suppressed because too many
     /// webhooks failed within a minute.
     fn log_untracked(&self) {
-        if let Some(suppressed) = self.warnings.take_untracked(self.clock.now()) {
+        if let Some(suppressed) = self
+            .runtime
+            .delivery_warnings()
+            .take_untracked(self.clock.now())
+        {
             tracing::warn!(suppressed, "events of further webhooks not delivered");
         }
     }
@@ -233,10 +233,8 @@ impl Courier {
             return;
         }
         let now = self.clock.now();
-        let Some(suppressed) = self
-            .warnings
-            .allow(webhook_id.unwrap_or_default(), *status, now)
-        else {
+        let warnings = self.runtime.delivery_warnings();
+        let Some(suppressed) = warnings.allow(webhook_id.unwrap_or_default(), *status, now) else {
             return;
         };
         let next_attempt = retry_after.map(|after| now.plus(after).to_string());

@@ -1,8 +1,8 @@
 //! The answers to providers about their events.
 
 use bytes::Bytes;
-use http::Response;
 use http::header::{self, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
 use onceward_core::clock::Timestamp;
 use onceward_core::identity::OperationId;
 use onceward_core::record::{Record, State};
@@ -121,9 +121,10 @@ pub(super) fn response(
     response
 }
 
-/// The answer to a `sync` event: the upstream's. But a duplicate of a finished
-/// event gets a 2xx whatever the upstream answered then, so that the provider
-/// does not resend it.
+/// The answer to a `sync` event: the upstream's, with two exceptions. A duplicate
+/// of a finished event gets a 2xx whatever the upstream answered then, so that
+/// the provider does not resend it. A 2xx that the upstream calls `transient` is
+/// a 503, so that the provider does.
 pub(super) fn answer_of_sync(
     ended: ProtectedResponse,
     ack: &Acknowledgement,
@@ -149,6 +150,10 @@ pub(super) fn answer_of_sync(
                 .unwrap_or(IdempotencyStatus::Completed),
         ),
         (Outcome::Refused(Code::InProgress), Err(problem)) => Err(problem.for_provider()),
+        (Outcome::Released, Ok(mut response)) if response.status().is_success() => {
+            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            Ok(response)
+        }
         (_, answer) => answer,
     }
 }

@@ -8,7 +8,8 @@ use http::Response;
 use http::request::Parts;
 use onceward_core::class::{Class, InFlight};
 use onceward_core::key::Key;
-use onceward_http::body::Body;
+use onceward_core::record::State;
+use onceward_http::problem::Code;
 use onceward_http::rules::KeySource;
 use onceward_http::run::{Call, Outcome, ProtectedResponse, run};
 use onceward_webhooks::Event;
@@ -21,8 +22,9 @@ use crate::request::admit::refuse_over_limit;
 use crate::webhooks::delivery::forwarder::{EventForwarder, rules};
 
 impl IngestContext<'_> {
-    /// Forwards events one after the other. Returns the upstream's answer to the
-    /// last, or to the first that it did not accept.
+    /// Forwards events one after the other. Returns the answer to the first that
+    /// was not accepted, else to the last. One event does not hold back those
+    /// behind it, unless the reason concerns them all.
     pub(super) async fn forward(&self, sent: (&Parts, &Bytes), events: &[Event]) -> Ingested {
         let ack = self.webhook.provider.acknowledgement();
         let mut last = Ingested {
@@ -30,14 +32,18 @@ impl IngestContext<'_> {
             id: None,
             response: Ok(acknowledged(&ack, &[])),
         };
+        let mut not_accepted = None;
         for event in events {
-            last = self.forward_one(sent, event).await;
-            let accepted = |response: &Response<Body>| response.status().is_success();
-            if !last.response.as_ref().is_ok_and(accepted) {
-                break;
+            let ingested = self.forward_one(sent, event).await;
+            match &ingested.response {
+                Ok(response) if response.status().is_success() => last = ingested,
+                Err(refused) if concerns_all_events(refused.code()) => {
+                    return not_accepted.unwrap_or(ingested);
+                }
+                Ok(_) | Err(_) => _ = not_accepted.get_or_insert(ingested),
             }
         }
-        last
+        not_accepted.unwrap_or(last)
     }
 
     async fn forward_one(&self, sent: (&Parts, &Bytes), event: &Event) -> Ingested {
@@ -55,6 +61,10 @@ impl IngestContext<'_> {
         let outcome_of = |ended: &ProtectedResponse| (ended.outcome, ended.id);
         match self.count_and_log(&key, work, outcome_of).await {
             Ok(ended) => {
+                self.warn_unless_accepted(&ended);
+                if let (Outcome::Ran(State::Failed), Some(id)) = (ended.outcome, ended.id) {
+                    self.runtime.metrics().event_failed(id);
+                }
                 let ack = self.webhook.provider.acknowledgement();
                 Ingested {
                     outcome: Some(ended.outcome.as_str()),
@@ -68,6 +78,30 @@ impl IngestContext<'_> {
                 response: Err(refused),
             },
         }
+    }
+
+    /// Warns of an event that was forwarded now and not answered 2xx, at most once
+    /// per webhook and status a minute.
+    fn warn_unless_accepted(&self, ended: &ProtectedResponse) {
+        let status = ended.response.as_ref().ok().map(Response::status);
+        let accepted = status.is_some_and(|status| status.is_success());
+        if accepted || !was_forwarded(ended.outcome) {
+            return;
+        }
+        let status = status.map(|status| status.as_u16());
+        let warnings = self.runtime.delivery_warnings();
+        let now = self.runtime.clock().now();
+        let Some(suppressed) = warnings.allow(&self.webhook.id, status, now) else {
+            return;
+        };
+        tracing::warn!(
+            webhook_id = &*self.webhook.id,
+            upstream = &*self.webhook.upstream,
+            status,
+            outcome = ended.outcome.as_str(),
+            suppressed,
+            "event not accepted; it is delivered again if the provider resends it"
+        );
     }
 
     async fn check_and_run(
@@ -116,6 +150,29 @@ impl IngestContext<'_> {
         });
         Ok(ended.await?)
     }
+}
+
+/// Whether the next event of the batch would be refused as well.
+fn concerns_all_events(code: Code) -> bool {
+    matches!(
+        code,
+        Code::StoreUnavailable | Code::UpstreamUnreachable | Code::TooManyRequests
+    )
+}
+
+/// Whether the event was given to the upstream within this request, or was meant
+/// to be.
+fn was_forwarded(outcome: Outcome) -> bool {
+    matches!(
+        outcome,
+        Outcome::Ran(_)
+            | Outcome::RanNotKept
+            | Outcome::Released
+            | Outcome::NotRecorded
+            | Outcome::Lost
+            | Outcome::NotSent
+            | Outcome::Bypassed
+    )
 }
 
 /// Whether the event's outcome is on record, so that a duplicate does not run.

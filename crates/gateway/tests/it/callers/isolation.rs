@@ -683,6 +683,24 @@ async fn operations_from_before_authentication_are_not_readable_without_it() {
     );
 }
 
+/// A configuration may be read while it is half written: without `[auth]` every
+/// client would be let in.
+#[tokio::test]
+async fn a_reload_does_not_remove_authentication() {
+    let origin = echo_nothing().await;
+    let text = [API_KEYS, &payments("")].concat();
+    let gateway = configured(&origin, &text).run().await;
+    let refused = gateway.reload(&origin.url(), &payments("")).await;
+    let refused = refused.expect_err("the last method of [auth] is gone");
+    assert!(
+        refused.starts_with("auth cannot change while the gateway runs"),
+        "{refused}"
+    );
+    let answer = gateway.post("/payments", "k").send().await;
+    assert_eq!(word(&answer), "401 unauthenticated");
+    assert_eq!(origin.runs(), 0);
+}
+
 /// Names with non-ASCII characters are encoded; a name that is too long is refused
 /// before any lookup.
 #[tokio::test]

@@ -1,14 +1,16 @@
 //! Metrics of webhooks, and their published policy.
 
+use serde_json::json;
+
 use super::duplicates::{refusal, refusing_first};
 use super::signers::Kind;
 use super::{Fixture, fixture, fixture_at, fixture_with};
-use crate::harness::Reply;
 use crate::harness::fixture::answering;
+use crate::harness::{Reply, origin};
 
 #[tokio::test]
 async fn events_are_counted_by_tenant_project_and_provider() {
-    let origin = crate::harness::origin().replying(|seen, _| match seen.text().contains("evt_2") {
+    let origin = origin().replying(|seen, _| match seen.text().contains("evt_2") {
         true => refusal(""),
         false => Reply::new(200, ""),
     });
@@ -64,10 +66,40 @@ async fn a_failed_event_is_a_gauge_until_it_is_purged() {
     fixture.gateway.shows("onceward_webhook_failed 1").await;
     let id = failed["operation_id"].as_str().unwrap();
     let purge = format!("/admin/v1/operations/{id}/purge");
-    fixture
-        .operate(&purge, serde_json::json!({ "why": "a test" }))
-        .await;
+    fixture.operate(&purge, json!({ "why": "a test" })).await;
     fixture.gateway.shows("onceward_webhook_failed 0").await;
+}
+
+/// So is one that an operator resolved as failed.
+#[tokio::test]
+async fn an_event_that_was_resolved_as_failed_is_a_gauge() {
+    let fixture = fixture_with(origin().hanging_up(), "on_unknown = \"hold\"", "").await;
+    for (status, gauge) in [(200, 0), (500, 1)] {
+        let hook = fixture.hook(Kind::Stripe).await;
+        fixture.accepted(&hook, &hook.event(1)).await;
+        let unknown = fixture.is(&hook, "unknown").await;
+        let id = unknown["operation_id"].as_str().unwrap();
+        let resolve = format!("/admin/v1/operations/{id}/resolve");
+        let ran = json!({
+            "outcome": "ran",
+            "reply": { "status": status, "headers": {}, "body": "" },
+            "why": "a test",
+        });
+        fixture.operate(&resolve, ran).await;
+        let line = format!("onceward_webhook_failed {gauge}");
+        fixture.gateway.shows(&line).await;
+    }
+}
+
+/// So is one that the upstream refused for good within the provider's request.
+#[tokio::test]
+async fn a_failed_sync_event_is_a_gauge() {
+    let fixture = fixture_with(refusing_first(&[200]), "", "").await;
+    let sync = json!({ "deliver": "sync" });
+    let hook = fixture.hook_with(Kind::Stripe, sync).await;
+    let answer = fixture.send(&hook, &hook.event(1)).await;
+    assert_eq!(answer.status, 422);
+    fixture.gateway.shows("onceward_webhook_failed 1").await;
 }
 
 /// A restart does not end the alert of an event that is still failed.
@@ -135,7 +167,7 @@ async fn the_published_policy_has_the_route_of_webhooks() {
     let mut webhooks = routes.filter(|route| route["policy"] == "REQUIRED_B");
     let route = webhooks.next().unwrap();
     assert_eq!(route["path"], "/api/v1/webhooks/{provider}/{webhook_id}");
-    assert_eq!(route["methods"], serde_json::json!(["POST"]));
+    assert_eq!(route["methods"], json!(["POST"]));
     assert_eq!(route["class"], "webhook", "{route}");
     assert_eq!(webhooks.next(), None);
 }

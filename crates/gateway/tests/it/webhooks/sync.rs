@@ -102,7 +102,7 @@ async fn an_event_that_is_not_accepted_is_delivered_when_it_comes_again() {
             _ => Reply::new(200, "taken"),
         });
         let fixture = fixture_with(stumbling, class, "").await;
-        for status in [302, 400, 404, 409, 410, 422, 500, 502, 504] {
+        for status in [302, 400, 404, 409, 410, 422, 501, 503] {
             let more = json!({ "deliver": "sync", "path": format!("/{status}") });
             let hook = fixture.hook_with(Kind::Stripe, more).await;
             let first = fixture.send(&hook, &hook.event(1)).await;
@@ -115,6 +115,47 @@ async fn an_event_that_is_not_accepted_is_delivered_when_it_comes_again() {
             assert_eq!(fixture.got(&hook).await.len(), 2, "{class} {status}");
         }
     }
+}
+
+/// A handler may act and then fail. The class decides whether its event runs again;
+/// the class `webhook` says that it does.
+#[tokio::test]
+async fn a_server_error_goes_by_the_class() {
+    let runs_of = |class: &'static str, status: u16| async move {
+        let failing = origin().replying(move |_, run| match run {
+            1 => Reply::new(status, "charged, then failed"),
+            _ => Reply::new(200, "charged"),
+        });
+        let fixture = fixture_with(failing, class, "").await;
+        let sync = json!({ "deliver": "sync" });
+        let hook = fixture.hook_with(Kind::Stripe, sync).await;
+        let first = fixture.send(&hook, &hook.event(1)).await;
+        let again = fixture.send(&hook, &hook.event(1)).await;
+        ((first.status, again.status), fixture.origin.runs())
+    };
+    let financial = "on_error = \"unknown\"\non_unknown = \"hold\"";
+    for status in [500, 502, 504] {
+        assert_eq!(runs_of("", status).await, ((status, 200), 2));
+        assert_eq!(runs_of(financial, status).await, ((status, 409), 1));
+    }
+    // A duplicate of an event that failed for good is acknowledged.
+    assert_eq!(runs_of("on_error = \"keep\"", 500).await, ((500, 200), 1));
+}
+
+/// A provider resends only what is not answered 2xx.
+#[tokio::test]
+async fn a_success_called_transient_is_not_acknowledged() {
+    let unready = origin().replying(|_, run| match run {
+        1 => Reply::new(200, "later").header("idempotency-outcome", "transient"),
+        _ => Reply::new(200, "taken"),
+    });
+    let fixture = fixture_with(unready, "", "").await;
+    let sync = json!({ "deliver": "sync" });
+    let hook = fixture.hook_with(Kind::Stripe, sync).await;
+    let first = fixture.send(&hook, &hook.event(1)).await;
+    assert_eq!((first.status, first.text()), (503, "later"));
+    let again = fixture.accepted(&hook, &hook.event(1)).await;
+    assert_eq!((again.text(), again.is_replay()), ("taken", false));
 }
 
 /// A mistyped path loses nothing: after the correction the provider's own retry

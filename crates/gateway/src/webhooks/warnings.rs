@@ -16,7 +16,7 @@ const PAIRS_MAX: usize = 1024;
 
 /// Limits the warnings about deliveries.
 #[derive(Default)]
-pub(super) struct WarningLimiter(Mutex<RecentWarnings>);
+pub(crate) struct WarningLimiter(Mutex<RecentWarnings>);
 
 #[derive(Default)]
 struct RecentWarnings {
@@ -40,7 +40,7 @@ impl WarningLimiter {
     /// suppressed since the last one. `status` is none if there was no answer. Once
     /// the maximum number of pairs is remembered, warnings about further pairs are
     /// only counted; see [`take_untracked`](Self::take_untracked).
-    pub(super) fn allow(
+    pub(crate) fn allow(
         &self,
         webhook_id: &str,
         status: Option<u16>,
@@ -51,7 +51,7 @@ impl WarningLimiter {
 
     /// The number of warnings about pairs beyond the maximum, once a minute; none
     /// if there were none.
-    pub(super) fn take_untracked(&self, now: Timestamp) -> Option<u64> {
+    pub(crate) fn take_untracked(&self, now: Timestamp) -> Option<u64> {
         let mut recent = self.lock();
         let ready = |untracked: &mut Untracked| now.since(untracked.since) >= INTERVAL;
         let untracked = recent.untracked.take_if(ready)?;
