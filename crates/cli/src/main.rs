@@ -31,6 +31,7 @@ mod reload;
 mod sample_upstream;
 mod schema;
 mod serve;
+mod signals;
 mod webhooks;
 
 /// Idempotency for HTTP services: a retried request runs once and gets the same reply.

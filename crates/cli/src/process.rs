@@ -2,14 +2,16 @@
 //!
 //! They are processes, not threads, so that a gateway has its own memory, scheduling and death, as
 //! in production. Each prints one line of JSON with its addresses when it is ready. Dropping a
-//! [`Process`] kills it.
+//! [`Process`], or the future that starts it, kills it and waits for its end: a directory that is
+//! removed next has no writer any more.
 
 use std::ffi::OsString;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;
@@ -19,10 +21,14 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 const START_MAX: Duration = Duration::from_secs(30);
+/// The limit for the end of a killed process. Only a stuck disk delays it.
+const END_MAX: Duration = Duration::from_secs(5);
+/// The interval between checks for that end.
+const END_POLL: Duration = Duration::from_millis(1);
 
 /// A child process that is ready.
 pub(crate) struct Process {
-    child: Child,
+    child: OwnedChild,
     ready: Ready,
     drain: JoinHandle<()>,
 }
@@ -87,10 +93,10 @@ impl Process {
             .args(&args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .kill_on_drop(true)
             .spawn()
+            .map(OwnedChild)
             .with_context(|| format!("cannot start `{name}`"))?;
-        let stdout = child.stdout.take().expect("standard output is piped");
+        let stdout = child.0.stdout.take().expect("standard output is piped");
         let mut stdout = BufReader::new(stdout);
         let ready = timeout(START_MAX, read_ready(&mut stdout)).await;
         let ready = ready.map_err(anyhow::Error::from).flatten();
@@ -115,12 +121,12 @@ impl Process {
 
     /// Kills it and waits for its end.
     pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
-        Ok(self.child.kill().await?)
+        Ok(self.child.0.kill().await?)
     }
 
     /// Its peak resident memory, as the kernel counts it.
     pub(crate) fn peak_memory_bytes(&self) -> Option<u64> {
-        let id = self.child.id()?;
+        let id = self.child.0.id()?;
         let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
         peak_memory_kib(&status).map(|kib| kib * 1024)
     }
@@ -129,6 +135,22 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.drain.abort();
+    }
+}
+
+/// A child process, ready or not, that ends before its owner goes on.
+struct OwnedChild(Child);
+
+impl Drop for OwnedChild {
+    fn drop(&mut self) {
+        // An error means that it has ended.
+        if self.0.start_kill().is_err() {
+            return;
+        }
+        let start = Instant::now();
+        while matches!(self.0.try_wait(), Ok(None)) && start.elapsed() < END_MAX {
+            thread::sleep(END_POLL);
+        }
     }
 }
 

@@ -11,10 +11,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use tempfile::TempDir;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::output;
 use crate::process::Process;
+use crate::signals::EndSignals;
 
 use loopback::LoopbackOrigin;
 use machine::Machine;
@@ -84,9 +84,10 @@ pub(crate) struct Args {
 
 /// Measures and reports. The processes that it started end with it, however it ends.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let mut signals = EndSignals::install()?;
     tokio::select! {
         report = measure(&args) => publish(&report?, &args),
-        interrupted = interrupted() => bail!("interrupted by {}", interrupted?),
+        signal = signals.receive() => bail!("interrupted by {}", signal.name()),
     }
 }
 
@@ -153,14 +154,6 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::create_dir_all(folder)
         .and_then(|()| fs::write(path, text))
         .with_context(|| format!("cannot write {}", path.display()))
-}
-
-async fn interrupted() -> anyhow::Result<&'static str> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        pressed = tokio::signal::ctrl_c() => pressed.map(|()| "Ctrl-C").map_err(Into::into),
-        _ = terminate.recv() => Ok("SIGTERM"),
-    }
 }
 
 /// With more than a few thousand connections the kernel is measured, not the gateway.

@@ -3,6 +3,7 @@
 //! It runs a sample payments service and a gateway process with the embedded store in a temporary
 //! directory, and goes through seven situations. Each step shows the request, the response and the
 //! number of payments made, and checks them: with `--exit` a failed check makes the exit status 1.
+//! SIGINT, SIGTERM and SIGHUP end it at any stage; the gateway and the directory never outlive it.
 
 mod client;
 mod environment;
@@ -11,9 +12,9 @@ mod walkthrough;
 use std::process::ExitCode;
 
 use environment::Environment;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::output;
+use crate::signals::EndSignals;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -23,10 +24,24 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let mut signals = EndSignals::install()?;
+    tokio::select! {
+        // First, because Ctrl-C ends the gateway too, and the step that runs would fail.
+        biased;
+        signal = signals.receive() => Ok(signal.exit_code()),
+        result = demonstrate(args) => result,
+    }
+}
+
+/// Starts everything, goes through the steps and ends everything. Dropping the future ends
+/// everything too.
+async fn demonstrate(args: Args) -> anyhow::Result<ExitCode> {
     let mut environment = Environment::start().await?;
     let failed = walkthrough::run(&mut environment).await?;
     if !args.exit {
-        keep_running(&environment).await?;
+        print_suggestions(&environment)?;
+        // Everything runs on for the user's own requests, until a signal arrives.
+        std::future::pending::<()>().await;
     }
     environment.stop().await?;
     Ok(match failed {
@@ -35,8 +50,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Leaves everything running for the user's own requests.
-async fn keep_running(environment: &Environment) -> anyhow::Result<()> {
+/// Prints requests that the user can send.
+fn print_suggestions(environment: &Environment) -> anyhow::Result<()> {
     let at = environment.address();
     output::print(&format!(
         r#"
@@ -52,11 +67,5 @@ The service and the gateway are still running. Try these yourself, each line twi
 Press Ctrl-C to stop.
 "#,
         admin = environment.admin(),
-    ))?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        interrupted = tokio::signal::ctrl_c() => interrupted?,
-        _ = terminate.recv() => {}
-    }
-    Ok(())
+    ))
 }
