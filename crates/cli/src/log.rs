@@ -9,13 +9,87 @@ use std::fmt;
 use serde_json::Value;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Directive;
 use tracing_subscriber::fmt::format::{self, Format, Json, JsonFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+/// The levels of a filter, in ascending order of detail.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
 /// The names that every line has of its own.
 const OWN_NAMES: [&str; 3] = ["timestamp", "level", "target"];
+
+/// Parses the value of `--log`: levels and `TARGET=LEVEL`, separated by commas.
+///
+/// [`EnvFilter`] alone takes any word for a target, so that a misspelt level would silence the
+/// whole log, and takes an empty text or an empty level for a filter of its own.
+pub(crate) fn parse_filter(text: &str) -> Result<EnvFilter, FilterError> {
+    // EnvFilter does not expect spaces around a directive.
+    let directives: Vec<_> = text.split(',').map(str::trim).collect();
+    for directive in &directives {
+        check_directive(directive)?;
+    }
+    let parsed = EnvFilter::builder().parse(directives.join(","));
+    parsed.map_err(|_| FilterError::Malformed(text.to_owned()))
+}
+
+fn check_directive(directive: &str) -> Result<(), FilterError> {
+    let is_level = |word: &str| LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
+    match directive.rsplit_once('=') {
+        None if directive.is_empty() => Err(FilterError::Empty),
+        None if is_level(directive) => Ok(()),
+        None => Err(FilterError::BareTarget(directive.to_owned())),
+        Some((_, level)) if !is_level(level) => Err(FilterError::Level {
+            directive: directive.to_owned(),
+            level: level.to_owned(),
+        }),
+        Some((target, _)) if !is_target(target) || directive.parse::<Directive>().is_err() => {
+            Err(FilterError::Malformed(directive.to_owned()))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// Whether this is a module path, or the start of one, with or without a `[span]` after it.
+fn is_target(text: &str) -> bool {
+    let path = text.split_once('[').map_or(text, |(path, _)| path);
+    path.chars()
+        .all(|char| char.is_ascii_alphanumeric() || "_:-.".contains(char))
+}
+
+/// A value of `--log` that is not a filter.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum FilterError {
+    Empty,
+    BareTarget(String),
+    Level { directive: String, level: String },
+    Malformed(String),
+}
+
+impl fmt::Display for FilterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let levels = LEVELS.join(", ");
+        match self {
+            Self::Empty => write!(f, "a directive is empty; write one of {levels}"),
+            Self::BareTarget(word) => write!(
+                f,
+                "`{word}` is not a level; write one of {levels}, or, if it is a target, {word}=debug"
+            ),
+            Self::Level { directive, level } => write!(
+                f,
+                "`{level}` in `{directive}` is not a level; write one of {levels}"
+            ),
+            Self::Malformed(directive) => write!(
+                f,
+                "`{directive}` is not a directive; write LEVEL or TARGET=LEVEL, separated by commas, such as info,onceward::access=off"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for FilterError {}
 
 /// Writes the log to standard error, as far as the filter lets it.
 pub(crate) fn to_stderr(filter: EnvFilter) {
@@ -110,7 +184,77 @@ mod tests {
     use std::io;
     use std::sync::{Arc, Mutex};
 
+    use rstest::rstest;
+
     use super::*;
+
+    #[rstest]
+    #[case::level("warn", "warn")]
+    #[case::capitals("WARN", "warn")]
+    #[case::off("off", "off")]
+    #[case::target("info,onceward::access=off", "onceward::access=off,info")]
+    #[case::spaces(" info , onceward::access=off ", "onceward::access=off,info")]
+    #[case::target_alone("onceward=debug", "onceward=debug")]
+    #[case::span("onceward[operation]=debug", "onceward[operation]=debug")]
+    #[case::field("[operation{fence=7}]=debug", "[operation{fence=7}]=debug")]
+    fn a_filter_is_levels_and_targets_with_levels(#[case] text: &str, #[case] want: &str) {
+        let filter = parse_filter(text).expect("a filter");
+        assert_eq!(filter.to_string(), want);
+    }
+
+    #[rstest]
+    #[case::empty(
+        "",
+        "a directive is empty; write one of off, error, warn, info, debug, trace"
+    )]
+    #[case::blank(
+        " ",
+        "a directive is empty; write one of off, error, warn, info, debug, trace"
+    )]
+    #[case::empty_first(
+        ",onceward::access=off",
+        "a directive is empty; write one of off, error, warn, info, debug, trace"
+    )]
+    #[case::misspelt(
+        "inof",
+        "`inof` is not a level; write one of off, error, warn, info, debug, trace, or, if it is a target, inof=debug"
+    )]
+    #[case::bare_target(
+        "info,onceward::access",
+        "`onceward::access` is not a level; write one of off, error, warn, info, debug, trace, or, if it is a target, onceward::access=debug"
+    )]
+    #[case::number(
+        "3",
+        "`3` is not a level; write one of off, error, warn, info, debug, trace, or, if it is a target, 3=debug"
+    )]
+    #[case::misspelt_after_a_target(
+        "onceward=wrn",
+        "`wrn` in `onceward=wrn` is not a level; write one of off, error, warn, info, debug, trace"
+    )]
+    #[case::no_level(
+        "onceward=",
+        "`` in `onceward=` is not a level; write one of off, error, warn, info, debug, trace"
+    )]
+    #[case::space_before_a_level(
+        "onceward= warn",
+        "` warn` in `onceward= warn` is not a level; write one of off, error, warn, info, debug, trace"
+    )]
+    #[case::no_target(
+        "=debug",
+        "`=debug` is not a directive; write LEVEL or TARGET=LEVEL, separated by commas, such as info,onceward::access=off"
+    )]
+    #[case::semicolon(
+        "info;onceward=debug",
+        "`info;onceward=debug` is not a directive; write LEVEL or TARGET=LEVEL, separated by commas, such as info,onceward::access=off"
+    )]
+    #[case::open_span(
+        "onceward[x=debug",
+        "`onceward[x=debug` is not a directive; write LEVEL or TARGET=LEVEL, separated by commas, such as info,onceward::access=off"
+    )]
+    fn any_other_text_is_refused(#[case] text: &str, #[case] want: &str) {
+        let error = parse_filter(text).expect_err("no filter");
+        assert_eq!(error.to_string(), want);
+    }
 
     #[derive(Clone, Default)]
     struct Written(Arc<Mutex<Vec<u8>>>);

@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// Log level or filter: error, warn, info, debug, or for example info,onceward::access=off.
-    #[arg(long, value_name = "FILTER", default_value = "info")]
+    #[arg(long, value_name = "FILTER", default_value = "info", value_parser = log::parse_filter)]
     log: EnvFilter,
     /// Upstream timeout, in milliseconds.
     #[arg(long, hide = true)]

@@ -26,6 +26,9 @@ async fn an_address_that_does_not_answer_is_named() {
 #[case::no_outcome(&["operations", "resolve", "op_1", "--why", "x"], "--outcome <OUTCOME>")]
 #[case::no_settings(&["classes", "set", "financial", "--why", "x"], "<SETTING=VALUE>")]
 #[case::no_tenant(&["keys", "create", "--subject", "user:1", "--why", "x"], "--tenant <TENANT>")]
+#[case::log_level(&["serve", "--upstream", "http://127.0.0.1:1", "--log", "warning"], "invalid value 'warning' for '--log <FILTER>': `warning` is not a level; write one of off, error, warn, info, debug, trace, or, if it is a target, warning=debug")]
+#[case::log_level_of_a_target(&["serve", "--upstream", "http://127.0.0.1:1", "--log", "onceward=wrn"], "invalid value 'onceward=wrn' for '--log <FILTER>': `wrn` in `onceward=wrn` is not a level")]
+#[case::log_empty(&["serve", "--upstream", "http://127.0.0.1:1", "--log", ""], "invalid value '' for '--log <FILTER>': a directive is empty; write one of off, error, warn, info, debug, trace")]
 #[case::unknown(&["operations", "forget"], "unrecognized subcommand 'forget'")]
 #[tokio::test]
 async fn wrong_usage_exits_with_2(#[case] args: &[&str], #[case] words: &str) {
