@@ -4,12 +4,14 @@
 //! without effect, never about taste: warnings that are often wrong are ignored.
 
 use std::collections::BTreeSet;
+use std::iter;
 use std::time::Duration;
 
 use http::Method;
 use onceward_core::class::{
     Class, Expiry, InFlight, OnError, OnMismatch, OnStoreFailure, OnUnknown,
 };
+use onceward_core::classify::{Meaning, classify};
 use onceward_webhooks::Tolerance;
 use secrecy::ExposeSecret as _;
 
@@ -410,14 +412,22 @@ impl WarningCollector<'_> {
             self.warn(&key, problem, better);
         }
         // Where the application commits the outcome, an error means that it did not.
-        let released = route.release_statuses.contains(&500);
-        if released && !route.joined {
-            let problem = "this route looks like money, but it runs again after a 500, though it may have been charged before the error";
-            let better = "remove 500 from release_statuses, so that its class decides";
+        let released = released_errors(route, class);
+        if !released.is_empty() && !route.joined {
+            let problem = format!(
+                "this route looks like money, but it runs again after a {}, though it may have been charged before the error",
+                released.join(" or ")
+            );
+            let better = format!(
+                "remove {} from release_statuses, so that its class decides",
+                released.join(" and ")
+            );
             let key = format!("{route_key}.release_statuses");
             self.warn(&key, problem, better);
         }
-        let runs_again = class.on_error == OnError::Release && !route.joined && !released;
+        let runs_again = class.on_error == OnError::Release
+            && !route.joined
+            && !route.release_statuses.contains(&500);
         if runs_again && !route.keep_statuses.contains(&500) {
             let problem = format!(
                 "this route looks like money, but class {} runs it again after a 500, though it may have been charged before the error",
@@ -546,6 +556,18 @@ pub(super) fn takes_keys(route: &Route) -> bool {
     by_method || route.derived_key.is_some()
 }
 
+/// The server errors that the route itself releases: 500, and each that its class would not
+/// release.
+fn released_errors(route: &Route, class: &Class) -> Vec<String> {
+    let errors = route.release_statuses.range(500..=599);
+    let by_route =
+        |status: u16| status == 500 || classify(status, None, class.on_error) != Meaning::Release;
+    errors
+        .filter(|status| by_route(**status))
+        .map(ToString::to_string)
+        .collect()
+}
+
 fn moves_money(route: &Route) -> bool {
     let name = match &route.endpoint {
         EndpointName::Fixed(endpoint) => endpoint.as_str(),
@@ -553,9 +575,33 @@ fn moves_money(route: &Route) -> bool {
     };
     let words = name.split(['.', '-', '_']);
     let words = words.chain(route.path.split(['/', '-', '_', '.']));
+    // Whole words too: `checkOut` is one.
+    let words = words.flat_map(|word| iter::once(word).chain(split_at_case(word)));
     let like_money = |word: &str| {
         let word = word.to_ascii_lowercase();
         MONEY_WORDS.contains(&word.as_str()) || MONEY.iter().any(|money| word.starts_with(money))
     };
     &*route.class == "financial" || words.into_iter().any(like_money)
+}
+
+/// The parts of a word in camelCase: `create` and `Payment`, `ACH` and `Transfer`. The name of a
+/// path's parameter is not split: `{lastOrderId}` does not say what the route does.
+fn split_at_case(word: &str) -> Vec<&str> {
+    if word.starts_with('{') {
+        return Vec::new();
+    }
+    let letters = word.as_bytes();
+    let begins = |at: usize| {
+        let after_lower = !letters[at - 1].is_ascii_uppercase();
+        let before_lower = letters.get(at + 1).is_some_and(u8::is_ascii_lowercase);
+        letters[at].is_ascii_uppercase() && (after_lower || before_lower)
+    };
+    let mut parts = Vec::new();
+    let mut start = 0;
+    for at in (1..letters.len()).filter(|at| begins(*at)) {
+        parts.push(&word[start..at]);
+        start = at;
+    }
+    parts.push(&word[start..]);
+    parts
 }

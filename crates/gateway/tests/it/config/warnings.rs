@@ -62,6 +62,26 @@ use super::warnings;
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\nrelease_statuses = [500]",
     "10:20: routes[0].release_statuses: this route looks like money, but it runs again after a 500, though it may have been charged before the error; remove 500 from release_statuses, so that its class decides"
 )]
+#[case::bad_gateway_released_on_money(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\nrelease_statuses = [502]",
+    "10:20: routes[0].release_statuses: this route looks like money, but it runs again after a 502, though it may have been charged before the error; remove 502 from release_statuses, so that its class decides"
+)]
+#[case::gateway_timeout_released_on_money(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\nrelease_statuses = [504]",
+    "10:20: routes[0].release_statuses: this route looks like money, but it runs again after a 504, though it may have been charged before the error; remove 504 from release_statuses, so that its class decides"
+)]
+#[case::other_error_released_on_money(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\nrelease_statuses = [507]",
+    "10:20: routes[0].release_statuses: this route looks like money, but it runs again after a 507, though it may have been charged before the error; remove 507 from release_statuses, so that its class decides"
+)]
+#[case::errors_released_on_money(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\nrelease_statuses = [404, 500, 501, 503, 504]",
+    "10:20: routes[0].release_statuses: this route looks like money, but it runs again after a 500 or 504, though it may have been charged before the error; remove 500 and 504 from release_statuses, so that its class decides"
+)]
+#[case::class_releases_other_errors_on_money(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\nrelease_statuses = [507]\n[classes.financial]\non_error = 'release'",
+    "9:9: routes[0].class: this route looks like money, but class financial runs it again after a 500, though it may have been charged before the error; write on_error = \"unknown\" in [classes.financial]"
+)]
 #[case::anyone_with_a_key(
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nauth = 'none'",
     "9:8: routes[0].auth: callers of this route are not authenticated: all of them are one caller, distinguished only by the credentials they send; remove auth, so that keys belong to authenticated callers"
@@ -143,6 +163,13 @@ fn warned(#[case] text: &str, #[case] want: &str) {
 #[case::invoice("a.b", "/invoices")]
 #[case::checkout("a.b", "/v1/checkout-sessions")]
 #[case::subscription("billing.subscriptions", "/a")]
+#[case::camel_case("a.createPayment", "/a")]
+#[case::camel_case_after_a_service("x.createOrder", "/a")]
+#[case::camel_case_path("a.b", "/api/createPayment")]
+#[case::whole_word_in_camel_case("a.b", "/checkOut")]
+#[case::word_in_camel_case("a.b", "/carts/{id}/payNow")]
+#[case::after_capitals("a.ACHTransfer", "/a")]
+#[case::method_of_a_service("a.b", "/shop.v1.Shop/CreatePayment")]
 fn money_without_its_class(#[case] endpoint: &str, #[case] path: &str) {
     let text = format!(
         "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = '{endpoint}'\nmethod = 'POST'\npath = '{path}'\nupstream = 'a'\n"
@@ -184,8 +211,14 @@ fn money_without_its_class(#[case] endpoint: &str, #[case] path: &str) {
 #[case::kept_errors(
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'payments.create'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\n[classes.financial]\non_error = 'keep'"
 )]
+#[case::nothing_done_released(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/a'\nupstream = 'a'\nclass = 'financial'\nrelease_statuses = [404, 501, 503]"
+)]
 #[case::payloads(
     "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.b'\nmethod = 'POST'\npath = '/payloads'\nupstream = 'a'\n"
+)]
+#[case::payloads_in_camel_case(
+    "[auth.api_keys]\n[upstreams.a]\nurl = 'http://127.0.0.1:1'\n[[routes]]\nendpoint = 'a.createPayload'\nmethod = 'POST'\npath = '/notes/{lastOrderId}'\nupstream = 'a'\n"
 )]
 fn not_warned(#[case] text: &str) {
     assert_eq!(warnings(text), [""; 0]);
