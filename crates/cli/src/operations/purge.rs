@@ -51,7 +51,12 @@ async fn purge_by_id(
     args: &PurgeArgs,
     now: Timestamp,
 ) -> anyhow::Result<ExitCode> {
-    if args.all || !args.filter.parameters(now)?.is_empty() {
+    if args.all {
+        bail!(
+            "--all and operation ids exclude each other: drop --all to purge these operations, or drop the ids to purge every operation"
+        );
+    }
+    if !args.filter.parameters(now)?.is_empty() {
         bail!("give operation ids or a filter, not both");
     }
     let mut total = Total::default();
@@ -76,8 +81,16 @@ async fn purge_matching(
     now: Timestamp,
 ) -> anyhow::Result<ExitCode> {
     let parameters = args.filter.parameters(now)?;
-    if parameters.is_empty() != args.all {
-        bail!("give operation ids, a filter (such as --tenant T --state unknown), or --all");
+    let options = parameters.iter().map(|(name, _)| format!("--{name}"));
+    let options = Vec::from_iter(options).join(" ");
+    match (options.as_str(), args.all) {
+        ("", false) => {
+            bail!("give operation ids, a filter (such as --tenant T --state unknown), or --all")
+        }
+        ("", true) | (_, false) => {}
+        (given, true) => bail!(
+            "--all and a filter exclude each other: drop --all to purge the matching operations, or drop {given} to purge every operation"
+        ),
     }
     let filter: Map<_, _> = parameters
         .into_iter()

@@ -216,6 +216,28 @@ async fn bulk_purge_counts_confirms_and_purges_matching_operations() {
         said,
         refused("give operation ids, a filter (such as --tenant T --state unknown), or --all")
     );
+    let both = [
+        "--all",
+        "--state",
+        "completed",
+        "--tenant",
+        "_local",
+        "--yes",
+    ];
+    let said = run(&gateway, &with(&both)).await;
+    assert_eq!(
+        said,
+        refused(
+            "--all and a filter exclude each other: drop --all to purge the matching operations, or drop --tenant --state to purge every operation"
+        )
+    );
+    let said = run(&gateway, &with(&["op_1", "--all", "--yes"])).await;
+    assert_eq!(
+        said,
+        refused(
+            "--all and operation ids exclude each other: drop --all to purge these operations, or drop the ids to purge every operation"
+        )
+    );
     let said = run(&gateway, &with(&["--state", "completed"])).await;
     assert_eq!(
         said,
