@@ -25,13 +25,15 @@ use crate::observe::traces::{Link, Trace, TraceId};
 use crate::runtime::Runtime;
 use crate::runtime::plan::PlannedRoute;
 
-/// The facts known about a request so far.
-pub(crate) struct Report<'a> {
+/// The facts known about a request so far. Boxed, because the report moves with
+/// every step of a request.
+pub(crate) struct Report<'a>(Box<Facts<'a>>);
+
+struct Facts<'a> {
     runtime: &'a Runtime,
     start: Instant,
-    /// Boxed, because the report moves with every request and traces are off by
-    /// default.
-    trace: Option<Box<Trace>>,
+    /// None where traces are off.
+    trace: Option<Trace>,
     /// The trace named by the request's headers.
     trace_id: Option<TraceId>,
     route: Option<Arc<PlannedRoute>>,
@@ -41,9 +43,8 @@ pub(crate) struct Report<'a> {
     caller: Option<Caller>,
     policy: Option<Policy>,
     metrics: Option<Arc<RouteMetrics>>,
-    /// The access-log entry of a request with a key. Boxed, because there is none
-    /// where the log is off.
-    entry: Option<Box<AccessEntry>>,
+    /// The access-log entry of a request with a key; none where the log is off.
+    entry: Option<AccessEntry>,
     /// Set once the access log has the outcome.
     outcome: Option<&'static str>,
     id: Option<OperationId>,
@@ -56,9 +57,9 @@ pub(crate) struct Answered<'a> {
     pub(crate) report: Report<'a>,
 }
 
-/// A request that is answered with a problem, with its report. Boxed, because the
-/// results of every step have space for it.
-pub(crate) struct Unanswerable<'a>(Box<(Problem, Report<'a>)>);
+/// A request that is answered with a problem, with its report. The problem is boxed,
+/// because the results of every step have space for it.
+pub(crate) struct Unanswerable<'a>(Box<Problem>, Report<'a>);
 
 /// A step's result with facts for the observers.
 pub(crate) trait Reported {
@@ -137,10 +138,10 @@ impl Cause {
 impl<'a> Report<'a> {
     /// Begins the report of a request, and its trace.
     pub(crate) fn begin<B>(runtime: &'a Runtime, request: &Request<B>) -> Self {
-        Self {
+        Self(Box::new(Facts {
             runtime,
             start: Instant::now(),
-            trace: runtime.tracer().begin(request).map(Box::new),
+            trace: runtime.tracer().begin(request),
             trace_id: TraceId::of(request.headers()),
             route: None,
             label: None,
@@ -152,7 +153,7 @@ impl<'a> Report<'a> {
             outcome: None,
             id: None,
             key_is_derived: false,
-        }
+        }))
     }
 
     /// Continues with a step's result, or ends with its refusal.
@@ -200,24 +201,24 @@ impl<'a> Report<'a> {
     pub(crate) fn refused(mut self, refused: Refused) -> Unanswerable<'a> {
         let Refused { problem, cause } = refused;
         let code = problem.code();
-        if let Some(entry) = self.entry.take() {
+        if let Some(entry) = self.0.entry.take() {
             // The refusal is an entry of its own, without the key.
             entry.discard();
         }
         self.count(&cause, code.as_str());
-        self.runtime.metrics().refused(code);
-        if self.outcome.is_none() {
-            self.runtime.access_log().refused(RefusedRequest {
+        self.0.runtime.metrics().refused(code);
+        if self.0.outcome.is_none() {
+            self.0.runtime.access_log().refused(RefusedRequest {
                 reason: cause.reason(),
-                caller: self.caller.as_ref(),
-                endpoint: self.endpoint.as_ref(),
-                policy: self.policy,
+                caller: self.0.caller.as_ref(),
+                endpoint: self.0.endpoint.as_ref(),
+                policy: self.0.policy,
                 trace: self.trace_id(),
                 ..RefusedRequest::new(code)
             });
-            self.outcome = Some(code.as_str());
+            self.0.outcome = Some(code.as_str());
         }
-        Unanswerable(Box::new((*problem, self)))
+        Unanswerable(problem, self)
     }
 
     /// Counts a refusal that does not end the line: another route of the same
@@ -227,8 +228,8 @@ impl<'a> Report<'a> {
     }
 
     fn count(&self, cause: &Cause, code: &'static str) {
-        let metrics = self.runtime.metrics();
-        match (cause, &self.metrics) {
+        let metrics = self.0.runtime.metrics();
+        match (cause, &self.0.metrics) {
             (Cause::Caller(by), _) => metrics.auth_refused(*by, code),
             (Cause::Limit(caller, limit), _) => metrics.limited(caller, *limit),
             (Cause::Unverified { provider, reason }, _) => {
@@ -246,74 +247,62 @@ impl<'a> Report<'a> {
     }
 
     /// Adds the request's route. Its headers are added to the answer.
-    pub(crate) fn by_route(self, route: &Arc<PlannedRoute>) -> Self {
-        Self {
-            route: Some(route.clone()),
-            ..self
-        }
+    pub(crate) fn by_route(mut self, route: &Arc<PlannedRoute>) -> Self {
+        self.0.route = Some(route.clone());
+        self
     }
 
     /// Adds the request's endpoint, and the policy for keys there.
-    pub(crate) fn at_endpoint(self, endpoint: &Endpoint, policy: Option<Policy>) -> Self {
-        Self {
-            endpoint: Some(endpoint.clone()),
-            policy,
-            ..self
-        }
+    pub(crate) fn at_endpoint(mut self, endpoint: &Endpoint, policy: Option<Policy>) -> Self {
+        self.0.endpoint = Some(endpoint.clone());
+        self.0.policy = policy;
+        self
     }
 
     /// Sets the endpoint's label in metrics, if there is no route.
-    pub(crate) fn labelled(self, label: String) -> Self {
-        Self {
-            label: Some(label),
-            ..self
-        }
+    pub(crate) fn labelled(mut self, label: String) -> Self {
+        self.0.label = Some(label);
+        self
     }
 
-    pub(crate) fn under(self, policy: Policy) -> Self {
-        Self {
-            policy: Some(policy),
-            ..self
-        }
+    pub(crate) fn under(mut self, policy: Policy) -> Self {
+        self.0.policy = Some(policy);
+        self
     }
 
     /// Adds the caller; the request is counted for it on its endpoint.
-    pub(crate) fn sent_by(self, caller: &Caller, class: &str) -> Self {
+    pub(crate) fn sent_by(mut self, caller: &Caller, class: &str) -> Self {
         let label = self.endpoint_label().unwrap_or_default();
-        let metrics = self.runtime.metrics().of(caller, label, class);
-        Self {
-            caller: Some(caller.clone()),
-            metrics: Some(metrics),
-            ..self
-        }
+        let metrics = self.0.runtime.metrics().of(caller, label, class);
+        self.0.caller = Some(caller.clone());
+        self.0.metrics = Some(metrics);
+        self
     }
 
     /// Writes endpoint, policy and caller to the request's span.
     pub(crate) fn on_span(mut self) -> Self {
-        if let Some(mut trace) = self.trace.take() {
+        if let Some(mut trace) = self.0.trace.take() {
             let label = self.endpoint_label().unwrap_or_default();
-            trace.about(label, self.policy, self.caller.as_ref());
-            self.trace = Some(trace);
+            trace.about(label, self.0.policy, self.0.caller.as_ref());
+            self.0.trace = Some(trace);
         }
         self
     }
 
     /// Counts a request with this key, and begins its access-log entry.
-    pub(crate) fn keyed(self, key: &Key, source: KeySource) -> Self {
-        let case = self.policy.unwrap_or(Policy::Accepted).case();
-        if let Some(metrics) = &self.metrics {
+    pub(crate) fn keyed(mut self, key: &Key, source: KeySource) -> Self {
+        let case = self.0.policy.unwrap_or(Policy::Accepted).case();
+        if let Some(metrics) = &self.0.metrics {
             metrics.key_present(case);
         }
-        Self {
-            entry: self.begin_entry(key, source.into()).map(Box::new),
-            key_is_derived: matches!(source, KeySource::Derived { .. }),
-            ..self
-        }
+        self.0.entry = self.begin_entry(key, source.into());
+        self.0.key_is_derived = matches!(source, KeySource::Derived { .. });
+        self
     }
 
     /// Counts a request without a key, where the policy accepts one.
     pub(crate) fn unkeyed(self) -> Self {
-        if let Some(metrics) = &self.metrics {
+        if let Some(metrics) = &self.0.metrics {
             metrics.key_missing();
         }
         self
@@ -321,28 +310,26 @@ impl<'a> Report<'a> {
 
     /// Counts the answer of a handler that keeps its own keys.
     pub(crate) fn handler_answered(self, headers: &HeaderMap) -> Self {
-        if let Some(metrics) = &self.metrics {
+        if let Some(metrics) = &self.0.metrics {
             metrics.handler_answered(headers);
         }
         self
     }
 
     /// Adds an outcome that the access log already has.
-    pub(crate) fn logged(self, outcome: &'static str, id: Option<OperationId>) -> Self {
-        Self {
-            outcome: Some(outcome),
-            id,
-            ..self
-        }
+    pub(crate) fn logged(mut self, outcome: &'static str, id: Option<OperationId>) -> Self {
+        self.0.outcome = Some(outcome);
+        self.0.id = id;
+        self
     }
 
     /// Adds the outcome of a protected request: counts it, and writes its
     /// access-log entry.
     pub(crate) fn ended(mut self, outcome: Outcome, id: Option<OperationId>) -> Self {
-        if let Some(metrics) = &self.metrics {
+        if let Some(metrics) = &self.0.metrics {
             metrics.ended(outcome);
         }
-        if let Some(entry) = self.entry.take() {
+        if let Some(entry) = self.0.entry.take() {
             entry.end(outcome, id);
         }
         self.logged(outcome.as_str(), id)
@@ -357,7 +344,7 @@ impl<'a> Report<'a> {
         key: &Key,
         ended: &ProtectedResponse,
     ) -> Self {
-        let entry = self.runtime.access_log().begin(KeyedRequest {
+        let entry = self.0.runtime.access_log().begin(KeyedRequest {
             caller,
             endpoint,
             key,
@@ -372,55 +359,55 @@ impl<'a> Report<'a> {
     }
 
     fn begin_entry(&self, key: &Key, source: LoggedSource) -> Option<AccessEntry> {
-        self.runtime.access_log().begin(KeyedRequest {
-            caller: self.caller.as_ref()?,
-            endpoint: self.endpoint.as_ref()?,
+        self.0.runtime.access_log().begin(KeyedRequest {
+            caller: self.0.caller.as_ref()?,
+            endpoint: self.0.endpoint.as_ref()?,
             key,
             source,
-            policy: self.policy,
+            policy: self.0.policy,
             trace: self.trace_id(),
         })
     }
 
     /// The request's trace, for its log entries.
     pub(crate) fn trace_id(&self) -> Option<TraceId> {
-        self.trace.as_deref().map(Trace::id).or(self.trace_id)
+        self.0.trace.as_ref().map(Trace::id).or(self.0.trace_id)
     }
 
     /// The parent of the spans of calls to the upstream.
     pub(crate) fn link(&self) -> Option<Link> {
-        self.trace.as_deref().map(Trace::link)
+        self.0.trace.as_ref().map(Trace::link)
     }
 
     pub(crate) fn route(&self) -> Option<&PlannedRoute> {
-        self.route.as_deref()
+        self.0.route.as_deref()
     }
 
     /// Whether the key was derived from parts of the request.
     pub(crate) fn key_is_derived(&self) -> bool {
-        self.key_is_derived
+        self.0.key_is_derived
     }
 
     /// Ends the request with the answer's status.
-    pub(crate) fn end(self, status: StatusCode) {
-        let took = self.start.elapsed();
-        let metrics = self.runtime.metrics();
+    pub(crate) fn end(mut self, status: StatusCode) {
+        let took = self.0.start.elapsed();
+        let metrics = self.0.runtime.metrics();
         metrics.request_took(self.endpoint_label(), status, took);
-        if let Some(trace) = self.trace {
-            trace.end(status, self.outcome.unwrap_or("passed"), self.id);
+        if let Some(trace) = self.0.trace.take() {
+            trace.end(status, self.0.outcome.unwrap_or("passed"), self.0.id);
         }
     }
 
     fn endpoint_label(&self) -> Option<&str> {
-        let route = self.route.as_deref();
+        let route = self.0.route.as_deref();
         let of_route = route.map(|route| endpoint_label(&route.route.endpoint));
-        of_route.or(self.label.as_deref())
+        of_route.or(self.0.label.as_deref())
     }
 }
 
 impl<'a> Unanswerable<'a> {
     pub(crate) fn into_parts(self) -> (Problem, Report<'a>) {
-        *self.0
+        (*self.0, self.1)
     }
 }
 
