@@ -54,7 +54,8 @@ package:
 	cargo package --locked $(addprefix --package ,$(PUBLISHED))
 
 tools:
-	@cargo nextest --version >/dev/null 2>&1 || cargo install cargo-nextest --locked --version $(NEXTEST)
+	@# Unoptimised and without self-update it builds in a third of the time.
+	@cargo nextest --version >/dev/null 2>&1 || cargo install cargo-nextest --locked --version $(NEXTEST) --debug --no-default-features --features default-no-update
 	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
 	@scripts/install-servers
