@@ -47,7 +47,7 @@ pub(crate) struct Runtime {
     webhooks: Arc<WebhookRegistry>,
     queue: Arc<dyn Queue>,
     courier_wakeup: Arc<Notify>,
-    delivery_warnings: WarningLimiter,
+    delivery_warnings: Arc<WarningLimiter>,
     clock: WallClock,
 }
 
@@ -78,7 +78,7 @@ impl Runtime {
             webhooks: parts.webhooks,
             queue: parts.queue,
             courier_wakeup: Arc::default(),
-            delivery_warnings: WarningLimiter::default(),
+            delivery_warnings: Arc::default(),
             clock: parts.clock,
         })
     }
@@ -155,7 +155,7 @@ impl Runtime {
     }
 
     /// Limits the warnings about events that were not accepted.
-    pub(crate) fn delivery_warnings(&self) -> &WarningLimiter {
+    pub(crate) fn delivery_warnings(&self) -> &Arc<WarningLimiter> {
         &self.delivery_warnings
     }
 

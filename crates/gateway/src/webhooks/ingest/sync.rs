@@ -17,9 +17,14 @@ use onceward_webhooks::Event;
 use super::acknowledgement::{EventResult, acknowledged, answer_of_sync};
 use super::same_bytes::SameBytesCheck;
 use super::{IngestContext, Ingested, key_of};
+use crate::callers::WallClock;
+use crate::observe::metrics::Metrics;
 use crate::observe::report::Refused;
 use crate::request::admit::refuse_over_limit;
+use crate::runtime::Runtime;
 use crate::webhooks::delivery::forwarder::{EventForwarder, rules};
+use crate::webhooks::registry::Webhook;
+use crate::webhooks::warnings::WarningLimiter;
 
 impl IngestContext<'_> {
     /// Forwards events one after the other. Returns the answer to the first that
@@ -61,10 +66,6 @@ impl IngestContext<'_> {
         let outcome_of = |ended: &ProtectedResponse| (ended.outcome, ended.id);
         match self.count_and_log(&key, work, outcome_of).await {
             Ok(ended) => {
-                self.warn_unless_accepted(&ended);
-                if let (Outcome::Ran(State::Failed), Some(id)) = (ended.outcome, ended.id) {
-                    self.runtime.metrics().event_failed(id);
-                }
                 let ack = self.webhook.provider.acknowledgement();
                 Ingested {
                     outcome: Some(ended.outcome.as_str()),
@@ -78,30 +79,6 @@ impl IngestContext<'_> {
                 response: Err(refused),
             },
         }
-    }
-
-    /// Warns of an event that was forwarded now and not answered 2xx, at most once
-    /// per webhook and status a minute.
-    fn warn_unless_accepted(&self, ended: &ProtectedResponse) {
-        let status = ended.response.as_ref().ok().map(Response::status);
-        let accepted = status.is_some_and(|status| status.is_success());
-        if accepted || !was_forwarded(ended.outcome) {
-            return;
-        }
-        let status = status.map(|status| status.as_u16());
-        let warnings = self.runtime.delivery_warnings();
-        let now = self.runtime.clock().now();
-        let Some(suppressed) = warnings.allow(&self.webhook.id, status, now) else {
-            return;
-        };
-        tracing::warn!(
-            webhook_id = &*self.webhook.id,
-            upstream = &*self.webhook.upstream,
-            status,
-            outcome = ended.outcome.as_str(),
-            suppressed,
-            "event not accepted; it is delivered again if the provider resends it"
-        );
     }
 
     async fn check_and_run(
@@ -143,12 +120,79 @@ impl IngestContext<'_> {
             async move { forwarder.send(request, granted).await }
         };
         let protection = self.runtime.protection().clone();
+        let observer = SyncObserver::of(self.runtime, self.webhook);
         let ended = self.run_detached(async move {
             let ended = Box::pin(run(&protection, call, forward)).await;
+            observer.note(&ended);
             check.remember(is_on_record(ended.outcome)).await;
             ended
         });
         Ok(ended.await?)
+    }
+}
+
+/// Counts and logs events that were not accepted. It belongs to the detached work,
+/// because the provider may have hung up.
+struct SyncObserver {
+    metrics: Arc<Metrics>,
+    warnings: Arc<WarningLimiter>,
+    clock: WallClock,
+    webhook_id: Arc<str>,
+    upstream: Arc<str>,
+}
+
+impl SyncObserver {
+    fn of(runtime: &Runtime, webhook: &Webhook) -> Self {
+        Self {
+            metrics: runtime.metrics().clone(),
+            warnings: runtime.delivery_warnings().clone(),
+            clock: runtime.clock().clone(),
+            webhook_id: webhook.id.clone(),
+            upstream: webhook.upstream.clone(),
+        }
+    }
+
+    /// Counts an event that failed for good, and warns of one that was forwarded now
+    /// and not answered 2xx, at most once per webhook and status a minute.
+    fn note(&self, ended: &ProtectedResponse) {
+        if let (Outcome::Ran(State::Failed), Some(id)) = (ended.outcome, ended.id) {
+            self.metrics.event_failed(id);
+        }
+        let status = ended.response.as_ref().ok().map(Response::status);
+        let accepted = status.is_some_and(|status| status.is_success());
+        let Some(message) = warning_of(ended.outcome).filter(|_| !accepted) else {
+            return;
+        };
+        let status = status.map(|status| status.as_u16());
+        let now = self.clock.now();
+        let Some(suppressed) = self.warnings.allow(&self.webhook_id, status, now) else {
+            return;
+        };
+        tracing::warn!(
+            webhook_id = &*self.webhook_id,
+            upstream = &*self.upstream,
+            operation_id = ended.id.map(tracing::field::display),
+            status,
+            outcome = ended.outcome.as_str(),
+            suppressed,
+            "{message}"
+        );
+    }
+}
+
+/// The warning about an event that was forwarded and not accepted; none if it was not
+/// forwarded within this request.
+fn warning_of(outcome: Outcome) -> Option<&'static str> {
+    match outcome {
+        Outcome::Released | Outcome::NotSent => {
+            Some("event not delivered; the provider must resend it")
+        }
+        Outcome::Lost | Outcome::NotRecorded => {
+            Some("event may have been delivered; outcome unknown")
+        }
+        Outcome::Ran(_) | Outcome::RanNotKept => Some("event failed for good"),
+        Outcome::Bypassed => Some("event not delivered, and not recorded"),
+        _ => None,
     }
 }
 
@@ -157,21 +201,6 @@ fn concerns_all_events(code: Code) -> bool {
     matches!(
         code,
         Code::StoreUnavailable | Code::UpstreamUnreachable | Code::TooManyRequests
-    )
-}
-
-/// Whether the event was given to the upstream within this request, or was meant
-/// to be.
-fn was_forwarded(outcome: Outcome) -> bool {
-    matches!(
-        outcome,
-        Outcome::Ran(_)
-            | Outcome::RanNotKept
-            | Outcome::Released
-            | Outcome::NotRecorded
-            | Outcome::Lost
-            | Outcome::NotSent
-            | Outcome::Bypassed
     )
 }
 

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::duplicates::refusal;
 use super::signers::{Kind, Signed, adyen, adyen_item, cloud_event};
-use super::{Fixture, Hook, fixture, fixture_with};
-use crate::harness::{Reply, origin};
+use super::{Fixture, Hook, fixture, fixture_with, settings};
+use crate::harness::{Reply, Reserved, configured_to, origin};
 
 const KINDS: [Kind; 2] = [Kind::TwilioEvents, Kind::AdyenPayments];
 
@@ -187,4 +187,23 @@ async fn a_refused_event_does_not_hold_back_the_rest_of_a_sync_batch() {
         assert_eq!((answer.status, answer.text()), (422, "never"), "{resend}");
     }
     assert_eq!(fixture.numbers(&hook).await, [1, 2, 2, 3]);
+}
+
+/// An upstream that is not reached is not tried again for each event behind.
+#[tokio::test]
+async fn an_unreachable_upstream_ends_a_sync_batch() {
+    let reserved = Reserved::new();
+    let gateway = configured_to(&reserved.url(), &settings("", ""));
+    let fixture = Fixture {
+        // An upstream that is never reached.
+        origin: origin().run().await,
+        gateway: gateway.run().await,
+    };
+    let sync = json!({ "deliver": "sync" });
+    let hook = fixture.hook_with(Kind::TwilioEvents, sync).await;
+    let answer = fixture.send(&hook, &batch(&hook, &[1, 2, 3])).await;
+    assert_eq!(answer.problem(), (502, "upstream-unreachable".to_owned()));
+    let labels = "tenant=\"acme\",project=\"shop\",endpoint=\"webhooks.twilio-events\"";
+    let line = format!("idempotency_key_present_total{{{labels},case=\"B\"}} 1");
+    fixture.counts(&line).await;
 }

@@ -102,6 +102,20 @@ async fn a_failed_sync_event_is_a_gauge() {
     fixture.gateway.shows("onceward_webhook_failed 1").await;
 }
 
+/// Even if the provider did not wait for the answer.
+#[tokio::test]
+async fn a_failed_sync_event_is_a_gauge_after_its_provider_hung_up() {
+    let fixture = fixture_with(refusing_first(&[200]).gated(), "", "").await;
+    let sync = json!({ "deliver": "sync" });
+    let hook = fixture.hook_with(Kind::Stripe, sync).await;
+    let sent = fixture.request(&hook, &hook.event(1)).spawn();
+    fixture.called(&hook, 1).await;
+    sent.abort();
+    fixture.origin.open();
+    fixture.is(&hook, "failed").await;
+    fixture.gateway.shows("onceward_webhook_failed 1").await;
+}
+
 /// A restart does not end the alert of an event that is still failed.
 #[tokio::test]
 async fn a_failed_event_is_counted_after_a_restart() {
