@@ -1,11 +1,13 @@
 //! The one place that bounds how long something may take.
 
+use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use tokio::time::Timeout;
+use tokio::task::coop::{self, Unconstrained};
+use tokio::time::Sleep;
 
 use crate::store::StoreError;
 
@@ -14,13 +16,13 @@ use crate::store::StoreError;
 #[error("no answer within {0:?}")]
 pub struct DeadlineExceeded(pub Duration);
 
-/// Waits for work to end, at most this long from this call. Work that does not end
-/// in time is dropped where it stands.
-#[expect(clippy::disallowed_methods, reason = "the one place that bounds time")]
+/// Waits for work to end, at most this long from when the wait begins. Work that
+/// does not end in time is dropped where it stands.
 pub fn within<F: Future>(limit: Duration, work: F) -> Within<F> {
     Within {
         limit,
-        timeout: tokio::time::timeout(limit, work),
+        work,
+        timer: None,
     }
 }
 
@@ -28,12 +30,23 @@ pin_project! {
     /// The future of [`within`]. It has a name and is no `async fn`, which would
     /// hold the work twice, as its argument and in the timeout, and would make the
     /// future of every request larger.
-    #[derive(Debug)]
     #[must_use = "futures do nothing unless they are awaited"]
     pub struct Within<F> {
         limit: Duration,
         #[pin]
-        timeout: Timeout<F>,
+        work: F,
+        // None until the work has to be waited for: much of it is done at once, and
+        // needs neither a timer nor the clock.
+        #[pin]
+        timer: Option<Unconstrained<Sleep>>,
+    }
+}
+
+impl<F> fmt::Debug for Within<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Within")
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
     }
 }
 
@@ -41,9 +54,19 @@ impl<F: Future> Future for Within<F> {
     type Output = Result<F::Output, DeadlineExceeded>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
+        let mut this = self.project();
+        if let Poll::Ready(done) = this.work.poll(cx) {
+            return Poll::Ready(Ok(done));
+        }
         let limit = *this.limit;
-        this.timeout.poll(cx).map_err(|_| DeadlineExceeded(limit))
+        if this.timer.is_none() {
+            // Unconstrained, so that work which always uses up the task's budget
+            // cannot keep the timer from being polled.
+            let timer = coop::unconstrained(tokio::time::sleep(limit));
+            this.timer.set(Some(timer));
+        }
+        let timer = this.timer.as_pin_mut().expect("it has just been set");
+        timer.poll(cx).map(|()| Err(DeadlineExceeded(limit)))
     }
 }
 

@@ -244,7 +244,9 @@ impl OperationId {
 
 impl fmt::Display for OperationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "op_{}", data_encoding::HEXLOWER.encode(&self.0))
+        let mut digits = [0; 2 * size_of::<Self>()];
+        f.write_str("op_")?;
+        f.write_str(data_encoding::HEXLOWER.encode_mut_str(&self.0, &mut digits))
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::any::Any;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,7 +66,7 @@ where
         _held: call.held,
     };
     let running = run.run(lead, call.request, forward, reply_to);
-    protection.engine.spawn(Box::pin(running).instrument(span));
+    protection.engine.spawn(running.instrument(span));
     // A sender that is dropped means that the run panicked or was abandoned, and
     // its lead with it.
     let reply = async { reply.await.unwrap_or_else(|_| no_answer_response(id)) };
@@ -266,8 +267,13 @@ impl OperationRun {
         Fut: Future<Output = Result<Response<Body>, Unanswered>>,
     {
         let limit = self.rules.upstream_timeout;
-        let forwarded = forward(request, Some(self.granted.clone()));
-        match lead.holding(within(limit, forwarded)).await {
+        let forwarded = {
+            // Pinned here: a future is held twice where it is moved into another, and
+            // this one is large.
+            let forwarding = pin!(within(limit, forward(request, Some(self.granted.clone()))));
+            lead.holding(forwarding).await
+        };
+        match forwarded {
             Ok(Ok(response)) => self.read(lead, response).await,
             Ok(Err(Unanswered::NotSent(error))) => AttemptResult::NotSent(error),
             Ok(Err(Unanswered::Lost(error))) => AttemptResult::Lost(error),

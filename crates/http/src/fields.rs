@@ -55,6 +55,9 @@ const TO_CLIENT_ONLY: [HeaderName; 7] = [
     RESTATE_ID,
 ];
 
+/// How many headers a replay has besides those of its reply.
+const ADDED_TO_REPLAYS: usize = 5;
+
 /// Headers that belong to one connection.
 const HOP_BY_HOP: [HeaderName; 6] = [
     header::CONNECTION,
@@ -187,7 +190,10 @@ fn field(name: &HeaderName, value: &HeaderValue) -> Field {
 /// Kept lines as a header map. An application may have written the record, so
 /// headers that a reply must not contain are left out here too.
 pub fn to_headers(fields: &[Field]) -> HeaderMap {
-    let mut headers = HeaderMap::with_capacity(fields.len());
+    if fields.is_empty() {
+        return HeaderMap::new();
+    }
+    let mut headers = HeaderMap::with_capacity(fields.len() + ADDED_TO_REPLAYS);
     for (name, value) in fields {
         let name = HeaderName::from_bytes(name);
         let value = HeaderValue::from_maybe_shared(value.clone());

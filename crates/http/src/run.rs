@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::HeaderValue;
+use http::header::{AsHeaderName, HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
 use onceward_core::caller::Caller;
 use onceward_core::class::{AfterLoss, Class, Expiry, OnUnknown, Terms, TtlBasis};
@@ -38,6 +38,20 @@ use crate::span::operation_span;
 /// How often an operation is claimed whose record changes between the steps of
 /// its comparison.
 const CLAIMS_MAX: usize = 3;
+
+/// Headers that some upstreams let replace the method.
+static METHOD_OVERRIDES: [HeaderName; 3] = [
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-method-override"),
+];
+
+/// The headers by which clients identify themselves to an upstream.
+static CREDENTIALS: [HeaderName; 3] = [
+    header::AUTHORIZATION,
+    HeaderName::from_static("x-api-key"),
+    header::COOKIE,
+];
 
 /// How requests are protected.
 #[non_exhaustive]
@@ -359,20 +373,20 @@ where
                 key: identity.key,
                 caller: identity.caller,
             };
-            run_detached(protection, lead, call, granted, forward).await
+            Box::pin(run_detached(protection, lead, call, granted, forward)).await
         }
-        Ok(Entered::Follow(follow)) => wait_for(&call, &follow).await,
+        Ok(Entered::Follow(follow)) => Box::pin(wait_for(&call, &follow)).await,
         Ok(Entered::Finished(record) | Entered::Expired(record)) => {
             ProtectedResponse::from_record(&record)
         }
         Ok(Entered::Paused(record) | Entered::Unknown(record)) => {
             ProtectedResponse::from_record(&record)
         }
-        Ok(Entered::Mismatch) => mismatched(protection, &call, &identity.digest()).await,
+        Ok(Entered::Mismatch) => Box::pin(mismatched(protection, &call, &identity.digest())).await,
         Err(error) => {
             let chosen = (&*call.class, &*call.rules);
             let forward = || forward(call.request, None);
-            without_store(&protection.engine, chosen, &error, forward).await
+            Box::pin(without_store(&protection.engine, chosen, &error, forward)).await
         }
     }
 }
@@ -386,21 +400,38 @@ async fn enter(
     fingerprint: Fingerprint,
 ) -> Result<Entered, StoreError> {
     let entered = claim(protection, call, identity, fingerprint).await?;
+    // Boxed, here and below: rare paths would otherwise enlarge the future of every
+    // request.
     if let Entered::Unknown(record) = &entered
-        && protection.reconcile(record, &call.class).await == Reconciled::Settled
+        && Box::pin(protection.reconcile(record, &call.class)).await == Reconciled::Settled
     {
-        return claim(protection, call, identity, fingerprint).await;
+        return Box::pin(claim(protection, call, identity, fingerprint)).await;
     }
     Ok(entered)
 }
 
-/// Claims the operation. A record that was made under the other rule about hosts
-/// (by a version that never compared them, or by a layer with `ignore_host`) is
-/// compared as it was made.
-///
-/// A mismatch is reported only after the record was read, because the client then
-/// uses a new key.
+/// Claims the operation. A mismatch is reported only after the record was read,
+/// because the client then uses a new key.
 async fn claim(
+    protection: &Protection,
+    call: &Call,
+    identity: &Identity,
+    fingerprint: Fingerprint,
+) -> Result<Entered, StoreError> {
+    let engine = &protection.engine;
+    let entering = engine.enter(identity.clone(), fingerprint, call.terms());
+    match entering.await? {
+        Entered::Mismatch => {
+            Box::pin(compare_as_recorded(protection, call, identity, fingerprint)).await
+        }
+        entered => Ok(entered),
+    }
+}
+
+/// Claims an operation whose record did not match. A record that was made under the
+/// other rule about hosts (by a version that never compared them, or by a layer with
+/// `ignore_host`) is compared as it was made.
+async fn compare_as_recorded(
     protection: &Protection,
     call: &Call,
     identity: &Identity,
@@ -409,35 +440,34 @@ async fn claim(
     let engine = &protection.engine;
     let enter = |fingerprint| engine.enter(identity.clone(), fingerprint, call.terms());
     for _ in 0..CLAIMS_MAX {
+        let record = engine.look(&identity.digest()).await?;
+        // Without one, the key became free in between.
+        if let Some(record) = record.filter(|record| record.state != State::Released) {
+            let hosts = match record.fingerprint.algorithm.compares_host() {
+                true => Hosts::Compared,
+                false => Hosts::Ignored,
+            };
+            let as_recorded = protection.fingerprint(call, identity, hosts);
+            if record.fingerprint != as_recorded {
+                return Ok(Entered::Mismatch);
+            }
+            match enter(as_recorded).await? {
+                // The key is free. The record of a new run follows the present rule:
+                // under the other one, virtual hosts could share its reply.
+                Entered::Lead(lead) if as_recorded != fingerprint => {
+                    let span = operation_span(lead.id(), lead.fence(), identity);
+                    if lead.withdraw().instrument(span).await == Recorded::NotYet {
+                        return Err(StoreError::Unavailable("a claim was not given back".into()));
+                    }
+                }
+                // The record was replaced in between.
+                Entered::Mismatch => {}
+                entered => return Ok(entered),
+            }
+        }
         let entered = enter(fingerprint).await?;
         if !matches!(entered, Entered::Mismatch) {
             return Ok(entered);
-        }
-        let record = engine.look(&identity.digest()).await?;
-        let Some(record) = record.filter(|record| record.state != State::Released) else {
-            // The key became free in between.
-            continue;
-        };
-        let hosts = match record.fingerprint.algorithm.compares_host() {
-            true => Hosts::Compared,
-            false => Hosts::Ignored,
-        };
-        let as_recorded = protection.fingerprint(call, identity, hosts);
-        if record.fingerprint != as_recorded {
-            return Ok(Entered::Mismatch);
-        }
-        match enter(as_recorded).await? {
-            // The key is free. The record of a new run follows the present rule:
-            // under the other one, virtual hosts could share its reply.
-            Entered::Lead(lead) if as_recorded != fingerprint => {
-                let span = operation_span(lead.id(), lead.fence(), identity);
-                if lead.withdraw().instrument(span).await == Recorded::NotYet {
-                    return Err(StoreError::Unavailable("a claim was not given back".into()));
-                }
-            }
-            // The record was replaced in between.
-            Entered::Mismatch => {}
-            entered => return Ok(entered),
         }
     }
     Err(StoreError::Unavailable("the record keeps changing".into()))
@@ -478,13 +508,8 @@ pub(crate) fn apply_duplicate_create(
 /// The method, and the other one that some upstreams let a header put in its place.
 fn effective_method(request: &Request<Bytes>) -> Cow<'_, str> {
     let method = request.method().as_str();
-    let overriding = [
-        "x-http-method-override",
-        "x-http-method",
-        "x-method-override",
-    ]
-    .into_iter()
-    .find_map(|name| request.headers().get(name));
+    let headers = request.headers();
+    let overriding = METHOD_OVERRIDES.iter().find_map(|name| headers.get(name));
     match overriding {
         None => method.into(),
         Some(other) => format!("{method} {}", String::from_utf8_lossy(other.as_bytes())).into(),
@@ -495,23 +520,24 @@ fn effective_method(request: &Request<Bytes>) -> Cow<'_, str> {
 /// are compared.
 fn compared_credentials<'a>(rules: &Rules, headers: &'a HeaderMap) -> Vec<(&'a str, &'a [u8])> {
     match rules.credentials {
-        Credentials::Compared => {
-            let names = ["authorization", "x-api-key", "cookie"];
-            lines(headers, names.into_iter())
-        }
+        Credentials::Compared => lines(headers, CREDENTIALS.iter()),
         Credentials::Trusted => Vec::new(),
     }
 }
 
 /// All lines of these headers.
-fn lines<'a, 'b: 'a>(
+fn lines<'a, 'b: 'a, N>(
     headers: &'b HeaderMap,
-    names: impl Iterator<Item = &'a str>,
-) -> Vec<(&'a str, &'b [u8])> {
+    names: impl Iterator<Item = &'a N>,
+) -> Vec<(&'a str, &'b [u8])>
+where
+    N: AsRef<str> + ?Sized + 'a,
+    &'a N: AsHeaderName,
+{
     names
         .flat_map(|name| {
             let lines = headers.get_all(name).iter();
-            lines.map(move |line| (name, line.as_bytes()))
+            lines.map(move |line| (name.as_ref(), line.as_bytes()))
         })
         .collect()
 }

@@ -42,7 +42,8 @@ struct Flight {
     /// Notified when the leader has landed or was overtaken.
     changed: Notify,
     waiters: AtomicUsize,
-    looks: Looks,
+    /// Made by the first waiter; most flights never have one.
+    looks: OnceLock<Looks>,
 }
 
 /// How waiters look at the store for a leader elsewhere: one at a time, and the
@@ -53,6 +54,20 @@ struct Looks {
     /// How many looks have begun.
     begun: AtomicU64,
     seen: watch::Sender<Look>,
+}
+
+impl Looks {
+    fn new() -> Self {
+        let nothing = Look {
+            number: 0,
+            record: None,
+        };
+        Self {
+            turn: tokio::sync::Mutex::default(),
+            begun: AtomicU64::new(0),
+            seen: watch::Sender::new(nothing),
+        }
+    }
 }
 
 /// What one look at the store returned.
@@ -130,14 +145,7 @@ impl Flights {
                     leader: OnceLock::new(),
                     changed: Notify::new(),
                     waiters: AtomicUsize::new(0),
-                    looks: Looks {
-                        turn: tokio::sync::Mutex::default(),
-                        begun: AtomicU64::new(0),
-                        seen: watch::Sender::new(Look {
-                            number: 0,
-                            record: None,
-                        }),
-                    },
+                    looks: OnceLock::new(),
                 })
             })
             .clone();
@@ -288,7 +296,7 @@ impl Seat {
 
     /// Joins the waiters that look at the store in turn.
     pub(crate) fn lookout(&self) -> Lookout<'_> {
-        let looks = &self.flight.looks;
+        let looks = self.flight.looks.get_or_init(Looks::new);
         Lookout {
             looks,
             shared: looks.seen.subscribe(),

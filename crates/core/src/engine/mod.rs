@@ -191,6 +191,9 @@ impl Engine {
     /// is [abandoned](Self::abandon).
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let ending = self.ending.clone();
+        // Boxed: the work is large, and each future around it would hold it twice, as
+        // its argument and where it waits.
+        let work = Box::pin(work);
         self.tasks.spawn(async move {
             ending.run_until_cancelled_owned(work).await;
         });

@@ -17,6 +17,7 @@ mod json;
 mod multipart;
 mod selection;
 
+use std::borrow::Cow;
 use std::fmt;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -317,14 +318,17 @@ fn hash_choice(hash: &mut Hash, parts: &ComparedParts<'_>) {
 }
 
 /// The name in a Host, in lower case and without its port.
-fn host_name(host: &[u8]) -> Vec<u8> {
+fn host_name(host: &[u8]) -> Cow<'_, [u8]> {
     let port = host.iter().rposition(|byte| *byte == b':');
     let name = match port {
         Some(colon) if host[colon + 1..].iter().all(u8::is_ascii_digit) => &host[..colon],
         // None, or the last group of an address in brackets.
         _ => host,
     };
-    name.to_ascii_lowercase()
+    match name.iter().any(u8::is_ascii_uppercase) {
+        true => name.to_ascii_lowercase().into(),
+        false => name.into(),
+    }
 }
 
 /// The pairs by name. A repeated name keeps the order of its values, which may

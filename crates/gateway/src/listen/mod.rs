@@ -227,8 +227,7 @@ impl<S: Serve> ConnectionHandler<S> {
         let deadlines = Arc::clone(&accepted.deadlines);
         let handler = Arc::clone(&self);
         let service = service_fn(move |request: Request<Incoming>| {
-            let response = handler.serve_request(request, &peer, &deadlines);
-            async move { Ok::<_, Infallible>(response.await) }
+            handler.serve_request(request, &peer, &deadlines)
         });
         // Only HTTP/2 after TLS needs a deadline here: hyper has one for HTTP/1,
         // and without TLS the handshake has already waited for the preface.
@@ -253,7 +252,7 @@ impl<S: Serve> ConnectionHandler<S> {
         request: Request<Incoming>,
         peer: &Peer,
         deadlines: &Arc<ConnectionDeadlines>,
-    ) -> impl Future<Output = Response<WatchedBody>> + Send + use<S> {
+    ) -> impl Future<Output = Result<Response<WatchedBody>, Infallible>> + Send + use<S> {
         let is_http2 = request.version() == Version::HTTP_2;
         let is_too_large = is_http2 && http2::is_head_too_large(request.headers());
         let omits_body = is_http2 && request.method() == Method::HEAD;
@@ -272,10 +271,10 @@ impl<S: Serve> ConnectionHandler<S> {
             } else {
                 response
             };
-            response.map(|body| match &deadlines {
+            Ok(response.map(|body| match &deadlines {
                 Some(deadlines) => WatchedBody::http2(body, deadlines),
                 None => WatchedBody::Http1(body),
-            })
+            }))
         }
     }
 }

@@ -38,28 +38,30 @@ pub(super) async fn authenticate(
     routed: Routed,
     request: Screened,
 ) -> Result<Authenticated, Refused> {
-    let request = request.into_request();
-    let credential = check_credential(plan, routed.route(), request.headers()).await?;
+    let (head, body) = request.into_parts();
+    let credential = check_credential(plan, routed.route(), &head.headers).await?;
+    let request = ClientRequest::Streaming(head, body);
     let (known, request) = match credential {
         None => {
             return Ok(Authenticated {
                 routed,
                 caller: Caller::local(),
                 by: None,
-                request: ClientRequest::Streaming(request),
+                request,
             });
         }
-        Some(Authentication::Verified(known)) => (known, ClientRequest::Streaming(request)),
+        Some(Authentication::Verified(known)) => (known, request),
         // The scheduler's signature covers the body.
         Some(Authentication::Signed(signed)) => {
-            let request = ClientRequest::Streaming(request);
             let limit = routed.route().body_limit;
-            let (request, buffered) =
-                read_body(runtime, plan, limit, &Caller::local(), request).await?;
-            let key = idempotency_key::signed_text(request.headers());
-            let known = signed.verify(routed.endpoint().as_str(), key, request.body());
+            let unknown = Caller::local();
+            // Boxed: this path is rare.
+            let reading = Box::pin(read_body(runtime, plan, limit, &unknown, request));
+            let request = reading.await?;
+            let key = idempotency_key::signed_text(&request.head.headers);
+            let known = signed.verify(routed.endpoint().as_str(), key, &request.body);
             let known = known.map_err(|error| refuse(&error, Some(KnownBy::Scheduler)))?;
-            (known, ClientRequest::Whole(request, buffered))
+            (known, ClientRequest::Whole(request))
         }
     };
     Ok(Authenticated {

@@ -3,8 +3,7 @@
 
 use std::collections::HashMap;
 
-use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request};
+use http::{HeaderMap, HeaderValue, Method};
 use onceward_core::caller::Caller;
 use onceward_core::fingerprint::{Pointer, canonical_json};
 use onceward_core::identity::Endpoint;
@@ -12,7 +11,7 @@ use onceward_core::key::{Key, KeyError};
 use onceward_http::fields::IDEMPOTENCY_KEY;
 use onceward_http::problem::{Code, Problem};
 
-use super::read::WhyUnprotected;
+use super::read::{WholeRequest, WhyUnprotected};
 use crate::callers::schedule_key;
 use crate::config::{DerivedKey, KeyFormat, KeyPart, KnownBy, Policy, Route};
 use crate::observe::report::{Cause, Refused};
@@ -196,14 +195,14 @@ pub(super) fn derive(
     derived: &DerivedKey,
     caller: &Caller,
     endpoint: &Endpoint,
-    request: &Request<Bytes>,
+    request: &WholeRequest,
 ) -> Option<Key> {
     let in_body = |part: &KeyPart| matches!(part, KeyPart::Pointer(_));
     let body = derived
         .parts
         .iter()
         .any(in_body)
-        .then(|| canonical_json(request.body()))
+        .then(|| canonical_json(&request.body))
         .flatten();
     let mut parts: Vec<String> = Vec::with_capacity(derived.parts.len());
     for part in &derived.parts {
@@ -216,16 +215,16 @@ pub(super) fn derive(
             ),
             KeyPart::Endpoint => endpoint.as_str().to_owned(),
             KeyPart::Header(name) => {
-                let mut lines = request.headers().get_all(name).iter();
+                let mut lines = request.head.headers.get_all(name).iter();
                 let (line, None) = (lines.next()?, lines.next()) else {
                     return None;
                 };
                 line.to_str().ok()?.to_owned()
             }
-            KeyPart::Query(name) => query_value(request.uri().query()?, name)?,
+            KeyPart::Query(name) => query_value(request.head.uri.query()?, name)?,
             KeyPart::Pointer(pointer) => value_at(pointer, body.as_deref()?)?,
-            KeyPart::Body if request.body().is_empty() => return None,
-            KeyPart::Body => data_encoding::HEXLOWER.encode(request.body()),
+            KeyPart::Body if request.body.is_empty() => return None,
+            KeyPart::Body => data_encoding::HEXLOWER.encode(&request.body),
         };
         parts.push(part);
     }
@@ -271,9 +270,13 @@ fn decoded(text: &str) -> Option<String> {
 mod tests {
     use std::time::Duration;
 
+    use bytes::Bytes;
+    use http::Request;
     use rstest::rstest;
 
     use super::*;
+    use crate::config::Limits;
+    use crate::request::limits::Limiter;
 
     #[rstest]
     #[case(KeyFormat::Any, "k", true)]
@@ -294,8 +297,14 @@ mod tests {
         };
         let request = Request::post(format!("/orders?{query}"))
             .header("x-order", "7")
-            .body(Bytes::copy_from_slice(body.as_bytes()))
+            .body(())
             .expect("a good request");
+        let limiter = Limiter::new(&Limits::default());
+        let request = WholeRequest {
+            head: Box::new(request.into_parts().0),
+            body: Bytes::copy_from_slice(body.as_bytes()),
+            buffered: limiter.buffer(),
+        };
         let key = derive(&derived, &Caller::local(), &Endpoint::new("a.b"), &request);
         key.map(|key| key.as_str().to_owned())
     }

@@ -1,6 +1,6 @@
 //! Forwarding a request that is not protected.
 
-use http::Response;
+use http::{Request, Response};
 use onceward_http::body::Body;
 use onceward_http::problem::Problem;
 
@@ -48,10 +48,14 @@ pub(super) async fn pass(
     };
     let forwarder = &context.route.forwarder;
     let response = match request {
-        ClientRequest::Streaming(request) => {
+        ClientRequest::Streaming(head, body) => {
+            let request = Request::from_parts(*head, body);
             Box::pin(forwarder.forward_streaming(request, &context)).await?
         }
-        ClientRequest::Whole(request, _buffered) => {
+        ClientRequest::Whole(whole) => {
+            // Its bytes stay counted while they are sent.
+            let _buffered = whole.buffered;
+            let request = Request::from_parts(*whole.head, whole.body);
             Box::pin(forwarder.forward_buffered(request, &context)).await?
         }
     };

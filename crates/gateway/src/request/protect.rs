@@ -1,10 +1,11 @@
 //! Identify, claim, forward, record: the function of `onceward_http` that runs a
 //! request at most once per granted claim, with the gateway's way to forward.
 
+use http::Request;
 use onceward_http::run::{Call, ProtectedResponse, run};
 
 use super::admit::refuse_over_limit;
-use super::read::{Protected, ProtectedParts};
+use super::read::{Protected, ProtectedParts, WholeRequest};
 use crate::listen::peer::Peer;
 use crate::observe::report::Refused;
 use crate::observe::traces::Link;
@@ -24,7 +25,6 @@ pub(super) async fn protect(
         key,
         source,
         request,
-        buffered,
     } = request.into_parts();
     let running = runtime.limiter().begin(caller.tenant());
     let running = running.map_err(|limit| refuse_over_limit(&caller, limit))?;
@@ -39,7 +39,12 @@ pub(super) async fn protect(
     };
     let settings = (routed.class().clone(), routed.route().rules.clone());
     let sender = (caller.into_inner(), routed.endpoint().clone());
-    let call = Call::new(sender, key, settings, request)
+    let WholeRequest {
+        head,
+        body,
+        buffered,
+    } = request;
+    let call = Call::new(sender, key, settings, Request::from_parts(*head, body))
         .with_source(source)
         .holding((running, buffered));
     let mut attempt = 0;

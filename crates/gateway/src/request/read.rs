@@ -4,7 +4,7 @@
 //! Both happen before any claim: a body that breaks off leaves no trace.
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request};
+use http::request::Parts;
 use hyper::body::Incoming;
 use onceward_core::caller::Caller;
 use onceward_core::deadline::within;
@@ -26,11 +26,19 @@ use crate::runtime::plan::Plan;
 
 /// A request as the client sent it, its body read or not.
 pub(crate) enum ClientRequest {
-    Streaming(Request<Incoming>),
-    Whole(Request<Bytes>, Buffered),
+    Streaming(Box<Parts>, Incoming),
+    Whole(WholeRequest),
 }
 
 /// A request that is ready to be forwarded. Only [`read`] makes one.
+/// A request whose body was read.
+pub(crate) struct WholeRequest {
+    pub(crate) head: Box<Parts>,
+    pub(crate) body: Bytes,
+    /// Counts the body's bytes.
+    pub(crate) buffered: Buffered,
+}
+
 pub(super) enum Ready {
     Unprotected(Unprotected),
     Protected(Protected),
@@ -81,8 +89,7 @@ pub(super) struct ProtectedParts {
     pub(super) by: Option<KnownBy>,
     pub(super) key: Key,
     pub(super) source: KeySource,
-    pub(super) request: Request<Bytes>,
-    pub(super) buffered: Buffered,
+    pub(super) request: WholeRequest,
 }
 
 impl Reported for Ready {
@@ -105,11 +112,12 @@ pub(super) async fn read(
     let (routed, caller, by, mut request) = admitted.into_parts();
     let limit = routed.route().body_limit;
     let route = &routed.route().route;
-    let decision = idempotency_key::decide(route, request.method(), request.headers(), by)?;
+    let decision =
+        idempotency_key::decide(route, &request.head().method, &request.head().headers, by)?;
     let why = match decision {
         KeyDecision::Unprotected(why) => why,
         KeyDecision::Given(key) => {
-            let (request, buffered) = read_body(runtime, plan, limit, &caller, request).await?;
+            let request = read_body(runtime, plan, limit, &caller, request).await?;
             return Ok(Ready::Protected(Protected(ProtectedParts {
                 routed,
                 caller,
@@ -117,11 +125,10 @@ pub(super) async fn read(
                 key,
                 source: KeySource::Header,
                 request,
-                buffered,
             })));
         }
         KeyDecision::Derived(derived) => {
-            let (whole, buffered) = read_body(runtime, plan, limit, &caller, request).await?;
+            let whole = read_body(runtime, plan, limit, &caller, request).await?;
             let window = derived.window;
             match idempotency_key::derive(derived, &caller, routed.endpoint(), &whole) {
                 Some(key) => {
@@ -132,18 +139,17 @@ pub(super) async fn read(
                         key,
                         source: KeySource::Derived { window },
                         request: whole,
-                        buffered,
                     })));
                 }
                 None => {
-                    request = ClientRequest::Whole(whole, buffered);
+                    request = ClientRequest::Whole(whole);
                     idempotency_key::without(routed.policy().unwrap_or(Policy::Accepted))?
                 }
             }
         }
     };
     if why == WhyUnprotected::Handler {
-        request.headers_mut().remove(IDEMPOTENCY_KEY);
+        request.head_mut().headers.remove(IDEMPOTENCY_KEY);
     }
     Ok(Ready::Unprotected(Unprotected(UnprotectedParts {
         routed,
@@ -162,17 +168,20 @@ pub(crate) async fn read_body(
     limit: usize,
     caller: &Caller,
     request: ClientRequest,
-) -> Result<(Request<Bytes>, Buffered), Refused> {
-    let request = match request {
-        ClientRequest::Whole(request, buffered) => return Ok((request, buffered)),
-        ClientRequest::Streaming(request) => request,
+) -> Result<WholeRequest, Refused> {
+    let (head, body) = match request {
+        ClientRequest::Whole(request) => return Ok(request),
+        ClientRequest::Streaming(head, body) => (head, body),
     };
-    let (parts, body) = request.into_parts();
     let mut buffered = runtime.limiter().buffer();
     let reading = read::read(buffered.counting(body), limit);
     let deadline = plan.config.server.body_deadline;
     match within(deadline, reading).await {
-        Ok(Ok(body)) => Ok((Request::from_parts(parts, body), buffered)),
+        Ok(Ok(body)) => Ok(WholeRequest {
+            head,
+            body,
+            buffered,
+        }),
         Ok(Err(_)) if buffered.is_refused() => Err(refuse_over_limit(caller, Limit::BufferedBytes)),
         Ok(Err(problem)) => Err(problem.into()),
         Err(_) => Err(Problem::new(
@@ -184,24 +193,17 @@ pub(crate) async fn read_body(
 }
 
 impl ClientRequest {
-    fn method(&self) -> &Method {
+    fn head(&self) -> &Parts {
         match self {
-            Self::Streaming(request) => request.method(),
-            Self::Whole(request, _) => request.method(),
+            Self::Streaming(head, _) => head,
+            Self::Whole(request) => &request.head,
         }
     }
 
-    fn headers(&self) -> &HeaderMap {
+    fn head_mut(&mut self) -> &mut Parts {
         match self {
-            Self::Streaming(request) => request.headers(),
-            Self::Whole(request, _) => request.headers(),
-        }
-    }
-
-    fn headers_mut(&mut self) -> &mut HeaderMap {
-        match self {
-            Self::Streaming(request) => request.headers_mut(),
-            Self::Whole(request, _) => request.headers_mut(),
+            Self::Streaming(head, _) => head,
+            Self::Whole(request) => &mut request.head,
         }
     }
 }

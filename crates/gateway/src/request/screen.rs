@@ -4,6 +4,7 @@
 //! `listen::framing` has checked the bytes of the head; this step checks the
 //! parsed request: its method, target, host and connection options.
 
+use http::request::Parts;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Version, header};
 use hyper::body::Incoming;
@@ -25,7 +26,11 @@ const NOT_CONNECTION_OPTIONS: [HeaderName; 6] = [
 
 /// A request that passed the screen. Only [`screen`] makes one.
 #[derive(Debug)]
-pub(crate) struct Screened<B = Incoming>(Request<B>);
+pub(crate) struct Screened<B = Incoming> {
+    // Boxed: a head is large, and it moves with every step.
+    head: Box<Parts>,
+    body: B,
+}
 
 /// Refuses a request that no route may receive, and normalises the rest: one
 /// `Host`, one `Cookie`.
@@ -33,7 +38,9 @@ pub(super) fn screen<B>(mut request: Request<B>, peer: &Peer) -> Result<Screened
     check(&request)?;
     peer.set_host(&mut request);
     join_cookies(request.headers_mut());
-    Ok(Screened(request))
+    let (head, body) = request.into_parts();
+    let head = Box::new(head);
+    Ok(Screened { head, body })
 }
 
 fn check<B>(request: &Request<B>) -> Result<(), Problem> {
@@ -45,19 +52,19 @@ fn check<B>(request: &Request<B>) -> Result<(), Problem> {
 
 impl<B> Screened<B> {
     pub(crate) fn method(&self) -> &Method {
-        self.0.method()
+        &self.head.method
     }
 
     pub(crate) fn path(&self) -> &str {
-        self.0.uri().path()
+        self.head.uri.path()
     }
 
     pub(crate) fn headers(&self) -> &HeaderMap {
-        self.0.headers()
+        &self.head.headers
     }
 
-    pub(crate) fn into_request(self) -> Request<B> {
-        self.0
+    pub(crate) fn into_parts(self) -> (Box<Parts>, B) {
+        (self.head, self.body)
     }
 }
 

@@ -4,6 +4,7 @@
 //! removes the client's own headers of these names. For a protected request that
 //! fails, `Unanswered` says whether the request may have run.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -160,10 +161,12 @@ impl Forwarder {
         let progress = body.progress();
         let request = Request::from_parts(parts, body::boxed(body));
         let timeout = context.route.timeout;
-        match progress
-            .wait_for_answer(timeout, self.send(request, context))
-            .await
-        {
+        let sent = {
+            // Pinned here: moved into the wait, this large future would be held twice.
+            let sending = pin!(self.send(request, context));
+            progress.wait_for_answer(timeout, sending).await
+        };
+        match sent {
             Ok(Ok(response)) if is_switch(&response) => {
                 tracing::warn!(error = %UnexpectedSwitch, "no answer to an unprotected request");
                 Err(Problem::no_answer_unprotected())

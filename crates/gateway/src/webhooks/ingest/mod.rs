@@ -41,7 +41,7 @@ use crate::observe::report::{Answered, Cause, Refused, Report, Unanswerable};
 use crate::observe::traces::TraceId;
 use crate::request::admit::{AdmittedCaller, admit_caller};
 use crate::request::limits::Buffered;
-use crate::request::read::{ClientRequest, read_body};
+use crate::request::read::{ClientRequest, WholeRequest, read_body};
 use crate::request::screen::Screened;
 use crate::runtime::Runtime;
 use crate::runtime::plan::{Plan, PlannedRoute};
@@ -107,12 +107,17 @@ pub(crate) async fn ingest<'a>(
     let (by_path, report) = report.carry(path.provider.ok_or_else(unauthenticated))?;
     let name = by_path.name();
     let report = report.labelled(format!("webhooks.{name}"));
-    let request = ClientRequest::Streaming(request.into_request());
+    let (head, body) = request.into_parts();
+    let request = ClientRequest::Streaming(head, body);
     // The tenant is not known before the signature is verified.
     let (unknown, limit) = (Caller::local(), plan.config.server.body_limit);
     let read = read_body(runtime, plan, limit, &unknown, request).await;
-    let ((request, buffered), report) = report.carry(read)?;
-    let (parts, body) = request.into_parts();
+    let (request, report) = report.carry(read)?;
+    let WholeRequest {
+        head: parts,
+        body,
+        buffered,
+    } = request;
 
     let found = find_webhook(runtime, plan, &by_path, &path.id).await;
     let ((webhook, keys), report) = report.carry(found)?;
@@ -175,7 +180,7 @@ pub(crate) async fn ingest<'a>(
         }
         Delivery::Events(events) => events,
     };
-    let sent = (&parts, &body);
+    let sent = (&*parts, &body);
     let ingested = match webhook.deliver {
         Deliver::Async => context.enqueue(sent, &events).await,
         Deliver::Sync => context.forward(sent, &events).await,
