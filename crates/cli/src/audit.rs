@@ -51,8 +51,9 @@ fn listing(page: &Value, now: Timestamp) -> String {
 
 /// The target of the change, or for a bulk change the number of operations.
 fn target(entry: &Value) -> String {
-    match entry["result"]["purged"].as_u64() {
-        Some(purged) => format!("{purged} operations"),
+    match entry["result"]["done"].as_u64() {
+        Some(1) => "1 operation".to_owned(),
+        Some(done) => format!("{done} operations"),
         None => cell(&entry["target"]),
     }
 }
@@ -68,7 +69,7 @@ mod tests {
         let now = "2026-11-16T12:00:00Z".parse().expect("a timestamp");
         let one = json!({
             "at": "2026-11-16T11:00:00.000Z", "who": "ops", "from": "127.0.0.1", "action": "operations.purge",
-            "outcome": "done", "why": "a test", "result": { "purged": 12 },
+            "outcome": "done", "why": "a test", "result": { "done": 12 },
         });
         let other = json!({
             "at": "2026-11-16T10:00:00.000Z", "who": "file", "action": "configuration.reload", "outcome": "refused",

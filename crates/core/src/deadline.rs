@@ -16,8 +16,8 @@ use crate::store::StoreError;
 #[error("no answer within {0:?}")]
 pub struct DeadlineExceeded(pub Duration);
 
-/// Waits for work to end, at most this long from when the wait begins. Work that
-/// does not end in time is dropped where it stands.
+/// Waits for work to end, at most this long from the first poll. Work that does not
+/// end in time is dropped where it stands.
 pub fn within<F: Future>(limit: Duration, work: F) -> Within<F> {
     Within {
         limit,
@@ -28,7 +28,7 @@ pub fn within<F: Future>(limit: Duration, work: F) -> Within<F> {
 
 pin_project! {
     /// The future of [`within`]. It has a name and is no `async fn`, which would
-    /// hold the work twice, as its argument and in the timeout, and would make the
+    /// hold the work twice, as its argument and where it waits, and would make the
     /// future of every request larger.
     #[must_use = "futures do nothing unless they are awaited"]
     pub struct Within<F> {
@@ -65,7 +65,7 @@ impl<F: Future> Future for Within<F> {
             let timer = coop::unconstrained(tokio::time::sleep(limit));
             this.timer.set(Some(timer));
         }
-        let timer = this.timer.as_pin_mut().expect("it has just been set");
+        let timer = this.timer.as_pin_mut().expect("it is set above");
         timer.poll(cx).map(|()| Err(DeadlineExceeded(limit)))
     }
 }
@@ -102,6 +102,21 @@ mod tests {
         let size = size_of_val(&work);
         let limited = size_of_val(&within(LIMIT, work));
         assert!(limited < size + 512, "{limited} around {size}");
+    }
+
+    /// The work uses up its task's budget in every turn.
+    #[tokio::test(start_paused = true)]
+    async fn busy_work_is_given_up_too() {
+        let busy = async {
+            for _ in 0..2 * LIMIT.as_millis() {
+                while coop::has_budget_remaining() {
+                    coop::consume_budget().await;
+                }
+                tokio::time::advance(Duration::from_millis(1)).await;
+            }
+        };
+        let ended: Result<(), _> = within(LIMIT, busy).await;
+        assert_eq!(ended, Err(DeadlineExceeded(LIMIT)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -35,9 +35,8 @@ use crate::problem::{Code, Problem};
 use crate::rules::{Credentials, DuplicateCreate, Hosts, KeySource, Rules};
 use crate::span::operation_span;
 
-/// How often an operation is claimed whose record changes between the steps of
-/// its comparison.
-const CLAIMS_MAX: usize = 3;
+/// How often a request is compared with a record that keeps changing meanwhile.
+const COMPARISONS_MAX: usize = 3;
 
 /// Headers that some upstreams let replace the method.
 static METHOD_OVERRIDES: [HeaderName; 3] = [
@@ -439,7 +438,7 @@ async fn compare_as_recorded(
 ) -> Result<Entered, StoreError> {
     let engine = &protection.engine;
     let enter = |fingerprint| engine.enter(identity.clone(), fingerprint, call.terms());
-    for _ in 0..CLAIMS_MAX {
+    for _ in 0..COMPARISONS_MAX {
         let record = engine.look(&identity.digest()).await?;
         // Without one, the key became free in between.
         if let Some(record) = record.filter(|record| record.state != State::Released) {

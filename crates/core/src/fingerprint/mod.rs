@@ -19,6 +19,7 @@ mod selection;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::{Arc, Mutex};
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
@@ -162,23 +163,30 @@ pub struct Sender<'a> {
 
 /// Makes fingerprints.
 #[derive(Clone)]
-pub struct Fingerprinter(Hash);
+pub struct Fingerprinter {
+    /// With the secret, if there is one, and the domain.
+    hash: Hash,
+    /// The last host whose sender's digest was made, with that digest. Most requests
+    /// come without credentials, to the same host as the one before.
+    last_host: Arc<Mutex<Option<(Vec<u8>, [u8; 16])>>>,
+}
 
 impl Fingerprinter {
     /// Keyed by a secret (HMAC-SHA-256), so that a body cannot be guessed without it.
     pub fn keyed(secret: [u8; 32]) -> Self {
         let hash = Hmac::new_from_slice(&secret).expect("HMAC takes keys of any length");
-        Self(Hash::Keyed(hash)).with_domain()
+        Self::new(Hash::Keyed(hash))
     }
 
     /// Without a secret (SHA-256).
     pub fn plain() -> Self {
-        Self(Hash::Plain(Sha256::new())).with_domain()
+        Self::new(Hash::Plain(Sha256::new()))
     }
 
-    fn with_domain(mut self) -> Self {
-        self.0.update(DOMAIN);
-        self
+    fn new(mut hash: Hash) -> Self {
+        hash.update(DOMAIN);
+        let last_host = Arc::default();
+        Self { hash, last_host }
     }
 
     /// The fingerprint of a request. Any bytes have one.
@@ -188,7 +196,7 @@ impl Fingerprinter {
         let algorithm = content.algorithm(parts.host.is_some());
         let host = parts.host.map(host_name);
 
-        let mut hash = self.0.clone();
+        let mut hash = self.hash.clone();
         if !parts.identity_parts.is_empty() || !parts.selection.is_everything() {
             hash_choice(&mut hash, parts);
         }
@@ -264,10 +272,32 @@ impl Fingerprinter {
     }
 
     fn sender(&self, credentials: &[(&str, &[u8])], host: Option<&[u8]>) -> [u8; 16] {
-        if credentials.is_empty() && host.is_none() {
-            return [0; 16];
+        match (credentials, host) {
+            ([], None) => [0; 16],
+            ([], Some(host)) => self.host_sender(host),
+            (credentials, host) => self.hash_sender(credentials, host),
         }
-        let mut hash = self.0.clone();
+    }
+
+    /// The digest of a sender without credentials.
+    fn host_sender(&self, host: &[u8]) -> [u8; 16] {
+        let hashed = || self.hash_sender(&[], Some(host));
+        // Waiting would cost more than hashing.
+        let Ok(mut last) = self.last_host.try_lock() else {
+            return hashed();
+        };
+        match &*last {
+            Some((name, sender)) if name == host => *sender,
+            _ => {
+                let sender = hashed();
+                *last = Some((host.to_vec(), sender));
+                sender
+            }
+        }
+    }
+
+    fn hash_sender(&self, credentials: &[(&str, &[u8])], host: Option<&[u8]>) -> [u8; 16] {
+        let mut hash = self.hash.clone();
         hash.part(b"sender");
         hash.list(credentials, |hash, (name, value)| {
             hash.part(name.as_bytes());
@@ -284,7 +314,7 @@ impl Fingerprinter {
 
 impl fmt::Debug for Fingerprinter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
+        f.write_str(match self.hash {
             Hash::Plain(_) => "Fingerprinter(plain)",
             Hash::Keyed(_) => "Fingerprinter(keyed)",
         })

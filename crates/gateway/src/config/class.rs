@@ -247,24 +247,26 @@ fn check_consistency(class: &Class, mistakes: &mut Vec<Mistake>) {
     }
 }
 
-/// The conflicts of a class with the routes that use it: a lease must be at least as
-/// long as the upstream's timeout. The keys of mistakes are relative to the class.
-pub(super) fn find_conflicts(class: &Class, config: &Config) -> Vec<Mistake> {
-    let Some((user, timeout)) = find_slowest_user(class, config) else {
-        return Vec::new();
-    };
-    if class.lease >= timeout {
-        return Vec::new();
-    }
-    vec![Mistake::given(
-        "lease",
-        format!(
-            "{} is shorter than the {} that the upstream of {user} may take, so a running request could be treated as lost",
-            Time::of(class.lease).0,
-            Time::of(timeout).0,
-        ),
-        format!("write {} or longer", Time::of(timeout).0),
-    )]
+/// The conflict of a class with the routes that use it: a lease must be at least as
+/// long as the upstream's timeout. The key of the mistake is relative to the class.
+pub(super) fn find_conflict(class: &Class, config: &Config) -> Option<Mistake> {
+    let (user, timeout) = find_slowest_user(class, config)?;
+    find_short_lease(class, timeout, &format!("the upstream of {user}"))
+}
+
+/// The mistake of a lease that is shorter than an upstream may take.
+pub(crate) fn find_short_lease(
+    class: &Class,
+    timeout: Duration,
+    upstream: &str,
+) -> Option<Mistake> {
+    let [lease, longest] = [class.lease, timeout].map(|time| Time::of(time).0);
+    (class.lease < timeout).then(|| {
+        let problem = format!(
+            "{lease} is shorter than the {longest} that {upstream} may take, so a running request could be treated as lost"
+        );
+        Mistake::given("lease", problem, format!("write {longest} or longer"))
+    })
 }
 
 /// The user of a class.

@@ -41,6 +41,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 pub use crate::listen::tls::{ClientAuth, TlsFiles as ServerTls};
 
 pub use self::check::{Loaded, load, parse};
+pub(crate) use self::class::find_short_lease;
 pub use self::class::{ClassSettings, build_class};
 pub use self::mistake::{Location, Mistake, Warning};
 pub(crate) use self::schema::nearest;

@@ -30,7 +30,6 @@ pub(crate) enum ClientRequest {
     Whole(WholeRequest),
 }
 
-/// A request that is ready to be forwarded. Only [`read`] makes one.
 /// A request whose body was read.
 pub(crate) struct WholeRequest {
     pub(crate) head: Box<Parts>,
@@ -39,6 +38,7 @@ pub(crate) struct WholeRequest {
     pub(crate) buffered: Buffered,
 }
 
+/// A request that is ready to be forwarded. Only [`read`] makes one.
 pub(super) enum Ready {
     Unprotected(Unprotected),
     Protected(Protected),

@@ -15,8 +15,7 @@ use onceward_core::deadline::store_within;
 use onceward_core::store::{Collection, PAGE_MAX, Registry, SortOrder, StoreError};
 use serde_json::{Map, Value};
 
-use crate::config::units::Time;
-use crate::config::{ClassSettings, Mistake, build_class};
+use crate::config::{ClassSettings, build_class, find_short_lease};
 use crate::runtime::plan::Plan;
 
 /// The maximum number of classes that are changed or created at run time.
@@ -313,25 +312,16 @@ fn apply_changes(
         Some(class) => class.clone(),
         None => built_in(name),
     };
-    let built = build_class(name, raw, &below).and_then(|class| match outlast(&class, base) {
-        None => Ok(class),
-        Some(mistake) => Err(vec![mistake]),
+    let built = build_class(name, raw, &below).and_then(|class| {
+        let timeout = base.longest.get(&class.name).copied().unwrap_or_default();
+        match find_short_lease(&class, timeout, "an upstream of its routes") {
+            None => Ok(class),
+            Some(mistake) => Err(vec![mistake]),
+        }
     });
     built.map_err(|mistakes| {
         let sentences: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
         sentences.join(". ")
-    })
-}
-
-/// Checks that a lease lasts at least as long as the upstream may take.
-fn outlast(class: &Class, base: &ConfiguredClasses) -> Option<Mistake> {
-    let timeout = *base.longest.get(&class.name)?;
-    let [lease, longest] = [class.lease, timeout].map(|time| Time::of(time).0);
-    (class.lease < timeout).then(|| {
-        let problem = format!(
-            "{lease} is shorter than the {longest} that an upstream of its routes may take, so a running request could be treated as lost"
-        );
-        Mistake::given("lease", problem, format!("write {longest} or longer"))
     })
 }
 

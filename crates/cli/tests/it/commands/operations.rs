@@ -253,6 +253,8 @@ async fn bulk_purge_counts_confirms_and_purges_matching_operations() {
         said.json(),
         json!({ "purged": 3, "refused": 0, "skipped": 0 })
     );
+    let audit = run(&gateway, &["audit"]).await;
+    assert!(audit.out.contains("  3 operations  done"), "{audit:?}");
     let left = ids(&gateway, &[]).await;
     assert_eq!(left, ids(&gateway, &["--state", "unknown"]).await);
     assert_eq!(gateway.post("a", BODY).await.unwrap().status, 201);

@@ -36,11 +36,17 @@ fn holding(signer: &Signer, kid: &str) -> StubReply {
     stub_server::json(200, &jwks(&[signer.jwk(kid)]))
 }
 
-#[tokio::test]
-async fn ten_thousand_unknown_key_ids_cause_one_more_fetch() {
+/// An endpoint that always answers with the key `a` of this signer.
+async fn endpoint_with_one_key() -> (Signer, StubServer) {
     let signer = Signer::p256();
     let keys = holding(&signer, "a");
     let endpoint = StubServer::new(move |_| keys.clone()).await;
+    (signer, endpoint)
+}
+
+#[tokio::test]
+async fn ten_thousand_unknown_key_ids_cause_one_more_fetch() {
+    let (signer, endpoint) = endpoint_with_one_key().await;
     // The first unknown id may cause another fetch.
     let timing = JwksTiming {
         forced: Duration::from_secs(2),
@@ -67,9 +73,7 @@ async fn ten_thousand_unknown_key_ids_cause_one_more_fetch() {
 
 #[tokio::test]
 async fn unknown_key_ids_cause_at_most_one_fetch_in_half_a_minute() {
-    let signer = Signer::p256();
-    let keys = holding(&signer, "a");
-    let endpoint = StubServer::new(move |_| keys.clone()).await;
+    let (signer, endpoint) = endpoint_with_one_key().await;
     let callers = Arc::new(at(&endpoint, JwksTiming::default()).await);
     send_bearer(&callers, &token(&signer, "a"))
         .await
@@ -95,9 +99,7 @@ async fn unknown_key_ids_cause_at_most_one_fetch_in_half_a_minute() {
 
 #[tokio::test]
 async fn a_missing_key_id_is_not_fetched_again() {
-    let signer = Signer::p256();
-    let keys = holding(&signer, "a");
-    let endpoint = StubServer::new(move |_| keys.clone()).await;
+    let (signer, endpoint) = endpoint_with_one_key().await;
     let timing = JwksTiming {
         forced: Duration::from_millis(1),
         ..quick_timing()
@@ -208,9 +210,7 @@ async fn without_keys_every_token_is_refused(#[case] response: StubReply) {
 #[case::emptied(reply(200, r#"{"keys": []}"#))]
 #[tokio::test]
 async fn a_failed_fetch_keeps_the_last_valid_keys(#[case] response: StubReply) {
-    let signer = Signer::p256();
-    let keys = holding(&signer, "a");
-    let endpoint = StubServer::new(move |_| keys.clone()).await;
+    let (signer, endpoint) = endpoint_with_one_key().await;
     let timing = JwksTiming {
         refresh: Duration::from_millis(50),
         forced: Duration::from_millis(50),
@@ -240,9 +240,7 @@ async fn a_failed_fetch_keeps_the_last_valid_keys(#[case] response: StubReply) {
 
 #[tokio::test]
 async fn keys_not_fetched_for_too_long_are_dropped() {
-    let signer = Signer::p256();
-    let keys = holding(&signer, "a");
-    let endpoint = StubServer::new(move |_| keys.clone()).await;
+    let (signer, endpoint) = endpoint_with_one_key().await;
     let timing = JwksTiming {
         refresh: Duration::from_millis(20),
         keep: Duration::from_millis(300),
@@ -325,9 +323,7 @@ async fn a_file_of_keys_is_read_again_when_it_changes() {
 
 #[tokio::test]
 async fn a_reload_keeps_the_keys_of_an_unchanged_source() {
-    let signer = Signer::p256();
-    let keys = holding(&signer, "a");
-    let endpoint = StubServer::new(move |_| keys.clone()).await;
+    let (signer, endpoint) = endpoint_with_one_key().await;
     let callers = at(&endpoint, quick_timing()).await;
     send_bearer(&callers, &token(&signer, "a"))
         .await

@@ -10,7 +10,7 @@ use http::Method;
 use matchit::{InsertError, Router};
 
 use super::Checker;
-use crate::config::class::{ClassUser, find_conflicts, find_slowest_user};
+use crate::config::class::{ClassUser, find_conflict, find_slowest_user};
 use crate::config::schema::nearest;
 use crate::config::source::{Locations, join};
 use crate::config::units::Time;
@@ -143,7 +143,7 @@ fn check_leases(config: &Config, checker: &mut Checker<'_>) {
         let (lease, timeout) = (Time::of(class.lease).0, Time::of(timeout).0);
         let lease_key = format!("{}.lease", join("classes", &class.name));
         if checker.locations.says(&lease_key) {
-            for mistake in find_conflicts(class, config) {
+            if let Some(mistake) = find_conflict(class, config) {
                 checker.report(&lease_key, mistake.problem, mistake.right);
             }
             continue;
@@ -283,7 +283,7 @@ pub(in crate::config) fn token_key(locations: &Locations, at: usize) -> String {
     }
 }
 
-/// The largest allowed body find_conflicts into the buffer.
+/// The largest allowed body must fit into the buffer.
 fn check_bodies(config: &Config, checker: &mut Checker<'_>) {
     let room = config.limits.buffered_bytes;
     let server = ("server.body_limit".to_owned(), config.server.body_limit);
