@@ -237,7 +237,11 @@ impl Forwarder {
             (Err(_), Some(span)) => span.unanswered(outcome),
             (_, None) => {}
         }
-        Ok(sent?.map(body::boxed))
+        let mut response = sent?.map(body::boxed);
+        // The version belongs to the connection: the client's is the gateway's own, and
+        // stays open after an answer of an HTTP/1.0 upstream.
+        *response.version_mut() = Version::HTTP_11;
+        Ok(response)
     }
 
     /// Forwards a request for a protocol upgrade, and opens a tunnel if the upstream

@@ -3,7 +3,7 @@
 use http::Version;
 use rstest::rstest;
 
-use crate::harness::{gateway, gateway_to, origin};
+use crate::harness::{gateway, gateway_to, origin, raw_origin};
 
 #[rstest]
 #[case::in_and_out(true, true)]
@@ -81,6 +81,20 @@ async fn an_http10_request_without_a_host_is_forwarded_with_the_origins() {
         "{answer}"
     );
     assert_eq!(origin.only().header("host"), origin.address().to_string());
+}
+
+/// The version of an answer says how its connection goes on, and the client's
+/// connection is the gateway's own.
+#[tokio::test]
+async fn an_http10_origin_does_not_lower_the_clients_version() {
+    let origin = raw_origin("HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+    let gateway = gateway_to(&origin.url()).in_memory().run().await;
+    let passed = gateway.get("/payments").send().await;
+    let first = gateway.post("/payments", "k").body("a").send().await;
+    let again = gateway.post("/payments", "k").body("a").send().await;
+    for answer in [passed, first, again] {
+        assert_eq!((answer.version, answer.text()), (Version::HTTP_11, "ok"));
+    }
 }
 
 #[tokio::test]
