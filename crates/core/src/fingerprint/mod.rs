@@ -166,9 +166,14 @@ pub struct Sender<'a> {
 pub struct Fingerprinter {
     /// With the secret, if there is one, and the domain.
     hash: Hash,
-    /// The last host whose sender's digest was made, with that digest. Most requests
-    /// come without credentials, to the same host as the one before.
-    last_host: Arc<Mutex<Option<(Vec<u8>, [u8; 16])>>>,
+    /// Most requests come to the same host as the one before.
+    last_host: Arc<Mutex<Option<HostSender>>>,
+}
+
+/// The digest of a sender without credentials.
+struct HostSender {
+    host: Vec<u8>,
+    sender: [u8; 16],
 }
 
 impl Fingerprinter {
@@ -287,10 +292,10 @@ impl Fingerprinter {
             return hashed();
         };
         match &*last {
-            Some((name, sender)) if name == host => *sender,
+            Some(last) if last.host == host => last.sender,
             _ => {
-                let sender = hashed();
-                *last = Some((host.to_vec(), sender));
+                let (host, sender) = (host.to_vec(), hashed());
+                *last = Some(HostSender { host, sender });
                 sender
             }
         }
