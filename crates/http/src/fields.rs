@@ -55,7 +55,7 @@ const TO_CLIENT_ONLY: [HeaderName; 7] = [
     RESTATE_ID,
 ];
 
-/// How many headers a replay has besides those of its reply.
+/// How many headers `answer::again` adds to a reply: room for them is made at once.
 const ADDED_TO_REPLAYS: usize = 5;
 
 /// Headers that belong to one connection.

@@ -362,6 +362,8 @@ where
         call.held = None;
     }
     onceward_core::crash_point!("after-claim");
+    // Boxed, here and below: each way would otherwise enlarge the future of every
+    // request, and a replay needs none of them.
     match entry {
         Ok(Entered::Lead(lead)) => {
             let granted = Granted {
@@ -375,12 +377,12 @@ where
             Box::pin(run_detached(protection, lead, call, granted, forward)).await
         }
         Ok(Entered::Follow(follow)) => Box::pin(wait_for(&call, &follow)).await,
-        Ok(Entered::Finished(record) | Entered::Expired(record)) => {
-            ProtectedResponse::from_record(&record)
-        }
-        Ok(Entered::Paused(record) | Entered::Unknown(record)) => {
-            ProtectedResponse::from_record(&record)
-        }
+        Ok(
+            Entered::Finished(record)
+            | Entered::Expired(record)
+            | Entered::Paused(record)
+            | Entered::Unknown(record),
+        ) => ProtectedResponse::from_record(&record),
         Ok(Entered::Mismatch) => Box::pin(mismatched(protection, &call, &identity.digest())).await,
         Err(error) => {
             let chosen = (&*call.class, &*call.rules);
@@ -399,8 +401,6 @@ async fn enter(
     fingerprint: Fingerprint,
 ) -> Result<Entered, StoreError> {
     let entered = claim(protection, call, identity, fingerprint).await?;
-    // Boxed, here and below: rare paths would otherwise enlarge the future of every
-    // request.
     if let Entered::Unknown(record) = &entered
         && Box::pin(protection.reconcile(record, &call.class)).await == Reconciled::Settled
     {

@@ -166,7 +166,7 @@ pub struct Sender<'a> {
 pub struct Fingerprinter {
     /// With the secret, if there is one, and the domain.
     hash: Hash,
-    /// Most requests come to the same host as the one before.
+    /// Kept, because most requests come to the same host as the one before.
     last_host: Arc<Mutex<Option<HostSender>>>,
 }
 
