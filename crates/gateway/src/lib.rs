@@ -42,6 +42,7 @@ use crate::config::Config;
 use crate::listen::Listener;
 use crate::runtime::Runtime;
 use crate::runtime::background;
+use crate::runtime::cores::Cores;
 pub use crate::runtime::plan::PlanError;
 pub use crate::runtime::reload::ConfigFile;
 use crate::runtime::reload::Reloader;
@@ -61,6 +62,7 @@ pub struct Gateway {
     stop_background: CancellationToken,
     serving: TaskTracker,
     background: TaskTracker,
+    cores: Arc<Cores>,
 }
 
 impl fmt::Debug for Gateway {
@@ -101,8 +103,9 @@ impl Gateway {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, StartError> {
         let sockets = Sockets::bind(&config).await?;
+        let cores = Cores::start(config.server.threads).map_err(StartError::Threads)?;
         let opened = Opened::open(config, clock).await?;
-        let gateway = Self::new(&sockets, &opened, file);
+        let gateway = Self::new(&sockets, &opened, cores, file);
         gateway.start_background(&sockets, &opened);
         gateway.start_delivery(&opened);
         gateway.start_admin(sockets.admin, opened);
@@ -110,7 +113,7 @@ impl Gateway {
         Ok(gateway)
     }
 
-    fn new(sockets: &Sockets, opened: &Opened, file: Option<ConfigFile>) -> Self {
+    fn new(sockets: &Sockets, opened: &Opened, cores: Cores, file: Option<ConfigFile>) -> Self {
         Self {
             listen: sockets.traffic_address,
             admin: sockets.admin_address,
@@ -128,6 +131,7 @@ impl Gateway {
             stop_background: CancellationToken::new(),
             serving: TaskTracker::new(),
             background: TaskTracker::new(),
+            cores: Arc::new(cores),
         }
     }
 
@@ -194,7 +198,8 @@ impl Gateway {
         self.runtime
             .metrics()
             .set_connection_counts(listener.counts.clone());
-        let serving = listen::serve(listener, self.runtime.clone(), self.stop_serving.clone());
+        let service = (self.runtime.clone(), self.cores.clone());
+        let serving = listen::serve(listener, service, self.stop_serving.clone());
         self.serving.spawn(serving);
     }
 
@@ -236,6 +241,7 @@ impl Gateway {
             self.runtime.close_upstreams().await;
         };
         let drained = engine.drain(limit, ending).await;
+        self.cores.stop().await;
         self.runtime.tracer().close().await;
         self.stop_background.cancel();
         self.background.close();

@@ -24,6 +24,7 @@ mod webhooks;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,6 +137,8 @@ pub struct Server {
     pub write_deadline: Duration,
     /// How long the gateway waits for running operations when it stops.
     pub drain: Duration,
+    /// The number of threads that serve requests; `None` is one per core.
+    pub threads: Option<NonZeroUsize>,
 }
 
 impl Default for Server {
@@ -154,6 +157,7 @@ impl Default for Server {
             body_deadline: Duration::from_secs(30),
             write_deadline: Duration::from_secs(30),
             drain: Duration::from_secs(30),
+            threads: None,
         }
     }
 }

@@ -80,6 +80,9 @@ pub(super) struct Server {
     pub(super) write_deadline: Option<Time>,
     /// How long the gateway waits for running operations when it stops. Default: 30s.
     pub(super) drain: Option<Time>,
+    /// The number of threads that serve requests. Default: one per core.
+    #[schemars(range(min = 1, max = 1024))]
+    pub(super) threads: Option<u32>,
 }
 
 /// A token for the admin API.

@@ -46,6 +46,7 @@ use self::slow_clients::{ConnectionDeadlines, WatchedBody, WriteDeadlines};
 use crate::listen::framing::{CheckedStream, HEAD_BYTES_MAX, HEADERS_MAX};
 use crate::listen::peer::{Peer, TrustedProxies};
 use crate::listen::tls::ListenerTls;
+use crate::runtime::cores::{CoreLoad, Cores};
 
 pub(crate) use self::counts::ConnectionCounts;
 
@@ -101,20 +102,24 @@ pub(crate) trait Serve: Send + Sync + 'static {
     ) -> impl Future<Output = Response<Body>> + Send;
 }
 
-/// Accepts and serves connections until `stop` is cancelled; returns when the
-/// last connection has ended.
-pub(crate) async fn serve<S: Serve>(listener: Listener, service: Arc<S>, stop: CancellationToken) {
+/// Accepts connections and serves them on the cores until `stop` is cancelled;
+/// returns when the last connection has ended.
+pub(crate) async fn serve<S: Serve>(
+    listener: Listener,
+    (service, cores): (Arc<S>, Arc<Cores>),
+    stop: CancellationToken,
+) {
     let deadlines = WriteDeadlines::new(listener.write_deadline);
     let counts = Arc::clone(&listener.counts);
     tokio::select! {
-        () = accept(listener, service, stop, &deadlines) => {}
+        () = accept(listener, (service, cores), stop, &deadlines) => {}
         () = deadlines.enforce(&counts) => {}
     }
 }
 
 async fn accept<S: Serve>(
     listener: Listener,
-    service: Arc<S>,
+    (service, cores): (Arc<S>, Arc<Cores>),
     stop: CancellationToken,
     deadlines: &Arc<WriteDeadlines>,
 ) {
@@ -147,16 +152,27 @@ async fn accept<S: Serve>(
             tracing::debug!(peer = %direct, "connection refused: too many connections");
             continue;
         };
-        let accepted = AcceptedConnection {
-            direct,
-            slot,
-            deadlines: deadlines.register(),
-            watcher: connections.watcher(),
+        // The socket leaves the acceptor's runtime for that of its core.
+        let stream = match stream.into_std() {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!(%error, peer = %direct, "connection not handed on");
+                continue;
+            }
         };
-        let deadlines = Arc::clone(&accepted.deadlines);
+        let deadlines = deadlines.register();
         // `connections.shutdown` waits for this task, since it holds a watcher.
-        let task = tokio::spawn(Arc::clone(&handler).handle(stream, accepted));
-        deadlines.set_task(task.abort_handle());
+        let task = cores.least_loaded().spawn(|load| {
+            let accepted = AcceptedConnection {
+                direct,
+                slot,
+                deadlines: Arc::clone(&deadlines),
+                watcher: connections.watcher(),
+                load,
+            };
+            Arc::clone(&handler).handle(stream, accepted)
+        });
+        deadlines.set_task(task);
     }
     drop(listener.socket);
     connections.shutdown().await;
@@ -191,11 +207,20 @@ struct AcceptedConnection {
     slot: ListenerSlot,
     deadlines: Arc<ConnectionDeadlines>,
     watcher: Watcher,
+    /// Counts the connection among those of its core.
+    load: CoreLoad,
 }
 
 impl<S: Serve> ConnectionHandler<S> {
-    async fn handle(self: Arc<Self>, stream: TcpStream, accepted: AcceptedConnection) {
+    async fn handle(self: Arc<Self>, stream: std::net::TcpStream, accepted: AcceptedConnection) {
         let direct = accepted.direct;
+        let stream = match TcpStream::from_std(stream) {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!(%error, peer = %direct, "connection not served");
+                return;
+            }
+        };
         // With Nagle's algorithm small responses wait for an acknowledgement.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, peer = %direct, "could not set TCP_NODELAY");
@@ -226,8 +251,9 @@ impl<S: Serve> ConnectionHandler<S> {
         let address = peer.address();
         let deadlines = Arc::clone(&accepted.deadlines);
         let handler = Arc::clone(&self);
+        let load = accepted.load;
         let service = service_fn(move |request: Request<Incoming>| {
-            handler.serve_request(request, &peer, &deadlines)
+            handler.serve_request(request, &peer, (&deadlines, &load))
         });
         // Only HTTP/2 after TLS needs a deadline here: hyper has one for HTTP/1,
         // and without TLS the handshake has already waited for the preface.
@@ -251,15 +277,16 @@ impl<S: Serve> ConnectionHandler<S> {
         &self,
         request: Request<Incoming>,
         peer: &Peer,
-        deadlines: &Arc<ConnectionDeadlines>,
+        (deadlines, load): (&Arc<ConnectionDeadlines>, &CoreLoad),
     ) -> impl Future<Output = Result<Response<WatchedBody>, Infallible>> + Send + use<S> {
         let is_http2 = request.version() == Version::HTTP_2;
         let is_too_large = is_http2 && http2::is_head_too_large(request.headers());
         let omits_body = is_http2 && request.method() == Method::HEAD;
         let peer = peer.for_request(request.headers(), &self.handshaker.trusted);
         let service = Arc::clone(&self.service);
-        // On HTTP/1 the socket shows whether the client reads the response.
-        let deadlines = is_http2.then(|| Arc::clone(deadlines));
+        // On HTTP/1 the socket shows whether the client reads the response, and the
+        // connection itself is the load.
+        let http2 = is_http2.then(|| (Arc::clone(deadlines), load.more()));
         async move {
             let response = if is_too_large {
                 http2::head_too_large()
@@ -271,8 +298,8 @@ impl<S: Serve> ConnectionHandler<S> {
             } else {
                 response
             };
-            Ok(response.map(|body| match &deadlines {
-                Some(deadlines) => WatchedBody::http2(body, deadlines),
+            Ok(response.map(|body| match &http2 {
+                Some((deadlines, _)) => WatchedBody::http2(body, deadlines),
                 None => WatchedBody::Http1(body),
             }))
         }

@@ -1,6 +1,8 @@
 //! Clients on real sockets that are too many, silent, slow or do not read: they
 //! are closed, and other clients are served meanwhile.
 
+use std::num::NonZeroUsize;
+
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Empty};
@@ -51,7 +53,9 @@ async fn start(change: impl FnOnce(&mut Listener)) -> RunningListener {
     change(&mut listener);
     let counts = Arc::clone(&listener.counts);
     let stop = CancellationToken::new();
-    let serving = tokio::spawn(serve(listener, Arc::new(SampleService), stop.clone()));
+    let cores = Cores::start(NonZeroUsize::new(2)).expect("threads");
+    let service = (Arc::new(SampleService), Arc::new(cores));
+    let serving = tokio::spawn(serve(listener, service, stop.clone()));
     RunningListener {
         address,
         counts,

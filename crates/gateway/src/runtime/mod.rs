@@ -4,6 +4,7 @@
 
 pub(crate) mod background;
 pub(crate) mod classes;
+pub(crate) mod cores;
 pub(crate) mod plan;
 pub(crate) mod reconcile;
 pub(crate) mod reload;

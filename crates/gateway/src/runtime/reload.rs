@@ -274,6 +274,7 @@ fn unchangeable(before: &Config, after: &Config) -> Vec<&'static str> {
             "server.write_deadline",
             old.write_deadline != new.write_deadline,
         ),
+        ("server.threads", old.threads != new.threads),
         (
             "limits.connections",
             before.limits.connections != after.limits.connections,

@@ -77,6 +77,9 @@ pub enum StartError {
     /// The system provides no random bytes.
     #[error("the system gives no random bytes: {0}")]
     Entropy(io::Error),
+    /// The threads that serve requests cannot be started.
+    #[error("the threads that serve requests cannot be started: {0}")]
+    Threads(io::Error),
     /// The metrics cannot be set up.
     #[error("the metrics cannot be set up: {0}")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),

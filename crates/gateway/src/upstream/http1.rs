@@ -5,13 +5,15 @@
 //! notices at once when the upstream closes; a request that it had not begun to
 //! write is then returned whole.
 //!
-//! The limit on concurrent requests also limits the open connections: a new one is
-//! opened only when none is idle.
+//! Idle connections are kept per core, where their tasks run. The limit on
+//! concurrent requests also limits the open connections: a new one is opened only
+//! when this core has none idle, and at the limit one that is idle on another core
+//! is closed first.
 
 use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -34,6 +36,7 @@ use super::{
     ConnectionError, OutgoingBody, ResponseBody, ResponseGuard, SendError, SendResult,
     UpstreamLimits,
 };
+use crate::runtime::cores::PerCore;
 
 /// The largest response head.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -44,13 +47,20 @@ const READY_WITHIN: Duration = Duration::from_secs(5);
 /// The connections to an upstream.
 #[derive(Debug)]
 pub(super) struct Pool {
-    /// In the order of their last use.
-    idle: Mutex<VecDeque<IdleConnection>>,
+    idle: PerCore<IdleConnections>,
+    /// How many connections are idle on all cores.
+    idle_count: AtomicUsize,
+    /// How many connections are open.
+    open_count: Arc<AtomicUsize>,
     /// One for each concurrent request.
     permits: Arc<Semaphore>,
     limits: UpstreamLimits,
     tasks: TaskTracker,
 }
+
+/// The idle connections of one core, in the order of their last use.
+#[derive(Debug, Default)]
+struct IdleConnections(Mutex<VecDeque<IdleConnection>>);
 
 #[derive(Debug)]
 struct IdleConnection {
@@ -65,7 +75,9 @@ impl Pool {
     pub(super) fn new(limits: UpstreamLimits, tasks: TaskTracker) -> Self {
         let permits = limits.connections_max.clamp(1, Semaphore::MAX_PERMITS);
         Self {
-            idle: Mutex::default(),
+            idle: PerCore::default(),
+            idle_count: AtomicUsize::new(0),
+            open_count: Arc::default(),
             permits: Arc::new(Semaphore::new(permits)),
             limits,
             tasks,
@@ -85,13 +97,15 @@ impl Pool {
         permit.expect("the semaphore is never closed")
     }
 
-    /// The connection that was used last, unless it is closed or past its idle
-    /// timeout.
+    /// The connection of this core that was used last, unless it is closed or past
+    /// its idle timeout.
     pub(super) fn take_idle(&self) -> Option<Http1Connection> {
-        let mut idle = self.lock();
+        let mut idle = self.idle.here().lock();
         while let Some(IdleConnection { connection, since }) = idle.pop_back() {
+            self.idle_count.fetch_sub(1, Ordering::Relaxed);
             if since.elapsed() > self.limits.idle_timeout {
                 // The others have been idle for longer.
+                self.idle_count.fetch_sub(idle.len(), Ordering::Relaxed);
                 idle.clear();
                 return None;
             }
@@ -102,39 +116,76 @@ impl Pool {
         None
     }
 
-    /// Keeps a connection for the next request.
+    /// Closes a connection that is idle on another core, if as many are open as
+    /// there may be. The caller holds a permit and is about to open one.
+    pub(super) fn make_room(&self) {
+        if self.open_count.load(Ordering::Relaxed) < self.limits.connections_max {
+            return;
+        }
+        for idle in self.idle.all() {
+            if idle.lock().pop_front().is_some() {
+                self.idle_count.fetch_sub(1, Ordering::Relaxed);
+                return;
+            }
+        }
+    }
+
+    /// Counts a connection that was opened, until it is dropped.
+    pub(super) fn opened(&self) -> OpenConnection {
+        self.open_count.fetch_add(1, Ordering::Relaxed);
+        OpenConnection(Arc::clone(&self.open_count))
+    }
+
+    /// Keeps a connection for the next request of this core.
     fn put(&self, connection: Http1Connection) {
         if self.tasks.is_closed() {
             return;
         }
         let since = Instant::now();
-        let mut idle = self.lock();
+        let mut idle = self.idle.here().lock();
         while let Some(oldest) = idle.front()
-            && (idle.len() >= self.limits.idle_max
+            && (self.idle_count.load(Ordering::Relaxed) >= self.limits.idle_max
                 || since - oldest.since > self.limits.idle_timeout)
         {
+            self.idle_count.fetch_sub(1, Ordering::Relaxed);
             idle.pop_front();
         }
-        if idle.len() < self.limits.idle_max {
+        if self.idle_count.load(Ordering::Relaxed) < self.limits.idle_max {
+            self.idle_count.fetch_add(1, Ordering::Relaxed);
             idle.push_back(IdleConnection { connection, since });
         }
     }
 
     pub(super) fn clear(&self) {
-        self.lock().clear();
+        for idle in self.idle.all() {
+            let mut idle = idle.lock();
+            self.idle_count.fetch_sub(idle.len(), Ordering::Relaxed);
+            idle.clear();
+        }
     }
 
     #[cfg(test)]
     pub(super) fn ready(&self) -> usize {
-        let idle = self.lock();
-        idle.iter()
-            .filter(|idle| idle.connection.sender.is_ready())
-            .count()
+        let is_ready = |idle: &&IdleConnection| idle.connection.sender.is_ready();
+        let of_core = |idle: &IdleConnections| idle.lock().iter().filter(is_ready).count();
+        self.idle.all().map(of_core).sum()
     }
+}
 
+impl IdleConnections {
     fn lock(&self) -> MutexGuard<'_, VecDeque<IdleConnection>> {
         // The queue is consistent after every step, so a poisoned lock is usable.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts as an open connection until it is dropped.
+#[derive(Debug)]
+pub(super) struct OpenConnection(Arc<AtomicUsize>);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -144,6 +195,7 @@ pub(super) struct Http1Connection {
     sender: SendRequest<TrackedBody>,
     write_state: Arc<WriteState>,
     driver: AbortHandle,
+    open: OpenConnection,
 }
 
 /// A connection and the permission to use it for one request.
@@ -155,8 +207,9 @@ pub(super) struct ConnectionSlot {
 impl Http1Connection {
     pub(super) async fn open(
         stream: DialedStream,
-        tasks: &TaskTracker,
+        pool: &Pool,
     ) -> Result<Self, ConnectionError> {
+        let open = pool.opened();
         let write_state = Arc::new(WriteState::default());
         let io = TokioIo::new(CountingStream {
             inner: stream,
@@ -170,7 +223,7 @@ impl Http1Connection {
             .await
             .map_err(ConnectionError::Http)?;
         let connection = connection.with_upgrades();
-        let driver = tasks.spawn(async move {
+        let driver = pool.tasks.spawn(async move {
             // hyper reports the error to the request that waits; here it is only
             // logged.
             if let Err(error) = connection.await {
@@ -181,6 +234,7 @@ impl Http1Connection {
             sender,
             write_state,
             driver: driver.abort_handle(),
+            open,
         })
     }
 }
@@ -223,7 +277,8 @@ impl ConnectionSlot {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             // The connection is a tunnel now and keeps its permit until it is
             // closed. A connection has at most one 101, so the cell is empty.
-            let _ = connection.write_state.tunnel.set(permit);
+            let held = (permit, connection.open);
+            let _ = connection.write_state.tunnel.set(held);
             return response.map(|body| ResponseBody::new(body, None));
         }
         let borrowed = BorrowedConnection {
@@ -289,8 +344,8 @@ pub(super) struct WriteState {
     ended: AtomicBool,
     /// Whether all of the current request was written after that.
     whole: AtomicBool,
-    /// The permit of a connection that is now a tunnel.
-    tunnel: OnceLock<ConnectionPermit>,
+    /// The permit of a connection that is now a tunnel, and its count.
+    tunnel: OnceLock<(ConnectionPermit, OpenConnection)>,
 }
 
 impl WriteState {

@@ -1,4 +1,4 @@
-//! HTTP/2: one connection that all requests share.
+//! HTTP/2: one connection that all requests of a core share.
 //!
 //! Counting bytes does not help here, because they may belong to another request. A
 //! request was not sent if hyper returns it, or if the upstream says so: by
@@ -32,7 +32,7 @@ use super::{ConnectionError, OutgoingBody, ResponseBody, ResponseGuard, SendErro
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_WITHIN: Duration = Duration::from_secs(10);
 
-/// The connection that all requests share.
+/// The connection that all requests of a core share.
 #[derive(Debug)]
 pub(super) struct SharedConnection {
     current: Mutex<Option<Http2Connection>>,

@@ -42,6 +42,7 @@ use self::body::ResponseGuard;
 pub use self::body::{BoxError, OutgoingBody, ResponseBody};
 use self::dial::{DialMode, Dialer};
 use crate::listen::tls::TlsError;
+use crate::runtime::cores::PerCore;
 
 /// The limits of the connections to an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +159,7 @@ pub struct UpstreamClient {
     dialer: Dialer,
     last_protocol: LastProtocol,
     http1: Arc<http1::Pool>,
-    http2: http2::SharedConnection,
+    http2: PerCore<http2::SharedConnection>,
 }
 
 /// The result of sending a request on one connection.
@@ -206,7 +207,7 @@ impl UpstreamClient {
         Self {
             last_protocol: LastProtocol::new(address.scheme),
             http1: Arc::new(http1::Pool::new(limits, tasks.clone())),
-            http2: http2::SharedConnection::default(),
+            http2: PerCore::default(),
             dialer: Dialer::new(&address, mode, limits.connect_timeout, tasks),
             address,
         }
@@ -262,7 +263,9 @@ impl UpstreamClient {
         let tasks = self.dialer.tasks();
         tasks.close();
         self.http1.clear();
-        self.http2.clear();
+        for http2 in self.http2.all() {
+            http2.clear();
+        }
         tasks.wait().await;
     }
 
@@ -274,7 +277,7 @@ impl UpstreamClient {
             }
             RequestSlot::Http2(slot) => {
                 address::set_http2_target(&mut request, &self.address);
-                slot.send(&self.http2, request).await
+                slot.send(self.http2.here(), request).await
             }
         }
     }
@@ -283,7 +286,7 @@ impl UpstreamClient {
     fn take(&self) -> Option<RequestSlot> {
         match self.last_protocol.get() {
             Some(Protocol::Http1) => self.http1.take().map(RequestSlot::Http1),
-            Some(Protocol::Http2) => self.http2.take().map(RequestSlot::Http2),
+            Some(Protocol::Http2) => self.http2.here().take().map(RequestSlot::Http2),
             None => None,
         }
     }
@@ -319,11 +322,12 @@ impl UpstreamClient {
     /// Waits for a stream of the shared connection, which one task opens for all.
     /// This is also the way while the upstream's protocol is not known yet.
     async fn connect_http2(&self) -> Result<Option<RequestSlot>, ConnectionError> {
-        if let Some(connection) = self.http2.live() {
+        let http2 = self.http2.here();
+        if let Some(connection) = http2.live() {
             return Ok(connection.acquire().await.map(RequestSlot::Http2));
         }
-        let _dialing = self.http2.dialing().await;
-        if self.http2.live().is_some() || self.last_protocol.get() == Some(Protocol::Http1) {
+        let _dialing = http2.dialing().await;
+        if http2.live().is_some() || self.last_protocol.get() == Some(Protocol::Http1) {
             return Ok(None);
         }
         self.dial(None).await.map(Some)
@@ -334,12 +338,14 @@ impl UpstreamClient {
         &self,
         permit: Option<http1::ConnectionPermit>,
     ) -> Result<RequestSlot, ConnectionError> {
+        if permit.is_some() {
+            self.http1.make_room();
+        }
         let dialed = self.dialer.dial().await?;
         self.last_protocol.set(dialed.protocol);
-        let tasks = self.dialer.tasks();
         match dialed.protocol {
             Protocol::Http1 => {
-                let connection = http1::Http1Connection::open(dialed.stream, tasks).await?;
+                let connection = http1::Http1Connection::open(dialed.stream, &self.http1).await?;
                 let permit = match permit {
                     Some(permit) => permit,
                     None => self.http1.acquire().await,
@@ -350,8 +356,9 @@ impl UpstreamClient {
                 }))
             }
             Protocol::Http2 => {
+                let tasks = self.dialer.tasks();
                 let connection = http2::Http2Connection::open(dialed.stream, tasks).await?;
-                self.http2.put(connection.clone());
+                self.http2.here().put(connection.clone());
                 let slot = connection.acquire().await;
                 slot.map(RequestSlot::Http2).ok_or(ConnectionError::Closed)
             }

@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,13 +17,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rstest::rstest;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::*;
 use crate::listen::tls::tests::Authority;
 use crate::listen::tls::{ClientTls, ListenerTls};
+use crate::runtime::cores::Cores;
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npaid";
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -222,13 +224,39 @@ async fn a_new_connection_that_closes_before_a_byte_gives_the_request_back() {
     let upstream = server.http1();
     let dialed = upstream.dialer.dial().await.expect("the server listens");
     let tasks = upstream.dialer.tasks();
-    let connection = http1::Http1Connection::open(dialed.stream, tasks).await;
+    let connection = http1::Http1Connection::open(dialed.stream, pool(&upstream)).await;
     let connection = connection.expect("a connection");
     until("the connection is closed", || tasks.is_empty()).await;
     let permit = pool(&upstream).acquire().await;
     let slot = http1::ConnectionSlot { connection, permit };
     let sent = slot.send(pool(&upstream), post()).await;
     assert!(matches!(sent, SendResult::Returned(..)));
+}
+
+#[tokio::test]
+async fn at_the_bound_an_idle_connection_of_another_core_is_closed() {
+    let server = server(|stream| answer_each(stream, OK)).await;
+    let upstream = Arc::new(server.http1().with_limits(UpstreamLimits {
+        connections_max: 1,
+        ..UpstreamLimits::default()
+    }));
+    let cores = Cores::start(NonZeroUsize::new(2)).expect("threads");
+    let places = [cores.least_loaded(), cores.least_loaded()];
+    for place in places {
+        let (done, answered) = oneshot::channel();
+        let upstream = Arc::clone(&upstream);
+        place.spawn(|load| async move {
+            let response = upstream.send(post()).await.expect("an answer");
+            let _ = done.send((read(response).await, load));
+        });
+        let (body, _) = answered.await.expect("the core has sent it");
+        assert_eq!(body, "paid");
+    }
+    assert_eq!(server.connections(), 2, "each core has its own");
+    until("the first one is closed", || {
+        upstream.dialer.tasks().len() == 1
+    })
+    .await;
 }
 
 #[tokio::test]

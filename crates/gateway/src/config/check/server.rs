@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,6 +98,9 @@ pub(super) fn check_server(raw: &raw::Server, checker: &mut Checker<'_>) -> Serv
         body_deadline,
         write_deadline,
         drain,
+        threads: raw
+            .threads
+            .and_then(|threads| NonZeroUsize::new(count_or(Some(threads), 0))),
     }
 }
 

@@ -1,0 +1,234 @@
+//! The threads that serve requests, one current-thread runtime each.
+//!
+//! A request stays on the core that accepted its connection, and so do the
+//! connection to the upstream, the timers and the tasks that the request starts.
+//! Nothing of a request is then woken from another thread, which costs a system
+//! call on every wake. Everything else (admin API, courier, sweep, reloads, the
+//! drivers of shared stores) runs on the runtime that started the gateway.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use tokio::runtime::{Builder, Handle};
+use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+thread_local! {
+    /// The position of this thread's value in every [`PerCore`].
+    static POSITION: Cell<usize> = const { Cell::new(OTHER_THREADS) };
+}
+
+/// The position that all threads share that are not cores.
+const OTHER_THREADS: usize = 0;
+/// The values of a [`PerCore`]. Further cores share the values of earlier ones.
+const POSITIONS: usize = 65;
+
+/// The cores of a gateway.
+pub(crate) struct Cores {
+    cores: Box<[Core]>,
+    stop: CancellationToken,
+    threads: TaskTracker,
+}
+
+/// A thread with its runtime.
+struct Core {
+    runtime: Handle,
+    load: Arc<AtomicUsize>,
+}
+
+impl fmt::Debug for Cores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let loads = self.cores.iter().map(|core| core.load());
+        f.debug_list().entries(loads).finish()
+    }
+}
+
+impl Cores {
+    /// Starts as many threads, or one per core of the machine.
+    pub(crate) fn start(threads: Option<NonZeroUsize>) -> io::Result<Self> {
+        let number = match threads {
+            Some(threads) => threads,
+            None => thread::available_parallelism()?,
+        };
+        let stop = CancellationToken::new();
+        let threads = TaskTracker::new();
+        let cores = (0..number.get()).map(|number| Core::start(number, &stop, &threads));
+        Ok(Self {
+            cores: cores.collect::<io::Result<_>>()?,
+            stop,
+            threads,
+        })
+    }
+
+    /// A place on the core with the least load.
+    pub(crate) fn least_loaded(&self) -> CorePlace {
+        let least = self.cores.iter().min_by_key(|core| core.load());
+        let core = least.expect("there is at least one core");
+        CorePlace {
+            runtime: core.runtime.clone(),
+            load: CoreLoad::add(&core.load),
+        }
+    }
+
+    /// Ends the threads. What still runs on them is dropped, so that the client
+    /// connections, the engine's tasks and the connections to upstreams of all
+    /// cores must have ended before.
+    pub(crate) async fn stop(&self) {
+        self.stop.cancel();
+        self.threads.close();
+        self.threads.wait().await;
+    }
+}
+
+impl Drop for Cores {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Core {
+    fn start(number: usize, stop: &CancellationToken, threads: &TaskTracker) -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (stop, running) = (stop.clone(), threads.token());
+        thread::Builder::new()
+            .name(format!("core-{number}"))
+            .spawn(move || {
+                POSITION.set(1 + number % (POSITIONS - 1));
+                runtime.block_on(stop.cancelled());
+                drop(runtime);
+                drop(running);
+            })?;
+        Ok(Self {
+            runtime: handle,
+            load: Arc::default(),
+        })
+    }
+
+    fn load(&self) -> usize {
+        self.load.load(Ordering::Relaxed)
+    }
+}
+
+/// A place on a core for one connection.
+pub(crate) struct CorePlace {
+    runtime: Handle,
+    load: CoreLoad,
+}
+
+impl CorePlace {
+    /// Runs the work of the connection on the core. The work gets the load, which
+    /// counts the connection until it is dropped.
+    pub(crate) fn spawn<F>(self, work: impl FnOnce(CoreLoad) -> F) -> AbortHandle
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.runtime.spawn(work(self.load)).abort_handle()
+    }
+}
+
+/// Counts as load of a core, a connection or a stream, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct CoreLoad(Arc<AtomicUsize>);
+
+impl CoreLoad {
+    fn add(load: &Arc<AtomicUsize>) -> Self {
+        load.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(load))
+    }
+
+    /// More load on the same core.
+    pub(crate) fn more(&self) -> Self {
+        Self::add(&self.0)
+    }
+}
+
+impl Drop for CoreLoad {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A value for each core, and one for all other threads together.
+pub(crate) struct PerCore<T>(Box<[Padded<T>]>);
+
+/// A value on cache lines of its own, so that cores do not slow each other down.
+#[repr(align(128))]
+struct Padded<T>(T);
+
+impl<T: fmt::Debug> fmt::Debug for PerCore<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.all()).finish()
+    }
+}
+
+impl<T: Default> Default for PerCore<T> {
+    fn default() -> Self {
+        Self((0..POSITIONS).map(|_| Padded(T::default())).collect())
+    }
+}
+
+impl<T> PerCore<T> {
+    /// The value of this thread's core.
+    pub(crate) fn here(&self) -> &T {
+        &self.0[POSITION.get()].0
+    }
+
+    /// The values of all cores, used or not.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().map(|padded| &padded.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn cores(threads: usize) -> Cores {
+        Cores::start(NonZeroUsize::new(threads)).expect("threads")
+    }
+
+    #[tokio::test]
+    async fn a_connection_goes_to_the_core_with_the_least_load() {
+        let cores = cores(2);
+        let threads: Arc<PerCore<AtomicUsize>> = Arc::default();
+        let mut held = Vec::new();
+        for _ in 0..4 {
+            let (send, placed) = oneshot::channel();
+            let seen = Arc::clone(&threads);
+            cores.least_loaded().spawn(|load| async move {
+                seen.here().fetch_add(1, Ordering::Relaxed);
+                let _ = send.send(load);
+            });
+            held.push(placed.await.expect("the core runs it"));
+        }
+        let counts: Vec<_> = threads.all().map(|n| n.load(Ordering::Relaxed)).collect();
+        assert_eq!(counts[..3], [0, 2, 2]);
+        // Two more streams on one connection: the other core gets the next.
+        held.push(held[0].more());
+        assert_eq!(format!("{cores:?}"), "[3, 2]");
+        drop(held);
+        assert_eq!(format!("{cores:?}"), "[0, 0]");
+        cores.stop().await;
+    }
+
+    #[tokio::test]
+    async fn stopped_cores_drop_what_runs_on_them() {
+        let cores = cores(1);
+        let (kept, dropped) = oneshot::channel::<()>();
+        cores.least_loaded().spawn(|_| async move {
+            let _kept = kept;
+            std::future::pending().await
+        });
+        cores.stop().await;
+        assert!(dropped.await.is_err());
+    }
+}
