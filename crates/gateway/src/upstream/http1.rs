@@ -205,10 +205,7 @@ pub(super) struct ConnectionSlot {
 }
 
 impl Http1Connection {
-    pub(super) async fn open(
-        stream: DialedStream,
-        pool: &Pool,
-    ) -> Result<Self, ConnectionError> {
+    pub(super) async fn open(stream: DialedStream, pool: &Pool) -> Result<Self, ConnectionError> {
         let open = pool.opened();
         let write_state = Arc::new(WriteState::default());
         let io = TokioIo::new(CountingStream {
