@@ -65,6 +65,11 @@ pub struct Settings {
     /// The time limit of a step on the server. The engine has its own deadline;
     /// this one keeps the server from working on abandoned steps.
     pub deadline: Duration,
+    /// PostgreSQL and Redis: for how long a finished reply that was read may be given
+    /// again from memory, and for how long an operator's change waits for that before
+    /// it is answered. It must be the same in all processes that share a store, so the
+    /// gateway has no setting for it. Zero keeps nothing.
+    pub reply_memory: Duration,
 }
 
 /// Which servers must have a write to Redis before it is acknowledged.
@@ -88,6 +93,7 @@ impl Settings {
             connections: 16,
             durability: Durability::Primary,
             deadline: Duration::from_secs(2),
+            reply_memory: Duration::from_secs(1),
         }
     }
 }
@@ -114,6 +120,7 @@ impl fmt::Debug for Settings {
             .field("connections", &self.connections)
             .field("durability", &self.durability)
             .field("deadline", &self.deadline)
+            .field("reply_memory", &self.reply_memory)
             .finish_non_exhaustive()
     }
 }

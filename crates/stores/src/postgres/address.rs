@@ -5,16 +5,21 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, Timeouts};
+use deadpool_postgres::{
+    Connect, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, Timeouts,
+};
+use futures_util::future::{BoxFuture, FutureExt as _};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use tokio_postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::error::words;
 
@@ -199,12 +204,16 @@ impl Address {
         self.config.connect(self.tls.clone()).await
     }
 
-    /// A pool of such connections.
-    pub(crate) fn pool(&self, connections: usize, deadline: Duration) -> Pool {
+    /// A pool of such connections, which this runtime drives.
+    pub(crate) fn pool(&self, connections: usize, deadline: Duration, runtime: &Handle) -> Pool {
         let recycling = ManagerConfig {
             recycling_method: RecyclingMethod::Fast,
         };
-        let manager = Manager::from_config(self.config.clone(), self.tls.clone(), recycling);
+        let connect = ConnectOn {
+            runtime: runtime.clone(),
+            address: self.clone(),
+        };
+        let manager = Manager::from_connect(self.config.clone(), connect, recycling);
         Pool::builder(manager)
             .max_size(connections)
             .runtime(Runtime::Tokio1)
@@ -225,6 +234,32 @@ impl fmt::Debug for Address {
             .field("database", &self.database())
             .field("user", &self.user())
             .finish_non_exhaustive()
+    }
+}
+
+/// Connects on one runtime, whichever runtime asks for a connection: that one may end
+/// before the connection, or has requests to serve.
+struct ConnectOn {
+    runtime: Handle,
+    address: Address,
+}
+
+impl Connect for ConnectOn {
+    fn connect(
+        &self,
+        _: &Config,
+    ) -> BoxFuture<'_, Result<(Client, JoinHandle<()>), tokio_postgres::Error>> {
+        let address = self.address.clone();
+        let connecting = self.runtime.spawn(async move { address.connect().await });
+        let connecting = AbortOnDropHandle::new(connecting);
+        async move {
+            match connecting.await {
+                Ok(connected) => connected,
+                // The runtime is ending; the time limit of the pool ends the wait.
+                Err(_) => std::future::pending().await,
+            }
+        }
+        .boxed()
     }
 }
 

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use onceward_core::deadline::within;
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit, mpsc, oneshot};
-use tokio::task::yield_now;
+use tokio::task::{JoinHandle, yield_now};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::address::Pooler;
@@ -122,7 +123,7 @@ async fn work(
         if steps.is_empty() {
             continue;
         }
-        let sent = sender.executor.tasks.spawn(sender.clone().send(steps));
+        let sent = sender.executor.spawn(sender.clone().send(steps));
         // A longer statement continues in its own task.
         if within(deadline, sent).await.is_err() {
             sender.executor.close_resting(deadline);
@@ -152,7 +153,7 @@ impl BatchSender {
             // One step failed all of them: each is sent alone.
             Err(BatchFailure::NotCommitted) => {
                 for asked in steps {
-                    self.executor.tasks.spawn(self.clone().send_alone(asked));
+                    self.executor.spawn(self.clone().send_alone(asked));
                 }
             }
             Err(BatchFailure::Unsure(error)) => {
@@ -200,7 +201,6 @@ impl BatchSender {
         if let Some(otherwise) = asked.step.otherwise {
             let executor = self.executor.clone();
             self.executor
-                .tasks
                 .spawn(async move { executor.undo(&otherwise).await });
         }
     }
@@ -241,19 +241,27 @@ impl BatchSender {
 pub(crate) struct Executor {
     pub(crate) pool: Pool,
     pub(crate) pooler: Pooler,
+    /// Drives everything that outlives its caller.
+    runtime: Handle,
     tasks: TaskTracker,
     /// Limits statements that may wait for a locked row to half of the connections.
     turns: Semaphore,
 }
 
 impl Executor {
-    pub(crate) fn new(pool: Pool, pooler: Pooler) -> Self {
+    pub(crate) fn new(pool: Pool, pooler: Pooler, runtime: Handle) -> Self {
         Self {
             turns: Semaphore::new((pool.status().max_size / 2).max(1)),
             pool,
             pooler,
+            runtime,
             tasks: TaskTracker::new(),
         }
+    }
+
+    /// Runs work that outlives its caller.
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        self.tasks.spawn_on(work, &self.runtime)
     }
 
     /// A permit for a statement that may wait for a locked row.
@@ -307,7 +315,7 @@ impl Executor {
     ) -> Result<Vec<Cells>, Error> {
         let (answer, answered) = oneshot::channel();
         let executor = self.clone();
-        self.tasks.spawn(async move {
+        self.spawn(async move {
             let rows = executor.run(&said.statement, &said.values).await;
             if let Err(Ok(unheard)) = answer.send(rows)
                 && !unheard.is_empty()

@@ -34,6 +34,11 @@ impl ScriptClock {
         }
     }
 
+    /// The clock itself.
+    pub(super) fn time(&self) -> &Time {
+        &self.time
+    }
+
     /// The time, unless the server determines it.
     pub(super) fn given(&self) -> Option<Timestamp> {
         match &self.time {

@@ -22,6 +22,8 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, PushInfo, PushKind, RedisResult,
     ServerErrorKind, Value, cmd,
 };
+use tokio::runtime::Handle;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::error::{Error, Result};
 use super::pipeline::CommandPipeline;
@@ -299,6 +301,9 @@ impl ServerConnection {
 /// A connection to one server that is replaced when it is lost.
 pub(super) struct Reconnecting {
     client: Client,
+    /// Drives every connection, whichever runtime asks for it: that one may end before
+    /// the connection, or has requests to serve.
+    runtime: Handle,
     deadline: Duration,
     attempt: Mutex<ConnectionAttempt>,
 }
@@ -322,9 +327,11 @@ pub(super) struct LiveConnection {
 
 impl Reconnecting {
     fn new(client: Client, deadline: Duration) -> Self {
-        let attempt = ConnectionAttempt::new(0, client.clone(), deadline, Duration::ZERO);
+        let runtime = Handle::current();
+        let attempt = ConnectionAttempt::new(0, &runtime, &client, deadline, Duration::ZERO);
         Self {
             client,
+            runtime,
             deadline,
             attempt: Mutex::new(attempt),
         }
@@ -405,13 +412,26 @@ impl Reconnecting {
     }
 
     fn next_attempt(&self, number: u64, pause: Duration) -> ConnectionAttempt {
-        ConnectionAttempt::new(number + 1, self.client.clone(), self.deadline, pause)
+        ConnectionAttempt::new(
+            number + 1,
+            &self.runtime,
+            &self.client,
+            self.deadline,
+            pause,
+        )
     }
 }
 
 impl ConnectionAttempt {
     /// Prepares an attempt; it connects when it is first awaited.
-    fn new(number: u64, client: Client, deadline: Duration, pause: Duration) -> Self {
+    fn new(
+        number: u64,
+        runtime: &Handle,
+        client: &Client,
+        deadline: Duration,
+        pause: Duration,
+    ) -> Self {
+        let (runtime, client) = (runtime.clone(), client.clone());
         let ended = Arc::new(AtomicBool::default());
         let set_ended = ended.clone();
         let config = AsyncConnectionConfig::new()
@@ -424,11 +444,16 @@ impl ConnectionAttempt {
                 }
                 Ok::<(), redis::aio::SendError>(())
             });
-        let established = async move {
+        let connect = async move {
             tokio::time::sleep(pause).await;
             client
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
+        };
+        let established = async move {
+            let connecting = AbortOnDropHandle::new(runtime.spawn(connect));
+            let ending = (ErrorKind::Io, "the runtime of the store is ending");
+            connecting.await.unwrap_or_else(|_| Err(ending.into()))
         };
         Self {
             number,

@@ -34,6 +34,8 @@ const ROUNDS_MAX: usize = 1_000;
 /// The most operations that one listing reads. The rest is on the next page, so that
 /// a filter with few matches does not read everything.
 const LOOKED_MAX: usize = 10_000;
+/// The most changes of operators under way at once: each reads a record with its reply.
+pub(super) const CHANGES_MAX: usize = 32;
 /// How many operations are read at once, at least and at most.
 const READ_MIN: usize = 64;
 const READ_MAX: usize = 512;
@@ -79,8 +81,22 @@ impl RedisStore {
         }
     }
 
-    /// Changes a record or its trace, by id, for an operator.
+    /// Changes a record or its trace, by id, for an operator. It is done when no
+    /// process gives the earlier reply any more.
     async fn change(
+        &self,
+        id: OperationId,
+        judge: impl Fn(&Record, State, Timestamp) -> Decision,
+    ) -> Result<Changed> {
+        let changed = {
+            let _permit = self.changes.acquire().await;
+            self.change_record(id, judge).await?
+        };
+        self.recent.outlast(changed).await;
+        Ok(changed)
+    }
+
+    async fn change_record(
         &self,
         id: OperationId,
         judge: impl Fn(&Record, State, Timestamp) -> Decision,

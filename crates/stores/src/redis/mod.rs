@@ -46,6 +46,8 @@ use onceward_core::record::{Answer, Attempt, Fence, Record, Settled, Settlement,
 use onceward_core::store::{Claim, ClaimRequest, Grant, Store, StoreError};
 use onceward_core::wire;
 use redis::{Cmd, Value};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use self::change::{Attachment, ListPosition, RecordChange};
 use self::clock::ScriptClock;
@@ -60,6 +62,7 @@ use self::shard::Shards;
 pub use self::start::RedisOpenError;
 use crate::Settings;
 use crate::lookup::Lookup;
+use crate::recent_replies::RecentReplies;
 pub use crate::time::Time;
 
 /// How often a step is repeated because others changed the record.
@@ -72,6 +75,9 @@ pub struct RedisStore {
     clock: ScriptClock,
     notifier: Arc<Notifier>,
     policies: EvictionPolicies,
+    recent: RecentReplies,
+    /// Limits the changes of operators that are under way.
+    changes: Semaphore,
     /// Makes the tokens by which repeated steps are recognised.
     entropy: Entropy,
     /// Where the next sweep begins.
@@ -81,7 +87,8 @@ pub struct RedisStore {
 
 impl RedisStore {
     /// Connects, checks the server, and opens the store; leases and expiry follow the
-    /// server's clock.
+    /// server's clock. Its connections are driven by the runtime that opens it, and may
+    /// be used from any other.
     pub async fn open(settings: &Settings) -> Result<Self, RedisOpenError> {
         Self::open_with_time(settings, Time::Server).await
     }
@@ -105,6 +112,8 @@ impl RedisStore {
             ),
             clock: ScriptClock::new(time),
             policies: EvictionPolicies::just_checked(),
+            recent: RecentReplies::new(settings.reply_memory),
+            changes: Semaphore::new(inspect::CHANGES_MAX),
             entropy: Entropy::system().map_err(RedisOpenError::Entropy)?,
             swept: AtomicUsize::default(),
             _listener: listener.await,
@@ -182,6 +191,10 @@ impl RedisStore {
 
     async fn claim_step(&self, ask: &ClaimRequest) -> Result<Claim> {
         let lookup = Lookup::Digest(ask.digest);
+        let asked_at = Instant::now();
+        if let Some(claim) = self.recent.answer(ask, self.clock.time(), asked_at) {
+            return Ok(claim);
+        }
         for _ in 0..TRIES_MAX {
             let mut step = self.call(&CLAIM, lookup);
             let record = new_record(ask);
@@ -193,6 +206,7 @@ impl RedisStore {
             };
             let stored = found.stored.ok_or(Error::Response("a record"))?;
             if let Some(claim) = Claim::on(&stored.record, ask, found.now) {
+                self.recent.keep(&stored.record, found.now, asked_at);
                 return Ok(claim);
             }
             self.check_eviction(lookup).await?;

@@ -8,6 +8,8 @@
 
 mod embedded;
 mod fixture;
+#[cfg(all(feature = "postgres", feature = "redis"))]
+mod forgetting;
 mod open;
 #[cfg(feature = "postgres")]
 mod postgres;

@@ -22,6 +22,7 @@ use onceward_core::store::{Changed, Cursor, Filter, Inspect, PageRequest, StoreE
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::filter::{OperationFilter, parse_cursor};
@@ -43,8 +44,8 @@ const SETS_MAX: usize = 16;
 const SET_LIFETIME: Duration = Duration::from_secs(10 * 60);
 /// How many operations of a set one request changes.
 const BATCH_MAX: usize = 500;
-/// How many of them at a time.
-const CONCURRENCY: usize = 32;
+/// How many of them are read at a time: their replies may be large.
+const READS_MAX: usize = 32;
 
 /// A bulk change without parameters: `filter` or `all` for the preview, then `set`.
 #[derive(Deserialize, JsonSchema)]
@@ -356,30 +357,31 @@ struct BatchResult {
 }
 
 async fn run_batch(admin: &AdminState, batch: &Batch) -> BatchResult {
+    // All are changed at once, as far as the store allows: each change may wait until
+    // it is seen everywhere, and so they wait together.
+    let reads = Arc::new(Semaphore::new(READS_MAX));
+    let mut changing = JoinSet::new();
+    for operation in batch.operations.iter().copied() {
+        let (admin, verb) = (admin.clone(), batch.verb.clone());
+        let (filter, reads) = (batch.filter.clone(), reads.clone());
+        changing.spawn(async move {
+            let changed = change_if_same(&admin, &verb, &filter, operation, &reads).await;
+            if let Err(Some(_)) = &changed {
+                // The others are not begun: the store is not available.
+                reads.close();
+            }
+            (operation, changed)
+        });
+    }
     let mut result = BatchResult::default();
-    for chunk in batch.operations.chunks(CONCURRENCY) {
-        if result.error.is_some() {
-            result.unconfirmed.extend(chunk);
-            continue;
-        }
-        let mut changing = JoinSet::new();
-        for operation in chunk.iter().copied() {
-            let (admin, verb) = (admin.clone(), batch.verb.clone());
-            let filter = batch.filter.clone();
-            changing.spawn(async move {
-                let changed = change_if_same(&admin, &verb, &filter, operation).await;
-                (operation, changed)
-            });
-        }
-        for (operation, changed) in changing.join_all().await {
-            match changed {
-                Ok(BatchItem::Done(was)) => result.done.push(was),
-                Ok(BatchItem::Refused) => result.refused += 1,
-                Ok(BatchItem::Skipped) => result.skipped += 1,
-                Err(error) => {
-                    result.unconfirmed.push(operation);
-                    result.error = Some(error);
-                }
+    for (operation, changed) in changing.join_all().await {
+        match changed {
+            Ok(BatchItem::Done(was)) => result.done.push(was),
+            Ok(BatchItem::Refused) => result.refused += 1,
+            Ok(BatchItem::Skipped) => result.skipped += 1,
+            Err(error) => {
+                result.unconfirmed.push(operation);
+                result.error = error.or(result.error);
             }
         }
     }
@@ -395,16 +397,23 @@ enum BatchItem {
 }
 
 /// Changes an operation if it is still the one that was previewed: an unknown
-/// operation that has completed since is not the one that was meant.
+/// operation that has completed since is not the one that was meant. Fails without an
+/// error of its own where the change of another operation failed before.
 async fn change_if_same(
     admin: &AdminState,
     verb: &Verb,
     filter: &Filter,
     (id, fence): (OperationId, Fence),
-) -> Result<BatchItem, StoreError> {
+    reads: &Semaphore,
+) -> Result<BatchItem, Option<StoreError>> {
     let inspect = admin.inspect.as_ref();
-    let record = store_within(STORE_DEADLINE, inspect.show(id)).await?;
-    let same = |record: &Arc<Record>| record.fence == fence && filter.matches(record);
+    let record = {
+        let _permit = reads.acquire().await.map_err(|_| None)?;
+        let record = store_within(STORE_DEADLINE, inspect.show(id)).await?;
+        // Its reply is not held during the change.
+        record.map(without_reply)
+    };
+    let same = |record: &Record| record.fence == fence && filter.matches(record);
     let Some(record) = record.filter(same) else {
         return Ok(BatchItem::Skipped);
     };
@@ -418,6 +427,12 @@ async fn change_if_same(
         Changed::Refused(_) => BatchItem::Refused,
         Changed::Absent => BatchItem::Skipped,
     })
+}
+
+fn without_reply(record: Arc<Record>) -> Record {
+    let mut record = Arc::unwrap_or_clone(record);
+    record.answer = None;
+    record
 }
 
 /// The audit log must name what was changed even if the rest is not certain.

@@ -40,8 +40,11 @@ use super::{Action, AdminState, Applied};
 
 /// The time limit for a page of a listing.
 const LIST_DEADLINE: Duration = Duration::from_secs(15);
-/// The time limit for reading or changing one operation.
+/// The time limit for reading one operation.
 const STORE_DEADLINE: Duration = Duration::from_secs(2);
+/// The time limit for changing one. On a shared store a change waits for a second until
+/// no gateway gives the earlier reply any more.
+const CHANGE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// What an operator does to an operation, with its parameters.
 #[derive(Clone, Debug)]
@@ -105,7 +108,7 @@ impl Verb {
                 Statement::Unsure => return confirm_unknown(inspect, id).await,
             },
         };
-        store_within(STORE_DEADLINE, step).await
+        store_within(CHANGE_DEADLINE, step).await
     }
 
     /// The problem of an operation whose state does not allow the change.

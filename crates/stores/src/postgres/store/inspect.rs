@@ -29,7 +29,8 @@ enum End {
 }
 
 impl PostgresStore {
-    /// Changes a record or its trace, by id, for an operator.
+    /// Changes a record or its trace, by id, for an operator. It is done when no
+    /// process gives the earlier reply any more.
     async fn operate(
         &self,
         id: OperationId,
@@ -43,7 +44,9 @@ impl PostgresStore {
                 }
             })
             .await?;
-        Ok(changed.unwrap_or(Changed::Absent))
+        let changed = changed.unwrap_or(Changed::Absent);
+        self.recent.outlast(changed).await;
+        Ok(changed)
     }
 }
 

@@ -21,7 +21,9 @@ use onceward_core::namespace::Namespace;
 use onceward_core::notifier::Notifier;
 use onceward_core::record::{Answer, Attempt, Fence, Record, Settled, Settlement, State};
 use onceward_core::store::{Claim, ClaimRequest, Grant, Store, StoreError};
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use self::change::RuleOutcome;
 use super::address::{Address, Pooler};
@@ -37,6 +39,7 @@ use super::statements::{BatchStatement, Statements};
 use super::table::Table;
 use crate::lookup::Lookup;
 use crate::open::Settings;
+use crate::recent_replies::RecentReplies;
 use crate::time::Time;
 
 /// How often a claim is repeated that other transactions prevent.
@@ -56,6 +59,7 @@ pub struct PostgresStore {
     statements: Statements,
     time: Time,
     notifier: Arc<Notifier>,
+    recent: RecentReplies,
     listener: Option<JoinHandle<()>>,
 }
 
@@ -95,7 +99,8 @@ enum ClaimOutcome {
 }
 
 impl PostgresStore {
-    /// Checks the server and opens the store.
+    /// Checks the server and opens the store. Its connections are driven by the runtime
+    /// that opens it, and may be used from any other.
     pub async fn open(settings: &Settings) -> Result<Self, PostgresOpenError> {
         Self::open_with_time(settings, Time::Server).await
     }
@@ -120,8 +125,9 @@ impl PostgresStore {
             let namespace = settings.namespace.to_string();
             tokio::spawn(listen(address, channel, namespace, notifier.clone()))
         });
-        let pool = address.pool(settings.connections, settings.deadline);
-        let executor = Arc::new(Executor::new(pool, address.pooler()));
+        let runtime = Handle::current();
+        let pool = address.pool(settings.connections, settings.deadline, &runtime);
+        let executor = Arc::new(Executor::new(pool, address.pooler(), runtime));
         let statements = Statements::new(&table);
         let batches = |steps: &Arc<BatchStatement>| {
             let (namespace, time) = (settings.namespace.clone(), time.clone());
@@ -139,6 +145,7 @@ impl PostgresStore {
             statements,
             time,
             notifier,
+            recent: RecentReplies::new(settings.reply_memory),
             listener,
         })
     }
@@ -160,6 +167,10 @@ impl PostgresStore {
 
     /// Grants a new key, or returns the record of a known one.
     async fn grant(&self, ask: &ClaimRequest) -> Result<Claim, Error> {
+        let asked_at = Instant::now();
+        if let Some(claim) = self.recent.answer(ask, &self.time, asked_at) {
+            return Ok(claim);
+        }
         let mut values = vec![Value::bytes(ask.digest.as_bytes())];
         values.extend(ask_values(ask));
         let step = BatchStep {
@@ -182,6 +193,7 @@ impl PostgresStore {
         if let Some(row) = rows.into_iter().next() {
             let (record, now) = read_known(row)?;
             if let Some(claim) = Claim::on(&record, ask, now) {
+                self.recent.keep(&record, now, asked_at);
                 return Ok(claim);
             }
         }
