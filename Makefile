@@ -15,7 +15,7 @@ FEATURES = embedded postgres redis sqlx axum
 # The published crates, each after those that it needs.
 PUBLISHED = onceward-core onceward-webhooks onceward-stores onceward-http onceward onceward-gateway onceward-cli
 
-.PHONY: test lint unit doc demo bench audit package tools
+.PHONY: test lint unit doc demo bench bench-crash audit package tools
 
 test: lint unit doc demo
 
@@ -43,6 +43,14 @@ demo:
 bench: tools
 	bench/compare
 	cargo run --profile dist --locked --package onceward-stores --all-features --example pairs -- beside
+
+# How often `bench-crash` kills the gateway.
+KILLS = 500
+
+# A gateway killed again and again under load: nothing runs twice, nothing acknowledged is lost.
+bench-crash:
+	ONCEWARD_KILLS=$(KILLS) cargo test --release --locked --package onceward-cli --test it -- --exact --nocapture \
+		crash::storm::killed_again_and_again_under_load_nothing_runs_twice_and_nothing_is_forgotten
 
 # Advisories, licences, sources and duplicate versions of all dependencies.
 audit:

@@ -7,8 +7,9 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+/// The environment variable with the key of gateways that share a store.
+const KEY_VARIABLE: &str = "ONCEWARD_KEY";
 const START_MAX: Duration = Duration::from_secs(30);
 /// The limit for the end of a killed process. Only a stuck disk delays it.
 const END_MAX: Duration = Duration::from_secs(5);
@@ -43,18 +46,40 @@ struct Ready {
 impl Process {
     /// A sample service on a free port.
     pub(crate) async fn sample() -> anyhow::Result<Self> {
-        Self::start(["sample", "--listen", "127.0.0.1:0"].map(OsString::from)).await
+        let args = ["sample", "--listen", "127.0.0.1:0"].map(OsString::from);
+        Self::start(&this_program()?, args, None).await
     }
 
-    /// A gateway on `listen` in front of `upstream`, with the embedded store in `store`.
+    /// A gateway of `program` on `listen` in front of `upstream`, with the store at this URL.
     pub(crate) async fn gateway(
+        program: &Path,
         upstream: SocketAddr,
-        store: &Path,
+        store: OsString,
         listen: SocketAddr,
     ) -> anyhow::Result<Self> {
-        let mut url = OsString::from("embedded:");
-        url.push(store);
-        Self::start([
+        Self::start_gateway(program, upstream, store, listen, None).await
+    }
+
+    /// The same with a store that several gateways share, for which they need the same key.
+    pub(crate) async fn sharing_gateway(
+        program: &Path,
+        upstream: SocketAddr,
+        store: OsString,
+        listen: SocketAddr,
+        key: &str,
+    ) -> anyhow::Result<Self> {
+        let key = Some((KEY_VARIABLE, key));
+        Self::start_gateway(program, upstream, store, listen, key).await
+    }
+
+    async fn start_gateway(
+        program: &Path,
+        upstream: SocketAddr,
+        store: OsString,
+        listen: SocketAddr,
+        key: Option<(&str, &str)>,
+    ) -> anyhow::Result<Self> {
+        let args = [
             "serve".into(),
             "--upstream".into(),
             format!("http://{upstream}").into(),
@@ -65,32 +90,44 @@ impl Process {
             "--log".into(),
             "error".into(),
             "--store".into(),
-            url,
-        ])
-        .await
+            store,
+        ];
+        Self::start(program, args, key).await
     }
 
-    /// A gateway with this configuration file.
-    pub(crate) async fn configured(config: &Path) -> anyhow::Result<Self> {
-        Self::start([
+    /// The URL of an embedded store in this directory.
+    pub(crate) fn embedded(directory: &Path) -> OsString {
+        let mut url = OsString::from("embedded:");
+        url.push(directory);
+        url
+    }
+
+    /// A gateway of `program` with this configuration file.
+    pub(crate) async fn configured(program: &Path, config: &Path) -> anyhow::Result<Self> {
+        let args = [
             "serve".into(),
             "--config".into(),
             config.into(),
             "--log".into(),
             "error".into(),
-        ])
-        .await
+        ];
+        Self::start(program, args, None).await
     }
 
-    async fn start(args: impl IntoIterator<Item = OsString>) -> anyhow::Result<Self> {
+    async fn start(
+        program: &Path,
+        args: impl IntoIterator<Item = OsString>,
+        key: Option<(&str, &str)>,
+    ) -> anyhow::Result<Self> {
         let args = Vec::from_iter(args);
         let name = args
             .first()
             .and_then(|arg| arg.to_str())
             .unwrap_or_default()
             .to_owned();
-        let mut child = Command::new(std::env::current_exe()?)
+        let mut child = Command::new(program)
             .args(&args)
+            .envs(key)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -124,12 +161,21 @@ impl Process {
         Ok(self.child.0.kill().await?)
     }
 
-    /// Its peak resident memory, as the kernel counts it.
-    pub(crate) fn peak_memory_bytes(&self) -> Option<u64> {
-        let id = self.child.0.id()?;
-        let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
-        peak_memory_kib(&status).map(|kib| kib * 1024)
+    /// Its process id, unless it was killed.
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.child.0.id()
     }
+
+    /// Its resident memory, as the kernel counts it.
+    pub(crate) fn memory(&self) -> Option<Memory> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id()?)).ok()?;
+        Memory::parse(&status)
+    }
+}
+
+/// The path of this program.
+pub(crate) fn this_program() -> io::Result<PathBuf> {
+    std::env::current_exe()
 }
 
 impl Drop for Process {
@@ -166,11 +212,31 @@ async fn drain(mut stdout: BufReader<ChildStdout>) {
     let _ = tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await;
 }
 
-fn peak_memory_kib(status: &str) -> Option<u64> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix(" kB")?.trim().parse().ok()
+/// Resident memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Memory {
+    pub(crate) now_bytes: u64,
+    pub(crate) peak_bytes: u64,
+}
+
+impl Memory {
+    /// From `/proc/PID/status`.
+    fn parse(status: &str) -> Option<Self> {
+        let bytes = |name| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            let kib = line
+                .trim()
+                .strip_suffix(" kB")?
+                .trim()
+                .parse::<u64>()
+                .ok()?;
+            Some(kib * 1024)
+        };
+        Some(Memory {
+            now_bytes: bytes("VmRSS:")?,
+            peak_bytes: bytes("VmHWM:")?,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -178,9 +244,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peak_memory_is_read_from_proc_status() {
+    fn memory_is_read_from_proc_status() {
         let status = "Name:\tonceward\nVmPeak:\t  99 kB\nVmHWM:\t   12345 kB\nVmRSS:\t 1 kB\n";
-        assert_eq!(peak_memory_kib(status), Some(12345));
-        assert_eq!(peak_memory_kib("Name:\tonceward\n"), None);
+        let expected = Memory {
+            now_bytes: 1024,
+            peak_bytes: 12345 * 1024,
+        };
+        assert_eq!(Memory::parse(status), Some(expected));
+        assert_eq!(Memory::parse("Name:\tonceward\n"), None);
     }
 }

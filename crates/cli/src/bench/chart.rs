@@ -7,7 +7,7 @@
 use std::fmt::Write;
 
 use super::report::{Report, Row};
-use super::schedule::{Scenario, Stage};
+use super::scenario::{Scenario, Stage};
 use super::table::thousands;
 
 const WIDTH: f64 = 760.0;
@@ -31,21 +31,21 @@ stroke:#ffffff;stroke-width:4px;paint-order:stroke}\
 
 /// The bars, from top to bottom. Only measured scenarios are drawn.
 const BARS: [(Stage, Scenario, &str); 7] = [
-    (Stage::Empty, Scenario::Nginx, "nginx, plain proxy"),
-    (Stage::Empty, Scenario::PassThrough, "Onceward, no key"),
-    (Stage::Empty, Scenario::Replay, "Onceward, replay"),
+    (Stage::Rates, Scenario::Nginx, "nginx, plain proxy"),
+    (Stage::Rates, Scenario::PassThrough, "Onceward, no key"),
+    (Stage::Rates, Scenario::Replay, "Onceward, replay"),
     (
-        Stage::Empty,
+        Stage::Rates,
         Scenario::First,
         "Onceward, first run, fsynced",
     ),
-    (Stage::Full, Scenario::FirstFull, "the same, full store"),
+    (Stage::Scale, Scenario::FirstFull, "the same, full store"),
     (
-        Stage::Empty,
+        Stage::Rates,
         Scenario::Webhook,
         "Onceward, webhook, fsynced",
     ),
-    (Stage::Empty, Scenario::Restate, "Restate, first run"),
+    (Stage::Rates, Scenario::Restate, "Restate, first run"),
 ];
 
 pub(super) fn render(report: &Report) -> String {
@@ -58,7 +58,7 @@ pub(super) fn render(report: &Report) -> String {
     let bars = bars(report, connections);
     let longest = bars
         .iter()
-        .filter_map(|(_, row)| row.ratio)
+        .filter_map(|(_, row)| ratio(row))
         .fold(1.0, f64::max);
     let scale = BAR_WIDTH_MAX / longest;
     let height = TOP + STEP * bars.len() as f64 + BOTTOM;
@@ -83,6 +83,10 @@ fn bars(report: &Report, connections: usize) -> Vec<(&'static str, &Row)> {
     BARS.iter()
         .filter_map(|&(stage, scenario, label)| Some((label, find(stage, scenario)?)))
         .collect()
+}
+
+fn ratio(row: &Row) -> Option<f64> {
+    row.ratio.map(|ratio| ratio.median)
 }
 
 fn open(svg: &mut String, height: f64, report: &Report, connections: usize) {
@@ -113,7 +117,7 @@ fn line_at_one(svg: &mut String, height: f64, x: f64) {
 }
 
 fn bar(svg: &mut String, y: f64, label: &str, row: &Row, scale: f64) {
-    let ratio = row.ratio.unwrap_or_default();
+    let ratio = ratio(row).unwrap_or_default();
     let width = (ratio * scale).max(1.0);
     let class = match row.scenario {
         Scenario::Direct | Scenario::Nginx | Scenario::Restate => "theirs",
@@ -180,8 +184,8 @@ mod tests {
         let line =
             r#"<tspan class="figure">0.30</tspan><tspan class="note" dx="8">6,000/s</tspan>"#;
         assert!(svg.contains(line), "{svg}");
-        // 1.2 is the longest, so 0.3 is a quarter of it.
-        let rect = r#"width="82.5" height="22" rx="3"/>"#;
+        // 1.5 is the longest, so 0.3 is a fifth of it.
+        let rect = r#"width="66.0" height="22" rx="3"/>"#;
         assert!(svg.contains(rect), "{svg}");
     }
 

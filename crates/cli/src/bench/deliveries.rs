@@ -1,28 +1,29 @@
 //! The second half of the webhook scenario: each acknowledged event must be delivered once.
 //!
-//! The sample upstream counts deliveries and is queried often, because that is cheap. The gateway is
+//! The upstream counts deliveries and is queried often, because that is cheap. The gateway is
 //! queried at the end, when its queue is short: for its metrics it scans the whole queue. It must
 //! have recorded as many deliveries as arrived, or it would repeat some of them. The rate covers the
 //! time from the first event to the last delivery, including the time in which deliveries share the
 //! machine with the load.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use bytes::Bytes;
 use hyper::header::HeaderMap;
 use onceward_gateway::upstream::fetch::{Fetch, FetchLimits};
-use serde_json::Value;
 use tokio::time::sleep;
 
-use super::loopback::LoopbackOrigin;
-use super::stats::{LoadResult, ResponseCounts};
+use super::stats::{Faults, LoadResult};
+use super::upstream_count::UpstreamCount;
 
 const PAUSE: Duration = Duration::from_millis(20);
 /// Waiting ends when nothing has arrived for this long. An event may wait for a minute while its
 /// upstream is busy.
 const STALL_MAX: Duration = Duration::from_secs(90);
+/// The limit for the deliveries of the last events to be recorded.
+const REST_MAX: Duration = Duration::from_secs(10);
 const ASKING: FetchLimits = FetchLimits {
     deadline: Duration::from_secs(10),
     answer_bytes_max: 1 << 20,
@@ -30,7 +31,7 @@ const ASKING: FetchLimits = FetchLimits {
 
 /// The two sides that count deliveries.
 pub(super) struct DeliveryMonitor {
-    upstream: Fetch,
+    upstream: Arc<UpstreamCount>,
     gateway: Fetch,
 }
 
@@ -49,9 +50,9 @@ struct DeliveryCounts {
 }
 
 impl DeliveryMonitor {
-    pub(super) fn new(upstream: LoopbackOrigin, admin: SocketAddr) -> anyhow::Result<Self> {
+    pub(super) fn new(upstream: Arc<UpstreamCount>, admin: SocketAddr) -> anyhow::Result<Self> {
         Ok(DeliveryMonitor {
-            upstream: Fetch::new(&upstream.to_string(), ASKING)?,
+            upstream,
             gateway: Fetch::new(&format!("http://{admin}"), ASKING)?,
         })
     }
@@ -59,7 +60,7 @@ impl DeliveryMonitor {
     /// Takes the counts before the first event.
     pub(super) async fn begin(self) -> anyhow::Result<DeliveryRun> {
         let before = DeliveryCounts {
-            arrived: self.arrived().await?,
+            arrived: self.upstream.read().await?,
             recorded: self.recorded().await?,
         };
         Ok(DeliveryRun {
@@ -69,58 +70,71 @@ impl DeliveryMonitor {
         })
     }
 
-    async fn arrived(&self) -> anyhow::Result<u64> {
-        let told = ask(&self.upstream, "/payments/count").await?;
-        let told: Value = serde_json::from_slice(&told)?;
-        let payments = told["payments"].as_u64();
-        payments.context("the upstream does not report its payments")
-    }
-
     async fn recorded(&self) -> anyhow::Result<u64> {
-        let page = ask(&self.gateway, "/metrics").await?;
-        recorded(std::str::from_utf8(&page)?)
+        let page = self.gateway.get(Some("/metrics"), HeaderMap::new()).await?;
+        ensure!(
+            page.status.is_success(),
+            "/metrics answered {}",
+            page.status
+        );
+        recorded(std::str::from_utf8(&page.body)?)
     }
 }
 
 impl DeliveryRun {
     /// Waits until all acknowledged events have arrived and are recorded, or nothing more arrives.
-    /// Missing and surplus deliveries are faults.
-    pub(super) async fn finish(self, acknowledged: u64) -> anyhow::Result<LoadResult> {
+    /// Missing and surplus deliveries are faults, except for up to `unanswered` events whose
+    /// acknowledgement the load generator did not wait for.
+    pub(super) async fn finish(
+        self,
+        acknowledged: u64,
+        unanswered: u64,
+    ) -> anyhow::Result<LoadResult> {
         let DeliveryRun {
             monitor,
             since,
             before,
         } = self;
-        let arrived = async || Ok(monitor.arrived().await?.saturating_sub(before.arrived));
+        let arrived = async || {
+            Ok(monitor
+                .upstream
+                .read()
+                .await?
+                .saturating_sub(before.arrived))
+        };
         let recorded = async || Ok(monitor.recorded().await?.saturating_sub(before.recorded));
         let reached = until(acknowledged, arrived).await?;
         let rate = reached as f64 / since.elapsed().as_secs_f64();
-        let counts = DeliveryCounts {
-            recorded: until(reached.min(acknowledged), recorded).await?,
-            // Counted again, to include repeated deliveries since.
-            arrived: arrived().await?,
+        until(acknowledged, recorded).await?;
+        // Events whose acknowledgement was not awaited may still be on their way.
+        let moved = Instant::now();
+        let counts = loop {
+            let counts = DeliveryCounts {
+                recorded: recorded().await?,
+                arrived: arrived().await?,
+            };
+            if counts.recorded == counts.arrived || moved.elapsed() > REST_MAX {
+                break counts;
+            }
+            sleep(PAUSE).await;
         };
-        Ok(LoadResult::without_latency(
+        Ok(LoadResult {
             rate,
-            counts.check(acknowledged),
-        ))
+            latency: None,
+            answered: reached,
+            faults: counts.check(acknowledged, unanswered),
+        })
     }
 }
 
 impl DeliveryCounts {
-    fn check(self, acknowledged: u64) -> ResponseCounts {
+    fn check(self, acknowledged: u64, unanswered: u64) -> Faults {
         let DeliveryCounts { arrived, recorded } = self;
-        let faults = acknowledged
-            .abs_diff(arrived)
-            .max(acknowledged.abs_diff(recorded));
-        let first_fault = (faults > 0).then(|| {
+        let accepted = arrived.clamp(acknowledged, acknowledged + unanswered);
+        let wrong = accepted.abs_diff(arrived).max(accepted.abs_diff(recorded));
+        Faults::of(wrong, || {
             format!("{acknowledged} acknowledged, {arrived} arrived, {recorded} recorded")
-        });
-        ResponseCounts {
-            faults,
-            first_fault,
-            ..ResponseCounts::default()
-        }
+        })
     }
 }
 
@@ -136,12 +150,6 @@ async fn until(wanted: u64, count: impl AsyncFn() -> anyhow::Result<u64>) -> any
         }
     }
     Ok(seen)
-}
-
-async fn ask(server: &Fetch, path: &str) -> anyhow::Result<Bytes> {
-    let told = server.get(Some(path), HeaderMap::new()).await?;
-    ensure!(told.status.is_success(), "{path} answered {}", told.status);
-    Ok(told.body)
 }
 
 /// The number of completed deliveries in the gateway's metrics.
@@ -163,6 +171,7 @@ fn recorded(metrics: &str) -> anyhow::Result<u64> {
 mod tests {
     use std::cell::Cell;
 
+    use super::super::loopback::LoopbackOrigin;
     use super::*;
     use crate::sample_upstream::SampleUpstream;
 
@@ -183,17 +192,20 @@ onceward_queued 3
     #[test]
     fn a_missing_or_repeated_event_is_a_fault() {
         let cases = [
-            ((10, 10), 0),
-            ((9, 9), 1),
-            ((12, 10), 2),
-            ((10, 7), 3),
-            ((11, 12), 2),
+            ((10, 10), 0, 0),
+            ((9, 9), 0, 1),
+            ((12, 10), 0, 2),
+            ((10, 7), 0, 3),
+            ((11, 12), 0, 2),
+            ((12, 12), 2, 0),
+            ((13, 13), 2, 1),
+            ((12, 10), 2, 2),
         ];
-        for ((arrived, recorded), faults) in cases {
-            let answers = DeliveryCounts { arrived, recorded }.check(10);
-            assert_eq!(answers.faults, faults, "{arrived} {recorded}");
+        for ((arrived, recorded), unanswered, wrong) in cases {
+            let faults = DeliveryCounts { arrived, recorded }.check(10, unanswered);
+            assert_eq!(faults.count, wrong, "{arrived} {recorded} {unanswered}");
             let told = format!("10 acknowledged, {arrived} arrived, {recorded} recorded");
-            assert_eq!(answers.first_fault, (faults > 0).then_some(told));
+            assert_eq!(faults.first, (wrong > 0).then_some(told));
         }
     }
 
@@ -215,14 +227,13 @@ onceward_queued 3
             .await
             .expect("loopback has free ports");
         let target = LoopbackOrigin::at(addr).expect("the sample is on this machine");
-        let monitor = DeliveryMonitor::new(target, addr).expect("both are addresses");
-        assert_eq!(monitor.arrived().await.expect("the sample counts"), 0);
-        let payment = Bytes::from_static(br#"{"id":"evt_1","amount":4200,"currency":"EUR"}"#);
-        let paid = monitor
-            .upstream
-            .post(Some("/payments"), HeaderMap::new(), payment);
+        let count = UpstreamCount::new(target).expect("it is an address");
+        assert_eq!(count.read().await.expect("the sample counts"), 0);
+        let upstream = Fetch::new(&target.to_string(), ASKING).expect("it is an address");
+        let payment = bytes::Bytes::from_static(br#"{"amount":4200,"currency":"EUR"}"#);
+        let paid = upstream.post(Some("/payments"), HeaderMap::new(), payment);
         assert_eq!(paid.await.expect("the sample answers").status, 201);
-        assert_eq!(monitor.arrived().await.expect("the sample counts"), 1);
+        assert_eq!(count.read().await.expect("the sample counts"), 1);
         assert_eq!(sample.payments(), 1);
     }
 }

@@ -4,12 +4,16 @@
 //! In the closed loop each connection sends its next request when it has the response to the last
 //! one, so the rate is what the other side can do, and a latency includes the time behind the other
 //! connections. The generator shares the machine with what it measures and must be cheap: one
-//! thread by default; per request one write, one read, no allocation, one clock reading, and for an
-//! event one HMAC. Nothing is retried: an unexpected response is a fault, and a load with faults has
-//! no valid rate.
+//! thread by default; per request one write, one read, no allocation, one clock reading. Nothing is
+//! retried: an unexpected response is a fault, and a load with faults has no valid rate.
+//!
+//! In the open loop requests have fixed times, whether or not earlier ones are answered. A request
+//! whose time has come while all connections are busy waits for one, and its latency counts from
+//! that time: a slow server cannot hide its delays by slowing the generator.
 
-use std::cell::RefCell;
-use std::io::{self, Read, Write};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,12 +23,13 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::{JoinSet, LocalSet};
 
 use super::loopback::LoopbackOrigin;
 use super::response::{self, Connection, Progress, Response};
 use super::stats::{Fault, LoadResult, Stats, Window, WindowPart};
+use super::timer::Timer;
 use super::workload::{ApiKey, Request, Workload};
 
 /// Far larger than any response that is measured.
@@ -62,44 +67,34 @@ pub(super) struct Run {
 }
 
 impl Run {
+    /// Starts a closed loop.
     pub(super) fn start(load: &Load) -> anyhow::Result<Self> {
         let numbers = Arc::new(RequestNumbers::new(load.length));
         let mut threads = Vec::with_capacity(load.threads);
         for share in shares(load.connections, load.threads) {
-            let (done, stats) = oneshot::channel();
             let (load, numbers) = (load.clone(), numbers.clone());
-            thread::Builder::new().name("load".into()).spawn(move || {
-                // The receiver is gone when the benchmark was interrupted.
-                let _ = done.send(work(&load, share, &numbers));
-            })?;
-            threads.push(stats);
+            threads.push(spawn(move || {
+                on_connections(&load, share, async |streams| {
+                    Ok(drive_all(&load, streams, &numbers).await)
+                })
+            })?);
         }
         Ok(Run { numbers, threads })
     }
 
-    /// Starts an open loop: requests are sent at fixed times, `per_second` of them, whether or not
-    /// earlier ones are answered, and latencies count from those times. Each connection has its own
-    /// blocking thread, because the lateness of an async timer would distort the result.
-    pub(super) fn start_paced(load: &Load, per_second: u32) -> anyhow::Result<Self> {
+    /// Starts an open loop with this many requests per second.
+    pub(super) fn start_paced(load: &Load, per_second: f64) -> anyhow::Result<Self> {
         let numbers = Arc::new(RequestNumbers::new(load.length));
-        let lines = (0..load.connections).map(|_| PacedConnection::connect(load));
-        let lines = lines.collect::<anyhow::Result<Vec<_>>>()?;
-        let send_times = SendTimes {
-            start: Instant::now(),
-            spacing: Duration::from_secs(1) / per_second,
-            window: Window::open(load.length),
-        };
-        let mut threads = Vec::with_capacity(load.connections);
-        for line in lines {
-            let (done, stats) = oneshot::channel();
-            let numbers = numbers.clone();
-            thread::Builder::new().name("paced".into()).spawn(move || {
-                // The receiver is gone when the benchmark was interrupted.
-                let _ = done.send(Ok(line.drive(&send_times, &numbers)));
-            })?;
-            threads.push(stats);
-        }
-        Ok(Run { numbers, threads })
+        let (load, shared) = (load.clone(), numbers.clone());
+        let thread = spawn(move || {
+            on_connections(&load, load.connections, async |streams| {
+                pace_all(&load, streams, per_second, &shared).await
+            })
+        })?;
+        Ok(Run {
+            numbers,
+            threads: vec![thread],
+        })
     }
 
     /// A function that returns how many requests were begun.
@@ -156,8 +151,24 @@ fn shares(connections: usize, threads: usize) -> impl Iterator<Item = usize> {
     (0..threads).map(move |at| (connections + at) / threads)
 }
 
-/// One thread: opens all its connections, then drives them until the load ends or stalls.
-fn work(load: &Load, connections: usize, numbers: &Arc<RequestNumbers>) -> anyhow::Result<Stats> {
+/// Starts a thread of the generator.
+fn spawn(
+    work: impl FnOnce() -> anyhow::Result<Stats> + Send + 'static,
+) -> io::Result<oneshot::Receiver<anyhow::Result<Stats>>> {
+    let (done, stats) = oneshot::channel();
+    thread::Builder::new().name("load".into()).spawn(move || {
+        // The receiver is gone when the benchmark was interrupted.
+        let _ = done.send(work());
+    })?;
+    Ok(stats)
+}
+
+/// Opens all connections, then does the work on them, in a runtime of this thread.
+fn on_connections(
+    load: &Load,
+    connections: usize,
+    work: impl AsyncFnOnce(Vec<TcpStream>) -> anyhow::Result<Stats>,
+) -> anyhow::Result<Stats> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -167,7 +178,7 @@ fn work(load: &Load, connections: usize, numbers: &Arc<RequestNumbers>) -> anyho
             let stream = connect(load.target).await;
             streams.push(stream.with_context(|| format!("cannot connect to {}", load.target))?);
         }
-        Ok(drive_all(load, streams, numbers).await)
+        work(streams).await
     })
 }
 
@@ -189,13 +200,16 @@ async fn drive_all(load: &Load, streams: Vec<TcpStream>, numbers: &Arc<RequestNu
             }
         });
     }
+    end_all(lines, &stats).await;
+    stats.replace(Stats::new()).closed(window)
+}
+
+/// Waits until all connections have finished or nothing moves any more, and ends them.
+async fn end_all(mut lines: JoinSet<()>, stats: &RefCell<Stats>) {
     tokio::select! {
         () = async { while lines.join_next().await.is_some() {} } => {}
-        () = stall(&stats) => stats.borrow_mut().fault(&Fault::Stalled),
+        () = stall(stats) => stats.borrow_mut().fault(&Fault::Stalled),
     }
-    // Connections that have not finished hold a reference; they end here.
-    drop(lines);
-    stats.replace(Stats::new()).closed(window)
 }
 
 /// Returns when no response has arrived for too long. One timer for all connections is cheaper than
@@ -263,78 +277,99 @@ fn whole(received: &[u8]) -> Result<Option<Response>, Fault> {
     }
 }
 
-/// When the requests of an open loop are sent.
-#[derive(Clone, Copy)]
-struct SendTimes {
-    start: Instant,
-    spacing: Duration,
+/// The open loop: one task puts the requests that are due into a queue, and every connection takes
+/// the next one as soon as it is free.
+async fn pace_all(
+    load: &Load,
+    streams: Vec<TcpStream>,
+    per_second: f64,
+    numbers: &RequestNumbers,
+) -> anyhow::Result<Stats> {
+    let stats = Rc::new(RefCell::new(Stats::new()));
+    let queue = Rc::new(DueRequests::default());
+    let window = Window::open(load.length);
+    let mut lines = JoinSet::new();
+    for stream in streams {
+        let (load, queue, stats) = (load.clone(), queue.clone(), stats.clone());
+        lines.spawn_local(async move {
+            if let Err(fault) = drive_paced(&load, stream, window, &queue, &stats).await {
+                stats.borrow_mut().fault(&fault);
+            }
+        });
+    }
+    let (timer, start) = (Timer::new()?, Instant::now());
+    while let Some(number) = numbers.take()
+        && let due = start + send_offset(number, per_second)
+        && window.part(due) != WindowPart::After
+    {
+        if due > Instant::now() {
+            timer.until(due).await?;
+        }
+        queue.push(number, due);
+    }
+    queue.close();
+    end_all(lines, &stats).await;
+    Ok(stats.replace(Stats::new()).closed(window))
+}
+
+/// When a request of an open loop is sent, counted from its start.
+fn send_offset(number: u64, per_second: f64) -> Duration {
+    Duration::from_secs_f64(number as f64 / per_second)
+}
+
+/// The requests of an open loop whose time has come.
+#[derive(Default)]
+struct DueRequests {
+    waiting: RefCell<VecDeque<(u64, Instant)>>,
+    closed: Cell<bool>,
+    changed: Notify,
+}
+
+impl DueRequests {
+    fn push(&self, number: u64, due: Instant) {
+        self.waiting.borrow_mut().push_back((number, due));
+        self.changed.notify_one();
+    }
+
+    fn close(&self) {
+        self.closed.set(true);
+        self.changed.notify_waiters();
+    }
+
+    /// The next request and its time; `None` when no more will come.
+    async fn next(&self) -> Option<(u64, Instant)> {
+        loop {
+            let next = self.waiting.borrow_mut().pop_front();
+            if next.is_some() || self.closed.get() {
+                return next;
+            }
+            self.changed.notified().await;
+        }
+    }
+}
+
+/// Drives one connection of an open loop.
+async fn drive_paced(
+    load: &Load,
+    mut stream: TcpStream,
     window: Window,
-}
-
-impl SendTimes {
-    /// When the request with this number is sent; `None` after the end.
-    fn due(&self, number: u64) -> Option<Instant> {
-        let due = self.start + self.spacing * u32::try_from(number).ok()?;
-        (self.window.part(due) != WindowPart::After).then_some(due)
-    }
-}
-
-/// A connection of an open loop, with its own thread.
-struct PacedConnection {
-    stream: std::net::TcpStream,
-    workload: Workload,
-    request: Request,
-}
-
-impl PacedConnection {
-    fn connect(load: &Load) -> anyhow::Result<Self> {
-        let stream = std::net::TcpStream::connect(load.target.addr());
-        let stream = stream.with_context(|| format!("cannot connect to {}", load.target))?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(STALL_MAX))?;
-        Ok(PacedConnection {
-            stream,
-            workload: load.workload.clone(),
-            request: Request::new(load.workload.clone(), &load.target, load.api_key.as_ref()),
-        })
-    }
-
-    /// Takes the next request number whenever the connection is free.
-    fn drive(mut self, send_times: &SendTimes, numbers: &RequestNumbers) -> Stats {
-        let mut stats = Stats::new();
-        let mut buffer = vec![0; RESPONSE_BYTES_MAX];
-        while let Some(number) = numbers.take()
-            && let Some(due) = send_times.due(number)
-        {
-            thread::sleep(due.saturating_duration_since(Instant::now()));
-            match self.exchange(number, &mut buffer) {
-                Ok(response) => {
-                    let part = send_times.window.part(due);
-                    stats.answer(&self.workload, &response, due.elapsed(), part);
-                }
-                Err(fault) => {
-                    stats.fault(&fault);
-                    break;
-                }
-            }
+    queue: &DueRequests,
+    stats: &RefCell<Stats>,
+) -> Result<(), Fault> {
+    let mut request = Request::new(load.workload.clone(), &load.target, load.api_key.as_ref());
+    let mut buffer = vec![0; RESPONSE_BYTES_MAX];
+    while let Some((number, due)) = queue.next().await {
+        stream.write_all(request.numbered(number)).await?;
+        let response = receive(&mut stream, &mut buffer).await?;
+        let part = window.part(due);
+        stats
+            .borrow_mut()
+            .answer(&load.workload, &response, due.elapsed(), part);
+        if response.connection == Connection::Close {
+            stream = connect(load.target).await?;
         }
-        stats.closed(send_times.window)
     }
-
-    fn exchange(&mut self, number: u64, buffer: &mut [u8]) -> Result<Response, Fault> {
-        self.stream.write_all(self.request.numbered(number))?;
-        let mut filled = 0;
-        while filled < buffer.len() {
-            match self.stream.read(&mut buffer[filled..])? {
-                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                more => filled += more,
-            }
-            if let Some(response) = whole(&buffer[..filled])? {
-                return Ok(response);
-            }
-        }
-        Err(Fault::TooLarge)
-    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -365,10 +400,9 @@ mod tests {
     async fn a_counted_load_sends_exactly_that_many() {
         let (outcome, payments) = run(Workload::PassThrough, Length::Count(1001)).await;
         assert_eq!(
-            (payments, outcome.latency.len(), outcome.answers.faults),
+            (payments, outcome.answered, outcome.faults.count),
             (1001, 1001, 0)
         );
-        assert_eq!(outcome.answers.by_status_class, [0, 0, 1001, 0, 0, 0]);
     }
 
     #[tokio::test]
@@ -382,13 +416,13 @@ mod tests {
             },
         )
         .await;
-        assert_eq!(outcome.answers.faults, 0);
+        assert_eq!(outcome.faults.count, 0);
+        assert_eq!(outcome.answered, payments);
+        let counted = outcome.rate * time.as_secs_f64();
         assert!(
-            outcome.latency.len() < payments,
-            "{} of {payments}",
-            outcome.latency.len()
+            counted > 0.0 && counted < payments as f64,
+            "{counted} of {payments}"
         );
-        assert!(outcome.rate > 0.0);
     }
 
     #[tokio::test]
@@ -408,13 +442,13 @@ mod tests {
                 measured: Duration::from_millis(400),
             },
         };
-        let run = Run::start_paced(&load, 200).expect("threads can be started");
+        let run = Run::start_paced(&load, 200.0).expect("threads can be started");
         let outcome = run.finish().await.expect("the sample takes connections");
-        assert_eq!(outcome.answers.faults, 0);
-        let (sent, counted) = (sample.payments(), outcome.latency.len());
+        assert_eq!(outcome.faults.count, 0);
+        let (sent, rate) = (sample.payments(), outcome.rate);
         assert!(
-            sent.abs_diff(100) <= 1 && counted.abs_diff(80) <= 1,
-            "{sent} {counted}"
+            sent.abs_diff(100) <= 1 && (rate - 200.0).abs() < 5.0,
+            "{sent} {rate}"
         );
     }
 
@@ -425,8 +459,54 @@ mod tests {
             Length::Count(10),
         )
         .await;
-        assert_eq!((outcome.latency.len(), outcome.answers.faults), (0, 10));
-        assert_eq!(outcome.answers.first_fault.as_deref(), Some("not replayed"));
+        assert_eq!((outcome.latency, outcome.faults.count), (None, 10));
+        assert_eq!(outcome.faults.first.as_deref(), Some("not replayed"));
+    }
+
+    /// The first response takes 300 ms, so the requests behind it are late.
+    #[tokio::test]
+    async fn a_late_request_counts_from_the_time_it_was_due() {
+        let addr = "127.0.0.1:0".parse().expect("a literal address");
+        let (addr, _sample) = SampleUpstream::start(addr)
+            .await
+            .expect("loopback has free ports");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.expect("loopback has free ports");
+        let slow = listener.local_addr().expect("it is bound");
+        let stall = Duration::from_millis(300);
+        tokio::spawn(async move {
+            let (mut near, _) = listener.accept().await.expect("the load connects");
+            let mut far = TcpStream::connect(addr).await.expect("the sample listens");
+            tokio::time::sleep(stall).await;
+            // The end of the load breaks the copy.
+            let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+        });
+        let load = Load {
+            target: LoopbackOrigin::at(slow).expect("it is on this machine"),
+            workload: Workload::PassThrough,
+            api_key: None,
+            connections: 1,
+            threads: 1,
+            length: Length::Time {
+                warmup: Duration::ZERO,
+                measured: Duration::from_millis(500),
+            },
+        };
+        let run = Run::start_paced(&load, 200.0).expect("threads can be started");
+        let outcome = run.finish().await.expect("the relay takes connections");
+        assert_eq!(outcome.faults.count, 0);
+        // 60 of 100 requests were due during the stall: half of them waited for 150 ms or more.
+        let latency = outcome.latency.expect("there were responses");
+        assert!(
+            latency.p90_us > 200_000 && latency.p50_us > 20_000,
+            "{latency:?}"
+        );
+    }
+
+    #[test]
+    fn requests_of_an_open_loop_are_evenly_spaced() {
+        assert_eq!(send_offset(0, 250.0), Duration::ZERO);
+        assert_eq!(send_offset(500, 250.0), Duration::from_secs(2));
     }
 
     #[test]

@@ -1,43 +1,54 @@
 //! The report of a benchmark: medians, ratios, targets. Pure arithmetic.
 //!
-//! The rate and the latencies of a scenario are medians over its rounds. A ratio is the median of
-//! the ratios within each round, because the two rates of a round are from the same seconds; it may
-//! differ slightly from the ratio of the two medians. The JSON field names are stable.
+//! The rate, the latencies and the processor time of a scenario are medians over its rounds. A ratio
+//! is the median of the ratios within each round, because the two figures of a round are from the
+//! same seconds; it may differ slightly from the ratio of the two medians. The JSON field names are
+//! stable within a version.
 
 use serde::Serialize;
 
+use super::cost::Cost;
 use super::machine::Machine;
-use super::schedule::{Measurement, Results, Scenario, Settings, Stage};
-use super::stats::ResponseCounts;
-
-/// The connections at which the targets are judged.
-const TARGET_CONNECTIONS: usize = 64;
-const MEMORY_MIB_MAX: f64 = 300.0;
-/// The maximum ratio of the quiet tenant's p99 during a flood to its p99 alone.
-const FLOODED_P99_MAX: f64 = 2.0;
+use super::scale::Scale;
+use super::scenario::{Scenario, Stage};
+use super::schedule::{Measurement, Results, Settings};
+use super::stats::{Faults, Latency};
+use super::targets::{Reached, Target, targets};
+use super::tools::Tools;
+use super::traffic::TrafficPerRequest;
 
 #[derive(Serialize)]
 pub(super) struct Report {
     pub(super) version: u32,
     pub(super) machine: Machine,
+    pub(super) tools: Tools,
     #[serde(rename = "pace")]
     pub(super) settings: Settings,
     /// What the ratios of the rows relate to.
     #[serde(rename = "yardstick")]
     pub(super) baseline: Scenario,
     pub(super) rows: Vec<Row>,
+    pub(super) sync_bytes: Option<u64>,
+    pub(super) scale: Option<Scale>,
     pub(super) targets: Vec<Target>,
 }
 
-/// One scenario at one number of connections.
+/// One scenario at one number of connections, and for latencies at one rate.
 #[derive(Serialize)]
 pub(super) struct Row {
     pub(super) stage: Stage,
     #[serde(rename = "lane")]
     pub(super) scenario: Scenario,
     pub(super) connections: usize,
+    pub(super) load_percent: Option<u32>,
     pub(super) rate_per_second: f64,
-    pub(super) ratio: Option<f64>,
+    pub(super) ratio: Option<Spread>,
+    /// Processor time per request of the server that answers.
+    pub(super) cost: Option<Cost>,
+    pub(super) cost_ratio: Option<Spread>,
+    /// Processor time per request of the store's server, and the traffic to it.
+    pub(super) store_cost: Option<Cost>,
+    pub(super) store_traffic: Option<TrafficPerRequest>,
     /// Latencies; none for deliveries, which no client waits for.
     pub(super) p50_ms: Option<f64>,
     pub(super) p90_ms: Option<f64>,
@@ -45,52 +56,53 @@ pub(super) struct Row {
     pub(super) p999_ms: Option<f64>,
     pub(super) max_ms: Option<f64>,
     pub(super) rates_by_round: Vec<f64>,
-    pub(super) answers_by_class: [u64; 6],
+    pub(super) costs_us_by_round: Vec<f64>,
     pub(super) faults: u64,
     pub(super) first_fault: Option<String>,
 }
 
-/// A figure to reach, and whether it was reached.
-#[derive(Debug, PartialEq, Serialize)]
-pub(super) struct Target {
-    pub(super) name: &'static str,
-    pub(super) bound: Bound,
-    pub(super) figure: Option<f64>,
-    pub(super) reached: Reached,
-}
-
+/// A figure over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Bound {
-    AtLeast(f64),
-    Below(f64),
-    AtMostMib(f64),
+pub(super) struct Spread {
+    pub(super) median: f64,
+    pub(super) lowest: f64,
+    pub(super) highest: f64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Reached {
-    Yes,
-    No,
-    NotMeasured,
+impl Spread {
+    pub(super) fn of(values: Vec<f64>) -> Option<Self> {
+        let lowest = values.iter().copied().reduce(f64::min)?;
+        let highest = values.iter().copied().reduce(f64::max)?;
+        Some(Spread {
+            median: median(values)?,
+            lowest,
+            highest,
+        })
+    }
 }
 
 impl Report {
-    pub(super) fn new(machine: Machine, settings: Settings, results: &Results) -> Self {
+    pub(super) fn new(
+        machine: Machine,
+        tools: Tools,
+        settings: Settings,
+        results: Results,
+    ) -> Self {
         let measured = &results.measured;
         let baseline = match measured.iter().any(|one| one.scenario == Scenario::Nginx) {
             true => Scenario::Nginx,
             false => Scenario::Direct,
         };
-        let memory = results.gateway_peak_memory_bytes;
-        let rows = rows(measured, baseline);
         Report {
-            version: 1,
+            version: 2,
             machine,
+            tools,
             settings,
             baseline,
-            rows,
-            targets: targets(measured, memory),
+            rows: rows(measured, baseline),
+            sync_bytes: results.sync_bytes,
+            targets: targets(&results),
+            scale: results.scale,
         }
     }
 
@@ -108,10 +120,11 @@ impl Report {
 
 /// The identity of a row, also used to find the other side of a ratio.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct RowKey {
-    stage: Stage,
-    scenario: Scenario,
-    connections: usize,
+pub(super) struct RowKey {
+    pub(super) stage: Stage,
+    pub(super) scenario: Scenario,
+    pub(super) connections: usize,
+    pub(super) load_percent: Option<u32>,
 }
 
 impl RowKey {
@@ -120,6 +133,26 @@ impl RowKey {
             stage: one.stage,
             scenario: one.scenario,
             connections: one.connections,
+            load_percent: one.load_percent,
+        }
+    }
+}
+
+/// A figure of a measurement.
+#[derive(Clone, Copy)]
+pub(super) enum Figure {
+    Rate,
+    /// Processor time of the server that answers.
+    Cost,
+    P99,
+}
+
+impl Figure {
+    fn of(self, one: &Measurement) -> Option<f64> {
+        match self {
+            Figure::Rate => Some(one.outcome.rate),
+            Figure::Cost => one.cost.map(Cost::total_us),
+            Figure::P99 => one.outcome.latency.map(|latency| latency.p99_us as f64),
         }
     }
 }
@@ -131,178 +164,111 @@ fn rows(measured: &[Measurement], baseline: Scenario) -> Vec<Row> {
             keys.push(key);
         }
     }
-    keys.sort_by_key(|key| (key.stage as u8, key.connections, key.scenario as u8));
+    keys.sort_by_key(|key| {
+        let RowKey {
+            stage,
+            scenario,
+            connections,
+            load_percent,
+        } = *key;
+        // One connection of HTTP/2 follows the others.
+        let connections = if connections == 1 {
+            usize::MAX
+        } else {
+            connections
+        };
+        (stage as u8, load_percent, connections, scenario as u8)
+    });
     keys.into_iter()
         .map(|key| row(measured, key, baseline))
         .collect()
 }
 
 fn row(measured: &[Measurement], key: RowKey, baseline: Scenario) -> Row {
-    let RowKey {
-        stage,
-        scenario,
-        connections,
-    } = key;
     let rounds = Vec::from_iter(measured.iter().filter(|one| RowKey::of(one) == key));
-    let at = |quantile: f64| {
-        let latencies = rounds.iter().map(|one| &one.outcome.latency);
-        let latencies = latencies.filter(|latency| !latency.is_empty());
-        let values = latencies.map(|latency| latency.value_at_quantile(quantile));
-        median(values.map(|us| us as f64 / 1000.0).collect())
+    let at = |percentile: fn(&Latency) -> u64| {
+        let latencies = rounds.iter().filter_map(|one| one.outcome.latency);
+        median(
+            latencies
+                .map(|all| percentile(&all) as f64 / 1000.0)
+                .collect(),
+        )
     };
-    let mut answers = ResponseCounts::default();
+    let mut faults = Faults::default();
     rounds
         .iter()
-        .for_each(|one| answers.add(one.outcome.answers.clone()));
-    let rates = rates(measured, key);
+        .for_each(|one| faults.add(one.outcome.faults.clone()));
+    let rates = figures(measured, key, Figure::Rate);
+    let to = RowKey {
+        scenario: match key.connections {
+            1 => Scenario::NginxHttp2,
+            _ => baseline,
+        },
+        ..key
+    };
+    let ratio_to = |figure| Spread::of(ratios(measured, (key, to), figure));
     Row {
-        stage,
-        scenario,
-        connections,
+        stage: key.stage,
+        scenario: key.scenario,
+        connections: key.connections,
+        load_percent: key.load_percent,
         rate_per_second: median(rates.clone()).unwrap_or_default(),
-        ratio: ratio(
-            measured,
-            key,
-            RowKey {
-                scenario: baseline,
-                ..key
-            },
-        ),
-        p50_ms: at(0.5),
-        p90_ms: at(0.9),
-        p99_ms: at(0.99),
-        p999_ms: at(0.999),
-        max_ms: at(1.0),
+        ratio: ratio_to(Figure::Rate),
+        cost: median_cost(rounds.iter().filter_map(|one| one.cost)),
+        cost_ratio: ratio_to(Figure::Cost),
+        store_cost: median_cost(rounds.iter().filter_map(|one| one.store?.cost)),
+        store_traffic: median_traffic(rounds.iter().filter_map(|one| one.store?.traffic)),
+        p50_ms: at(|latency| latency.p50_us),
+        p90_ms: at(|latency| latency.p90_us),
+        p99_ms: at(|latency| latency.p99_us),
+        p999_ms: at(|latency| latency.p999_us),
+        max_ms: at(|latency| latency.max_us),
         rates_by_round: rates,
-        answers_by_class: answers.by_status_class,
-        faults: answers.faults,
-        first_fault: answers.first_fault,
+        costs_us_by_round: figures(measured, key, Figure::Cost),
+        faults: faults.count,
+        first_fault: faults.first,
     }
 }
 
-fn targets(measured: &[Measurement], memory_bytes: Option<u64>) -> Vec<Target> {
-    let at = |stage, scenario| RowKey {
-        stage,
-        scenario,
-        connections: TARGET_CONNECTIONS,
-    };
-    let empty = |scenario| at(Stage::Empty, scenario);
-    let full = |scenario| at(Stage::Full, scenario);
-    let wanted = [
-        (
-            "first run, durable, to nginx",
-            0.25,
-            empty(Scenario::First),
-            empty(Scenario::Nginx),
-        ),
-        (
-            "first run, durable, to Restate",
-            10.0,
-            empty(Scenario::First),
-            empty(Scenario::Restate),
-        ),
-        (
-            "replay to nginx",
-            1.3,
-            empty(Scenario::Replay),
-            empty(Scenario::Nginx),
-        ),
-        (
-            "no key to nginx",
-            0.7,
-            empty(Scenario::PassThrough),
-            empty(Scenario::Nginx),
-        ),
-        (
-            "webhook, durable, to first run",
-            0.8,
-            empty(Scenario::Webhook),
-            empty(Scenario::First),
-        ),
-        (
-            "first run, full store to empty",
-            0.9,
-            full(Scenario::FirstFull),
-            full(Scenario::First),
-        ),
-        (
-            "replay, full store to empty",
-            0.9,
-            full(Scenario::ReplayFull),
-            full(Scenario::Replay),
-        ),
-    ];
-    let memory_mib = memory_bytes.map(|bytes| bytes as f64 / 1024.0 / 1024.0);
-    wanted
-        .into_iter()
-        .map(|(name, least, scenario, to)| {
-            (name, Bound::AtLeast(least), ratio(measured, scenario, to))
-        })
-        .chain([
-            (
-                "p99 of a tenant beside a flood",
-                Bound::Below(FLOODED_P99_MAX),
-                flooded_p99(measured),
-            ),
-            (
-                "gateway's peak memory",
-                Bound::AtMostMib(MEMORY_MIB_MAX),
-                memory_mib,
-            ),
-        ])
-        .map(|(name, bound, figure)| Target {
-            name,
-            bound,
-            figure,
-            reached: reached(bound, figure),
-        })
+fn median_cost(costs: impl Iterator<Item = Cost>) -> Option<Cost> {
+    let (user, system) = costs.map(|cost| (cost.user_us, cost.system_us)).unzip();
+    Some(Cost {
+        user_us: median(user)?,
+        system_us: median(system)?,
+    })
+}
+
+fn median_traffic(traffic: impl Iterator<Item = TrafficPerRequest>) -> Option<TrafficPerRequest> {
+    let all = Vec::from_iter(traffic);
+    let middle = |of: fn(&TrafficPerRequest) -> f64| median(all.iter().map(of).collect());
+    Some(TrafficPerRequest {
+        sends: middle(|one| one.sends)?,
+        sent_bytes: middle(|one| one.sent_bytes)?,
+        received_bytes: middle(|one| one.received_bytes)?,
+    })
+}
+
+/// A figure of a row in the order of the rounds.
+fn figures(measured: &[Measurement], key: RowKey, figure: Figure) -> Vec<f64> {
+    let rounds = measured.iter().filter(|one| RowKey::of(one) == key);
+    rounds.filter_map(|one| figure.of(one)).collect()
+}
+
+/// The ratios of a figure of two rows in the order of the rounds; none if one was not measured.
+pub(super) fn ratios(
+    measured: &[Measurement],
+    (key, to): (RowKey, RowKey),
+    figure: Figure,
+) -> Vec<f64> {
+    let pairs = figures(measured, key, figure).into_iter();
+    let pairs = pairs.zip(figures(measured, to, figure));
+    pairs
+        .filter(|(_, to)| *to > 0.0)
+        .map(|(one, to)| one / to)
         .collect()
 }
 
-fn reached(bound: Bound, figure: Option<f64>) -> Reached {
-    match (bound, figure) {
-        (_, None) => Reached::NotMeasured,
-        (Bound::AtLeast(least), Some(figure)) if figure >= least => Reached::Yes,
-        (Bound::Below(most), Some(figure)) if figure < most => Reached::Yes,
-        (Bound::AtMostMib(most), Some(figure)) if figure <= most => Reached::Yes,
-        _ => Reached::No,
-    }
-}
-
-/// The median over the rounds of the quiet tenant's p99 during a flood, relative to its p99 alone.
-fn flooded_p99(measured: &[Measurement]) -> Option<f64> {
-    let p99 = |scenario| {
-        let rounds = measured.iter().filter(move |one| one.scenario == scenario);
-        rounds.map(|one| one.outcome.latency.value_at_quantile(0.99) as f64)
-    };
-    let pairs = p99(Scenario::QuietFlooded).zip(p99(Scenario::QuietAlone));
-    let pairs = pairs.filter(|(_, alone)| *alone > 0.0);
-    median(pairs.map(|(flooded, alone)| flooded / alone).collect())
-}
-
-/// The rates of a scenario in the order of the rounds.
-fn rates(measured: &[Measurement], key: RowKey) -> Vec<f64> {
-    measured
-        .iter()
-        .filter(|one| RowKey::of(one) == key)
-        .map(|one| one.outcome.rate)
-        .collect()
-}
-
-/// The median of the ratios of the rounds; `None` if one side was not measured.
-fn ratio(measured: &[Measurement], scenario: RowKey, to: RowKey) -> Option<f64> {
-    let pairs = rates(measured, scenario)
-        .into_iter()
-        .zip(rates(measured, to));
-    median(
-        pairs
-            .filter(|(_, to)| *to > 0.0)
-            .map(|(scenario, to)| scenario / to)
-            .collect(),
-    )
-}
-
-fn median(mut values: Vec<f64>) -> Option<f64> {
+pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {
@@ -314,55 +280,90 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use hdrhistogram::Histogram;
+    use std::path::PathBuf;
 
+    use super::super::schedule::StoreUse;
     use super::super::stats::LoadResult;
     use super::*;
 
-    fn one(stage: Stage, scenario: Scenario, rate: f64) -> Measurement {
-        let mut latency = Histogram::new(3).expect("three digits are legal");
-        latency.record(1_500).expect("the histogram grows");
+    pub(in super::super) fn one(stage: Stage, scenario: Scenario, rate: f64) -> Measurement {
+        let latency = Latency {
+            p50_us: 1_000,
+            p90_us: 1_200,
+            p99_us: 1_500,
+            p999_us: 2_000,
+            max_us: 3_000,
+        };
         let outcome = LoadResult {
             rate,
-            latency,
-            answers: ResponseCounts::default(),
+            latency: Some(latency),
+            answered: rate as u64,
+            faults: Faults::default(),
         };
         Measurement {
-            stage,
-            scenario,
-            connections: TARGET_CONNECTIONS,
-            outcome,
+            cost: Some(Cost {
+                user_us: 30_000.0 / rate,
+                system_us: 10_000.0 / rate,
+            }),
+            ..Measurement::new(stage, scenario, 64, outcome)
         }
     }
 
     /// Deliveries have no latencies.
     fn delivered(rate: f64) -> Measurement {
-        let mut delivered = one(Stage::Empty, Scenario::WebhookDelivered, rate);
-        delivered.outcome.latency.clear();
+        let mut delivered = one(Stage::Rates, Scenario::WebhookDelivered, rate);
+        delivered.outcome.latency = None;
+        delivered.cost = None;
         delivered
+    }
+
+    fn on_redis(rate: f64) -> Measurement {
+        Measurement {
+            store: Some(StoreUse {
+                cost: Some(Cost {
+                    user_us: 8.0,
+                    system_us: 4.0,
+                }),
+                traffic: Some(TrafficPerRequest {
+                    sends: 1.5,
+                    sent_bytes: 700.0,
+                    received_bytes: 90.0,
+                }),
+            }),
+            ..one(Stage::Rates, Scenario::RedisFirst, rate)
+        }
     }
 
     /// Three rounds, each slower than the one before.
     pub(in super::super) fn results() -> Results {
         let mut measured = Vec::new();
         for speed in [4.0, 2.0, 1.0] {
-            let empty = [
+            let rates = [
                 (Scenario::Nginx, 10_000.0),
                 (Scenario::PassThrough, 8_000.0),
                 (Scenario::First, 3_000.0),
                 (Scenario::Webhook, 2_700.0),
-                (Scenario::Replay, 12_000.0),
+                (Scenario::Replay, 15_000.0),
                 (Scenario::Restate, 100.0),
             ];
             let full = [(Scenario::First, 3_000.0), (Scenario::FirstFull, 2_850.0)];
             measured
-                .extend(empty.map(|(scenario, rate)| one(Stage::Empty, scenario, rate * speed)));
+                .extend(rates.map(|(scenario, rate)| one(Stage::Rates, scenario, rate * speed)));
+            measured.push(on_redis(2_500.0 * speed));
             measured.push(delivered(1_500.0 * speed));
-            measured.extend(full.map(|(scenario, rate)| one(Stage::Full, scenario, rate * speed)));
+            measured.extend(full.map(|(scenario, rate)| one(Stage::Scale, scenario, rate * speed)));
+            measured.extend(
+                [Scenario::First, Scenario::Sync].map(|scenario| Measurement {
+                    load_percent: Some(50),
+                    ..one(Stage::Latencies, scenario, 1_500.0)
+                }),
+            );
         }
         Results {
             measured,
             gateway_peak_memory_bytes: Some(100 * 1024 * 1024),
+            sync_bytes: Some(8192),
+            scale: None,
         }
     }
 
@@ -376,14 +377,17 @@ pub(super) mod tests {
             date: "2026-11-15T12:00:00Z".into(),
         };
         let settings = Settings {
-            connections: vec![TARGET_CONNECTIONS],
+            stages: vec![Stage::Rates, Stage::Latencies, Stage::Scale],
+            only: vec![],
+            connections: vec![64],
             rounds: 3,
             warmup_seconds: 1,
             measured_seconds: 5,
             load_threads: 1,
             records: 1_000_000,
         };
-        Report::new(machine, settings, &results())
+        let tools = Tools::find(PathBuf::new());
+        Report::new(machine, tools, settings, results())
     }
 
     #[test]
@@ -403,48 +407,25 @@ pub(super) mod tests {
     fn a_ratio_is_taken_within_each_round() {
         let results = results();
         let key = |scenario| RowKey {
-            stage: Stage::Empty,
+            stage: Stage::Rates,
             scenario,
-            connections: TARGET_CONNECTIONS,
+            connections: 64,
+            load_percent: None,
         };
-        let ratio = |scenario, to| ratio(&results.measured, key(scenario), key(to));
-        assert_eq!(ratio(Scenario::First, Scenario::Nginx), Some(0.3));
-        assert_eq!(ratio(Scenario::First, Scenario::Direct), None);
+        let ratio = |one, to| ratios(&results.measured, (key(one), key(to)), Figure::Rate);
+        assert_eq!(ratio(Scenario::First, Scenario::Nginx), [0.3; 3]);
+        assert!(ratio(Scenario::First, Scenario::Direct).is_empty());
     }
 
     #[test]
-    fn targets_are_reached_missed_or_not_measured() {
-        let report = report();
-        let reached = report.targets.iter().map(|target| target.reached);
-        let (yes, no, not) = (Reached::Yes, Reached::No, Reached::NotMeasured);
-        assert_eq!(
-            Vec::from_iter(reached),
-            [yes, yes, no, yes, yes, yes, not, not, yes]
-        );
-        assert!(report.misses_a_target());
-    }
-
-    #[test]
-    fn a_flood_is_rated_by_the_quiet_tenants_p99_within_each_round() {
-        let at = |scenario, us| {
-            let mut one = one(Stage::Flood, scenario, 200.0);
-            one.outcome.latency.clear();
-            one.outcome.latency.record(us).expect("the histogram grows");
-            one
+    fn a_spread_has_its_ends() {
+        let expected = Spread {
+            median: 2.0,
+            lowest: 1.0,
+            highest: 7.0,
         };
-        let rounds = [(1_000, 1_500), (2_000, 5_000), (500, 600)];
-        let measured = rounds.map(|(alone, flooded)| {
-            [
-                at(Scenario::QuietAlone, alone),
-                at(Scenario::QuietFlooded, flooded),
-            ]
-        });
-        let measured = Vec::from_iter(measured.into_iter().flatten());
-        let figure = flooded_p99(&measured).expect("both were measured");
-        assert!((figure - 1.5).abs() < 0.01, "{figure}");
-        assert_eq!(reached(Bound::Below(2.0), Some(figure)), Reached::Yes);
-        assert_eq!(reached(Bound::Below(2.0), Some(2.0)), Reached::No);
-        assert_eq!(flooded_p99(&[]), None);
+        assert_eq!(Spread::of(vec![7.0, 1.0, 2.0]), Some(expected));
+        assert_eq!(Spread::of(vec![]), None);
     }
 
     #[test]
@@ -454,45 +435,51 @@ pub(super) mod tests {
             .rows
             .iter()
             .map(|row| (row.stage, row.scenario, row.rate_per_second));
-        let (empty, full) = (Stage::Empty, Stage::Full);
+        let (rates, latencies, scale) = (Stage::Rates, Stage::Latencies, Stage::Scale);
         let expected = [
-            (empty, Scenario::Nginx, 20_000.0),
-            (empty, Scenario::PassThrough, 16_000.0),
-            (empty, Scenario::First, 6_000.0),
-            (empty, Scenario::Webhook, 5_400.0),
-            (empty, Scenario::WebhookDelivered, 3_000.0),
-            (empty, Scenario::Replay, 24_000.0),
-            (empty, Scenario::Restate, 200.0),
-            (full, Scenario::First, 6_000.0),
-            (full, Scenario::FirstFull, 5_700.0),
+            (rates, Scenario::Nginx, 20_000.0),
+            (rates, Scenario::PassThrough, 16_000.0),
+            (rates, Scenario::Replay, 30_000.0),
+            (rates, Scenario::First, 6_000.0),
+            (rates, Scenario::Webhook, 5_400.0),
+            (rates, Scenario::WebhookDelivered, 3_000.0),
+            (rates, Scenario::RedisFirst, 5_000.0),
+            (rates, Scenario::Restate, 200.0),
+            (latencies, Scenario::First, 1_500.0),
+            (latencies, Scenario::Sync, 1_500.0),
+            (scale, Scenario::FirstFull, 5_700.0),
+            (scale, Scenario::First, 6_000.0),
         ];
-        assert_eq!(Vec::from_iter(rows), expected);
-        assert_eq!(
-            (report.rows[0].p50_ms, report.rows[0].rates_by_round.len()),
-            (Some(1.5), 3)
-        );
+        let mut rows = Vec::from_iter(rows);
+        rows[10..].sort_by(|one, other| one.2.total_cmp(&other.2));
+        assert_eq!(rows, expected);
     }
 
     #[test]
-    fn webhooks_are_compared_with_first_runs() {
-        let figure = |slower: f64| {
-            let mut results = results();
-            let webhooks = results.measured.iter_mut();
-            let webhooks = webhooks.filter(|one| one.scenario == Scenario::Webhook);
-            webhooks.for_each(|one| one.outcome.rate *= slower);
-            let mut targets = targets(&results.measured, None).into_iter();
-            let target = targets.find(|target| target.name.starts_with("webhook"));
-            target.map(|target| (target.figure, target.reached))
+    fn a_row_has_its_cost_and_the_ratio_of_it() {
+        let report = report();
+        let row = report
+            .rows
+            .iter()
+            .find(|row| (row.stage, row.scenario) == (Stage::Rates, Scenario::First))
+            .expect("it was measured");
+        let expected = Cost {
+            user_us: 5.0,
+            system_us: 10.0 / 6.0,
         };
-        assert_eq!(figure(1.0), Some((Some(0.9), Reached::Yes)));
-        assert_eq!(figure(0.5), Some((Some(0.45), Reached::No)));
+        assert_eq!(row.cost, Some(expected));
+        let ratio = row.cost_ratio.expect("nginx was measured").median;
+        assert!((ratio - 10.0 / 3.0).abs() < 1e-9, "{ratio}");
     }
 
     #[test]
-    fn one_fault_makes_the_report_invalid() {
-        let mut report = report();
-        assert!(report.is_valid());
-        report.rows[2].faults = 1;
+    fn a_fault_makes_the_report_invalid() {
+        let mut results = results();
+        assert!(report().is_valid());
+        results.measured[0].outcome.faults = Faults::of(1, || "status 503".into());
+        let rows = rows(&results.measured, Scenario::Nginx);
+        assert_eq!(rows[0].first_fault.as_deref(), Some("status 503"));
+        let report = Report { rows, ..report() };
         assert!(!report.is_valid());
     }
 }

@@ -1,86 +1,38 @@
 //! The schedule of a benchmark: which scenarios run, in which order, how often.
 //!
 //! The speed of a machine varies, so scenarios are compared only within a round. Each round runs
-//! every scenario once, every second round in reverse order, with a new gateway and an empty store.
-//! After the webhook scenario the schedule waits for all deliveries, so that they do not slow the
-//! next scenario. The second stage has two tenants: the latencies of one, at a modest rate, are
-//! measured alone and while the other sends as fast as it can. The last stage measures a full store
-//! next to an empty one, so that their ratio is from the same minutes.
+//! every scenario once, every second round in reverse order, with new gateways and an empty store.
+//! After each scenario the schedule waits until its server is idle: what a server does behind counts
+//! as its processor time and does not slow the next scenario.
 //! The baseline has the greatest distance from the scenarios that write to disk, so that they do
 //! not slow it. No result is left out, and no scenario is repeated for a better figure.
 
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use super::cost::{Cost, Server};
 use super::deliveries::DeliveryMonitor;
-use super::gateway::{Gateway, seed, style};
+use super::gateway::{Gateway, GatewayPlan, StoreChoice, seed};
 use super::load::{Length, Load, Run};
 use super::loopback::LoopbackOrigin;
+use super::profile;
+use super::scale::Scale;
+use super::scenario::{Scenario, Stage};
 use super::stats::LoadResult;
+use super::tools::{Generator, Tools};
+use super::traffic::{Traffic, TrafficPerRequest};
+use super::upstream_count::{self, UpstreamCount};
 use super::workload::{ApiKey, Workload};
 
-/// The scenarios: the same payment, each time by another path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Scenario {
-    Direct,
-    Nginx,
-    PassThrough,
-    First,
-    FirstApiKey,
-    Webhook,
-    WebhookDelivered,
-    Replay,
-    ReplayApiKey,
-    Restate,
-    FirstFull,
-    ReplayFull,
-    QuietAlone,
-    QuietFlooded,
-    Flood,
-}
-
-impl Scenario {
-    pub(super) fn label(self) -> &'static str {
-        match self {
-            Scenario::Direct => "direct to the upstream",
-            Scenario::Nginx => "nginx, plain proxy",
-            Scenario::PassThrough => "onceward, no key",
-            Scenario::First => "onceward, first run",
-            Scenario::FirstApiKey => "onceward, first run, API key",
-            Scenario::Webhook => "onceward, webhook, acknowledged",
-            Scenario::WebhookDelivered => "onceward, webhook, delivered",
-            Scenario::Replay => "onceward, replay",
-            Scenario::ReplayApiKey => "onceward, replay, API key",
-            Scenario::Restate => "Restate, first run",
-            Scenario::FirstFull => "onceward, first run, full store",
-            Scenario::ReplayFull => "onceward, replay, full store",
-            Scenario::QuietAlone => "a quiet tenant, alone",
-            Scenario::QuietFlooded => "a quiet tenant, beside a flood",
-            Scenario::Flood => "the flood, served or refused",
-        }
-    }
-}
-
-/// A part of the benchmark. Scenarios are compared only within a stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Stage {
-    /// All scenarios, on an empty store.
-    Empty,
-    /// An empty store and a full one, side by side.
-    Full,
-    /// A tenant with a modest rate, beside one that sends as fast as it can.
-    Flood,
-}
-
 /// The rate and the connections of the quiet tenant.
-const QUIET_PER_SECOND: u32 = 200;
-const QUIET_CONNECTIONS: usize = 16;
+const QUIET_PER_SECOND: f64 = 200.0;
+pub(super) const QUIET_CONNECTIONS: usize = 16;
 const FLOOD_CONNECTIONS: usize = 64;
 /// The limits of each tenant.
 const FLOOD_LIMITS: &str = "[limits]\nrequests_per_tenant = { per_second = 1000, burst = 1000 }\n\
@@ -89,12 +41,15 @@ const FLOOD_LIMITS: &str = "[limits]\nrequests_per_tenant = { per_second = 1000,
 /// How much is measured, and for how long.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Settings {
+    pub(super) stages: Vec<Stage>,
+    /// The scenarios of the first stage; none means all.
+    pub(super) only: Vec<Scenario>,
     pub(super) connections: Vec<usize>,
     pub(super) rounds: usize,
     pub(super) warmup_seconds: u64,
     pub(super) measured_seconds: u64,
     pub(super) load_threads: usize,
-    /// Number of records in the full store; 0 skips the last stage.
+    /// Number of records in the full store.
     pub(super) records: u64,
 }
 
@@ -103,7 +58,39 @@ pub(super) struct Measurement {
     pub(super) stage: Stage,
     pub(super) scenario: Scenario,
     pub(super) connections: usize,
+    /// The part of the highest rate, for latencies.
+    pub(super) load_percent: Option<u32>,
     pub(super) outcome: LoadResult,
+    /// Processor time of the server that answers.
+    pub(super) cost: Option<Cost>,
+    /// What the server of a shared store adds.
+    pub(super) store: Option<StoreUse>,
+}
+
+impl Measurement {
+    pub(super) fn new(
+        stage: Stage,
+        scenario: Scenario,
+        connections: usize,
+        outcome: LoadResult,
+    ) -> Self {
+        Measurement {
+            stage,
+            scenario,
+            connections,
+            load_percent: None,
+            outcome,
+            cost: None,
+            store: None,
+        }
+    }
+}
+
+/// The use of a shared store's server, per request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StoreUse {
+    pub(super) cost: Option<Cost>,
+    pub(super) traffic: Option<TrafficPerRequest>,
 }
 
 /// All measurements, those of a scenario in the order of the rounds.
@@ -111,140 +98,408 @@ pub(super) struct Measurement {
 pub(super) struct Results {
     pub(super) measured: Vec<Measurement>,
     pub(super) gateway_peak_memory_bytes: Option<u64>,
+    /// The size of the batches whose syncs were measured.
+    pub(super) sync_bytes: Option<u64>,
+    pub(super) scale: Option<Scale>,
 }
 
-/// The servers that take part, and the settings.
-pub(super) struct Schedule<'a> {
-    pub(super) upstream: LoopbackOrigin,
-    pub(super) nginx: Option<LoopbackOrigin>,
-    pub(super) restate: Option<LoopbackOrigin>,
-    /// A running gateway to use instead of new ones. The contents of its store and its API keys are
-    /// not known, so the other stages are skipped.
-    pub(super) gateway: Option<LoopbackOrigin>,
-    pub(super) stores: &'a Path,
+/// A server that takes part.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) origin: LoopbackOrigin,
+    server: Option<Server>,
+}
+
+impl Peer {
+    pub(super) fn at(origin: LoopbackOrigin) -> Self {
+        Peer {
+            origin,
+            server: Server::listening_on(origin.addr()),
+        }
+    }
+}
+
+/// The server of a shared store.
+#[derive(Clone, Debug)]
+pub(super) struct StoreServer {
+    url: String,
+    /// `None` if the URL does not name one address.
+    addr: Option<SocketAddr>,
+}
+
+impl StoreServer {
+    pub(super) fn at(url: &str) -> Self {
+        let uri = url.parse::<hyper::Uri>().ok();
+        let addr = uri.and_then(|uri| {
+            let host = uri.host()?.parse().ok()?;
+            Some(SocketAddr::new(host, uri.port_u16()?))
+        });
+        StoreServer {
+            url: url.to_owned(),
+            addr,
+        }
+    }
+}
+
+/// The servers that take part beside the gateways.
+pub(super) struct Peers {
+    pub(super) upstream: Peer,
+    pub(super) nginx: Option<Peer>,
+    pub(super) nginx_http2: Option<Peer>,
+    pub(super) floor_proxy: Option<Peer>,
+    pub(super) floor_server: Option<Peer>,
+    pub(super) restate: Option<Peer>,
+    pub(super) postgres: Option<StoreServer>,
+    pub(super) redis: Option<StoreServer>,
+}
+
+pub(super) struct Schedule {
+    pub(super) peers: Peers,
+    pub(super) upstream_count: Arc<UpstreamCount>,
+    pub(super) gateways: GatewayPlan,
     pub(super) settings: Settings,
-}
-
-/// One round at one number of connections.
-#[derive(Clone, Copy)]
-struct Round {
-    stage: Stage,
-    number: usize,
-    connections: usize,
+    pub(super) tools: Tools,
+    /// The directory for profiles of the gateways, if they are recorded.
+    pub(super) profile: Option<PathBuf>,
 }
 
 /// A scenario with its load.
-struct PlannedLoad {
+pub(super) struct PlannedLoad {
     scenario: Scenario,
     target: LoopbackOrigin,
     workload: Workload,
     api_key: Option<ApiKey>,
+    generator: Generator,
+    /// The server whose time is counted.
+    server: Option<Server>,
+    store: Option<StoreServer>,
     /// Counts the deliveries that follow the acknowledgements.
     monitor: Option<DeliveryMonitor>,
 }
 
-impl PlannedLoad {
-    fn new(scenario: Scenario, target: LoopbackOrigin, workload: Workload) -> Self {
-        PlannedLoad {
-            scenario,
-            target,
-            workload,
-            api_key: None,
-            monitor: None,
-        }
-    }
-
-    fn through(scenario: Scenario, gateway: &Gateway, workload: Workload) -> Self {
-        PlannedLoad {
-            api_key: gateway.api_key(),
-            ..PlannedLoad::new(scenario, gateway.target(), workload)
-        }
-    }
+/// The gateways of a round, as far as the chosen scenarios need them.
+struct Gateways {
+    plain: Option<Gateway>,
+    with_api_keys: Option<Gateway>,
+    redis: Option<Gateway>,
+    postgres: Option<Gateway>,
 }
 
-impl Schedule<'_> {
+impl Schedule {
     pub(super) async fn run(&self) -> anyhow::Result<Results> {
         let mut results = Results::default();
-        self.empty_stage(&mut results).await?;
-        if self.gateway.is_some() {
-            return Ok(results);
-        }
-        self.flood_stage(&mut results).await?;
-        if self.settings.records > 0 {
-            self.full_stage(&mut results).await?;
+        for stage in &self.settings.stages {
+            match stage {
+                Stage::Rates => self.rate_stage(&mut results).await?,
+                Stage::Latencies => self.latency_stage(&mut results).await?,
+                Stage::Flood => self.flood_stage(&mut results).await?,
+                Stage::Scale => self.scale_stage(&mut results).await?,
+            }
         }
         Ok(results)
     }
 
-    async fn empty_stage(&self, results: &mut Results) -> anyhow::Result<()> {
-        let bar = bar("on an empty store");
-        for round in self.rounds(Stage::Empty) {
-            let gateway = self.open().await?;
-            let configured = match self.gateway {
-                Some(_) => None,
-                None => Some(Gateway::configured(self.upstream, self.stores, "").await?),
-            };
-            let loads = self.empty_loads(&gateway, configured.as_ref()).await?;
-            self.measure(round, loads, &bar, results).await?;
-            for gateway in [Some(gateway), configured].into_iter().flatten() {
-                results.record_memory(&gateway);
-                gateway.close().await?;
+    async fn rate_stage(&self, results: &mut Results) -> anyhow::Result<()> {
+        let bar = bar("rates");
+        let series = &self.settings.connections;
+        for number in 0..self.settings.rounds {
+            for (at, &connections) in series.iter().enumerate() {
+                let gateways = self.open_gateways().await?;
+                let mut loads = self.rate_loads(&gateways).await?;
+                loads.retain(|load| self.takes_part(load.scenario, at));
+                // Alternating order: work that a scenario leaves behind slows both of its neighbours
+                // alike.
+                if number % 2 == 1 {
+                    loads.reverse();
+                }
+                for load in loads {
+                    bar.set_message(format!(
+                        "round {} of {}, {connections} connections: {}",
+                        number + 1,
+                        self.settings.rounds,
+                        load.scenario.label()
+                    ));
+                    self.measure(Stage::Rates, load, connections, results)
+                        .await?;
+                    bar.inc(1);
+                }
+                for gateway in gateways.into_each() {
+                    results.record_memory(&gateway);
+                    gateway.close().await?;
+                }
             }
         }
         bar.finish_and_clear();
         Ok(())
     }
 
-    async fn empty_loads(
-        &self,
-        gateway: &Gateway,
-        configured: Option<&Gateway>,
-    ) -> anyhow::Result<Vec<PlannedLoad>> {
-        let plain = |scenario, target| PlannedLoad::new(scenario, target, Workload::PassThrough);
-        let mut loads = vec![plain(Scenario::Direct, self.upstream)];
-        loads.extend(self.nginx.map(|nginx| plain(Scenario::Nginx, nginx)));
-        loads.push(plain(Scenario::PassThrough, gateway.target()));
-        loads.push(PlannedLoad::through(
-            Scenario::Replay,
-            gateway,
-            gateway.replay(),
-        ));
-        loads.extend(
-            configured.map(|own| PlannedLoad::through(Scenario::ReplayApiKey, own, own.replay())),
-        );
-        loads.push(PlannedLoad::through(
-            Scenario::First,
-            gateway,
-            gateway.first()?,
-        ));
-        if let Some((workload, monitor)) = gateway.webhook(self.upstream).await? {
+    /// Whether a scenario is measured in the series with this index.
+    fn takes_part(&self, scenario: Scenario, series: usize) -> bool {
+        let basic = series == 0 || scenario.is_basic();
+        basic && self.is_chosen(scenario)
+    }
+
+    /// The baselines are always chosen.
+    fn is_chosen(&self, scenario: Scenario) -> bool {
+        let only = &self.settings.only;
+        only.is_empty()
+            || only.contains(&scenario)
+            || matches!(scenario, Scenario::Direct | Scenario::Nginx)
+    }
+
+    async fn open_gateways(&self) -> anyhow::Result<Gateways> {
+        use Scenario::{
+            First, FirstApiKey, PassThrough, PassThroughHttp2, PostgresFirst, PostgresReplay,
+            RedisFirst, RedisReplay, Replay, ReplayApiKey, ReplayHttp2, Webhook,
+        };
+        let any = |scenarios: &[Scenario]| scenarios.iter().any(|&one| self.is_chosen(one));
+        let plain = [
+            PassThrough,
+            Replay,
+            First,
+            Webhook,
+            PassThroughHttp2,
+            ReplayHttp2,
+        ];
+        let plan = &self.gateways;
+        let on = async |store: Option<&StoreServer>, scenarios: &[Scenario]| match store {
+            Some(store) if any(scenarios) => {
+                let store = StoreChoice::Shared(&store.url);
+                Gateway::fresh(plan, store).await.map(Some)
+            }
+            _ => Ok(None),
+        };
+        Ok(Gateways {
+            plain: match any(&plain) {
+                true => Some(self.fresh().await?),
+                false => None,
+            },
+            with_api_keys: match any(&[ReplayApiKey, FirstApiKey]) {
+                true => Some(Gateway::configured(plan, "").await?),
+                false => None,
+            },
+            redis: on(self.peers.redis.as_ref(), &[RedisReplay, RedisFirst]).await?,
+            postgres: on(
+                self.peers.postgres.as_ref(),
+                &[PostgresReplay, PostgresFirst],
+            )
+            .await?,
+        })
+    }
+
+    /// A new gateway with an empty embedded store.
+    pub(super) async fn fresh(&self) -> anyhow::Result<Gateway> {
+        Gateway::fresh(&self.gateways, StoreChoice::Embedded).await
+    }
+
+    async fn rate_loads(&self, gateways: &Gateways) -> anyhow::Result<Vec<PlannedLoad>> {
+        let peers = &self.peers;
+        let mut loads = Vec::new();
+        for (scenario, peer) in [
+            (Scenario::Direct, Some(&peers.upstream)),
+            (Scenario::Nginx, peers.nginx.as_ref()),
+            (Scenario::FloorProxy, peers.floor_proxy.as_ref()),
+            (Scenario::FloorServer, peers.floor_server.as_ref()),
+        ] {
+            loads.extend(peer.map(|peer| self.to_peer(scenario, peer, Workload::PassThrough)));
+        }
+        self.add_http2_loads(gateways, &mut loads);
+        if let Some(gateway) = &gateways.plain {
+            let through = |scenario, workload| self.through(scenario, gateway, workload);
+            loads.push(through(Scenario::PassThrough, Workload::PassThrough));
+            loads.push(through(Scenario::Replay, gateway.replay()));
+        }
+        let on_stores = [
+            (
+                &gateways.with_api_keys,
+                None,
+                Scenario::ReplayApiKey,
+                Scenario::FirstApiKey,
+            ),
+            (
+                &gateways.redis,
+                peers.redis.as_ref(),
+                Scenario::RedisReplay,
+                Scenario::RedisFirst,
+            ),
+            (
+                &gateways.postgres,
+                peers.postgres.as_ref(),
+                Scenario::PostgresReplay,
+                Scenario::PostgresFirst,
+            ),
+        ];
+        for (gateway, store, replay, _) in &on_stores {
+            loads.extend(gateway.as_ref().map(|gateway| PlannedLoad {
+                store: store.cloned(),
+                ..self.through(*replay, gateway, gateway.replay())
+            }));
+        }
+        if let Some(gateway) = &gateways.plain {
+            loads.push(self.through(Scenario::First, gateway, gateway.first()?));
+            let (workload, monitor) = gateway.webhook(self.upstream_count.clone()).await?;
             loads.push(PlannedLoad {
                 monitor: Some(monitor),
-                ..PlannedLoad::new(Scenario::Webhook, gateway.target(), workload)
+                ..self.through(Scenario::Webhook, gateway, workload)
             });
         }
-        if let Some(own) = configured {
-            loads.push(PlannedLoad::through(
-                Scenario::FirstApiKey,
-                own,
-                own.first()?,
-            ));
+        for (gateway, store, _, first) in on_stores {
+            if let Some(gateway) = gateway {
+                loads.push(PlannedLoad {
+                    store: store.cloned(),
+                    ..self.through(first, gateway, gateway.first()?)
+                });
+            }
         }
-        if let Some(restate) = self.restate {
-            loads.push(PlannedLoad::new(
-                Scenario::Restate,
-                restate,
-                Workload::Restate(seed()?),
-            ));
+        if let Some(peer) = &peers.restate {
+            loads.push(self.to_peer(Scenario::Restate, peer, Workload::Restate(seed()?)));
         }
         Ok(loads)
     }
 
+    fn add_http2_loads(&self, gateways: &Gateways, loads: &mut Vec<PlannedLoad>) {
+        if !self.tools.h2load {
+            return;
+        }
+        let by_h2load = |load| PlannedLoad {
+            generator: Generator::H2load,
+            ..load
+        };
+        loads.extend(self.peers.nginx_http2.as_ref().map(|peer| {
+            by_h2load(self.to_peer(Scenario::NginxHttp2, peer, Workload::PassThrough))
+        }));
+        if let Some(gateway) = &gateways.plain {
+            let pass = Workload::PassThrough;
+            loads.push(by_h2load(self.through(
+                Scenario::PassThroughHttp2,
+                gateway,
+                pass,
+            )));
+            let replay = gateway.replay();
+            loads.push(by_h2load(self.through(
+                Scenario::ReplayHttp2,
+                gateway,
+                replay,
+            )));
+        }
+    }
+
+    pub(super) fn to_peer(
+        &self,
+        scenario: Scenario,
+        peer: &Peer,
+        workload: Workload,
+    ) -> PlannedLoad {
+        PlannedLoad {
+            scenario,
+            target: peer.origin,
+            workload,
+            api_key: None,
+            generator: self.tools.generator,
+            server: peer.server.clone(),
+            store: None,
+            monitor: None,
+        }
+    }
+
+    pub(super) fn through(
+        &self,
+        scenario: Scenario,
+        gateway: &Gateway,
+        workload: Workload,
+    ) -> PlannedLoad {
+        PlannedLoad {
+            scenario,
+            target: gateway.target(),
+            workload,
+            api_key: gateway.api_key(),
+            generator: self.tools.generator,
+            server: gateway.server(),
+            store: None,
+            monitor: None,
+        }
+    }
+
+    /// Measures one scenario once.
+    pub(super) async fn measure(
+        &self,
+        stage: Stage,
+        planned: PlannedLoad,
+        connections: usize,
+        results: &mut Results,
+    ) -> anyhow::Result<()> {
+        let (scenario, generator) = (planned.scenario, planned.generator);
+        let unanswered = Tools::unanswered_max(generator, connections);
+        let delivery_run = match planned.monitor {
+            Some(monitor) => Some(monitor.begin().await?),
+            None => None,
+        };
+        let arrived_before = self.upstream_count.read().await?;
+        let store_watch = StoreWatch::begin(planned.store.as_ref()).await;
+        let before = planned.server.as_ref().map(Server::usage);
+        let load = Load {
+            target: planned.target,
+            workload: planned.workload,
+            api_key: planned.api_key,
+            connections,
+            threads: self.settings.load_threads,
+            length: self.settings.length(),
+        };
+        let recording = match (&self.profile, &planned.server) {
+            (Some(directory), Some(server)) if !is_peer(scenario) => Some(profile::record(
+                directory,
+                &scenario.name(),
+                server,
+                load.length,
+            )?),
+            _ => None,
+        };
+        let outcome = self.tools.run(generator, &load).await;
+        let mut outcome = outcome.with_context(|| scenario.label())?;
+        if let Some(recording) = recording {
+            recording.finish().await?;
+        }
+        let delivered = match delivery_run {
+            Some(run) => Some(run.finish(outcome.answered, unanswered).await?),
+            None => None,
+        };
+        let settled = match &planned.server {
+            Some(server) => Some(server.settle().await),
+            None => None,
+        };
+        if delivered.is_none() && reaches_upstream(scenario) {
+            let arrived = self.upstream_count.read().await? - arrived_before;
+            let answered = outcome.answered;
+            let faults = upstream_count::check(&load.workload, answered, arrived, unanswered);
+            outcome.faults.add(faults);
+        }
+        let answered = outcome.answered;
+        let cost = settled
+            .zip(before)
+            .and_then(|(after, before)| after.since(&before, answered));
+        results.measured.push(Measurement {
+            cost,
+            store: store_watch.finish(answered).await,
+            ..Measurement::new(
+                stage,
+                scenario,
+                match generator {
+                    Generator::H2load => 1,
+                    _ => connections,
+                },
+                outcome,
+            )
+        });
+        results.measured.extend(delivered.map(|outcome| {
+            Measurement::new(stage, Scenario::WebhookDelivered, connections, outcome)
+        }));
+        Ok(())
+    }
+
     async fn flood_stage(&self, results: &mut Results) -> anyhow::Result<()> {
         let bar = bar("a flood beside a quiet tenant");
-        bar.set_length(2 * self.settings.rounds as u64);
         for number in 0..self.settings.rounds {
-            let gateway = Gateway::configured(self.upstream, self.stores, FLOOD_LIMITS).await?;
+            let gateway = Gateway::configured(&self.gateways, FLOOD_LIMITS).await?;
             let mut scenarios = [Scenario::QuietAlone, Scenario::QuietFlooded];
             // Alternating order, as in the other stages.
             if number % 2 == 1 {
@@ -277,161 +532,102 @@ impl Schedule<'_> {
             threads: self.settings.load_threads,
             length: self.settings.length(),
         };
-        let flood = match scenario {
-            Scenario::QuietFlooded => {
-                let api_key = gateway.create_api_key("flood").await?;
-                let workload = Workload::Flood(seed()?);
-                Some(Run::start(&load(workload, api_key, FLOOD_CONNECTIONS))?)
-            }
-            _ => None,
-        };
         let api_key = gateway.create_api_key("quiet").await?;
         let quiet = load(gateway.first()?, api_key, QUIET_CONNECTIONS);
-        let quiet = Run::start_paced(&quiet, QUIET_PER_SECOND)?.finish().await;
+        let quiet = async { Run::start_paced(&quiet, QUIET_PER_SECOND)?.finish().await };
         let mut add = |scenario: Scenario, connections, outcome| {
-            results.measured.push(Measurement {
-                stage: Stage::Flood,
-                scenario,
-                connections,
-                outcome,
-            });
+            let measured = Measurement::new(Stage::Flood, scenario, connections, outcome);
+            results.measured.push(measured);
         };
-        add(
-            scenario,
-            QUIET_CONNECTIONS,
-            quiet.context(scenario.label())?,
-        );
-        if let Some(flood) = flood {
-            let flooded = flood.finish().await.context(Scenario::Flood.label())?;
-            add(Scenario::Flood, FLOOD_CONNECTIONS, flooded);
-        }
-        Ok(())
-    }
-
-    async fn full_stage(&self, results: &mut Results) -> anyhow::Result<()> {
-        let full = self.open().await?;
-        full.fill(self.settings.records).await?;
-        let bar = bar("beside a full store");
-        for round in self.rounds(Stage::Full) {
-            let empty = self.open().await?;
-            let loads = self.full_loads(&empty, &full)?;
-            self.measure(round, loads, &bar, results).await?;
-            results.record_memory(&empty);
-            empty.close().await?;
-        }
-        bar.finish_and_clear();
-        results.record_memory(&full);
-        full.close().await
-    }
-
-    fn full_loads(&self, empty: &Gateway, full: &Gateway) -> anyhow::Result<Vec<PlannedLoad>> {
-        let (baseline, target) = match self.nginx {
-            Some(nginx) => (Scenario::Nginx, nginx),
-            None => (Scenario::Direct, self.upstream),
-        };
-        Ok(vec![
-            PlannedLoad::new(baseline, target, Workload::PassThrough),
-            PlannedLoad::through(Scenario::Replay, empty, empty.replay()),
-            PlannedLoad::through(Scenario::ReplayFull, full, full.replay()),
-            PlannedLoad::through(Scenario::First, empty, empty.first()?),
-            PlannedLoad::through(Scenario::FirstFull, full, full.first()?),
-        ])
-    }
-
-    async fn open(&self) -> anyhow::Result<Gateway> {
-        match self.gateway {
-            Some(target) => Gateway::given(target).await,
-            None => Gateway::fresh(self.upstream, self.stores).await,
-        }
-    }
-
-    fn rounds(&self, stage: Stage) -> impl Iterator<Item = Round> {
-        let Settings {
-            rounds,
-            connections,
-            ..
-        } = self.settings.clone();
-        (0..rounds).flat_map(move |number| {
-            connections
-                .clone()
-                .into_iter()
-                .map(move |connections| Round {
-                    stage,
-                    number,
-                    connections,
-                })
-        })
-    }
-
-    async fn measure(
-        &self,
-        round: Round,
-        mut loads: Vec<PlannedLoad>,
-        bar: &ProgressBar,
-        results: &mut Results,
-    ) -> anyhow::Result<()> {
-        let Round {
-            stage,
-            number,
-            connections,
-        } = round;
-        // Alternating order: work that a scenario leaves behind slows both of its neighbours alike.
-        if number % 2 == 1 {
-            loads.reverse();
-        }
-        bar.set_length(
-            (loads.len() * self.settings.rounds * self.settings.connections.len()) as u64,
-        );
-        for planned in loads {
-            let PlannedLoad {
+        if scenario == Scenario::QuietFlooded {
+            let api_key = gateway.create_api_key("flood").await?;
+            let flood = load(Workload::Flood(seed()?), api_key, FLOOD_CONNECTIONS);
+            let flood = self.tools.run(self.tools.generator, &flood);
+            let (quiet, flood) = tokio::join!(quiet, flood);
+            add(
                 scenario,
-                target,
-                workload,
-                api_key,
-                monitor,
-            } = planned;
-            bar.set_message(format!("{}, {connections} connections", scenario.label()));
-            let (threads, length) = (self.settings.load_threads, self.settings.length());
-            let load = Load {
-                target,
-                workload,
-                api_key,
-                connections,
-                threads,
-                length,
-            };
-            let delivery_run = match monitor {
-                Some(monitor) => Some(monitor.begin().await?),
-                None => None,
-            };
-            let outcome = Run::start(&load)?
-                .finish()
-                .await
-                .context(scenario.label())?;
-            let acknowledged = outcome.answers.by_status_class[2];
-            let mut add = |scenario, outcome| {
-                results.measured.push(Measurement {
-                    stage,
-                    scenario,
-                    connections,
-                    outcome,
-                });
-            };
-            add(scenario, outcome);
-            if let Some(delivery_run) = delivery_run {
-                let scenario = Scenario::WebhookDelivered;
-                bar.set_message(scenario.label());
-                let delivered = delivery_run.finish(acknowledged).await;
-                add(scenario, delivered.context(scenario.label())?);
-            }
-            bar.inc(1);
+                QUIET_CONNECTIONS,
+                quiet.context("beside a flood")?,
+            );
+            add(
+                Scenario::Flood,
+                FLOOD_CONNECTIONS,
+                flood.context("a flood")?,
+            );
+        } else {
+            add(scenario, QUIET_CONNECTIONS, quiet.await.context("alone")?);
         }
         Ok(())
     }
 }
 
+impl Gateways {
+    fn into_each(self) -> impl Iterator<Item = Gateway> {
+        let Gateways {
+            plain,
+            with_api_keys,
+            redis,
+            postgres,
+        } = self;
+        [plain, with_api_keys, redis, postgres]
+            .into_iter()
+            .flatten()
+    }
+}
+
+/// Counts what the server of a shared store does during a load.
+struct StoreWatch {
+    watched: Option<(SocketAddr, Option<Traffic>)>,
+    server: Option<(Server, super::cost::Usage)>,
+}
+
+impl StoreWatch {
+    async fn begin(store: Option<&StoreServer>) -> Self {
+        let addr = store.and_then(|store| store.addr);
+        let server = addr.and_then(Server::listening_on);
+        StoreWatch {
+            watched: match addr {
+                Some(addr) => Some((addr, Traffic::to_port(addr.port()).await)),
+                None => None,
+            },
+            server: server.map(|server| {
+                let usage = server.usage();
+                (server, usage)
+            }),
+        }
+    }
+
+    async fn finish(self, requests: u64) -> Option<StoreUse> {
+        let (addr, before) = self.watched?;
+        let after = Traffic::to_port(addr.port()).await;
+        let traffic = after.zip(before);
+        let cost = match self.server {
+            Some((server, before)) => server.settle().await.since(&before, requests),
+            None => None,
+        };
+        Some(StoreUse {
+            cost,
+            traffic: traffic.map(|(after, before)| after.since(before, requests)),
+        })
+    }
+}
+
+/// Whether the server of a scenario is not a gateway.
+fn is_peer(scenario: Scenario) -> bool {
+    use Scenario::{Direct, FloorProxy, FloorServer, Nginx, NginxHttp2, Restate};
+    matches!(
+        scenario,
+        Direct | Nginx | NginxHttp2 | FloorProxy | FloorServer | Restate
+    )
+}
+
+/// Whether requests of a scenario can be counted at the upstream.
+fn reaches_upstream(scenario: Scenario) -> bool {
+    !matches!(scenario, Scenario::FloorServer | Scenario::Restate)
+}
+
 impl Settings {
-    fn length(&self) -> Length {
+    pub(super) fn length(&self) -> Length {
         Length::Time {
             warmup: Duration::from_secs(self.warmup_seconds),
             measured: Duration::from_secs(self.measured_seconds),
@@ -440,13 +636,17 @@ impl Settings {
 }
 
 impl Results {
-    fn record_memory(&mut self, gateway: &Gateway) {
-        let seen = gateway.peak_memory_bytes();
+    pub(super) fn record_memory(&mut self, gateway: &Gateway) {
+        let seen = gateway.memory().map(|memory| memory.peak_bytes);
         self.gateway_peak_memory_bytes = self.gateway_peak_memory_bytes.max(seen);
     }
 }
 
-fn bar(stage: &'static str) -> ProgressBar {
-    let style = style("{prefix} {bar:30} {pos} of {len}, {eta} left; {msg}");
-    ProgressBar::new(0).with_prefix(stage).with_style(style)
+/// The progress of a stage, on a terminal.
+pub(super) fn bar(stage: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template("{prefix}: {spinner} {elapsed} {msg}")
+        .expect("the template is a literal that parses");
+    let bar = ProgressBar::new_spinner();
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar.with_prefix(stage).with_style(style)
 }

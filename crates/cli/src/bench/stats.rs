@@ -1,4 +1,4 @@
-//! The statistics of a load: latencies within the window, responses by status class, faults.
+//! The statistics of a load: latencies within the window, the number of responses, faults.
 //!
 //! The rate counts only expected responses within the window. All responses are checked, including
 //! those of the warm-up.
@@ -20,37 +20,55 @@ const LATENCY_US_MAX: u64 = 60_000_000;
 pub(super) struct LoadResult {
     /// Expected responses per second.
     pub(super) rate: f64,
-    /// Latencies in microseconds.
-    pub(super) latency: Histogram<u64>,
-    pub(super) answers: ResponseCounts,
+    /// `None` if the load generator does not measure latencies.
+    pub(super) latency: Option<Latency>,
+    /// All responses, including those of the warm-up.
+    pub(super) answered: u64,
+    pub(super) faults: Faults,
 }
 
-impl LoadResult {
-    /// A result without latencies, for deliveries that no client waits for.
-    pub(super) fn without_latency(rate: f64, answers: ResponseCounts) -> Self {
-        LoadResult {
-            rate,
-            latency: no_latencies(),
-            answers,
-        }
+/// Percentiles of latencies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Latency {
+    pub(super) p50_us: u64,
+    pub(super) p90_us: u64,
+    pub(super) p99_us: u64,
+    pub(super) p999_us: u64,
+    pub(super) max_us: u64,
+}
+
+impl Latency {
+    /// `None` without a single latency.
+    pub(super) fn of(histogram: &Histogram<u64>) -> Option<Self> {
+        (!histogram.is_empty()).then(|| Latency {
+            p50_us: histogram.value_at_quantile(0.5),
+            p90_us: histogram.value_at_quantile(0.9),
+            p99_us: histogram.value_at_quantile(0.99),
+            p999_us: histogram.value_at_quantile(0.999),
+            max_us: histogram.max(),
+        })
     }
 }
 
-/// All responses by the first digit of their status, and the faults.
+/// What makes a load invalid: how often, and the first reason.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ResponseCounts {
-    pub(super) by_status_class: [u64; 6],
-    pub(super) faults: u64,
-    pub(super) first_fault: Option<String>,
+pub(super) struct Faults {
+    pub(super) count: u64,
+    pub(super) first: Option<String>,
 }
 
-impl ResponseCounts {
-    pub(super) fn add(&mut self, other: ResponseCounts) {
-        for (mine, theirs) in self.by_status_class.iter_mut().zip(other.by_status_class) {
-            *mine += theirs;
+impl Faults {
+    /// Faults of one kind; `reason` is used if there are any.
+    pub(super) fn of(count: u64, reason: impl FnOnce() -> String) -> Self {
+        Faults {
+            count,
+            first: (count > 0).then(reason),
         }
-        self.faults += other.faults;
-        self.first_fault = self.first_fault.take().or(other.first_fault);
+    }
+
+    pub(super) fn add(&mut self, other: Faults) {
+        self.count += other.count;
+        self.first = self.first.take().or(other.first);
     }
 }
 
@@ -132,7 +150,8 @@ impl Window {
 /// The statistics of one thread.
 pub(super) struct Stats {
     latency: Histogram<u64>,
-    answers: ResponseCounts,
+    answered: u64,
+    faults: Faults,
     seconds: f64,
 }
 
@@ -140,7 +159,8 @@ impl Stats {
     pub(super) fn new() -> Self {
         Stats {
             latency: no_latencies(),
-            answers: ResponseCounts::default(),
+            answered: 0,
+            faults: Faults::default(),
             seconds: 0.0,
         }
     }
@@ -152,27 +172,23 @@ impl Stats {
         took: Duration,
         part: WindowPart,
     ) {
-        self.answers.by_status_class[usize::from(response.status / 100).min(5)] += 1;
+        self.answered += 1;
         match workload.check(response) {
             Err(wrong) => self.fault(&Fault::Unexpected(wrong)),
             Ok(()) if part == WindowPart::Counted => {
-                let took_us = u64::try_from(took.as_micros()).unwrap_or(LATENCY_US_MAX);
-                self.latency.saturating_record(took_us.max(1));
+                self.latency.saturating_record(micros(took));
             }
             Ok(()) => {}
         }
     }
 
     pub(super) fn fault(&mut self, fault: &Fault) {
-        self.answers.faults += 1;
-        self.answers
-            .first_fault
-            .get_or_insert_with(|| fault.to_string());
+        self.faults.add(Faults::of(1, || fault.to_string()));
     }
 
     /// The number of responses of any kind.
     pub(super) fn answered(&self) -> u64 {
-        self.answers.by_status_class.iter().sum()
+        self.answered
     }
 
     pub(super) fn closed(mut self, window: Window) -> Self {
@@ -184,21 +200,57 @@ impl Stats {
         self.latency
             .add(&other.latency)
             .expect("all histograms have the same bounds");
-        self.answers.add(other.answers);
+        self.answered += other.answered;
+        self.faults.add(other.faults);
         self.seconds = self.seconds.max(other.seconds);
     }
 
     pub(super) fn outcome(self) -> LoadResult {
-        let rate = self.latency.len() as f64 / self.seconds.max(f64::EPSILON);
         LoadResult {
-            rate,
-            latency: self.latency,
-            answers: self.answers,
+            rate: self.latency.len() as f64 / self.seconds.max(f64::EPSILON),
+            latency: Latency::of(&self.latency),
+            answered: self.answered,
+            faults: self.faults,
         }
     }
 }
 
-fn no_latencies() -> Histogram<u64> {
+/// A duration for a histogram.
+pub(super) fn micros(took: Duration) -> u64 {
+    u64::try_from(took.as_micros())
+        .unwrap_or(LATENCY_US_MAX)
+        .max(1)
+}
+
+pub(super) fn no_latencies() -> Histogram<u64> {
     let latencies = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3);
     latencies.expect("the bounds and three digits are legal for a histogram")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_all_latencies() {
+        let mut histogram = no_latencies();
+        assert_eq!(Latency::of(&histogram), None);
+        (1..=1000).for_each(|us| histogram.saturating_record(us));
+        let expected = Latency {
+            p50_us: 500,
+            p90_us: 900,
+            p99_us: 990,
+            p999_us: 999,
+            max_us: 1000,
+        };
+        assert_eq!(Latency::of(&histogram), Some(expected));
+    }
+
+    #[test]
+    fn the_first_reason_of_a_fault_is_kept() {
+        let mut faults = Faults::of(0, || unreachable!("there is none"));
+        faults.add(Faults::of(2, || "one".into()));
+        faults.add(Faults::of(1, || "other".into()));
+        assert_eq!((faults.count, faults.first.as_deref()), (3, Some("one")));
+    }
 }

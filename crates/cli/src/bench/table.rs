@@ -1,24 +1,52 @@
-//! The report as text for a terminal: the measurements, then the targets.
+//! The report as text for a terminal: rates with processor time, latencies, the traffic to shared
+//! stores, a full store, and the targets.
 
 use std::fmt::Write;
 
-use super::report::{Bound, Reached, Report, Row, Target};
-use super::schedule::{Scenario, Stage};
+use super::cost::Cost;
+use super::report::{Report, Row, Spread};
+use super::scale::Scale;
+use super::scenario::{Scenario, Stage};
+use super::targets::{Bound, Reached, Target};
+use super::tools::Generator;
 
 /// The whole report. A row with a fault shows the fault in place of its figures.
 pub(super) fn render(report: &Report) -> String {
-    let mut text = format!("{}\n\n", headline(report));
-    text.push_str(&layout(&measurements(report)));
-    text.push_str("\nMedians over the rounds; a ratio is the median of each round's own.\n\n");
-    text.push_str(&layout(&target_rows(&report.targets)));
+    let mut text = format!("{}\n", headline(report));
+    let mut section = |title: &str, rows: Vec<Vec<String>>| {
+        // The first row has the names of the columns.
+        if rows.len() > 1 {
+            write!(text, "\n{title}\n\n{}", layout(&rows)).expect("a String can be written to");
+        }
+    };
+    section(
+        "Highest rates, and processor time per request until the server is idle again; ratios with \
+         their lowest and highest",
+        rates(report),
+    );
+    section(
+        "The server of a shared store, per request; a send is a segment with data from the gateway",
+        stores(report),
+    );
+    section(
+        "Latencies in milliseconds at a constant rate, from the time that a request was due",
+        latencies(report),
+    );
+    section("A store with many records", scale(report.scale.as_ref()));
+    section("Targets", target_rows(&report.targets));
+    text.push_str("\nMedians over the rounds; a ratio is the median of each round's own.\n");
     text
 }
 
 fn headline(report: &Report) -> String {
     let machine = &report.machine;
     let settings = &report.settings;
+    let load = match report.tools.generator {
+        Generator::Wrk => "wrk",
+        _ => "this program (wrk is not installed)",
+    };
     format!(
-        "{} cores ({}), Linux {}, store on {}, load before {}, {} rounds of {} s",
+        "{} cores ({}), Linux {}, store on {}, load before {}, {} rounds of {} s, load by {load}",
         machine.cores,
         machine.processor,
         machine.kernel,
@@ -29,79 +57,217 @@ fn headline(report: &Report) -> String {
     )
 }
 
-fn measurements(report: &Report) -> Vec<Vec<String>> {
-    let ratio = match report.baseline {
-        Scenario::Nginx => "to nginx",
-        _ => "to direct",
-    };
+fn rates(report: &Report) -> Vec<Vec<String>> {
+    let to = baseline(report);
     let titles = [
-        "store",
         "connections",
         "what",
         "per second",
+        to,
+        "",
+        "µs user",
+        "µs system",
+        to,
+        "",
         "p50 ms",
         "p99 ms",
-        ratio,
     ];
     let mut lines = vec![titles.map(str::to_owned).to_vec()];
-    lines.extend(report.rows.iter().map(measurement_row));
+    let rows = report.rows.iter();
+    let rows = rows.filter(|row| matches!(row.stage, Stage::Rates | Stage::Scale));
+    lines.extend(rows.map(rate_row));
     lines
 }
 
-fn measurement_row(row: &Row) -> Vec<String> {
-    let store = match row.stage {
-        Stage::Empty => "empty",
-        Stage::Full => "beside full",
-        Stage::Flood => "two tenants",
+fn rate_row(row: &Row) -> Vec<String> {
+    let connections = match row.connections {
+        1 => "1, 100 streams".to_owned(),
+        number => number.to_string(),
     };
-    let mut line = vec![
-        store.into(),
-        row.connections.to_string(),
-        row.scenario.label().into(),
-    ];
+    let mut line = vec![connections, row.scenario.label().into()];
+    let (user, system) = cost(row.cost);
     match &row.first_fault {
         Some(fault) => line.push(format!("ERROR {} times: {fault}", row.faults)),
         None => line.extend([
             thousands(row.rate_per_second),
+            middle(row.ratio),
+            ends(row.ratio),
+            user,
+            system,
+            middle(row.cost_ratio),
+            ends(row.cost_ratio),
             milliseconds(row.p50_ms),
             milliseconds(row.p99_ms),
-            figure(row.ratio),
         ]),
     }
     line
 }
 
+fn stores(report: &Report) -> Vec<Vec<String>> {
+    let titles = [
+        "what",
+        "µs user",
+        "µs system",
+        "sends",
+        "bytes sent",
+        "bytes received",
+    ];
+    let mut lines = vec![titles.map(str::to_owned).to_vec()];
+    for row in report.rows.iter().filter(|row| row.faults == 0) {
+        let (user, system) = cost(row.store_cost);
+        if let Some(traffic) = row.store_traffic {
+            lines.push(vec![
+                row.scenario.label().into(),
+                user,
+                system,
+                format!("{:.2}", traffic.sends),
+                thousands(traffic.sent_bytes),
+                thousands(traffic.received_bytes),
+            ]);
+        }
+    }
+    lines
+}
+
+fn latencies(report: &Report) -> Vec<Vec<String>> {
+    let titles = ["load", "what", "per second", "p50", "p99", "p99.9"];
+    let mut lines = vec![titles.map(str::to_owned).to_vec()];
+    let stages = [Stage::Latencies, Stage::Flood];
+    for row in report.rows.iter().filter(|row| stages.contains(&row.stage)) {
+        let load = match row.load_percent {
+            Some(percent) => format!("{percent} %"),
+            None => "two tenants".into(),
+        };
+        let label = match (row.scenario, report.sync_bytes) {
+            (Scenario::Sync, Some(bytes)) => {
+                format!("{}, up to {} KiB", row.scenario.label(), bytes / 1024)
+            }
+            _ => row.scenario.label().to_owned(),
+        };
+        let mut line = vec![load, label];
+        match &row.first_fault {
+            Some(fault) => line.push(format!("ERROR {} times: {fault}", row.faults)),
+            None => line.extend([
+                thousands(row.rate_per_second),
+                milliseconds(row.p50_ms),
+                milliseconds(row.p99_ms),
+                milliseconds(row.p999_ms),
+            ]),
+        }
+        lines.push(line);
+    }
+    lines
+}
+
+fn scale(scale: Option<&Scale>) -> Vec<Vec<String>> {
+    let mut lines = vec![vec!["what".to_owned(), "figure".to_owned()]];
+    let Some(scale) = scale else {
+        return lines;
+    };
+    let mib = |bytes: u64| format!("{:.0}", bytes as f64 / 1024.0 / 1024.0);
+    let fill_cost = scale.fill_cost.map(|cost| cost.total_us());
+    let sweep = &scale.sweep;
+    let figures = [
+        ("records", thousands(scale.records as f64)),
+        ("filled per second", thousands(scale.fill_per_second)),
+        ("µs of processor per filled record", number(fill_cost, 1)),
+        (
+            "resident memory, MiB",
+            scale.memory_bytes.map_or_else(none, mib),
+        ),
+        (
+            "disk bytes per operation",
+            thousands(scale.disk_bytes_per_operation),
+        ),
+        (
+            "reopening after a kill, ms",
+            number(Some(scale.reopen_ms), 0),
+        ),
+        (
+            "a list of operations, empty store, ms",
+            number(Some(scale.list_empty_ms), 2),
+        ),
+        (
+            "a list of operations, full store, ms",
+            number(Some(scale.list_full_ms), 2),
+        ),
+        (
+            "expired records swept per hour",
+            thousands(sweep.swept_per_hour),
+        ),
+        (
+            "p99 of first runs before the sweep, ms",
+            number(sweep.p99_before_ms, 2),
+        ),
+        (
+            "p99 of first runs during the sweep, ms",
+            number(sweep.p99_during_ms, 2),
+        ),
+    ];
+    lines.extend(figures.map(|(name, figure)| vec![name.to_owned(), figure]));
+    lines
+}
+
 fn target_rows(targets: &[Target]) -> Vec<Vec<String>> {
-    let titles = ["at 64 connections", "figure", "target", "reached"];
+    let titles = ["at 64 connections", "figure", "wanted", "met"];
     let mut lines = vec![titles.map(str::to_owned).to_vec()];
     lines.extend(targets.iter().map(target_row));
     lines
 }
 
 fn target_row(target: &Target) -> Vec<String> {
-    let (figure, bound) = match target.bound {
-        Bound::AtLeast(least) => (figure(target.figure), format!("at least {least}")),
-        Bound::Below(most) => (figure(target.figure), format!("under {most}")),
-        Bound::AtMostMib(most) => (mib(target.figure), format!("under {most} MiB")),
+    let wanted = match target.bound {
+        Bound::AtLeast(least) => format!("at least {least}"),
+        Bound::AtMost(most) => format!("at most {most}"),
+        Bound::Below(limit) => format!("under {limit}"),
     };
-    let reached = match target.reached {
+    let met = match target.reached {
         Reached::Yes => "yes",
         Reached::No => "NO",
         Reached::NotMeasured => "not measured",
     };
-    vec![target.name.into(), figure, bound, reached.into()]
+    let figure = match target.figure {
+        Some(figure) if figure >= 100.0 => thousands(figure),
+        figure => number(figure, 3),
+    };
+    vec![target.name.clone(), figure, wanted, met.into()]
 }
 
-fn figure(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".into(), |value| format!("{value:.3}"))
+fn baseline(report: &Report) -> &'static str {
+    match report.baseline {
+        Scenario::Nginx => "to nginx",
+        _ => "to direct",
+    }
+}
+
+fn none() -> String {
+    "-".into()
+}
+
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(none, |value| format!("{value:.digits$}"))
 }
 
 fn milliseconds(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".into(), |value| format!("{value:.2}"))
+    number(value, 2)
 }
 
-fn mib(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".into(), |value| format!("{value:.0} MiB"))
+fn cost(cost: Option<Cost>) -> (String, String) {
+    let part = |of: fn(Cost) -> f64| number(cost.map(of), 1);
+    (part(|cost| cost.user_us), part(|cost| cost.system_us))
+}
+
+fn middle(spread: Option<Spread>) -> String {
+    number(spread.map(|spread| spread.median), 3)
+}
+
+fn ends(spread: Option<Spread>) -> String {
+    spread.map_or_else(
+        none,
+        |Spread {
+             lowest, highest, ..
+         }| { format!("{lowest:.2}–{highest:.2}") },
+    )
 }
 
 /// `12345.6` as `12,346`.
@@ -165,12 +331,16 @@ mod tests {
     #[test]
     fn rows_have_figures_and_targets_have_results() {
         let text = render(&report());
-        let row = "empty                 64  onceward, first run                   6,000    1.50    1.50     0.300\n";
-        assert!(text.contains(row), "{text}");
-        let row = "empty                 64  onceward, webhook, delivered          3,000       -       -     0.150\n";
-        assert!(text.contains(row), "{text}");
-        let target = "replay to nginx                   1.200  at least 1.3   NO\n";
-        assert!(text.contains(target), "{text}");
+        for line in [
+            "         64  onceward, first run                   6,000     0.300  0.30–0.30      5.0        1.7     3.333      3.33–3.33    1.00    1.50\n",
+            "         64  onceward, webhook, delivered          3,000     0.150  0.15–0.15        -          -         -              -       -       -\n",
+            "onceward on Redis, first run      8.0        4.0   1.50         700              90\n",
+            "50 %  onceward, first run                                      1,500  1.00  1.50   2.00\n",
+            "50 %  a sync of the disk, beside first runs, up to 8 KiB       1,500  1.00  1.50   2.00\n",
+            "replay to nginx, rate                     1.500  at least 1.4   yes\n",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
     }
 
     #[test]
@@ -179,9 +349,6 @@ mod tests {
         report.rows[0].faults = 7;
         report.rows[0].first_fault = Some("status 503".into());
         let text = render(&report);
-        assert!(
-            text.contains("nginx, plain proxy               ERROR 7 times: status 503\n"),
-            "{text}"
-        );
+        assert!(text.contains("ERROR 7 times: status 503\n"), "{text}");
     }
 }

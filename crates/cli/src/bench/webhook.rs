@@ -1,28 +1,27 @@
-//! A webhook of the gateway from the side of the provider: its path and its signatures.
+//! A webhook of the gateway from the side of the provider: its path and its signature.
 //!
-//! It signs as Stripe does, because Stripe's id is in the signed body: one HMAC per event, made by
-//! the sending thread. That takes half a microsecond, far less than the two system calls of a
-//! request.
+//! It signs as GitHub does, because GitHub's delivery id is in a header outside of the signature:
+//! the body is signed once, and load generators that cannot sign send new events all the same.
 
 use std::fmt;
 
+use data_encoding::HEXLOWER;
 use ring::hmac;
 
-/// The placeholder for a signature.
-pub(super) const SIGNATURE_BLANK: &str = "t=0000000000,v1=\
-    0000000000000000000000000000000000000000000000000000000000000000";
-pub(super) const SIGNATURE_BYTES: usize = SIGNATURE_BLANK.len();
-const TIME_AT: usize = 2;
-const TIME_DIGITS: usize = 10;
-const TAG_AT: usize = 16;
+/// The name of the provider in the gateway.
+pub(super) const PROVIDER: &str = "github";
+pub(super) const EVENT: &str =
+    r#"{"action":"created","amount":4200,"currency":"EUR","sender":{"id":7}}"#;
+/// The header with the id of an event.
+pub(super) const ID_HEADER: &str = "X-GitHub-Delivery";
 
-/// The path for events, and the key that signs them.
+/// The path for events, and the signature of all of them.
 pub(super) struct Webhook {
     path: String,
-    key: hmac::Key,
+    signature: String,
 }
 
-/// Without the key.
+/// Without the signature.
 impl fmt::Debug for Webhook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Webhook").field(&self.path).finish()
@@ -31,9 +30,11 @@ impl fmt::Debug for Webhook {
 
 impl Webhook {
     pub(super) fn new(id: &str, secret: &str) -> Self {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+        let tag = hmac::sign(&key, EVENT.as_bytes());
         Webhook {
-            path: format!("/api/v1/webhooks/stripe/{id}"),
-            key: hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()),
+            path: format!("/api/v1/webhooks/{PROVIDER}/{id}"),
+            signature: HEXLOWER.encode(tag.as_ref()),
         }
     }
 
@@ -41,23 +42,9 @@ impl Webhook {
         &self.path
     }
 
-    /// The value of `Stripe-Signature` for a body sent at this time.
-    pub(super) fn sign(&self, unix_seconds: u64, body: &[u8]) -> [u8; SIGNATURE_BYTES] {
-        let mut text = [0; SIGNATURE_BYTES];
-        text.copy_from_slice(SIGNATURE_BLANK.as_bytes());
-        let time = &mut text[TIME_AT..TIME_AT + TIME_DIGITS];
-        let mut rest = unix_seconds;
-        for digit in time.iter_mut().rev() {
-            *digit = b'0' + (rest % 10) as u8;
-            rest /= 10;
-        }
-        let mut signing = hmac::Context::with_key(&self.key);
-        signing.update(time);
-        signing.update(b".");
-        signing.update(body);
-        let tag = signing.sign();
-        data_encoding::HEXLOWER.encode_mut(tag.as_ref(), &mut text[TAG_AT..]);
-        text
+    /// The line of the signature in a request's head.
+    pub(super) fn signature_header(&self) -> String {
+        format!("X-Hub-Signature-256: sha256={}\r\n", self.signature)
     }
 }
 
@@ -65,14 +52,12 @@ impl Webhook {
 mod tests {
     use super::*;
 
-    /// Compared with `printf '1700000000.{"id":"evt_1"}' | openssl dgst -sha256 -hmac whsec_test`.
+    /// Compared with `printf %s "$EVENT" | openssl dgst -sha256 -hmac secret`.
     #[test]
-    fn an_event_is_signed_as_stripe_signs_it() {
-        let webhook = Webhook::new("wh_1", "whsec_test");
-        let signature = webhook.sign(1_700_000_000, br#"{"id":"evt_1"}"#);
-        let expected =
-            "t=1700000000,v1=c89214b5b5da833daed6f0b8c5bb6bd58cea9022bd80ccc78230f3942d632925";
-        assert_eq!(std::str::from_utf8(&signature), Ok(expected));
-        assert_eq!(webhook.path(), "/api/v1/webhooks/stripe/wh_1");
+    fn an_event_is_signed_as_github_signs_it() {
+        let webhook = Webhook::new("wh_1", "secret");
+        let expected = "X-Hub-Signature-256: sha256=4616bc824458cedb9de348ecefa874ce3450c6abb5cd7f42e3f170505a3f13d3\r\n";
+        assert_eq!(webhook.signature_header(), expected);
+        assert_eq!(webhook.path(), "/api/v1/webhooks/github/wh_1");
     }
 }

@@ -1,20 +1,18 @@
 //! The workloads: the bytes of the requests, their keys, and the expected responses.
 //!
 //! All workloads send the same payment as JSON, to be comparable. They differ in the path, the key,
-//! and the place of the key: in a header, or in the signed body of an event. A key looks like a
-//! UUID, is unique over runs, and is computed from a seed and a number, so that the keys of an
+//! and the header of the key. A key looks like a UUID, is unique over runs, and is computed from a seed and a number, so that the keys of an
 //! earlier load can be sent again without being stored.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::loopback::LoopbackOrigin;
 use super::response::{Response, Source};
-use super::webhook::{SIGNATURE_BLANK, Webhook};
+use super::webhook::{self, Webhook};
 
 /// The number of completed keys that replays use.
 pub(super) const REPLAY_KEYS: u64 = 1000;
-const PAYMENT: &str = r#""amount":4200,"currency":"EUR"}"#;
+pub(super) const PAYMENT: &str = r#"{"amount":4200,"currency":"EUR"}"#;
 const OK: u16 = 200;
 const TOO_MANY_REQUESTS: u16 = 429;
 const KEY_BYTES: usize = 36;
@@ -31,9 +29,11 @@ pub(super) enum Workload {
     Replay(Seed),
     /// Each with a new key, to the service behind Restate.
     Restate(Seed),
+    /// Each with a new key, to a route whose records are kept for a minute.
+    ShortLived(Seed),
     /// Each with a new key, from a tenant that may exceed its rate limit.
     Flood(Seed),
-    /// New events, signed as by Stripe.
+    /// New events, signed as by GitHub.
     Webhook(Seed, Arc<Webhook>),
 }
 
@@ -45,28 +45,28 @@ pub(super) type ApiKey = Arc<str>;
 pub(super) struct Seed(pub(super) u64);
 
 impl Workload {
-    fn path(&self) -> &str {
+    pub(super) fn path(&self) -> &str {
         match self {
             Workload::Restate(_) => "/Pay/charge",
+            Workload::ShortLived(_) => "/short",
             Workload::Webhook(_, webhook) => webhook.path(),
             _ => "/payments",
         }
     }
 
-    fn body(&self) -> String {
+    pub(super) fn body(&self) -> &'static str {
         match self {
-            Workload::Webhook(..) => format!(
-                r#"{{"id":"evt_{KEY_BLANK}","object":"event","type":"charge.succeeded",{PAYMENT}"#
-            ),
-            _ => format!("{{{PAYMENT}"),
+            Workload::Webhook(..) => webhook::EVENT,
+            _ => PAYMENT,
         }
     }
 
-    fn key(&self, number: u64) -> Option<[u8; KEY_BYTES]> {
+    pub(super) fn key(&self, number: u64) -> Option<[u8; KEY_BYTES]> {
         match self {
             Workload::PassThrough => None,
             Workload::First(seed)
             | Workload::Restate(seed)
+            | Workload::ShortLived(seed)
             | Workload::Flood(seed)
             | Workload::Webhook(seed, _) => Some(seed.key(number)),
             Workload::Replay(seed) => Some(seed.key(number % REPLAY_KEYS)),
@@ -102,13 +102,11 @@ pub(super) enum Unexpected {
     ReplayedTooSoon,
 }
 
-/// The bytes of a request, built once; only the key and the signature change.
+/// The bytes of a request, built once; only the key changes.
 pub(super) struct Request {
     workload: Workload,
     bytes: Vec<u8>,
     key_at: usize,
-    signature_at: usize,
-    body_at: usize,
 }
 
 impl Request {
@@ -117,37 +115,32 @@ impl Request {
         target: &LoopbackOrigin,
         api_key: Option<&ApiKey>,
     ) -> Self {
-        let mut head = format!(
-            "POST {} HTTP/1.1\r\nHost: {}\r\n",
+        let mut text = format!(
+            "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n",
             workload.path(),
             target.host()
         );
-        head.push_str("Content-Type: application/json\r\n");
         if let Some(api_key) = api_key {
-            head.push_str("Authorization: Bearer ");
-            head.push_str(api_key);
-            head.push_str("\r\n");
+            text.push_str(&format!("Authorization: Bearer {api_key}\r\n"));
         }
-        match workload {
-            Workload::PassThrough => {}
-            Workload::Webhook(..) => {
-                head.push_str(&format!("Stripe-Signature: {SIGNATURE_BLANK}\r\n"));
+        let key_header = match &workload {
+            Workload::PassThrough => None,
+            Workload::Webhook(_, webhook) => {
+                text.push_str(&webhook.signature_header());
+                Some(webhook::ID_HEADER)
             }
-            _ => head.push_str(&format!("Idempotency-Key: {KEY_BLANK}\r\n")),
+            _ => Some("Idempotency-Key"),
+        };
+        if let Some(name) = key_header {
+            text.push_str(&format!("{name}: {KEY_BLANK}\r\n"));
         }
         let body = workload.body();
-        head.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
-        let body_at = head.len();
-        let text = head + &body;
-        // A placeholder that the request does not contain is never filled.
-        let at = |blank| text.find(blank).unwrap_or_default();
-        let (key_at, signature_at) = (at(KEY_BLANK), at(SIGNATURE_BLANK));
+        text.push_str(&format!("Content-Length: {}\r\n\r\n{body}", body.len()));
         Request {
             workload,
+            // Without a key nothing is ever filled in.
+            key_at: text.find(KEY_BLANK).unwrap_or_default(),
             bytes: text.into_bytes(),
-            key_at,
-            signature_at,
-            body_at,
         }
     }
 
@@ -156,23 +149,25 @@ impl Request {
         if let Some(key) = self.workload.key(number) {
             self.bytes[self.key_at..self.key_at + KEY_BYTES].copy_from_slice(&key);
         }
-        if let Workload::Webhook(_, webhook) = &self.workload {
-            let (head, body) = self.bytes.split_at_mut(self.body_at);
-            let signature = webhook.sign(unix_seconds(), body);
-            head[self.signature_at..self.signature_at + signature.len()]
-                .copy_from_slice(&signature);
-        }
         &self.bytes
+    }
+
+    /// The bytes before and after the key.
+    pub(super) fn around_key(&self) -> (&[u8], &[u8]) {
+        let after = self.key_at + KEY_BYTES;
+        (&self.bytes[..self.key_at], &self.bytes[after..])
     }
 }
 
-/// The time for a signature. A clock before 1970 gives signatures that are refused.
-fn unix_seconds() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
-}
-
 impl Seed {
+    /// The first three groups of keys that another program completes: two more groups, of four and
+    /// twelve digits.
+    pub(super) fn prefix(self) -> String {
+        let high = mix(self.0);
+        let (first, second, third) = (high >> 32, (high >> 16) & 0xffff, high & 0xffff);
+        format!("{first:08x}-{second:04x}-{third:04x}-")
+    }
+
     /// Different numbers give different keys, because the second half is a bijection of the number.
     fn key(self, number: u64) -> [u8; KEY_BYTES] {
         let high = mix(self
@@ -245,41 +240,43 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_complete_and_signed_over_its_own_body() {
+    fn an_event_has_its_id_in_a_header_and_its_signature() {
         let target = LoopbackOrigin::parse("http://127.0.0.1:8080").expect("a literal URL");
-        let webhook = Arc::new(Webhook::new("wh_1", "whsec_test"));
-        let workload = Workload::Webhook(Seed(7), webhook.clone());
-        let mut request = Request::new(workload, &target, None);
+        let webhook = Arc::new(Webhook::new("wh_1", "secret"));
+        let signature = webhook.signature_header();
+        let mut request = Request::new(Workload::Webhook(Seed(7), webhook), &target, None);
         let mut ids = HashSet::new();
         for number in 0..3 {
             let wire = std::str::from_utf8(request.numbered(number)).expect("it is all ASCII");
             let (head, body) = wire.split_once("\r\n\r\n").expect("a head ends");
-            let (line, head) = head.split_once("\r\n").expect("a head has lines");
-            assert_eq!(line, "POST /api/v1/webhooks/stripe/wh_1 HTTP/1.1");
-            let length = format!("\r\nContent-Length: {}", body.len());
-            assert!(head.ends_with(&length), "{head}");
-            let (_, signature) = head.split_once("Stripe-Signature: ").expect("it is signed");
-            let signature = signature.lines().next().expect("a header has a value");
-            let time = signature["t=".len()..][..10]
-                .parse()
-                .expect("a time is digits");
-            assert_eq!(signature.as_bytes(), webhook.sign(time, body.as_bytes()));
-            assert!(unix_seconds().abs_diff(time) < 60, "{time}");
-            let event: serde_json::Value = serde_json::from_str(body).expect("an event is JSON");
-            assert_eq!(
-                (&event["amount"], &event["currency"]),
-                (&4200.into(), &"EUR".into())
-            );
-            ids.insert(event["id"].as_str().expect("an event has an id").to_owned());
+            assert!(head.starts_with("POST /api/v1/webhooks/github/wh_1 HTTP/1.1\r\n"));
+            assert!(head.contains(&signature), "{head}");
+            assert_eq!(body, webhook::EVENT);
+            let id = head
+                .lines()
+                .find_map(|line| line.strip_prefix("X-GitHub-Delivery: "));
+            ids.insert(id.expect("an event has an id").to_owned());
         }
         assert_eq!(ids.len(), 3);
+    }
+
+    #[test]
+    fn a_key_can_be_completed_by_another_program() {
+        let target = LoopbackOrigin::parse("http://127.0.0.1:8080").expect("a literal URL");
+        let mut request = Request::new(Workload::First(Seed(7)), &target, None);
+        let (head, tail) = request.around_key();
+        let key = format!("{}{:04x}-{:012x}", Seed(7).prefix(), 1, 2);
+        assert_eq!(key.len(), KEY_BYTES);
+        let whole = [head, key.as_bytes(), tail].concat();
+        assert_eq!(whole.len(), request.numbered(1).len());
+        assert_ne!(Seed(7).prefix(), Seed(8).prefix());
     }
 
     #[test]
     fn only_the_measured_response_is_expected() {
         let first = || Workload::First(Seed(1));
         let replay = || Workload::Replay(Seed(1));
-        let webhook = || Workload::Webhook(Seed(1), Arc::new(Webhook::new("wh_1", "whsec_test")));
+        let webhook = || Workload::Webhook(Seed(1), Arc::new(Webhook::new("wh_1", "secret")));
         let cases = [
             (first(), 201, Source::Run, Ok(())),
             (

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tempfile::TempDir;
 
-use crate::process::Process;
+use crate::process::{Process, this_program};
 use crate::sample_upstream::SampleUpstream;
 
 /// The running demo.
@@ -26,7 +26,13 @@ impl Environment {
             .await
             .context("the sample service cannot listen")?;
         let store = TempDir::with_prefix("onceward-demo-")?;
-        let gateway = Process::gateway(upstream, store.path(), loopback).await?;
+        let gateway = Process::gateway(
+            &this_program()?,
+            upstream,
+            Process::embedded(store.path()),
+            loopback,
+        )
+        .await?;
         Ok(Self {
             sample,
             upstream,
@@ -56,7 +62,8 @@ impl Environment {
         let listen = self.gateway.listen();
         self.gateway.kill().await?;
         let start = Instant::now();
-        self.gateway = Process::gateway(self.upstream, self.store.path(), listen).await?;
+        let store = Process::embedded(self.store.path());
+        self.gateway = Process::gateway(&this_program()?, self.upstream, store, listen).await?;
         Ok(start.elapsed())
     }
 

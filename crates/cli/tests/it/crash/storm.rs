@@ -2,11 +2,14 @@
 //! about once a second, at random times, also while it starts. The checker decides over what the
 //! clients and the service got.
 //!
-//! Two shorter runs complete it: one in which the gateway is stopped by SIGTERM, so that nothing
-//! may be unknown, and one on a store that forgets, which the checker must detect.
+//! Three shorter runs complete it: one in which the gateway is stopped by SIGTERM, so that nothing
+//! may be unknown; one on a store that forgets, which the checker must detect; and one with many
+//! clients and a fast service, so that each kill interrupts full batches of the store. `make
+//! bench-crash` repeats the last one for 500 kills, with an optimised gateway.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -27,6 +30,15 @@ use crate::fixture::{free_address, seed};
 pub(crate) const CLIENTS: usize = 16;
 /// The maximum time of the service, so that most kills interrupt requests.
 const WORK_MS_MAX: u64 = 120;
+/// The time between two stops.
+const PAUSE_MS: Range<u64> = 200..1500;
+/// The clients, the service and the kills of a heavy load.
+const HEAVY_CLIENTS: usize = 64;
+const HEAVY_WORK_MS_MAX: u64 = 10;
+const HEAVY_PAUSE_MS: Range<u64> = 50..400;
+/// The number of kills under a heavy load, and the variable that changes it.
+const HEAVY_KILLS: usize = 5;
+const KILLS_VARIABLE: &str = "ONCEWARD_KILLS";
 /// How long a client waits for a response before it retries.
 const RESPONSE_MAX: Duration = Duration::from_secs(10);
 /// How often a client retries before the test fails.
@@ -36,7 +48,7 @@ const TRIES_MAX: usize = 2000;
 async fn killed_every_second_for_a_minute_nothing_runs_twice_and_nothing_is_forgotten() {
     let directory = tempfile::tempdir().unwrap();
     let store = embedded(&directory);
-    let seen = storm(store, Stop::Kill, Duration::from_secs(60)).await;
+    let seen = storm(store, Storm::lasting(Stop::Kill, Duration::from_secs(60))).await;
     let (stops, figures) = (&seen.stops, &seen.figures);
     assert_eq!(seen.violations, []);
     // A run with few events proves little. Any machine exceeds these bounds by far.
@@ -56,10 +68,30 @@ async fn killed_every_second_for_a_minute_nothing_runs_twice_and_nothing_is_forg
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_again_and_again_under_load_nothing_runs_twice_and_nothing_is_forgotten() {
+    let kills = match std::env::var(KILLS_VARIABLE) {
+        Ok(kills) => kills.parse().unwrap(),
+        Err(_) => HEAVY_KILLS,
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let seen = storm(embedded(&directory), Storm::heavy(kills)).await;
+    let (stops, figures) = (&seen.stops, &seen.figures);
+    assert_eq!(seen.violations, []);
+    assert_eq!(stops.serving, kills);
+    assert!(figures.completed >= 20 * kills, "{figures:?}");
+    assert!(figures.unanswered >= kills, "{figures:?}");
+    assert_eq!(seen.unknown_in_store, figures.unknown);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repeated_graceful_stops_leave_nothing_unknown() {
     let directory = tempfile::tempdir().unwrap();
     let store = embedded(&directory);
-    let seen = storm(store, Stop::Terminate, Duration::from_secs(8)).await;
+    let seen = storm(
+        store,
+        Storm::lasting(Stop::Terminate, Duration::from_secs(8)),
+    )
+    .await;
     assert_eq!(seen.violations, []);
     assert_eq!(seen.figures.unknown, 0);
     assert!(seen.stops.serving >= 3 && seen.figures.completed >= 50);
@@ -67,7 +99,8 @@ async fn repeated_graceful_stops_leave_nothing_unknown() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_checker_detects_a_store_that_forgets() {
-    let seen = storm("memory:".into(), Stop::Kill, Duration::from_secs(4)).await;
+    let plan = Storm::lasting(Stop::Kill, Duration::from_secs(4));
+    let seen = storm("memory:".into(), plan).await;
     let found = |wanted: fn(Key) -> Violation| {
         let mut violations = seen.violations.iter();
         violations.any(|violation| {
@@ -96,6 +129,46 @@ enum Stop {
     Terminate,
 }
 
+/// How the gateway is used and stopped.
+#[derive(Clone, Debug)]
+struct Storm {
+    stop: Stop,
+    until: Until,
+    clients: usize,
+    work_ms_max: u64,
+    pause_ms: Range<u64>,
+}
+
+/// When a run ends.
+#[derive(Clone, Copy, Debug)]
+enum Until {
+    Time(Duration),
+    /// After this many stops while it served.
+    Stops(usize),
+}
+
+impl Storm {
+    fn lasting(stop: Stop, length: Duration) -> Self {
+        Self {
+            stop,
+            until: Until::Time(length),
+            clients: CLIENTS,
+            work_ms_max: WORK_MS_MAX,
+            pause_ms: PAUSE_MS,
+        }
+    }
+
+    fn heavy(kills: usize) -> Self {
+        Self {
+            stop: Stop::Kill,
+            until: Until::Stops(kills),
+            clients: HEAVY_CLIENTS,
+            work_ms_max: HEAVY_WORK_MS_MAX,
+            pause_ms: HEAVY_PAUSE_MS,
+        }
+    }
+}
+
 /// The result of a run.
 struct StormResult {
     stops: Stops,
@@ -113,22 +186,23 @@ struct Stops {
 
 /// Clients send requests while the gateway is stopped and started. Then, after one more stop, every
 /// key is requested once more, and the history is checked.
-async fn storm(store: OsString, stop: Stop, length: Duration) -> StormResult {
+async fn storm(store: OsString, storm: Storm) -> StormResult {
     let seed = seed();
     eprintln!("ONCEWARD_SEED={seed} repeats the random choices, but not how threads interleave");
     let mut random = Rng::with_seed(seed);
     let order = Sequence::default();
-    let origin = origin_choosing(order.clone(), behaviours(random.fork())).await;
+    let behaviours = behaviours_within(random.fork(), storm.work_ms_max);
+    let origin = origin_choosing(order.clone(), behaviours).await;
     let at = free_address(&mut random);
     let plan = gateway_on(&origin, store).at(at).option("--log", "error");
 
     let gateway = plan.run().await;
     let shop = Arc::new(Clients::new([at; 2], order));
     let mut clients = JoinSet::new();
-    for _ in 0..CLIENTS {
+    for _ in 0..storm.clients {
         clients.spawn(shop.clone().buy(random.fork()));
     }
-    let (gateway, stops) = stop_repeatedly(gateway, &plan, stop, length, &mut random).await;
+    let (gateway, stops) = stop_repeatedly(gateway, &plan, &storm, &mut random).await;
     shop.closed.store(true, Ordering::SeqCst);
     while let Some(client) = clients.join_next().await {
         client.unwrap();
@@ -150,9 +224,13 @@ async fn storm(store: OsString, stop: Stop, length: Duration) -> StormResult {
 
 /// The service refuses some keys the first time, without doing the work.
 pub(crate) fn behaviours(random: Rng) -> impl Fn(&str, usize) -> Behaviour {
+    behaviours_within(random, WORK_MS_MAX)
+}
+
+fn behaviours_within(random: Rng, work_ms_max: u64) -> impl Fn(&str, usize) -> Behaviour {
     let random = Mutex::new(random);
     move |key, times| {
-        let work_ms = random.lock().unwrap().u64(..WORK_MS_MAX);
+        let work_ms = random.lock().unwrap().u64(..work_ms_max);
         match number(key).is_multiple_of(8) && times == 1 {
             true => Behaviour::Refuse,
             false => Behaviour::Pay(Duration::from_millis(work_ms)),
@@ -160,18 +238,22 @@ pub(crate) fn behaviours(random: Rng) -> impl Fn(&str, usize) -> Behaviour {
     }
 }
 
-/// Stops and starts the gateway until the time is over. Returns the running one.
+/// Stops and starts the gateway until the end of the storm. Returns the running one.
 async fn stop_repeatedly(
     mut gateway: Gateway,
     plan: &GatewayCommand,
-    stop: Stop,
-    length: Duration,
+    storm: &Storm,
     random: &mut Rng,
 ) -> (Gateway, Stops) {
+    let stop = storm.stop;
     let mut stops = Stops::default();
-    let end = Instant::now() + length;
-    while Instant::now() < end {
-        sleep(Duration::from_millis(random.u64(200..1500))).await;
+    let start = Instant::now();
+    let goes_on = |stops: &Stops| match storm.until {
+        Until::Time(length) => start.elapsed() < length,
+        Until::Stops(count) => stops.serving < count,
+    };
+    while goes_on(&stops) {
+        sleep(Duration::from_millis(random.u64(storm.pause_ms.clone()))).await;
         stops.serving += 1;
         match stop {
             Stop::Kill => gateway.kill().await,
