@@ -7,10 +7,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde_json::Value;
+use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::filter::Directive;
-use tracing_subscriber::fmt::format::{self, Format, Json, JsonFields, Writer};
+use tracing_subscriber::fmt::format::{self, Format, Json, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -103,11 +105,69 @@ where
     tracing_subscriber::fmt()
         // It would report a closed standard error with `eprintln!`, which panics.
         .log_internal_errors(false)
-        .fmt_fields(JsonFields::new())
+        .fmt_fields(SpanFields)
         .event_format(FlatJson::new())
         .with_env_filter(filter)
         .with_writer(writer)
         .finish()
+}
+
+/// The fields of a span, as members of a JSON object with a comma before each.
+///
+/// They are written when the span begins, which each operation does, and read only
+/// if a line is logged within it. Therefore they are written directly, and not
+/// collected into a map first, as `JsonFields` does.
+struct SpanFields;
+
+impl<'w> FormatFields<'w> for SpanFields {
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'w>, fields: R) -> fmt::Result {
+        let mut writing = FieldWriter {
+            writer,
+            result: Ok(()),
+        };
+        fields.record(&mut writing);
+        writing.result
+    }
+}
+
+struct FieldWriter<'w> {
+    writer: Writer<'w>,
+    result: fmt::Result,
+}
+
+impl FieldWriter<'_> {
+    fn write(&mut self, field: &Field, value: impl fmt::Display) {
+        if self.result.is_ok() {
+            // Names of fields are identifiers with dots, which need no escape.
+            self.result = write!(self.writer, ",\"{}\":{value}", field.name());
+        }
+    }
+}
+
+impl Visit for FieldWriter<'_> {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.write(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.write(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.write(field, value);
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        let is_plain = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\';
+        match value.bytes().all(is_plain) {
+            true => self.write(field, format_args!("\"{value}\"")),
+            false => self.write(field, Value::from(value)),
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.record_str(field, &format!("{value:?}"));
+    }
 }
 
 /// A line as JSON, with the fields of its spans beside its own.
@@ -166,8 +226,8 @@ where
         let Some(fields) = extensions.get::<FormattedFields<N>>() else {
             continue;
         };
-        // A span without fields has no JSON either.
-        let fields: BTreeMap<String, Value> = serde_json::from_str(fields).unwrap_or_default();
+        let object = format!("{{{}}}", fields.trim_start_matches(','));
+        let fields: BTreeMap<String, Value> = serde_json::from_str(&object).unwrap_or_default();
         for (name, value) in fields {
             inherited.entry(name).or_insert(value);
         }

@@ -5,7 +5,7 @@
 //! gives: those that begin with `_`, and two services.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// The longest tenant, project or subject id, in bytes.
 pub const NAME_BYTES_MAX: usize = 256;
@@ -55,7 +55,7 @@ impl SubjectKind {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Subject {
     kind: SubjectKind,
-    id: Arc<str>,
+    id: Box<str>,
 }
 
 impl Subject {
@@ -91,13 +91,28 @@ impl fmt::Display for Subject {
     }
 }
 
-/// The sender of a request.
+/// The sender of a request. Clones share one value, because every request has
+/// several.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Caller {
-    tenant: Arc<str>,
-    project: Arc<str>,
+pub struct Caller(Arc<CallerParts>);
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct CallerParts {
+    tenant: Box<str>,
+    project: Box<str>,
     subject: Subject,
 }
+
+static LOCAL_CALLER: LazyLock<Caller> = LazyLock::new(|| {
+    Caller::of(CallerParts {
+        tenant: LOCAL.into(),
+        project: LOCAL.into(),
+        subject: Subject {
+            kind: SubjectKind::Client,
+            id: "anonymous".into(),
+        },
+    })
+});
 
 /// Why parts do not name a caller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -126,28 +141,25 @@ pub enum CallerError {
 impl Caller {
     /// The caller of a gateway or layer that knows no callers.
     pub fn local() -> Self {
-        Self {
-            tenant: LOCAL.into(),
-            project: LOCAL.into(),
-            subject: Subject {
-                kind: SubjectKind::Client,
-                id: "anonymous".into(),
-            },
-        }
+        LOCAL_CALLER.clone()
+    }
+
+    fn of(parts: CallerParts) -> Self {
+        Self(Arc::new(parts))
     }
 
     /// Whether this is the caller of a gateway or layer that knows no callers.
     pub fn is_local(&self) -> bool {
-        &*self.tenant == LOCAL
+        self.tenant() == LOCAL
     }
 
     /// A caller named by the program itself. Reserved names are allowed.
     pub fn trusted(tenant: &str, project: &str, subject: Subject) -> Result<Self, CallerError> {
-        Ok(Self {
+        Ok(Self::of(CallerParts {
             tenant: checked("tenant", tenant)?,
             project: checked("project", project)?,
             subject,
-        })
+        }))
     }
 
     /// A caller named by a token or a key from outside. Reserved names are refused.
@@ -177,21 +189,21 @@ impl Caller {
 
     /// The tenant.
     pub fn tenant(&self) -> &str {
-        &self.tenant
+        &self.0.tenant
     }
 
     /// The project.
     pub fn project(&self) -> &str {
-        &self.project
+        &self.0.project
     }
 
     /// The subject.
     pub fn subject(&self) -> &Subject {
-        &self.subject
+        &self.0.subject
     }
 }
 
-fn checked(what: &'static str, name: &str) -> Result<Arc<str>, CallerError> {
+fn checked(what: &'static str, name: &str) -> Result<Box<str>, CallerError> {
     if name.is_empty() {
         return Err(CallerError::Empty(what));
     }

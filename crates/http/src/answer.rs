@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::BytesMut;
 use http::header::{
     CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, LOCATION, RETRY_AFTER,
 };
@@ -34,14 +34,27 @@ pub(crate) fn clean_trailers(trailers: &mut HeaderMap) {
     trailers.remove(CONTENT_LENGTH);
 }
 
-/// A reply to keep, from an answer that was read whole. Its body is a copy: the
-/// bytes that were read would keep the connection's whole buffer alive.
+/// A reply to keep, from an answer that was read whole. It is a copy, because the
+/// bytes that were read would keep the connection's whole buffer alive, and all of
+/// it is one allocation.
 pub(crate) fn reply_of(parts: &Parts, body: &[u8], trailers: &HeaderMap) -> Reply {
+    let headers = &parts.headers;
+    let lines = fields::kept(headers).chain(fields::kept(trailers));
+    let bytes: usize = lines.map(|(name, value)| name.len() + value.len()).sum();
+    let mut buffer = BytesMut::with_capacity(bytes + body.len());
+    let mut copy = |from: &[u8]| {
+        buffer.extend_from_slice(from);
+        buffer.split().freeze()
+    };
     Reply {
         status: parts.status.as_u16(),
-        headers: fields::kept(&parts.headers),
-        body: Bytes::copy_from_slice(body),
-        trailers: fields::kept(trailers),
+        headers: fields::kept(headers)
+            .map(|(name, value)| (copy(name), copy(value)))
+            .collect(),
+        trailers: fields::kept(trailers)
+            .map(|(name, value)| (copy(name), copy(value)))
+            .collect(),
+        body: copy(body),
     }
 }
 
@@ -90,12 +103,38 @@ pub(crate) fn of_reply(
     response
 }
 
-fn from_reply(reply: &Arc<Reply>) -> Response<Body> {
+fn reply_body(reply: &Reply) -> Body {
     let trailers = fields::to_headers(&reply.trailers);
-    let mut response = Response::new(body::with_trailers(reply.body.clone(), trailers));
+    body::with_trailers(reply.body.clone(), trailers)
+}
+
+fn from_reply(reply: &Arc<Reply>) -> Response<Body> {
+    let mut response = Response::new(reply_body(reply));
     // It was valid when the reply was kept, and the record has a checksum.
     *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or_default();
     *response.headers_mut() = fields::to_headers(&reply.headers);
+    response
+}
+
+/// The head of a record's replays, made once per record in memory: a record that is
+/// asked for again and again is the common case of a retry storm.
+struct ReplayHead {
+    status: StatusCode,
+    headers: HeaderMap,
+}
+
+fn replay_of(record: &Record, reply: &Arc<Reply>) -> Response<Body> {
+    let head = record.rendered.get_or_make(|| {
+        let word = IdempotencyStatus::of_record(record);
+        let (parts, _) = again(reply, word, record.id, record.expires_at()).into_parts();
+        ReplayHead {
+            status: parts.status,
+            headers: parts.headers,
+        }
+    });
+    let mut response = Response::new(reply_body(reply));
+    *response.status_mut() = head.status;
+    *response.headers_mut() = head.headers.clone();
     response
 }
 
@@ -122,7 +161,7 @@ pub(crate) fn of_record(record: &Record) -> Answered {
     let word = IdempotencyStatus::of_record(record);
     match (&record.state, &record.answer) {
         (State::Completed | State::Failed, Some(Answer::Kept(reply))) => {
-            Ok(again(reply, word, record.id, record.expires_at()))
+            Ok(replay_of(record, reply))
         }
         (_, Some(Answer::NotKept { status })) => {
             let problem = Problem::reply_not_kept(record.id, *status);

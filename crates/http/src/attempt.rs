@@ -37,8 +37,8 @@ use crate::run::{
 use crate::span::operation_span;
 use crate::status::IdempotencyStatus;
 
-/// Runs a granted operation in a task of the engine. The caller waits for its
-/// answer, unless it prefers to ask later and the class allows that.
+/// Runs a granted operation. The caller waits for its answer, unless it prefers to
+/// ask later and the class allows that; the run goes on without it.
 pub(crate) async fn run_detached<F, Fut>(
     protection: &Arc<Protection>,
     lead: Lead,
@@ -66,10 +66,11 @@ where
         _held: call.held,
     };
     let running = run.run(lead, call.request, forward, reply_to);
-    protection.engine.spawn(running.instrument(span));
-    // A sender that is dropped means that the run panicked or was abandoned, and
-    // its lead with it.
-    let reply = async { reply.await.unwrap_or_else(|_| no_answer_response(id)) };
+    let reply = protection
+        .engine
+        .run_detached(id, running.instrument(span), reply);
+    // Without a reply the run panicked or was abandoned, and its lead with it.
+    let reply = async { reply.await.unwrap_or_else(|| no_answer_response(id)) };
     match later {
         None => reply.await,
         Some((wait, path)) => match within(wait, reply).await {

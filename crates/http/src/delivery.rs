@@ -315,6 +315,7 @@ mod tests {
             completed_at: None,
             touched_at: None,
             answer: None,
+            rendered: Default::default(),
         }
     }
 

@@ -1,7 +1,6 @@
 //! The names of Onceward's headers, and which headers are forwarded, kept or
 //! removed.
 
-use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use onceward_core::record::Field;
 
@@ -152,14 +151,13 @@ pub fn strip_ours(headers: &mut HeaderMap) {
     }
 }
 
-/// The headers of an answer that a replay repeats, in order. Hop-by-hop headers
-/// must have been removed.
-pub fn kept(headers: &HeaderMap) -> Vec<Field> {
+/// The lines of an answer that a replay repeats, in order. Hop-by-hop headers must
+/// have been removed.
+pub fn kept(headers: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
     headers
         .iter()
         .filter(|(name, _)| is_replayed(name))
-        .map(|(name, value)| field(name, value))
-        .collect()
+        .map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
 }
 
 /// Adds the headers that describe one answer only and are never kept, except its
@@ -178,13 +176,6 @@ fn is_replayed(name: &HeaderName) -> bool {
         && !NOT_REPLAYED_PREFIXES
             .iter()
             .any(|prefix| name.starts_with(prefix))
-}
-
-fn field(name: &HeaderName, value: &HeaderValue) -> Field {
-    (
-        Bytes::copy_from_slice(name.as_str().as_bytes()),
-        Bytes::copy_from_slice(value.as_bytes()),
-    )
 }
 
 /// Kept lines as a header map. An application may have written the record, so
@@ -210,6 +201,8 @@ pub fn to_headers(fields: &[Field]) -> HeaderMap {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -300,7 +293,10 @@ mod tests {
             ("access-control-allow-origin", "*"),
             ("content-type", "text/plain"),
         ]);
-        let again = to_headers(&kept(&map));
+        let fields: Vec<_> = kept(&map)
+            .map(|(name, value)| (Bytes::copy_from_slice(name), Bytes::copy_from_slice(value)))
+            .collect();
+        let again = to_headers(&fields);
         assert_eq!(
             again,
             headers(&[

@@ -12,6 +12,7 @@
 //! - `flights` connects the leads and follows of this process.
 //! - `withdrawal` takes back claims whose answer was lost.
 
+mod detached;
 mod flights;
 mod follow;
 mod lead;
@@ -26,10 +27,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use self::detached::Detached;
+use self::detached::Work;
 use self::flights::Flights;
 pub use self::follow::{Awaited, Follow};
 pub use self::lead::{Lead, Recorded, Renewed};
@@ -49,6 +53,7 @@ const REPEAT_PAUSE: Duration = Duration::from_millis(50);
 const REPEAT_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How long recording abandoned operations may take at the end of a shutdown.
 const ABANDON_LIMIT: Duration = Duration::from_secs(3);
+const ENDINGS: usize = 16;
 
 /// The bounds of an engine.
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +106,8 @@ pub struct Engine {
     entropy: Entropy,
     limits: RwLock<Limits>,
     tasks: TaskTracker,
-    ending: CancellationToken,
+    /// Cancelled together. Several, because all work of one waits in one list.
+    endings: [CancellationToken; ENDINGS],
     /// How many claims are being withdrawn.
     withdrawals: Arc<AtomicUsize>,
     /// How many replays are being noted.
@@ -159,7 +165,7 @@ impl Engine {
             entropy,
             limits: RwLock::new(limits),
             tasks: TaskTracker::new(),
-            ending: CancellationToken::new(),
+            endings: Default::default(),
             withdrawals: Arc::default(),
             touches: Arc::default(),
             running: Arc::default(),
@@ -190,13 +196,30 @@ impl Engine {
     /// Runs work that must outlive its client. Shutdown waits for it, until it
     /// is [abandoned](Self::abandon).
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let ending = self.ending.clone();
+        tokio::spawn(self.to_task(0, work));
+    }
+
+    /// Runs the work of an operation that must outlive its client, in the client's
+    /// own task as long as the client waits. The work itself sends the `answer`.
+    pub fn run_detached<T>(
+        &self,
+        id: OperationId,
+        work: impl Future<Output = ()> + Send + 'static,
+        answer: oneshot::Receiver<T>,
+    ) -> Detached<T> {
+        let [.., random] = *id.as_bytes();
+        Detached::new(self.to_task(usize::from(random) % ENDINGS, work), answer)
+    }
+
+    /// Work that counts among the tasks and ends when it is abandoned.
+    fn to_task(&self, ending: usize, work: impl Future<Output = ()> + Send + 'static) -> Work {
+        let ending = self.endings[ending].clone();
         // Boxed: the work is large, and each future around it would hold it twice, as
         // its argument and where it waits.
         let work = Box::pin(work);
-        self.tasks.spawn(async move {
+        Box::pin(self.tasks.track_future(async move {
             ending.run_until_cancelled_owned(work).await;
-        });
+        }))
     }
 
     /// Shuts down: waits up to `limit` for `ending`, which completes when the
@@ -219,7 +242,9 @@ impl Engine {
     /// under way is recorded as unknown, or released where the lead is
     /// [joined](Lead::joined); [`tasks`](Self::tasks) end when that is written.
     pub fn abandon(&self) {
-        self.ending.cancel();
+        for ending in &self.endings {
+            ending.cancel();
+        }
     }
 
     /// How many operations this process runs.
@@ -240,7 +265,20 @@ impl Engine {
         terms: Terms,
     ) -> Result<Entered, StoreError> {
         let request = self.claim_request(identity, fingerprint, terms);
-        let digest = request.digest;
+        if let Some(Claim::Finished(record)) = self.store.recall(&request) {
+            self.note_replay(&record);
+            return Ok(Entered::Finished(record));
+        }
+        // Boxed: a replay from memory needs none of it.
+        Box::pin(self.claim(request)).await
+    }
+
+    async fn claim(self: &Arc<Self>, request: ClaimRequest) -> Result<Entered, StoreError> {
+        let ClaimRequest {
+            digest,
+            fingerprint,
+            ..
+        } = request;
         // The seat is taken before the claim: see `flights`.
         let seat = self.flights.board(&digest);
         let pending = PendingClaim::new(self, digest, request.attempt);

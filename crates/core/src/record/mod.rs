@@ -7,6 +7,7 @@
 
 mod operating;
 mod passing;
+mod rendered;
 mod settling;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+pub use self::rendered::Rendered;
 use crate::class::Terms;
 use crate::clock::Timestamp;
 use crate::fingerprint::Fingerprint;
@@ -166,6 +168,8 @@ pub struct Record {
     pub touched_at: Option<Timestamp>,
     /// The upstream's answer; present when completed or failed.
     pub answer: Option<Answer>,
+    /// What was made of this record to answer with it.
+    pub rendered: Rendered,
 }
 
 /// The end of a claim, as its holder reports it.

@@ -7,7 +7,7 @@ use crate::clock::Timestamp;
 use crate::fingerprint::Fingerprint;
 use crate::identity::{Digest, Identity, OperationId};
 use crate::judge::{Judgement, judge};
-use crate::record::{Attempt, Fence, Record, State};
+use crate::record::{Attempt, Fence, Record, Rendered, State};
 
 /// A request to run an operation.
 #[derive(Clone, Debug)]
@@ -47,6 +47,7 @@ impl ClaimRequest {
             completed_at: None,
             touched_at: None,
             answer: None,
+            rendered: Rendered::default(),
         }
     }
 }

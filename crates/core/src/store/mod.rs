@@ -59,6 +59,13 @@ pub trait Store: Send + Sync + 'static {
     /// at all, as another attempt.
     async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError>;
 
+    /// The answer to a claim that the store has in memory: that of an operation
+    /// that finished. It is the answer that [`claim`](Self::claim) would give,
+    /// without a wait; `None` where only `claim` can answer.
+    fn recall(&self, _request: &ClaimRequest) -> Option<Claim> {
+        None
+    }
+
     /// Takes back a claim whose answer was lost: if this attempt holds the
     /// operation it is released, otherwise nothing happens.
     async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError>;

@@ -184,6 +184,7 @@ pub fn decode_record(
         completed_at,
         touched_at: later.touched_at,
         answer,
+        rendered: Default::default(),
     })
 }
 
@@ -411,6 +412,7 @@ mod tests {
                 completed_at,
                 touched_at,
                 answer,
+                rendered: Default::default(),
             }
         }
     }

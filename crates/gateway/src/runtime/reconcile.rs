@@ -152,9 +152,12 @@ impl WireReply {
         }
         fields::strip_hop_by_hop(&mut headers);
         fields::strip_ours(&mut headers);
+        let copy = Bytes::copy_from_slice;
         Ok(Reply {
             status: self.status,
-            headers: fields::kept(&headers),
+            headers: fields::kept(&headers)
+                .map(|(name, value)| (copy(name), copy(value)))
+                .collect(),
             body: Bytes::from(body),
             trailers: Vec::new(),
         })

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Uri, Version};
+use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -159,7 +160,7 @@ impl Forwarder {
         }
         let body = StreamedBody::new(body, self.pause_max);
         let progress = body.progress();
-        let request = Request::from_parts(parts, body::boxed(body));
+        let request = Request::from_parts(parts, body.boxed_unsync());
         let timeout = context.route.timeout;
         let sent = {
             // Pinned here: moved into the wait, this large future would be held twice.

@@ -411,6 +411,7 @@ mod tests {
             completed_at: None,
             touched_at: None,
             answer: None,
+            rendered: Default::default(),
         }
     }
 

@@ -169,20 +169,24 @@ impl EmbeddedStore {
         })
     }
 
+    /// The finished operation in memory, unless it has expired meanwhile.
+    fn hot(&self, digest: &Digest, now: Timestamp) -> Option<Arc<Record>> {
+        let record = self.shared.hot_replies.get(digest)?;
+        let is_current = record.state_at(now).is_some() && !record.is_overdue(now);
+        is_current.then_some(record)
+    }
+
     /// The finished operation, without the writer; `None` if only the writer can
     /// answer.
     async fn finished(&self, lookup: Lookup) -> Result<Option<Arc<Record>>> {
         self.shared.check()?;
         let now = self.shared.clock.now();
         let hot = match lookup {
-            Lookup::Digest(digest) => self.shared.hot_replies.get(&digest),
+            Lookup::Digest(digest) => self.hot(&digest, now),
             Lookup::Id(_) => None,
         };
-        if let Some(record) = hot
-            && record.state_at(now).is_some()
-            && !record.is_overdue(now)
-        {
-            return Ok(Some(record));
+        if hot.is_some() {
+            return Ok(hot);
         }
         if !self.shared.buckets.may_hold(lookup.prefix(), now) {
             return Ok(None);
@@ -226,6 +230,13 @@ impl Store for EmbeddedStore {
                 self.writer.ask(|to| Command::Claim(ask, to)).await
             }
         }
+    }
+
+    fn recall(&self, request: &ClaimRequest) -> Option<Claim> {
+        self.shared.check().ok()?;
+        let now = self.shared.clock.now();
+        let record = self.hot(&request.digest, now)?;
+        Claim::on(&record, request, now)
     }
 
     async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError> {

@@ -224,6 +224,7 @@ impl RowReader {
             completed_at: self.optional_moment("completed_ms")?,
             touched_at: self.optional_moment("touched_ms")?,
             answer: self.answer()?,
+            rendered: Default::default(),
         })
     }
 

@@ -66,6 +66,7 @@ pub(crate) fn record(state: State, after_loss: AfterLoss) -> Record {
         completed_at: finished.then_some(START),
         touched_at: None,
         answer: finished.then(|| kept(200)),
+        rendered: Rendered::default(),
     }
 }
 

@@ -106,6 +106,10 @@ impl Store for TimedStore {
         answer
     }
 
+    fn recall(&self, request: &ClaimRequest) -> Option<Claim> {
+        self.inner.recall(request)
+    }
+
     async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError> {
         self.inner.withdraw(digest, attempt).await
     }
