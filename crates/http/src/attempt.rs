@@ -201,7 +201,7 @@ impl OperationRun {
         // The only place that distinguishes joined routes: there the application's
         // commit decides, elsewhere its answer.
         match self.rules.joined {
-            true => joined::record(&self, lead, end, reply_to).await,
+            true => Box::pin(joined::record(&self, lead, end, reply_to)).await,
             false => recording::record(&self, lead, end, reply_to).await,
         }
     }
@@ -219,7 +219,9 @@ impl OperationRun {
         let mut attempts = 1;
         // The last attempt takes the request itself; only earlier ones copy it.
         while attempts < self.class.max_attempts {
-            let result = self.attempt(lead, request.clone(), forward).await;
+            // Boxed: most classes have one attempt, and the future of every run would
+            // have room for two.
+            let result = Box::pin(self.attempt(lead, request.clone(), forward)).await;
             match self.next(attempts, &result) {
                 AfterAttempt::Retry(pause) => {
                     tracing::info!(attempts, ?pause, "attempt failed; retrying");

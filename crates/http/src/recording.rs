@@ -31,7 +31,8 @@ pub(crate) async fn record(
         (Ending::Settle, AttemptResult::Answered(answer)) => record_whole(lead, answer).await,
         (Ending::Settle, AttemptResult::Streaming(answer, rest)) => {
             let idle = run.rules.upstream_timeout;
-            return stream(lead, answer, rest, idle, reply_to).await;
+            // Boxed: rare, and larger than the others.
+            return Box::pin(stream(lead, answer, rest, idle, reply_to)).await;
         }
         (Ending::Settle, AttemptResult::NotSent(error)) => not_sent(lead, &error).await,
         (Ending::Settle, AttemptResult::Lost(error)) => lose(lead, &error).await,

@@ -22,7 +22,7 @@ use onceward_core::fingerprint::{Algorithm, ComparedParts, Fingerprint, Fingerpr
 use onceward_core::identity::{Endpoint, Identity, OperationId};
 use onceward_core::key::Key;
 use onceward_core::record::{Fence, Record, State};
-use onceward_core::store::StoreError;
+use onceward_core::store::{ClaimRequest, StoreError};
 use tracing::Instrument as _;
 
 use crate::answer;
@@ -37,6 +37,10 @@ use crate::span::operation_span;
 
 /// How often a request is compared with a record that keeps changing meanwhile.
 const COMPARISONS_MAX: usize = 3;
+
+/// Larger bodies are compared on another thread: reading and hashing them would hold
+/// up all requests of this one.
+const BODY_BYTES_HERE_MAX: usize = 64 * 1024;
 
 /// Headers that some upstreams let replace the method.
 static METHOD_OVERRIDES: [HeaderName; 3] = [
@@ -308,7 +312,8 @@ impl ProtectedResponse {
         }
     }
 
-    pub(crate) fn refused(problem: Problem) -> Self {
+    /// A refusal.
+    pub fn refused(problem: Problem) -> Self {
         let id = problem.operation_id();
         Self::problem(Outcome::Refused(problem.code()), id, problem)
     }
@@ -336,26 +341,84 @@ where
     F: FnMut(Request<Bytes>, Option<Granted>) -> Fut + Send + 'static,
     Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
 {
-    let rules = call.rules.clone();
-    let ended = claim_and_run(protection, call, forward).await;
-    apply_duplicate_create(ended, &rules)
+    let identified = match identify(protection, call).await {
+        Ok(identified) => identified,
+        Err(problem) => return ProtectedResponse::refused(problem),
+    };
+    match identified.recall(protection) {
+        Some(replayed) => replayed,
+        None => identified.run(protection, forward).await,
+    }
+}
+
+/// A call with the claim that it makes: the first step of [`run`], for a caller that
+/// prepares the rest only where a request is not a replay.
+pub struct IdentifiedCall {
+    call: Call,
+    claim: ClaimRequest,
+}
+
+impl fmt::Debug for IdentifiedCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdentifiedCall")
+            .field("call", &self.call)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Identifies a request: the key that it claims, and the fingerprint by which it is
+/// compared.
+pub async fn identify(protection: &Arc<Protection>, call: Call) -> Result<IdentifiedCall, Problem> {
+    if call.request.body().len() <= BODY_BYTES_HERE_MAX {
+        return protection.identify(call);
+    }
+    let protection = Arc::clone(protection);
+    let identifying = tokio::task::spawn_blocking(move || protection.identify(call));
+    let identified = identifying.await;
+    identified.expect("any bytes have a fingerprint, and the runtime lives as long as its requests")
+}
+
+impl IdentifiedCall {
+    /// The replay of an operation that the store has in memory.
+    pub fn recall(&self, protection: &Protection) -> Option<ProtectedResponse> {
+        let record = protection.engine.recall(&self.claim)?;
+        let ended = ProtectedResponse::from_record(&record);
+        Some(apply_duplicate_create(ended, &self.call.rules))
+    }
+
+    /// The same call with a value that is kept as long as the operation runs.
+    #[must_use]
+    pub fn holding(self, held: impl Any + Send + Sync) -> Self {
+        Self {
+            call: self.call.holding(held),
+            ..self
+        }
+    }
+
+    /// Claims, forwards and records: the rest of [`run`].
+    pub async fn run<F, Fut>(self, protection: &Arc<Protection>, forward: F) -> ProtectedResponse
+    where
+        F: FnMut(Request<Bytes>, Option<Granted>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
+    {
+        let rules = self.call.rules.clone();
+        let ended = claim_and_run(protection, self, forward).await;
+        apply_duplicate_create(ended, &rules)
+    }
 }
 
 async fn claim_and_run<F, Fut>(
     protection: &Arc<Protection>,
-    mut call: Call,
+    identified: IdentifiedCall,
     mut forward: F,
 ) -> ProtectedResponse
 where
     F: FnMut(Request<Bytes>, Option<Granted>) -> Fut + Send + 'static,
     Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
 {
-    let (identity, fingerprint) = match identify(protection, &call) {
-        Ok(identified) => identified,
-        Err(problem) => return ProtectedResponse::refused(problem),
-    };
     onceward_core::crash_point!("before-claim");
-    let entry = enter(protection, &call, &identity, fingerprint).await;
+    let entry = enter(protection, &identified).await;
+    let IdentifiedCall { mut call, claim } = identified;
     if !matches!(entry, Ok(Entered::Lead(_)) | Err(_)) {
         // The request has been compared, and a waiter no longer needs its body.
         *call.request.body_mut() = Bytes::new();
@@ -363,9 +426,10 @@ where
     }
     onceward_core::crash_point!("after-claim");
     // Boxed, here and below: each way would otherwise enlarge the future of every
-    // request, and a replay needs none of them.
+    // request.
     match entry {
         Ok(Entered::Lead(lead)) => {
+            let identity = claim.identity;
             let granted = Granted {
                 id: lead.id(),
                 fence: lead.fence(),
@@ -383,7 +447,7 @@ where
             | Entered::Paused(record)
             | Entered::Unknown(record),
         ) => ProtectedResponse::from_record(&record),
-        Ok(Entered::Mismatch) => Box::pin(mismatched(protection, &call, &identity.digest())).await,
+        Ok(Entered::Mismatch) => Box::pin(mismatched(protection, &call, &claim.digest)).await,
         Err(error) => {
             let chosen = (&*call.class, &*call.rules);
             let forward = || forward(call.request, None);
@@ -396,15 +460,14 @@ where
 /// outcome is reconciled first, and the claim tried once more.
 async fn enter(
     protection: &Protection,
-    call: &Call,
-    identity: &Identity,
-    fingerprint: Fingerprint,
+    identified: &IdentifiedCall,
 ) -> Result<Entered, StoreError> {
-    let entered = claim(protection, call, identity, fingerprint).await?;
+    let entered = claim(protection, identified).await?;
     if let Entered::Unknown(record) = &entered
-        && Box::pin(protection.reconcile(record, &call.class)).await == Reconciled::Settled
+        && Box::pin(protection.reconcile(record, &identified.call.class)).await
+            == Reconciled::Settled
     {
-        return Box::pin(claim(protection, call, identity, fingerprint)).await;
+        return Box::pin(claim(protection, identified)).await;
     }
     Ok(entered)
 }
@@ -413,14 +476,11 @@ async fn enter(
 /// because the client then uses a new key.
 async fn claim(
     protection: &Protection,
-    call: &Call,
-    identity: &Identity,
-    fingerprint: Fingerprint,
+    IdentifiedCall { call, claim }: &IdentifiedCall,
 ) -> Result<Entered, StoreError> {
-    let engine = &protection.engine;
-    let entering = engine.enter(identity.clone(), fingerprint, call.terms());
-    match entering.await? {
+    match protection.engine.claim(claim).await? {
         Entered::Mismatch => {
+            let (identity, fingerprint) = (&claim.identity, claim.fingerprint);
             Box::pin(compare_as_recorded(protection, call, identity, fingerprint)).await
         }
         entered => Ok(entered),
@@ -470,14 +530,6 @@ async fn compare_as_recorded(
         }
     }
     Err(StoreError::Unavailable("the record keeps changing".into()))
-}
-
-/// The identity and the fingerprint of a request.
-fn identify(protection: &Protection, call: &Call) -> Result<(Identity, Fingerprint), Problem> {
-    let identity = call.identity();
-    identity.check_name().map_err(Problem::invalid_key)?;
-    let fingerprint = protection.fingerprint(call, &identity, call.rules.hosts);
-    Ok((identity, fingerprint))
 }
 
 /// The fingerprint of requests that are compared by their key alone.
@@ -569,6 +621,15 @@ impl Protection {
             reconciler: Some(reconciler),
             ..self
         }
+    }
+
+    /// Identifies a request on this thread.
+    fn identify(&self, call: Call) -> Result<IdentifiedCall, Problem> {
+        let identity = call.identity();
+        identity.check_name().map_err(Problem::invalid_key)?;
+        let fingerprint = self.fingerprint(&call, &identity, call.rules.hosts);
+        let claim = (self.engine).claim_request(identity, fingerprint, call.terms());
+        Ok(IdentifiedCall { call, claim })
     }
 
     /// The fingerprint of a request.

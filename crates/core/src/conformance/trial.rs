@@ -133,9 +133,15 @@ impl Trial {
         self.drawn.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// Claims. What the store recalls must be what it answers.
     pub(super) async fn claim(&self, ask: &ClaimRequest) -> Claim {
+        let recalled = self.store.recall(ask);
         let claim = self.store.claim(ask).await;
-        claim.expect("the store answers a claim")
+        let claim = claim.expect("the store answers a claim");
+        if let Some(recalled) = recalled {
+            assert_eq!(describe(&recalled), describe(&claim), "recalled");
+        }
+        claim
     }
 
     pub(super) async fn grant(&self, ask: &ClaimRequest) -> Grant {

@@ -265,24 +265,34 @@ impl Engine {
         terms: Terms,
     ) -> Result<Entered, StoreError> {
         let request = self.claim_request(identity, fingerprint, terms);
-        if let Some(Claim::Finished(record)) = self.store.recall(&request) {
-            self.note_replay(&record);
-            return Ok(Entered::Finished(record));
+        match self.recall(&request) {
+            Some(record) => Ok(Entered::Finished(record)),
+            None => self.claim(&request).await,
         }
-        // Boxed: a replay from memory needs none of it.
-        Box::pin(self.claim(request)).await
     }
 
-    async fn claim(self: &Arc<Self>, request: ClaimRequest) -> Result<Entered, StoreError> {
+    /// The finished operation that answers a claim, where the store has it in memory.
+    pub fn recall(self: &Arc<Self>, request: &ClaimRequest) -> Option<Arc<Record>> {
+        match self.store.recall(request)? {
+            Claim::Finished(record) => {
+                self.note_replay(&record);
+                Some(record)
+            }
+            _ => None,
+        }
+    }
+
+    /// Claims an operation that cannot be [recalled](Self::recall).
+    pub async fn claim(self: &Arc<Self>, request: &ClaimRequest) -> Result<Entered, StoreError> {
         let ClaimRequest {
             digest,
             fingerprint,
             ..
-        } = request;
+        } = *request;
         // The seat is taken before the claim: see `flights`.
         let seat = self.flights.board(&digest);
         let pending = PendingClaim::new(self, digest, request.attempt);
-        let claim = self.within_deadline(self.store.claim(&request)).await?;
+        let claim = self.within_deadline(self.store.claim(request)).await?;
         pending.answered();
         Ok(match claim {
             Claim::Granted(grant) => {
@@ -303,7 +313,8 @@ impl Engine {
         })
     }
 
-    fn claim_request(
+    /// A claim of a new attempt.
+    pub fn claim_request(
         &self,
         identity: Identity,
         fingerprint: Fingerprint,

@@ -2,7 +2,8 @@
 //! request at most once per granted claim, with the gateway's way to forward.
 
 use http::Request;
-use onceward_http::run::{Call, ProtectedResponse, run};
+use onceward_core::caller::Caller;
+use onceward_http::run::{Call, ProtectedResponse, identify};
 
 use super::admit::refuse_over_limit;
 use super::read::{Protected, ProtectedParts, WholeRequest};
@@ -26,27 +27,39 @@ pub(super) async fn protect(
         source,
         request,
     } = request.into_parts();
-    let running = runtime.limiter().begin(caller.tenant());
-    let running = running.map_err(|limit| refuse_over_limit(&caller, limit))?;
-    let context = ForwardContext {
-        peer,
-        route: routed.route().clone(),
-        caller: caller.clone(),
-        by,
-        key: Some(key.clone()),
-        attempt: 0,
-        link,
-    };
     let settings = (routed.class().clone(), routed.route().rules.clone());
-    let sender = (caller.into_inner(), routed.endpoint().clone());
+    let sender = (Caller::clone(&caller), routed.endpoint().clone());
     let WholeRequest {
         head,
         body,
         buffered,
     } = request;
-    let call = Call::new(sender, key, settings, Request::from_parts(*head, body))
-        .with_source(source)
-        .holding((running, buffered));
+    let call = Call::new(
+        sender,
+        key.clone(),
+        settings,
+        Request::from_parts(*head, body),
+    );
+    let protection = runtime.protection();
+    let identified = match identify(protection, call.with_source(source)).await {
+        Ok(identified) => identified,
+        Err(problem) => return Ok(ProtectedResponse::refused(problem)),
+    };
+    // A replay from memory runs nothing, so that it takes no slot either.
+    if let Some(replayed) = identified.recall(protection) {
+        return Ok(replayed);
+    }
+    let running = runtime.limiter().begin(caller.tenant());
+    let running = running.map_err(|limit| refuse_over_limit(&caller, limit))?;
+    let context = ForwardContext {
+        peer,
+        route: routed.route().clone(),
+        caller: caller.into_inner(),
+        by,
+        key: Some(key),
+        attempt: 0,
+        link,
+    };
     let mut attempt = 0;
     let forward = move |request, granted| {
         attempt += 1;
@@ -61,6 +74,9 @@ pub(super) async fn protect(
                 .await
         }
     };
+    let running = identified
+        .holding((running, buffered))
+        .run(protection, forward);
     // Boxed: the future of a run is large, and moves with the request.
-    Ok(Box::pin(run(runtime.protection(), call, forward)).await)
+    Ok(Box::pin(running).await)
 }

@@ -28,6 +28,18 @@ async fn a_second_request_is_replayed_and_does_not_run() {
     assert_eq!(origin.runs(), 1);
 }
 
+/// Bodies above 64 KiB are compared on another thread.
+#[tokio::test]
+async fn large_bodies_are_compared_like_small_ones() {
+    let origin = Origin::status(201);
+    let service = protect(&origin, Class::interactive(), memory());
+    let [large, other] = ["a", "b"].map(|letter| letter.repeat(100_000));
+    assert!(!service.post("k", &large).await.is_replay());
+    assert!(service.post("k", &large).await.is_replay());
+    assert_eq!(service.post("k", &other).await.code(), "key-reused");
+    assert_eq!(origin.runs(), 1);
+}
+
 #[tokio::test]
 async fn without_a_key_everything_passes() {
     let origin = Origin::status(200);

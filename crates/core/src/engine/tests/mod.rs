@@ -2,6 +2,7 @@
 //! store, as two gateways would be, and one operation that they run.
 
 mod delivering;
+mod detaching;
 mod following;
 mod leading;
 mod withdrawing;
