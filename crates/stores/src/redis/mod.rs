@@ -380,6 +380,10 @@ impl Store for RedisStore {
         Ok(self.claim_step(ask).await?)
     }
 
+    fn recall(&self, ask: &ClaimRequest) -> Option<Claim> {
+        self.recent.answer(ask, self.clock.time(), Instant::now())
+    }
+
     async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError> {
         Ok(self.withdraw_step(*digest, attempt).await?)
     }

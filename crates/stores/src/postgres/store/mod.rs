@@ -363,6 +363,10 @@ impl Store for PostgresStore {
         Ok(self.grant(ask).await?)
     }
 
+    fn recall(&self, ask: &ClaimRequest) -> Option<Claim> {
+        self.recent.answer(ask, &self.time, Instant::now())
+    }
+
     async fn withdraw(&self, digest: &Digest, attempt: Attempt) -> Result<(), StoreError> {
         let said = self.withdrawal(digest, attempt);
         let _turn = self.executor.turn().await;
